@@ -1,0 +1,42 @@
+"""Pretrains a tiny T5 1.1 by span corruption on the documentation that Python carries.
+
+Command:
+    python -m t5x_lite.data.python_docs | t5x-lite vocab --input - --output DIR --size 4000
+    t5x-lite train configs/tiny_pretrain.py --data.vocabulary DIR --workdir WORKDIR
+
+Part of scripts/quickstart.sh.
+"""
+
+from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.data.config import Data
+from t5x_lite.models.t5 import T5Config
+from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.optim.config import Adafactor
+from t5x_lite.optim.schedules import InverseSquareRoot
+
+experiment = Experiment(
+    model=T5Config(
+        vocab_size=4224,
+        d_model=128,
+        d_kv=32,
+        d_ff=256,
+        num_heads=4,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        dropout_rate=0.0,
+        unroll=True,
+    ),
+    objective=Seq2Seq(),
+    data=Data(
+        task="tasks.python_docs:span_corruption",
+        vocabulary="work/quickstart/vocabulary",
+        batch_size=32,
+        inputs_length=128,
+        targets_length=32,
+    ),
+    optimizer=Adafactor(schedule=InverseSquareRoot(warmup_steps=1000)),
+    steps=1000,
+    log_period=50,
+    checkpoints=Checkpoints(period=500, keep=2),
+    evaluation=Evaluation(period=500, max_batches=8),
+)

@@ -1,0 +1,41 @@
+# Sourced by the other scripts: makes a virtual environment and installs the project into it.
+#
+#   make_environment VENV EXTRAS     e.g. make_environment .venv data,metrics
+#
+# Modules are compiled when they are first imported: compiling all of them takes longer than the rest.
+# A second call with unchanged pyproject.toml and constraints.txt does nothing. PYTHON=/path/to/python
+# chooses the interpreter.
+
+# Prints the first interpreter that runs and can make a virtual environment. What is only found on
+# the PATH may still fail to run (a pyenv shim), so each candidate is tried.
+find_python() {
+  local candidate
+  for candidate in ${PYTHON:+"$PYTHON"} python3.11 python3.12 python3.13 python3 python; do
+    if "$candidate" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+      >/dev/null 2>&1; then
+      printf '%s\n' "$candidate"
+      return 0
+    fi
+  done
+  echo "error: no Python 3.11, 3.12 or 3.13 with the venv module found; install one (on Debian:" \
+    "python3 and python3-venv) or set PYTHON to its path" >&2
+  return 1
+}
+
+make_environment() {
+  local venv=$1 extras=$2 python stamp fingerprint
+  stamp="$venv/installed.$extras"
+  fingerprint="$PWD $(cat pyproject.toml constraints.txt | cksum)"
+  if [[ -x "$venv/bin/python" && -f "$stamp" && "$(cat "$stamp")" == "$fingerprint" ]]; then
+    return 0
+  fi
+  if [[ ! -x "$venv/bin/python" ]] || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    python=$(find_python)
+    echo "== making $venv with $("$python" --version)"
+    "$python" -m venv "$venv"
+  fi
+  echo "== installing t5x-lite[$extras] into $venv (3 to 4 GB; some minutes the first time)"
+  "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile -qq \
+    -e ".[$extras]" -c constraints.txt
+  printf '%s\n' "$fingerprint" >"$stamp"
+}

@@ -1,0 +1,6 @@
+"""`python -m t5x_lite` is `t5x-lite`."""
+
+from t5x_lite.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

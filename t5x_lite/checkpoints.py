@@ -1,0 +1,266 @@
+"""Checkpoints over Orbax: parameters, optimizer, data position, config and vocabulary.
+
+    workdir/checkpoints/200/
+      params/      {"model": ..., "objective": ...}, float32
+      optimizer/   the step and the optimizer's state
+      files/       config.json, vocabulary/sentencepiece.model, data/process_0: the data position
+
+A step directory is self-contained and may be moved or copied. Orbax writes it under a temporary
+name and renames it when it is whole, in the background while training goes on.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+from t5x_lite import trees
+from t5x_lite.types import InputError, Params
+
+DIRECTORY = "checkpoints"
+CONFIG_FILE = "config.json"
+VOCABULARY_FILE = "vocabulary/sentencepiece.model"
+
+
+@dataclasses.dataclass
+class FilesSave(ocp.args.CheckpointArgs):
+    """Files to save: relative path -> content."""
+
+    item: Mapping[str, bytes]
+
+
+@dataclasses.dataclass
+class FilesRestore(ocp.args.CheckpointArgs):
+    """Asks for all files of a step."""
+
+    item: Any = None
+
+
+class FilesHandler(ocp.CheckpointHandler):
+    """Saves and restores small files as they are, so that a person can read a step directory."""
+
+    def save(self, directory: epath.Path, args: FilesSave) -> None:
+        """Writes the files; parents are made."""
+        for name, content in args.item.items():
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+    def restore(self, directory: epath.Path, args: FilesRestore | None = None) -> dict[str, bytes]:
+        """Reads all files below the directory."""
+        del args
+        return _read_files(directory)
+
+
+ocp.args.register_with_handler(FilesHandler, for_save=True)(FilesSave)
+ocp.args.register_with_handler(FilesHandler, for_restore=True)(FilesRestore)
+
+
+def _read_files(directory: Any) -> dict[str, bytes]:
+    root = Path(directory)
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and not path.name.startswith("_")
+    }
+
+
+class Checkpoints:
+    """The checkpoints of one work directory; a context manager that waits for the last save."""
+
+    def __init__(
+        self,
+        workdir: str | Path,
+        *,
+        keep: int = 3,
+        best: str | None = None,
+        best_mode: str = "max",
+    ):
+        """Opens the directory, which need not exist yet.
+
+        Args:
+          workdir: the run's directory; checkpoints go below it.
+          keep: how many of the newest to keep.
+          best: a metric by which one more is kept; None keeps no best one.
+          best_mode: "max" or "min".
+        """
+        managers = ocp.checkpoint_managers
+        policies: list[Any] = [managers.LatestN(keep)]
+        if best is not None:
+            policies.append(
+                managers.BestN(
+                    get_metric_fn=lambda metrics: metrics[best],
+                    reverse=best_mode == "min",
+                    n=1,
+                    keep_checkpoints_without_metrics=False,
+                )
+            )
+        self._best = best
+        self._manager = ocp.CheckpointManager(
+            epath.Path(workdir).absolute() / DIRECTORY,
+            options=ocp.CheckpointManagerOptions(
+                preservation_policy=managers.AnyPreservationPolicy(policies),
+                cleanup_tmp_directories=True,
+            ),
+            item_handlers={
+                "params": ocp.StandardCheckpointHandler(),
+                "optimizer": ocp.StandardCheckpointHandler(),
+                "files": FilesHandler(),
+            },
+        )
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def latest(self) -> int | None:
+        """The newest step that is whole; None where there is none."""
+        return self._manager.latest_step()
+
+    def save(
+        self,
+        step: int,
+        *,
+        params: Params,
+        optimizer: Any,
+        files: Mapping[str, bytes],
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Starts to save a step; returns as soon as the arrays are copied.
+
+        Args:
+          step: steps taken.
+          params: nested dict of arrays.
+          optimizer: any tree of arrays.
+          files: relative path -> content.
+          metrics: the evaluation of this step, by which the best one is chosen.
+
+        Raises:
+          InputError: `best` names a metric that the evaluation does not give.
+        """
+        if metrics is not None and self._best is not None and self._best not in metrics:
+            raise InputError(
+                f"checkpoints.best {self._best!r} is not a metric of the evaluation: it gives "
+                f"{sorted(metrics)}"
+            )
+        chosen = {self._best: float(metrics[self._best])} if metrics and self._best else None
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardSave(params),
+                optimizer=ocp.args.StandardSave(optimizer),
+                files=FilesSave(files),
+            ),
+            metrics=chosen,
+            force=True,
+        )
+
+    def restore(self, step: int, *, params: Any, optimizer: Any) -> tuple[Any, Any]:
+        """Restores arrays onto the shapes, dtypes and shardings of the given abstract trees."""
+        restored = self._manager.restore(
+            step,
+            args=ocp.args.Composite(
+                params=ocp.args.StandardRestore(params),
+                optimizer=ocp.args.StandardRestore(optimizer),
+            ),
+        )
+        return restored["params"], restored["optimizer"]
+
+    def files(self, step: int) -> dict[str, bytes]:
+        """The files of a step."""
+        return self._manager.restore(step, args=ocp.args.Composite(files=FilesRestore()))["files"]
+
+    def wait(self) -> None:
+        """Waits until the save in progress is whole."""
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits and closes."""
+        self._manager.close()
+
+
+def find_step(checkpoint: str | Path, *, step: int | None = None) -> Path:
+    """The step directory that `--checkpoint DIR` means.
+
+    Args:
+      checkpoint: a work directory, its checkpoints/ or one step directory.
+      step: of a work directory; None is the newest.
+
+    Raises:
+      InputError: there is no such directory, no checkpoint in it, or not that step.
+    """
+    directory = Path(checkpoint)
+    if not directory.is_dir():
+        raise InputError(f"checkpoint {checkpoint}: no such directory")
+    if (directory / "params").is_dir():
+        if step is not None and directory.name != str(step):
+            raise InputError(f"checkpoint {checkpoint} is one step directory, and not step {step}")
+        return directory
+    parent = directory / DIRECTORY if (directory / DIRECTORY).is_dir() else directory
+    steps = sorted(int(path.name) for path in parent.iterdir() if re.fullmatch(r"\d+", path.name))
+    if not steps:
+        raise InputError(
+            f"checkpoint {checkpoint}: holds no checkpoint; give a work directory of `t5x-lite "
+            "train`, or one of its step directories"
+        )
+    if step is not None and step not in steps:
+        raise InputError(f"checkpoint {checkpoint} has no step {step}: it has {steps}")
+    return parent / str(steps[-1] if step is None else step)
+
+
+def step_files(step_directory: Path) -> dict[str, bytes]:
+    """The files of a step directory: config, vocabulary, data position.
+
+    Raises:
+      InputError: the config is missing.
+    """
+    files = _read_files(step_directory / "files")
+    if CONFIG_FILE not in files:
+        raise InputError(f"checkpoint {step_directory}: files/{CONFIG_FILE} is missing")
+    return files
+
+
+def restore_params(step_directory: Path, abstract: Any) -> Any:
+    """The parameters of a step directory, onto given shapes, dtypes and shardings.
+
+    Args:
+      step_directory: as `find_step` gives.
+      abstract: nested dict of jax.ShapeDtypeStruct (with shardings, or on the default device).
+
+    Raises:
+      InputError: parameters are missing, unexpected, or of another shape; they are listed.
+    """
+    directory = epath.Path(step_directory.absolute()) / "params"
+    with ocp.StandardCheckpointer() as checkpointer:
+        try:
+            metadata = checkpointer.metadata(directory).item_metadata.tree
+        except Exception as error:
+            raise InputError(f"checkpoint {step_directory}: unreadable ({error})") from error
+        _check_paths(step_directory, trees.flatten(metadata), trees.flatten(abstract))
+        return checkpointer.restore(directory, jax.tree.map(_on_device, abstract))
+
+
+def _on_device(leaf: Any) -> Any:
+    if leaf.sharding is not None:
+        return leaf
+    sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _check_paths(where: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    difference = trees.difference(wanted, saved)
+    if difference:
+        raise InputError(f"checkpoint {where} does not fit the model: {difference}")
+    for path, leaf in saved.items():
+        if tuple(leaf.shape) != tuple(wanted[path].shape):
+            raise InputError(
+                f"checkpoint {where} does not fit the model: {path} has shape "
+                f"{tuple(leaf.shape)} there and {tuple(wanted[path].shape)} here"
+            )

@@ -1,0 +1,256 @@
+"""The configuration of a run: `Experiment` and its parts, read from a file, changed by options.
+
+A config is a Python file that defines `experiment`. The file chooses the TYPE of every part; the
+command line changes LEAVES:
+
+    # configs/my_run.py
+    experiment = Experiment(
+        model=T5Config(vocab_size=1024, d_model=64),
+        objective=Seq2Seq(z_loss=1e-4),
+        data=Data(task="tasks.prose:span_corruption", vocabulary="work/vocabulary"),
+        optimizer=Adafactor(schedule=InverseSquareRoot()),
+        steps=1000,
+    )
+
+    >>> load("configs/my_run.py", ["--steps", "20", "--objective.z-loss", "0"]).steps
+    20
+
+`save` writes the resolved config into the work directory as JSON, which `load` reads as well.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from t5x_lite.config_file import read_config
+from t5x_lite.data.config import Data
+from t5x_lite.errors import InputError
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.objectives.base import Objective
+from t5x_lite.optim.config import Optimizer
+from t5x_lite.options import OptionError, parse
+from t5x_lite.serialization import encode, to_json
+from t5x_lite.sharding import MeshConfig
+
+MATCHING_FIELDS = ("model", "objective", "data", "optimizer", "seed")
+"""The fields of an Experiment that a work directory's saved config must share to be resumed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """When checkpoints are written and which ones stay.
+
+    Attributes:
+      period: steps between two checkpoints; the last step always has one.
+      keep: how many of the newest stay.
+      best: the metric by which one more stays, such as "validation/loss"; None keeps no best one.
+      best_mode: whether the highest or the lowest value is best.
+    """
+
+    period: int = 1000
+    keep: int = 3
+    best: str | None = None
+    best_mode: Literal["max", "min"] = "max"
+
+    def __post_init__(self) -> None:
+        _at_least(1, {"checkpoints.period": self.period, "checkpoints.keep": self.keep})
+        _one_of(("max", "min"), {"checkpoints.best_mode": self.best_mode})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What is measured during training and by `t5x-lite evaluate`.
+
+    Attributes:
+      period: steps between two evaluations; the last step always has one.
+      split: the split of the task that is measured.
+      loss: whether to measure the held-out loss.
+      max_batches: batches of the held-out loss; None is the whole split.
+      task_metrics: whether to decode and to compute the task's own metrics.
+      max_examples: examples of the task metrics; None is the whole split.
+      batch_size: examples decoded at once; None is the data's batch size.
+      max_decode_length: tokens decoded at most.
+      num_samples: predictions written to samples.jsonl at each evaluation.
+    """
+
+    period: int = 1000
+    split: str = "validation"
+    loss: bool = True
+    max_batches: int | None = 64
+    task_metrics: bool = True
+    max_examples: int | None = None
+    batch_size: int | None = None
+    max_decode_length: int = 32
+    num_samples: int = 8
+
+    def __post_init__(self) -> None:
+        counts = ("period", "max_batches", "max_examples", "batch_size", "max_decode_length")
+        _at_least(1, {f"evaluation.{name}": getattr(self, name) for name in counts})
+        _at_least(0, {"evaluation.num_samples": self.num_samples})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One run: what is trained, on what, how, for how long and where it goes.
+
+    Attributes:
+      model: the architecture.
+      objective: the loss.
+      data: the task, the vocabulary and the shape of the batches.
+      optimizer: the optimizer and its schedule.
+      steps: optimizer steps from the start of the run, not from where it is resumed.
+      seed: of the initial parameters, the dropout and the order of the data.
+      workdir: the directory that receives config, checkpoints and metrics.
+      init: a checkpoint to take the initial weights from; "" is a fresh start.
+      compute_dtype: dtype of the activations; parameters stay float32.
+      log_period: steps between two lines of training metrics.
+      checkpoints: when checkpoints are written and which ones stay.
+      evaluation: what is measured, and when.
+      mesh: how the devices are used.
+    """
+
+    model: ModelConfig
+    objective: Objective
+    data: Data
+    optimizer: Optimizer
+    steps: int
+    seed: int = 0
+    workdir: str = ""
+    init: str = ""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    log_period: int = 10
+    checkpoints: Checkpoints = dataclasses.field(default_factory=Checkpoints)
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+
+    def __post_init__(self) -> None:
+        for name, base in _PARTS.items():
+            part = getattr(self, name)
+            if not isinstance(part, base):
+                raise InputError(f"{name} must be of type {base.__name__}, got {part!r}")
+        _at_least(1, {"steps": self.steps, "log_period": self.log_period})
+        _at_least(0, {"seed": self.seed})
+        _one_of(("float32", "bfloat16"), {"compute_dtype": self.compute_dtype})
+
+
+_PARTS: dict[str, type] = {
+    "model": ModelConfig,
+    "objective": Objective,
+    "data": Data,
+    "optimizer": Optimizer,
+    "checkpoints": Checkpoints,
+    "evaluation": Evaluation,
+    "mesh": MeshConfig,
+}
+
+
+def _at_least(minimum: int, values: dict[str, Any]) -> None:
+    """Raises InputError for a value that is not None and is no int of at least the minimum."""
+    for name, value in values.items():
+        valid = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+        if value is not None and not valid:
+            raise InputError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
+
+
+def _one_of(choices: Sequence[str], values: dict[str, Any]) -> None:
+    """Raises InputError for a value that is none of the choices."""
+    for name, value in values.items():
+        if value not in choices:
+            raise InputError(f"{name} must be {' or '.join(choices)}, got {value!r}")
+
+
+def load(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    prog: str = "t5x-lite train CONFIG",
+    other_options: Iterable[str] = (),
+) -> Experiment:
+    """Reads an experiment and changes its leaves.
+
+    The config's project root becomes importable: see `config_file.read_config`.
+
+    Args:
+      path: a Python file that defines `experiment`, or a config.json that `save` wrote.
+      overrides: options and values, such as ["--steps", "20"]; "--help" prints them and leaves by
+        SystemExit(0).
+      prog: the name in that help.
+      other_options: options of the command itself, offered when an unknown one resembles them.
+
+    Raises:
+      InputError: no such file, an error in it (with file and line), no experiment in it, an
+        unknown option (with the nearest name), or a value that an option does not take.
+    """
+    experiment = read_config(path)
+    if not isinstance(experiment, Experiment):
+        kind = type(experiment).__name__
+        raise InputError(f"{path}: the experiment must be an Experiment, got {kind}")
+    if not overrides:
+        return experiment
+    try:
+        changed, _ = parse(
+            Experiment, overrides, prog=prog, default=experiment, other_options=other_options
+        )
+    except OptionError as error:
+        raise InputError(str(_cause(error) or error)) from error
+    return changed
+
+
+def save(experiment: Experiment, path: str | Path) -> None:
+    """Writes the experiment as JSON that `load` reads; the file is there whole or not at all."""
+    text = to_json(experiment)
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_same_experiment(saved: Experiment, current: Experiment, workdir: str | Path) -> None:
+    """Refuses to resume a work directory that another experiment wrote.
+
+    Raises:
+      InputError: naming every field among MATCHING_FIELDS that differs, with both values.
+    """
+    differences: list[str] = []
+    for name in MATCHING_FIELDS:
+        there = encode(getattr(saved, name), where=name)
+        here = encode(getattr(current, name), where=name)
+        differences += _differences(name, there, here)
+    if differences:
+        raise InputError(
+            f"{workdir} belongs to another experiment: {', '.join(differences)}; "
+            "use another --workdir or the same settings"
+        )
+
+
+def _differences(name: str, there: Any, here: Any) -> list[str]:
+    """Describes the leaves in which two encoded configs differ, by dotted name."""
+    if isinstance(there, dict) and isinstance(here, dict) and there["type"] == here["type"]:
+        return [
+            difference
+            for key in dict.fromkeys([*there, *here])
+            for difference in _differences(f"{name}.{key}", there.get(key), here.get(key))
+        ]
+    if there == here:
+        return []
+    return [f"{name} is {_shown(there)} there and {_shown(here)} here"]
+
+
+def _shown(node: Any) -> str:
+    """An encoded value as an error shows it: a config by the name of its class."""
+    if isinstance(node, dict):
+        return node.get("value") or node["type"].partition(":")[2]
+    return repr(node)
+
+
+def _cause(error: BaseException | None) -> InputError | None:
+    """The InputError of a config's own check that a parsing error stands for, if any."""
+    while error is not None and not isinstance(error, InputError):
+        error = error.__cause__ or error.__context__
+    return error

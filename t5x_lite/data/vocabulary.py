@@ -1,0 +1,352 @@
+"""SentencePiece vocabularies: load one, train one, without TensorFlow.
+
+The ids are those of `seqio.SentencePieceVocabulary(path, extra_ids=100)`: the model's own pieces,
+then the sentinels as user-defined pieces, `<extra_id_0>` last (T5, Raffel et al. 2020, section
+3.1.4). With T5's model of 32000 pieces:
+
+    vocabulary = load_vocabulary("t5_spiece.model")
+    vocabulary.size             -> 32100
+    vocabulary.sentinel(0)      -> 32099
+    vocabulary.encode("Thank you <extra_id_0> me")  -> [1562, 25, 32099, 140]
+    vocabulary.decode([1562, 25, 1])                -> "Thank you"
+
+As in seqio, a sentinel in text is found at the start of a word only.
+"""
+
+import contextlib
+import errno
+import hashlib
+import io
+import itertools
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from t5x_lite.errors import InputError
+
+MODEL_NAME = "sentencepiece.model"
+PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
+MAX_LINE_BYTES = 4192
+"""T5's `max_sentence_length`; SentencePiece drops longer lines, so they are split before."""
+_NORMALIZATION = "nmt_nfkc"
+_RESERVED = "\u2585"
+"""SentencePiece's mark of an unknown byte; it drops every line that holds one."""
+
+
+class SentencePiece:
+    """A SentencePiece model with `extra_ids` sentinels appended.
+
+    Attributes:
+      model_path: the file that it was read from.
+      model_bytes: that file's content, without the sentinels.
+      extra_ids: the number of sentinels.
+      size: number of ids, sentinels included.
+    """
+
+    pad_id = PAD_ID
+    eos_id = EOS_ID
+    unk_id = UNK_ID
+
+    def __init__(self, model_path: str | os.PathLike[str], *, extra_ids: int = 100):
+        """Reads the model.
+
+        Args:
+          model_path: a SentencePiece model file with pad 0, eos 1, unk 2.
+          extra_ids: how many sentinels to append.
+
+        Raises:
+          InputError: the file is missing, unreadable, no SentencePiece model or has other special
+            ids.
+        """
+        if extra_ids < 0:
+            raise InputError(f"data.extra_ids must be at least 0, got {extra_ids}")
+        self.model_path = Path(model_path)
+        self.extra_ids = extra_ids
+        try:
+            self.model_bytes = self.model_path.read_bytes()
+        except OSError as error:
+            raise InputError(
+                f"vocabulary {model_path}: {_reason(error)}; give a SentencePiece .model file or "
+                f"train one with `t5x-lite vocab`"
+            ) from error
+        self._processor = _load_processor(
+            self.model_bytes, extra_ids=extra_ids, where=str(model_path)
+        )
+        self.size: int = self._processor.GetPieceSize()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the model's bytes and `extra_ids`: equal digests give equal ids."""
+        return hashlib.sha256(self.model_bytes + b"\n%d" % self.extra_ids).hexdigest()
+
+    def sentinel(self, index: int) -> int:
+        """The id of `<extra_id_{index}>`: `size - 1 - index`."""
+        if not 0 <= index < self.extra_ids:
+            raise ValueError(
+                f"a sentinel's index must be in [0, {self.extra_ids}) (extra_ids), got {index}"
+            )
+        return self.size - 1 - index
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, without EOS."""
+        return self._processor.EncodeAsIds(text)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text, in threads."""
+        return self._processor.EncodeAsIds(list(texts))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids` up to the first EOS; padding is dropped, ids above `size` are unknown."""
+        known = [int(i) if i < self.size else UNK_ID for i in ids]
+        return self._processor.DecodeIds(known[: [*known, EOS_ID].index(EOS_ID)])
+
+    def save(self, directory: str | os.PathLike[str]) -> Path:
+        """Writes `directory`/sentencepiece.model, whole or not at all, and returns its path."""
+        return _write_model(self.model_bytes, Path(directory))
+
+
+def _load_processor(model_bytes: bytes, *, extra_ids: int, where: str) -> Any:
+    """A SentencePieceProcessor over the model with seqio's sentinel pieces appended."""
+    import sentencepiece
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    model_pb2: Any = sentencepiece_model_pb2  # Generated code, of which type checkers see nothing.
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        model = model_pb2.ModelProto.FromString(model_bytes)
+        user_defined = model_pb2.ModelProto.SentencePiece.USER_DEFINED
+        names = {piece.piece for piece in model.pieces}
+        for i in reversed(range(extra_ids)):
+            name = f"▁<extra_id_{i}>"
+            if name in names:
+                raise InputError(
+                    f"vocabulary {where}: the model already holds {name}; set data.extra_ids to 0"
+                )
+            model.pieces.add(piece=name, score=0.0, type=user_defined)
+        processor.LoadFromSerializedProto(model.SerializeToString())
+    except (DecodeError, RuntimeError) as error:
+        raise InputError(
+            f"vocabulary {where}: not a SentencePiece model; train one with `t5x-lite vocab`"
+        ) from error
+    got = (processor.pad_id(), processor.eos_id(), processor.unk_id())
+    if got != (PAD_ID, EOS_ID, UNK_ID):
+        raise InputError(
+            f"vocabulary {where}: the ids of pad, eos and unk must be (0, 1, 2), got {got}; "
+            f"train one with `t5x-lite vocab`"
+        )
+    return processor
+
+
+def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> SentencePiece:
+    """The vocabulary in a file, or in a directory that holds sentencepiece.model.
+
+    Raises:
+      InputError: see `SentencePiece`.
+    """
+    where = Path(path)
+    return SentencePiece(where / MODEL_NAME if where.is_dir() else where, extra_ids=extra_ids)
+
+
+def train_sentencepiece(
+    lines: Iterable[str],
+    *,
+    size: int,
+    output_dir: str | os.PathLike[str],
+    character_coverage: float = 0.9995,
+    max_lines: int = 2_000_000,
+    seed: int = 0,
+) -> Path:
+    """Trains a unigram model as T5's was, and writes `output_dir`/sentencepiece.model.
+
+    T5's settings, read from its model: nmt_nfkc normalisation, character coverage 0.9995, pieces
+    of at most 16 characters, split at whitespace, numbers and scripts, pad 0, eos 1, unk 2, no
+    bos, no byte fallback. The same lines and settings give the same bytes.
+
+    Args:
+      lines: text, streamed; lines longer than `MAX_LINE_BYTES` are split at whitespace.
+      size: number of pieces, the special ones included, the extra ids not.
+      output_dir: created if missing; nothing is written unless the training succeeds.
+      character_coverage: the share of the text's characters that get a piece of their own.
+      max_lines: of a longer text this many lines are sampled, uniformly; bounds the memory.
+      seed: of that sample.
+
+    Returns:
+      The model's path.
+
+    Raises:
+      InputError: no text, a size that the text does not allow, or what reading `lines` raised.
+    """
+    import sentencepiece
+
+    if size < 4:
+        raise InputError(f"a vocabulary needs at least 4 pieces, got --size {size}")
+    if os.path.exists(output_dir) and not os.path.isdir(output_dir):
+        raise InputError(f"{output_dir}: {os.strerror(errno.ENOTDIR)}; give --output a directory")
+    reading: list[Exception] = []
+    pieces = _training_lines(lines, failure=reading)
+    # Text of which normalisation leaves nothing (zero-width spaces) ends the process in C++.
+    make_normalizer: Any = sentencepiece.SentencePieceNormalizer
+    normalize = make_normalizer(rule_name=_NORMALIZATION).Normalize
+    first = next((piece for piece in pieces if normalize(piece).strip()), None)
+    if reading:
+        raise reading[0]
+    if first is None:
+        raise InputError("a vocabulary cannot be trained on empty text; give --input some lines")
+    writer = io.BytesIO()
+    sentencepiece.set_random_generator_seed(seed)
+    try:
+        sentencepiece.SentencePieceTrainer.Train(
+            sentence_iterator=itertools.chain([first], pieces),
+            model_writer=writer,
+            model_type="unigram",
+            vocab_size=size,
+            character_coverage=character_coverage,
+            normalization_rule_name=_NORMALIZATION,
+            input_sentence_size=max_lines,
+            shuffle_input_sentence=True,
+            max_sentence_length=MAX_LINE_BYTES,
+            pad_id=PAD_ID,
+            eos_id=EOS_ID,
+            unk_id=UNK_ID,
+            bos_id=-1,
+            byte_fallback=False,
+            # Sums over threads depend on their number, so it is T5's, whatever the machine has.
+            num_threads=16,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        raise reading[0] if reading else _training_error(error, size) from error
+    if reading:
+        raise reading[0]
+    return _write_model(writer.getvalue(), Path(output_dir))
+
+
+def _training_error(error: Exception, size: int) -> InputError:
+    """SentencePiece's complaint about the size, in our words."""
+    message = " ".join(str(error).split())
+    largest = re.search(r"value <= (\d+)", message)
+    if largest:
+        return InputError(
+            f"too little text for {size} pieces; set --size to at most {largest[1]} or add text"
+        )
+    required = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
+    if required:
+        return InputError(
+            f"{size} pieces cannot hold the text's characters; set --size to at least {required[1]}"
+        )
+    return InputError(f"training a vocabulary of {size} pieces failed: {message}")
+
+
+def _training_lines(lines: Iterable[str], *, failure: list[Exception]) -> Iterator[str]:
+    """Lines that the trainer accepts. What reading raises goes to `failure` and ends the stream.
+
+    An exception cannot pass through SentencePiece's C++; the caller raises it afterwards.
+    """
+    try:
+        for line in lines:
+            yield from split_line(line.replace(_RESERVED, " "), max_bytes=MAX_LINE_BYTES)
+    except Exception as error:
+        failure.append(error)
+
+
+def split_line(line: str, *, max_bytes: int) -> Iterator[str]:
+    """The line, stripped, if it fits `max_bytes` of UTF-8; else parts that do, cut at whitespace.
+
+    A blank line gives nothing. Only a word that is too long by itself is cut inside. In a line
+    that is cut, runs of whitespace become one space, which the normaliser does in any case.
+    """
+    line = line.strip()
+    if len(line.encode()) <= max_bytes:
+        if line:
+            yield line
+        return
+    part: list[str] = []
+    used = 0
+    for word in line.split():
+        for piece in _split_word(word, max_bytes=max_bytes):
+            num_bytes = len(piece.encode())
+            if part and used + 1 + num_bytes > max_bytes:
+                yield " ".join(part)
+                part, used = [], 0
+            used += num_bytes + bool(part)
+            part.append(piece)
+    if part:
+        yield " ".join(part)
+
+
+def _split_word(word: str, *, max_bytes: int) -> Iterator[str]:
+    # A character takes at most four bytes.
+    num_chars = len(word) if len(word.encode()) <= max_bytes else max(1, max_bytes // 4)
+    yield from (word[i : i + num_chars] for i in range(0, len(word), num_chars))
+
+
+def read_lines(paths: Sequence[str]) -> Iterator[str]:
+    """Lines of UTF-8 files one after another, without their line ends; "-" is standard input.
+
+    Raises:
+      InputError: at the call if no path is given or a file is missing or unreadable; while
+        reading, at a line that is not UTF-8, with file and line number.
+    """
+    if not paths:
+        raise InputError("no input file was given; name one, or - for standard input")
+    for path in paths:
+        if path == "-":
+            continue
+        # No trial opening: a pipe such as <(command) can be opened once only.
+        if not os.path.exists(path):
+            raise InputError(f"{path}: {os.strerror(errno.ENOENT)}")
+        if os.path.isdir(path):
+            raise InputError(f"{path}: {os.strerror(errno.EISDIR)}; name the files in it")
+        if not os.access(path, os.R_OK):
+            raise InputError(f"{path}: {os.strerror(errno.EACCES)}")
+    return _read_lines(paths)
+
+
+def _read_lines(paths: Sequence[str]) -> Iterator[str]:
+    for path in paths:
+        name = "<stdin>" if path == "-" else path
+        try:
+            with contextlib.ExitStack() as stack:
+                standard = path == "-"
+                stream = sys.stdin.buffer if standard else stack.enter_context(open(path, "rb"))
+                for number, line in enumerate(stream, start=1):
+                    yield _decode_line(line, where=f"{name}:{number}")
+        except OSError as error:
+            raise InputError(f"{name}: {_reason(error)}") from error
+
+
+def _decode_line(line: bytes, *, where: str) -> str:
+    try:
+        return line.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{where}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
+            f"convert the text first, for example with iconv"
+        ) from error
+
+
+def _write_model(model_bytes: bytes, directory: Path) -> Path:
+    """Writes beside the target and renames, so that a reader never sees a part of the file."""
+    target = directory / MODEL_NAME
+    temporary = directory / f".{MODEL_NAME}.{os.getpid()}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(model_bytes)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {_reason(error)}") from error
+    return target
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__

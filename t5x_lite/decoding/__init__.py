@@ -1,0 +1,1 @@
+"""Search over a step(tokens, cache) -> (logits, cache) callable."""

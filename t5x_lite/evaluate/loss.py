@@ -1,0 +1,49 @@
+"""The held-out loss: the objective's sums over a whole split, divided once."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from t5x_lite.sharding import batch_sharding
+from t5x_lite.types import Batch, Params
+
+
+class LossEvaluator:
+    """Loss and metrics of an objective over batches, without dropout.
+
+    Args:
+      loss_function: (params, batch) -> Loss.
+      batches: called for a fresh pass over the split at each run.
+      mesh: where the batches go.
+    """
+
+    def __init__(
+        self,
+        loss_function: Callable[[Params, Batch], Any],
+        batches: Callable[[], Iterable[Mapping[str, np.ndarray]]],
+        *,
+        mesh: Mesh,
+    ):
+        self._loss = jax.jit(loss_function)
+        self._batches = batches
+        self._mesh = mesh
+
+    def run(self, params: Params) -> dict[str, float]:
+        """{"loss": ..., and the objective's metrics}, over all batches of the split."""
+        sharding = batch_sharding(self._mesh)
+        sums: Any = None
+        with jax.set_mesh(self._mesh):
+            for batch in self._batches():
+                arrays = {
+                    name: jax.make_array_from_process_local_data(sharding, value)
+                    for name, value in batch.items()
+                }
+                loss = jax.tree.map(np.float64, jax.device_get(self._loss(params, arrays)))
+                sums = loss if sums is None else sums.plus(loss)
+        if sums is None:
+            raise ValueError("the split gave no batch")
+        metrics = {name: total / max(weight, 1.0) for name, (total, weight) in sums.metrics.items()}
+        return {name: float(value) for name, value in {"loss": sums.value(), **metrics}.items()}

@@ -1,0 +1,52 @@
+"""Log-likelihood of given targets under a text-to-text model."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t5x_lite.evaluate.generate import Bind, batched, pad
+from t5x_lite.objectives.losses import cross_entropy
+from t5x_lite.types import Array, Params
+
+
+class Scorer:
+    """Scores in batches of one size; lengths are rounded up to powers of two.
+
+    Args:
+      bind: puts the model together.
+      batch_size: rows scored at once.
+    """
+
+    def __init__(self, bind: Bind, *, batch_size: int):
+        def score(params: Params, inputs: Array, targets: Array) -> Array:
+            shifted = jnp.pad(targets[:, :-1], ((0, 0), (1, 0)))
+            logits = bind(params)(inputs, shifted)
+            loss, _ = cross_entropy(logits, targets)
+            return -jnp.sum(loss * (targets > 0), axis=-1)
+
+        self._score = jax.jit(score)
+        self._batch_size = batch_size
+
+    def run(
+        self, params: Params, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+    ) -> list[float]:
+        """Natural-log likelihood of each target, its EOS included, in order.
+
+        Args:
+          params: the model's own.
+          inputs: int32 tokens of each input, EOS included.
+          targets: int32 tokens of each target, EOS included.
+        """
+        order = sorted(range(len(inputs)), key=lambda row: len(inputs[row]) + len(targets[row]))
+        scores = [0.0] * len(inputs)
+        for rows in batched(order, self._batch_size):
+            values = self._score(
+                params,
+                pad([inputs[row] for row in rows], rows=self._batch_size),
+                pad([targets[row] for row in rows], rows=self._batch_size),
+            )
+            for row, value in zip(rows, np.asarray(values), strict=False):
+                scores[row] = float(value)
+        return scores

@@ -1,0 +1,1 @@
+"""Architectures: a frozen config, its module, and presets of the published sizes."""

@@ -1,0 +1,186 @@
+"""T5: the encoder-decoder of Raffel et al. 2020, and its 1.1 revision.
+
+    config = T5Config(vocab_size=32128, d_model=512, ...)      # or presets.t5_1_1_small()
+    model = config.build(rngs=nnx.Rngs(0))
+    logits = model(encoder_input_tokens, decoder_input_tokens)
+
+T5 1.0: ReLU, output tied to the embedding (logits / sqrt(d_model)). T5 1.1: gated GELU, an output
+layer of its own. Padding is token 0. Positions are row positions; packed examples are told apart
+by segment ids. Numerics: t5x examples/t5/network.py and layers.py.
+"""
+
+import dataclasses
+
+import jax
+from flax import nnx
+from jaxtyping import Float, Int
+
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.nn import masks
+from t5x_lite.nn.linear import FAN_IN_TRUNCATED, Embedding, Linear
+from t5x_lite.nn.mlp import FeedForward
+from t5x_lite.nn.stack import Cache, Decoder, Encoder, LayerConfig, decoder_mask, encoder_mask
+from t5x_lite.sharding import constrain
+from t5x_lite.types import Array, InputError, Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class T5Config(ModelConfig):
+    """Sizes and choices of a T5.
+
+    Attributes:
+      d_model: size of embeddings and hidden states.
+      d_kv: size of a head.
+      d_ff: size of the feed-forward hidden layer.
+      num_heads: attention heads.
+      num_encoder_layers: layers of the encoder.
+      num_decoder_layers: layers of the decoder.
+      feed_forward: "relu" (1.0) or "gated-gelu" (1.1).
+      tie_embeddings: whether the output shares the embedding (1.0).
+      dropout_rate: everywhere that T5 drops out; 0.1, but 0 to pretrain 1.1.
+      relative_buckets: rows of the relative bias tables.
+      relative_max_distance: distances from here on share a bucket.
+      norm_epsilon: of the RMS norms.
+      unroll: layers per iteration of the scan, True for straight-line code (faster on CPU).
+    """
+
+    d_model: int
+    d_kv: int = 64
+    d_ff: int
+    num_heads: int
+    num_encoder_layers: int
+    num_decoder_layers: int
+    feed_forward: FeedForward = "gated-gelu"
+    tie_embeddings: bool = False
+    dropout_rate: float = 0.1
+    relative_buckets: int = 32
+    relative_max_distance: int = 128
+    norm_epsilon: float = 1e-6
+    unroll: int | bool = 1
+
+    def __post_init__(self) -> None:
+        for name in (
+            "vocab_size", "d_model", "d_kv", "d_ff", "num_heads",
+            "num_encoder_layers", "num_decoder_layers", "unroll",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise InputError(f"model.{name} must be at least 1: got {getattr(self, name)}")
+        if not 0.0 <= self.dropout_rate < 1.0:
+            raise InputError(f"model.dropout_rate must be in [0, 1): got {self.dropout_rate}")
+
+    def build(self, *, rngs: nnx.Rngs) -> "T5":
+        """Makes the module with fresh parameters."""
+        return T5(self, rngs=rngs)
+
+    @property
+    def layer(self) -> LayerConfig:
+        """The sizes of one layer."""
+        names = {field.name for field in dataclasses.fields(LayerConfig)}
+        return LayerConfig(**{name: getattr(self, name) for name in names})
+
+
+class T5(nnx.Module):
+    """The encoder-decoder.
+
+    Args:
+      config: its sizes.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, config: T5Config, *, rngs: nnx.Rngs):
+        self.token_embedding = Embedding(config.vocab_size, config.d_model, rngs=rngs)
+        layer, unroll = config.layer, config.unroll
+        self.encoder = Encoder(
+            layer, num_layers=config.num_encoder_layers, unroll=unroll, rngs=rngs
+        )
+        self.decoder = Decoder(
+            layer, num_layers=config.num_decoder_layers, unroll=unroll, rngs=rngs
+        )
+        self.tied = config.tie_embeddings
+        if not self.tied:
+            self.lm_head = Linear(
+                config.d_model,
+                config.vocab_size,
+                axes=("embed", "vocab"),
+                initializer=FAN_IN_TRUNCATED,
+                rngs=rngs,
+            )
+
+    def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        """Token embeddings."""
+        return constrain(self.token_embedding(tokens), "batch", "length", "activation_embed")
+
+    def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """Next-token logits in float32."""
+        if self.tied:
+            logits = self.token_embedding.logits(hidden)
+        else:
+            logits = self.lm_head.product(hidden)
+        return constrain(logits, "batch", "length", "vocab")
+
+    def encode(
+        self,
+        tokens: Int[Array, "B S"],
+        *,
+        segment_ids: Int[Array, "B S"] | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B S D"]:
+        """The encoder's output.
+
+        Args:
+          tokens: padded with 0.
+          segment_ids: of packed examples, from 1; 0 is padding.
+          key: turns dropout on.
+        """
+        return self.encoder(self.embed(tokens), mask=encoder_mask(tokens, segment_ids), key=key)
+
+    def __call__(
+        self,
+        encoder_input_tokens: Int[Array, "B S"],
+        decoder_input_tokens: Int[Array, "B T"],
+        *,
+        encoder_segment_ids: Int[Array, "B S"] | None = None,
+        decoder_segment_ids: Int[Array, "B T"] | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B T V"]:
+        """Logits of each target given the targets before it (teacher forcing).
+
+        Args:
+          encoder_input_tokens: padded with 0.
+          decoder_input_tokens: the targets shifted right, 0 first.
+          encoder_segment_ids: of packed examples; both or neither.
+          decoder_segment_ids: of packed examples.
+          key: turns dropout on; None is deterministic.
+
+        Returns:
+          float32 logits.
+        """
+        encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)
+        encoded = self.encode(
+            encoder_input_tokens, segment_ids=encoder_segment_ids, key=encoder_key
+        )
+        if encoder_segment_ids is None or decoder_segment_ids is None:
+            cross_mask = masks.padding(encoder_input_tokens)
+        else:
+            cross_mask = masks.segments(decoder_segment_ids, encoder_segment_ids)
+        hidden = self.decoder(
+            self.embed(decoder_input_tokens),
+            encoded,
+            mask=decoder_mask(decoder_input_tokens.shape[1], decoder_segment_ids),
+            cross_mask=cross_mask,
+            key=decoder_key,
+        )
+        return self.logits(hidden)
+
+    def init_cache(self, encoder_input_tokens: Int[Array, "B S"], *, max_length: int) -> Cache:
+        """Encodes the inputs and makes an empty cache for `max_length` decoded tokens."""
+        return self.decoder.init_cache(
+            self.encode(encoder_input_tokens),
+            cross_mask=masks.padding(encoder_input_tokens),
+            max_length=max_length,
+        )
+
+    def step(self, tokens: Int[Array, "B T"], cache: Cache) -> tuple[Float[Array, "B T V"], Cache]:
+        """Logits after each of T tokens that follow those in the cache, and the new cache."""
+        hidden, cache = self.decoder.step(self.embed(tokens), cache)
+        return self.logits(hidden), cache

@@ -1,0 +1,1 @@
+"""Pure layers. Nothing here knows a paper's training recipe."""

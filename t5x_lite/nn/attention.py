@@ -1,0 +1,184 @@
+"""Multi-head attention as T5 has it: no 1/sqrt(d_kv), an additive bias, float32 softmax.
+
+The scale that other models divide the logits by is in the query kernel's initialiser instead
+(t5x layers.py:207-211). Logits, bias and softmax are float32 whatever the compute dtype (t5x
+computes them in bfloat16 there).
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Bool, Float
+
+from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.linear import FAN_IN_NORMAL, Linear, einsum
+from t5x_lite.nn.reductions import sum_leading
+from t5x_lite.types import Array, Key
+
+MASKED = -1e10
+"""A masked logit. A query that may see no key at all attends to all of them equally."""
+
+
+def _masked_logits(query: Array, key: Array, bias: Array | None, mask: Array | None) -> Array:
+    logits = einsum("BTHK,BSHK->BHTS", query, key)
+    if bias is not None:
+        logits = logits + bias
+    return logits if mask is None else jnp.where(mask, logits, MASKED)
+
+
+@jax.custom_vjp
+def softmax_attention(
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S H K"],
+    value: Float[Array, "B S H K"],
+    bias: Float[Array, "1 H T S"] | None,
+    mask: Bool[Array, "#B 1 #T S"] | None,
+) -> Float[Array, "B T H K"]:
+    """softmax(query key^T + bias) value, the softmax in float32.
+
+    The products take their operands in the dtype of value. The division by the softmax's sum comes
+    after the product, and the backward pass is written out (Dao et al. 2022, FlashAttention,
+    appendix B.2): both spare passes over [B, H, T, S]. A query that may see no key attends to all
+    of them equally and passes no gradient to its logits.
+    """
+    return _attention_forward(query, key, value, bias, mask)[0]
+
+
+def _attention_forward(
+    query: Array, key: Array, value: Array, bias: Array | None, mask: Array | None
+) -> tuple[Array, tuple]:
+    logits = _masked_logits(query, key, bias, mask)
+    exponentials = jnp.exp(logits - jax.lax.stop_gradient(jnp.max(logits, -1, keepdims=True)))
+    normaliser = jnp.sum(exponentials, axis=-1)
+    weights = exponentials.astype(value.dtype)
+    scale = 1.0 / normaliser.swapaxes(1, 2)[..., None]
+    out = (einsum("BHTS,BSHK->BTHK", weights, value) * scale).astype(value.dtype)
+    return out, (query, key, value, weights, scale, out, bias is not None, mask)
+
+
+def _attention_backward(saved: tuple, g: Array) -> tuple[Array | None, ...]:
+    query, key, value, weights, scale, out, has_bias, mask = saved
+    dtype = value.dtype
+    g32 = g.astype(jnp.float32) * scale
+    inner = jnp.sum(g32 * out.astype(jnp.float32), axis=-1).swapaxes(1, 2)[..., None]
+    g = g32.astype(dtype)
+    grad_value = einsum("BHTS,BTHK->BSHK", weights, g).astype(dtype)
+    grad_weights = einsum("BTHK,BSHK->BHTS", g, value)
+    grad_logits = weights.astype(jnp.float32) * (grad_weights - inner)
+    if mask is not None:
+        grad_logits = jnp.where(mask, grad_logits, 0.0)
+    grad_logits = grad_logits.astype(dtype)
+    grad_query = einsum("BHTS,BSHK->BTHK", grad_logits, key).astype(dtype)
+    grad_key = einsum("BHTS,BTHK->BSHK", grad_logits, query).astype(dtype)
+    grad_bias = sum_leading(grad_logits.astype(jnp.float32))[None] if has_bias else None
+    return grad_query, grad_key, grad_value, grad_bias, None
+
+
+softmax_attention.defvjp(_attention_forward, _attention_backward)
+
+
+def dot_product_attention(
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S H K"],
+    value: Float[Array, "B S H K"],
+    *,
+    mask: Bool[Array, "#B 1 #T S"] | None = None,
+    bias: Float[Array, "1 H T S"] | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: Key | None = None,
+) -> Float[Array, "B T H K"]:
+    """Attention over all keys, unscaled.
+
+    Args:
+      query: projected queries.
+      key: projected keys.
+      value: projected values.
+      mask: True where a query may see a key.
+      bias: float32, added to the logits; shared over the batch.
+      dropout_rate: of the attention weights, the mask shared over the queries.
+      dropout_key: None is deterministic.
+
+    Returns:
+      The weighted values, in the dtype of value.
+    """
+    # A mask shared over the queries scales each value as a whole: no pass over [B, H, T, S].
+    heads_and_keys = (*value.shape[:-1], 1)
+    kept = dropout(jnp.ones(heads_and_keys, value.dtype), dropout_rate, key=dropout_key)
+    value = value if dropout_key is None else value * kept
+    return softmax_attention(query, key, value, bias, mask)
+
+
+class Attention(nnx.Module):
+    """Projections around `dot_product_attention`; self-attention, or cross-attention.
+
+    Args:
+      d_model: D of queries, keys, values and the output.
+      num_heads: H.
+      d_kv: K, the size of a head; H * K need not be D.
+      dropout_rate: of the attention weights.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(
+        self, d_model: int, *, num_heads: int, d_kv: int, dropout_rate: float, rngs: nnx.Rngs
+    ):
+        joined = num_heads * d_kv
+
+        def query_initializer(*arguments):
+            return FAN_IN_NORMAL(*arguments) / math.sqrt(d_kv)
+
+        into = ("embed", "joined_kv")
+        self.query = Linear(d_model, joined, axes=into, initializer=query_initializer, rngs=rngs)
+        self.key = Linear(d_model, joined, axes=into, rngs=rngs)
+        self.value = Linear(d_model, joined, axes=into, rngs=rngs)
+        self.out = Linear(joined, d_model, axes=("joined_kv", "embed"), rngs=rngs)
+        self.num_heads = num_heads
+        self.d_kv = d_kv
+        self.dropout_rate = dropout_rate
+
+    def heads(self, joined: Float[Array, "B T J"]) -> Float[Array, "B T H K"]:
+        """Splits the joined axis into heads."""
+        return joined.reshape(*joined.shape[:-1], self.num_heads, self.d_kv)
+
+    def project(
+        self, source: Float[Array, "B S D"]
+    ) -> tuple[Float[Array, "B S H K"], Float[Array, "B S H K"]]:
+        """Keys and values of a source; once per source, kept in a cache while decoding."""
+        return self.heads(self.key(source)), self.heads(self.value(source))
+
+    def attend(
+        self,
+        x: Float[Array, "B T D"],
+        keys: Float[Array, "B S H K"],
+        values: Float[Array, "B S H K"],
+        *,
+        mask: Bool[Array, "#B 1 #T S"] | None = None,
+        bias: Float[Array, "1 H T S"] | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Attends from x to projected keys and values."""
+        mixed = dot_product_attention(
+            self.heads(self.query(x)),
+            keys,
+            values,
+            mask=mask,
+            bias=bias,
+            dropout_rate=self.dropout_rate,
+            dropout_key=key,
+        )
+        return self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.d_kv))
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        source: Float[Array, "B S D"] | None = None,
+        *,
+        mask: Bool[Array, "#B 1 #T S"] | None = None,
+        bias: Float[Array, "1 H T S"] | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Attends from x to the source (x itself where None)."""
+        keys, values = self.project(x if source is None else source)
+        return self.attend(x, keys, values, mask=mask, bias=bias, key=key)

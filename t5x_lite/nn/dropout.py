@@ -1,0 +1,36 @@
+"""Dropout as a function of a key; no key, no dropout."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from t5x_lite.types import Array, Key
+
+
+def dropout(x: Array, rate: float, *, key: Key | None, broadcast_axes: Sequence[int] = ()) -> Array:
+    """Zeroes elements with probability `rate` and scales the others by 1 / (1 - rate).
+
+    Args:
+      x: any array.
+      rate: in [0, 1).
+      key: None is deterministic: x as it is.
+      broadcast_axes: axes along which the mask is the same. T5 shares the mask of hidden states
+        over the length (axis -2) and that of attention weights over the queries (axis -2).
+
+    Returns:
+      An array of x's shape and dtype.
+
+    Raises:
+      ValueError: rate outside [0, 1).
+    """
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"a dropout rate must be in [0, 1): got {rate}")
+    if key is None or rate == 0.0:
+        return x
+    shape = list(x.shape)
+    for axis in broadcast_axes:
+        shape[axis] = 1
+    keep = jax.random.bernoulli(key, 1.0 - rate, tuple(shape))
+    # A product with a small mask is one pass over x, forward and backward.
+    return x * (keep.astype(x.dtype) / jnp.asarray(1.0 - rate, x.dtype))

@@ -1,0 +1,142 @@
+"""Relative position buckets and the bias that T5 adds to attention logits (paper section 2.1).
+
+A bucket depends on the distance n alone: exact up to a half of the buckets, then logarithmic up to
+`max_distance`, then the last. The buckets' first distances are an integer table, so no device
+computes a floating-point logarithm (backends differ in its last bit).
+
+    relative_position_bucket(key - query): bidirectional, 32 buckets, 0..15 left, 16..31 right
+    ...  -8 -7 ... -1  0   1  ...  7   8  ...
+    ...   8  7      1  0  17      23  24  ...
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Float, Int
+
+from t5x_lite.types import Array
+
+# First distance of each bucket with 32 buckets and max_distance 128 (t5x layers.py:580-625).
+BIDIRECTIONAL_STARTS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)
+CAUSAL_STARTS = (
+    *range(17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113,
+)  # fmt: skip
+
+
+@functools.cache
+def bucket_starts(num_buckets: int, max_distance: int) -> tuple[int, ...]:
+    """First distance of each of `num_buckets` one-sided buckets, non-decreasing.
+
+    Args:
+      num_buckets: buckets of one side (16 of a bidirectional table of 32).
+      max_distance: distances from here on share the last bucket.
+
+    Returns:
+      A tuple of num_buckets integers; the published sizes are constants, others are computed from
+      the definition in exact arithmetic's stead by float64, once, on the host.
+
+    Raises:
+      ValueError: fewer than 2 buckets, or max_distance not above num_buckets // 2.
+    """
+    if (num_buckets, max_distance) == (16, 128):
+        return BIDIRECTIONAL_STARTS
+    if (num_buckets, max_distance) == (32, 128):
+        return CAUSAL_STARTS
+    exact = num_buckets // 2
+    if num_buckets < 2 or max_distance <= exact:
+        raise ValueError(
+            f"relative positions need at least 2 buckets and a max_distance above half of them: "
+            f"got {num_buckets} and {max_distance}"
+        )
+    distance = np.arange(exact, max_distance + 1)
+    spread = np.log(distance / exact + np.finfo(np.float32).eps) / np.log(max_distance / exact)
+    bucket = np.minimum(exact + (spread * (num_buckets - exact)).astype(int), num_buckets - 1)
+    starts = [*range(exact)]
+    starts += [int(distance[np.argmax(bucket >= index)]) for index in range(exact, num_buckets)]
+    return tuple(starts)
+
+
+def relative_position_bucket(
+    relative_position: Int[Array, "T S"],
+    *,
+    bidirectional: bool,
+    num_buckets: int = 32,
+    max_distance: int = 128,
+) -> Int[Array, "T S"]:
+    """Buckets of relative positions.
+
+    Args:
+      relative_position: key position minus query position.
+      bidirectional: an encoder's: half of the buckets for keys to the right. A decoder's: keys to
+        the right all share bucket 0 (they are masked).
+      num_buckets: rows of the bias table.
+      max_distance: distances from here on share a bucket.
+
+    Returns:
+      int32 in [0, num_buckets).
+
+    Source: t5x layers.py:580-625 (from mesh_tensorflow's transformer_layers).
+    """
+    one_side = num_buckets // 2 if bidirectional else num_buckets
+    starts = bucket_starts(one_side, max_distance)
+    # Table from distance to bucket, by integer comparisons on the host.
+    table = np.searchsorted(np.asarray(starts), np.arange(max_distance + 1), side="right") - 1
+    if bidirectional:
+        distance = jnp.abs(relative_position)
+        offset = jnp.where(relative_position > 0, one_side, 0)
+    else:
+        distance = jnp.maximum(-relative_position, 0)
+        offset = 0
+    distance = jnp.minimum(distance, max_distance)
+    return jnp.asarray(table, jnp.int32)[distance] + offset
+
+
+class RelativeBias(nnx.Module):
+    """A learned scalar for each head and relative position bucket; one per stack in T5.
+
+    Args:
+      num_heads: H.
+      bidirectional: True in an encoder.
+      num_buckets: rows of the table.
+      max_distance: see `relative_position_bucket`.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        bidirectional: bool,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        rngs: nnx.Rngs,
+    ):
+        init = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
+        table = init(rngs.params(), (num_buckets, num_heads), jnp.float32)
+        self.table = nnx.Param(table, logical=("relpos_buckets", "heads"))
+        self.bidirectional = bidirectional
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+
+    def __call__(
+        self, query_positions: Int[Array, " T"], key_positions: Int[Array, " S"]
+    ) -> Float[Array, "1 H T S"]:
+        """The bias in float32.
+
+        Args:
+          query_positions: row positions of the queries (not per segment).
+          key_positions: row positions of the keys.
+        """
+        bucket = relative_position_bucket(
+            key_positions[None, :] - query_positions[:, None],
+            bidirectional=self.bidirectional,
+            num_buckets=self.num_buckets,
+            max_distance=self.max_distance,
+        )
+        table = self.table[...].astype(jnp.float32)
+        # A lookup of scalars in [H, T, S] order: its gradient is a scatter without a transposition.
+        row = jnp.arange(table.shape[1])[:, None, None] * self.num_buckets + bucket
+        return jnp.take(table.T.reshape(-1), row)[None]

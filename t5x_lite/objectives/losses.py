@@ -1,0 +1,50 @@
+"""Token losses, as sums: the train step divides by global weights, once.
+
+Cross-entropy with z-loss and label smoothing follows t5x losses.py:26-193:
+
+    loss = -sum_v q_v log p_v - constant + z_loss * log(Z)^2
+
+with q the smoothed targets (1 - s on the target, s / (V - 1) elsewhere), and the constant the
+entropy of q, so that a perfect prediction has loss 0.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Int
+
+from t5x_lite.types import Array
+
+
+def cross_entropy(
+    logits: Float[Array, "*batch V"],
+    targets: Int[Array, "*batch"],
+    *,
+    z_loss: float = 0.0,
+    label_smoothing: float = 0.0,
+) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"]]:
+    """Cross-entropy of each position, in float32.
+
+    Args:
+      logits: unnormalised scores.
+      targets: class of each position.
+      z_loss: coefficient of log(Z)^2, which keeps the logits from drifting; T5 1.1 uses 1e-4.
+      label_smoothing: s, the probability given to the other classes together.
+
+    Returns:
+      The loss of each position, z-loss included; and the z-loss alone.
+    """
+    logits = logits.astype(jnp.float32)
+    log_z = jax.nn.logsumexp(logits, axis=-1)
+    target_logit = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    if label_smoothing:
+        classes = logits.shape[-1]
+        confidence, low = 1.0 - label_smoothing, label_smoothing / (classes - 1)
+        entropy = -(confidence * math.log(confidence) + (classes - 1) * low * math.log(low + 1e-20))
+        rest = jnp.sum(logits, axis=-1) - target_logit
+        loss = log_z - confidence * target_logit - low * rest - entropy
+    else:
+        loss = log_z - target_logit
+    penalty = z_loss * jnp.square(log_z)
+    return loss + penalty, penalty

@@ -1,0 +1,278 @@
+"""Adafactor with T5X's semantics, as an optax gradient transformation.
+
+Shazeer and Stern 2018, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost",
+arXiv:1804.04235, with the choices of google-research/t5x `adafactor.py`: for a parameter p with
+gradient g at step t = 0, 1, ...
+
+    beta2 = 1 - max(t + 1 - step_offset, 1) ** -decay_rate           (0 at the first step)
+    v     = beta2 * v + (1 - beta2) * (g^2 + epsilon1)               (factored: row, column means)
+    y     = g / sqrt(v)                    factored: v = row * column / mean(row)
+    y     = y / max(1, RMS(y) / clipping_threshold)
+    s     = learning_rate(t) * max(RMS(p), epsilon2) * y             (momentum: an average of s)
+    p     = (1 - weight_decay_rate) * p - s
+
+A leaf whose first logical axis is "layers" stacks one parameter per layer, and is treated exactly
+as that many separate parameters: RMS, clipping, parameter scale and factors are those of a layer.
+(optax.adafactor averages over the layers, too, which changes the step by some percent.)
+
+Worked example: for params {"wi": [512, 2048], "scale": [512]} with axes {"wi": ("embed", "mlp"),
+"scale": ("embed",)} the state is {"count": 0, "statistics": {"wi": {"row": [512], "column":
+[2048]}, "scale": {"full": [512]}}}; the row statistics keep the smaller axis. Statistics are f32.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from t5x_lite import trees
+from t5x_lite.types import Array, Axes, Params
+
+LAYERS = "layers"
+"""The name of the axis that stacks layers; it comes first."""
+
+# The sides of a factored parameter of rank above 2 (T5X's standard_logical_factor_rules).
+_ROW = frozenset({"embed"})
+_COLUMN = frozenset({"vocab", "mlp", "heads", "kv", "joined_kv"})
+
+Dims: TypeAlias = tuple[int, ...]
+Statistics: TypeAlias = dict[str, Array]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hyperparameters:
+    """The numbers of Adafactor, with T5X's defaults; names as in the module's formulas.
+
+    Attributes:
+      factored: whether large matrices keep row and column means in place of the whole v.
+      min_dim_size_to_factor: a matrix is factored if its two largest sides are at least this.
+        Parameters of rank above 2 are factored by logical axes, whatever their size.
+      multiply_by_parameter_scale: whether the step is proportional to RMS(p).
+      decay_rate: the exponent of beta2's schedule.
+      step_offset: the step at which the statistics start anew, for a run whose count goes on from
+        pretraining; before it beta2 is 0.
+      clipping_threshold: the largest RMS of y; None does not clip.
+      momentum: beta1 of an average over the steps s, in f32; None keeps none.
+      weight_decay_rate: part of p that is taken off at each step, not scaled by the learning rate.
+      epsilon1: added to the squared gradient.
+      epsilon2: the least parameter scale.
+    """
+
+    factored: bool = True
+    min_dim_size_to_factor: int = 128
+    multiply_by_parameter_scale: bool = True
+    decay_rate: float = 0.8
+    step_offset: int = 0
+    clipping_threshold: float | None = 1.0
+    momentum: float | None = None
+    weight_decay_rate: float | None = None
+    epsilon1: float = 1e-30
+    epsilon2: float = 1e-3
+
+
+def adafactor(
+    learning_rate: Callable[[Any], Any], axes: Axes, *, settings: Hyperparameters
+) -> optax.GradientTransformation:
+    """Builds Adafactor for parameters with these logical axes.
+
+    Args:
+      learning_rate: step (int32) -> rate.
+      axes: nested dict of tuples of logical axis names, one tuple per parameter.
+      settings: the other numbers.
+
+    Returns:
+      init(params) and update(grads, state, params), whose updates (f32) are added to the
+      parameters. The state is a nested dict, see the module's example.
+
+    Raises:
+      ValueError: from init and update, if the parameters do not have the paths or ranks of `axes`.
+    """
+
+    def init(params: Any) -> dict[str, Any]:
+        check_axes(axes, params)
+        zeros = functools.partial(_init_statistics, settings)
+        return {"count": jnp.zeros((), jnp.int32), "statistics": map_axes(zeros, axes, params)}
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, dict[str, Any]]:
+        if params is None:
+            raise ValueError("Adafactor's step depends on the parameters; pass them to update")
+        check_axes(axes, params)
+        step = functools.partial(_step, settings, state["count"], learning_rate(state["count"]))
+        pairs = map_axes(step, axes, updates, state["statistics"], params)
+        steps = map_axes(lambda _, pair: pair[0], axes, pairs)
+        statistics = map_axes(lambda _, pair: pair[1], axes, pairs)
+        return steps, {"count": state["count"] + 1, "statistics": statistics}
+
+    return optax.GradientTransformation(init, update)
+
+
+def state_axes(axes: Axes, shapes: Params, *, settings: Hyperparameters) -> dict[str, Any]:
+    """Returns the logical axes of `adafactor`'s state, in the state's own structure.
+
+    Args:
+      axes: the parameters' logical axes.
+      shapes: the parameters, or anything with their shapes (jax.eval_shape).
+      settings: as given to `adafactor`.
+
+    Returns:
+      A nested dict whose leaves are tuples of names: the row statistics have the parameter's axes
+      without those that their mean is over, and so on; the count has none.
+
+    Raises:
+      ValueError: the shapes do not have the paths or ranks of `axes`.
+    """
+    check_axes(axes, shapes)
+
+    def leaf(names: Sequence[str | None], shape: Any) -> dict[str, tuple[str | None, ...]]:
+        layout = _layout(settings, names, shape.shape)
+        return {kind: tuple(names[dim] for dim in dims) for kind, dims in layout.items()}
+
+    return {"count": (), "statistics": map_axes(leaf, axes, shapes)}
+
+
+def is_stacked(names: Sequence[str | None]) -> bool:
+    """Returns whether a parameter with these logical axes holds one parameter per layer."""
+    return len(names) > 0 and names[0] == LAYERS
+
+
+def check_axes(axes: Axes, params: Params) -> None:
+    """Checks that parameters (or their shapes) have the paths and ranks of their logical axes.
+
+    Raises:
+      ValueError: they do not; says which paths.
+    """
+    names, leaves = trees.flatten(axes), trees.flatten(params)
+    wrong = trees.difference(names, leaves)
+    if wrong:
+        raise ValueError(f"the parameters do not have the paths of their logical axes: {wrong}")
+    for path, leaf in leaves.items():
+        if not isinstance(names[path], tuple) or len(names[path]) != len(leaf.shape):
+            raise ValueError(
+                f"{path} must have a tuple of logical axes, one for each dimension; "
+                f"got {names[path]} for the shape {tuple(leaf.shape)}"
+            )
+
+
+def map_axes(function: Callable[..., Any], axes: Axes, *rest: Any) -> Any:
+    """Maps function(names, *leaves) over nested dicts that begin as `axes` does.
+
+    What lies below a parameter's path, such as its statistics, is passed whole; the result has
+    what the function returns at the path of each parameter.
+    """
+    return jax.tree.map(function, axes, *rest, is_leaf=lambda node: isinstance(node, tuple))
+
+
+def _sides(
+    settings: Hyperparameters, names: Sequence[str | None], shape: Sequence[int]
+) -> tuple[Dims, Dims] | None:
+    """Returns the dims of one layer's (rows, columns), or None if it is not factored.
+
+    Rank 2 goes by size alone: the rows are the shorter side. Above, the names decide.
+    """
+    if not settings.factored or len(shape) < 2:
+        return None
+    if len(shape) == 2:
+        short, long = (0, 1) if shape[0] <= shape[1] else (1, 0)
+        large = shape[short] >= settings.min_dim_size_to_factor
+        return ((short,), (long,)) if large else None
+    rows = tuple(dim for dim, name in enumerate(names) if name in _ROW)
+    columns = tuple(dim for dim, name in enumerate(names) if name in _COLUMN)
+    if not rows or not columns:
+        return None
+    if len(rows) + len(columns) != len(shape):
+        raise ValueError(
+            f"a factored parameter of rank {len(shape)} must have its axes among rows "
+            f"{sorted(_ROW)} and columns {sorted(_COLUMN)}; got {tuple(names)}"
+        )
+    return rows, columns
+
+
+def _layout(
+    settings: Hyperparameters, names: Sequence[str | None], shape: Sequence[int]
+) -> dict[str, Dims]:
+    """Returns which of a parameter's dims, layers included, each of its statistics keeps."""
+    lead = int(is_stacked(names))
+    every = tuple(range(len(shape)))
+    sides = _sides(settings, names[lead:], shape[lead:])
+    if sides is None:
+        layout = {"full": every}
+    else:
+        row, column = (every[:lead] + tuple(dim + lead for dim in side) for side in sides)
+        layout = {"row": row, "column": column}
+    return layout | ({"momentum": every} if settings.momentum is not None else {})
+
+
+def _init_statistics(
+    settings: Hyperparameters, names: Sequence[str | None], param: Any
+) -> Statistics:
+    """Returns a parameter's statistics before the first step: zeros, f32."""
+    layout = _layout(settings, names, param.shape)
+    return {
+        kind: jnp.zeros(tuple(param.shape[dim] for dim in dims), jnp.float32)
+        for kind, dims in layout.items()
+    }
+
+
+def _step(
+    settings: Hyperparameters,
+    count: Array,
+    rate: Any,
+    names: Sequence[str | None],
+    grad: Array,
+    statistics: Statistics,
+    param: Array,
+) -> tuple[Array, Statistics]:
+    """Returns (update, statistics) of one parameter, stacked or not."""
+    stacked = is_stacked(names)
+    one = functools.partial(_step_one, settings, names[1:] if stacked else names, count, rate)
+    return jax.vmap(one)(grad, statistics, param) if stacked else one(grad, statistics, param)
+
+
+def _step_one(
+    settings: Hyperparameters,
+    names: Sequence[str | None],
+    count: Array,
+    rate: Any,
+    grad: Array,
+    statistics: Statistics,
+    param: Array,
+) -> tuple[Array, Statistics]:
+    """Returns (update, statistics) of one layer's parameter, f32."""
+    grad, param = grad.astype(jnp.float32), param.astype(jnp.float32)
+    age = jnp.maximum(count + 1 - settings.step_offset, 1).astype(jnp.float32)
+    mix = age**-settings.decay_rate
+    square = grad * grad + settings.epsilon1
+    sides = _sides(settings, names, grad.shape)
+    new: Statistics = {}
+    if sides is None:
+        new["full"] = (1.0 - mix) * statistics["full"] + mix * square
+        direction = grad * new["full"] ** -0.5
+    else:
+        rows, columns = sides
+        new["row"] = (1.0 - mix) * statistics["row"] + mix * jnp.mean(square, axis=columns)
+        new["column"] = (1.0 - mix) * statistics["column"] + mix * jnp.mean(square, axis=rows)
+        row_factor = (new["row"] / jnp.mean(new["row"])) ** -0.5
+        column_factor = new["column"] ** -0.5
+        direction = grad * jnp.expand_dims(row_factor, columns)
+        direction = direction * jnp.expand_dims(column_factor, rows)
+    if settings.clipping_threshold is not None:
+        excess = _root_mean_square(direction) / settings.clipping_threshold
+        direction = direction / jnp.maximum(excess, 1.0)
+    step = rate * direction
+    if settings.multiply_by_parameter_scale:
+        step = step * jnp.maximum(_root_mean_square(param), settings.epsilon2)
+    if settings.momentum is not None:
+        step = settings.momentum * statistics["momentum"] + (1.0 - settings.momentum) * step
+        new["momentum"] = step
+    if settings.weight_decay_rate is not None:
+        step = step + settings.weight_decay_rate * param
+    return -step, new
+
+
+def _root_mean_square(x: Array) -> Array:
+    """Returns the root of the mean square over all of x, f32."""
+    return jnp.sqrt(jnp.mean(x * x))

@@ -1,0 +1,161 @@
+"""Optimizer configs: what to minimise with, and how its state is laid out.
+
+    optimizer = Adafactor(schedule=InverseSquareRoot())
+    transformation = optimizer.build(axes)          # optax init and update
+    names = optimizer.state_axes(axes, params)      # logical axes of transformation.init(params)
+
+A state is a nested dict of arrays, so that its paths are readable in a checkpoint; its logical
+axes are a nested dict of the same structure, whose leaves are tuples. Clipping and the schedule
+add nothing to it but the count.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from t5x_lite.optim import adafactor
+from t5x_lite.optim.schedules import (
+    Schedule,
+    require_above_zero,
+    require_below_one,
+    require_not_negative,
+)
+from t5x_lite.types import Axes, Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(ABC):
+    """Base of the optimizers.
+
+    Attributes:
+      schedule: the learning rate.
+      clip_norm: gradients are scaled down to this norm over all parameters, before anything else;
+        None leaves them.
+    """
+
+    schedule: Schedule
+    clip_norm: float | None = None
+
+    def __post_init__(self):
+        require_above_zero(self, "clip_norm")
+
+    def build(self, axes: Axes) -> optax.GradientTransformation:
+        """Returns the transformation for parameters with these logical axes.
+
+        Its update(grads, state, params) needs the parameters, and gives what
+        optax.apply_updates adds to them.
+        """
+        inner = self._build(axes)
+        if self.clip_norm is None:
+            return inner
+        clip = optax.clip_by_global_norm(self.clip_norm)
+
+        def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+            return inner.update(clip.update(updates, optax.EmptyState())[0], state, params)
+
+        return optax.GradientTransformation(inner.init, update)
+
+    @abstractmethod
+    def _build(self, axes: Axes) -> optax.GradientTransformation:
+        """Returns the transformation without clipping by norm."""
+
+    @abstractmethod
+    def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
+        """Returns the logical axes of the state, in the structure of the state.
+
+        Args:
+          axes: the parameters' logical axes.
+          shapes: the parameters, or anything with their shapes.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adafactor(Optimizer, adafactor.Hyperparameters):
+    """T5's optimizer; `optim.adafactor.Hyperparameters` says what the other fields mean."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_above_zero(
+            self, "min_dim_size_to_factor", "decay_rate", "clipping_threshold", "epsilon1"
+        )
+        require_not_negative(self, "step_offset", "epsilon2")
+        require_below_one(self, "momentum", "weight_decay_rate")
+
+    def _build(self, axes: Axes) -> optax.GradientTransformation:
+        return adafactor.adafactor(self.schedule.build(), axes, settings=self)
+
+    def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
+        """Returns the logical axes of the state: {"count", "statistics"}."""
+        return adafactor.state_axes(axes, shapes, settings=self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101).
+
+    The decay is scaled by the learning rate, and spares what has one dimension or none per layer
+    (norm scales, biases) and relative-position biases. Moments are f32.
+
+    Attributes:
+      b1: decay of the mean of gradients.
+      b2: decay of the mean of squared gradients.
+      eps: added to the root of the second moment.
+      weight_decay: part of a parameter that is taken off at each step, times the learning rate.
+    """
+
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_below_one(self, "b1", "b2")
+        require_above_zero(self, "eps")
+        require_not_negative(self, "weight_decay")
+
+    def _build(self, axes: Axes) -> optax.GradientTransformation:
+        adam = optax.scale_by_adam(self.b1, self.b2, self.eps)
+        schedule = self.schedule.build()
+
+        def init(params: Any) -> dict[str, Any]:
+            adafactor.check_axes(axes, params)
+            state: Any = adam.init(_as_float32(params))
+            return {"count": state.count, "mu": state.mu, "nu": state.nu}
+
+        def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, dict[str, Any]]:
+            if params is None:
+                raise ValueError("AdamW's decay depends on the parameters; pass them to update")
+            moments = optax.ScaleByAdamState(**state)
+            directions, moved = adam.update(_as_float32(updates), moments)
+            new: Any = moved
+            rate = schedule(state["count"])
+
+            def step(names: Sequence[str | None], direction: Any, param: Any) -> Any:
+                decay = self.weight_decay if decays(names) else 0.0
+                return -rate * (direction + decay * param.astype(jnp.float32))
+
+            steps = adafactor.map_axes(step, axes, directions, params)
+            return steps, {"count": new.count, "mu": new.mu, "nu": new.nu}
+
+        return optax.GradientTransformation(init, update)
+
+    def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
+        """Returns the logical axes of the state: {"count", "mu", "nu"}."""
+        adafactor.check_axes(axes, shapes)
+        return {"count": (), "mu": axes, "nu": axes}
+
+
+def decays(names: Sequence[str | None]) -> bool:
+    """Returns whether AdamW's weight decay applies to a parameter with these logical axes."""
+    rank = len(names) - adafactor.is_stacked(names)
+    return rank >= 2 and "relpos_buckets" not in names
+
+
+def _as_float32(tree: Params) -> Any:
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)

@@ -1,0 +1,282 @@
+"""Learning-rate schedules: frozen configs whose `build()` gives step -> learning rate (f32).
+
+They compose: a warm-up goes in front of any schedule and a linear tail behind any. T5's own
+(Raffel et al. 2020, section 3.1.2, arXiv:1910.10683) is `InverseSquareRoot()`: 1 / sqrt(max(step,
+10^4)), so 0.01 for the first 10^4 steps, without a ramp, and 0.001 at step 10^6:
+
+    schedule = InverseSquareRoot().build()
+    schedule(0), schedule(10_000), schedule(1_000_000)      # 0.01, 0.01, 0.001
+
+and `LinearDecayTail(body=InverseSquareRoot(), total_steps=1_000_000)` ends it at 0 over the last
+tenth. Steps count from 0; past its total a schedule stays at its last value.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+import optax
+
+from t5x_lite.types import Array, InputError
+
+LearningRate: TypeAlias = Callable[[Any], Array]
+"""step (an int or an int32 scalar) -> learning rate (f32 scalar)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(ABC):
+    """Base of the schedules."""
+
+    @abstractmethod
+    def build(self) -> LearningRate:
+        """Returns the function step -> learning rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant(Schedule):
+    """The same rate at every step; T5 fine-tunes with 0.001.
+
+    Attributes:
+      value: the learning rate.
+    """
+
+    value: float = 1e-3
+
+    def __post_init__(self):
+        require_not_negative(self, "value")
+
+    def build(self) -> LearningRate:
+        """Returns the function step -> learning rate."""
+        return _as_float32(optax.constant_schedule(self.value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseSquareRoot(Schedule):
+    """value / sqrt(max(step, warmup_steps)): flat, then a decay with the root of the step.
+
+    Attributes:
+      value: the learning rate times the root of the step.
+      warmup_steps: length of the flat part; at least 1.
+    """
+
+    value: float = 1.0
+    warmup_steps: int = 10_000
+
+    def __post_init__(self):
+        require_not_negative(self, "value")
+        require_above_zero(self, "warmup_steps")
+
+    def build(self) -> LearningRate:
+        """Returns the function step -> learning rate."""
+
+        def rate(step: Any) -> Array:
+            return self.value / jnp.sqrt(jnp.maximum(step, self.warmup_steps).astype(jnp.float32))
+
+        return _as_float32(rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(Schedule):
+    """A linear warm-up from 0 to the peak, then a linear decay to the end.
+
+    Attributes:
+      peak: learning rate at warmup_steps.
+      total_steps: step at which `end` is reached.
+      warmup_steps: length of the warm-up; 0 starts at the peak.
+      end: the last learning rate.
+    """
+
+    peak: float = 1e-3
+    total_steps: int
+    warmup_steps: int = 0
+    end: float = 0.0
+
+    def __post_init__(self):
+        require_not_negative(self, "peak", "end")
+        _require_warmup_before_total(self)
+
+    def build(self) -> LearningRate:
+        """Returns the function step -> learning rate."""
+        decay = optax.linear_schedule(self.peak, self.end, self.total_steps - self.warmup_steps)
+        return _as_float32(_after_warmup(decay, self.peak, self.warmup_steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triangular(Schedule):
+    """The slanted triangle of Howard and Ruder 2018, arXiv:1801.06146: up fast, down slowly.
+
+    With cut = floor(total_steps * cut_fraction) and p rising from 0 to 1 up to step cut, and
+    falling to 0 at total_steps, the rate is peak * (1 + p * (ratio - 1)) / ratio.
+
+    Attributes:
+      peak: the largest learning rate.
+      total_steps: length of the whole triangle.
+      cut_fraction: part of the steps that rise.
+      ratio: how many times smaller than the peak the smallest rate is.
+    """
+
+    peak: float = 1e-3
+    total_steps: int
+    cut_fraction: float = 0.1
+    ratio: float = 32.0
+
+    def __post_init__(self):
+        require_not_negative(self, "peak")
+        require_above_zero(self, "total_steps", "cut_fraction")
+        require_below_one(self, "cut_fraction")
+        if self.ratio < 1:
+            raise InputError(f"Triangular: ratio must be at least 1; got {self.ratio}")
+        if self._cut < 1:
+            raise InputError(
+                f"Triangular: total_steps * cut_fraction must be at least 1 step; "
+                f"got {self.total_steps} * {self.cut_fraction}"
+            )
+
+    @property
+    def _cut(self) -> int:
+        return int(self.total_steps * self.cut_fraction)
+
+    def build(self) -> LearningRate:
+        """Returns the function step -> learning rate."""
+        cut = self._cut
+        # The paper's slope; where cut was rounded down it reaches 0 before total_steps.
+        down = cut * (1.0 / self.cut_fraction - 1.0)
+
+        def rate(step: Any) -> Array:
+            t = jnp.asarray(step, jnp.float32)
+            p = jnp.where(t < cut, t / cut, 1.0 - (t - cut) / down)
+            return self.peak * (1.0 + jnp.clip(p, 0.0, 1.0) * (self.ratio - 1.0)) / self.ratio
+
+        return _as_float32(rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine(Schedule):
+    """A linear warm-up from 0 to the peak, then half a cosine down to the end.
+
+    Loshchilov and Hutter 2017, "SGDR", arXiv:1608.03983, without restarts.
+
+    Attributes:
+      peak: learning rate at warmup_steps.
+      total_steps: step at which `end` is reached.
+      warmup_steps: length of the warm-up; 0 starts at the peak.
+      end: the last learning rate.
+    """
+
+    peak: float = 1e-3
+    total_steps: int
+    warmup_steps: int = 0
+    end: float = 0.0
+
+    def __post_init__(self):
+        require_above_zero(self, "peak")
+        require_not_negative(self, "end")
+        _require_warmup_before_total(self)
+
+    def build(self) -> LearningRate:
+        """Returns the function step -> learning rate."""
+        decay = optax.cosine_decay_schedule(
+            self.peak, self.total_steps - self.warmup_steps, alpha=self.end / self.peak
+        )
+        return _as_float32(_after_warmup(decay, self.peak, self.warmup_steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warmup(Schedule):
+    """Any schedule times min(1, step / steps): a linear ramp that does not delay what follows.
+
+    Attributes:
+      steps: length of the ramp; at least 1.
+      then: the schedule that is ramped up; it sees the same step.
+    """
+
+    steps: int
+    then: Schedule
+
+    def __post_init__(self):
+        require_above_zero(self, "steps")
+
+    def build(self) -> LearningRate:
+        """Returns the function step -> learning rate."""
+        then, ramp = self.then.build(), optax.linear_schedule(0.0, 1.0, self.steps)
+        return _as_float32(lambda step: then(step) * ramp(step))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearDecayTail(Schedule):
+    """Any schedule, brought to 0 linearly over the last fraction of the steps.
+
+    Attributes:
+      body: the schedule that is brought to 0.
+      total_steps: step at which the rate is 0.
+      fraction: part of the steps over which it falls; T5's released models used 0.1.
+    """
+
+    body: Schedule
+    total_steps: int
+    fraction: float = 0.1
+
+    def __post_init__(self):
+        require_above_zero(self, "total_steps", "fraction")
+        if self.fraction > 1:
+            raise InputError(f"LinearDecayTail: fraction must be at most 1; got {self.fraction}")
+
+    def build(self) -> LearningRate:
+        """Returns the function step -> learning rate."""
+        body, length = self.body.build(), self.total_steps * self.fraction
+
+        def rate(step: Any) -> Array:
+            left = self.total_steps - jnp.asarray(step, jnp.float32)
+            return body(step) * jnp.clip(left / length, 0.0, 1.0)
+
+        return _as_float32(rate)
+
+
+def _after_warmup(decay: Callable[[Any], Any], peak: float, steps: int) -> Callable[[Any], Any]:
+    """Puts a linear warm-up in front of a schedule, which then starts at step `steps`."""
+    if steps == 0:
+        return decay
+    return optax.join_schedules([optax.linear_schedule(0.0, peak, steps), decay], [steps])
+
+
+def _as_float32(schedule: Callable[[Any], Any]) -> LearningRate:
+    """Makes a schedule answer with an f32 array, also to a Python int."""
+    return lambda step: jnp.asarray(schedule(jnp.asarray(step)), jnp.float32)
+
+
+def require_above_zero(config: Any, *fields: str) -> None:
+    """Raises InputError unless these fields of a config are above 0; None passes."""
+    _require(config, fields, what="above 0", holds=lambda value: value > 0)
+
+
+def require_not_negative(config: Any, *fields: str) -> None:
+    """Raises InputError unless these fields of a config are at least 0; None passes."""
+    _require(config, fields, what="at least 0", holds=lambda value: value >= 0)
+
+
+def require_below_one(config: Any, *fields: str) -> None:
+    """Raises InputError unless these fields of a config are in [0, 1); None passes."""
+    _require(config, fields, what="at least 0 and below 1", holds=lambda value: 0 <= value < 1)
+
+
+def _require_warmup_before_total(config: "Linear | Cosine") -> None:
+    require_above_zero(config, "total_steps")
+    require_not_negative(config, "warmup_steps")
+    if config.total_steps <= config.warmup_steps:
+        raise InputError(
+            f"{type(config).__name__}: total_steps must be more than warmup_steps; "
+            f"got {config.total_steps} and {config.warmup_steps}"
+        )
+
+
+def _require(
+    config: Any, fields: Sequence[str], *, what: str, holds: Callable[[float], bool]
+) -> None:
+    """Raises InputError naming the first of the fields that is not finite or does not hold."""
+    for field in fields:
+        value = getattr(config, field)
+        if value is not None and not (math.isfinite(value) and holds(value)):
+            raise InputError(f"{type(config).__name__}: {field} must be {what}; got {value}")

@@ -1,0 +1,171 @@
+"""Command-line options of a frozen dataclass, parsed by tyro, with errors of one line.
+
+tyro turns the fields of a (nested) dataclass into options and draws a box around what is wrong.
+Here an unknown option is refused first, with the nearest known name, and tyro's box is reduced to
+its message:
+
+    >>> parse(Experiment, ["--model.d-modle", "64"], prog="t5x-lite train", default=experiment)
+    OptionError: unknown option --model.d-modle; did you mean --model.d-model?
+
+Nothing here imports JAX: `t5x-lite --help` stands on this module.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import itertools
+import re
+import textwrap
+import typing
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+Config = TypeVar("Config")
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_BORDER = re.compile(r"^(│|╭─+|╰─+)| *(│|─*╮|─*╯)$")
+_RULE = re.compile(r"[\s─-]*")
+
+
+class OptionError(ValueError):
+    """An option that is unknown, missing or has an invalid value; the message is one line."""
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """Returns the candidate that `name` is most likely a misspelling of, or None."""
+    close = difflib.get_close_matches(name, list(candidates), n=1)
+    return close[0] if close else None
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Returns "; did you mean X?" with the nearest candidate, or "" where none is near."""
+    close = nearest(name, candidates)
+    return f"; did you mean {close}?" if close else ""
+
+
+def option_names(config: Any, *, prefix: str = "--") -> list[str]:
+    """Lists the options that tyro makes of a dataclass.
+
+    Args:
+      config: an instance, whose nested dataclasses are followed, or a class.
+      prefix: what stands before every name.
+
+    Returns:
+      Names such as "--steps" and "--model.d-model", in the order of the fields; positional
+      arguments have none.
+    """
+    hints = typing.get_type_hints(
+        type(config) if is_config(config) else config, include_extras=True
+    )
+    names = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name, None)
+        name = prefix + field.name.replace("_", "-")
+        if is_config(value):
+            names += option_names(value, prefix=f"{name}.")
+        elif not is_positional(hints[field.name]):
+            names.append(name)
+    return names
+
+
+def is_config(value: Any) -> bool:
+    """Whether a value is an instance of a dataclass (and not the class)."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def is_positional(hint: Any) -> bool:
+    """Whether an annotation is `Annotated[..., tyro.conf.Positional]`."""
+    import tyro
+
+    return tyro.conf.Positional in getattr(hint, "__metadata__", ())
+
+
+def parse(
+    target: type[Config],
+    args: Sequence[str],
+    *,
+    prog: str,
+    default: Config | None = None,
+    other_options: Iterable[str] | None = (),
+) -> tuple[Config, list[str]]:
+    """Builds a dataclass from options; `--help` prints them and leaves by SystemExit(0).
+
+    A boolean takes a value like everything else: `--data.pack False`.
+
+    Args:
+      target: the dataclass; with `default`, its class or a base class of it.
+      args: the command line after the program's name.
+      prog: the program's name in the help.
+      default: an instance that `args` change leaf by leaf. A field typed by a base class offers
+        the options of the default's own class.
+      other_options: more names to suggest for an unknown option; None hands unknown arguments
+        back instead of refusing them.
+
+    Returns:
+      The dataclass and the arguments that are not its own.
+
+    Raises:
+      OptionError: an unknown or missing option, or an invalid value.
+    """
+    import tyro
+
+    if other_options is not None:
+        known = option_names(target if default is None else default)
+        _refuse_unknown(args, known=known, others=other_options, prog=prog)
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(told):
+            config, unknown = tyro.cli(
+                tyro.conf.AvoidSubcommands[target],
+                prog=prog,
+                args=list(args),
+                default=tyro.MISSING_NONPROP if default is None else default,
+                return_unknown_args=True,
+                config=(tyro.conf.FlagConversionOff,),
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        own_check = _option_error(stop)
+        raise own_check or OptionError(_one_line(told.getvalue(), prog=prog)) from stop
+    if unknown and other_options is not None:
+        raise OptionError(f"unexpected argument {unknown[0]!r}; {prog} --help lists the options")
+    return config, unknown
+
+
+def _refuse_unknown(
+    args: Sequence[str], *, known: Sequence[str], others: Iterable[str], prog: str
+) -> None:
+    """Raises OptionError for the first option that has no known name."""
+    for arg in args:
+        name = arg.partition("=")[0].replace("_", "-")
+        if not name.startswith("--") or name == "--help" or name.startswith("--tyro-"):
+            continue
+        if name in known:
+            continue
+        candidates = [*known, *others]
+        leaves = [full for full in candidates if full.endswith("." + name.removeprefix("--"))]
+        near = leaves[0] if leaves else nearest(name, candidates)
+        remedy = f"did you mean {near}?" if near else f"{prog} --help lists the options"
+        raise OptionError(f"unknown option {arg.partition('=')[0]}; {remedy}")
+
+
+def _option_error(error: BaseException | None) -> OptionError | None:
+    """The OptionError of a dataclass's own __post_init__ that tyro gave up for, if any."""
+    while error is not None and not isinstance(error, OptionError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _one_line(box: str, *, prog: str) -> str:
+    """Reduces the box that tyro drew, or printed without lines to a plain terminal."""
+    title, *lines = [_BORDER.sub("", line) for line in _ANSI.sub("", box).splitlines()] or [""]
+    message = list(itertools.dropwhile(_RULE.fullmatch, lines))
+    message = list(itertools.takewhile(lambda line: not _RULE.fullmatch(line), message))
+    if title.strip() == "Required options":
+        indented = textwrap.dedent("\n".join(message)).splitlines()
+        missing = [line.split()[0] for line in indented if re.match(r" {4}\S", line)]
+        return f"missing {', '.join(missing)}; see {prog} --help"
+    text = " ".join(" ".join(message).split()).rstrip(".")
+    return text.removeprefix("Error parsing ") or f"wrong usage; see {prog} --help"

@@ -1,0 +1,198 @@
+"""The report's charts: curves over the training step, as SVG.
+
+Pure functions of numbers to strings. A curve longer than `MAX_POINTS` is drawn through the lowest
+and highest value of every stretch, so that no spike is lost; a value that was not finite leaves a
+gap; tooltips are <title> elements, which need no script. Colours and fonts are the page's: its
+style sheet names the classes line, dot, hit, grid, axis, x, y and c0 .. c5.
+
+Worked example: `line_chart("Loss", [Series(name="training", points=[(1, 9.5), (2, 8.25)])])`.
+"""
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Number: TypeAlias = int | float
+Point: TypeAlias = tuple[int, Number | None]
+"""A step and a value; None is a value that was not finite, and breaks the line."""
+
+MAX_POINTS = 2000
+MAX_TOOLTIPS = 250
+WIDTH, HEIGHT = 480, 260
+LEFT, RIGHT, TOP, BOTTOM = 54, 22, 10, 38
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One curve of a chart.
+
+    Attributes:
+      name: its name in the legend.
+      points: (step, value) by ascending step.
+      colour: 0 .. 5, an index into the page's colours.
+    """
+
+    name: str
+    points: Sequence[Point]
+    colour: int = 0
+
+
+def number(value: Number, *, digits: int = 4) -> str:
+    """A number as people read it, to so many digits: 1,000; 12.3k; 2.317; 1.00e-05."""
+    size = abs(value)
+    if size < 10_000 and value == int(value):
+        return f"{value:,.0f}"
+    for divisor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if max(divisor, 9999.5) <= size < 1e15:
+            return f"{value / divisor:.{digits}g}{unit}"
+    return f"{value:.{digits}g}" if 1e-3 <= size < 1e15 else f"{value:.{digits - 2}e}"
+
+
+def labels(values: Sequence[Number]) -> list[str]:
+    """The numbers with as few digits, four at least, as tell them apart."""
+    for digits in range(4, 17):
+        words = [number(value, digits=digits) for value in values]
+        if len(set(words)) == len(set(values)):
+            break
+    return words
+
+
+def downsample(points: Sequence[Point], *, limit: int = MAX_POINTS) -> list[Point]:
+    """At most `limit` points that keep the lowest and highest of every stretch, and the gaps.
+
+    Args:
+      points: (step, value) by ascending step.
+      limit: how many points may remain, at least 5.
+    """
+    if len(points) <= limit:
+        return list(points)
+    stretch = math.ceil(len(points) / ((limit - 2) // 3))
+    kept: set[int] = {0, len(points) - 1}
+    for start in range(0, len(points), stretch):
+        indices = range(start, min(start + stretch, len(points)))
+        kept.update([index for index in indices if points[index][1] is None][:1])
+        finite = [(value, i) for i in indices if (value := points[i][1]) is not None]
+        if finite:
+            kept.update((min(finite)[1], max(finite)[1]))
+    return [points[index] for index in sorted(kept)]
+
+
+def ticks(low: Number, high: Number, *, count: int = 5) -> list[float]:
+    """About `count` round numbers (1, 2 or 5 times a power of ten) within [low, high]."""
+    if not high > low:
+        return [float(low)]
+    raw = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = power * next(factor for factor in (1, 2, 5, 10) if raw <= factor * power * (1 + 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{index * step:.12g}") for index in range(first, last + 1)]
+
+
+def log_ticks(low: Number, high: Number) -> list[float]:
+    """Powers of ten within [low, high], with 2 and 5 times them where those are few."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    if len(decades) > 7:
+        decades = decades[:: math.ceil(len(decades) / 7)]
+    for factors in ((1,), (1, 2, 5)):
+        values = [float(f"{f}e{d}") for d in decades for f in factors]
+        inside = [value for value in values if low <= value <= high]
+        if len(inside) >= 3:
+            return inside
+    return ticks(low, high)
+
+
+def line_chart(
+    title: str, series: Sequence[Series], *, log: bool = False, from_zero: bool = False
+) -> str:
+    """Curves over the training step as one SVG element.
+
+    Args:
+      title: what is drawn, for readers who hear the page.
+      series: the curves; a curve of one point is a dot, values that are None leave a gap.
+      log: logarithmic values; needs all of them above zero.
+      from_zero: the values' axis starts at zero, so that noise looks as small as it is.
+
+    Returns:
+      The <svg> element; empty where no curve has a finite value.
+    """
+    values = [value for one in series for _, value in one.points if value is not None]
+    steps = [step for one in series for step, _ in one.points]
+    if not values:
+        return ""
+    low, high = _padded(min(values), max(values), log=log, from_zero=from_zero)
+    first, last = (0 if min(steps) <= max(steps) / 2 else min(steps)), max(steps)
+    if first == last:
+        first, last = max(0, first - 1), last + 1
+    scale = math.log10 if log else float
+    across = (WIDTH - LEFT - RIGHT) / (last - first)
+    up = (HEIGHT - TOP - BOTTOM) / (scale(high) - scale(low))
+
+    def place(step: Number, value: Number) -> tuple[float, float]:
+        return LEFT + (step - first) * across, HEIGHT - BOTTOM - (scale(value) - scale(low)) * up
+
+    parts = []
+    marks = log_ticks(low, high) if log else ticks(low, high)
+    for tick, label in zip(marks, labels(marks), strict=True):
+        y = place(first, tick)[1]
+        parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
+        parts.append(f'<text class="y" x="{LEFT - 7}" y="{y + 4:.1f}">{label}</text>')
+    foot = HEIGHT - BOTTOM
+    parts.append(f'<path class="axis" d="M{LEFT} {foot}H{WIDTH - RIGHT}"/>')
+    marks = [tick for tick in ticks(first, last) if tick == int(tick)]
+    for tick, label in zip(marks, labels(marks), strict=True):
+        x = place(tick, low)[0]
+        parts.append(f'<path class="axis" d="M{x:.1f} {foot}v4"/>')
+        parts.append(f'<text class="x" x="{x:.1f}" y="{foot + 18}">{label}</text>')
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(f'<text class="x name" x="{middle:.0f}" y="{HEIGHT - 3}">step</text>')
+    for one in series:
+        parts.append(_curve(one, place))
+    label = f"{title}, steps {first:,} to {last:,}"
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(label)}">'
+        + "".join(parts)
+        + "</svg>"
+    )
+
+
+def _padded(low: Number, high: Number, *, log: bool, from_zero: bool) -> tuple[Number, Number]:
+    """The axis's range: a little more than the data's."""
+    if log:
+        room = (high / low) ** 0.04 if high > low else 2.0
+        return low / room, high * room
+    room = (high - low) * 0.04 if high > low else abs(high) * 0.1 or 1.0
+    padded = low - room
+    return (0.0 if low >= 0 and (from_zero or padded < 0) else padded), high + room
+
+
+def _curve(series: Series, place: Callable[[Number, Number], tuple[float, float]]) -> str:
+    """The line, with dots where a point stands alone, and tooltips along it."""
+    points = downsample(series.points)
+    stretches: list[list[tuple[int, Number]]] = [[]]
+    for step, value in points:
+        if value is None:
+            stretches.append([])
+        else:
+            stretches[-1].append((step, value))
+    finite = [point for stretch in stretches for point in stretch]
+    dotted = len(finite) <= 30
+    parts = [f'<g class="c{series.colour % 6}">']
+    for stretch in stretches:
+        if len(stretch) > 1:
+            path = "L".join("{:.1f} {:.1f}".format(*place(*point)) for point in stretch)
+            parts.append(f'<path class="line" d="M{path}"/>')
+        elif stretch and not dotted:
+            x, y = place(*stretch[0])
+            parts.append(f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>')
+    every = math.ceil(len(finite) / MAX_TOOLTIPS) or 1
+    for step, value in finite[::every]:
+        x, y = place(step, value)
+        kind, radius = ("dot", 3) if dotted else ("hit", 7)
+        tip = f"step {step:,}: {series.name} {value:.6g}"
+        parts.append(
+            f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}">'
+            f"<title>{html.escape(tip)}</title></circle>"
+        )
+    return "".join([*parts, "</g>"])

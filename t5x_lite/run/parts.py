@@ -1,0 +1,102 @@
+"""What every command needs: a config's learner taken apart, and a checkpoint ready for use."""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from t5x_lite import checkpoints as checkpointing
+from t5x_lite.config import Experiment
+from t5x_lite.data.vocabulary import SentencePiece, load_vocabulary
+from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes
+from t5x_lite.objectives.base import Learner
+from t5x_lite.serialization import from_json
+from t5x_lite.types import Axes, Batch, Key, Params
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """A learner taken apart, and functions that put it together in the compute dtype."""
+
+    experiment: Experiment
+    graphdef: GraphDef
+    shapes: Any
+    axes: Axes
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> "Parts":
+        """Traces the learner; nothing is allocated."""
+        return cls(experiment, *shapes(functools.partial(_learner, experiment)))
+
+    def init(self, key: Key) -> Params:
+        """Initial parameters."""
+        return init(functools.partial(_learner, self.experiment), key)
+
+    def loss(self, params: Params, batch: Batch, key: Key | None = None) -> Any:
+        """The objective's sums over a batch."""
+        return self.bind(params)(batch, key=key)
+
+    def bind(self, params: Params) -> Any:
+        """The learner, in the compute dtype."""
+        return bind(self.graphdef, cast(params, jnp.dtype(self.experiment.compute_dtype)))
+
+    def bind_model(self, params: Params) -> Any:
+        """The model alone, in the compute dtype, from the learner's parameters."""
+        return self.bind(params).model
+
+
+def _learner(experiment: Experiment, rngs: Any) -> Learner:
+    return Learner(experiment.model, experiment.objective, rngs=rngs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """A checkpoint that is ready for use: nothing but the step directory was needed."""
+
+    directory: Path
+    parts: Parts
+    params: Params
+    vocabulary: SentencePiece
+
+    @property
+    def step(self) -> int:
+        """The step's number; 0 where the directory was renamed."""
+        return int(self.directory.name) if self.directory.name.isdigit() else 0
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: str, *, step: int | None) -> "Loaded":
+        """Reads config, vocabulary and parameters of a step directory.
+
+        Raises:
+          InputError: there is no such checkpoint, or a part of it is missing.
+        """
+        directory = checkpointing.find_step(checkpoint, step=step)
+        files = checkpointing.step_files(directory)
+        source = str(directory / "files" / checkpointing.CONFIG_FILE)
+        text = files[checkpointing.CONFIG_FILE].decode()
+        experiment: Experiment = from_json(text, source=source)
+        parts = Parts.of(experiment)
+        params = checkpointing.restore_params(directory, parts.shapes)
+        vocabulary = load_vocabulary(
+            directory / "files" / checkpointing.VOCABULARY_FILE,
+            extra_ids=experiment.data.extra_ids,
+        )
+        return cls(directory, parts, params, vocabulary)
+
+    def tokens(self, texts: Sequence[str], *, length: int, name: str) -> list[np.ndarray]:
+        """Tokens of each text with EOS, cut to `length` with a warning."""
+        encoded = self.vocabulary.encode_batch(texts)
+        eos = self.vocabulary.eos_id
+        too_long = sum(len(ids) >= length for ids in encoded)
+        if too_long:
+            _logger.warning(
+                "%d %s longer than data.%s_length %d tokens were cut", too_long, name, name, length
+            )
+        return [np.asarray([*ids[: length - 1], eos], np.int32) for ids in encoded]

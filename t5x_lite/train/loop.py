@@ -1,0 +1,206 @@
+"""The training loop. `fit` is the story; what it is told with is made in run.py."""
+
+import dataclasses
+import math
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from t5x_lite.sharding import batch_sharding
+from t5x_lite.train.state import TrainState
+from t5x_lite.train.step import Metrics
+from t5x_lite.train.track import Throughput, Tracker
+from t5x_lite.types import Batch, Interrupted, Params
+
+Evaluate = Callable[[int, Params], dict[str, float]]
+"""(step, params) -> metrics named "<split>/<name>"."""
+
+
+class NonFiniteLoss(RuntimeError):
+    """The loss is not a finite number; the message names the step."""
+
+
+class Batches(Protocol):
+    """Training batches whose position can be saved."""
+
+    def __next__(self) -> Mapping[str, np.ndarray]: ...
+
+    def state(self) -> bytes:
+        """The position after the last batch handed out."""
+        ...
+
+
+class Save(Protocol):
+    """Writes a checkpoint of a state and the data position that belongs to it."""
+
+    def __call__(
+        self, state: TrainState, position: bytes, metrics: Mapping[str, float] | None
+    ) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Periods:
+    """Numbers of steps.
+
+    Attributes:
+      total: the step at which training ends.
+      log: between two lines of training metrics.
+      evaluation: between two evaluations.
+      checkpoint: between two checkpoints.
+    """
+
+    total: int
+    log: int
+    evaluation: int
+    checkpoint: int
+
+
+def fit(
+    state: TrainState,
+    batches: Batches,
+    step_function: Callable[[TrainState, Batch], tuple[TrainState, Metrics]],
+    *,
+    mesh: Mesh,
+    periods: Periods,
+    evaluate: Evaluate,
+    save: Save,
+    tracker: Tracker,
+) -> TrainState:
+    """Trains from the state's step to `periods.total`, saving, measuring and logging on the way.
+
+    Args:
+      state: the state to start from; it is donated.
+      batches: at the position that belongs to the state.
+      step_function: from `make_train_step`.
+      mesh: where batches go.
+      periods: when things happen; the last step is always logged, measured and saved.
+      evaluate: gives the metrics of a step.
+      save: writes a checkpoint.
+      tracker: the record.
+
+    Returns:
+      The state after the last step.
+
+    Raises:
+      NonFiniteLoss: naming the step; no checkpoint is written from it on.
+      Interrupted: SIGINT or SIGTERM came; the step in progress was finished and saved.
+    """
+    window = _Window()
+    start = int(state.step)
+    with StopSignals() as stop, jax.set_mesh(mesh):
+        for step in range(start + 1, periods.total + 1):
+            batch = next(batches)
+            state, metrics = step_function(state, put_batch(batch, mesh))
+            window.add(step, metrics, tokens=count_tokens(batch))
+            last = step == periods.total or stop.received is not None
+            if step == start + 1 or step % periods.log == 0 or last:
+                tracker.log(step, window.flush())
+
+            measured = None
+            if step % periods.evaluation == 0 or step == periods.total:
+                window.check()
+                measured = evaluate(step, state.params)
+                tracker.log(step, measured)
+                window.restart()
+
+            if step % periods.checkpoint == 0 or last:
+                window.check()
+                save(state, batches.state(), measured)
+            if stop.received is not None and step < periods.total:
+                raise Interrupted(stop.received, step)
+    return state
+
+
+def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """This process's rows of a batch, onto the mesh as a part of the global batch."""
+    sharding = batch_sharding(mesh)
+    return {
+        name: jax.make_array_from_process_local_data(sharding, value)
+        for name, value in batch.items()
+    }
+
+
+def count_tokens(batch: Mapping[str, np.ndarray]) -> int:
+    """Tokens of this process's rows that are not padding, inputs and targets."""
+    return sum(
+        int(np.count_nonzero(batch[name]))
+        for name in ("encoder_input_tokens", "decoder_target_tokens")
+        if name in batch
+    )
+
+
+class _Window:
+    """Metrics of the steps since the last log, left on the device until they are asked for."""
+
+    def __init__(self) -> None:
+        self._pending: list[tuple[int, Metrics]] = []
+        self._checked: list[tuple[int, dict[str, float]]] = []
+        self._throughput = Throughput()
+        self._first = True
+
+    def add(self, step: int, metrics: Metrics, *, tokens: int) -> None:
+        """Takes the metrics of a step without waiting for it, but for the first (it compiles)."""
+        self._pending.append((step, metrics))
+        if self._first:
+            jax.block_until_ready(metrics)
+            self._first = False
+        self._throughput.add(tokens * jax.process_count())
+
+    def restart(self) -> None:
+        """Leaves out the time that an evaluation took."""
+        self._throughput.start()
+
+    def check(self) -> None:
+        """Waits for the steps so far.
+
+        Raises:
+          NonFiniteLoss: naming the first step whose loss is not finite.
+        """
+        for step, metrics in self._pending:
+            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            if not math.isfinite(values["loss"]):
+                raise NonFiniteLoss(
+                    f"the loss is {values['loss']} at step {step}; the last checkpoint before it "
+                    "is kept. Try a lower learning rate, --optimizer.clip-norm 1, or float32"
+                )
+            self._checked.append((step, values))
+        self._pending.clear()
+
+    def flush(self) -> dict[str, float]:
+        """The metrics of the last step, with throughput over the window.
+
+        The loss is the last step's, not a mean: a resumed run logs what an uninterrupted one does.
+        """
+        self.check()
+        values = self._checked[-1][1] | self._throughput.rates()
+        self._checked.clear()
+        return values
+
+
+class StopSignals:
+    """Remembers SIGINT and SIGTERM while it is entered; the second SIGINT interrupts at once."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        if threading.current_thread() is threading.main_thread():
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                self._before[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+
+    def _handle(self, signum: int, frame: Any) -> None:
+        del frame
+        if self.received is not None and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = signum

@@ -1,0 +1,33 @@
+"""Words that the whole package shares: the dimension key, array aliases and the two errors.
+
+Dimension key, used in jaxtyping annotations and in einsum strings alike:
+
+    B batch          T query length   S key length    D d_model
+    H heads          K d_kv           F d_ff          V vocabulary
+    N layers         J heads * d_kv   R rank          C classes     P prefix
+
+Batch keys are seqio's: encoder_input_tokens, decoder_input_tokens, decoder_target_tokens,
+decoder_loss_weights, and with packing *_segment_ids and *_positions.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import jax
+
+from t5x_lite.errors import InputError, Interrupted
+
+__all__ = ["Array", "Axes", "Batch", "InputError", "Interrupted", "Key", "Params"]
+
+Array: TypeAlias = jax.Array
+Key: TypeAlias = jax.Array
+"""A typed key, `jax.random.key(seed)`; None in a call means deterministic."""
+
+Params: TypeAlias = Mapping[str, Any]
+"""A nested dict of arrays; its paths, joined by "/", are public names."""
+
+Axes: TypeAlias = Mapping[str, Any]
+"""A nested dict of the same structure whose leaves are tuples of logical axis names."""
+
+Batch: TypeAlias = Mapping[str, Any]
+"""One batch: seqio's feature names to arrays [B, length]."""

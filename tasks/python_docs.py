@@ -1,0 +1,73 @@
+"""Real English that every Python installation carries: documentation of its modules.
+
+The quickstart's corpus, with nothing to download and no data.directory: `span_corruption` pretrains
+on it, `module` classifies which module a text documents. A text's SHA-1 decides its split (90%
+train, 5% validation, 5% test) and its place in the order, so that neither depends on what else is
+installed.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import TypeVar
+
+import seqio
+import tensorflow as tf
+
+from t5x_lite.data import python_docs, stages
+from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.preprocess import prompt
+from t5x_lite.metrics.classification import accuracy
+
+SPLITS = ("train", "validation", "test")
+
+_T = TypeVar("_T")
+
+
+def span_corruption(arguments: TaskArguments) -> seqio.Task:
+    """T5's objective on the documentation: 15% of the tokens in spans of 3."""
+    return seqio.Task(
+        "python_docs_span_corruption",
+        source=stages.source(SPLITS, _documents),
+        preprocessors=stages.span_corruption_preprocessors(
+            arguments, noise_density=0.15, mean_noise_span_length=3.0
+        ),
+        output_features=stages.features(arguments.vocabulary),
+    )
+
+
+def module(arguments: TaskArguments) -> seqio.Task:
+    """Which module is it that a text documents? The target is the module's name."""
+    return seqio.Task(
+        "python_docs_module",
+        source=stages.source(SPLITS, _labelled),
+        preprocessors=stages.SUPERVISED_PREPROCESSORS,
+        output_features=stages.features(arguments.vocabulary),
+        metric_fns=[accuracy],
+    )
+
+
+def split_of(text: str) -> str:
+    """The split that a text belongs to, by its SHA-1."""
+    place = int(_digest(text)[:8], 16) % 20
+    return {18: "validation", 19: "test"}.get(place, "train")
+
+
+def _documents(split: str) -> tf.data.Dataset:
+    texts = [document.text for document in python_docs.documents()]
+    return stages.text_documents(_select([(text, text) for text in texts], split))
+
+
+def _labelled(split: str) -> tf.data.Dataset:
+    pairs = _select([(text, (text, label)) for text, label in python_docs.labelled()], split)
+    inputs = [prompt("module", {"documentation": text}) for text, _ in pairs]
+    return stages.text_pairs(inputs, [label for _, label in pairs])
+
+
+def _select(examples: Iterable[tuple[str, _T]], split: str) -> list[_T]:
+    """The examples, given with their texts, of one split, in the order of their SHA-1."""
+    chosen = [(_digest(text), example) for text, example in examples if split_of(text) == split]
+    return [example for _, example in sorted(chosen, key=lambda pair: pair[0])]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha1(text.encode("utf-8", "surrogatepass")).hexdigest()

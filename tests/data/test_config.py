@@ -1,0 +1,23 @@
+import pytest
+
+from t5x_lite.data.config import Data
+from t5x_lite.errors import InputError
+
+
+def test_the_defaults_are_those_of_the_papers_baseline():
+    data = Data(task="tasks.text:span_corruption", vocabulary="spiece.model")
+    assert (data.batch_size, data.inputs_length, data.targets_length) == (128, 512, 114)
+    assert (data.layout, data.pack, data.extra_ids) == ("seq2seq", True, 100)
+
+
+@pytest.mark.parametrize(
+    "name", ["batch_size", "inputs_length", "targets_length", "shuffle_buffer"]
+)
+def test_sizes_of_zero_are_refused(name):
+    with pytest.raises(InputError, match=f"data.{name} must be at least 1, got 0"):
+        Data(task="a:b", vocabulary="v", **{name: 0})
+
+
+def test_negative_extra_ids_are_refused():
+    with pytest.raises(InputError, match=r"data\.extra_ids must not be negative, got -1"):
+        Data(task="a:b", vocabulary="v", extra_ids=-1)

@@ -1,0 +1,134 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+
+from t5x_lite import trees
+from t5x_lite.errors import InputError
+from t5x_lite.optim.config import Adafactor, AdamW, decays
+from t5x_lite.optim.schedules import Constant, Linear
+
+AXES = {
+    "model": {
+        "wi": ("layers", "embed", "mlp"),
+        "norm": ("layers", "embed"),
+        "relpos": ("relpos_buckets", "heads"),
+        "embedding": ("vocab", "embed"),
+    },
+    "objective": {},
+}
+
+
+def make_params(seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = {"wi": (2, 128, 256), "norm": (2, 128), "relpos": (32, 4), "embedding": (16, 128)}
+    leaves = {k: jnp.asarray(rng.standard_normal(s), jnp.float32) for k, s in shapes.items()}
+    return {"model": leaves, "objective": {}}
+
+
+OPTIMIZERS = [
+    Adafactor(schedule=Constant(value=0.1)),
+    Adafactor(schedule=Constant(value=0.1), momentum=0.9, clip_norm=1.0),
+    AdamW(schedule=Linear(peak=0.1, total_steps=10)),
+    AdamW(schedule=Constant(value=0.1), clip_norm=1.0),
+]
+
+
+def run(transformation, params, grads, state=None):
+    state = transformation.init(params) if state is None else state
+    step = jax.jit(transformation.update)
+    for grad in grads:
+        updates, state = step(grad, state, params)
+        params = optax.apply_updates(params, updates)
+    return params, state
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: f"{type(o).__name__}{o.clip_norm}")
+def test_state_axes_have_the_structure_and_ranks_of_the_state(optimizer):
+    params = make_params()
+    state = optimizer.build(AXES).init(params)
+    axes = optimizer.state_axes(AXES, jax.eval_shape(lambda: params))
+    ranks = jax.tree.map(len, axes, is_leaf=lambda node: isinstance(node, tuple))
+    assert ranks == jax.tree.map(jnp.ndim, state)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: f"{type(o).__name__}{o.clip_norm}")
+def test_the_state_survives_a_checkpoint_bit_for_bit(optimizer, tmp_path):
+    params, transformation = make_params(), optimizer.build(AXES)
+    grads = [make_params(seed) for seed in range(1, 5)]
+    middle, state = run(transformation, params, grads[:2])
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", state)
+        checkpointer.wait_until_finished()
+        target = jax.eval_shape(transformation.init, params)
+        restored = checkpointer.restore(tmp_path / "state", target)
+    assert jax.tree.structure(restored) == jax.tree.structure(state)
+    expected, _ = run(transformation, params, grads)
+    got, _ = run(transformation, middle, grads[2:], restored)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
+def test_adamw_equals_optax_with_the_mask_of_matrices():
+    params, grads = make_params(), [make_params(seed) for seed in range(1, 6)]
+    schedule = Linear(peak=0.1, total_steps=10, warmup_steps=2)
+    mask = {
+        "model": {"wi": True, "norm": False, "relpos": False, "embedding": True},
+        "objective": {},
+    }
+    theirs = optax.adamw(schedule.build(), b1=0.8, b2=0.95, eps=1e-6, weight_decay=0.1, mask=mask)
+    ours = AdamW(schedule=schedule, b1=0.8, b2=0.95, eps=1e-6, weight_decay=0.1).build(AXES)
+    got, expected = run(ours, params, grads)[0], run(theirs, params, grads)[0]
+    for path, leaf in trees.flatten(got).items():
+        np.testing.assert_allclose(
+            leaf, trees.flatten(expected)[path], rtol=1e-6, atol=1e-6, err_msg=path
+        )
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("embed", "mlp"), True),
+        (("layers", "embed", "mlp"), True),
+        (("layers", "embed"), False),
+        (("embed",), False),
+        (("relpos_buckets", "heads"), False),
+        (("layers", "relpos_buckets", "heads"), False),
+        ((), False),
+        (("layers",), False),
+    ],
+)
+def test_decay_spares_scales_and_position_biases(names, expected):
+    assert decays(names) is expected
+
+
+def test_clip_norm_scales_all_gradients_together():
+    params = {"a": jnp.zeros(1), "b": jnp.zeros(1)}
+    axes = {"a": ("embed",), "b": ("embed",)}
+    transformation = AdamW(
+        schedule=Constant(value=1.0), b1=0.0, b2=0.0, eps=1.0, weight_decay=0.0, clip_norm=1.0
+    ).build(axes)
+    grads = {"a": jnp.asarray([30.0]), "b": jnp.asarray([40.0])}
+    updates, _ = transformation.update(grads, transformation.init(params), params)
+    # g = (0.6, 0.8) after clipping; the step is g / (|g| + 1).
+    np.testing.assert_allclose(updates["a"], [-0.6 / 1.6], rtol=1e-6)
+    np.testing.assert_allclose(updates["b"], [-0.8 / 1.8], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Adafactor(schedule=Constant(), clip_norm=0.0),
+            "Adafactor: clip_norm must be above",
+        ),
+        (lambda: Adafactor(schedule=Constant(), momentum=1.0), "momentum must be at least 0 and"),
+        (lambda: Adafactor(schedule=Constant(), step_offset=-1), "step_offset must be at least 0"),
+        (lambda: AdamW(schedule=Constant(), b2=1.5), "AdamW: b2 must be at least 0 and below 1"),
+        (lambda: AdamW(schedule=Constant(), weight_decay=-0.1), "got -0.1"),
+    ],
+)
+def test_refuses_nonsense(make, message):
+    with pytest.raises(InputError, match=message):
+        make()

@@ -1,0 +1,261 @@
+"""The rules of docs/adr that no other tool checks: names, sizes, seams, imports at run time."""
+
+import ast
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "t5x_lite"
+
+WITHOUT_MIRRORED_TEST = {
+    "errors.py",  # two exceptions
+    "types.py",  # aliases
+}
+BANNED_MODULE_NAMES = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
+FLAX_PACKAGES = {"adapters", "models", "nn", "objectives"}
+BANNED_NNX = {"Metric", "Optimizer", "StateAxes", "grad", "jit", "pmap", "scan", "vmap"}
+HEAVY = ("apache_beam", "seqio", "tensorflow", "tensorflow_datasets", "torch", "transformers")
+# The same modules as in pyproject.toml's contract "heavy".
+HEAVY_MODULES = {
+    "data/c4_beam.py",
+    "data/layouts.py",
+    "data/pipeline.py",
+    "data/quiet_tensorflow.py",
+    "data/stages.py",
+}
+
+# Hosts are spelt in two halves so that this file does not name them.
+REGISTRIES = ["py" + "pi.org", "pythonhost" + "ed.org", "npm" + "js.org", "npm" + "js.com"]
+MACHINE_PATHS = r"(?<![\w.}~])/(?:home|mnt|opt|root|Users|work)/\w"
+
+
+def python_files(*folders: str) -> list[pathlib.Path]:
+    """Python files of folders of the repository, sorted."""
+    return sorted(
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        if "__pycache__" not in path.parts
+    )
+
+
+def package_path(path: pathlib.Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def source_files() -> list[pathlib.Path]:
+    """Every file that belongs to the repository, committed or not."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def imported_modules(tree: ast.Module) -> set[str]:
+    """Full names that a module imports, the names after `from` included."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def nnx_violations(tree: ast.Module) -> list[str]:
+    """What a module does with Flax that docs/adr/0001 bans."""
+    uses_nnx = "flax.nnx" in imported_modules(tree)
+    violations = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute):
+            continue
+        if isinstance(node.value, ast.Name) and node.value.id == "nnx" and node.attr in BANNED_NNX:
+            violations.append(f"line {node.lineno}: nnx.{node.attr}")
+        elif uses_nnx and node.attr in {"perturb", "sow"}:
+            violations.append(f"line {node.lineno}: .{node.attr}")
+        elif uses_nnx and node.attr == "value" and ast.unparse(node.value) != "self":
+            violations.append(f"line {node.lineno}: .value")  # self.value projects to values
+    return violations
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("from flax import nnx\nstep = nnx.jit(f)", ["line 2: nnx.jit"]),
+        ("from flax import nnx\nx = self.kernel.value", ["line 2: .value"]),
+        ("from flax import nnx\nself.sow(x)", ["line 2: .sow"]),
+        ("from flax import nnx\nx = nnx.Param(y)[...]", []),
+        ("from flax import nnx\nheads = self.value(source)", []),
+        ("import ast\nx = node.value", []),
+    ],
+)
+def test_nnx_violations_are_found(source, expected):
+    assert nnx_violations(ast.parse(source)) == expected
+
+
+def test_every_module_has_its_mirrored_test():
+    missing = []
+    for path in python_files("t5x_lite"):
+        name = package_path(path)
+        mirrored = ROOT / "tests" / path.relative_to(PACKAGE).with_name(f"test_{path.name}")
+        if path.stem.startswith("__") or name in WITHOUT_MIRRORED_TEST or mirrored.is_file():
+            continue
+        missing.append(f"t5x_lite/{name} -> {mirrored.relative_to(ROOT)}")
+    assert missing == []
+
+
+def test_every_folder_of_the_package_is_a_package():
+    folders = {path.parent for path in python_files("t5x_lite")}
+    assert [str(f) for f in sorted(folders) if not (f / "__init__.py").is_file()] == []
+
+
+def test_no_file_is_over_500_lines():
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
+        for path in python_files("t5x_lite", "tasks", "configs", "tests", "scripts")
+    }
+    assert {name: length for name, length in lengths.items() if length > 500} == {}
+
+
+def test_no_module_is_named_after_nothing():
+    files = python_files("t5x_lite", "tasks", "configs", "tests", "scripts")
+    names = {path.relative_to(ROOT) for path in files}
+    assert [str(n) for n in sorted(names) if BANNED_MODULE_NAMES & {n.stem, *n.parent.parts}] == []
+
+
+def test_the_functional_dialect_of_flax():
+    violations = [
+        f"{package_path(path)} {violation}"
+        for path in python_files("t5x_lite")
+        for violation in nnx_violations(ast.parse(path.read_text()))
+    ]
+    assert violations == []
+
+
+def test_flax_is_imported_in_the_layers_of_modules_only():
+    importers = {
+        package_path(path)
+        for path in python_files("t5x_lite")
+        if any(
+            name.split(".")[0] == "flax" for name in imported_modules(ast.parse(path.read_text()))
+        )
+    }
+    assert {name for name in importers if name.split("/")[0] not in FLAX_PACKAGES} == set()
+
+
+def test_no_private_names_of_jax_and_flax():
+    private = {
+        f"{package_path(path)}: {name}"
+        for path in python_files("t5x_lite")
+        for name in imported_modules(ast.parse(path.read_text()))
+        if name.split(".")[0] in {"flax", "grain", "jax", "jaxlib", "optax", "orbax"}
+        and any(part.startswith("_") for part in name.split("."))
+    }
+    assert private == set()
+
+
+def test_tasks_are_short():
+    for path in python_files("tasks"):
+        if path.name != "__init__.py":
+            assert len(path.read_text().splitlines()) <= 150, path.name
+            assert ast.get_docstring(ast.parse(path.read_text())), f"{path.name}: docstring"
+
+
+def test_configs_are_declarations():
+    logic = (ast.For, ast.While, ast.If, ast.IfExp, ast.comprehension, ast.Lambda, ast.ClassDef)
+    for path in python_files("configs"):
+        if path.name == "__init__.py":
+            continue
+        tree = ast.parse(path.read_text())
+        assert ast.get_docstring(tree), f"{path.name}: docstring"
+        assert len(path.read_text().splitlines()) <= 60, path.name
+        assert [node.lineno for node in ast.walk(tree) if isinstance(node, logic)] == [], path.name
+
+
+def test_no_registry_and_no_machine_path_in_the_tree():
+    pattern = re.compile("|".join([*map(re.escape, REGISTRIES), MACHINE_PATHS]))
+    found = []
+    for path in source_files():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        found += [
+            f"{path.relative_to(ROOT)}:{number}: {match.group()}"
+            for number, line in enumerate(text.splitlines(), 1)
+            if (match := pattern.search(line))
+        ]
+    assert found == []
+
+
+def test_constraints_are_exact_versions():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [
+        line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][\w.!+]*", line)
+    ] == []
+    assert len({line.split("==")[0].lower() for line in lines}) == len(lines)
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+
+
+def test_the_package_imports_without_tensorflow():
+    modules = [
+        ".".join(("t5x_lite", *path.relative_to(PACKAGE).with_suffix("").parts))
+        for path in python_files("t5x_lite")
+        if package_path(path) not in HEAVY_MODULES and not path.stem.startswith("__")
+    ]
+    assert len(modules) > 10
+    done = run_python(
+        "import importlib, sys\n"
+        f"sys.modules.update(dict.fromkeys({HEAVY!r}))\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_help_imports_neither_jax_nor_tensorflow():
+    done = run_python(
+        "import sys\n"
+        "from t5x_lite.cli import main\n"
+        "sys.argv = ['t5x-lite', '--help']\n"
+        "try: code = main()\n"
+        "except SystemExit as end: code = end.code\n"
+        f"heavy = sorted({{'flax', 'jax', 'numpy', *{HEAVY!r}}} & set(sys.modules))\n"
+        "print(heavy, file=sys.stderr)\n"
+        "sys.exit(code)\n"
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "train" in done.stdout
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_help_answers_in_under_a_second():
+    def seconds() -> float:
+        start = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "t5x_lite", "--help"], cwd=ROOT, capture_output=True, check=True
+        )
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 1.0

@@ -1,0 +1,308 @@
+"""The command line: which function of run each command calls, exit codes, one-line errors."""
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import t5x_lite
+from t5x_lite.cli import COMMANDS, main
+from t5x_lite.types import InputError, Interrupted
+
+ROOT = Path(__file__).parents[1]
+
+CONFIG = """
+from t5x_lite.config import Experiment
+from t5x_lite.data.config import Data
+from t5x_lite.models.t5 import T5Config
+from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.optim.config import Adafactor
+from t5x_lite.optim.schedules import Constant
+
+experiment = Experiment(
+    model=T5Config(
+        vocab_size=384, d_model=16, d_kv=8, d_ff=32, num_heads=2,
+        num_encoder_layers=1, num_decoder_layers=1,
+    ),
+    objective=Seq2Seq(),
+    data=Data(task="tasks.prose:spans", vocabulary="vocabulary"),
+    optimizer=Adafactor(schedule=Constant()),
+    steps=10,
+)
+"""
+
+
+RUN = {
+    "train": "training",
+    "evaluate": "measuring",
+    "predict": "answering",
+    "score": "answering",
+    "vocab": "texts",
+    "report": "texts",
+}
+"""The module of t5x_lite.run that holds each command's function."""
+
+
+class RecordedRun:
+    """Stands for t5x_lite.run: notes what is called, then does what the test says."""
+
+    def __init__(self):
+        self.calls = []
+        self.then = lambda: None
+
+    def function(self, name):
+        def call(*args, **kwargs):
+            self.calls.append((name, args, kwargs))
+            return self.then()
+
+        return call
+
+
+@pytest.fixture(autouse=True)
+def run(monkeypatch, tmp_path):
+    run = RecordedRun()
+    modules = {name: types.ModuleType(f"t5x_lite.run.{name}") for name in RUN.values()}
+    for command, name in RUN.items():
+        setattr(modules[name], command, run.function(command))
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, f"t5x_lite.run.{name}", module)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.py").write_text(CONFIG)
+    return run
+
+
+def raising(error):
+    def then():
+        raise error
+
+    return then
+
+
+def test_train_passes_the_changed_experiment(run):
+    assert main(["train", "tiny.py", "--steps", "20", "--objective.z-loss=0"]) == 0
+    [(name, (experiment,), kwargs)] = run.calls
+    assert (name, kwargs) == ("train", {})
+    assert experiment.steps == 20
+    assert experiment.objective.z_loss == 0
+    assert sys.path[0] == os.getcwd()
+
+
+def test_evaluate_takes_several_checkpoints_and_overrides(run):
+    args = "evaluate tiny.py --checkpoint a b --data.batch-size 4 --step 7 --steps 30 --output out"
+    assert main(args.split()) == 0
+    [(name, (experiment, checkpoints), kwargs)] = run.calls
+    assert (name, checkpoints) == ("evaluate", ("a", "b"))
+    assert kwargs == {"step": 7, "output": "out"}
+    assert (experiment.data.batch_size, experiment.steps) == (4, 30)
+
+
+@pytest.mark.parametrize(
+    ("line", "call"),
+    [
+        (
+            "predict --checkpoint w --input in.jsonl --output -",
+            (
+                "predict",
+                ("w",),
+                {
+                    "step": None,
+                    "input": "in.jsonl",
+                    "output": "-",
+                    "batch_size": 32,
+                    "max_decode_length": 64,
+                },
+            ),
+        ),
+        (
+            "predict --checkpoint w --step 0 --input - --output o --batch-size 1 "
+            "--max-decode-length 5",
+            (
+                "predict",
+                ("w",),
+                {
+                    "step": 0,
+                    "input": "-",
+                    "output": "o",
+                    "batch_size": 1,
+                    "max_decode_length": 5,
+                },
+            ),
+        ),
+        (
+            "score --checkpoint w --input i --output o --step 3 --batch_size 2",
+            ("score", ("w",), {"step": 3, "input": "i", "output": "o", "batch_size": 2}),
+        ),
+        (
+            "vocab --input a.txt b.txt --output v --size 1000",
+            ("vocab", (("a.txt", "b.txt"),), {"output": "v", "size": 1000}),
+        ),
+        ("report w", ("report", ("w",), {"output": None})),
+        ("report w --output page.html", ("report", ("w",), {"output": "page.html"})),
+    ],
+)
+def test_options_reach_run(run, line, call):
+    assert main(line.split()) == 0
+    assert run.calls == [call]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "which command? one of train, evaluate, predict, score, vocab, report; see t5x-lite"),
+        ("trian tiny.py", "unknown command trian; did you mean train?"),
+        ("zzz", "unknown command zzz; one of train, evaluate, predict, score, vocab, report"),
+        ("predict --inptu x", "unknown option --inptu; did you mean --input?"),
+        ("predict --input x", "missing --checkpoint, --output; see t5x-lite predict --help"),
+        ("predict --input x --output y --checkpoint", "Missing value for argument '--checkpoint'"),
+        ("score --input x --output y --checkpoint z --batch-size 0", "--batch-size must be at le"),
+        ("score --input x --output y --checkpoint z --step last", "--step: no type matching"),
+        ("vocab --output x --size 3 --input", "--input needs at least one file"),
+        ("vocab --output x --size 0 --input y", "--size must be at least 1, got 0"),
+        ("report", "missing WORKDIR; see t5x-lite report --help"),
+        ("report a b", "unexpected argument 'b'"),
+        ("train", "missing CONFIG; see t5x-lite train --help"),
+        ("train --seed 1 tiny.py", "CONFIG comes first: t5x-lite train CONFIG [--FIELD VALUE ...]"),
+        ("train tiyn.py", "tiyn.py does not exist; did you mean tiny.py?"),
+        ("train tiny.py --model.d-modle 3", "unknown option --model.d-modle; did you mean --model"),
+        ("evaluate tiny.py", "missing --checkpoint; see t5x-lite evaluate --help"),
+        ("evaluate tiny.py --checkpoint", "--checkpoint needs at least one directory"),
+        (
+            "evaluate tiny.py --checkpoint a --ouptut b",
+            "unknown option --ouptut; did you mean --ou",
+        ),
+        ("evaluate tiny.py b --checkpoint a", "unexpected argument 'b'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(run, capsys, line, message):
+    assert main(line.split()) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"error: {message}")
+    assert told.err.count("\n") == 1
+    assert run.calls == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (InputError("a.jsonl:3: not JSON"), 2, "error: a.jsonl:3: not JSON\n"),
+        (InputError("two\n  lines"), 2, "error: two lines\n"),
+        (
+            ValueError("first line\nsecond"),
+            1,
+            "error: ValueError: first line (--debug shows the traceback)\n",
+        ),
+        (KeyError("x"), 1, "error: KeyError: 'x' (--debug shows the traceback)\n"),
+        (MemoryError(), 1, "error: MemoryError (--debug shows the traceback)\n"),
+        (KeyboardInterrupt(), 130, "error: interrupted\n"),
+        (Interrupted(signal.SIGINT, 40), 130, "stopped by signal 2 after saving step 40\n"),
+        (Interrupted(signal.SIGTERM, 40), 143, "stopped by signal 15 after saving step 40\n"),
+    ],
+)
+def test_exit_codes(run, capsys, error, code, told):
+    run.then = raising(error)
+    assert main(["report", "w"]) == code
+    assert capsys.readouterr() == ("", told)
+
+
+@pytest.mark.parametrize("line", ["--debug report w", "report --debug w", "report w --debug"])
+def test_debug_anywhere_shows_the_traceback(run, capsys, line):
+    run.then = raising(InputError("wrong"))
+    assert main(line.split()) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("Traceback (most recent call last):")
+    assert told.endswith("error: wrong\n")
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert not stop.value.code
+    assert capsys.readouterr().out == f"t5x-lite {t5x_lite.__version__}\n"
+
+
+@pytest.mark.parametrize("line", ["train tiny.py --help", "train tiny.py --seed 1 -h"])
+def test_help_after_a_config_shows_the_configs_options(capsys, line):
+    with pytest.raises(SystemExit) as stop:
+        main(line.split())
+    assert not stop.value.code
+    told = capsys.readouterr().out
+    assert "usage: t5x-lite train tiny.py" in told
+    assert "--model.d-model INT" in told
+    assert "--optimizer.schedule.value FLOAT" in told
+
+
+def test_help_of_evaluate_shows_its_own_options(capsys):
+    for line in ("evaluate --help", "evaluate tiny.py --help"):
+        with pytest.raises(SystemExit):
+            main(line.split())
+        assert "--checkpoint DIR [DIR ...]" in capsys.readouterr().out
+
+
+def fresh_python(*args: str, **kwargs) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *args], env=environment, capture_output=True, text=True, **kwargs
+    )
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+def test_help_imports_nothing_heavy(command):
+    program = (
+        "import sys\n"
+        "from t5x_lite.cli import main\n"
+        "try:\n"
+        f"  main({[*command, '--help']!r})\n"
+        "except SystemExit as stop:\n"
+        "  heavy = ['jax', 'flax', 'optax', 'orbax', 'numpy', 'tensorflow', 'seqio']\n"
+        "  assert not stop.code\n"
+        "  assert not [name for name in heavy if name in sys.modules]\n"
+        "  sys.exit(0)\n"
+        "sys.exit('no help')\n"
+    )
+    done = fresh_python("-c", program)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_answers_within_a_second():
+    before = os.times()
+    done = fresh_python("-m", "t5x_lite", "--help")
+    after = os.times()
+    assert (done.returncode, done.stderr) == (0, "")
+    # Processor time: this machine may be busy with something else.
+    used = after.children_user - before.children_user
+    assert used + after.children_system - before.children_system < 1.0
+
+
+def test_the_functions_that_the_commands_call_exist():
+    for command, module in RUN.items():
+        tree = ast.parse((ROOT / "t5x_lite" / "run" / f"{module}.py").read_text())
+        assert command in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+
+
+def test_a_reader_that_leaves_early_is_no_traceback():
+    program = (
+        "import sys, types\n"
+        "def report(workdir, *, output):\n"
+        "  for _ in range(100000): print('line')\n"
+        "sys.modules['t5x_lite.run.texts'] = types.SimpleNamespace(report=report)\n"
+        "from t5x_lite.cli import main\n"
+        "sys.exit(main(['report', 'w']))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout.readline() == b"line\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 1

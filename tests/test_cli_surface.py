@@ -1,0 +1,53 @@
+"""The surface of the command line is frozen: commands, options, types and defaults.
+
+A change here breaks somebody's scripts: it needs a line in CHANGELOG.md.
+"""
+
+import dataclasses
+import typing
+from pathlib import Path
+
+from t5x_lite.cli import COMMANDS
+from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.options import is_positional
+from t5x_lite.sharding import MeshConfig
+
+GOLDEN = Path(__file__).parent / "golden" / "cli_surface.txt"
+
+
+def surface() -> str:
+    """Lists every command with its options, and the options that every config has."""
+    lines = []
+    for name, command in COMMANDS.items():
+        lines += [f"t5x-lite {name}", *_options(command)]
+        if command.takes_overrides:
+            lines.append("  [--FIELD VALUE ...]")
+        lines.append("")
+    lines += ["fields of every config", *_options(Experiment)]
+    parts = {"checkpoints": Checkpoints, "evaluation": Evaluation, "mesh": MeshConfig}
+    for name, part in parts.items():
+        lines += _options(part, prefix=f"{name}.")
+    return "\n".join(lines) + "\n"
+
+
+def _options(config: typing.Any, *, prefix: str = "") -> list[str]:
+    marked = typing.get_type_hints(config, include_extras=True)
+    hints = typing.get_type_hints(config)
+    lines = []
+    for field in dataclasses.fields(config):
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            continue
+        name = f"--{prefix}{field.name.replace('_', '-')}"
+        if is_positional(marked[field.name]):
+            name = field.name.upper()
+        shown = hint.__name__ if isinstance(hint, type) and hint.__name__ != "tuple" else str(hint)
+        default = "required" if field.default is dataclasses.MISSING else repr(field.default)
+        lines.append(f"  {name}: {shown.replace('typing.', '')} = {default}")
+    return lines
+
+
+def test_surface_is_frozen():
+    assert surface() == GOLDEN.read_text(encoding="utf-8"), (
+        "the command line changed; if that is meant, run python scripts/goldens.py"
+    )
