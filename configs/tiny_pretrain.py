@@ -1,8 +1,10 @@
 """Pretrains a tiny T5 1.1 by span corruption on the documentation that Python carries.
 
 Command:
-    python -m t5x_lite.data.python_docs | t5x-lite vocab --input - --output DIR --size 4000
-    t5x-lite train configs/tiny_pretrain.py --data.vocabulary DIR --workdir WORKDIR
+    python -m t5x_lite.data.python_docs CORPUS
+    t5x-lite vocab --input CORPUS/documents.txt --output VOCABULARY --size 4000
+    t5x-lite train configs/tiny_pretrain.py --data.directory CORPUS \
+        --data.vocabulary VOCABULARY --workdir WORKDIR
 
 Part of scripts/quickstart.sh.
 """
@@ -29,6 +31,7 @@ experiment = Experiment(
     objective=Seq2Seq(),
     data=Data(
         task="tasks.python_docs:span_corruption",
+        directory="work/quickstart/corpus",
         vocabulary="work/quickstart/vocabulary",
         batch_size=32,
         inputs_length=128,

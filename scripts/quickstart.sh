@@ -25,8 +25,11 @@ step() {
 }
 
 mkdir -p "$work"
+if [[ ! -f $work/corpus/documents.jsonl ]]; then
+  step "python -m t5x_lite.data.python_docs $work/corpus"
+fi
 if [[ ! -f $work/vocabulary/sentencepiece.model ]]; then
-  step "python -m t5x_lite.data.python_docs | t5x-lite vocab --input - --output $work/vocabulary --size 4000"
+  step "t5x-lite vocab --input $work/corpus/documents.txt --output $work/vocabulary --size 4000"
 fi
 step "t5x-lite train configs/tiny_pretrain.py --workdir $work/pretrain"
 step "t5x-lite train configs/tiny_finetune.py --workdir $work/finetune --init $work/pretrain"

@@ -10,7 +10,10 @@ name and renames it when it is whole, in the background while training goes on.
 """
 
 import dataclasses
+import functools
+import math
 import re
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from t5x_lite.types import InputError, Params
 DIRECTORY = "checkpoints"
 CONFIG_FILE = "config.json"
 VOCABULARY_FILE = "vocabulary/sentencepiece.model"
+_ORBAX_MARK = "commit_success.txt"
 
 
 @dataclasses.dataclass
@@ -66,8 +70,16 @@ def _read_files(directory: Any) -> dict[str, bytes]:
     return {
         path.relative_to(root).as_posix(): path.read_bytes()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and not path.name.startswith("_")
+        if path.is_file() and path.name != _ORBAX_MARK and not path.name.startswith("_")
     }
+
+
+def _rank(metrics: Mapping[str, float], *, best: str, mode: str) -> float:
+    """What a step is worth: a step that was not measured, or is not a number, is the worst."""
+    value = metrics.get(best, math.nan)
+    if math.isnan(value):
+        return -math.inf
+    return value if mode == "max" else -value
 
 
 class Checkpoints:
@@ -91,20 +103,19 @@ class Checkpoints:
         """
         managers = ocp.checkpoint_managers
         policies: list[Any] = [managers.LatestN(keep)]
+        rank = None
         if best is not None:
+            rank = functools.partial(_rank, best=best, mode=best_mode)
             policies.append(
-                managers.BestN(
-                    get_metric_fn=lambda metrics: metrics[best],
-                    reverse=best_mode == "min",
-                    n=1,
-                    keep_checkpoints_without_metrics=False,
-                )
+                managers.BestN(get_metric_fn=rank, n=1, keep_checkpoints_without_metrics=False)
             )
         self._best = best
         self._manager = ocp.CheckpointManager(
             epath.Path(workdir).absolute() / DIRECTORY,
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=managers.AnyPreservationPolicy(policies),
+                # Only with a best_fn are metrics written, so that they outlive the process.
+                best_fn=rank,
                 cleanup_tmp_directories=True,
             ),
             item_handlers={
@@ -150,7 +161,8 @@ class Checkpoints:
                 f"checkpoints.best {self._best!r} is not a metric of the evaluation: it gives "
                 f"{sorted(metrics)}"
             )
-        chosen = {self._best: float(metrics[self._best])} if metrics and self._best else None
+        # Orbax warns of a step without metrics, but not of one with none of them.
+        chosen = {self._best: float(metrics[self._best])} if metrics and self._best else {}
         self._manager.save(
             step,
             args=ocp.args.Composite(
@@ -158,7 +170,7 @@ class Checkpoints:
                 optimizer=ocp.args.StandardSave(optimizer),
                 files=FilesSave(files),
             ),
-            metrics=chosen,
+            metrics=chosen if self._best else None,
             force=True,
         )
 
@@ -204,7 +216,7 @@ def find_step(checkpoint: str | Path, *, step: int | None = None) -> Path:
             raise InputError(f"checkpoint {checkpoint} is one step directory, and not step {step}")
         return directory
     parent = directory / DIRECTORY if (directory / DIRECTORY).is_dir() else directory
-    steps = sorted(int(path.name) for path in parent.iterdir() if re.fullmatch(r"\d+", path.name))
+    steps = saved_steps(parent)
     if not steps:
         raise InputError(
             f"checkpoint {checkpoint}: holds no checkpoint; give a work directory of `t5x-lite "
@@ -213,6 +225,13 @@ def find_step(checkpoint: str | Path, *, step: int | None = None) -> Path:
     if step is not None and step not in steps:
         raise InputError(f"checkpoint {checkpoint} has no step {step}: it has {steps}")
     return parent / str(steps[-1] if step is None else step)
+
+
+def saved_steps(directory: Path) -> list[int]:
+    """The steps that a directory checkpoints/ holds, sorted; none where there is no directory."""
+    if not directory.is_dir():
+        return []
+    return sorted(int(path.name) for path in directory.iterdir() if re.fullmatch(r"\d+", path.name))
 
 
 def step_files(step_directory: Path) -> dict[str, bytes]:
@@ -238,13 +257,20 @@ def restore_params(step_directory: Path, abstract: Any) -> Any:
       InputError: parameters are missing, unexpected, or of another shape; they are listed.
     """
     directory = epath.Path(step_directory.absolute()) / "params"
-    with ocp.StandardCheckpointer() as checkpointer:
-        try:
-            metadata = checkpointer.metadata(directory).item_metadata.tree
-        except Exception as error:
-            raise InputError(f"checkpoint {step_directory}: unreadable ({error})") from error
-        _check_paths(step_directory, trees.flatten(metadata), trees.flatten(abstract))
-        return checkpointer.restore(directory, jax.tree.map(_on_device, abstract))
+    # Not a Checkpointer, which warns that params/ by itself has no metadata of a whole step.
+    handler = ocp.StandardCheckpointHandler()
+    try:
+        saved: Any = handler.metadata(directory)
+        _check_paths(step_directory, trees.flatten(saved.tree), trees.flatten(abstract))
+        wanted = jax.tree.map(_on_device, abstract)
+        return handler.restore(directory, args=ocp.args.StandardRestore(wanted))
+    except InputError:
+        raise
+    except Exception as error:
+        reason = textwrap.shorten(str(error), 200)
+        raise InputError(f"checkpoint {step_directory}: unreadable ({reason})") from error
+    finally:
+        handler.close()
 
 
 def _on_device(leaf: Any) -> Any:

@@ -61,7 +61,7 @@ class MeshConfig:
             raise InputError(f"at most one mesh size may be -1: got {sizes}")
 
 
-def make_mesh(config: MeshConfig, *, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, *, devices: Sequence[Any] | None = None) -> Mesh:
     """Builds the mesh over the given devices (all of them by default).
 
     Raises:

@@ -1,13 +1,14 @@
 """Real English that every Python installation carries: documentation of its modules.
 
-The quickstart's corpus, with nothing to download and no data.directory: `span_corruption` pretrains
-on it, `module` classifies which module a text documents. A text's SHA-1 decides its split (90%
-train, 5% validation, 5% test) and its place in the order, so that neither depends on what else is
-installed.
+The quickstart's corpus, with nothing to download: `span_corruption` pretrains on it, `module`
+classifies which module a text documents. data.directory is what `python -m
+t5x_lite.data.python_docs DIR` wrote; without one the installed files are parsed anew in every run.
+A text's SHA-1 decides its split (90% train, 5% validation, 5% test) and its place in the order.
 """
 
 import hashlib
 from collections.abc import Iterable
+from functools import partial
 from typing import TypeVar
 
 import seqio
@@ -27,7 +28,7 @@ def span_corruption(arguments: TaskArguments) -> seqio.Task:
     """T5's objective on the documentation: 15% of the tokens in spans of 3."""
     return seqio.Task(
         "python_docs_span_corruption",
-        source=stages.source(SPLITS, _documents),
+        source=stages.source(SPLITS, partial(_documents, arguments.directory)),
         preprocessors=stages.span_corruption_preprocessors(
             arguments, noise_density=0.15, mean_noise_span_length=3.0
         ),
@@ -39,7 +40,7 @@ def module(arguments: TaskArguments) -> seqio.Task:
     """Which module is it that a text documents? The target is the module's name."""
     return seqio.Task(
         "python_docs_module",
-        source=stages.source(SPLITS, _labelled),
+        source=stages.source(SPLITS, partial(_labelled, arguments.directory)),
         preprocessors=stages.SUPERVISED_PREPROCESSORS,
         output_features=stages.features(arguments.vocabulary),
         metric_fns=[accuracy],
@@ -52,13 +53,14 @@ def split_of(text: str) -> str:
     return {18: "validation", 19: "test"}.get(place, "train")
 
 
-def _documents(split: str) -> tf.data.Dataset:
-    texts = [document.text for document in python_docs.documents()]
+def _documents(directory: str, split: str) -> tf.data.Dataset:
+    texts = [document.text for document in python_docs.documents(directory)]
     return stages.text_documents(_select([(text, text) for text in texts], split))
 
 
-def _labelled(split: str) -> tf.data.Dataset:
-    pairs = _select([(text, (text, label)) for text, label in python_docs.labelled()], split)
+def _labelled(directory: str, split: str) -> tf.data.Dataset:
+    examples = python_docs.labelled(python_docs.documents(directory))
+    pairs = _select([(text, (text, label)) for text, label in examples], split)
     inputs = [prompt("module", {"documentation": text}) for text, _ in pairs]
     return stages.text_pairs(inputs, [label for _, label in pairs])
 

@@ -7,6 +7,8 @@ of the wrong shape fails at the call. TensorFlow is imported by no test at colle
 
 import os
 import pathlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 # Before JAX and TensorFlow are imported; a caller's own choice stands.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -17,6 +19,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import hypothesis
 import jaxtyping
 import pytest
+
+if TYPE_CHECKING:
+    from t5x_lite.config import Experiment
 
 jaxtyping.install_import_hook("t5x_lite", "beartype.beartype")
 
@@ -65,3 +70,103 @@ def tiny_vocabulary(
     directory = tmp_path_factory.mktemp("tiny_vocabulary")
     train_sentencepiece(english_lines, size=300, output_dir=directory)
     return directory / "sentencepiece.model"
+
+
+@pytest.fixture(scope="session")
+def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Keeps what is compiled for the tests that run one tiny model again and again.
+
+    Yields:
+      The environment by which a subprocess shares it.
+    """
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    directory = str(tmp_path_factory.mktemp("compiled"))
+    options = {
+        "jax_compilation_cache_dir": directory,
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in options}
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield {name.upper(): str(value) for name, value in options.items()}
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="session")
+def tiny_text(tmp_path_factory: pytest.TempPathFactory, english_lines: list[str]) -> pathlib.Path:
+    """A directory with prose.txt: 400 lines, of which tasks.text holds out every hundredth."""
+    directory = tmp_path_factory.mktemp("tiny_text")
+    (directory / "prose.txt").write_text("\n".join(english_lines[:400]))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny_glue(tmp_path_factory: pytest.TempPathFactory, english_lines: list[str]) -> pathlib.Path:
+    """A directory with SST-2: 40 rows to train on and 8 to validate, with made-up labels."""
+    directory = tmp_path_factory.mktemp("tiny_glue")
+    (directory / "SST-2").mkdir()
+    for name, lines in (("train", english_lines[:40]), ("dev", english_lines[40:48])):
+        rows = "".join(f"{line[:60]}\t{i % 2}\n" for i, line in enumerate(lines))
+        (directory / "SST-2" / f"{name}.tsv").write_text("sentence\tlabel\n" + rows)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny_experiment(tiny_text: pathlib.Path, tiny_vocabulary: pathlib.Path) -> "Experiment":
+    """Ten steps of span corruption with a T5 of one layer, with dropout, packing and shuffling."""
+    from t5x_lite.config import Checkpoints, Evaluation, Experiment
+    from t5x_lite.data.config import Data
+    from t5x_lite.models.t5 import T5Config
+    from t5x_lite.objectives.seq2seq import Seq2Seq
+    from t5x_lite.optim.config import Adafactor
+    from t5x_lite.optim.schedules import Constant
+
+    return Experiment(
+        model=T5Config(
+            vocab_size=400,
+            d_model=16,
+            d_kv=8,
+            d_ff=32,
+            num_heads=2,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            dropout_rate=0.1,
+        ),
+        objective=Seq2Seq(),
+        data=Data(
+            task="tasks.text:span_corruption",
+            vocabulary=str(tiny_vocabulary),
+            directory=str(tiny_text),
+            batch_size=4,
+            inputs_length=32,
+            targets_length=16,
+            shuffle_buffer=20,
+        ),
+        optimizer=Adafactor(schedule=Constant(value=0.01)),
+        steps=10,
+        log_period=1,
+        checkpoints=Checkpoints(period=5),
+        evaluation=Evaluation(period=10, max_batches=2, max_decode_length=8),
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_run(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_experiment: "Experiment",
+    compile_once: dict[str, str],
+) -> pathlib.Path:
+    """The work directory of `tiny_experiment` after its ten steps; to be read only."""
+    import dataclasses
+
+    from t5x_lite.run.training import train
+
+    workdir = tmp_path_factory.mktemp("tiny_run") / "run"
+    train(dataclasses.replace(tiny_experiment, workdir=str(workdir)))
+    return workdir

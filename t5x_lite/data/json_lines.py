@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple
 
 from t5x_lite.errors import InputError
 
@@ -52,11 +52,15 @@ def _open(path: str) -> contextlib.AbstractContextManager[BinaryIO]:
 
 def _parse(line: bytes, *, where: str, fields: Sequence[str]) -> Line:
     try:
-        record = json.loads(line.decode("utf-8"))
+        record = json.loads(line.decode("utf-8").rstrip())
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: not UTF-8 (byte {error.start}); convert the file") from error
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: not JSON ({error.msg} at column {error.colno})") from error
+    except (RecursionError, ValueError) as error:  # brackets without end, a number of 5000 digits
+        raise InputError(f"{where}: not JSON that can be read ({error})") from error
+    if b"\\ud" in line.lower() and not _is_text(record):
+        raise InputError(f"{where}: half of a surrogate pair (\\ud...) is not text; remove it")
     if not isinstance(record, dict):
         raise InputError(f"{where}: must be a JSON object, got {type(record).__name__}")
     for field in fields:
@@ -65,6 +69,14 @@ def _parse(line: bytes, *, where: str, fields: Sequence[str]) -> Line:
                 f'{where}: must have "{field}", a string; it has {sorted(record) or "nothing"}'
             )
     return Line(where, record)
+
+
+def _is_text(record: Any) -> bool:
+    try:
+        json.dumps(record, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -78,6 +90,8 @@ def writer(path: str) -> Iterator["Writer"]:
         yield Writer(sys.stdout)
         return
     target = Path(path)
+    if target.is_dir():
+        raise InputError(f"{path}: cannot be written (Is a directory)")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         file = temporary.open("w", encoding="utf-8")
@@ -94,7 +108,7 @@ def writer(path: str) -> Iterator["Writer"]:
 class Writer:
     """Writes objects, one a line, non-ASCII characters as they are."""
 
-    def __init__(self, file: TextIO):
+    def __init__(self, file: Any):
         self._file = file
 
     def write(self, record: Mapping[str, Any]) -> None:

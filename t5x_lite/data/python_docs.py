@@ -13,7 +13,9 @@ A *document* is one docstring or one topic on one line, every run of whitespace 
 
     ("Compute the inverse hyperbolic tangent, element-wise ...", "numpy")
 
-`python -m t5x_lite.data.python_docs` prints one document a line, for `t5x-lite vocab --input -`.
+`python -m t5x_lite.data.python_docs DIR` writes DIR/documents.jsonl, which the tasks read where
+data.directory is DIR, and DIR/documents.txt, one document a line, for `t5x-lite vocab --input`. So
+the corpus is parsed once, and stays the same when packages are installed or removed.
 """
 
 import ast
@@ -27,8 +29,10 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from t5x_lite.data.json_lines import read_examples, writer
 
 MAX_BYTES = 10_000_000
 """All documents together, in bytes of UTF-8."""
@@ -37,6 +41,7 @@ MAX_PACKAGE_BYTES = 300_000
 MAX_FILE_BYTES = 400_000
 """Larger source files are tables or generated code, slow to parse and poor English."""
 MIN_CHARS = 30
+DOCUMENTS_FILE = "documents.jsonl"
 MIN_LETTERS = 0.75
 """The least share of letters among the characters that are not spaces."""
 
@@ -66,12 +71,33 @@ class Document:
     text: str
 
 
-def documents() -> list[Document]:
+def documents(directory: str | os.PathLike[str] = "") -> list[Document]:
     """The corpus of this installation: at most `MAX_BYTES`, without exact repeats.
 
-    The first call parses the files (some ten seconds); later calls in the process are free.
+    Args:
+      directory: where `write_documents` wrote it; "" parses the installed files (some ten seconds
+        at the first call, nothing at later ones).
+
+    Raises:
+      InputError: the directory has no documents.jsonl, or a line of it is no document.
     """
-    return list(_installed_documents())
+    if not directory:
+        return list(_installed_documents())
+    path = os.fspath(Path(directory, DOCUMENTS_FILE))
+    fields = ("module", "name", "text")
+    lines = read_examples(path, fields=fields)
+    return [Document(**{name: line.record[name] for name in fields}) for line in lines]
+
+
+def write_documents(directory: str | os.PathLike[str]) -> None:
+    """Writes documents.jsonl and documents.txt; the first is there whole or not at all."""
+    root = Path(directory)
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "documents.txt").open("w", encoding="utf-8") as text:
+        text.writelines(f"{document.text}\n" for document in documents())
+    with writer(os.fspath(root / DOCUMENTS_FILE)) as file:
+        for document in documents():
+            file.write(asdict(document))
 
 
 @functools.lru_cache(maxsize=1)
@@ -289,17 +315,14 @@ def _shorten(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else text[: max_chars + 1].rpartition(" ")[0]
 
 
-def main() -> int:
-    """Prints one document a line, in UTF-8 whatever the locale; a closed pipe ends it quietly."""
-    try:
-        for document in documents():
-            sys.stdout.buffer.write(document.text.encode() + b"\n")
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        # Python flushes standard output again at exit; give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def main(argv: Sequence[str]) -> int:
+    """Writes the corpus into the directory that is the only argument."""
+    if len(argv) != 1 or argv[0].startswith("-"):
+        print("usage: python -m t5x_lite.data.python_docs DIRECTORY", file=sys.stderr)
+        return 2
+    write_documents(argv[0])
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,10 +1,11 @@
 """What an evaluator is."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from t5x_lite.types import Params
 
 
+@runtime_checkable
 class Evaluator(Protocol):
     """Measures parameters; made once, run as often as needed."""
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -14,12 +14,14 @@ Bind = Callable[[Params], Any]
 """The model's own parameters -> the module, in the compute dtype."""
 
 
+@runtime_checkable
 class Vocabulary(Protocol):
     """What decoding needs of a vocabulary."""
 
     def decode(self, ids: Iterable[int]) -> str: ...
 
 
+@runtime_checkable
 class Example(Protocol):
     """What a task metric needs of an example; `data.pipeline.Example` is one."""
 
@@ -129,9 +131,21 @@ class TaskEvaluator:
         ]
         targets = [example.target for example in self._examples]
         predictions = [
-            self._postprocess(text, example=getattr(example, "raw", {}), is_target=False)
+            self._predicted(text, example)
             for text, example in zip(texts, self._examples, strict=True)
         ]
+        return self._measure(targets, predictions)
+
+    def names(self) -> list[str]:
+        """The names of the metrics, found by comparing the first targets with themselves."""
+        examples = self._examples[:100]
+        predictions = [self._predicted(example.targets_text, example) for example in examples]
+        return list(self._measure([example.target for example in examples], predictions))
+
+    def _predicted(self, text: str, example: Example) -> Any:
+        return self._postprocess(text, example=getattr(example, "raw", {}), is_target=False)
+
+    def _measure(self, targets: list[Any], predictions: list[Any]) -> dict[str, float]:
         result: dict[str, float] = {}
         for metric in self._metrics:
             result |= {name: float(v) for name, v in metric(targets, predictions).items()}

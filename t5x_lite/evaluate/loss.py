@@ -31,6 +31,11 @@ class LossEvaluator:
         self._batches = batches
         self._mesh = mesh
 
+    def names(self, params: Any) -> list[str]:
+        """The names of the metrics, from shapes of the parameters; one batch is read for it."""
+        batch = next(iter(self._batches()))
+        return ["loss", *jax.eval_shape(self._loss, params, batch).metrics]
+
     def run(self, params: Params) -> dict[str, float]:
         """{"loss": ..., and the objective's metrics}, over all batches of the split."""
         sharding = batch_sharding(self._mesh)

@@ -6,7 +6,6 @@ the backward products do the same, which `jnp.einsum` alone does not: its transp
 a float32 cotangent with a bfloat16 operand.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +24,6 @@ FAN_IN_TRUNCATED: Initializer = jax.nn.initializers.variance_scaling(
 )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def einsum(spec: str, a: Array, b: Array) -> Array:
     """An einsum of two operands of one dtype; float32 out, float32 accumulation.
 
@@ -38,6 +36,10 @@ def einsum(spec: str, a: Array, b: Array) -> Array:
       The product in float32. Cotangents are rounded to the operands' dtype before the backward
       products, and their results to it after.
     """
+    return _einsum(spec, a, b)
+
+
+def _product(spec: str, a: Array, b: Array) -> Array:
     inputs, out = spec.split("->")
     left, right = inputs.split(",")
     # First the operand whose own index comes first in the result: a product that is transposed
@@ -52,7 +54,7 @@ def _own_index(operand: str, other: str, out: str) -> int:
 
 
 def _forward(spec: str, a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
-    return einsum(spec, a, b), (a, b)
+    return _product(spec, a, b), (a, b)
 
 
 def _backward(spec: str, operands: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
@@ -65,7 +67,8 @@ def _backward(spec: str, operands: tuple[Array, Array], g: Array) -> tuple[Array
     return grad_a.astype(a.dtype), grad_b.astype(b.dtype)
 
 
-einsum.defvjp(_forward, _backward)
+_einsum = jax.custom_vjp(_product, nondiff_argnums=(0,))
+_einsum.defvjp(_forward, _backward)
 
 
 class Linear(nnx.Module):

@@ -46,7 +46,8 @@ class Loss(NamedTuple):
     def value(self) -> Array:
         """scale * total / weight, summed over the terms; a term of weight 0 counts 0."""
         parts = [
-            term.scale * term.total / jnp.maximum(term.weight, 1.0) for term in self.terms.values()
+            term.scale * term.total / jnp.where(term.weight > 0, term.weight, 1.0)
+            for term in self.terms.values()
         ]
         return sum(parts[1:], start=parts[0])
 

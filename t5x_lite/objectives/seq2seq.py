@@ -12,7 +12,7 @@ from flax import nnx
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.base import Loss, Objective, Term
 from t5x_lite.objectives.losses import cross_entropy
-from t5x_lite.types import Batch, Key
+from t5x_lite.types import Batch, InputError, Key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +26,14 @@ class Seq2Seq(Objective):
 
     z_loss: float = 1e-4
     label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.z_loss < 0.0:
+            raise InputError(f"objective.z_loss must not be negative: got {self.z_loss}")
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise InputError(
+                f"objective.label_smoothing must be in [0, 1): got {self.label_smoothing}"
+            )
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "Seq2SeqLoss":
         """Makes the loss module; it has no parameters."""

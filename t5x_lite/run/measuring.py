@@ -5,6 +5,7 @@ import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jax.sharding import Mesh
 
@@ -15,7 +16,7 @@ from t5x_lite.data import json_lines
 from t5x_lite.data.vocabulary import SentencePiece, load_vocabulary
 from t5x_lite.evaluate.generate import Generator, TaskEvaluator
 from t5x_lite.evaluate.loss import LossEvaluator
-from t5x_lite.run.parts import Loaded, Parts
+from t5x_lite.run.parts import Loaded, Parts, check_batch
 from t5x_lite.types import InputError, Params
 
 
@@ -64,6 +65,22 @@ class Measurement:
             )
             self.task = TaskEvaluator(generator, examples, postprocess=postprocess, metrics=metrics)
 
+    def names(self, params: Any) -> list[str]:
+        """The names of the metrics that a call gives, before any hour of training.
+
+        Args:
+          params: shapes are enough; the model is not run.
+
+        Raises:
+          InputError: the split does not exist, is empty or cannot be read.
+        """
+        found: list[str] = []
+        if self._loss is not None:
+            found += self._loss.names(params)
+        if self.task is not None:
+            found += self.task.names()
+        return [f"{self._settings.split}/{name}" for name in dict.fromkeys(found)]
+
     def __call__(self, step: int, params: Params) -> dict[str, float]:
         """The metrics of a step, named "<split>/<name>"."""
         result: dict[str, float] = {}
@@ -107,7 +124,11 @@ def evaluate(
             f"evaluate takes one --checkpoint directory, got {len(checkpoints)}; evaluate them one "
             "by one (ensembles are not there yet)"
         )
-    loaded = Loaded.from_checkpoint(checkpoints[0], step=step)
+    if output is not None and Path(output).exists() and not Path(output).is_dir():
+        raise InputError(f"--output {output} is not a directory")
+    mesh = sharding.make_mesh(experiment.mesh)
+    check_batch(experiment, mesh)
+    loaded = Loaded.from_checkpoint(checkpoints[0], step=step, mesh=mesh)
     given = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
     if given.digest != loaded.vocabulary.digest:
         raise InputError(
@@ -119,9 +140,7 @@ def evaluate(
         loaded.parts.experiment, data=experiment.data, evaluation=experiment.evaluation
     )
     parts = dataclasses.replace(loaded.parts, experiment=measured)
-    measurement = Measurement(
-        parts, loaded.vocabulary, mesh=sharding.make_mesh(experiment.mesh), workdir=None
-    )
+    measurement = Measurement(parts, loaded.vocabulary, mesh=mesh, workdir=None)
     metrics = measurement(loaded.step, loaded.params)
     print(json.dumps({"step": loaded.step, **metrics}))
     if output is not None:

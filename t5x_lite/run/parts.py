@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from t5x_lite import checkpoints as checkpointing
+from t5x_lite import sharding
 from t5x_lite.config import Experiment
 from t5x_lite.data.vocabulary import SentencePiece, load_vocabulary
 from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes
 from t5x_lite.objectives.base import Learner
 from t5x_lite.serialization import from_json
-from t5x_lite.types import Axes, Batch, Key, Params
+from t5x_lite.types import Axes, Batch, InputError, Key, Params
 
 _logger = logging.getLogger(__name__)
 
@@ -56,6 +59,28 @@ def _learner(experiment: Experiment, rngs: Any) -> Learner:
     return Learner(experiment.model, experiment.objective, rngs=rngs)
 
 
+def _on_mesh(parts: Parts, mesh: Mesh) -> Any:
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        parts.shapes,
+        sharding.shardings(mesh, parts.axes),
+    )
+
+
+def check_batch(experiment: Experiment, mesh: Mesh) -> None:
+    """Refuses a batch that cannot be divided among the devices.
+
+    Raises:
+      InputError: with the sizes.
+    """
+    parts, size = sharding.data_parallelism(mesh), experiment.data.batch_size
+    if size % parts:
+        raise InputError(
+            f"data.batch_size {size} is not divisible by the {parts} devices that share a batch "
+            f"(mesh {dict(mesh.shape)}); change --data.batch-size or --mesh.*"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Loaded:
     """A checkpoint that is ready for use: nothing but the step directory was needed."""
@@ -71,8 +96,15 @@ class Loaded:
         return int(self.directory.name) if self.directory.name.isdigit() else 0
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: str, *, step: int | None) -> "Loaded":
+    def from_checkpoint(
+        cls, checkpoint: str, *, step: int | None, mesh: Mesh | None = None
+    ) -> "Loaded":
         """Reads config, vocabulary and parameters of a step directory.
+
+        Args:
+          checkpoint: a work directory or a step directory.
+          step: of a work directory; None is the newest.
+          mesh: where the parameters go; None is the first device.
 
         Raises:
           InputError: there is no such checkpoint, or a part of it is missing.
@@ -83,7 +115,8 @@ class Loaded:
         text = files[checkpointing.CONFIG_FILE].decode()
         experiment: Experiment = from_json(text, source=source)
         parts = Parts.of(experiment)
-        params = checkpointing.restore_params(directory, parts.shapes)
+        abstract = parts.shapes if mesh is None else _on_mesh(parts, mesh)
+        params = checkpointing.restore_params(directory, abstract)
         vocabulary = load_vocabulary(
             directory / "files" / checkpointing.VOCABULARY_FILE,
             extra_ids=experiment.data.extra_ids,

@@ -1,12 +1,11 @@
 """`t5x-lite train`: makes what a config names and hands it to `train.loop.fit`."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from t5x_lite import checkpoints as checkpointing
 from t5x_lite import config as configs
@@ -14,8 +13,8 @@ from t5x_lite import sharding, trees
 from t5x_lite.config import Experiment
 from t5x_lite.data.vocabulary import SentencePiece, load_vocabulary
 from t5x_lite.run.measuring import Measurement
-from t5x_lite.run.parts import Parts
-from t5x_lite.serialization import to_json
+from t5x_lite.run.parts import Parts, check_batch
+from t5x_lite.serialization import from_json, to_json
 from t5x_lite.train.loop import Periods, fit
 from t5x_lite.train.state import TrainState, abstract_state, init_state, state_shardings
 from t5x_lite.train.step import make_train_step
@@ -37,8 +36,9 @@ def train(experiment: Experiment) -> None:
     workdir = Path(experiment.workdir)
     _check_workdir(workdir, experiment)
     vocabulary = _vocabulary(experiment)
+    _check_same_vocabulary(workdir, vocabulary)
     mesh = sharding.make_mesh(experiment.mesh)
-    _check_batch(experiment, mesh)
+    check_batch(experiment, mesh)
     parts = Parts.of(experiment)
     sharding.check_divisible(mesh, parts.axes, parts.shapes)
     optimizer = experiment.optimizer.build(parts.axes)
@@ -52,17 +52,16 @@ def train(experiment: Experiment) -> None:
         process_index=jax.process_index(),
         process_count=jax.process_count(),
     )
+    measurement = Measurement(parts, vocabulary, mesh=mesh, workdir=workdir)
+    _check_best(experiment, measurement.names(parts.shapes))
     start = abstract_state(parts.shapes, optimizer, layout)
-    initial = _initial_params(experiment, vocabulary, start) if experiment.init else None
+    resumed = bool(checkpointing.saved_steps(workdir / checkpointing.DIRECTORY))
+    fresh = bool(experiment.init) and not resumed
+    initial = _initial_params(experiment, vocabulary, start) if fresh else None
 
-    workdir.mkdir(parents=True, exist_ok=True)
+    _write_workdir(workdir, experiment, vocabulary)
     with (
-        checkpointing.Checkpoints(
-            workdir,
-            keep=experiment.checkpoints.keep,
-            best=experiment.checkpoints.best,
-            best_mode=experiment.checkpoints.best_mode,
-        ) as checkpoints,
+        _open_checkpoints(workdir, experiment) as checkpoints,
         Tracker(workdir, total_steps=experiment.steps, enabled=jax.process_index() == 0) as tracker,
     ):
         latest = checkpoints.latest()
@@ -73,8 +72,6 @@ def train(experiment: Experiment) -> None:
             state = init_state(parts.init, optimizer, layout, seed=experiment.seed)
             if initial is not None:
                 state = dataclasses.replace(state, params=initial)
-        configs.save(experiment, workdir / checkpointing.CONFIG_FILE)
-        vocabulary.save(workdir / Path(checkpointing.VOCABULARY_FILE).parent)
         if int(state.step) >= experiment.steps:
             tracker.message(f"{workdir} is at step {int(state.step)} of {experiment.steps}: done")
             return
@@ -94,13 +91,8 @@ def train(experiment: Experiment) -> None:
                 seed=experiment.seed,
             ),
             mesh=mesh,
-            periods=Periods(
-                total=experiment.steps,
-                log=experiment.log_period,
-                evaluation=experiment.evaluation.period,
-                checkpoint=experiment.checkpoints.period,
-            ),
-            evaluate=Measurement(parts, vocabulary, mesh=mesh, workdir=workdir),
+            periods=_periods(experiment),
+            evaluate=measurement,
             save=_saver(checkpoints, experiment, vocabulary),
             tracker=tracker,
         )
@@ -111,10 +103,32 @@ def _check_workdir(workdir: Path, experiment: Experiment) -> None:
     saved = workdir / checkpointing.CONFIG_FILE
     if saved.exists():
         configs.check_same_experiment(configs.load(saved), experiment, workdir)
-    elif workdir.exists() and (not workdir.is_dir() or any(workdir.iterdir())):
+    elif workdir.exists() and not workdir.is_dir():
+        raise InputError(f"workdir {workdir} is not a directory")
+    # A run that was killed while it wrote its first file leaves that file's hidden beginning.
+    elif workdir.exists() and any(not path.name.startswith(".") for path in workdir.iterdir()):
         raise InputError(
             f"workdir {workdir} holds other files and no {saved.name}; use an empty directory"
         )
+
+
+def _check_same_vocabulary(workdir: Path, vocabulary: SentencePiece) -> None:
+    """The file that data.vocabulary names must not have changed since the run began."""
+    saved = workdir / checkpointing.VOCABULARY_FILE
+    if saved.is_file() and saved.read_bytes() != vocabulary.model_bytes:
+        raise InputError(
+            f"workdir {workdir} was made with another vocabulary than {vocabulary.model_path} is "
+            f"now; put the old one back ({saved} is a copy) or use another --workdir"
+        )
+
+
+def _write_workdir(workdir: Path, experiment: Experiment, vocabulary: SentencePiece) -> None:
+    """Makes the work directory, its config before all else: it says whose the rest is."""
+    try:
+        configs.save(experiment, workdir / checkpointing.CONFIG_FILE)
+    except OSError as error:
+        raise InputError(f"workdir {workdir} cannot be written ({error.strerror})") from error
+    vocabulary.save(workdir / Path(checkpointing.VOCABULARY_FILE).parent)
 
 
 def _vocabulary(experiment: Experiment) -> SentencePiece:
@@ -129,23 +143,47 @@ def _vocabulary(experiment: Experiment) -> SentencePiece:
     return vocabulary
 
 
-def _check_batch(experiment: Experiment, mesh: Mesh) -> None:
-    parts, size = sharding.data_parallelism(mesh), experiment.data.batch_size
-    if size % parts:
+def _open_checkpoints(workdir: Path, experiment: Experiment) -> checkpointing.Checkpoints:
+    settings = experiment.checkpoints
+    return checkpointing.Checkpoints(
+        workdir, keep=settings.keep, best=settings.best, best_mode=settings.best_mode
+    )
+
+
+def _periods(experiment: Experiment) -> Periods:
+    return Periods(
+        total=experiment.steps,
+        log=experiment.log_period,
+        evaluation=experiment.evaluation.period,
+        checkpoint=experiment.checkpoints.period,
+    )
+
+
+def _check_best(experiment: Experiment, names: Sequence[str]) -> None:
+    best = experiment.checkpoints.best
+    if best is not None and best not in names:
         raise InputError(
-            f"data.batch_size {size} is not divisible by the {parts} devices that share a batch "
-            f"(mesh {dict(mesh.shape)}); change --data.batch-size or --mesh.*"
+            f"checkpoints.best {best!r} is not a metric of the evaluation: it gives "
+            f"{', '.join(names) or 'none'}"
         )
 
 
 def _initial_params(experiment: Experiment, vocabulary: SentencePiece, start: TrainState) -> Params:
     """The weights that `init` names, for a new run."""
     step = checkpointing.find_step(experiment.init)
-    saved = checkpointing.step_files(step).get(checkpointing.VOCABULARY_FILE)
+    files = checkpointing.step_files(step)
+    saved = files.get(checkpointing.VOCABULARY_FILE)
     if saved is not None and saved != vocabulary.model_bytes:
         raise InputError(
             f"the vocabulary {experiment.data.vocabulary} is not that of the checkpoint {step}; "
             f"use --data.vocabulary {step / 'files' / checkpointing.VOCABULARY_FILE}"
+        )
+    source = str(step / "files" / checkpointing.CONFIG_FILE)
+    extra_ids = from_json(files[checkpointing.CONFIG_FILE].decode(), source=source).data.extra_ids
+    if extra_ids != vocabulary.extra_ids:
+        raise InputError(
+            f"data.extra_ids {vocabulary.extra_ids} is not that of the checkpoint {step}: "
+            f"use --data.extra-ids {extra_ids}"
         )
     return checkpointing.restore_params(step, start.params)
 

@@ -5,12 +5,13 @@ import math
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from t5x_lite import trees
 from t5x_lite.sharding import batch_sharding
 from t5x_lite.train.state import TrainState
 from t5x_lite.train.step import Metrics
@@ -22,9 +23,10 @@ Evaluate = Callable[[int, Params], dict[str, float]]
 
 
 class NonFiniteLoss(RuntimeError):
-    """The loss is not a finite number; the message names the step."""
+    """The loss or its gradient is not a finite number; the message names the step."""
 
 
+@runtime_checkable
 class Batches(Protocol):
     """Training batches whose position can be saved."""
 
@@ -35,6 +37,7 @@ class Batches(Protocol):
         ...
 
 
+@runtime_checkable
 class Save(Protocol):
     """Writes a checkpoint of a state and the data position that belongs to it."""
 
@@ -78,7 +81,8 @@ def fit(
       batches: at the position that belongs to the state.
       step_function: from `make_train_step`.
       mesh: where batches go.
-      periods: when things happen; the last step is always logged, measured and saved.
+      periods: when things happen; the first step and the last are always logged (the first with
+        "num_parameters"), the last is always measured and saved.
       evaluate: gives the metrics of a step.
       save: writes a checkpoint.
       tracker: the record.
@@ -87,18 +91,23 @@ def fit(
       The state after the last step.
 
     Raises:
-      NonFiniteLoss: naming the step; no checkpoint is written from it on.
+      NonFiniteLoss: a loss or its gradient is not finite; no checkpoint is written from it on.
       Interrupted: SIGINT or SIGTERM came; the step in progress was finished and saved.
     """
     window = _Window()
     start = int(state.step)
+    num_parameters = trees.count_parameters(state.params)
     with StopSignals() as stop, jax.set_mesh(mesh):
         for step in range(start + 1, periods.total + 1):
             batch = next(batches)
             state, metrics = step_function(state, put_batch(batch, mesh))
             window.add(step, metrics, tokens=count_tokens(batch))
-            last = step == periods.total or stop.received is not None
-            if step == start + 1 or step % periods.log == 0 or last:
+            # Looked at once a step: a signal that comes later waits for the end of the next step.
+            stopping = stop.received
+            last = step == periods.total or stopping is not None
+            if step == start + 1:
+                tracker.log(step, {**window.flush(), "num_parameters": num_parameters})
+            elif step % periods.log == 0 or last:
                 tracker.log(step, window.flush())
 
             measured = None
@@ -111,8 +120,8 @@ def fit(
             if step % periods.checkpoint == 0 or last:
                 window.check()
                 save(state, batches.state(), measured)
-            if stop.received is not None and step < periods.total:
-                raise Interrupted(stop.received, step)
+            if stopping is not None and step < periods.total:
+                raise Interrupted(stopping, step)
     return state
 
 
@@ -159,15 +168,18 @@ class _Window:
         """Waits for the steps so far.
 
         Raises:
-          NonFiniteLoss: naming the first step whose loss is not finite.
+          NonFiniteLoss: naming the first step whose loss or gradient is not finite.
         """
         for step, metrics in self._pending:
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-            if not math.isfinite(values["loss"]):
-                raise NonFiniteLoss(
-                    f"the loss is {values['loss']} at step {step}; the last checkpoint before it "
-                    "is kept. Try a lower learning rate, --optimizer.clip-norm 1, or float32"
-                )
+            # A gradient that is not finite spoils the parameters one step before the loss.
+            for name in ("loss", "gradient_norm"):
+                if not math.isfinite(values[name]):
+                    raise NonFiniteLoss(
+                        f"the {name.replace('_', ' ')} is {values[name]} at step {step}; the last "
+                        "checkpoint before it is kept. Try a lower learning rate, "
+                        "--optimizer.clip-norm 1, or float32"
+                    )
             self._checked.append((step, values))
         self._pending.clear()
 

@@ -13,7 +13,7 @@ import optax
 from jax.sharding import Mesh
 
 from t5x_lite.sharding import replicated, shardings
-from t5x_lite.types import Array, Axes, Key, Params
+from t5x_lite.types import Axes, Key, Params
 
 
 @jax.tree_util.register_dataclass
@@ -21,13 +21,15 @@ from t5x_lite.types import Array, Axes, Key, Params
 class TrainState:
     """The state of a run after `step` steps.
 
+    Or a tree of its structure that holds other leaves: its shapes, its shardings.
+
     Attributes:
       step: int32 scalar, steps taken.
       params: float32 master parameters.
       optimizer: the optimizer's state.
     """
 
-    step: Array
+    step: Any
     params: Params
     optimizer: Any
 
@@ -35,7 +37,7 @@ class TrainState:
 def state_shardings(mesh: Mesh, axes: Axes, optimizer_axes: Axes) -> TrainState:
     """The shardings of a state, in the structure of a state."""
     return TrainState(
-        step=replicated(mesh),  # type: ignore[arg-type]
+        step=replicated(mesh),
         params=shardings(mesh, axes),
         optimizer=shardings(mesh, optimizer_axes),
     )
@@ -70,7 +72,7 @@ def abstract_state(
 ) -> TrainState:
     """Shapes, dtypes and shardings of a state, to restore a checkpoint onto."""
     state = TrainState(
-        jax.ShapeDtypeStruct((), jnp.int32),  # type: ignore[arg-type]
+        jax.ShapeDtypeStruct((), jnp.int32),
         shapes,
         jax.eval_shape(optimizer.init, shapes),
     )

@@ -1,7 +1,7 @@
 """The train step: bind, loss, gradient, update; one jitted function of (state, batch)."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -55,11 +55,11 @@ def make_train_step(
 
         (loss, sums), grads = jax.value_and_grad(value, has_aux=True)(state.params)
         updates, optimizer_state = optimizer.update(grads, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
+        params = cast(Params, optax.apply_updates(state.params, updates))
         metrics = {
             "loss": loss,
             "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
-            "gradient_norm": optax.global_norm(grads),
+            "gradient_norm": optax.tree.norm(grads),
         }
         metrics |= {
             name: total / jnp.maximum(weight, 1.0) for name, (total, weight) in sums.items()

@@ -6,13 +6,17 @@ import sys
 
 import pytest
 
+from t5x_lite.data import python_docs
 from t5x_lite.data.python_docs import (
     Document,
     clean_text,
     collect_documents,
+    documents,
     installed_roots,
     labelled,
+    main,
 )
+from t5x_lite.errors import InputError
 
 ALPHA = '''"""Alpha is a package about the first things."""
 
@@ -215,18 +219,24 @@ def test_the_installed_corpus_is_found_without_importing_it():
     assert (done.returncode, done.stdout) == (0, "pydoc_data True False False\n"), done.stderr
 
 
-def test_a_closed_pipe_ends_the_listing_quietly(tmp_path):
-    module = "from t5x_lite.data import python_docs as p\n"
-    code = module + (
-        "p.documents = lambda: [p.Document(module='m', name='', text='word ' * 20)] * 10000\n"
-        "raise SystemExit(p.main())\n"
+def test_what_is_written_is_what_is_read(tmp_path, monkeypatch):
+    corpus = [
+        Document(module="m.n", name="Class.method", text="Zwölf Boxkämpfer jagen Viktor."),
+        Document(module="m", name="", text="A second text, of the module itself."),
+    ]
+    monkeypatch.setattr(python_docs, "_installed_documents", lambda: tuple(corpus))
+    assert main([str(tmp_path / "corpus")]) == 0
+    assert documents(tmp_path / "corpus") == corpus
+    assert (tmp_path / "corpus" / "documents.txt").read_text(encoding="utf-8") == (
+        "Zwölf Boxkämpfer jagen Viktor.\nA second text, of the module itself.\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.readline() == b"word " * 20 + b"\n"
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    assert process.wait(timeout=60) == 0
+
+
+def test_a_directory_without_the_corpus_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"documents\.jsonl: cannot be read"):
+        documents(tmp_path)
+
+
+def test_wrong_arguments_print_the_usage(capsys):
+    assert main([]) == 2
+    assert "usage: python -m t5x_lite.data.python_docs DIRECTORY" in capsys.readouterr().err

@@ -12,8 +12,8 @@ def python_docs(monkeypatch):
     from tasks import python_docs as module
 
     corpus = SimpleNamespace(
-        documents=lambda: [SimpleNamespace(text=text) for text in TEXTS],
-        labelled=lambda: [(text, "ast" if i % 2 else "json") for i, text in enumerate(TEXTS)],
+        documents=lambda directory: [SimpleNamespace(text=text) for text in TEXTS],
+        labelled=lambda _: [(text, "ast" if i % 2 else "json") for i, text in enumerate(TEXTS)],
     )
     monkeypatch.setattr(module, "python_docs", corpus)
     return module

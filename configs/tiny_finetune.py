@@ -1,0 +1,33 @@
+"""Fine-tunes the tiny T5 to name the package that a piece of documentation comes from.
+
+Command:
+    t5x-lite train configs/tiny_finetune.py --data.directory CORPUS \
+        --data.vocabulary VOCABULARY --init PRETRAINED --workdir WORKDIR
+
+Part of scripts/quickstart.sh.
+"""
+
+import dataclasses
+
+from configs.tiny_pretrain import experiment as pretraining
+from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.data.config import Data
+from t5x_lite.optim.config import Adafactor
+from t5x_lite.optim.schedules import Constant
+
+experiment = dataclasses.replace(
+    pretraining,
+    data=Data(
+        task="tasks.python_docs:module",
+        directory="work/quickstart/corpus",
+        vocabulary="work/quickstart/vocabulary",
+        batch_size=32,
+        inputs_length=128,
+        targets_length=16,
+    ),
+    optimizer=Adafactor(schedule=Constant(value=2e-3)),
+    steps=600,
+    log_period=50,
+    checkpoints=Checkpoints(period=300, keep=2, best="validation/accuracy"),
+    evaluation=Evaluation(period=300, batch_size=64, max_decode_length=8),
+)

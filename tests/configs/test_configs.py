@@ -1,0 +1,73 @@
+"""Every config under configs/ loads, saves, and its shapes trace; nothing is allocated."""
+
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from t5x_lite import config, trees
+from t5x_lite.config import Experiment
+from t5x_lite.data.task_names import find_task
+from t5x_lite.run.parts import Parts
+from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.train.state import abstract_state, state_shardings
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = [
+    path.relative_to(ROOT).as_posix()
+    for path in sorted((ROOT / "configs").rglob("*.py"))
+    if path.name != "__init__.py"
+]
+
+
+@pytest.fixture(autouse=True)
+def _in_the_checkout(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def test_there_are_configs():
+    assert "configs/tiny_pretrain.py" in CONFIGS
+
+
+@pytest.mark.parametrize("path", CONFIGS)
+def test_a_config_loads_and_is_saved_as_it_is(path, tmp_path):
+    experiment = config.load(path)
+    assert isinstance(experiment, Experiment)
+    assert experiment.workdir == experiment.init == ""
+    config.save(experiment, tmp_path / "config.json")
+    assert config.load(tmp_path / "config.json") == experiment
+    changed = config.load(path, ["--steps", "7", "--data.batch-size", "3"])
+    assert (changed.steps, changed.data.batch_size) == (7, 3)
+
+
+@pytest.mark.parametrize("path", CONFIGS)
+def test_the_shapes_of_a_config_trace(path):
+    experiment = config.load(path)
+    parts = Parts.of(experiment)
+    data = experiment.data
+    rows = {"encoder": data.inputs_length, "decoder": data.targets_length}
+    names = [
+        "encoder_input_tokens",
+        "decoder_input_tokens",
+        "decoder_target_tokens",
+        "decoder_loss_weights",
+        *(["encoder_segment_ids", "decoder_segment_ids"] if data.pack else []),
+    ]
+    batch = {
+        name: jax.ShapeDtypeStruct((data.batch_size, rows[name[:7]]), "int32") for name in names
+    }
+    loss = jax.eval_shape(parts.loss, parts.shapes, batch)
+    assert set(loss.metrics) >= {"accuracy"}
+    optimizer = experiment.optimizer.build(parts.axes)
+    axes = experiment.optimizer.state_axes(parts.axes, parts.shapes)
+    layout = state_shardings(make_mesh(MeshConfig()), parts.axes, axes)
+    state = abstract_state(parts.shapes, optimizer, layout)
+    assert trees.count_parameters(state.params) == trees.count_parameters(parts.shapes) > 100_000
+    assert float(experiment.optimizer.schedule.build()(0)) >= 0
+
+
+@pytest.mark.parametrize("path", CONFIGS)
+def test_the_task_of_a_config_exists(path):
+    assert callable(find_task(config.load(path).data.task))

@@ -1,0 +1,326 @@
+"""Bad input, through the command line: exit code 2, one clear line, nothing half-written."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from t5x_lite import config
+from t5x_lite.checkpoints import saved_steps
+from t5x_lite.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD = '{"inputs": "a", "targets": "b"}\n'
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(monkeypatch, tmp_path, tiny_experiment):
+    """An empty directory with tiny.json, the config of ten steps."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    config.save(tiny_experiment, "tiny.json")
+
+
+@pytest.fixture
+def refused(capfd):
+    """Runs a command line and returns its one line of complaint, without "error: "."""
+
+    def run(line):
+        before = content()
+        capfd.readouterr()
+        code = main(shlex.split(line))
+        told = capfd.readouterr()
+        assert (code, told.out) == (2, ""), told.err
+        [message] = told.err.splitlines()
+        assert message.startswith("error: ")
+        assert content() == before
+        return message.removeprefix("error: ")
+
+    return run
+
+
+def content():
+    """Everything below the current directory."""
+    paths = sorted(Path().rglob("*"))
+    return {path: path.read_bytes() if path.is_file() else None for path in paths}
+
+
+@pytest.fixture
+def run(tiny_run):
+    """A copy of the work directory of ten steps, as run/."""
+    return shutil.copytree(tiny_run, "run")
+
+
+def write(path, content):
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+# The config.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--model.d-modle 8", "unknown option --model.d-modle; did you mean --model.d-model?"),
+        ("--data.inputs-length 0", "data.inputs_length must be at least 1, got 0"),
+        ("--data.targets-length 0", "data.targets_length must be at least 1, got 0"),
+        ("--data.inputs-length -5", "data.inputs_length must be at least 1, got -5"),
+        ("--data.batch-size 0", "data.batch_size must be at least 1, got 0"),
+        ("--model.vocab-size 0", "model.vocab_size must be at least 1: got 0"),
+        ("--data.task tasks.text:span_coruption", "did you mean 'span_corruption'?"),
+        ("--data.task tasks.txt:span_corruption", "no module 'tasks.txt'; did you mean 'tasks."),
+        ("--data.task text", "data.task must be module:function, as tasks.glue:sst2, got 'text'"),
+        ("--data.layout seq2sq", "unknown data.layout 'seq2sq': did you mean seq2seq?"),
+        ("--evaluation.split dev", "has no split 'dev': there are train, validation"),
+        ("--checkpoints.best validation/los", "'validation/los' is not a metric of the evaluation"),
+        ("--mesh.data 3", "needs 3 devices and there are 1; set one of --mesh.* to -1"),
+    ],
+)
+def test_a_wrong_config(refused, options, message):
+    assert message in refused(f"train tiny.json --workdir w {options}")
+
+
+def test_a_config_that_is_missing_or_unreadable(refused):
+    assert refused("train tiny.jsn --workdir w").startswith("tiny.jsn does not exist")
+    write("broken.json", "{\n  3\n}")
+    assert refused("train broken.json --workdir w").startswith("broken.json:2: not JSON")
+    write("old.json", Path("tiny.json").read_text().replace('"d_model"', '"d_modle"'))
+    message = refused("train old.json --workdir w")
+    assert message.endswith("T5Config has no field d_modle; did you mean d_model?")
+
+
+# Text and labels.
+
+
+def test_data_that_is_missing(refused):
+    line = "train tiny.json --workdir w --data.directory"
+    assert refused(f"{line} none").startswith("data.directory 'none' is not a directory")
+    Path("empty").mkdir()
+    assert "no *.txt or *.jsonl file to train on" in refused(f"{line} empty")
+    assert "no SST-2/train.tsv" in refused(f"{line} empty --data.task tasks.glue:sst2")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n \n"])
+def test_data_without_text(refused, text):
+    write("text/a.txt", text)
+    message = refused("train tiny.json --workdir w --data.directory text")
+    assert message.endswith("found no example for split 'train' in text")
+
+
+def test_data_without_anything_to_validate(refused, english_lines):
+    write("text/a.txt", "\n".join(english_lines[:50]))
+    message = refused("train tiny.json --workdir w --data.directory text")
+    assert message.endswith("found no example for split 'validation' in text")
+
+
+def test_a_line_that_is_not_utf8(refused):
+    write("text/a.txt", b"one\ntwo\ncaf\xe9\n")
+    message = refused("train tiny.json --workdir w --data.directory text")
+    assert message == "text/a.txt:3: not UTF-8: convert it to UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"text": "a"}\n{"text": \n', 'text/a.jsonl:2: not a JSON object with "text"'),
+        ('{"text": "a"}\n{"txt": "a"}\n', 'text/a.jsonl:2: not a JSON object with "text"'),
+        ('{"text": 3}\n', 'text/a.jsonl:1: "text" must be a string, got int'),
+    ],
+)
+def test_a_malformed_line_of_jsonl(refused, content, message):
+    write("text/a.jsonl", content)
+    line = "train tiny.json --workdir w --data.directory text"
+    assert refused(line).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("dev.tsv", None, "cannot read glue/SST-2/dev.tsv: No such file or directory"),
+        ("dev.tsv", "sentence\tlabel\n", "found no example for split 'validation' in glue"),
+        ("dev.tsv", "sentence\tlabel\ngood\t2\n", "SST-2/dev.tsv:2: label '2' is none of 0, 1"),
+        ("train.tsv", "sentence\tlabel\ngood\n", "SST-2/train.tsv:2: 1 columns, but the header"),
+        ("train.tsv", b"sentence\tlabel\ncaf\xe9\t1\n", "SST-2/train.tsv:2: not UTF-8"),
+    ],
+)
+def test_wrong_files_of_a_task(refused, tiny_glue, file, content, message):
+    """Those of the validation split too are found before anything is written."""
+    shutil.copytree(tiny_glue, "glue")
+    path = Path("glue", "SST-2", file)
+    path.unlink() if content is None else write(path, content)
+    line = "train tiny.json --workdir w --data.directory glue --data.task tasks.glue:sst2"
+    assert message in refused(line)
+
+
+def test_a_bad_line_far_into_the_text_stops_the_run_with_its_checkpoints(capfd, english_lines):
+    lines = [line.encode() for line in english_lines[:200]]
+    write("text/a.txt", b"\n".join([*lines[:150], b"caf\xe9", *lines[150:]]))
+    line = (
+        "train tiny.json --workdir w --data.directory text --data.pack False --steps 1000 "
+        "--log-period 50 --evaluation.period 1000"
+    )
+    assert main(line.split()) == 2
+    *progress, message = capfd.readouterr().err.splitlines()
+    assert message == "error: text/a.txt:151: not UTF-8: convert it to UTF-8"
+    assert all(line.startswith("step ") for line in progress)
+    assert saved_steps(Path("w/checkpoints"))[-1] % 5 == 0
+
+
+# The vocabulary.
+
+
+def test_a_wrong_vocabulary(refused):
+    line = "train tiny.json --workdir w --data.vocabulary"
+    assert "No such file or directory; give a SentencePiece .model" in refused(f"{line} none")
+    Path("empty").mkdir()
+    assert "empty/sentencepiece.model: No such file" in refused(f"{line} empty")
+    write("text.model", "no model")
+    assert "text.model: not a SentencePiece model" in refused(f"{line} text.model")
+
+
+def test_a_vocabulary_that_is_larger_than_the_model_s(refused):
+    message = refused("train tiny.json --workdir w --model.vocab-size 399")
+    assert message.startswith("model.vocab_size 399 is smaller than the vocabulary")
+    assert message.endswith("has 400 tokens with 100 extra ids; set --model.vocab-size")
+
+
+def other_vocabulary(english_lines):
+    """Trains one of the same size on other text; returns its path."""
+    from t5x_lite.data.vocabulary import train_sentencepiece
+
+    return train_sentencepiece(english_lines[:300], size=300, output_dir="other")
+
+
+# Weights and work directories.
+
+
+def test_initial_weights_that_do_not_fit(refused, run, english_lines):
+    line = "train tiny.json --workdir w --init"
+    assert refused(f"{line} none") == "checkpoint none: no such directory"
+    assert "tiny.json" in refused(f"{line} tiny.json")
+    Path("empty").mkdir()
+    assert refused(f"{line} empty").startswith("checkpoint empty: holds no checkpoint; give a work")
+    message = refused(f"{line} run --model.d-ff 48")
+    assert message.startswith("checkpoint run/checkpoints/10 does not fit the model: model/")
+    assert message.endswith(" there and (1, 16, 48) here")
+    message = refused(f"{line} run --model.tie-embeddings True")
+    assert message.endswith("does not fit the model: unexpected: model/lm_head/kernel")
+    other = other_vocabulary(english_lines)
+    message = refused(f"{line} run --data.vocabulary {other}")
+    assert message.endswith(
+        "is not that of the checkpoint run/checkpoints/10; use --data.vocabulary "
+        "run/checkpoints/10/files/vocabulary/sentencepiece.model"
+    )
+    assert refused(f"{line} run --data.extra-ids 90") == (
+        "data.extra_ids 90 is not that of the checkpoint run/checkpoints/10: "
+        "use --data.extra-ids 100"
+    )
+
+
+def test_a_work_directory_of_another_experiment(refused, run):
+    message = refused("train tiny.json --workdir run --steps 20 --seed 1 --model.d-ff 64")
+    assert message == (
+        "run belongs to another experiment: model.d_ff is 32 there and 64 here, seed is 0 there "
+        "and 1 here; use another --workdir or the same settings"
+    )
+
+
+def test_a_work_directory_with_something_else_in_it(refused):
+    write("home/letter.txt", "Dear")
+    message = refused("train tiny.json --workdir home")
+    assert message == "workdir home holds other files and no config.json; use an empty directory"
+    assert refused("train tiny.json --workdir tiny.json") == "workdir tiny.json is not a directory"
+    message = refused("train tiny.json --workdir tiny.json/w")
+    assert message == "workdir tiny.json/w cannot be written (Not a directory)"
+    assert refused("train tiny.json") == "where should the run go? give --workdir DIR"
+
+
+# evaluate, predict, score, vocab, report.
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--checkpoint none", "checkpoint none: no such directory"),
+        ("--checkpoint run run", "evaluate takes one --checkpoint directory, got 2"),
+        ("--checkpoint run --step 7", "checkpoint run has no step 7: it has [5, 10]"),
+        ("--checkpoint run --data.extra-ids 90", "is not that of the checkpoint run/checkpoints/"),
+        ("--checkpoint run --evaluation.split dev", "has no split 'dev'"),
+        ("--checkpoint run --output tiny.json", "--output tiny.json is not a directory"),
+        ("--checkpoint run --chekpoint b", "unknown option --chekpoint; did you mean --checkpoint"),
+    ],
+)
+def test_evaluate(refused, run, line, message):
+    assert message in refused(f"evaluate tiny.json {line}")
+
+
+@pytest.mark.parametrize("command", ["predict", "score"])
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--checkpoint none --input in --output out", "checkpoint none: no such directory"),
+        ("--checkpoint torn --input in --output out", "checkpoint torn: unreadable ("),
+        ("--checkpoint run --input no --output out", "no: cannot be read (No such file or dir"),
+        ("--checkpoint run --input run --output out", "run: cannot be read (Is a directory)"),
+        ("--checkpoint run --input bad --output out", "bad:2: not JSON (Expecting value at col"),
+        ("--checkpoint run --input latin --output out", "latin:1: not UTF-8 (byte 15)"),
+        ("--checkpoint run --input empty --output out", "empty: no line to read"),
+        ("--checkpoint run --input in --output a/out", "a/out: cannot be written (No such file"),
+        ("--checkpoint run --input in --output run", "run: cannot be written (Is a directory)"),
+    ],
+)
+def test_predict_and_score(refused, run, command, line, message):
+    write("in", GOOD)
+    write("bad", GOOD + "bad")
+    write("latin", b'{"inputs": "caf\xe9"}')
+    write("empty", "")
+    shutil.copytree("run/checkpoints/5", "torn")
+    Path("torn/params/manifest.ocdbt").unlink()
+    assert refused(f"{command} {line}").startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("vocab --input no --output v --size 300", "no: No such file or directory"),
+        ("vocab --input latin --output v --size 300", "latin:2: not UTF-8 (byte 0xe9"),
+        ("vocab --input empty --output v --size 300", "a vocabulary cannot be trained on empty"),
+        ("vocab --input short --output v --size 300", "too little text for 300 pieces; set --size"),
+        ("report no", "no"),
+    ],
+)
+def test_vocab_and_report(refused, line, message):
+    write("latin", b"one\ncaf\xe9\n")
+    write("empty", "")
+    write("short", "only a few words\n")
+    assert refused(line).startswith(message)
+
+
+def test_a_batch_that_eight_devices_cannot_share(run, tiny_experiment):
+    """Training and evaluate, in a process of eight devices."""
+    program = (
+        "import sys; from t5x_lite.cli import main\n"
+        "for line in sys.argv[1:]: print(main(line.split()), file=sys.stderr)\n"
+    )
+    lines = ["train tiny.json --workdir w", "evaluate tiny.json --checkpoint run"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *lines],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        },
+        capture_output=True,
+        text=True,
+    )
+    message = (
+        "error: data.batch_size 4 is not divisible by the 8 devices that share a batch (mesh "
+        "{'replica': 1, 'data': 8, 'fsdp': 1, 'tensor': 1}); change --data.batch-size or --mesh.*"
+    )
+    assert done.stderr.splitlines() == [message, "2", message, "2"]
+    assert not Path("w").exists()

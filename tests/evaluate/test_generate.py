@@ -1,0 +1,146 @@
+"""Predictions in batches: their order, their padding, and the metrics computed from them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5x_lite.evaluate.generate import Generator, Sample, TaskEvaluator, batched, pad
+
+INPUTS = [[7, 5, 1], [9, 1], [3, 4, 5, 6, 1], [1], [*range(30, 50), 1]]
+
+
+class Words:
+    """A vocabulary that writes ids as numbers, up to the end."""
+
+    def decode(self, ids):
+        ids = list(ids)
+        return " ".join(map(str, ids[: ids.index(1)] if 1 in ids else ids))
+
+
+class Echo:
+    """A model that says its inputs again, `shift` higher, and then the end.
+
+    The cache is the inputs and the number of tokens said.
+    """
+
+    def __init__(self, shift):
+        self.shift = shift
+
+    def init_cache(self, tokens, *, max_length):
+        tokens = jnp.where(tokens > 1, tokens + self.shift, tokens)
+        return jnp.pad(tokens, ((0, 0), (0, max_length))), jnp.int32(0)
+
+    def step(self, tokens, cache):
+        said, index = cache
+        return jax.nn.one_hot(said[:, index], 64)[:, None], (said, index + 1)
+
+
+@pytest.fixture(scope="module")
+def generator():
+    def make(*, batch_size, max_decode_length=24):
+        return Generator(
+            lambda params: Echo(params["shift"]),
+            Words(),
+            batch_size=batch_size,
+            max_decode_length=max_decode_length,
+        )
+
+    return make
+
+
+def run(generator, inputs=INPUTS, shift=1):
+    rows = [np.array(row, np.int32) for row in inputs]
+    return generator.run({"shift": jnp.int32(shift)}, rows)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 5, 8])
+def test_predictions_come_in_the_order_of_the_inputs(generator, batch_size):
+    assert run(generator(batch_size=batch_size)) == [
+        "8 6",
+        "10",
+        "4 5 6 7",
+        "",
+        " ".join(str(i) for i in range(31, 51)),
+    ]
+
+
+def test_parameters_are_arguments(generator):
+    made = generator(batch_size=2)
+    assert run(made, [[7, 1]], shift=2) == ["9"]
+    assert run(made, [[7, 1]], shift=3) == ["10"]
+
+
+def test_at_most_max_decode_length_tokens(generator):
+    assert run(generator(batch_size=2, max_decode_length=2)) == ["8 6", "10", "4 5", "", "31 32"]
+
+
+def test_no_inputs(generator):
+    assert run(generator(batch_size=2), []) == []
+
+
+def test_pad():
+    got = pad([np.array([5, 1]), np.array([1])], rows=3)
+    assert got.shape == (3, 16)
+    assert got.dtype == np.int32
+    assert got[:, :3].tolist() == [[5, 1, 0], [1, 0, 0], [0, 0, 0]]
+    assert not got[:, 3:].any()
+
+
+@pytest.mark.parametrize(("length", "padded"), [(1, 16), (16, 16), (17, 32), (32, 32), (33, 64)])
+def test_lengths_are_powers_of_two(length, padded):
+    assert pad([np.ones(length, np.int32)], rows=1).shape == (1, padded)
+
+
+def test_batched():
+    assert list(batched([1, 2, 3, 4, 5], 2)) == [[1, 2], [3, 4], [5]]
+    assert list(batched([], 2)) == []
+
+
+class Question:
+    """An example of a task whose metric compares numbers."""
+
+    def __init__(self, inputs, target):
+        self.inputs_text = " ".join(map(str, inputs))
+        self.targets_text = str(target)
+        self.inputs = np.array([*inputs, 1], np.int32)
+        self.target = target
+        self.raw = {"unit": "kg"}
+
+
+def postprocess(text, *, example, is_target):
+    assert example == {"unit": "kg"}
+    assert not is_target
+    return int(text) if text.isdigit() else -1
+
+
+def exact(targets, predictions):
+    return {"exact": 100 * sum(map(int.__eq__, targets, predictions)) / len(targets)}
+
+
+def distance(targets, predictions):
+    return {"distance": np.float32(np.mean(np.abs(np.subtract(targets, predictions))))}
+
+
+@pytest.fixture
+def task(generator):
+    examples = [Question([7], 8), Question([3], 9), Question([5, 5], 6), Question([20], 21)]
+    return TaskEvaluator(
+        generator(batch_size=3), examples, postprocess=postprocess, metrics=[exact, distance]
+    )
+
+
+def test_task_metrics_compare_what_the_task_makes_of_the_text(task):
+    # 8, 4, "6 6" and 21 for 8, 9, 6 and 21.
+    assert task.run({"shift": jnp.int32(1)}) == {"exact": 50.0, "distance": (5 + 7) / 4}
+    assert task.samples == [
+        Sample(inputs="7", targets="8", prediction="8"),
+        Sample(inputs="3", targets="9", prediction="4"),
+        Sample(inputs="5 5", targets="6", prediction="6 6"),
+        Sample(inputs="20", targets="21", prediction="21"),
+    ]
+
+
+def test_the_names_of_the_metrics_are_known_before_a_run(task):
+    assert task.names() == ["exact", "distance"]
+    assert task.samples == []

@@ -1,0 +1,262 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.test_util import check_grads
+
+from t5x_lite.nn import masks
+from t5x_lite.nn.attention import Attention, dot_product_attention, softmax_attention
+from t5x_lite.nn.bind import bind, cast, split
+
+B, T, S, H, K = 2, 4, 5, 3, 6
+
+# Segment 0 of the queries is padding: query 3 of the first row sees no key at all.
+QUERY_SEGMENTS = jnp.array([[1, 1, 2, 0], [1, 2, 2, 2]])
+KEY_SEGMENTS = jnp.array([[1, 2, 2, 0, 0], [1, 1, 2, 2, 2]])
+MASKS = {
+    "none": None,
+    "padding": masks.padding(jnp.array([[5, 6, 7, 0, 0], [5, 6, 7, 8, 9]])),
+    "causal": masks.causal(S)[:, :, :T],
+    "fully masked row": masks.segments(QUERY_SEGMENTS, KEY_SEGMENTS),
+}
+
+
+def normal(*shape, seed=0, dtype=jnp.float32):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(dtype))
+
+
+def operands(*, dtype=jnp.float32):
+    """Query, key, value, bias and a cotangent."""
+    query, cotangent = (normal(B, T, H, K, seed=seed, dtype=dtype) for seed in (0, 4))
+    key, value = (normal(B, S, H, K, seed=seed, dtype=dtype) for seed in (1, 2))
+    return query, key, value, normal(1, H, T, S, seed=3), cotangent
+
+
+def numpy_attention(query, key, value, *, bias=None, mask=None):
+    """Row by row, head by head, over the keys that may be seen; over all where there are none."""
+    query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
+    seen = np.ones((B, 1, T, S), bool) if mask is None else np.broadcast_to(mask, (B, 1, T, S))
+    out = np.zeros((B, T, H, K))
+    for b, t, h in np.ndindex(B, T, H):
+        logits = key[b, :, h] @ query[b, t, h]
+        if bias is not None:
+            logits = logits + np.asarray(bias)[0, h, t]
+        weights = np.exp(logits - logits.max()) * seen[b, 0, t]
+        if not seen[b, 0, t].any():
+            weights = np.ones(S)
+        out[b, t, h] = weights / weights.sum() @ value[b, :, h]
+    return out
+
+
+def plain(query, key, value, bias, mask):
+    logits = jnp.einsum("BTHK,BSHK->BHTS", query, key)
+    logits = logits if bias is None else logits + bias
+    logits = logits if mask is None else jnp.where(mask, logits, -1e10)
+    return jnp.einsum("BHTS,BSHK->BTHK", jax.nn.softmax(logits, axis=-1), value)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
+def test_against_numpy(mask, biased):
+    query, key, value, bias, _ = operands()
+    bias = bias if biased else None
+    got = jax.jit(dot_product_attention)(query, key, value, mask=mask, bias=bias)
+    expected = numpy_attention(query, key, value, mask=mask, bias=bias)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
+def test_gradients_equal_autodiff_of_a_plain_softmax(mask, biased):
+    *inputs, bias, cotangent = operands()
+    inputs = [*inputs, bias] if biased else inputs
+
+    @jax.jit
+    def gradients(inputs, g):
+        def attend(function):
+            return lambda q, k, v, bias=None: function(q, k, v, bias, mask)
+
+        return [jax.vjp(attend(f), *inputs)[1](g) for f in (softmax_attention, plain)]
+
+    got, expected = gradients(inputs, cotangent)
+    assert len(got) == len(inputs)
+    for ours, theirs in zip(got, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_equal_finite_differences():
+    mask = MASKS["fully masked row"]
+    function = jax.jit(lambda *inputs: softmax_attention(*inputs, mask))
+    check_grads(function, operands()[:4], order=1, modes=["rev"], atol=1e-2, rtol=1e-2)
+
+
+def test_logits_are_not_divided_by_the_root_of_d_kv():
+    # Logits 4 and 0: weights e^4 / (e^4 + 1) = 0.982014 and 0.017986.
+    query = jnp.ones((1, 1, 1, 4))
+    keys = jnp.array([[[[1.0, 1.0, 1.0, 1.0]], [[0.0, 0.0, 0.0, 0.0]]]])
+    values = jnp.array([[[[1.0, 0.0, 0.0, 0.0]], [[0.0, 1.0, 0.0, 0.0]]]])
+    got = dot_product_attention(query, keys, values)
+    np.testing.assert_allclose(got, [[[[0.982014, 0.017986, 0, 0]]]], rtol=1e-5, atol=1e-6)
+
+
+def test_a_query_that_sees_nothing_attends_to_all_equally():
+    query, key, value, bias, _ = operands()
+    got = dot_product_attention(query, key, value, bias=bias, mask=MASKS["fully masked row"])
+    np.testing.assert_allclose(got[0, 3], np.mean(value[0], axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_large_logits_do_not_overflow():
+    query, key, value, _, cotangent = operands()
+
+    @jax.jit
+    def attend(*inputs):
+        out, pullback = jax.vjp(lambda *qkv: softmax_attention(*qkv, None, None), *inputs)
+        return out, *pullback(cotangent)
+
+    assert all(np.all(np.isfinite(array)) for array in attend(query * 1e4, key, value))
+
+
+def test_softmax_is_float32_whatever_the_compute_dtype():
+    # Logits 256 and 257; bfloat16 has no 257, and would weigh both keys alike.
+    query = jnp.array([[[[16.0, 1.0]]]], jnp.bfloat16)
+    keys = jnp.array([[[[16.0, 0.0]], [[16.0, 1.0]]]], jnp.bfloat16)
+    values = jnp.array([[[[1.0, 0.0]], [[0.0, 1.0]]]], jnp.bfloat16)
+    got = dot_product_attention(query, keys, values)
+    assert got.dtype == jnp.bfloat16
+    expected = [[[[0.268941, 0.731059]]]]
+    # Two roundings to 8 bits: of the weights, and of the result.
+    np.testing.assert_allclose(got.astype(jnp.float32), expected, rtol=2**-7)
+
+
+def test_bfloat16_gradients_are_near_those_of_float32():
+    low = operands(dtype=jnp.bfloat16)
+
+    @jax.jit
+    def gradients(query, key, value, bias, g):
+        def attend(query, key, value, bias):
+            return softmax_attention(query, key, value, bias, MASKS["causal"])
+
+        return jax.vjp(attend, query, key, value, bias)[1](g)
+
+    got = gradients(*low)
+    assert [grad.dtype for grad in got] == [jnp.bfloat16] * 3 + [jnp.float32]
+    for ours, expected in zip(got, gradients(*(x.astype(np.float32) for x in low)), strict=True):
+        largest = np.max(np.abs(expected))
+        np.testing.assert_allclose(ours.astype(np.float32), expected, atol=0.02 * largest)
+
+
+def test_dropout_drops_softmax_weights_with_a_mask_shared_over_the_queries():
+    query, key, value, bias, _ = operands()
+
+    @jax.jit
+    def dropped(query, key, value, bias=None):
+        return dot_product_attention(
+            query, key, value, bias=bias, dropout_rate=0.5, dropout_key=jax.random.key(9)
+        )
+
+    # Uniform weights over values that are unit vectors show the weights that are left; S < K.
+    unit = jnp.asarray(np.broadcast_to(np.eye(S, K, dtype=np.float32)[:, None], (B, S, H, K)))
+    left = np.asarray(dropped(jnp.zeros((B, T, H, K)), key, unit))[..., :S]
+    assert {round(float(x), 4) for x in np.unique(left)} == {0.0, round(2 / S, 4)}
+    kept = left > 0
+    assert np.all(kept == kept[:, :1])
+    assert np.any(kept[0] != kept[1])
+    assert np.any(kept[:, :, 0] != kept[:, :, 1])
+
+    logits = np.einsum("bthk,bshk->bhts", query, key) + np.asarray(bias)
+    weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    weights = weights * kept.transpose(0, 2, 1, 3) * 2
+    expected = np.einsum("bhts,bshk->bthk", weights, value)
+    got = dropped(query, key, value, bias)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_no_key_is_deterministic():
+    query, key, value, _, _ = operands()
+    attend = jax.jit(dot_product_attention, static_argnames="dropout_rate")
+    got = attend(query, key, value, dropout_rate=0.5)
+    np.testing.assert_array_equal(got, attend(query, key, value))
+
+
+def attention(d_model=8, *, num_heads=H, d_kv=K):
+    return Attention(d_model, num_heads=num_heads, d_kv=d_kv, dropout_rate=0.0, rngs=nnx.Rngs(0))
+
+
+def test_parameters():
+    _, params, axes = split(attention())
+    assert jax.tree.map(jnp.shape, params) == {
+        "query": {"kernel": (8, 18)},
+        "key": {"kernel": (8, 18)},
+        "value": {"kernel": (8, 18)},
+        "out": {"kernel": (18, 8)},
+    }
+    assert axes == {
+        "query": {"kernel": ("embed", "joined_kv")},
+        "key": {"kernel": ("embed", "joined_kv")},
+        "value": {"kernel": ("embed", "joined_kv")},
+        "out": {"kernel": ("joined_kv", "embed")},
+    }
+
+
+def test_initialisers():
+    module = attention(256, num_heads=16, d_kv=64)
+    variances = {
+        name: float(np.var(getattr(module, name).kernel[...]))
+        for name in ("query", "key", "value", "out")
+    }
+    # Fan-in 256 into the heads (the query's also divided by d_kv 64), 16 * 64 out of them.
+    expected = {"query": 1 / (256 * 64), "key": 1 / 256, "value": 1 / 256, "out": 1 / 1024}
+    assert variances == pytest.approx(expected, rel=0.02)
+    # Normal, not truncated at two standard deviations.
+    assert np.max(np.abs(module.key.kernel[...])) > 4 / math.sqrt(256)
+
+
+@pytest.mark.parametrize("crossed", [False, True], ids=["self", "cross"])
+def test_module_against_numpy(crossed):
+    graphdef, params, _ = split(attention())
+    x = normal(B, T, 8, seed=1)
+    source = normal(B, S, 8, seed=2) if crossed else None
+    seen = np.asarray(x if source is None else source)
+    kernel = {name: np.asarray(leaf["kernel"]) for name, leaf in params.items()}
+    queries, keys, values = (
+        np.asarray(x) @ kernel["query"],
+        seen @ kernel["key"],
+        seen @ kernel["value"],
+    )
+    mixed = np.zeros((B, T, H * K))
+    for head in range(H):
+        part = slice(head * K, (head + 1) * K)  # heads are contiguous
+        logits = queries[..., part] @ keys[..., part].swapaxes(1, 2)
+        weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        mixed[..., part] = weights @ values[..., part]
+    got = jax.jit(lambda params: bind(graphdef, params)(x, source))(params)
+    np.testing.assert_allclose(got, mixed @ kernel["out"], rtol=1e-5, atol=1e-5)
+
+
+def test_project_then_attend_is_the_call():
+    graphdef, params, _ = split(attention())
+    x, mask = normal(B, T, 8), masks.causal(T)
+
+    @jax.jit
+    def both(params):
+        module = bind(graphdef, params)
+        return module.attend(x, *module.project(x), mask=mask), module(x, mask=mask)
+
+    np.testing.assert_array_equal(*both(params))
+
+
+def test_bfloat16_output():
+    graphdef, params, _ = split(attention())
+    x = normal(B, T, 8)
+
+    @jax.jit
+    def low_and_full(params):
+        low = bind(graphdef, cast(params, jnp.bfloat16))(x.astype(jnp.bfloat16))
+        return low, bind(graphdef, params)(x)
+
+    low, full = low_and_full(params)
+    assert low.dtype == jnp.bfloat16
+    np.testing.assert_allclose(low.astype(np.float32), full, atol=0.05)

@@ -1,0 +1,56 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5x_lite.nn.dropout import dropout
+
+KEY = jax.random.key(3)
+
+
+def test_no_key_and_rate_0_leave_x_as_it_is():
+    x = jnp.arange(6.0).reshape(2, 3)
+    assert dropout(x, 0.5, key=None) is x
+    assert dropout(x, 0.0, key=KEY) is x
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 2.0])
+def test_rate_outside_its_range(rate):
+    with pytest.raises(ValueError, match=r"dropout rate must be in \[0, 1\): got"):
+        dropout(jnp.ones(2), rate, key=None)
+
+
+def test_elements_are_zero_or_scaled_by_what_is_kept():
+    dropped = dropout(jnp.full((1000, 100), 3.0), 0.25, key=KEY)
+    assert np.unique(dropped).tolist() == [0.0, 4.0]
+    np.testing.assert_allclose(np.mean(dropped == 0), 0.25, atol=0.01)
+    np.testing.assert_allclose(np.mean(dropped), 3.0, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("axes", "shared"), [((), []), ((-2,), [1]), ((0,), [0]), ((0, -1), [0, 2])]
+)
+def test_mask_is_shared_along_the_broadcast_axes(axes, shared):
+    kept = np.asarray(dropout(jnp.ones((8, 16, 32)), 0.5, key=KEY, broadcast_axes=axes)) > 0
+    for axis in range(3):
+        first = np.take(kept, [0], axis=axis)
+        assert np.all(kept == first) == (axis in shared)
+
+
+def test_the_mask_is_a_function_of_the_key():
+    x = jnp.ones((4, 100))
+    np.testing.assert_array_equal(dropout(x, 0.5, key=KEY), dropout(x, 0.5, key=KEY))
+    other = dropout(x, 0.5, key=jax.random.key(4))
+    assert np.any(dropout(x, 0.5, key=KEY) != other)
+
+
+def test_gradient_is_the_mask():
+    x = jnp.arange(1.0, 101.0)
+    grad = jax.grad(lambda x: jnp.sum(dropout(x, 0.5, key=KEY)))(x)
+    np.testing.assert_array_equal(grad * x, dropout(x, 0.5, key=KEY))
+
+
+def test_dtype_is_that_of_x():
+    dropped = dropout(jnp.ones((50, 50), jnp.bfloat16), 0.5, key=KEY)
+    assert dropped.dtype == jnp.bfloat16
+    assert np.unique(dropped.astype(jnp.float32)).tolist() == [0.0, 2.0]

@@ -1,0 +1,292 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from t5x_lite.nn import masks
+from t5x_lite.nn.bind import bind, shapes, split
+from t5x_lite.nn.stack import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    LayerConfig,
+    decoder_mask,
+    encoder_mask,
+)
+from t5x_lite.trees import flatten, unflatten
+
+SMALL = LayerConfig(
+    d_model=8,
+    d_kv=3,
+    d_ff=10,
+    num_heads=2,
+    feed_forward="gated-gelu",
+    dropout_rate=0.0,
+    norm_epsilon=1e-6,
+    relative_buckets=32,
+    relative_max_distance=128,
+)
+DROPPING = dataclasses.replace(SMALL, d_model=64, d_kv=16, dropout_rate=0.5)
+
+# Its bits compile several times faster than those of the default generator.
+KEY = jax.random.key(3, impl="unsafe_rbg")
+
+
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+
+
+def filled(build):
+    """A module's structure and random parameters, made by NumPy: nothing is compiled."""
+    graphdef, abstract, _ = shapes(build)
+    rng = np.random.default_rng(0)
+
+    def fill(leaf):
+        scale = leaf.shape[-2] ** -0.5 if len(leaf.shape) > 1 else 1.0
+        return jnp.asarray(rng.normal(size=leaf.shape, scale=scale).astype(np.float32))
+
+    return graphdef, jax.tree.map(fill, abstract)
+
+
+def encoder(config=SMALL, *, num_layers=3, unroll=1):
+    return lambda rngs: Encoder(config, num_layers=num_layers, unroll=unroll, rngs=rngs)
+
+
+def decoder(config=SMALL, *, num_layers=3, unroll=1):
+    return lambda rngs: Decoder(config, num_layers=num_layers, unroll=unroll, rngs=rngs)
+
+
+def silence(tree, *names):
+    """Sets the kernels of these names to zero: the blocks that they close add nothing."""
+    flat = flatten(tree)
+    for name in names:
+        flat[name] = jnp.zeros_like(flat[name])
+    return unflatten(flat)
+
+
+def picture(mask):
+    return [" ".join("01"[int(seen)] for seen in row) for row in np.asarray(mask)]
+
+
+def test_encoder_parameters():
+    _, abstract, axes = shapes(encoder())
+    leaves, names = flatten(abstract), flatten(axes)
+    assert {path: (leaves[path].shape, names[path]) for path in leaves} == {
+        "relative_bias/table": ((32, 2), ("relpos_buckets", "heads")),
+        "layers/attention_norm/scale": ((3, 8), ("layers", "embed")),
+        "layers/attention/query/kernel": ((3, 8, 6), ("layers", "embed", "joined_kv")),
+        "layers/attention/key/kernel": ((3, 8, 6), ("layers", "embed", "joined_kv")),
+        "layers/attention/value/kernel": ((3, 8, 6), ("layers", "embed", "joined_kv")),
+        "layers/attention/out/kernel": ((3, 6, 8), ("layers", "joined_kv", "embed")),
+        "layers/mlp_norm/scale": ((3, 8), ("layers", "embed")),
+        "layers/mlp/wi_0/kernel": ((3, 8, 10), ("layers", "embed", "mlp")),
+        "layers/mlp/wi_1/kernel": ((3, 8, 10), ("layers", "embed", "mlp")),
+        "layers/mlp/wo/kernel": ((3, 10, 8), ("layers", "mlp", "embed")),
+        "final_norm/scale": ((8,), ("embed",)),
+    }
+
+
+def test_decoder_has_cross_attention_and_one_bias_table():
+    _, abstract, _ = shapes(decoder(dataclasses.replace(SMALL, feed_forward="relu")))
+    assert sorted(flatten(abstract)) == [
+        "final_norm/scale",
+        "layers/cross_attention/key/kernel",
+        "layers/cross_attention/out/kernel",
+        "layers/cross_attention/query/kernel",
+        "layers/cross_attention/value/kernel",
+        "layers/cross_attention_norm/scale",
+        "layers/mlp/wi/kernel",
+        "layers/mlp/wo/kernel",
+        "layers/mlp_norm/scale",
+        "layers/self_attention/key/kernel",
+        "layers/self_attention/out/kernel",
+        "layers/self_attention/query/kernel",
+        "layers/self_attention/value/kernel",
+        "layers/self_attention_norm/scale",
+        "relative_bias/table",
+    ]
+
+
+def slices(layers):
+    """The layers of a stacked module, one by one."""
+    graphdef, params, _ = split(layers)
+    num = flatten(params)["mlp_norm/scale"].shape[0]
+    for index in range(num):
+        yield bind(graphdef, jax.tree.map(lambda array, index=index: array[index], params))
+
+
+def test_encoder_scanned_is_unrolled_is_a_loop():
+    x = normal(2, 5, 8)
+    mask = masks.padding(jnp.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]))
+
+    graphdef, params = filled(encoder())
+    unrolled_graphdef = shapes(encoder(unroll=True))[0]
+
+    @jax.jit
+    def run(params):
+        scanned, unrolled = bind(graphdef, params), bind(unrolled_graphdef, params)
+        positions = jnp.arange(5)
+        bias = scanned.relative_bias(positions, positions)
+        y = x
+        for layer in slices(scanned.layers):
+            y = layer(y, mask=mask, bias=bias)
+        return scanned(x, mask=mask), unrolled(x, mask=mask), scanned.final_norm(y)
+
+    scanned, unrolled, looped = run(params)
+    np.testing.assert_allclose(scanned, looped, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(unrolled, looped, rtol=1e-5, atol=1e-5)
+
+
+def test_decoder_scanned_is_unrolled_is_a_loop():
+    x, encoded = normal(2, 4, 8), normal(2, 5, 8, seed=1)
+    mask = masks.causal(4)
+    cross_mask = masks.padding(jnp.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]))
+
+    graphdef, params = filled(decoder())
+    unrolled_graphdef = shapes(decoder(unroll=True))[0]
+
+    @jax.jit
+    def run(params):
+        scanned, unrolled = bind(graphdef, params), bind(unrolled_graphdef, params)
+        positions = jnp.arange(4)
+        bias = scanned.relative_bias(positions, positions)
+        y = x
+        for layer in slices(scanned.layers):
+            y = layer(y, encoded, mask=mask, bias=bias, cross_mask=cross_mask)
+        whole = [
+            stack(x, encoded, mask=mask, cross_mask=cross_mask) for stack in (scanned, unrolled)
+        ]
+        return *whole, scanned.final_norm(y)
+
+    scanned, unrolled, looped = run(params)
+    np.testing.assert_allclose(scanned, looped, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(unrolled, looped, rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_is_the_same_scanned_and_unrolled():
+    x, mask = normal(2, 5, 8), masks.padding(jnp.ones((2, 5), jnp.int32))
+    config = dataclasses.replace(SMALL, dropout_rate=0.5)
+    graphdef, params = filled(encoder(config, num_layers=2))
+    unrolled_graphdef = shapes(encoder(config, num_layers=2, unroll=True))[0]
+
+    @jax.jit
+    def run(key):
+        return [bind(g, params)(x, mask=mask, key=key) for g in (graphdef, unrolled_graphdef)]
+
+    scanned, unrolled = run(KEY)
+    np.testing.assert_allclose(scanned, unrolled, rtol=1e-5, atol=1e-5)
+    assert np.any(np.asarray(scanned) != run(jax.random.fold_in(KEY, 1))[0])
+
+
+def is_shared_over_length(kept):
+    return bool(np.all(kept == kept[:, :1]))
+
+
+@pytest.mark.parametrize("silent", ["attention/out/kernel", "mlp/wo/kernel"])
+def test_dropout_after_an_encoder_block_is_shared_over_the_length(silent):
+    graphdef, params = filled(lambda rngs: EncoderLayer(DROPPING, rngs=rngs))
+    params = silence(params, silent)
+    x, bias = normal(2, 20, 64), jnp.zeros((1, 2, 20, 20))
+    mask = masks.padding(jnp.ones((2, 20), jnp.int32))
+    call = jax.jit(lambda key: bind(graphdef, params)(x, mask=mask, bias=bias, key=key))
+    kept = np.asarray(call(KEY)) != np.asarray(x)
+    assert 0.3 < kept.mean() < 0.7
+    assert is_shared_over_length(kept)
+
+
+def test_dropout_after_a_decoder_block_is_shared_over_the_length():
+    graphdef, params = filled(lambda rngs: DecoderLayer(DROPPING, rngs=rngs))
+    outputs = {"self_attention/out/kernel", "cross_attention/out/kernel", "mlp/wo/kernel"}
+    x, encoded, bias = normal(2, 20, 64), normal(2, 9, 64, seed=1), jnp.zeros((1, 2, 20, 20))
+    cross_mask = masks.padding(jnp.ones((2, 9), jnp.int32))
+
+    @jax.jit
+    def call(params):
+        layer, mask = bind(graphdef, params), masks.causal(20)
+        return layer(x, encoded, mask=mask, bias=bias, cross_mask=cross_mask, key=KEY)
+
+    for output in sorted(outputs):
+        kept = np.asarray(call(silence(params, *outputs - {output}))) != np.asarray(x)
+        assert 0.3 < kept.mean() < 0.7
+        assert is_shared_over_length(kept)
+
+
+def test_the_encoders_final_dropout_alone_is_not_shared_over_the_length():
+    graphdef, params = filled(encoder(DROPPING, num_layers=1))
+    params = silence(params, "layers/attention/out/kernel", "layers/mlp/wo/kernel")
+    mask = masks.padding(jnp.ones((2, 30), jnp.int32))
+    x = normal(2, 30, 64)
+    y = jax.jit(lambda key: bind(graphdef, params)(x, mask=mask, key=key))(KEY)
+    kept = np.asarray(y) != 0
+    assert not is_shared_over_length(kept)
+    # The input's dropout is shared: it takes half of the features at all positions of a row ...
+    seen = kept.any(axis=1)
+    assert 0.3 < seen.mean() < 0.7
+    # ... and the final one takes half of what is left, position by position.
+    assert 0.4 < kept.mean() / seen.mean() < 0.6
+
+
+def test_the_decoders_input_and_final_dropout_are_shared_over_the_length():
+    graphdef, params = filled(decoder(DROPPING, num_layers=1))
+    blocks = ("self_attention/out", "cross_attention/out", "mlp/wo")
+    params = silence(params, *(f"layers/{block}/kernel" for block in blocks))
+    x, encoded = normal(2, 30, 64), normal(2, 9, 64, seed=1)
+    cross_mask = masks.padding(jnp.ones((2, 9), jnp.int32))
+
+    @jax.jit
+    def call(key):
+        stack, mask = bind(graphdef, params), masks.causal(30)
+        return stack(x, encoded, mask=mask, cross_mask=cross_mask, key=key)
+
+    kept = np.asarray(call(KEY)) != 0
+    assert is_shared_over_length(kept)
+    assert 0.15 < kept.mean() < 0.35  # a half of a half
+
+
+class Identity(nnx.Module):
+    def __call__(self, x):
+        return x
+
+
+def test_every_layer_drops_out_by_a_key_of_its_own():
+    def without_dropout_of_its_own(rngs):
+        stack = encoder(DROPPING, num_layers=2)(rngs)
+        stack.dropout_rate, stack.final_norm = 0.0, Identity()
+        return stack
+
+    graphdef, params = filled(without_dropout_of_its_own)
+    params = silence(params, "layers/attention/out/kernel")
+    x, mask = normal(2, 5, 64), masks.padding(jnp.ones((2, 5), jnp.int32))
+    run = jax.jit(lambda params: bind(graphdef, params)(x, mask=mask, key=KEY))
+    kernel = params["layers"]["mlp"]["wo"]["kernel"]
+    kept = []
+    for layer in range(2):
+        params["layers"]["mlp"]["wo"]["kernel"] = kernel.at[1 - layer].set(0.0)
+        kept.append(np.asarray(run(params)) != np.asarray(x))
+        assert is_shared_over_length(kept[-1])
+    assert 0.3 < np.mean(kept[0] != kept[1]) < 0.7
+
+
+def test_encoder_mask_hides_padding_or_other_segments():
+    tokens = jnp.array([[7, 8, 9, 0]])
+    assert picture(encoder_mask(tokens)[0, 0]) == ["1 1 1 0"]
+    assert picture(encoder_mask(tokens, jnp.array([[1, 2, 2, 0]]))[0, 0]) == [
+        "1 0 0 0",
+        "0 1 1 0",
+        "0 1 1 0",
+        "0 0 0 0",
+    ]
+
+
+def test_decoder_mask_is_causal_within_segments():
+    assert picture(decoder_mask(3)[0, 0]) == ["1 0 0", "1 1 0", "1 1 1"]
+    assert picture(decoder_mask(4, jnp.array([[1, 1, 2, 2]]))[0, 0]) == [
+        "1 0 0 0",
+        "1 1 0 0",
+        "0 0 1 0",
+        "0 0 1 1",
+    ]

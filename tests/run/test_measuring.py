@@ -1,0 +1,116 @@
+"""What is measured during training and by `evaluate`, and the files that it leaves."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from t5x_lite.config import Evaluation
+from t5x_lite.errors import InputError
+from t5x_lite.run.measuring import Measurement, evaluate
+from t5x_lite.run.parts import Loaded
+from t5x_lite.sharding import MeshConfig, make_mesh
+
+
+@pytest.fixture(scope="module")
+def labelled(tiny_experiment, tiny_glue):
+    """The tiny experiment on a labelled task, which has eight examples to validate."""
+    data = dataclasses.replace(
+        tiny_experiment.data, task="tasks.glue:sst2", directory=str(tiny_glue)
+    )
+    evaluation = Evaluation(max_decode_length=8, num_samples=3)
+    return dataclasses.replace(tiny_experiment, data=data, evaluation=evaluation)
+
+
+@pytest.fixture(scope="module")
+def evaluated(tiny_run, labelled, tmp_path_factory, compile_once):
+    """The metrics of the labelled task, and the directory that evaluate wrote."""
+    output = tmp_path_factory.mktemp("evaluated") / "a" / "b"
+    return evaluate(labelled, [str(tiny_run)], output=str(output)), output
+
+
+NAMES = [
+    "validation/loss",
+    "validation/accuracy",
+    "validation/cross_entropy",
+    "validation/z_loss",
+]
+
+
+def measurement(tiny_run, experiment, *, workdir=None):
+    loaded = Loaded.from_checkpoint(str(tiny_run), step=None)
+    parts = dataclasses.replace(loaded.parts, experiment=experiment)
+    mesh = make_mesh(MeshConfig())
+    return Measurement(parts, loaded.vocabulary, mesh=mesh, workdir=workdir), loaded
+
+
+def test_names_are_those_of_the_metrics(tiny_run, labelled, evaluated):
+    made, loaded = measurement(tiny_run, labelled)
+    assert made.names(loaded.parts.shapes) == NAMES
+    assert list(evaluated[0]) == NAMES
+
+
+def test_samples_are_added_at_every_evaluation(tiny_run, labelled, tmp_path):
+    few = dataclasses.replace(
+        labelled,
+        evaluation=Evaluation(loss=False, max_examples=4, max_decode_length=4, num_samples=3),
+    )
+    made, loaded = measurement(tiny_run, few, workdir=tmp_path)
+    assert list(made(5, loaded.params)) == ["validation/accuracy"]
+    made(10, loaded.params)
+    lines = (tmp_path / "samples.jsonl").read_text().splitlines()
+    samples = [json.loads(line) for line in lines]
+    assert [sample["step"] for sample in samples] == [5, 5, 5, 10, 10, 10]
+    assert [list(sample) for sample in samples] == [["step", "inputs", "targets", "prediction"]] * 6
+    assert samples[0]["inputs"].startswith("sst2 sentence: ")
+    assert [sample["targets"] for sample in samples[:3]] == ["negative", "positive", "negative"]
+
+
+def test_a_task_without_metrics_has_its_loss(tiny_run, tiny_experiment):
+    made, loaded = measurement(tiny_run, tiny_experiment)
+    assert made.task is None
+    assert made.names(loaded.parts.shapes) == NAMES
+
+
+def test_evaluate_writes_metrics_and_predictions(evaluated, tiny_glue):
+    metrics, output = evaluated
+    assert sorted(path.name for path in output.iterdir()) == ["metrics.json", "predictions.jsonl"]
+    assert json.loads((output / "metrics.json").read_text()) == {"step": 10, **metrics}
+    predictions = [
+        json.loads(line) for line in (output / "predictions.jsonl").read_text().splitlines()
+    ]
+    rows = Path(tiny_glue, "SST-2", "dev.tsv").read_text().splitlines()[1:]
+    assert len(predictions) == len(rows) == 8
+    for prediction, row in zip(predictions, rows, strict=True):
+        sentence, label = row.split("\t")
+        assert list(prediction) == ["inputs", "targets", "prediction"]
+        assert prediction["inputs"].removeprefix("sst2 sentence: ") == sentence
+        assert prediction["targets"] == ("negative", "positive")[int(label)]
+    right = sum(p["prediction"] == p["targets"] for p in predictions)
+    assert metrics["validation/accuracy"] == right / 8
+    assert 4 < metrics["validation/loss"] < 8
+
+
+def test_evaluate_prints_one_line_of_json(tiny_run, tiny_experiment, capsys):
+    loss_only = dataclasses.replace(tiny_experiment, evaluation=Evaluation(max_batches=1))
+    metrics = evaluate(loss_only, [str(tiny_run)], step=5)
+    assert json.loads(capsys.readouterr().out) == {"step": 5, **metrics}
+
+
+def test_several_checkpoints_are_refused(tiny_run, labelled):
+    with pytest.raises(InputError, match="takes one --checkpoint directory, got 2"):
+        evaluate(labelled, [str(tiny_run), str(tiny_run)])
+
+
+def test_another_vocabulary_is_refused(tiny_run, labelled, tmp_path):
+    data = dataclasses.replace(labelled.data, extra_ids=90)
+    with pytest.raises(InputError, match=r"not that of the checkpoint .*; use --data\.v"):
+        evaluate(dataclasses.replace(labelled, data=data), [str(tiny_run)])
+
+
+def test_an_output_that_is_a_file_is_refused(tiny_run, labelled, tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(InputError, match="is not a directory"):
+        evaluate(labelled, [str(tiny_run)], output=str(tmp_path / "out"))
+    assert (tmp_path / "out").read_text() == "mine"

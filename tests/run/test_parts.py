@@ -1,0 +1,108 @@
+"""A learner taken apart, and a checkpoint that is ready for use."""
+
+import dataclasses
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.run.parts import Loaded, Parts, check_batch
+from t5x_lite.sharding import MeshConfig, make_mesh
+
+
+@pytest.fixture(scope="module")
+def parts(tiny_experiment):
+    return Parts.of(tiny_experiment)
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_run):
+    return Loaded.from_checkpoint(str(tiny_run), step=None)
+
+
+def test_shapes_without_arrays(parts):
+    leaves = jax.tree.leaves(parts.shapes)
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+    assert parts.shapes["model"]["token_embedding"]["table"].shape == (400, 16)
+    assert parts.axes["model"]["token_embedding"]["table"] == ("vocab", "embed")
+
+
+def test_initial_parameters_have_the_shapes(parts):
+    params = jax.eval_shape(parts.init, jax.random.key(0))
+    assert params == parts.shapes
+
+
+def test_the_learner_is_bound_in_the_compute_dtype(tiny_experiment, parts):
+    half = dataclasses.replace(tiny_experiment, compute_dtype="bfloat16")
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parts.shapes)
+    for experiment, dtype in ((tiny_experiment, jnp.float32), (half, jnp.bfloat16)):
+        model = Parts.of(experiment).bind_model(params)
+        assert model.token_embedding.table[...].dtype == dtype
+
+
+def test_a_checkpoint_of_a_work_directory(tiny_run, tiny_experiment, loaded):
+    assert loaded.step == 10
+    assert loaded.directory == tiny_run / "checkpoints" / "10"
+    workdir = str(tiny_run)
+    assert loaded.parts.experiment == dataclasses.replace(tiny_experiment, workdir=workdir)
+    assert loaded.vocabulary.size == 400
+    earlier = Loaded.from_checkpoint(workdir, step=5)
+    assert earlier.step == 5
+    tables = [run.params["model"]["token_embedding"]["table"] for run in (loaded, earlier)]
+    assert not np.array_equal(*tables)
+
+
+def test_a_moved_step_directory_is_enough(tiny_run, tmp_path, loaded):
+    moved = tmp_path / "best"
+    shutil.copytree(tiny_run / "checkpoints" / "10", moved)
+    again = Loaded.from_checkpoint(str(moved), step=None)
+    assert again.step == 0
+    assert again.vocabulary.digest == loaded.vocabulary.digest
+    jax.tree.map(np.testing.assert_array_equal, again.params, loaded.params)
+
+
+def test_parameters_go_where_the_mesh_says(tiny_run):
+    mesh = make_mesh(MeshConfig())
+    params = Loaded.from_checkpoint(str(tiny_run), step=None, mesh=mesh).params
+    assert {leaf.sharding.mesh for leaf in jax.tree.leaves(params)} == {mesh}
+
+
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [
+        ("files/config.json", "files/config.json is missing"),
+        ("files/vocabulary/sentencepiece.model", "No such file or directory"),
+        ("params/_METADATA", "unreadable"),
+    ],
+)
+def test_a_checkpoint_that_lacks_a_part(tiny_run, tmp_path, lost, message):
+    step = tmp_path / "step"
+    shutil.copytree(tiny_run / "checkpoints" / "10", step)
+    (step / lost).unlink()
+    with pytest.raises(InputError, match=message):
+        Loaded.from_checkpoint(str(step), step=None)
+
+
+def test_tokens_end_with_eos_and_are_cut_with_a_warning(loaded, caplog):
+    ids = loaded.vocabulary.encode("the next one is")
+    texts = ["", "the next one is"]
+    assert [row.tolist() for row in loaded.tokens(texts, length=99, name="inputs")] == [
+        [1],
+        [*ids, 1],
+    ]
+    assert caplog.messages == []
+    exact = loaded.tokens(texts, length=len(ids) + 1, name="inputs")
+    assert exact[1].tolist() == [*ids, 1]
+    assert caplog.messages == []
+    cut = loaded.tokens(texts, length=len(ids), name="targets")
+    assert cut[1].tolist() == [*ids[:-1], 1]
+    assert caplog.messages == [
+        f"1 targets longer than data.targets_length {len(ids)} tokens were cut"
+    ]
+
+
+def test_every_batch_fits_one_device(tiny_experiment):
+    check_batch(tiny_experiment, make_mesh(MeshConfig()))

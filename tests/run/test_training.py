@@ -1,0 +1,171 @@
+"""What `train` hands to `fit`: the state, the position in the data, and the work directory."""
+
+import dataclasses
+import json
+import shutil
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from t5x_lite import config
+from t5x_lite.checkpoints import saved_steps, step_files
+from t5x_lite.config import Checkpoints
+from t5x_lite.data.vocabulary import load_vocabulary
+from t5x_lite.errors import InputError
+from t5x_lite.run import training
+from t5x_lite.run.parts import Loaded, Parts
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What fit is told, in place of training: nothing where it is not called."""
+    told = SimpleNamespace()
+
+    def fit(state, batches, step_function, **rest):
+        vars(told).update(state=state, batches=batches, **rest)
+        return state
+
+    monkeypatch.setattr(training, "fit", fit)
+    return told
+
+
+@pytest.fixture
+def train(tiny_experiment, tmp_path, compile_once):
+    def run(**changes):
+        changes = {"workdir": str(tmp_path / "run")} | changes
+        experiment = dataclasses.replace(tiny_experiment, **changes)
+        training.train(experiment)
+        return experiment
+
+    return run
+
+
+@pytest.fixture
+def finished(tiny_run, tmp_path):
+    """A copy of the work directory of ten steps."""
+    return shutil.copytree(tiny_run, tmp_path / "finished")
+
+
+def files_below(directory):
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def test_the_work_directory(tiny_run, tiny_experiment):
+    assert {path.name for path in tiny_run.iterdir()} >= {
+        "checkpoints",
+        "config.json",
+        "metrics.jsonl",
+        "vocabulary",
+    }
+    saved = config.load(tiny_run / "config.json")
+    assert saved == dataclasses.replace(tiny_experiment, workdir=str(tiny_run))
+    assert saved_steps(tiny_run / "checkpoints") == [5, 10]
+    files = step_files(tiny_run / "checkpoints" / "10")
+    assert sorted(files) == [
+        "config.json",
+        "data/process_0",
+        "vocabulary/sentencepiece.model",
+    ]
+    assert files["config.json"] == (tiny_run / "config.json").read_bytes()
+    model = (tiny_run / "vocabulary" / "sentencepiece.model").read_bytes()
+    assert files["vocabulary/sentencepiece.model"] == model
+
+
+def test_the_metrics(tiny_run):
+    lines = [json.loads(line) for line in (tiny_run / "metrics.jsonl").read_text().splitlines()]
+    training = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in training] == list(range(1, 11))
+    assert [line["step"] for line in lines if "validation/loss" in line] == [10]
+    assert training[0]["num_parameters"] > 10_000
+    assert "num_parameters" not in training[1]
+    assert set(training[1]) == {
+        "accuracy",
+        "cross_entropy",
+        "gradient_norm",
+        "learning_rate",
+        "loss",
+        "step",
+        "steps_per_second",
+        "time",
+        "tokens_per_second",
+        "z_loss",
+    }
+
+
+def test_a_new_run_starts_from_its_seed(train, told):
+    experiment = train(seed=3)
+    assert int(told.state.step) == 0
+    key = jax.random.fold_in(jax.random.key(3), 0)
+    expected = jax.jit(Parts.of(experiment).init)(key)
+    jax.tree.map(np.testing.assert_array_equal, told.state.params, expected)
+    assert vars(told.periods) == {"total": 10, "log": 1, "evaluation": 10, "checkpoint": 5}
+
+
+def test_init_takes_the_weights_and_nothing_else(train, told, tiny_run):
+    train(init=str(tiny_run), seed=3)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        told.state.params,
+        Loaded.from_checkpoint(str(tiny_run), step=None).params,
+    )
+    assert int(told.state.step) == int(told.state.optimizer["count"]) == 0
+    statistics = jax.tree.leaves(told.state.optimizer["statistics"])
+    assert not any(np.any(leaf) for leaf in statistics)
+
+
+def test_a_run_goes_on_even_where_its_initial_weights_are_gone(train, told, finished):
+    from t5x_lite.data import pipeline
+
+    experiment = train(workdir=str(finished), steps=20, init="gone")
+    assert int(told.state.step) == int(told.state.optimizer["count"]) == 10
+    assert config.load(finished / "config.json") == experiment
+    vocabulary = load_vocabulary(experiment.data.vocabulary)
+    batches = pipeline.train_batches(experiment.data, vocabulary, seed=0)
+    for _ in range(10):
+        next(batches)
+    eleventh = next(told.batches)
+    for name, value in next(batches).items():
+        np.testing.assert_array_equal(eleventh[name], value)
+
+
+def test_a_finished_run_is_left_as_it_is(train, told, finished):
+    before = files_below(finished / "checkpoints")
+    train(workdir=str(finished))
+    assert vars(told) == {}
+    assert files_below(finished / "checkpoints") == before
+
+
+def test_a_work_directory_is_needed(train, told):
+    with pytest.raises(InputError, match="give --workdir DIR"):
+        train(workdir="")
+
+
+def test_another_vocabulary_in_the_same_place_is_refused(train, told, finished, tmp_path):
+    saved = finished / "vocabulary" / "sentencepiece.model"
+    saved.write_bytes(saved.read_bytes()[:-1])
+    before = files_below(finished)
+    with pytest.raises(InputError, match=r"was made with another vocabulary than .*; put the old"):
+        train(workdir=str(finished), steps=20)
+    assert files_below(finished) == before
+    assert vars(told) == {}
+
+
+def test_the_beginning_of_a_killed_run_is_no_foreign_file(train, told, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".config.json.123").write_text("{")
+    train()
+    assert int(told.state.step) == 0
+
+
+def test_a_best_metric_that_does_not_exist_is_refused_before_training(train, told, tmp_path):
+    with pytest.raises(InputError) as raised:
+        train(checkpoints=Checkpoints(best="validation/acuracy"))
+    assert str(raised.value) == (
+        "checkpoints.best 'validation/acuracy' is not a metric of the evaluation: it gives "
+        "validation/loss, validation/accuracy, validation/cross_entropy, validation/z_loss"
+    )
+    assert not (tmp_path / "run").exists()
+    train(checkpoints=Checkpoints(best="validation/accuracy"))
+    assert int(told.state.step) == 0

@@ -1,0 +1,211 @@
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+from t5x_lite.errors import InputError
+from t5x_lite.sharding import (
+    MESH_AXES,
+    MeshConfig,
+    batch_sharding,
+    check_divisible,
+    constrain,
+    data_parallelism,
+    is_axes,
+    make_mesh,
+    partition_spec,
+    replicated,
+    shardings,
+)
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def one_device_mesh():
+    return make_mesh(MeshConfig(), devices=jax.devices()[:1])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"data": 0}, "mesh sizes must be positive, or -1"),
+        ({"fsdp": -2}, "mesh sizes must be positive, or -1"),
+        ({"fsdp": -1}, "at most one mesh size may be -1"),  # data is -1 too
+    ],
+)
+def test_sizes_that_make_no_mesh(sizes, message):
+    with pytest.raises(InputError, match=message):
+        MeshConfig(**sizes)
+
+
+def test_sizes_that_do_not_fit_the_devices():
+    with pytest.raises(InputError, match="1 devices are not divisible by the given sizes"):
+        make_mesh(MeshConfig(tensor=2), devices=jax.devices()[:1])
+    with pytest.raises(InputError, match="needs 2 devices and there are 1; set one of"):
+        make_mesh(MeshConfig(data=2), devices=jax.devices()[:1])
+
+
+def test_a_mesh_of_one_device_is_a_mesh():
+    mesh = one_device_mesh()
+    assert dict(mesh.shape) == {"replica": 1, "data": 1, "fsdp": 1, "tensor": 1}
+    assert data_parallelism(mesh) == 1
+
+
+@pytest.mark.parametrize(
+    ("logical", "expected"),
+    [
+        ((), PartitionSpec()),
+        (("embed", "mlp"), PartitionSpec("fsdp", "tensor")),
+        (("layers", "joined_kv", "embed"), PartitionSpec(None, "tensor", "fsdp")),
+        (("vocab", "embed"), PartitionSpec("tensor", "fsdp")),
+        (("relpos_buckets", "heads"), PartitionSpec(None, "tensor")),
+        (("batch", "length"), PartitionSpec(("replica", "data", "fsdp"), None)),
+        ((None, "kv"), PartitionSpec(None, None)),
+    ],
+)
+def test_partition_spec(logical, expected):
+    assert partition_spec(logical) == expected
+
+
+def test_partition_spec_of_an_unknown_name():
+    with pytest.raises(ValueError, match=r"logical axes \['width'\] are not in sharding.RULES"):
+        partition_spec(("embed", "width"))
+
+
+def test_shardings_have_the_structure_of_the_axes():
+    tree = shardings(one_device_mesh(), {"a": {"kernel": ("embed", "mlp")}, "scale": ("embed",)})
+    assert tree["a"]["kernel"].spec == PartitionSpec("fsdp", "tensor")
+    assert tree["scale"].spec == PartitionSpec("fsdp")
+
+
+def test_is_axes():
+    assert is_axes(("embed", None))
+    assert is_axes(())
+    assert not is_axes(("embed", 3))
+    assert not is_axes({"kernel": ("embed",)})
+    assert not is_axes(["embed"])
+
+
+def test_batches_are_split_by_rows():
+    mesh = one_device_mesh()
+    assert batch_sharding(mesh).spec == PartitionSpec(("replica", "data", "fsdp"))
+    assert replicated(mesh).spec == PartitionSpec()
+
+
+def test_check_divisible_names_axis_size_and_mesh_axes():
+    mesh = Mesh(np.array(jax.devices()[:1] * 8).reshape(1, 1, 4, 2), MESH_AXES)
+    axes = {"kernel": ("layers", "embed", "mlp"), "scale": ("embed",)}
+
+    def shapes(embed, mlp):
+        return {
+            "kernel": jax.ShapeDtypeStruct((3, embed, mlp), jnp.float32),
+            "scale": jax.ShapeDtypeStruct((embed,), jnp.float32),
+        }
+
+    check_divisible(mesh, axes, shapes(8, 6))
+    expected = "mesh: axis 'mlp' of size 5 does not divide over the mesh axes ('tensor',) of size 2"
+    with pytest.raises(InputError, match=re.escape(expected)):
+        check_divisible(mesh, axes, shapes(8, 5))
+    with pytest.raises(InputError, match=re.escape("axis 'embed' of size 6")):
+        check_divisible(mesh, axes, shapes(6, 6))
+
+
+def test_constrain_without_a_mesh_is_the_identity():
+    x = jnp.ones((2, 3))
+    assert constrain(x, "batch", "length") is x
+
+
+def test_constrain_on_a_mesh():
+    mesh = one_device_mesh()
+    with jax.set_mesh(mesh):
+        traced = jax.make_jaxpr(lambda x: constrain(x, "batch", None))(jnp.ones((2, 3)))
+    assert "sharding_constraint" in str(traced)
+    assert "('replica', 'data', 'fsdp')" in str(traced)
+
+
+EIGHT_DEVICES = """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from t5x_lite.models.t5 import T5Config
+    from t5x_lite.nn.bind import bind, shapes
+    from t5x_lite.objectives.base import Learner
+    from t5x_lite.objectives.seq2seq import Seq2Seq
+    from t5x_lite.sharding import (
+        MeshConfig, batch_sharding, check_divisible, data_parallelism, make_mesh, shardings,
+    )
+
+    assert len(jax.devices()) == 8
+    mesh = make_mesh(MeshConfig(fsdp=2))
+    assert dict(mesh.shape) == {"replica": 1, "data": 4, "fsdp": 2, "tensor": 1}
+    assert data_parallelism(mesh) == 8
+
+    config = T5Config(
+        vocab_size=32, d_model=8, d_kv=4, d_ff=16, num_heads=2, num_encoder_layers=1,
+        num_decoder_layers=1, dropout_rate=0.0,
+    )
+    graphdef, abstract, axes = shapes(lambda rngs: Learner(config, Seq2Seq(), rngs=rngs))
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda leaf: rng.normal(size=leaf.shape, scale=0.3).astype(np.float32), abstract
+    )
+    batch = {
+        "encoder_input_tokens": rng.integers(2, 32, size=(8, 6)),
+        "decoder_input_tokens": rng.integers(2, 32, size=(8, 5)),
+        "decoder_target_tokens": rng.integers(2, 32, size=(8, 5)),
+        "decoder_loss_weights": np.tri(8, 5),  # rows weigh unlike: the sums are global
+    }
+    batch["encoder_input_tokens"][3, 4:] = 0
+
+
+    def value_and_norm(params, batch):
+        value, grads = jax.value_and_grad(lambda p: bind(graphdef, p)(batch).value())(params)
+        return value, jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(grads)))
+
+
+    def run(mesh_config, devices):
+        mesh = make_mesh(mesh_config, devices=devices)
+        check_divisible(mesh, axes, abstract)
+        with jax.set_mesh(mesh):
+            placed = jax.device_put(params, shardings(mesh, axes))
+            rows = jax.device_put(batch, batch_sharding(mesh))
+            results = jax.jit(value_and_norm)(placed, rows)
+        kernel = placed["model"]["encoder"]["layers"]["mlp"]["wi_0"]["kernel"]
+        arrays = kernel, rows["decoder_loss_weights"]
+        return *map(float, results), *(x.addressable_shards[0].data.shape for x in arrays)
+
+
+    one = run(MeshConfig(), jax.devices()[:1])
+    data = run(MeshConfig(data=8), None)
+    split = run(MeshConfig(data=1, fsdp=4, tensor=2), None)
+    assert one[2:] == ((1, 8, 16), (8, 5)), one
+    assert data[2:] == ((1, 8, 16), (1, 5)), data
+    assert split[2:] == ((1, 2, 8), (2, 5)), split
+    np.testing.assert_allclose(data[:2], one[:2], rtol=1e-5)
+    np.testing.assert_allclose(split[:2], one[:2], rtol=1e-5)
+"""
+
+
+def test_eight_devices_give_the_loss_and_gradient_of_one():
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(EIGHT_DEVICES)],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=8"
+            " --xla_backend_optimization_level=0",  # compiles faster
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -1,0 +1,253 @@
+"""fit with fakes: what happens when, what is saved with what, and how a run is stopped."""
+
+import os
+import signal
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.train.loop import NonFiniteLoss, Periods, StopSignals, count_tokens, fit, put_batch
+from t5x_lite.train.state import TrainState
+from t5x_lite.train.track import Tracker
+from t5x_lite.types import Interrupted
+
+BATCH = {
+    "encoder_input_tokens": np.array([[5, 6, 0], [7, 0, 0]], np.int32),
+    "decoder_target_tokens": np.array([[8, 1], [0, 0]], np.int32),
+    "decoder_loss_weights": np.array([[1, 1], [0, 0]], np.int32),
+}
+
+
+class Batches:
+    """The same batch again and again; the position is the number of those handed out."""
+
+    def __init__(self, start):
+        self.handed_out = start
+
+    def __next__(self):
+        self.handed_out += 1
+        return BATCH
+
+    def state(self):
+        return b"%d" % self.handed_out
+
+
+class Record(Tracker):
+    """A tracker that hands what is logged to a function."""
+
+    def __init__(self, note):
+        self.log = note
+
+
+class Run:
+    """All that fit is told with; `events` lists what it did: ("save", 5, ...), ("log", 5, ...)."""
+
+    def __init__(self, *, start=0, metrics=None, at_step=None, at_evaluation=None):
+        """Makes a run; at_step and at_evaluation are {step: function to call}."""
+        self.events = []
+        self._start = start
+        self._metrics = metrics or {}
+        self._at_step = at_step or {}
+        self._at_evaluation = at_evaluation or {}
+
+    def fit(self, *, total=10, log=100, evaluation=100, checkpoint=100):
+        params = {"model": {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}}
+        return fit(
+            TrainState(jnp.int32(self._start), params, {}),
+            Batches(self._start),
+            self._step,
+            mesh=make_mesh(MeshConfig()),
+            periods=Periods(total=total, log=log, evaluation=evaluation, checkpoint=checkpoint),
+            evaluate=self._evaluate,
+            save=self._save,
+            tracker=Record(self._log),
+        )
+
+    def steps(self, kind):
+        """At which steps something was done."""
+        return [event[1] for event in self.events if event[0] == kind]
+
+    def _log(self, step, metrics):
+        kind = "log evaluation" if "validation/loss" in metrics else "log"
+        self.events.append((kind, step, dict(metrics)))
+
+    def _step(self, state, batch):
+        step = int(state.step) + 1
+        self._at_step.get(step, lambda: None)()
+        metrics = {"loss": 1 / step, "gradient_norm": 1.0} | self._metrics.get(step, {})
+        moved = TrainState(jnp.int32(step), state.params, state.optimizer)
+        return moved, {name: jnp.float32(value) for name, value in metrics.items()}
+
+    def _evaluate(self, step, params):
+        self.events.append(("evaluate", step))
+        self._at_evaluation.get(step, lambda: None)()
+        return {"validation/loss": float(step)}
+
+    def _save(self, state, position, metrics):
+        self.events.append(("save", int(state.step), position, metrics))
+
+
+def receive(signum):
+    """A function by which this process sends itself a signal."""
+    return lambda: os.kill(os.getpid(), signum)
+
+
+def test_periods():
+    run = Run()
+    state = run.fit(total=10, log=3, evaluation=4, checkpoint=5)
+    assert int(state.step) == 10
+    assert run.steps("log") == [1, 3, 6, 9, 10]
+    assert run.steps("evaluate") == run.steps("log evaluation") == [4, 8, 10]
+    assert run.steps("save") == [5, 10]
+
+
+def test_the_first_and_the_last_step_whatever_the_periods():
+    run = Run()
+    run.fit(total=3)
+    assert run.steps("log") == [1, 3]
+    assert run.steps("evaluate") == [3]
+    assert run.steps("save") == [3]
+
+
+def test_within_a_step_the_order_is_log_evaluate_save():
+    run = Run()
+    run.fit(total=1)
+    assert [event[:2] for event in run.events] == [
+        ("log", 1),
+        ("evaluate", 1),
+        ("log evaluation", 1),
+        ("save", 1),
+    ]
+
+
+def test_a_checkpoint_gets_the_position_of_its_last_batch_and_its_own_metrics():
+    run = Run(start=2)
+    run.fit(total=8, evaluation=4, checkpoint=2)
+    assert [event[1:] for event in run.events if event[0] == "save"] == [
+        (4, b"4", {"validation/loss": 4.0}),
+        (6, b"6", None),
+        (8, b"8", {"validation/loss": 8.0}),
+    ]
+
+
+def test_a_resumed_run_takes_the_steps_that_are_left():
+    run = Run(start=7)
+    run.fit(total=10, log=5)
+    assert run.steps("log") == [8, 10]
+
+
+def test_nothing_is_left_to_do():
+    run = Run(start=10)
+    assert int(run.fit(total=10).step) == 10
+    assert run.events == []
+
+
+def test_the_training_log():
+    run = Run(metrics={2: {"loss": 0.5, "accuracy": 0.25}, 3: {"loss": 0.75, "accuracy": 0.5}})
+    run.fit(total=3, log=1)
+    first, second, third = (event[2] for event in run.events if event[0] == "log")
+    assert first == {"loss": 1.0, "gradient_norm": 1.0, "num_parameters": 9}
+    rates = {"tokens_per_second", "steps_per_second"}
+    assert {name: second[name] for name in second.keys() - rates} == {
+        "loss": 0.5,
+        "gradient_norm": 1.0,
+        "accuracy": 0.25,
+    }
+    assert third.keys() == second.keys() >= rates
+    # Five tokens a step, of inputs and targets.
+    assert third["tokens_per_second"] == pytest.approx(5 * third["steps_per_second"])
+
+
+def test_the_logged_loss_is_the_last_step_s():
+    run = Run()
+    run.fit(total=4, log=4)
+    assert [event[2]["loss"] for event in run.events if event[0] == "log"] == [1.0, 0.25]
+
+
+@pytest.mark.parametrize("name", ["loss", "gradient_norm"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_number_that_is_not_finite_stops_the_run(name, value):
+    run = Run(metrics={6: {name: value}})
+    message = f"the {name.replace('_', ' ')} is {value} at step 6; the last checkpoint before it is"
+    with pytest.raises(NonFiniteLoss, match=message):
+        run.fit(total=10, log=10, evaluation=10, checkpoint=2)
+    assert run.steps("save") == [2, 4]
+    assert run.steps("log") == [1]
+    assert run.steps("evaluate") == []
+
+
+def test_the_first_bad_step_is_named_though_it_is_seen_later():
+    run = Run(metrics={step: {"loss": np.nan} for step in range(4, 11)})
+    with pytest.raises(NonFiniteLoss, match="at step 4;"):
+        run.fit(total=10, log=10, evaluation=8, checkpoint=10)
+    assert run.steps("evaluate") == run.steps("save") == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_the_step_in_progress(signum):
+    before = signal.getsignal(signum)
+    run = Run(at_step={4: receive(signum)})
+    with pytest.raises(Interrupted) as stop:
+        run.fit(total=10)
+    assert (stop.value.signum, stop.value.step) == (signum, 4)
+    assert [event[:3] for event in run.events if event[0] == "save"] == [("save", 4, b"4")]
+    assert run.steps("log") == [1, 4]
+    assert run.steps("evaluate") == []
+    assert signal.getsignal(signum) is before
+
+
+def test_a_signal_during_an_evaluation_saves_the_next_step():
+    run = Run(at_evaluation={4: receive(signal.SIGTERM)})
+    with pytest.raises(Interrupted) as stop:
+        run.fit(total=10, evaluation=4)
+    assert stop.value.step == 5
+    assert run.steps("save") == [5]
+
+
+def test_a_signal_at_the_last_step_changes_nothing():
+    run = Run(at_step={3: receive(signal.SIGTERM)})
+    assert int(run.fit(total=3).step) == 3
+    assert run.steps("evaluate") == run.steps("save") == [3]
+
+
+def test_a_second_sigint_interrupts_at_once():
+    def twice():
+        receive(signal.SIGINT)()
+        receive(signal.SIGINT)()
+
+    run = Run(at_step={2: twice})
+    with pytest.raises(KeyboardInterrupt):
+        run.fit(total=10)
+    assert run.steps("save") == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_signals_are_left_alone_outside_the_main_thread():
+    def enter():
+        with StopSignals() as stop:
+            received.append(stop.received)
+
+    received: list = []
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert received == [None]
+
+
+def test_put_batch_keeps_values_and_splits_rows():
+    mesh = make_mesh(MeshConfig())
+    batch = put_batch(BATCH, mesh)
+    assert batch.keys() == BATCH.keys()
+    for name, value in batch.items():
+        assert isinstance(value, jax.Array)
+        assert value.sharding.spec[0] == ("replica", "data", "fsdp")
+        np.testing.assert_array_equal(value, BATCH[name])
+
+
+def test_count_tokens():
+    assert count_tokens(BATCH) == 5
+    assert count_tokens({"decoder_target_tokens": BATCH["decoder_target_tokens"]}) == 2
