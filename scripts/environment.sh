@@ -10,14 +10,14 @@
 # the PATH may still fail to run (a pyenv shim), so each candidate is tried.
 find_python() {
   local candidate
-  for candidate in ${PYTHON:+"$PYTHON"} python3.11 python3.12 python3.13 python3 python; do
-    if "$candidate" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+  for candidate in ${PYTHON:+"$PYTHON"} python3.11 python3.12 python3 python; do
+    if "$candidate" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' \
       >/dev/null 2>&1; then
       printf '%s\n' "$candidate"
       return 0
     fi
   done
-  echo "error: no Python 3.11, 3.12 or 3.13 with the venv module found; install one (on Debian:" \
+  echo "error: no Python 3.11 or 3.12 with the venv module found; install one (on Debian:" \
     "python3 and python3-venv) or set PYTHON to its path" >&2
   return 1
 }

@@ -9,12 +9,14 @@ A step directory is self-contained and may be moved or copied. Orbax writes it u
 name and renames it when it is whole, in the background while training goes on.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
 import re
+import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -260,10 +262,11 @@ def restore_params(step_directory: Path, abstract: Any) -> Any:
     # Not a Checkpointer, which warns that params/ by itself has no metadata of a whole step.
     handler = ocp.StandardCheckpointHandler()
     try:
-        saved: Any = handler.metadata(directory)
-        _check_paths(step_directory, trees.flatten(saved.tree), trees.flatten(abstract))
-        wanted = jax.tree.map(_on_device, abstract)
-        return handler.restore(directory, args=ocp.args.StandardRestore(wanted))
+        with _ignoring_late_reads():
+            saved: Any = handler.metadata(directory)
+            _check_paths(step_directory, trees.flatten(saved.tree), trees.flatten(abstract))
+            wanted = jax.tree.map(_on_device, abstract)
+            return handler.restore(directory, args=ocp.args.StandardRestore(wanted))
     except InputError:
         raise
     except Exception as error:
@@ -271,6 +274,20 @@ def restore_params(step_directory: Path, abstract: Any) -> Any:
         raise InputError(f"checkpoint {step_directory}: unreadable ({reason})") from error
     finally:
         handler.close()
+
+
+@contextlib.contextmanager
+def _ignoring_late_reads() -> Iterator[None]:
+    """After one read has failed, keeps off standard error that the others find no event loop."""
+    report = sys.unraisablehook
+
+    def report_others(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            report(unraisable)
+
+    sys.unraisablehook = report_others
+    yield
+    sys.unraisablehook = report  # not after an error: the other reads may still end
 
 
 def _on_device(leaf: Any) -> Any:

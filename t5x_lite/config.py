@@ -34,7 +34,7 @@ from t5x_lite.options import OptionError, parse
 from t5x_lite.serialization import encode, to_json
 from t5x_lite.sharding import MeshConfig
 
-MATCHING_FIELDS = ("model", "objective", "data", "optimizer", "seed")
+MATCHING_FIELDS = ("model", "objective", "data", "optimizer", "seed", "compute_dtype")
 """The fields of an Experiment that a work directory's saved config must share to be resumed."""
 
 
@@ -131,6 +131,12 @@ class Experiment:
             if not isinstance(part, base):
                 raise InputError(f"{name} must be of type {base.__name__}, got {part!r}")
         _at_least(1, {"steps": self.steps, "log_period": self.log_period})
+        end = getattr(self.optimizer.schedule, "total_steps", None)
+        if end is not None and self.steps > end:
+            raise InputError(
+                f"steps {self.steps} go on after the schedule has ended: set "
+                f"--optimizer.schedule.total-steps, which is {end}"
+            )
         _at_least(0, {"seed": self.seed})
         _one_of(("float32", "bfloat16"), {"compute_dtype": self.compute_dtype})
 

@@ -89,9 +89,13 @@ def writer(path: str) -> Iterator["Writer"]:
     if path == "-":
         yield Writer(sys.stdout)
         return
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     if target.is_dir():
         raise InputError(f"{path}: cannot be written (Is a directory)")
+    if target.exists() and not target.is_file():  # a pipe or a device is written to, not replaced
+        with target.open("w", encoding="utf-8") as file:
+            yield Writer(file)
+        return
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         file = temporary.open("w", encoding="utf-8")

@@ -320,7 +320,11 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) != 1 or argv[0].startswith("-"):
         print("usage: python -m t5x_lite.data.python_docs DIRECTORY", file=sys.stderr)
         return 2
-    write_documents(argv[0])
+    try:
+        write_documents(argv[0])
+    except OSError as error:
+        print(f"error: {argv[0]}: cannot be written ({error.strerror})", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from t5x_lite.types import Array
 
@@ -17,7 +17,14 @@ Step = Callable[[Array, Any], tuple[Array, Any]]
 
 
 def greedy(
-    step: Step, cache: Any, *, batch_size: int, max_length: int, eos_id: int = 1, start_id: int = 0
+    step: Step,
+    cache: Any,
+    *,
+    batch_size: int,
+    max_length: int,
+    eos_id: int = 1,
+    start_id: int = 0,
+    ended: Bool[Array, " B"] | None = None,
 ) -> Int[Array, "B L"]:
     """Takes the most likely token at every step, until every row has ended or max_length.
 
@@ -28,6 +35,7 @@ def greedy(
       max_length: L, tokens decoded at most.
       eos_id: ends a row.
       start_id: the decoder's first input; T5's is the padding token.
+      ended: True for rows that are only filling; None is none of them.
 
     Returns:
       int32 tokens, the EOS included; 0 after it.
@@ -47,6 +55,6 @@ def greedy(
 
     tokens = jnp.zeros((batch_size, max_length), jnp.int32)
     first = jnp.full((batch_size,), start_id, jnp.int32)
-    ended = jnp.zeros((batch_size,), bool)
+    ended = jnp.zeros((batch_size,), bool) if ended is None else ended
     carry = (jnp.zeros((), jnp.int32), tokens, first, ended, cache)
     return jax.lax.while_loop(going, advance, carry)[1]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite.decoding.generate import greedy
@@ -52,7 +53,11 @@ class Generator:
             model = bind(params)
             cache = model.init_cache(tokens, max_length=max_decode_length)
             return greedy(
-                model.step, cache, batch_size=tokens.shape[0], max_length=max_decode_length
+                model.step,
+                cache,
+                batch_size=tokens.shape[0],
+                max_length=max_decode_length,
+                ended=jnp.all(tokens == 0, axis=-1),
             )
 
         self._generate = jax.jit(generate)

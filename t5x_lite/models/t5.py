@@ -10,6 +10,7 @@ by segment ids. Numerics: t5x examples/t5/network.py and layers.py.
 """
 
 import dataclasses
+from typing import get_args
 
 import jax
 from flax import nnx
@@ -65,6 +66,18 @@ class T5Config(ModelConfig):
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 1: got {getattr(self, name)}")
+        if self.feed_forward not in get_args(FeedForward):
+            raise InputError(
+                f"model.feed_forward must be one of {get_args(FeedForward)}: got "
+                f"{self.feed_forward!r}"
+            )
+        if self.relative_buckets < 4 or self.relative_max_distance <= self.relative_buckets // 2:
+            raise InputError(
+                "model.relative_buckets must be at least 4 and model.relative_max_distance above "
+                f"half of it: got {self.relative_buckets} and {self.relative_max_distance}"
+            )
+        if self.norm_epsilon <= 0:
+            raise InputError(f"model.norm_epsilon must be above 0: got {self.norm_epsilon}")
         if not 0.0 <= self.dropout_rate < 1.0:
             raise InputError(f"model.dropout_rate must be in [0, 1): got {self.dropout_rate}")
 
@@ -155,6 +168,8 @@ class T5(nnx.Module):
         Returns:
           float32 logits.
         """
+        if (encoder_segment_ids is None) != (decoder_segment_ids is None):
+            raise ValueError("segment ids are given for both encoder and decoder, or for neither")
         encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)
         encoded = self.encode(
             encoder_input_tokens, segment_ids=encoder_segment_ids, key=encoder_key

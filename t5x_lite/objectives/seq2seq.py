@@ -71,7 +71,7 @@ class Seq2SeqLoss(nnx.Module):
         return Loss(
             terms={"cross_entropy": Term(jnp.sum(loss * weights), weight)},
             metrics={
-                "accuracy": (jnp.sum(correct * weights), weight),
+                "token_accuracy": (jnp.sum(correct * weights), weight),
                 "z_loss": (jnp.sum(z_loss * weights), weight),
                 "cross_entropy": (jnp.sum((loss - z_loss) * weights), weight),
             },

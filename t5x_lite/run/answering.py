@@ -43,10 +43,9 @@ def predict(
         batch_size=batch_size,
         max_decode_length=max_decode_length,
     )
-    length = loaded.parts.experiment.data.inputs_length
 
     def answer(records: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        inputs = loaded.tokens([r["inputs"] for r in records], length=length, name="inputs")
+        inputs = loaded.inputs([r["inputs"] for r in records])
         for record, text in zip(records, generator.run(loaded.params, inputs), strict=True):
             yield {**record, "prediction": text}
 
@@ -70,15 +69,10 @@ def score(
     """
     loaded = Loaded.from_checkpoint(checkpoint, step=step)
     scorer = Scorer(loaded.parts.bind_model, batch_size=batch_size)
-    data = loaded.parts.experiment.data
 
     def add_score(records: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        inputs = loaded.tokens(
-            [r["inputs"] for r in records], length=data.inputs_length, name="inputs"
-        )
-        targets = loaded.tokens(
-            [r["targets"] for r in records], length=data.targets_length, name="targets"
-        )
+        inputs = loaded.inputs([r["inputs"] for r in records])
+        targets = loaded.targets([r["targets"] for r in records])
         values = scorer.run(loaded.params, inputs, targets)
         for record, ids, value in zip(records, targets, values, strict=True):
             yield {**record, "log_likelihood": value, "num_tokens": len(ids)}

@@ -95,10 +95,13 @@ class Measurement:
     def _write_samples(self, step: int) -> None:
         if self._workdir is None or self.task is None:
             return
-        with (self._workdir / "samples.jsonl").open("a", encoding="utf-8") as file:
-            for sample in self.task.samples[: self._settings.num_samples]:
-                record = {"step": step, **dataclasses.asdict(sample)}
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        lines = [
+            json.dumps({"step": step, **dataclasses.asdict(sample)}, ensure_ascii=False) + "\n"
+            for sample in self.task.samples[: self._settings.num_samples]
+        ]
+        # In one system call: a run that is killed leaves no torn line for the next one to go on in.
+        with (self._workdir / "samples.jsonl").open("ab", buffering=0) as file:
+            file.write("".join(lines).encode())
 
 
 def evaluate(
@@ -111,7 +114,8 @@ def evaluate(
     """Measures a checkpoint on a config's task and prints the metrics as one line of JSON.
 
     Args:
-      experiment: its data and evaluation are used; the model and vocabulary are the checkpoint's.
+      experiment: its data, evaluation, mesh and compute_dtype are used; the model is the
+        checkpoint's, and so must the vocabulary be.
       checkpoints: one work directory or step directory.
       step: of a work directory; None is the newest.
       output: a directory for metrics.json and predictions.jsonl; None writes neither.
@@ -137,7 +141,10 @@ def evaluate(
             f"{loaded.directory / 'files' / checkpointing.VOCABULARY_FILE}"
         )
     measured = dataclasses.replace(
-        loaded.parts.experiment, data=experiment.data, evaluation=experiment.evaluation
+        loaded.parts.experiment,
+        data=experiment.data,
+        evaluation=experiment.evaluation,
+        compute_dtype=experiment.compute_dtype,
     )
     parts = dataclasses.replace(loaded.parts, experiment=measured)
     measurement = Measurement(parts, loaded.vocabulary, mesh=mesh, workdir=None)

@@ -115,6 +115,8 @@ class Loaded:
         text = files[checkpointing.CONFIG_FILE].decode()
         experiment: Experiment = from_json(text, source=source)
         parts = Parts.of(experiment)
+        if mesh is not None:
+            sharding.check_divisible(mesh, parts.axes, parts.shapes)
         abstract = parts.shapes if mesh is None else _on_mesh(parts, mesh)
         params = checkpointing.restore_params(directory, abstract)
         vocabulary = load_vocabulary(
@@ -123,13 +125,18 @@ class Loaded:
         )
         return cls(directory, parts, params, vocabulary)
 
-    def tokens(self, texts: Sequence[str], *, length: int, name: str) -> list[np.ndarray]:
-        """Tokens of each text with EOS, cut to `length` with a warning."""
+    def targets(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Tokens of each text with EOS, whole."""
         encoded = self.vocabulary.encode_batch(texts)
-        eos = self.vocabulary.eos_id
-        too_long = sum(len(ids) >= length for ids in encoded)
+        return [np.asarray([*ids, self.vocabulary.eos_id], np.int32) for ids in encoded]
+
+    def inputs(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Tokens of each text with EOS, cut to the config's inputs_length with a warning."""
+        length = self.parts.experiment.data.inputs_length
+        whole = self.targets(texts)
+        too_long = sum(len(ids) > length for ids in whole)
         if too_long:
             _logger.warning(
-                "%d %s longer than data.%s_length %d tokens were cut", too_long, name, name, length
+                "%d inputs longer than data.inputs_length %d tokens were cut", too_long, length
             )
-        return [np.asarray([*ids[: length - 1], eos], np.int32) for ids in encoded]
+        return [np.append(ids[: min(len(ids), length) - 1], ids[-1]) for ids in whole]

@@ -31,6 +31,11 @@ def train(experiment: Experiment) -> None:
     """
     from t5x_lite.data import pipeline
 
+    if jax.process_count() > 1:
+        raise InputError(
+            f"train runs in one process, and there are {jax.process_count()}; several hosts are "
+            "not supported yet"
+        )
     if not experiment.workdir:
         raise InputError("where should the run go? give --workdir DIR")
     workdir = Path(experiment.workdir)
@@ -102,7 +107,9 @@ def _check_workdir(workdir: Path, experiment: Experiment) -> None:
     """A work directory is new, or holds the same experiment."""
     saved = workdir / checkpointing.CONFIG_FILE
     if saved.exists():
-        configs.check_same_experiment(configs.load(saved), experiment, workdir)
+        # Decoded, not loaded: the project around a work directory must not become importable.
+        earlier: Experiment = from_json(saved.read_text(encoding="utf-8"), source=str(saved))
+        configs.check_same_experiment(earlier, experiment, workdir)
     elif workdir.exists() and not workdir.is_dir():
         raise InputError(f"workdir {workdir} is not a directory")
     # A run that was killed while it wrote its first file leaves that file's hidden beginning.
@@ -156,6 +163,7 @@ def _periods(experiment: Experiment) -> Periods:
         log=experiment.log_period,
         evaluation=experiment.evaluation.period,
         checkpoint=experiment.checkpoints.period,
+        save_measured=experiment.checkpoints.best is not None,
     )
 
 

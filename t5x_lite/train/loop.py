@@ -22,6 +22,10 @@ Evaluate = Callable[[int, Params], dict[str, float]]
 """(step, params) -> metrics named "<split>/<name>"."""
 
 
+_AHEAD = 2
+"""Steps dispatched and not yet done: enough to keep a device busy, few for a signal to wait for."""
+
+
 class NonFiniteLoss(RuntimeError):
     """The loss or its gradient is not a finite number; the message names the step."""
 
@@ -55,12 +59,14 @@ class Periods:
       log: between two lines of training metrics.
       evaluation: between two evaluations.
       checkpoint: between two checkpoints.
+      save_measured: whether each evaluated step is saved too, so that the best of them can stay.
     """
 
     total: int
     log: int
     evaluation: int
     checkpoint: int
+    save_measured: bool = False
 
 
 def fit(
@@ -117,7 +123,8 @@ def fit(
                 tracker.log(step, measured)
                 window.restart()
 
-            if step % periods.checkpoint == 0 or last:
+            best_of = measured is not None and periods.save_measured
+            if step % periods.checkpoint == 0 or last or best_of:
                 window.check()
                 save(state, batches.state(), measured)
             if stopping is not None and step < periods.total:
@@ -153,8 +160,10 @@ class _Window:
         self._first = True
 
     def add(self, step: int, metrics: Metrics, *, tokens: int) -> None:
-        """Takes the metrics of a step without waiting for it, but for the first (it compiles)."""
+        """Takes the metrics of a step; waits for the first (it compiles) and for older ones."""
         self._pending.append((step, metrics))
+        if len(self._pending) > _AHEAD:
+            jax.block_until_ready(self._pending[-1 - _AHEAD][1])
         if self._first:
             jax.block_until_ready(metrics)
             self._first = False

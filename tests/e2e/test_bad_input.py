@@ -157,18 +157,21 @@ def test_wrong_files_of_a_task(refused, tiny_glue, file, content, message):
     assert message in refused(line)
 
 
-def test_a_bad_line_far_into_the_text_stops_the_run_with_its_checkpoints(capfd, english_lines):
-    lines = [line.encode() for line in english_lines[:200]]
-    write("text/a.txt", b"\n".join([*lines[:150], b"caf\xe9", *lines[150:]]))
+def test_a_bad_line_far_into_the_text_stops_the_run_with_its_checkpoints(
+    capfd, english_lines, tiny_run
+):
+    lines = [line.encode() for line in english_lines[:400]]
+    write("text/a.txt", b"\n".join([*lines[:390], b"caf\xe9", *lines[390:]]))
+    write("text/validation.txt", lines[0])
     line = (
-        "train tiny.json --workdir w --data.directory text --data.pack False --steps 1000 "
-        "--log-period 50 --evaluation.period 1000"
+        "train tiny.json --workdir w --data.directory text --steps 1000 --log-period 50 "
+        "--evaluation.period 1000"
     )
     assert main(line.split()) == 2
     *progress, message = capfd.readouterr().err.splitlines()
-    assert message == "error: text/a.txt:151: not UTF-8: convert it to UTF-8"
+    assert message == "error: text/a.txt:391: not UTF-8: convert it to UTF-8"
     assert all(line.startswith("step ") for line in progress)
-    assert saved_steps(Path("w/checkpoints"))[-1] % 5 == 0
+    assert saved_steps(Path("w/checkpoints"))[-1] >= 15
 
 
 # The vocabulary.
@@ -202,14 +205,9 @@ def other_vocabulary(english_lines):
 def test_initial_weights_that_do_not_fit(refused, run, english_lines):
     line = "train tiny.json --workdir w --init"
     assert refused(f"{line} none") == "checkpoint none: no such directory"
-    assert "tiny.json" in refused(f"{line} tiny.json")
-    Path("empty").mkdir()
-    assert refused(f"{line} empty").startswith("checkpoint empty: holds no checkpoint; give a work")
     message = refused(f"{line} run --model.d-ff 48")
     assert message.startswith("checkpoint run/checkpoints/10 does not fit the model: model/")
     assert message.endswith(" there and (1, 16, 48) here")
-    message = refused(f"{line} run --model.tie-embeddings True")
-    assert message.endswith("does not fit the model: unexpected: model/lm_head/kernel")
     other = other_vocabulary(english_lines)
     message = refused(f"{line} run --data.vocabulary {other}")
     assert message.endswith(
@@ -313,7 +311,7 @@ def test_a_batch_that_eight_devices_cannot_share(run, tiny_experiment):
         env={
             **os.environ,
             "PYTHONPATH": str(ROOT),
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+            "XLA_FLAGS": os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=8",
         },
         capture_output=True,
         text=True,

@@ -55,7 +55,7 @@ def test_sums_over_the_targets_of_weight_1():
     assert (float(weight), scale) == (2.0, 1.0)
     np.testing.assert_allclose(loss.metrics["cross_entropy"], (cross_entropy, 2), rtol=1e-5)
     np.testing.assert_allclose(loss.metrics["z_loss"], (z_loss, 2), rtol=1e-5)
-    assert tuple(map(float, loss.metrics["accuracy"])) == (1.0, 2.0)
+    assert tuple(map(float, loss.metrics["token_accuracy"])) == (1.0, 2.0)
     np.testing.assert_allclose(loss.value(), (cross_entropy + z_loss) / 2, rtol=1e-5)
 
 

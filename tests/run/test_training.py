@@ -81,7 +81,7 @@ def test_the_metrics(tiny_run):
     assert training[0]["num_parameters"] > 10_000
     assert "num_parameters" not in training[1]
     assert set(training[1]) == {
-        "accuracy",
+        "token_accuracy",
         "cross_entropy",
         "gradient_norm",
         "learning_rate",
@@ -100,7 +100,8 @@ def test_a_new_run_starts_from_its_seed(train, told):
     key = jax.random.fold_in(jax.random.key(3), 0)
     expected = jax.jit(Parts.of(experiment).init)(key)
     jax.tree.map(np.testing.assert_array_equal, told.state.params, expected)
-    assert vars(told.periods) == {"total": 10, "log": 1, "evaluation": 10, "checkpoint": 5}
+    periods = told.periods
+    assert (periods.total, periods.log, periods.evaluation, periods.checkpoint) == (10, 1, 10, 5)
 
 
 def test_init_takes_the_weights_and_nothing_else(train, told, tiny_run):

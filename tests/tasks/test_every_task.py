@@ -62,8 +62,8 @@ def data(monkeypatch, english_lines, directory, request):
 
     module = importlib.import_module("tasks.python_docs")
     corpus = SimpleNamespace(
-        documents=lambda: [SimpleNamespace(text=line) for line in english_lines[:250]],
-        labelled=lambda: [(line, f"module{i % 5}") for i, line in enumerate(english_lines[:250])],
+        documents=lambda directory: [SimpleNamespace(text=line) for line in english_lines[:250]],
+        labelled=lambda _: [(line, f"module{i % 5}") for i, line in enumerate(english_lines[:250])],
     )
     monkeypatch.setattr(module, "python_docs", corpus)
     return Data(

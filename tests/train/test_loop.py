@@ -54,14 +54,16 @@ class Run:
         self._at_step = at_step or {}
         self._at_evaluation = at_evaluation or {}
 
-    def fit(self, *, total=10, log=100, evaluation=100, checkpoint=100):
+    def fit(self, *, total=10, log=100, evaluation=100, checkpoint=100, **options):
         params = {"model": {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}}
         return fit(
             TrainState(jnp.int32(self._start), params, {}),
             Batches(self._start),
             self._step,
             mesh=make_mesh(MeshConfig()),
-            periods=Periods(total=total, log=log, evaluation=evaluation, checkpoint=checkpoint),
+            periods=Periods(
+                total=total, log=log, evaluation=evaluation, checkpoint=checkpoint, **options
+            ),
             evaluate=self._evaluate,
             save=self._save,
             tracker=Record(self._log),
@@ -131,6 +133,18 @@ def test_a_checkpoint_gets_the_position_of_its_last_batch_and_its_own_metrics():
         (4, b"4", {"validation/loss": 4.0}),
         (6, b"6", None),
         (8, b"8", {"validation/loss": 8.0}),
+    ]
+
+
+def test_every_measured_step_is_saved_where_the_best_one_is_kept():
+    run = Run()
+    run.fit(total=10, evaluation=4, checkpoint=5, save_measured=True)
+    assert run.steps("save") == [4, 5, 8, 10]
+    assert [event[3] is None for event in run.events if event[0] == "save"] == [
+        False,
+        True,
+        False,
+        False,
     ]
 
 

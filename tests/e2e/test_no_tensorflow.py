@@ -1,0 +1,65 @@
+"""What must work where neither TensorFlow nor seqio nor a tasks module can be imported."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM = """
+import json, sys
+blocked = ("apache_beam", "seqio", "tasks", "tensorflow", "tensorflow_datasets", "tensorflow_text")
+sys.modules.update(dict.fromkeys(blocked))
+from t5x_lite.cli import main
+codes = []
+for line in json.loads(sys.argv[1]):
+    try:
+        codes.append(main(line.split()))
+    except SystemExit as stop:
+        codes.append(stop.code or 0)
+print(codes, file=sys.stderr)
+"""
+
+COMMANDS = [
+    "--help",
+    "predict --checkpoint moved --input in.jsonl --output predictions.jsonl --max-decode-length 4",
+    "score --checkpoint moved --input in.jsonl --output scores.jsonl",
+    "vocab --input prose.txt --output vocabulary --size 300",
+    "report run",
+    "train tiny.json --workdir w",
+]
+
+
+def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experiment, compile_once):
+    """From a step directory that was moved elsewhere; training says what it needs."""
+    from t5x_lite import config
+
+    shutil.copytree(tiny_run / "checkpoints" / "10", tmp_path / "moved")
+    (tmp_path / "run").mkdir()
+    shutil.copy(tiny_run / "metrics.jsonl", tmp_path / "run")
+    shutil.copy(tiny_text / "prose.txt", tmp_path)
+    config.save(tiny_experiment, tmp_path / "tiny.json")
+    (tmp_path / "in.jsonl").write_text('{"inputs": "a", "targets": "b"}\n')
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(COMMANDS)],
+        cwd=tmp_path,
+        env={**os.environ, **compile_once, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    *told, codes = done.stderr.splitlines()
+    assert codes == "[0, 0, 0, 0, 0, 2]", done.stderr
+    [message] = told
+    assert message.startswith("error: reading text needs TensorFlow and seqio (")
+    assert message.endswith("pip install 't5x_lite[data]'")
+    assert "score" in done.stdout
+    [prediction] = (tmp_path / "predictions.jsonl").read_text().splitlines()
+    assert list(json.loads(prediction)) == ["inputs", "targets", "prediction"]
+    [score] = (tmp_path / "scores.jsonl").read_text().splitlines()
+    assert json.loads(score)["log_likelihood"] < 0
+    assert (tmp_path / "vocabulary" / "sentencepiece.model").is_file()
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert not (tmp_path / "w").exists()
