@@ -26,8 +26,8 @@ experiment = dataclasses.replace(
         targets_length=16,
     ),
     optimizer=Adafactor(schedule=Constant(value=2e-3)),
-    steps=500,
+    steps=900,
     log_period=25,
-    checkpoints=Checkpoints(period=250, keep=2, best="validation/accuracy"),
-    evaluation=Evaluation(period=250, batch_size=64, max_decode_length=8),
+    checkpoints=Checkpoints(period=300, keep=2, best="validation/accuracy"),
+    evaluation=Evaluation(period=300, batch_size=64, max_decode_length=8),
 )

@@ -37,7 +37,7 @@ experiment = Experiment(
         inputs_length=128,
         targets_length=32,
     ),
-    optimizer=Adafactor(schedule=InverseSquareRoot(warmup_steps=400)),
+    optimizer=Adafactor(schedule=InverseSquareRoot(warmup_steps=1000)),
     steps=400,
     log_period=25,
     checkpoints=Checkpoints(period=200, keep=2),

@@ -8,7 +8,8 @@ What is held out for validation:
 1. the files in DIR/validation/ and the files named validation*, if there are any; training takes
    DIR/train/ and all other files in DIR;
 2. else, of at least 20 files, every 20th in the order of their names (the 20th, the 40th, ...);
-3. else every 100th line of each file (the 100th, the 200th, ...).
+3. else about every 100th line: those whose hash says so, so that a line that is repeated is
+   always on the same side, and blank lines do not count.
 
 The paper's variants (Raffel et al. 2020, tables 6 and 7) are named <noise>_<density>_<inputs>_
 <targets>: "u_u" is one sentinel a span on both sides. iid_15_u_u, noise drawn token by token, is
@@ -18,7 +19,6 @@ left for the other objectives.
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import seqio
 import tensorflow as tf
@@ -59,8 +59,8 @@ def _lines(splits: Mapping[str, Sequence[Path]], split: str) -> tf.data.Dataset:
     if splits["train"] is not splits["validation"]:
         return stages.text_lines(splits[split])
 
-    def keep(line: Any) -> tf.Tensor:
-        held_out = line % LINES_PER_HELD_OUT_LINE == LINES_PER_HELD_OUT_LINE - 1
+    def keep(texts: tf.Tensor) -> tf.Tensor:
+        held_out = tf.strings.to_hash_bucket_fast(texts, LINES_PER_HELD_OUT_LINE) == 0
         return held_out if split == "validation" else ~held_out
 
     return stages.text_lines(splits[split], keep=keep)

@@ -198,7 +198,7 @@ def test_a_workdir_resumes_with_other_steps_mesh_and_periods():
 
 
 def test_a_workdir_of_another_experiment_is_refused_naming_every_difference():
-    assert MATCHING_FIELDS == ("model", "objective", "data", "optimizer", "seed")
+    assert MATCHING_FIELDS == ("model", "objective", "data", "optimizer", "seed", "compute_dtype")
     other = dataclasses.replace(
         EXPERIMENT,
         model=EXPERIMENT.model.replace(d_model=64),

@@ -226,7 +226,8 @@ def _not_empty(examples: Iterator[_T], data: Data, *, split: str) -> Iterator[_T
     for first in examples:
         return itertools.chain([first], examples)
     where = f" in {data.directory}" if data.directory else ""
-    raise InputError(f"data.task {data.task!r} found no example for split {split!r}{where}")
+    hint = "" if split == "train" else "; --evaluation.split chooses another"
+    raise InputError(f"data.task {data.task!r} found no example for split {split!r}{where}{hint}")
 
 
 def _examples(data: Data, task: seqio.Task, *, split: str) -> Iterator[dict[str, Any]]:

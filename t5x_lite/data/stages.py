@@ -92,8 +92,12 @@ def map_numpy(
 # Sources.
 
 
+def _all(texts: tf.Tensor) -> tf.Tensor:
+    return tf.fill(tf.shape(texts), True)
+
+
 def text_lines(
-    files: Sequence[Path], *, keep: Callable[[tf.Tensor], tf.Tensor] = tf.ones_like
+    files: Sequence[Path], *, keep: Callable[[tf.Tensor], tf.Tensor] = _all
 ) -> tf.data.Dataset:
     """The non-empty lines of text files, and the "text" fields of .jsonl files.
 
@@ -102,7 +106,7 @@ def text_lines(
 
     Args:
       files: the files to read, in UTF-8, one document a line.
-      keep: from line numbers, int64 [n] from 0, to a mask [n] of those wanted; all by default.
+      keep: from stripped lines, string [n], to a mask [n] of those wanted; all by default.
 
     Returns:
       Examples {"text": str}. Iterating raises where a line is not UTF-8 or, in a .jsonl file, not
@@ -116,7 +120,7 @@ def text_lines(
 
     def documents(file, lines, texts):
         texts = _checked_utf8(file, lines, texts)
-        wanted = tf.cast(keep(lines), tf.bool) & (tf.strings.length(texts) > 0)
+        wanted = keep(texts) & (tf.strings.length(texts) > 0)
         chosen = {"line": lines[wanted], "text": texts[wanted]}
         return {"file": tf.fill(tf.shape(chosen["line"]), file), **chosen}
 

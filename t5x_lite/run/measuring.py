@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,15 @@ class Measurement:
             file.write("".join(lines).encode())
 
 
+def _check_output(directory: Path) -> None:
+    """Refuses a directory that cannot be made or written, before the work and not after it."""
+    if directory.exists() and not directory.is_dir():
+        raise InputError(f"--output {directory} is not a directory")
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise InputError(f"--output {directory} cannot be written: {existing} does not allow it")
+
+
 def evaluate(
     experiment: Experiment,
     checkpoints: Sequence[str],
@@ -128,8 +138,8 @@ def evaluate(
             f"evaluate takes one --checkpoint directory, got {len(checkpoints)}; evaluate them one "
             "by one (ensembles are not there yet)"
         )
-    if output is not None and Path(output).exists() and not Path(output).is_dir():
-        raise InputError(f"--output {output} is not a directory")
+    if output is not None:
+        _check_output(Path(output))
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
     loaded = Loaded.from_checkpoint(checkpoints[0], step=step, mesh=mesh)

@@ -15,7 +15,7 @@ from t5x_lite.data.vocabulary import SentencePiece, load_vocabulary
 from t5x_lite.run.measuring import Measurement
 from t5x_lite.run.parts import Parts, check_batch
 from t5x_lite.serialization import from_json, to_json
-from t5x_lite.train.loop import Periods, fit
+from t5x_lite.train.loop import Periods, StopSignals, fit
 from t5x_lite.train.state import TrainState, abstract_state, init_state, state_shardings
 from t5x_lite.train.step import make_train_step
 from t5x_lite.train.track import Tracker
@@ -25,10 +25,18 @@ from t5x_lite.types import InputError, Params
 def train(experiment: Experiment) -> None:
     """Trains what a config says, going on from the newest checkpoint of its work directory.
 
+    Signals are watched from here on, not only in the loop: preparing takes its time.
+
     Raises:
       InputError: the config, the data, the vocabulary, the weights or the work directory are wrong.
-      Interrupted: a signal came; the state is saved.
+      Interrupted: a signal came; the state is saved, if a step was taken.
     """
+    with StopSignals() as stop:
+        _train(experiment, stop)
+
+
+def _train(experiment: Experiment, stop: StopSignals) -> None:
+    """Makes the parts that the config names, the cheap checks first, and trains."""
     from t5x_lite.data import pipeline
 
     if jax.process_count() > 1:
@@ -100,6 +108,7 @@ def train(experiment: Experiment) -> None:
             evaluate=measurement,
             save=_saver(checkpoints, experiment, vocabulary),
             tracker=tracker,
+            stop=stop,
         )
 
 

@@ -1,5 +1,6 @@
 """The training loop. `fit` is the story; what it is told with is made in run.py."""
 
+import contextlib
 import dataclasses
 import math
 import signal
@@ -79,6 +80,7 @@ def fit(
     evaluate: Evaluate,
     save: Save,
     tracker: Tracker,
+    stop: "StopSignals | None" = None,
 ) -> TrainState:
     """Trains from the state's step to `periods.total`, saving, measuring and logging on the way.
 
@@ -92,6 +94,7 @@ def fit(
       evaluate: gives the metrics of a step.
       save: writes a checkpoint.
       tracker: the record.
+      stop: already entered, where signals are watched since before; None watches them here.
 
     Returns:
       The state after the last step.
@@ -103,7 +106,10 @@ def fit(
     window = _Window()
     start = int(state.step)
     num_parameters = trees.count_parameters(state.params)
-    with StopSignals() as stop, jax.set_mesh(mesh):
+    watched = StopSignals() if stop is None else contextlib.nullcontext(stop)
+    with watched as stop, jax.set_mesh(mesh):
+        if stop.received is not None:
+            raise Interrupted(stop.received, start)
         for step in range(start + 1, periods.total + 1):
             batch = next(batches)
             state, metrics = step_function(state, put_batch(batch, mesh))

@@ -107,10 +107,13 @@ def test_unpacked_batches_have_neither_segments_nor_positions(pipeline, data, vo
     }
 
 
-def test_the_rows_of_an_epoch_give_back_the_text(pipeline, data, vocabulary):
+def test_the_rows_of_an_epoch_give_back_the_text(pipeline, data, vocabulary, tmp_path):
+    text = Path(data.directory, "prose.txt").read_text()
+    (tmp_path / "prose.txt").write_text(text)
+    (tmp_path / "validation.txt").write_text("All of the prose is for training.")
+    data = dataclasses.replace(data, directory=str(tmp_path))
     batches = list(pipeline.eval_batches(data, vocabulary, split="train"))
-    lines = Path(data.directory, "prose.txt").read_text().split("\n")
-    lines = [line for number, line in enumerate(lines) if number % 100 != 99]
+    lines = text.split("\n")
     expected: list[int] = []
     for start in range(0, len(lines), 128):
         expected += itertools.chain(*vocabulary.encode_batch(lines[start : start + 128]))

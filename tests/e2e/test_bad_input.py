@@ -115,7 +115,9 @@ def test_data_without_text(refused, text):
 def test_data_without_anything_to_validate(refused, english_lines):
     write("text/a.txt", "\n".join(english_lines[:50]))
     message = refused("train tiny.json --workdir w --data.directory text")
-    assert message.endswith("found no example for split 'validation' in text")
+    assert message.endswith(
+        "found no example for split 'validation' in text; --evaluation.split chooses another"
+    )
 
 
 def test_a_line_that_is_not_utf8(refused):
@@ -142,7 +144,11 @@ def test_a_malformed_line_of_jsonl(refused, content, message):
     ("file", "content", "message"),
     [
         ("dev.tsv", None, "cannot read glue/SST-2/dev.tsv: No such file or directory"),
-        ("dev.tsv", "sentence\tlabel\n", "found no example for split 'validation' in glue"),
+        (
+            "dev.tsv",
+            "sentence\tlabel\n",
+            "found no example for split 'validation' in glue; --evaluation.split chooses another",
+        ),
         ("dev.tsv", "sentence\tlabel\ngood\t2\n", "SST-2/dev.tsv:2: label '2' is none of 0, 1"),
         ("train.tsv", "sentence\tlabel\ngood\n", "SST-2/train.tsv:2: 1 columns, but the header"),
         ("train.tsv", b"sentence\tlabel\ncaf\xe9\t1\n", "SST-2/train.tsv:2: not UTF-8"),

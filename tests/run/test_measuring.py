@@ -30,10 +30,10 @@ def evaluated(tiny_run, labelled, tmp_path_factory, compile_once):
     return evaluate(labelled, [str(tiny_run)], output=str(output)), output
 
 
-NAMES = [
+LOSSES = [
     "validation/loss",
-    "validation/accuracy",
     "validation/cross_entropy",
+    "validation/token_accuracy",
     "validation/z_loss",
 ]
 
@@ -47,8 +47,8 @@ def measurement(tiny_run, experiment, *, workdir=None):
 
 def test_names_are_those_of_the_metrics(tiny_run, labelled, evaluated):
     made, loaded = measurement(tiny_run, labelled)
-    assert made.names(loaded.parts.shapes) == NAMES
-    assert list(evaluated[0]) == NAMES
+    assert made.names(loaded.parts.shapes) == [*LOSSES, "validation/accuracy"]
+    assert list(evaluated[0]) == [*LOSSES, "validation/accuracy"]
 
 
 def test_samples_are_added_at_every_evaluation(tiny_run, labelled, tmp_path):
@@ -70,7 +70,7 @@ def test_samples_are_added_at_every_evaluation(tiny_run, labelled, tmp_path):
 def test_a_task_without_metrics_has_its_loss(tiny_run, tiny_experiment):
     made, loaded = measurement(tiny_run, tiny_experiment)
     assert made.task is None
-    assert made.names(loaded.parts.shapes) == NAMES
+    assert made.names(loaded.parts.shapes) == LOSSES
 
 
 def test_evaluate_writes_metrics_and_predictions(evaluated, tiny_glue):

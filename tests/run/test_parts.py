@@ -86,22 +86,28 @@ def test_a_checkpoint_that_lacks_a_part(tiny_run, tmp_path, lost, message):
         Loaded.from_checkpoint(str(step), step=None)
 
 
-def test_tokens_end_with_eos_and_are_cut_with_a_warning(loaded, caplog):
-    ids = loaded.vocabulary.encode("the next one is")
-    texts = ["", "the next one is"]
-    assert [row.tolist() for row in loaded.tokens(texts, length=99, name="inputs")] == [
+def test_inputs_end_with_eos_and_are_cut_with_a_warning(loaded, caplog):
+    [word] = loaded.vocabulary.encode("the")
+    fits = " ".join(["the"] * 31)
+    assert [row.tolist() for row in loaded.inputs(["", "the", fits])] == [
         [1],
-        [*ids, 1],
+        [word, 1],
+        [word] * 31 + [1],
     ]
     assert caplog.messages == []
-    exact = loaded.tokens(texts, length=len(ids) + 1, name="inputs")
-    assert exact[1].tolist() == [*ids, 1]
-    assert caplog.messages == []
-    cut = loaded.tokens(texts, length=len(ids), name="targets")
-    assert cut[1].tolist() == [*ids[:-1], 1]
-    assert caplog.messages == [
-        f"1 targets longer than data.targets_length {len(ids)} tokens were cut"
+    assert [row.tolist() for row in loaded.inputs([fits + " the", "the"])] == [
+        [word] * 31 + [1],
+        [word, 1],
     ]
+    assert caplog.messages == ["1 inputs longer than data.inputs_length 32 tokens were cut"]
+
+
+def test_targets_are_never_cut(loaded, caplog):
+    [word] = loaded.vocabulary.encode("the")
+    [row] = loaded.targets([" ".join(["the"] * 99)])
+    assert row.tolist() == [word] * 99 + [1]
+    assert row.dtype == np.int32
+    assert caplog.messages == []
 
 
 def test_every_batch_fits_one_device(tiny_experiment):

@@ -165,8 +165,8 @@ def test_a_best_metric_that_does_not_exist_is_refused_before_training(train, tol
         train(checkpoints=Checkpoints(best="validation/acuracy"))
     assert str(raised.value) == (
         "checkpoints.best 'validation/acuracy' is not a metric of the evaluation: it gives "
-        "validation/loss, validation/accuracy, validation/cross_entropy, validation/z_loss"
+        "validation/loss, validation/cross_entropy, validation/token_accuracy, validation/z_loss"
     )
     assert not (tmp_path / "run").exists()
-    train(checkpoints=Checkpoints(best="validation/accuracy"))
+    train(checkpoints=Checkpoints(best="validation/token_accuracy"))
     assert int(told.state.step) == 0

@@ -44,15 +44,19 @@ def test_of_twenty_files_every_twentieth_is_held_out(text, tmp_path):
     assert len(splits["train"]) == 39
 
 
-def test_of_fewer_files_every_hundredth_line_is_held_out(text, tmp_path):
-    (tmp_path / "a.txt").write_text("\n".join(str(i) for i in range(250)))
+def test_of_fewer_files_about_every_hundredth_line_is_held_out(text, tmp_path):
+    lines_and_blanks = "".join(f"{i}\n\n" for i in range(2000))
+    (tmp_path / "a.txt").write_text(lines_and_blanks + "7\n" * 5)
     splits = text.split_files(str(tmp_path))
 
     def lines(split):
         return [int(e["text"]) for e in text._lines(splits, split).as_numpy_iterator()]
 
-    assert lines("validation") == [99, 199]
-    assert lines("train") == [i for i in range(250) if i not in (99, 199)]
+    train, validation = lines("train"), lines("validation")
+    assert sorted({*train, *validation}) == list(range(2000))
+    assert not {*train} & {*validation}
+    assert 10 < len({*validation}) < 40
+    assert validation == lines("validation")
 
 
 @pytest.mark.parametrize(
