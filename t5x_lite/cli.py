@@ -9,11 +9,12 @@ holds data only, and `--debug` anywhere adds the traceback.
 import contextlib
 import dataclasses
 import io
+import logging
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Union
 
 import tyro
@@ -260,7 +261,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command, overrides = _parse_command(args)
         _first_on_path(os.getcwd())
-        command.run(overrides)
+        with _messages():
+            command.run(overrides)
         sys.stdout.flush()
     except SystemExit:  # --help and --version
         raise
@@ -269,6 +271,27 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exception(error)
         return _report_error(error)
     return 0
+
+
+@contextlib.contextmanager
+def _messages() -> Iterator[None]:
+    """Shows the package's messages as plain lines on standard error.
+
+    Without it nothing below a warning is shown: absl, which Orbax imports, configures the root
+    logger.
+    """
+    logger = logging.getLogger("t5x_lite")
+    handler = logging.StreamHandler(sys.stderr)
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
 
 
 def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:

@@ -176,7 +176,7 @@ def test_a_bad_line_far_into_the_text_stops_the_run_with_its_checkpoints(
     assert main(line.split()) == 2
     *progress, message = capfd.readouterr().err.splitlines()
     assert message == "error: text/a.txt:391: not UTF-8: convert it to UTF-8"
-    assert all(line.startswith("step ") for line in progress)
+    assert all(line.startswith("step ") or " parameters on " in line for line in progress)
     assert saved_steps(Path("w/checkpoints"))[-1] >= 15
 
 
