@@ -68,7 +68,7 @@ class Evaluate:
 
     Attributes:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
-      checkpoint: work directories or step directories; several are an ensemble.
+      checkpoint: one work directory or step directory (ensembles are not there yet).
       step: the step to take from a work directory; the newest if not given.
       output: where metrics.json and the predictions go; nowhere if not given.
     """
