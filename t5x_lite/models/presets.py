@@ -1,8 +1,19 @@
-"""One row for each published size. Source: the gin files of google-research/t5x, examples/t5.
+"""One row for each published size: a function that gives the config, its `fields` replaced.
 
     experiment = Experiment(model=t5_1_1_base(dropout_rate=0.0), ...)
 
-vocab_size 32128 is 32000 SentencePiece pieces and 100 sentinels, rounded up to a multiple of 128.
+| rows | differ from T5 1.1 in | source |
+|---|---|---|
+| `t5_*` | ReLU, tied output, other widths | t5x examples/t5/t5_1_0/*.gin |
+| `t5_1_1_*` | | t5x examples/t5/t5_1_1/*.gin |
+| `t5_lm_adapted_*`, `flan_t5_*` | nothing: other weights | t5x docs/models.md |
+| `mt5_*` | vocabulary | t5x examples/t5/mt5/*.gin |
+| `umt5_*` | vocabulary, a relative bias table in each layer | t5x examples/scalable_t5/umt5/*.gin |
+| `byt5_*` | vocabulary of bytes, deep encoder and shallow decoder | t5x examples/t5/byt5/*.gin |
+| `t5_base_*` | as `t5_base`; paper section 3.2 | t5 models/gin/models/bi_v1_*.gin |
+
+vocab_size 32128 is 32000 SentencePiece pieces and 100 sentinels, rounded up to a multiple of 128;
+the others are rounded up likewise. The decoder-only rows are in `t5x_lite.models.lm_presets`.
 """
 
 from typing import Any
@@ -30,7 +41,19 @@ def _t5_1_1(*sizes: int, **fields: Any) -> T5Config:
     return _t5(*sizes, **{"feed_forward": "gated-gelu", "tie_embeddings": False, **fields})
 
 
-# T5 1.0 (Raffel et al. 2020): examples/t5/t5_1_0/{small,base,large,3B,11B}.gin
+def _mt5(*sizes: int, **fields: Any) -> T5Config:
+    return _t5_1_1(*sizes, **{"vocab_size": 250112, **fields})
+
+
+def _umt5(*sizes: int, **fields: Any) -> T5Config:
+    return _t5_1_1(*sizes, **{"vocab_size": 256384, "relative_bias_per_layer": True, **fields})
+
+
+def _byt5(*sizes: int, decoder: int, **fields: Any) -> T5Config:
+    return _t5_1_1(*sizes, **{"vocab_size": 384, "num_decoder_layers": decoder, **fields})
+
+
+# T5 1.0 (Raffel et al. 2020): d_model, heads, layers, d_ff
 
 
 def t5_small(**fields: Any) -> T5Config:
@@ -58,7 +81,7 @@ def t5_11b(**fields: Any) -> T5Config:
     return _t5_1_0(1024, 128, 24, 65536, **{"d_kv": 128, **fields})
 
 
-# T5 1.1 (Shazeer 2020): examples/t5/t5_1_1/{small,base,large,xl,xxl}.gin
+# T5 1.1 (Shazeer 2020)
 
 
 def t5_1_1_small(**fields: Any) -> T5Config:
@@ -84,3 +107,105 @@ def t5_1_1_xl(**fields: Any) -> T5Config:
 def t5_1_1_xxl(**fields: Any) -> T5Config:
     """T5 1.1 XXL, 11B parameters."""
     return _t5_1_1(4096, 64, 24, 10240, **fields)
+
+
+# The paper's variants of its baseline (section 3.2, table 2)
+
+
+def t5_base_shared(**fields: Any) -> T5Config:
+    """T5 base with one set of parameters for encoder and decoder."""
+    return t5_base(**{"share_layers": True, **fields})
+
+
+def t5_base_6_layers(**fields: Any) -> T5Config:
+    """T5 base with half of the layers in each stack."""
+    return t5_base(**{"num_encoder_layers": 6, "num_decoder_layers": 6, **fields})
+
+
+# T5 1.1 trained on: as a prefix LM (Lester et al. 2021; T0 begins there), on instructions (Chung et
+# al. 2022)
+
+t5_lm_adapted_small = flan_t5_small = t5_1_1_small
+t5_lm_adapted_base = flan_t5_base = t5_1_1_base
+t5_lm_adapted_large = flan_t5_large = t5_1_1_large
+t5_lm_adapted_xl = flan_t5_xl = t5_1_1_xl
+t5_lm_adapted_xxl = flan_t5_xxl = t5_1_1_xxl
+
+
+# mT5 (Xue et al. 2021)
+
+
+def mt5_small(**fields: Any) -> T5Config:
+    """mT5 small, 300M parameters."""
+    return _mt5(512, 6, 8, 1024, **fields)
+
+
+def mt5_base(**fields: Any) -> T5Config:
+    """mT5 base, 582M parameters."""
+    return _mt5(768, 12, 12, 2048, **fields)
+
+
+def mt5_large(**fields: Any) -> T5Config:
+    """mT5 large, 1.2B parameters."""
+    return _mt5(1024, 16, 24, 2816, **fields)
+
+
+def mt5_xl(**fields: Any) -> T5Config:
+    """mT5 XL, 3.7B parameters."""
+    return _mt5(2048, 32, 24, 5120, **fields)
+
+
+def mt5_xxl(**fields: Any) -> T5Config:
+    """mT5 XXL, 12.9B parameters."""
+    return _mt5(4096, 64, 24, 10240, **fields)
+
+
+# umT5 (Chung et al. 2023); large was not released
+
+
+def umt5_small(**fields: Any) -> T5Config:
+    """umT5 small, 307M parameters."""
+    return _umt5(512, 6, 8, 1024, **fields)
+
+
+def umt5_base(**fields: Any) -> T5Config:
+    """umT5 base, 592M parameters."""
+    return _umt5(768, 12, 12, 2048, **fields)
+
+
+def umt5_xl(**fields: Any) -> T5Config:
+    """umT5 XL, 3.8B parameters."""
+    return _umt5(2048, 32, 24, 5120, **fields)
+
+
+def umt5_xxl(**fields: Any) -> T5Config:
+    """umT5 XXL, 13.0B parameters."""
+    return _umt5(4096, 64, 24, 10240, **fields)
+
+
+# ByT5 (Xue et al. 2022): layers of the encoder, and of the decoder
+
+
+def byt5_small(**fields: Any) -> T5Config:
+    """ByT5 small, 300M parameters."""
+    return _byt5(1472, 6, 12, 3584, decoder=4, **fields)
+
+
+def byt5_base(**fields: Any) -> T5Config:
+    """ByT5 base, 582M parameters."""
+    return _byt5(1536, 12, 18, 3968, decoder=6, **fields)
+
+
+def byt5_large(**fields: Any) -> T5Config:
+    """ByT5 large, 1.2B parameters."""
+    return _byt5(1536, 16, 36, 3840, decoder=12, **fields)
+
+
+def byt5_xl(**fields: Any) -> T5Config:
+    """ByT5 XL, 3.7B parameters."""
+    return _byt5(2560, 32, 36, 6720, decoder=12, **fields)
+
+
+def byt5_xxl(**fields: Any) -> T5Config:
+    """ByT5 XXL, 12.9B parameters."""
+    return _byt5(4672, 64, 36, 12352, decoder=12, **fields)

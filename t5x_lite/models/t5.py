@@ -1,46 +1,52 @@
-"""T5: the encoder-decoder of Raffel et al. 2020, and its 1.1 revision.
+"""T5: the encoder-decoder of Raffel et al. 2020, its 1.1 revision and their relatives.
 
     config = T5Config(vocab_size=32128, d_model=512, ...)      # or presets.t5_1_1_small()
     model = config.build(rngs=nnx.Rngs(0))
     logits = model(encoder_input_tokens, decoder_input_tokens)
 
+    logits, cache = model.prefill(inputs, max_length=32)       # of the first new token
+    logits, cache = model.step(tokens, cache)                  # of the one after it
+
 T5 1.0: ReLU, output tied to the embedding (logits / sqrt(d_model)). T5 1.1: gated GELU, an output
-layer of its own. Padding is token 0. Positions are row positions; packed examples are told apart
-by segment ids. Numerics: t5x examples/t5/network.py and layers.py.
+layer of its own. umT5: a relative bias table in each layer. Padding is token 0, and so is the
+decoder's start token. Positions are row positions; packed examples are told apart by segment ids.
+Numerics: t5x examples/t5/network.py and layers.py.
 """
 
 import dataclasses
 from typing import get_args
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
 
 from t5x_lite.models.base import ModelConfig
+from t5x_lite.nn import cache as caching
 from t5x_lite.nn import masks
+from t5x_lite.nn.cache import Cache
+from t5x_lite.nn.layers import LayerConfig
 from t5x_lite.nn.linear import FAN_IN_TRUNCATED, Embedding, Linear
 from t5x_lite.nn.mlp import FeedForward
-from t5x_lite.nn.stack import Cache, Decoder, Encoder, LayerConfig, decoder_mask, encoder_mask
+from t5x_lite.nn.stack import Decoder, Encoder, decoder_mask, encoder_mask
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, InputError, Key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class T5Config(ModelConfig):
-    """Sizes and choices of a T5.
+class StackConfig(ModelConfig):
+    """What all models made of T5's layers choose.
 
     Attributes:
       d_model: size of embeddings and hidden states.
       d_kv: size of a head.
       d_ff: size of the feed-forward hidden layer.
       num_heads: attention heads.
-      num_encoder_layers: layers of the encoder.
-      num_decoder_layers: layers of the decoder.
       feed_forward: "relu" (1.0) or "gated-gelu" (1.1).
-      tie_embeddings: whether the output shares the embedding (1.0).
       dropout_rate: everywhere that T5 drops out; 0.1, but 0 to pretrain 1.1.
       relative_buckets: rows of the relative bias tables.
       relative_max_distance: distances from here on share a bucket.
+      relative_bias_per_layer: a table in each layer (umT5) instead of one for the stack.
       norm_epsilon: of the RMS norms.
       unroll: layers per iteration of the scan, True for straight-line code (faster on CPU).
     """
@@ -49,21 +55,17 @@ class T5Config(ModelConfig):
     d_kv: int = 64
     d_ff: int
     num_heads: int
-    num_encoder_layers: int
-    num_decoder_layers: int
     feed_forward: FeedForward = "gated-gelu"
-    tie_embeddings: bool = False
     dropout_rate: float = 0.1
     relative_buckets: int = 32
     relative_max_distance: int = 128
+    relative_bias_per_layer: bool = False
     norm_epsilon: float = 1e-6
     unroll: int | bool = 1
 
     def __post_init__(self) -> None:
-        for name in (
-            "vocab_size", "d_model", "d_kv", "d_ff", "num_heads",
-            "num_encoder_layers", "num_decoder_layers", "unroll",
-        ):  # fmt: skip
+        counts = [f.name for f in dataclasses.fields(self) if f.name.startswith("num_")]
+        for name in ("vocab_size", "d_model", "d_kv", "d_ff", *counts, "unroll"):
             if getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 1: got {getattr(self, name)}")
         if self.feed_forward not in get_args(FeedForward):
@@ -81,15 +83,44 @@ class T5Config(ModelConfig):
         if not 0.0 <= self.dropout_rate < 1.0:
             raise InputError(f"model.dropout_rate must be in [0, 1): got {self.dropout_rate}")
 
-    def build(self, *, rngs: nnx.Rngs) -> "T5":
-        """Makes the module with fresh parameters."""
-        return T5(self, rngs=rngs)
-
     @property
     def layer(self) -> LayerConfig:
         """The sizes of one layer."""
         names = {field.name for field in dataclasses.fields(LayerConfig)}
         return LayerConfig(**{name: getattr(self, name) for name in names})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class T5Config(StackConfig):
+    """Sizes and choices of a T5; those of `StackConfig` and these.
+
+    Attributes:
+      num_encoder_layers: layers of the encoder.
+      num_decoder_layers: layers of the decoder; 6 and 6 is the paper's half of base.
+      tie_embeddings: whether the output shares the embedding (1.0).
+      share_layers: encoder and decoder share one set of parameters (paper section 3.2, "shared"),
+        at encoder/; the decoder has cross-attention and its norms alone, at decoder/layers. As in
+        the paper's own code (t5's bi_v1_shared.gin gives both stacks one variable scope), the
+        relative bias table and the final norm are shared too; each stack reads the table by its own
+        buckets.
+    """
+
+    num_encoder_layers: int
+    num_decoder_layers: int
+    tie_embeddings: bool = False
+    share_layers: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.share_layers and self.num_encoder_layers != self.num_decoder_layers:
+            raise InputError(
+                "model.share_layers needs as many encoder layers as decoder layers: got "
+                f"{self.num_encoder_layers} and {self.num_decoder_layers}"
+            )
+
+    def build(self, *, rngs: nnx.Rngs) -> "T5":
+        """Makes the module with fresh parameters."""
+        return T5(self, rngs=rngs)
 
 
 class T5(nnx.Module):
@@ -107,8 +138,13 @@ class T5(nnx.Module):
             layer, num_layers=config.num_encoder_layers, unroll=unroll, rngs=rngs
         )
         self.decoder = Decoder(
-            layer, num_layers=config.num_decoder_layers, unroll=unroll, rngs=rngs
+            layer,
+            num_layers=config.num_decoder_layers,
+            unroll=unroll,
+            shared=config.share_layers,
+            rngs=rngs,
         )
+        self.share_layers = config.share_layers
         self.tied = config.tie_embeddings
         if not self.tied:
             self.lm_head = Linear(
@@ -118,6 +154,11 @@ class T5(nnx.Module):
                 initializer=FAN_IN_TRUNCATED,
                 rngs=rngs,
             )
+
+    @property
+    def shared(self) -> Encoder | None:
+        """The encoder where the decoder borrows from it."""
+        return self.encoder if self.share_layers else None
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """Token embeddings."""
@@ -183,19 +224,63 @@ class T5(nnx.Module):
             encoded,
             mask=decoder_mask(decoder_input_tokens.shape[1], decoder_segment_ids),
             cross_mask=cross_mask,
+            shared=self.shared,
             key=decoder_key,
         )
         return self.logits(hidden)
 
-    def init_cache(self, encoder_input_tokens: Int[Array, "B S"], *, max_length: int) -> Cache:
-        """Encodes the inputs and makes an empty cache for `max_length` decoded tokens."""
-        return self.decoder.init_cache(
-            self.encode(encoder_input_tokens),
-            cross_mask=masks.padding(encoder_input_tokens),
+    def target_logits(
+        self, inputs: Int[Array, "B S"], targets: Int[Array, "B T"]
+    ) -> Float[Array, "B T V"]:
+        """Logits of each target given the inputs and the targets before it, both padded with 0."""
+        return self(inputs, jnp.pad(targets[:, :-1], ((0, 0), (1, 0))))
+
+    def prefill(
+        self,
+        inputs: Int[Array, "B S"],
+        *,
+        max_length: int,
+        prompt: Int[Array, "B P"] | None = None,
+    ) -> tuple[Float[Array, "B V"], Cache]:
+        """Encodes the inputs, reads the prompts and makes the cache: one pass.
+
+        Args:
+          inputs: padded with 0 on the right.
+          max_length: new tokens at most.
+          prompt: what the targets begin with, padded with 0 on the right; rows may differ in
+            length, and a row of zeros has none.
+
+        Returns:
+          float32 logits of each row's first new token, and the cache.
+        """
+        parts = () if prompt is None else (prompt,)
+        prefix = caching.align(*parts, batch_size=inputs.shape[0])
+        hidden, cache = self.decoder.prefill(
+            self.embed(prefix.tokens),
+            self.encode(inputs),
+            valid=prefix.valid,
+            cross_mask=masks.padding(inputs),
+            shared=self.shared,
             max_length=max_length,
         )
+        return self.logits(hidden[:, -1:])[:, 0], cache
 
-    def step(self, tokens: Int[Array, "B T"], cache: Cache) -> tuple[Float[Array, "B T V"], Cache]:
-        """Logits after each of T tokens that follow those in the cache, and the new cache."""
-        hidden, cache = self.decoder.step(self.embed(tokens), cache)
-        return self.logits(hidden), cache
+    def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float[Array, "R V"], Cache]:
+        """Logits after one more token of each row, and the new cache.
+
+        Args:
+          tokens: R = B, or B * W after `repeat`.
+          cache: from `prefill` or an earlier step.
+        """
+        x = self.embed(tokens.reshape(-1, cache.num_rows))
+        hidden, cache = self.decoder.step(x, cache, shared=self.shared)
+        logits = self.logits(hidden)
+        return logits.reshape(tokens.shape[0], logits.shape[-1]), cache
+
+    def repeat(self, cache: Cache, num: int) -> Cache:
+        """The cache with `num` rows for each row; the inputs' keys and values are not copied."""
+        return caching.repeat(cache, num)
+
+    def select(self, cache: Cache, rows: Int[Array, " R"]) -> Cache:
+        """The cache of the given rows, each from among the rows of its own input."""
+        return caching.select(cache, rows)

@@ -95,11 +95,12 @@ def relative_position_bucket(
 
 
 class RelativeBias(nnx.Module):
-    """A learned scalar for each head and relative position bucket; one per stack in T5.
+    """A learned scalar for each head and relative position bucket.
+
+    One per stack in T5, one per layer in umT5. Encoder and decoder read a table differently.
 
     Args:
       num_heads: H.
-      bidirectional: True in an encoder.
       num_buckets: rows of the table.
       max_distance: see `relative_position_bucket`.
       rngs: the stream "params" is used.
@@ -109,7 +110,6 @@ class RelativeBias(nnx.Module):
         self,
         num_heads: int,
         *,
-        bidirectional: bool,
         num_buckets: int = 32,
         max_distance: int = 128,
         rngs: nnx.Rngs,
@@ -117,22 +117,26 @@ class RelativeBias(nnx.Module):
         init = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
         table = init(rngs.params(), (num_buckets, num_heads), jnp.float32)
         self.table = nnx.Param(table, logical=("relpos_buckets", "heads"))
-        self.bidirectional = bidirectional
         self.num_buckets = num_buckets
         self.max_distance = max_distance
 
     def __call__(
-        self, query_positions: Int[Array, " T"], key_positions: Int[Array, " S"]
+        self,
+        query_positions: Int[Array, " T"],
+        key_positions: Int[Array, " S"],
+        *,
+        bidirectional: bool,
     ) -> Float[Array, "1 H T S"]:
         """The bias in float32.
 
         Args:
           query_positions: row positions of the queries (not per segment).
           key_positions: row positions of the keys.
+          bidirectional: True in an encoder; see `relative_position_bucket`.
         """
         bucket = relative_position_bucket(
             key_positions[None, :] - query_positions[:, None],
-            bidirectional=self.bidirectional,
+            bidirectional=bidirectional,
             num_buckets=self.num_buckets,
             max_distance=self.max_distance,
         )

@@ -1,15 +1,14 @@
-"""Pre-norm transformer layers, stacked: parameters have a leading layer axis, forward is a scan.
+"""Stacks of layers: parameters have a leading layer axis, the forward pass is a scan.
 
-    x = x + dropout(attention(norm(x)))
-    x = x + dropout(attention(norm(x), encoded))     decoder only
-    x = x + dropout(mlp(norm(x)))
+A stack adds to its layers (`t5x_lite.nn.layers`) the relative bias (one table for all of them,
+unless each has its own), the dropout of its input, the final norm and the final dropout. `unroll`
+is a setting because a scan compiles fast and is the right choice on TPU and GPU, while on CPU
+straight-line code is 1.2 to 1.6 times faster.
 
-A stack adds the relative bias (one table for all its layers), the dropout of its input, the final
-norm and the final dropout. `unroll` is a setting because a scan compiles fast and is the right
-choice on TPU and GPU, while on CPU straight-line code is 1.2 to 1.6 times faster.
+Decoding is `Decoder.prefill`, once, and `Decoder.step` for each new token; `t5x_lite.nn.cache` has
+what goes between them.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -18,151 +17,22 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite.nn import cache as caching
 from t5x_lite.nn import masks
-from t5x_lite.nn.attention import Attention
 from t5x_lite.nn.bind import bind, split, stacked
+from t5x_lite.nn.cache import Cache
 from t5x_lite.nn.dropout import dropout
-from t5x_lite.nn.mlp import MLP, FeedForward
-from t5x_lite.nn.norms import RMSNorm
-from t5x_lite.nn.positions import RelativeBias
+from t5x_lite.nn.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    LayerConfig,
+    Positions,
+    by_head,
+    hidden_dropout,
+    split_key,
+)
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
-
-Cache = dict[str, Any]
-"""Decoding state: "self" and "cross" keys and values [N, B, S, H, K], "cross_mask", "index"."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LayerConfig:
-    """Sizes of one layer; the dimension key is in `t5x_lite.types`."""
-
-    d_model: int
-    d_kv: int
-    d_ff: int
-    num_heads: int
-    feed_forward: FeedForward
-    dropout_rate: float
-    norm_epsilon: float
-    relative_buckets: int
-    relative_max_distance: int
-
-    def attention(self, rngs: nnx.Rngs) -> Attention:
-        """An attention block of these sizes."""
-        return Attention(
-            self.d_model,
-            num_heads=self.num_heads,
-            d_kv=self.d_kv,
-            dropout_rate=self.dropout_rate,
-            rngs=rngs,
-        )
-
-    def mlp(self, rngs: nnx.Rngs) -> MLP:
-        """A feed-forward block of these sizes."""
-        return MLP(
-            self.d_model,
-            self.d_ff,
-            feed_forward=self.feed_forward,
-            dropout_rate=self.dropout_rate,
-            rngs=rngs,
-        )
-
-    def norm(self) -> RMSNorm:
-        """A norm of d_model."""
-        return RMSNorm(self.d_model, epsilon=self.norm_epsilon)
-
-
-def _split_key(key: Key | None, num: int) -> list[Key | None]:
-    return [None] * num if key is None else list(jax.random.split(key, num))
-
-
-def _hidden_dropout(x: Array, rate: float, key: Key | None) -> Array:
-    return dropout(x, rate, key=key, broadcast_axes=(-2,))
-
-
-class EncoderLayer(nnx.Module):
-    """Self-attention and feed-forward."""
-
-    def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs):
-        self.attention_norm = config.norm()
-        self.attention = config.attention(rngs)
-        self.mlp_norm = config.norm()
-        self.mlp = config.mlp(rngs)
-        self.dropout_rate = config.dropout_rate
-
-    def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        *,
-        mask: Bool[Array, "#B 1 #T T"],
-        bias: Float[Array, "1 H T T"],
-        key: Key | None = None,
-    ) -> Float[Array, "B T D"]:
-        """Applies the layer; a key turns dropout on."""
-        keys = _split_key(key, 4)
-        y = self.attention(self.attention_norm(x), mask=mask, bias=bias, key=keys[0])
-        x = x + _hidden_dropout(y, self.dropout_rate, keys[1])
-        y = self.mlp(self.mlp_norm(x), key=keys[2])
-        return x + _hidden_dropout(y, self.dropout_rate, keys[3])
-
-
-class DecoderLayer(nnx.Module):
-    """Self-attention, cross-attention and feed-forward."""
-
-    def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs):
-        self.self_attention_norm = config.norm()
-        self.self_attention = config.attention(rngs)
-        self.cross_attention_norm = config.norm()
-        self.cross_attention = config.attention(rngs)
-        self.mlp_norm = config.norm()
-        self.mlp = config.mlp(rngs)
-        self.dropout_rate = config.dropout_rate
-
-    def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        encoded: Float[Array, "B S D"],
-        *,
-        mask: Bool[Array, "#B 1 T T"],
-        bias: Float[Array, "1 H T T"],
-        cross_mask: Bool[Array, "#B 1 #T S"],
-        key: Key | None = None,
-    ) -> Float[Array, "B T D"]:
-        """Applies the layer to whole targets; a key turns dropout on."""
-        keys = _split_key(key, 6)
-        y = self.self_attention(self.self_attention_norm(x), mask=mask, bias=bias, key=keys[0])
-        x = x + _hidden_dropout(y, self.dropout_rate, keys[1])
-        y = self.cross_attention(
-            self.cross_attention_norm(x), encoded, mask=cross_mask, key=keys[2]
-        )
-        x = x + _hidden_dropout(y, self.dropout_rate, keys[3])
-        y = self.mlp(self.mlp_norm(x), key=keys[4])
-        return x + _hidden_dropout(y, self.dropout_rate, keys[5])
-
-    def step(
-        self,
-        x: Float[Array, "B T D"],
-        cache: Cache,
-        *,
-        index: Int[Array, ""],
-        mask: Bool[Array, "#B 1 T L"],
-        bias: Float[Array, "1 H T L"],
-        cross_mask: Bool[Array, "#B 1 #T S"],
-    ) -> tuple[Float[Array, "B T D"], Cache]:
-        """Applies the layer to T new tokens at `index`, with this layer's part of the cache.
-
-        Returns:
-          x, and the new "self" keys and values of this layer [B, L, H, K].
-        """
-        normed = self.self_attention_norm(x)
-        new = self.self_attention.project(normed)
-        keys, values = (
-            jax.lax.dynamic_update_slice_in_dim(old, fresh, index, axis=1)
-            for old, fresh in zip(cache["self"], new, strict=True)
-        )
-        x = x + self.self_attention.attend(normed, keys, values, mask=mask, bias=bias)
-        normed = self.cross_attention_norm(x)
-        x = x + self.cross_attention.attend(normed, *cache["cross"], mask=cross_mask)
-        return x + self.mlp(self.mlp_norm(x)), {"self": (keys, values)}
 
 
 def scan_layers(
@@ -170,6 +40,7 @@ def scan_layers(
     call: Callable[[Any, Array, Any], tuple[Array, Any]],
     x: Array,
     *,
+    shared: nnx.Module | None = None,
     inputs: Any = None,
     unroll: int | bool = 1,
 ) -> tuple[Array, Any]:
@@ -179,20 +50,37 @@ def scan_layers(
       layers: a module made by `bind.stacked`.
       call: (layer, x, this layer's inputs) -> (x, this layer's outputs).
       x: the first layer's input.
+      shared: stacked encoder layers from which decoder layers borrow.
       inputs: arrays with a leading layer axis, or None.
       unroll: layers per iteration of the scan; True for straight-line code.
 
     Returns:
       x after the last layer, and the layers' outputs stacked.
     """
-    graphdef, params, _ = split(layers)
+    assemble, params = _take_apart(layers, shared)
 
     def body(carry: Array, slices: tuple[Any, Any]) -> tuple[Array, Any]:
         layer_params, layer_inputs = slices
-        carry, outputs = call(bind(graphdef, layer_params), carry, layer_inputs)
+        carry, outputs = call(assemble(layer_params), carry, layer_inputs)
         return constrain(carry, "batch", "length", "activation_embed"), outputs
 
     return jax.lax.scan(body, x, (params, inputs), unroll=unroll)
+
+
+def _take_apart(
+    layers: nnx.Module, shared: nnx.Module | None
+) -> tuple[Callable[[list], Any], list]:
+    """A function from one layer's parameters to the layer, and all layers' parameters, stacked."""
+    parts = [split(module) for module in (layers, shared) if module is not None]
+    graphdefs, params = [part[0] for part in parts], [part[1] for part in parts]
+
+    def assemble(params: list) -> Any:
+        layer, *lenders = map(bind, graphdefs, params)
+        for lender in lenders:
+            layer.borrow(lender)
+        return layer
+
+    return assemble, params
 
 
 class Encoder(nnx.Module):
@@ -206,7 +94,9 @@ class Encoder(nnx.Module):
     """
 
     def __init__(self, config: LayerConfig, *, num_layers: int, unroll: int | bool, rngs: nnx.Rngs):
-        self.relative_bias = _relative_bias(config, bidirectional=True, rngs=rngs)
+        self.bias_per_layer = config.relative_bias_per_layer
+        if not self.bias_per_layer:
+            self.relative_bias = config.relative_bias(rngs)
         self.layers = stacked(lambda rngs: EncoderLayer(config, rngs=rngs), rngs, num=num_layers)
         self.final_norm = config.norm()
         self.dropout_rate = config.dropout_rate
@@ -227,15 +117,17 @@ class Encoder(nnx.Module):
           mask: True where a position may see another.
           key: turns dropout on.
         """
-        in_key, out_key, layer_key = _split_key(key, 3)
-        positions = jnp.arange(x.shape[1])
-        bias = self.relative_bias(positions, positions)
+        in_key, out_key, layer_key = split_key(key, 3)
+        positions = (jnp.arange(x.shape[1]), jnp.arange(x.shape[1]))
+        bias = None
+        if not self.bias_per_layer:
+            bias = self.relative_bias(*positions, bidirectional=True)
 
         def call(layer: EncoderLayer, x: Array, key: Key | None) -> tuple[Array, None]:
-            return layer(x, mask=mask, bias=bias, key=key), None
+            return layer(x, mask=mask, bias=bias, positions=positions, key=key), None
 
         layer_keys = None if layer_key is None else jax.random.split(layer_key, self.num_layers)
-        x = _hidden_dropout(x, self.dropout_rate, in_key)
+        x = hidden_dropout(x, self.dropout_rate, in_key)
         x, _ = scan_layers(self.layers, call, x, inputs=layer_keys, unroll=self.unroll)
         # The one hidden-state dropout whose mask T5 does not share over the length.
         return dropout(self.final_norm(x), self.dropout_rate, key=out_key)
@@ -244,13 +136,37 @@ class Encoder(nnx.Module):
 class Decoder(nnx.Module):
     """A stack of decoder layers with T5's causal relative bias.
 
-    Args: as `Encoder`.
+    Args:
+      config: as `Encoder`, like num_layers, unroll and rngs.
+      num_layers: how many.
+      unroll: see `scan_layers`.
+      cross_attention: False for a language model.
+      shared: True where cross-attention is all that the decoder has of its own; every call gets
+        the encoder, `shared`, for the rest: each layer's other parts, the relative bias table (read
+        as a decoder's) and the final norm.
+      rngs: the stream "params" is used.
     """
 
-    def __init__(self, config: LayerConfig, *, num_layers: int, unroll: int | bool, rngs: nnx.Rngs):
-        self.relative_bias = _relative_bias(config, bidirectional=False, rngs=rngs)
-        self.layers = stacked(lambda rngs: DecoderLayer(config, rngs=rngs), rngs, num=num_layers)
-        self.final_norm = config.norm()
+    def __init__(
+        self,
+        config: LayerConfig,
+        *,
+        num_layers: int,
+        unroll: int | bool,
+        cross_attention: bool = True,
+        shared: bool = False,
+        rngs: nnx.Rngs,
+    ):
+        self.bias_per_layer = config.relative_bias_per_layer
+        if not self.bias_per_layer and not shared:
+            self.relative_bias = config.relative_bias(rngs)
+
+        def layer(rngs: nnx.Rngs) -> DecoderLayer:
+            return DecoderLayer(config, cross_attention=cross_attention, shared=shared, rngs=rngs)
+
+        self.layers = stacked(layer, rngs, num=num_layers)
+        if not shared:
+            self.final_norm = config.norm()
         self.dropout_rate = config.dropout_rate
         self.num_layers = num_layers
         self.unroll = unroll
@@ -258,96 +174,178 @@ class Decoder(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        encoded: Float[Array, "B S D"],
+        encoded: Float[Array, "B S D"] | None,
         *,
         mask: Bool[Array, "#B 1 T T"],
-        cross_mask: Bool[Array, "#B 1 #T S"],
+        cross_mask: Bool[Array, "#B 1 #T S"] | None,
+        shared: Encoder | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
         """Decodes whole targets (teacher forcing).
 
         Args:
           x: embeddings of the decoder inputs.
-          encoded: the encoder's output.
+          encoded: the encoder's output; None without cross-attention.
           mask: causal, and within segments.
-          cross_mask: True where a target may see an input.
+          cross_mask: True where a target may see an input; None without cross-attention.
+          shared: the encoder, where its parameters are shared.
           key: turns dropout on.
         """
-        in_key, out_key, layer_key = _split_key(key, 3)
-        positions = jnp.arange(x.shape[1])
-        bias = self.relative_bias(positions, positions)
+        in_key, out_key, layer_key = split_key(key, 3)
+        positions = (jnp.arange(x.shape[1]), jnp.arange(x.shape[1]))
+        bias = self._bias(positions, shared)
 
         def call(layer: DecoderLayer, x: Array, key: Key | None) -> tuple[Array, None]:
-            y = layer(x, encoded, mask=mask, bias=bias, cross_mask=cross_mask, key=key)
+            y = layer(
+                x,
+                encoded,
+                mask=mask,
+                bias=bias,
+                positions=positions,
+                cross_mask=cross_mask,
+                key=key,
+            )
             return y, None
 
         layer_keys = None if layer_key is None else jax.random.split(layer_key, self.num_layers)
-        x = _hidden_dropout(x, self.dropout_rate, in_key)
-        x, _ = scan_layers(self.layers, call, x, inputs=layer_keys, unroll=self.unroll)
-        return _hidden_dropout(self.final_norm(x), self.dropout_rate, out_key)
+        x = hidden_dropout(x, self.dropout_rate, in_key)
+        x, _ = scan_layers(
+            self.layers,
+            call,
+            x,
+            shared=None if shared is None else shared.layers,
+            inputs=layer_keys,
+            unroll=self.unroll,
+        )
+        return hidden_dropout(self._norm(x, shared), self.dropout_rate, out_key)
 
-    def init_cache(
+    def prefill(
         self,
-        encoded: Float[Array, "B S D"],
+        x: Float[Array, "B P D"],
+        encoded: Float[Array, "B S D"] | None = None,
         *,
-        cross_mask: Bool[Array, "#B 1 1 S"],
+        valid: Bool[Array, "B P"],
+        cross_mask: Bool[Array, "B 1 1 S"] | None = None,
+        both_ways: Bool[Array, "B P"] | None = None,
+        shared: Encoder | None = None,
         max_length: int,
-    ) -> Cache:
-        """An empty cache for `max_length` tokens, with the cross keys and values projected."""
-
-        def call(layer: DecoderLayer, x: Array, _: None) -> tuple[Array, Any]:
-            return x, layer.cross_attention.project(encoded)
-
-        _, cross = scan_layers(self.layers, call, encoded, unroll=self.unroll)
-        shape = (*cross[0].shape[:2], max_length, *cross[0].shape[3:])
-        empty = jnp.zeros(shape, cross[0].dtype)
-        return {
-            "self": (empty, empty),
-            "cross": cross,
-            "cross_mask": cross_mask,
-            "index": jnp.zeros((), jnp.int32),
-        }
-
-    def step(self, x: Float[Array, "B T D"], cache: Cache) -> tuple[Float[Array, "B T D"], Cache]:
-        """Decodes T tokens that follow those in the cache.
+    ) -> tuple[Float[Array, "B P D"], Cache]:
+        """Decodes the start token and a prompt in one pass and makes the cache.
 
         Args:
-          x: embeddings of the new decoder inputs.
-          cache: from `init_cache` or an earlier step.
+          x: embeddings, right-aligned (`cache.align`): the last one is every row's last.
+          encoded: the encoder's output; None without cross-attention.
+          valid: False at the padding on the left.
+          cross_mask: the inputs that may be seen; None without cross-attention.
+          both_ways: positions that see each other whatever their order (a prefix LM's inputs).
+          shared: the encoder, where its parameters are shared.
+          max_length: new tokens at most.
+
+        Returns:
+          The stack's output, and the cache with room for max_length new tokens.
+        """
+        positions = (jnp.arange(x.shape[1]), jnp.arange(x.shape[1]))
+        bias, mask = self._bias(positions, shared), caching.prefix_mask(valid, both_ways)
+
+        def call(layer: DecoderLayer, x: Array, _: None) -> tuple[Array, Any]:
+            x, own, across = layer.project_and_apply(
+                x, encoded, mask=mask, bias=bias, positions=positions, cross_mask=cross_mask
+            )
+            return x, (by_head(own), None if across is None else by_head(across))
+
+        lenders = None if shared is None else shared.layers
+        x, (own, across) = scan_layers(self.layers, call, x, shared=lenders, unroll=self.unroll)
+        layers = None
+        if self.unroll is True or self.unroll >= self.num_layers:
+            _, params = _take_apart(self.layers, lenders)
+            layers, own, across = (
+                caching.unstack(tree, self.num_layers) for tree in (params, own, across)
+            )
+        cache = caching.start(
+            own, across, cross_mask=cross_mask, layers=layers, valid=valid, max_length=max_length
+        )
+        return self._norm(x, shared), cache
+
+    def step(
+        self, x: Float[Array, "B W D"], cache: Cache, *, shared: Encoder | None = None
+    ) -> tuple[Float[Array, "B W D"], Cache]:
+        """Decodes one token of each of the W rows of every input.
+
+        The cache's arrays are written in place if they are the carry of a loop; more tokens than
+        the cache has room for overwrite the last one.
+
+        Args:
+          x: embeddings of the tokens.
+          cache: from `prefill` or an earlier step.
+          shared: the encoder, where its parameters are shared.
 
         Returns:
           The stack's output for the new tokens, and the cache that includes them.
         """
-        index = cache["index"]
-        queries = index + jnp.arange(x.shape[1])
-        keys = jnp.arange(cache["self"][0].shape[2])
-        bias = self.relative_bias(queries, keys)
-        mask = (keys[None, :] <= queries[:, None])[None, None]
+        slot, mask, positions = caching.view(cache)
+        bias = self._bias(positions, shared)
+        lenders = None if shared is None else shared.layers
+        assemble, params = _take_apart(self.layers, lenders)
 
-        def call(layer: DecoderLayer, x: Array, layer_cache: Cache) -> tuple[Array, Cache]:
-            return layer.step(
+        def call(params: Any, x: Array, write: Callable, across: Any) -> Array:
+            return assemble(params).step(
                 x,
-                layer_cache,
-                index=index,
+                write,
+                across,
                 mask=mask,
                 bias=bias,
-                cross_mask=cache["cross_mask"],
+                positions=positions,
+                cross_mask=cache.cross_mask,
             )
 
-        inputs = {"self": cache["self"], "cross": cache["cross"]}
-        x, new = scan_layers(self.layers, call, x, inputs=inputs, unroll=self.unroll)
-        cache = {**cache, "self": new["self"], "index": index + x.shape[1]}
-        return self.final_norm(x), cache
+        if cache.layers is None:
+            x, own = _scanned_step(call, x, params, cache, slot, unroll=self.unroll)
+        else:
+            x, own = _straight_step(call, x, cache, slot)
+        return self._norm(x, shared), caching.advance(cache, own)
+
+    def _bias(self, positions: Positions, shared: Encoder | None) -> Float[Array, "1 H T S"] | None:
+        if self.bias_per_layer:
+            return None
+        owner = self if shared is None else shared
+        return owner.relative_bias(*positions, bidirectional=False)
+
+    def _norm(self, x: Float[Array, "B T D"], shared: Encoder | None) -> Float[Array, "B T D"]:
+        return (self if shared is None else shared).final_norm(x)
 
 
-def _relative_bias(config: LayerConfig, *, bidirectional: bool, rngs: nnx.Rngs) -> RelativeBias:
-    return RelativeBias(
-        config.num_heads,
-        bidirectional=bidirectional,
-        num_buckets=config.relative_buckets,
-        max_distance=config.relative_max_distance,
-        rngs=rngs,
-    )
+def _straight_step(call: Callable, x: Array, cache: Cache, slot: Array) -> tuple[Array, tuple]:
+    """Calls the layers of a cache one by one; returns x, and what the cache shall have as own."""
+    written = []
+    for params, own, across in zip(cache.layers, cache.own, cache.across, strict=True):
+
+        def write(new: tuple, own: tuple = own) -> tuple:
+            written.append(caching.put(own, new, slot))
+            return written[-1]
+
+        x = call(params, x, write, across)
+    return x, tuple(written)
+
+
+def _scanned_step(
+    call: Callable, x: Array, params: list, cache: Cache, slot: Array, *, unroll: int
+) -> tuple[Array, tuple]:
+    """As `_straight_step`, by a scan that carries all layers' keys and values."""
+
+    def body(carry: tuple, slices: tuple) -> tuple[tuple, None]:
+        (x, own), (params, across, layer) = carry, slices
+        written = []
+
+        def write(new: tuple) -> tuple:
+            written.extend(caching.put(own, new, slot, layer))
+            return tuple(jax.lax.dynamic_index_in_dim(w, layer, keepdims=False) for w in written)
+
+        x = call(params, x, write, across)
+        return (x, tuple(written)), None
+
+    layers = jnp.arange(cache.own[0].shape[0])
+    (x, own), _ = jax.lax.scan(body, (x, cache.own), (params, cache.across, layers), unroll=unroll)
+    return x, own
 
 
 def encoder_mask(

@@ -9,7 +9,7 @@ packing and data parallelism give the same gradient.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -71,11 +71,20 @@ class Loss(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective:
-    """Base of the objectives' configs."""
+    """Base of the objectives' configs.
+
+    Attributes:
+      layouts: the values of data.layout whose rows it reads; none says nothing.
+    """
+
+    layouts: ClassVar[tuple[str, ...]] = ()
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
         """Makes the module `(model, batch, key) -> Loss`, with parameters of its own or none."""
         raise TypeError(f"{type(self).__name__} does not define build")
+
+    def check_model(self, model: nnx.Module) -> None:
+        """Refuses, by an InputError, a model that the objective cannot train."""
 
     def export(self, params: Params) -> Params:
         """The model's own parameters, from {"model": ..., "objective": ...}."""
@@ -93,6 +102,7 @@ class Learner(nnx.Module):
 
     def __init__(self, model: ModelConfig, objective: Objective, *, rngs: nnx.Rngs):
         self.model = model.build(rngs=rngs)
+        objective.check_model(self.model)
         self.objective = objective.build(model, rngs=rngs)
 
     def __call__(self, batch: Batch, *, key: Key | None = None) -> Loss:

@@ -42,21 +42,26 @@ def test_a_config_loads_and_is_saved_as_it_is(path, tmp_path):
     assert (changed.steps, changed.data.batch_size) == (7, 3)
 
 
+def row_features(data):
+    """Names and lengths of the features in a row, as the layouts make them."""
+    ids = ["segment_ids"] if data.pack else []
+    decoder = ["input_tokens", "target_tokens", "loss_weights", *ids]
+    if data.layout == "seq2seq":
+        encoder = {f"encoder_{name}": data.inputs_length for name in ["input_tokens", *ids]}
+        return encoder | {f"decoder_{name}": data.targets_length for name in decoder}
+    decoder += ["causal_attention"] if data.layout == "prefix_lm" else []
+    length = data.targets_length + (0 if data.layout == "lm" else data.inputs_length)
+    return {f"decoder_{name}": length for name in decoder}
+
+
 @pytest.mark.parametrize("path", CONFIGS)
 def test_the_shapes_of_a_config_trace(path):
     experiment = config.load(path)
     parts = Parts.of(experiment)
-    data = experiment.data
-    rows = {"encoder": data.inputs_length, "decoder": data.targets_length}
-    names = [
-        "encoder_input_tokens",
-        "decoder_input_tokens",
-        "decoder_target_tokens",
-        "decoder_loss_weights",
-        *(["encoder_segment_ids", "decoder_segment_ids"] if data.pack else []),
-    ]
+    size = experiment.data.batch_size
     batch = {
-        name: jax.ShapeDtypeStruct((data.batch_size, rows[name[:7]]), "int32") for name in names
+        name: jax.ShapeDtypeStruct((size, length), "int32")
+        for name, length in row_features(experiment.data).items()
     }
     loss = jax.eval_shape(parts.loss, parts.shapes, batch)
     assert set(loss.metrics) >= {"token_accuracy"}

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from t5x_lite.models.flops import t5_forward, t5_train_step
+from t5x_lite.models.flops import t5_encoder_forward, t5_forward, t5_train_step
 from t5x_lite.models.t5 import T5Config
+from t5x_lite.models.t5_encoder import T5EncoderConfig
 from t5x_lite.nn.bind import bind, shapes
 
 TINY = T5Config(
@@ -57,9 +58,17 @@ def products(jaxpr):
     return total
 
 
-@pytest.mark.parametrize("feed_forward", ["relu", "gated-gelu"])
-def test_equals_the_products_of_the_traced_model(feed_forward):
-    config = TINY.replace(num_encoder_layers=3, num_decoder_layers=2, feed_forward=feed_forward)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"feed_forward": "relu"},
+        {"feed_forward": "gated-gelu", "relative_bias_per_layer": True},
+        {"feed_forward": "relu", "share_layers": True, "num_decoder_layers": 3},
+    ],
+    ids=["1.0", "umT5", "shared"],
+)
+def test_equals_the_products_of_the_traced_model(fields):
+    config = TINY.replace(**{"num_encoder_layers": 3, "num_decoder_layers": 2, **fields})
     graphdef, abstract, _ = shapes(lambda rngs: config.build(rngs=rngs))
     inputs, targets = (jax.ShapeDtypeStruct((4, n), jnp.int32) for n in (6, 5))
     traced = jax.make_jaxpr(lambda params, *tokens: bind(graphdef, params)(*tokens))(
@@ -67,3 +76,13 @@ def test_equals_the_products_of_the_traced_model(feed_forward):
     )
     expected = 4 * t5_forward(config, inputs_length=6, targets_length=5)
     assert 2 * products(traced.jaxpr) == expected
+
+
+def test_an_encoder_equals_the_products_of_the_traced_model():
+    config = T5EncoderConfig(
+        vocab_size=7, d_model=2, d_kv=3, d_ff=5, num_heads=2, num_layers=3, feed_forward="relu"
+    )
+    graphdef, abstract, _ = shapes(lambda rngs: config.build(rngs=rngs))
+    tokens = jax.ShapeDtypeStruct((4, 6), jnp.int32)
+    traced = jax.make_jaxpr(lambda params, tokens: bind(graphdef, params)(tokens))(abstract, tokens)
+    assert 2 * products(traced.jaxpr) == 4 * t5_encoder_forward(config, length=6)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 
 import jax
@@ -14,7 +13,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, cast, init, shapes
 from t5x_lite.nn.positions import bucket_starts
-from t5x_lite.trees import flatten
+from t5x_lite.trees import flatten, unflatten
 
 T5_1_1 = T5Config(
     vocab_size=19,
@@ -27,7 +26,9 @@ T5_1_1 = T5Config(
     dropout_rate=0.0,
 )
 T5_1_0 = T5_1_1.replace(feed_forward="relu", tie_embeddings=True)
-FAMILIES = pytest.mark.parametrize("config", [T5_1_0, T5_1_1], ids=["1.0", "1.1"])
+SHARED = T5_1_0.replace(share_layers=True, num_decoder_layers=2)
+UMT5 = T5_1_1.replace(relative_bias_per_layer=True)
+FAMILIES = {"1.0": T5_1_0, "1.1": T5_1_1, "shared": SHARED, "umT5": UMT5}
 
 # Two rows of inputs and targets, padded with 0; the decoder's inputs are shifted right.
 INPUTS = jnp.array([[5, 6, 7, 8, 9, 1], [10, 11, 1, 0, 0, 0]])
@@ -79,12 +80,16 @@ def numpy_t5(params, config, inputs, decoder_inputs, segments=None):
             hidden = gelu * (x @ p[f"{name}/wi_1/kernel"][layer])
         return hidden @ p[f"{name}/wo/kernel"][layer]
 
-    def bias(stack, length, one_side):
+    def bias(stack, layer, length, one_side):
         distance = np.arange(length)[:, None] - np.arange(length)[None, :]  # query - key
         bucket = np.searchsorted(bucket_starts(one_side, 128), np.abs(distance), "right") - 1
         right = one_side if stack == "encoder" else -bucket
         bucket = np.where(distance < 0, bucket + right, bucket)
-        return p[f"{stack}/relative_bias/table"][bucket].transpose(2, 0, 1)[None]
+        if config.relative_bias_per_layer:
+            table = p[f"{stack}/layers/relative_bias/table"][layer]
+        else:
+            table = p[f"{'encoder' if config.share_layers else stack}/relative_bias/table"]
+        return table[bucket].transpose(2, 0, 1)[None]
 
     inputs, decoder_inputs = np.asarray(inputs), np.asarray(decoder_inputs)
     here, there = (inputs > 0, np.ones_like(decoder_inputs)) if segments is None else segments
@@ -99,22 +104,24 @@ def numpy_t5(params, config, inputs, decoder_inputs, segments=None):
     x = embedding[inputs]
     for layer in range(config.num_encoder_layers):
         y = norm(x, p["encoder/layers/attention_norm/scale"][layer])
-        encoder_bias = bias("encoder", x.shape[1], 16)
+        encoder_bias = bias("encoder", layer, x.shape[1], 16)
         x = x + attention("encoder/layers/attention", layer, y, y, see[:, None], encoder_bias)
         y = norm(x, p["encoder/layers/mlp_norm/scale"][layer])
         x = x + mlp("encoder/layers/mlp", layer, y)
     encoded = norm(x, p["encoder/final_norm/scale"])
 
-    x, name = embedding[decoder_inputs], "decoder/layers"
+    x, name, own, prefix = embedding[decoder_inputs], "decoder/layers", "decoder/layers", "self_"
+    if config.share_layers:
+        own, prefix = "encoder/layers", ""
     for layer in range(config.num_decoder_layers):
-        y = norm(x, p[f"{name}/self_attention_norm/scale"][layer])
-        decoder_bias = bias("decoder", x.shape[1], 32)
-        x = x + attention(f"{name}/self_attention", layer, y, y, causal[:, None], decoder_bias)
+        y = norm(x, p[f"{own}/{prefix}attention_norm/scale"][layer])
+        decoder_bias = bias("decoder", layer, x.shape[1], 32)
+        x = x + attention(f"{own}/{prefix}attention", layer, y, y, causal[:, None], decoder_bias)
         y = norm(x, p[f"{name}/cross_attention_norm/scale"][layer])
         x = x + attention(f"{name}/cross_attention", layer, y, encoded, cross[:, None], 0.0)
-        y = norm(x, p[f"{name}/mlp_norm/scale"][layer])
-        x = x + mlp(f"{name}/mlp", layer, y)
-    x = norm(x, p["decoder/final_norm/scale"])
+        y = norm(x, p[f"{own}/mlp_norm/scale"][layer])
+        x = x + mlp(f"{own}/mlp", layer, y)
+    x = norm(x, p[f"{'encoder' if config.share_layers else 'decoder'}/final_norm/scale"])
     if config.tie_embeddings:
         return x @ embedding.T / math.sqrt(config.d_model)
     return x @ p["lm_head/kernel"]
@@ -128,7 +135,7 @@ def compiled(config, method="__call__"):
     def call(params, *arguments, **options):
         return getattr(bind(graphdef, params), method)(*arguments, **options)
 
-    return jax.jit(call, static_argnames="max_length")
+    return jax.jit(call)
 
 
 def forward(config, *tokens, **options):
@@ -136,7 +143,7 @@ def forward(config, *tokens, **options):
     return compiled(config)(filled(config)[1], *tokens, **options)
 
 
-@FAMILIES
+@pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
 def test_logits_equal_a_numpy_t5(config):
     got = forward(config, INPUTS, DECODER_INPUTS)
     assert got.dtype == jnp.float32
@@ -224,21 +231,6 @@ def test_packed_logits_equal_a_numpy_t5():
     np.testing.assert_allclose(np.asarray(got)[real], expected[real], rtol=1e-4, atol=1e-4)
 
 
-# Token by token, and a prompt of three tokens at once.
-@pytest.mark.parametrize("cuts", [(0, 1, 2, 3, 4, 5), (0, 3, 4, 5)])
-def test_cached_steps_equal_teacher_forcing(cuts):
-    _, params = filled(T5_1_1)
-    expected = forward(T5_1_1, INPUTS, DECODER_INPUTS)
-    cache = compiled(T5_1_1, "init_cache")(params, INPUTS, max_length=9)
-    assert cache["self"][0].shape == (3, 2, 9, 2, 3)
-    assert cache["cross"][0].shape == (3, 2, 6, 2, 3)
-    for start, end in itertools.pairwise(cuts):
-        assert int(cache["index"]) == start
-        tokens = DECODER_INPUTS[:, start:end]
-        logits, cache = compiled(T5_1_1, "step")(params, tokens, cache)
-        np.testing.assert_allclose(logits, expected[:, start:end], rtol=1e-5, atol=1e-5)
-
-
 def test_tied_logits_are_the_embedding_over_the_root_of_d_model():
     _, params = filled(T5_1_0)
     got = compiled(T5_1_0, "logits")(params, jnp.ones((1, 1, 8)))
@@ -278,6 +270,47 @@ def test_bfloat16_logits_are_float32_and_near():
     assert low.dtype == jnp.float32
     expected = np.asarray(forward(T5_1_1, INPUTS, DECODER_INPUTS))
     assert np.sqrt(np.mean((np.asarray(low) - expected) ** 2)) < 0.05 * expected.std()
+
+
+def parameter_shapes(config):
+    return {path: leaf.shape for path, leaf in flatten(filled(config)[1]).items()}
+
+
+def test_shared_parameters_are_the_encoders_and_the_cross_attention():
+    separate, shared = (
+        parameter_shapes(SHARED.replace(share_layers=share)) for share in (False, True)
+    )
+    own = {path for path in separate if "decoder/" in path and "cross_attention" not in path}
+    assert shared == {path: shape for path, shape in separate.items() if path not in own}
+    # d_model 8, joined heads 6, d_ff 12, 2 layers, a norm for each block.
+    block = {"attention": 4 * 8 * 6 + 8, "mlp": 2 * 8 * 12 + 8}
+    encoder = 2 * (block["attention"] + block["mlp"]) + 32 * 2 + 8
+    expected = 19 * 8 + encoder + 2 * block["attention"]
+    assert sum(math.prod(shape) for shape in shared.values()) == expected
+
+
+def test_a_change_of_what_the_decoder_uses_changes_the_encoder():
+    _, params = filled(SHARED)
+    encode = compiled(SHARED, "encode")
+    for path in ("encoder/layers/mlp/wo/kernel", "encoder/layers/attention/value/kernel"):
+        flat = flatten(params)
+        changed = unflatten(flat | {path: flat[path] * 2})
+        assert np.all(encode(changed, INPUTS)[0] != encode(params, INPUTS)[0])
+
+
+def test_a_table_for_each_layer():
+    paths = parameter_shapes(UMT5)
+    assert paths["encoder/layers/relative_bias/table"] == (2, 32, 2)
+    assert paths["decoder/layers/relative_bias/table"] == (3, 32, 2)
+    assert set(paths) - set(parameter_shapes(T5_1_1)) == {
+        "encoder/layers/relative_bias/table",
+        "decoder/layers/relative_bias/table",
+    }
+
+
+def test_sharing_needs_stacks_of_one_depth():
+    with pytest.raises(InputError, match="as many encoder layers as decoder layers: got 2 and 3"):
+        T5_1_1.replace(share_layers=True)
 
 
 def test_initial_parameters():
@@ -336,6 +369,7 @@ def test_layer_has_the_sizes_of_the_model():
         "norm_epsilon": 1e-6,
         "relative_buckets": 32,
         "relative_max_distance": 128,
+        "relative_bias_per_layer": False,
     }
 
 

@@ -8,7 +8,12 @@ from flax import nnx
 from jax.test_util import check_grads
 
 from t5x_lite.nn import masks
-from t5x_lite.nn.attention import Attention, dot_product_attention, softmax_attention
+from t5x_lite.nn.attention import (
+    Attention,
+    attention_by_head,
+    dot_product_attention,
+    softmax_attention,
+)
 from t5x_lite.nn.bind import bind, cast, split
 
 B, T, S, H, K = 2, 4, 5, 3, 6
@@ -181,6 +186,27 @@ def test_no_key_is_deterministic():
     np.testing.assert_array_equal(got, attend(query, key, value))
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_attention_by_head_is_attention(dtype):
+    query, key, value, bias, _ = operands(dtype=dtype)
+    mask = MASKS["fully masked row"]
+
+    @jax.jit
+    def both(query, key, value):
+        by_head = key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
+        return (
+            attention_by_head(query, *by_head, mask=mask, bias=bias),
+            dot_product_attention(query, key, value, mask=mask, bias=bias),
+        )
+
+    got, expected = both(query, key, value)
+    assert got.dtype == expected.dtype == dtype
+    tolerance = 1e-5 if dtype == jnp.float32 else 2**-7
+    np.testing.assert_allclose(
+        got.astype(jnp.float32), expected.astype(jnp.float32), rtol=tolerance, atol=tolerance
+    )
+
+
 def attention(d_model=8, *, num_heads=H, d_kv=K):
     return Attention(d_model, num_heads=num_heads, d_kv=d_kv, dropout_rate=0.0, rngs=nnx.Rngs(0))
 
@@ -246,6 +272,20 @@ def test_project_then_attend_is_the_call():
         return module.attend(x, *module.project(x), mask=mask), module(x, mask=mask)
 
     np.testing.assert_array_equal(*both(params))
+
+
+def test_attend_by_head_is_attend():
+    graphdef, params, _ = split(attention())
+    x, mask = normal(B, T, 8), MASKS["padding"][..., :T]
+
+    @jax.jit
+    def both(params):
+        module = bind(graphdef, params)
+        keys, values = module.project(x)
+        by_head = keys.transpose(0, 2, 3, 1), values.swapaxes(1, 2)
+        return module.attend_by_head(x, *by_head, mask=mask), module(x, mask=mask)
+
+    np.testing.assert_allclose(*both(params), rtol=1e-5, atol=1e-5)
 
 
 def test_bfloat16_output():

@@ -109,14 +109,15 @@ def test_buckets_equal_the_published_formula(bidirectional, num_buckets, max_dis
     )
 
 
-def relative_bias(*, bidirectional, num_heads=3):
-    return RelativeBias(num_heads, bidirectional=bidirectional, rngs=nnx.Rngs(0))
+def relative_bias(*, num_heads=3):
+    return RelativeBias(num_heads, rngs=nnx.Rngs(0))
 
 
 def test_bias_is_the_table_at_the_bucket():
-    module = relative_bias(bidirectional=True, num_heads=2)
+    module = relative_bias(num_heads=2)
     module.table[...] = jnp.asarray(np.arange(64, dtype=np.float32).reshape(32, 2))
-    bias = jax.jit(module)(POSITIONS[:3], POSITIONS[:3])
+    read = jax.jit(module, static_argnames="bidirectional")
+    bias = read(POSITIONS[:3], POSITIONS[:3], bidirectional=True)
     assert bias.dtype == jnp.float32
     assert bias.tolist() == [
         [
@@ -124,10 +125,14 @@ def test_bias_is_the_table_at_the_bucket():
             [[1, 35, 37], [3, 1, 35], [5, 3, 1]],
         ]
     ]
+    # A decoder reads the same table by its own buckets: to the right all is bucket 0.
+    assert read(POSITIONS[:3], POSITIONS[:3], bidirectional=False)[:, 0].tolist() == [
+        [[0, 0, 0], [2, 0, 0], [4, 2, 0]]
+    ]
 
 
 def test_bias_of_later_queries_is_a_row_of_the_whole():
-    module = relative_bias(bidirectional=False)
+    module = functools.partial(relative_bias(), bidirectional=False)
     whole = np.asarray(jax.jit(module)(POSITIONS, POSITIONS))
     row = jax.jit(module)(POSITIONS[120:121], POSITIONS)
     np.testing.assert_array_equal(row, whole[:, :, 120:121])
@@ -135,13 +140,14 @@ def test_bias_of_later_queries_is_a_row_of_the_whole():
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_bias_and_its_gradient_equal_a_plain_lookup(bidirectional):
-    graphdef, params, _ = split(relative_bias(bidirectional=bidirectional))
+    graphdef, params, _ = split(relative_bias())
     weights = np.random.default_rng(0).normal(size=(1, 3, 150, 150)).astype(np.float32)
     distance = np.arange(150)
     bucket = published_bucket(distance[None, :] - distance[:, None], bidirectional=bidirectional)
 
     def ours(table):
-        return bind(graphdef, {"table": table})(POSITIONS, POSITIONS)
+        module = bind(graphdef, {"table": table})
+        return module(POSITIONS, POSITIONS, bidirectional=bidirectional)
 
     def plain(table):
         return jnp.take(table, jnp.asarray(bucket), axis=0).transpose(2, 0, 1)[None]
@@ -157,7 +163,7 @@ def test_bias_and_its_gradient_equal_a_plain_lookup(bidirectional):
 
 
 def test_initial_table_is_uniform_by_the_mean_of_its_fans():
-    table = relative_bias(bidirectional=True, num_heads=2048).table[...]
+    table = relative_bias(num_heads=2048).table[...]
     variance = 1 / ((32 + 2048) / 2)
     np.testing.assert_allclose(np.var(table), variance, rtol=0.02)
     assert np.max(np.abs(table)) <= math.sqrt(3 * variance)

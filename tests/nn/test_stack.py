@@ -6,17 +6,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite.nn import cache as caching
 from t5x_lite.nn import masks
 from t5x_lite.nn.bind import bind, shapes, split
-from t5x_lite.nn.stack import (
-    Decoder,
-    DecoderLayer,
-    Encoder,
-    EncoderLayer,
-    LayerConfig,
-    decoder_mask,
-    encoder_mask,
-)
+from t5x_lite.nn.layers import LayerConfig
+from t5x_lite.nn.stack import Decoder, Encoder, decoder_mask, encoder_mask
 from t5x_lite.trees import flatten, unflatten
 
 SMALL = LayerConfig(
@@ -56,8 +50,8 @@ def encoder(config=SMALL, *, num_layers=3, unroll=1):
     return lambda rngs: Encoder(config, num_layers=num_layers, unroll=unroll, rngs=rngs)
 
 
-def decoder(config=SMALL, *, num_layers=3, unroll=1):
-    return lambda rngs: Decoder(config, num_layers=num_layers, unroll=unroll, rngs=rngs)
+def decoder(config=SMALL, *, num_layers=3, unroll=1, **options):
+    return lambda rngs: Decoder(config, num_layers=num_layers, unroll=unroll, rngs=rngs, **options)
 
 
 def silence(tree, *names):
@@ -111,6 +105,24 @@ def test_decoder_has_cross_attention_and_one_bias_table():
     ]
 
 
+def test_a_table_for_each_layer():
+    config = dataclasses.replace(SMALL, relative_bias_per_layer=True)
+    for build in (encoder(config), decoder(config)):
+        _, abstract, axes = shapes(build)
+        leaves, names = flatten(abstract), flatten(axes)
+        assert "relative_bias/table" not in leaves
+        assert leaves["layers/relative_bias/table"].shape == (3, 32, 2)
+        assert names["layers/relative_bias/table"] == ("layers", "relpos_buckets", "heads")
+
+
+def test_decoders_without_cross_attention_and_with_nothing_else():
+    whole = set(flatten(shapes(decoder())[1]))
+    alone = set(flatten(shapes(decoder(cross_attention=False))[1]))
+    borrowing = set(flatten(shapes(decoder(shared=True))[1]))
+    assert borrowing == {path for path in whole if "cross_attention" in path}
+    assert alone == whole - borrowing
+
+
 def slices(layers):
     """The layers of a stacked module, one by one."""
     graphdef, params, _ = split(layers)
@@ -130,7 +142,7 @@ def test_encoder_scanned_is_unrolled_is_a_loop():
     def run(params):
         scanned, unrolled = bind(graphdef, params), bind(unrolled_graphdef, params)
         positions = jnp.arange(5)
-        bias = scanned.relative_bias(positions, positions)
+        bias = scanned.relative_bias(positions, positions, bidirectional=True)
         y = x
         for layer in slices(scanned.layers):
             y = layer(y, mask=mask, bias=bias)
@@ -153,7 +165,7 @@ def test_decoder_scanned_is_unrolled_is_a_loop():
     def run(params):
         scanned, unrolled = bind(graphdef, params), bind(unrolled_graphdef, params)
         positions = jnp.arange(4)
-        bias = scanned.relative_bias(positions, positions)
+        bias = scanned.relative_bias(positions, positions, bidirectional=False)
         y = x
         for layer in slices(scanned.layers):
             y = layer(y, encoded, mask=mask, bias=bias, cross_mask=cross_mask)
@@ -165,6 +177,38 @@ def test_decoder_scanned_is_unrolled_is_a_loop():
     scanned, unrolled, looped = run(params)
     np.testing.assert_allclose(scanned, looped, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(unrolled, looped, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("unroll", [1, 2, True])
+def test_prefill_and_steps_are_the_whole(unroll):
+    """A stack without cross-attention, some positions of it both ways; two rows for each input."""
+    x = normal(2, 6, 8)
+    valid = jnp.array([[0, 0, 1, 1], [1, 1, 1, 1]], bool)
+    both_ways = jnp.array([[0, 0, 1, 0], [1, 1, 0, 0]], bool)
+    graphdef, params = filled(decoder(unroll=unroll, cross_attention=False))
+    # The whole mask: nothing sees the padding; tokens 0 and 1 of row 1 see each other.
+    mask = masks.causal(6) & jnp.pad(valid, ((0, 0), (0, 2)), constant_values=True)[:, None, None]
+    mask = mask.at[1, 0, 0, 1].set(True)
+
+    @jax.jit
+    def run(params):
+        stack = bind(graphdef, params)
+        hidden, cache = stack.prefill(x[:, :4], valid=valid, both_ways=both_ways, max_length=3)
+        cache = caching.repeat(cache, 2)
+        steps = []
+        for position in (4, 5):
+            # The second of an input's rows gets another token, and sees another past.
+            new = jnp.stack([x[:, position], 2 * x[:, position]], axis=1)
+            out, cache = stack.step(new, cache)
+            steps.append(out)
+        seconds = jnp.concatenate([x[:, :4], 2 * x[:, 4:]], axis=1)
+        wholes = [stack(rows, None, mask=mask, cross_mask=None) for rows in (x, seconds)]
+        return hidden, jnp.stack(steps, axis=2), jnp.stack(wholes, axis=1)
+
+    hidden, steps, wholes = map(np.asarray, run(params))
+    real = np.asarray(valid)
+    np.testing.assert_allclose(hidden[real], wholes[:, 0, :4][real], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(steps, wholes[:, :, 4:], rtol=1e-5, atol=1e-5)
 
 
 def test_dropout_is_the_same_scanned_and_unrolled():
@@ -184,35 +228,6 @@ def test_dropout_is_the_same_scanned_and_unrolled():
 
 def is_shared_over_length(kept):
     return bool(np.all(kept == kept[:, :1]))
-
-
-@pytest.mark.parametrize("silent", ["attention/out/kernel", "mlp/wo/kernel"])
-def test_dropout_after_an_encoder_block_is_shared_over_the_length(silent):
-    graphdef, params = filled(lambda rngs: EncoderLayer(DROPPING, rngs=rngs))
-    params = silence(params, silent)
-    x, bias = normal(2, 20, 64), jnp.zeros((1, 2, 20, 20))
-    mask = masks.padding(jnp.ones((2, 20), jnp.int32))
-    call = jax.jit(lambda key: bind(graphdef, params)(x, mask=mask, bias=bias, key=key))
-    kept = np.asarray(call(KEY)) != np.asarray(x)
-    assert 0.3 < kept.mean() < 0.7
-    assert is_shared_over_length(kept)
-
-
-def test_dropout_after_a_decoder_block_is_shared_over_the_length():
-    graphdef, params = filled(lambda rngs: DecoderLayer(DROPPING, rngs=rngs))
-    outputs = {"self_attention/out/kernel", "cross_attention/out/kernel", "mlp/wo/kernel"}
-    x, encoded, bias = normal(2, 20, 64), normal(2, 9, 64, seed=1), jnp.zeros((1, 2, 20, 20))
-    cross_mask = masks.padding(jnp.ones((2, 9), jnp.int32))
-
-    @jax.jit
-    def call(params):
-        layer, mask = bind(graphdef, params), masks.causal(20)
-        return layer(x, encoded, mask=mask, bias=bias, cross_mask=cross_mask, key=KEY)
-
-    for output in sorted(outputs):
-        kept = np.asarray(call(silence(params, *outputs - {output}))) != np.asarray(x)
-        assert 0.3 < kept.mean() < 0.7
-        assert is_shared_over_length(kept)
 
 
 def test_the_encoders_final_dropout_alone_is_not_shared_over_the_length():

@@ -1,0 +1,209 @@
+"""A decoder alone: the language model and the prefix language model of Raffel et al. 2020 (3.2).
+
+    config = LMConfig(vocab_size=32128, d_model=768, ..., prefix=True)   # or lm_presets.lm_base()
+    model = config.build(rngs=nnx.Rngs(0))
+    logits = model(decoder_input_tokens, decoder_causal_attention=...)
+
+A causal model sees what is before a position. A prefix model sees besides, from every position of
+the inputs, all the others; position 0, the start token, belongs to them (figure 4 of the paper):
+
+    inputs 5 6, targets 7 8        read      0 5 6 7
+                                   predict   5 6 7 8
+
+      sees  0 5 6 7      causal          0 5 6 7      prefix
+    from 0  1 0 0 0                    0 1 1 1 0
+         5  1 1 0 0                    5 1 1 1 0
+         6  1 1 1 0                    6 1 1 1 0
+         7  1 1 1 1                    7 1 1 1 1
+
+The relative bias is a decoder's in both: all keys to the right share a bucket. Numerics: t5x
+examples/decoder_only/network.py.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Bool, Float, Int
+
+from t5x_lite.models.t5 import StackConfig
+from t5x_lite.nn import cache as caching
+from t5x_lite.nn.cache import Cache
+from t5x_lite.nn.linear import FAN_IN_TRUNCATED, Embedding, Linear
+from t5x_lite.nn.stack import Decoder, decoder_mask
+from t5x_lite.sharding import constrain
+from t5x_lite.types import Array, InputError, Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LMConfig(StackConfig):
+    """Sizes and choices of a decoder-only model; those of `StackConfig` and these.
+
+    Attributes:
+      num_layers: how many.
+      prefix: whether the inputs see each other both ways (prefix LM); else all is causal. The
+        parameters are the same: a causal model can be trained on as a prefix model.
+      tie_embeddings: whether the output shares the embedding.
+    """
+
+    num_layers: int
+    prefix: bool = False
+    tie_embeddings: bool = True
+
+    def build(self, *, rngs: nnx.Rngs) -> "LM":
+        """Makes the module with fresh parameters."""
+        return LM(self, rngs=rngs)
+
+
+class LM(nnx.Module):
+    """The decoder-only model.
+
+    Args:
+      config: its sizes.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, config: LMConfig, *, rngs: nnx.Rngs):
+        self.token_embedding = Embedding(config.vocab_size, config.d_model, rngs=rngs)
+        self.decoder = Decoder(
+            config.layer,
+            num_layers=config.num_layers,
+            unroll=config.unroll,
+            cross_attention=False,
+            rngs=rngs,
+        )
+        self.prefix = config.prefix
+        self.tied = config.tie_embeddings
+        if not self.tied:
+            self.lm_head = Linear(
+                config.d_model,
+                config.vocab_size,
+                axes=("embed", "vocab"),
+                initializer=FAN_IN_TRUNCATED,
+                rngs=rngs,
+            )
+
+    def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        """Token embeddings."""
+        return constrain(self.token_embedding(tokens), "batch", "length", "activation_embed")
+
+    def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """Next-token logits in float32."""
+        if self.tied:
+            logits = self.token_embedding.logits(hidden)
+        else:
+            logits = self.lm_head.product(hidden)
+        return constrain(logits, "batch", "length", "vocab")
+
+    def __call__(
+        self,
+        decoder_input_tokens: Int[Array, "B T"],
+        *,
+        decoder_segment_ids: Int[Array, "B T"] | None = None,
+        decoder_causal_attention: Int[Array, "B T"] | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B T V"]:
+        """Logits of each token given those before it, and of a prefix model the whole inputs.
+
+        Args:
+          decoder_input_tokens: the text shifted right, 0 first; padded at the end.
+          decoder_segment_ids: of packed examples, from 1; 0 is padding.
+          decoder_causal_attention: 1 where the inputs are read, 0 elsewhere (seqio's name and
+            meaning); a causal model does without.
+          key: turns dropout on; None is deterministic.
+
+        Returns:
+          float32 logits.
+
+        Raises:
+          InputError: a prefix model is not told where the inputs are.
+        """
+        mask = decoder_mask(decoder_input_tokens.shape[1], decoder_segment_ids)
+        if self.prefix:
+            if decoder_causal_attention is None:
+                raise InputError(
+                    "a model with model.prefix needs rows that say where the inputs are: set "
+                    "data.layout to prefix_lm, or model.prefix to False"
+                )
+            mask = _with_prefix(mask, decoder_causal_attention, decoder_segment_ids)
+        hidden = self.decoder(
+            self.embed(decoder_input_tokens), None, mask=mask, cross_mask=None, key=key
+        )
+        return self.logits(hidden)
+
+    def prefill(
+        self,
+        inputs: Int[Array, "B S"],
+        *,
+        max_length: int,
+        prompt: Int[Array, "B P"] | None = None,
+    ) -> tuple[Float[Array, "B V"], Cache]:
+        """Reads start token, inputs and prompt in one pass.
+
+        Args:
+          inputs: padded with 0 on the right; rows may have different lengths, 0 among them.
+          max_length: tokens decoded after the prompt, at most.
+          prompt: the targets' beginning, padded with 0 on the right; always causal.
+
+        Returns:
+          float32 logits of the first new token, and the cache.
+        """
+        parts = (inputs,) if prompt is None else (inputs, prompt)
+        row = caching.align(*parts, batch_size=inputs.shape[0])
+        hidden, cache = self.decoder.prefill(
+            self.embed(row.tokens),
+            valid=row.valid,
+            both_ways=row.valid & (row.part <= 1) if self.prefix else None,
+            max_length=max_length,
+        )
+        return self.logits(hidden[:, -1:])[:, 0], cache
+
+    def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float[Array, "R V"], Cache]:
+        """Logits after one more token in each row, and the cache that includes it."""
+        hidden = self.embed(tokens.reshape(-1, cache.num_rows))
+        hidden, cache = self.decoder.step(hidden, cache)
+        logits = self.logits(hidden)
+        return logits.reshape(tokens.shape[0], logits.shape[-1]), cache
+
+    def repeat(self, cache: Cache, num: int) -> Cache:
+        """Makes `num` rows of each row."""
+        return caching.repeat(cache, num)
+
+    def select(self, cache: Cache, rows: Int[Array, " R"]) -> Cache:
+        """Continues the given rows."""
+        return caching.select(cache, rows)
+
+    def target_logits(
+        self, inputs: Int[Array, "B S"], targets: Int[Array, "B T"]
+    ) -> Float[Array, "B T V"]:
+        """Logits of each target given the inputs and the targets before it.
+
+        Inputs are moved to the right, so that the targets follow them without a gap, as in the rows
+        of training.
+
+        Args:
+          inputs: padded with 0 on the right.
+          targets: padded with 0 on the right.
+        """
+        first = caching.align(inputs, batch_size=inputs.shape[0])
+        rest = targets[:, :-1]
+        tokens = jnp.concatenate([first.tokens, rest.astype(first.tokens.dtype)], axis=1)
+        targets_here = jnp.zeros(rest.shape, bool)
+        mask = caching.prefix_mask(
+            jnp.concatenate([first.valid, ~targets_here], axis=1),
+            jnp.concatenate([first.valid, targets_here], axis=1) if self.prefix else None,
+        )
+        hidden = self.decoder(self.embed(tokens), None, mask=mask, cross_mask=None)
+        return self.logits(hidden[:, inputs.shape[1] :])
+
+
+def _with_prefix(
+    mask: Bool[Array, "#B 1 T T"],
+    prefix: Int[Array, "B T"],
+    segment_ids: Int[Array, "B T"] | None,
+) -> Bool[Array, "B 1 T T"]:
+    """The mask, and all positions of a prefix for each other, within their own segment."""
+    segments = jnp.ones_like(prefix) if segment_ids is None else segment_ids
+    inputs = jnp.where(prefix > 0, segments, 0)  # the segment whose inputs a position belongs to
+    same = inputs[:, None, :, None] == inputs[:, None, None, :]
+    return mask | (same & (inputs > 0)[:, None, None, :])

@@ -1,0 +1,75 @@
+"""The encoder of T5 alone, for what needs a vector for each token and no text.
+
+    config = T5EncoderConfig(vocab_size=32128, d_model=512, d_ff=1024, num_heads=6, num_layers=8)
+    hidden = config.build(rngs=nnx.Rngs(0))(tokens)      # [B, S, D]
+
+Parameter paths are those of `t5x_lite.models.t5`, so that a T5's encoder fits in as it is.
+"""
+
+import dataclasses
+
+from flax import nnx
+from jaxtyping import Float, Int
+
+from t5x_lite.models.t5 import StackConfig
+from t5x_lite.nn.linear import Embedding
+from t5x_lite.nn.stack import Encoder, encoder_mask
+from t5x_lite.sharding import constrain
+from t5x_lite.types import Array, Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class T5EncoderConfig(StackConfig):
+    """Sizes and choices of an encoder; those of `StackConfig` and this.
+
+    Attributes:
+      num_layers: how many.
+    """
+
+    num_layers: int
+
+    def build(self, *, rngs: nnx.Rngs) -> "T5Encoder":
+        """Makes the module with fresh parameters."""
+        return T5Encoder(self, rngs=rngs)
+
+
+class T5Encoder(nnx.Module):
+    """Token embedding and encoder.
+
+    Args:
+      config: its sizes.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, config: T5EncoderConfig, *, rngs: nnx.Rngs):
+        self.token_embedding = Embedding(config.vocab_size, config.d_model, rngs=rngs)
+        self.encoder = Encoder(
+            config.layer, num_layers=config.num_layers, unroll=config.unroll, rngs=rngs
+        )
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B S"],
+        *,
+        segment_ids: Int[Array, "B S"] | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B S D"]:
+        """The encoder's output.
+
+        Args:
+          tokens: padded with 0.
+          segment_ids: of packed examples, from 1; 0 is padding.
+          key: turns dropout on.
+        """
+        x = constrain(self.token_embedding(tokens), "batch", "length", "activation_embed")
+        return self.encoder(x, mask=encoder_mask(tokens, segment_ids), key=key)
+
+    def encode(
+        self,
+        tokens: Int[Array, "B S"],
+        *,
+        segment_ids: Int[Array, "B S"] | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B S D"]:
+        """The call under the name that it has in T5."""
+        return self(tokens, segment_ids=segment_ids, key=key)

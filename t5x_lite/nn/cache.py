@@ -1,0 +1,257 @@
+"""What incremental decoding remembers: keys and values, and who descends from whom.
+
+An input is decoded in W rows (beams or samples), R = B * W, row b * W + w. Nothing of an input is
+copied for its rows: its cross-attention keys, and those of the decoder's prefix (start token and
+prompt), are stored once and seen by all of them. Slots of the self-attention, S = P + L * W:
+
+    p0 p1 | a0 a1  b0 b1  c0 c1     2 prefix slots; tokens a, b, c of rows 0 and 1
+
+A beam search moves rows every step. The keys stay where they are: `ancestors[row, l]` says which
+row wrote the l-th new token of this row's past, and a row sees exactly those slots. Moving the rows
+is a gather in that small table (`select`); gathering the keys would read and write them all, about
+as many bytes as the decoder's weights for beams of 4. The price is W times the products of the
+self-attention, and they share the reading of the keys.
+
+    ancestors of row 1 [0, 1, 1], third step: it sees p0 p1 a0 b1 c1
+
+Keys are [.., H, K, S] and values [.., H, S, K]: the two products of attention read them in order.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, Int
+
+from t5x_lite.nn import masks
+from t5x_lite.nn.layers import KeysAndValuesByHead, Positions
+from t5x_lite.types import Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cache:
+    """The state of decoding, a pytree. I is the inputs' length.
+
+    Attributes:
+      own: keys and values of the self-attention: a pair ([B, H, K, S], [B, H, S, K]) for each layer
+        where the stack is straight-line code, one pair with a leading N where it is scanned.
+      across: those of the cross-attention, with I in the place of S; None without it.
+      cross_mask: bool [B, 1, 1, I], or None.
+      layers: of straight-line code, each layer's parameters by itself: XLA does not take the slices
+        of stacked parameters out of a loop, and would copy all weights at every token. Else None.
+      valid: bool [B, P], the prefix slots that are not padding.
+      ancestors: int32 [R, L].
+      index: int32, new tokens so far.
+    """
+
+    own: Any
+    across: Any
+    cross_mask: Any
+    layers: Any
+    valid: Any
+    ancestors: Any
+    index: Any
+
+    @property
+    def num_rows(self) -> int:
+        """W, the rows of each input."""
+        return self.ancestors.shape[0] // self.valid.shape[0]
+
+
+_SLOT_AXES = (-1, -2)  # of keys, and of values
+
+
+def _map_slots(function: Callable[[Array, int], Array], own: Any) -> Any:
+    """Applies a function of (array, axis of the slots) to all keys and values."""
+    if isinstance(own[0], tuple):
+        return tuple(_map_slots(function, pair) for pair in own)
+    return tuple(map(function, own, _SLOT_AXES))
+
+
+def start(
+    own: Any,
+    across: Any,
+    *,
+    cross_mask: Bool[Array, "B 1 1 I"] | None,
+    layers: Any,
+    valid: Bool[Array, "B P"],
+    max_length: int,
+) -> Cache:
+    """The cache after the prefix, with one row for each input.
+
+    Args:
+      own: as in `Cache`, with P in the place of S.
+      across: as in `Cache`.
+      cross_mask: as in `Cache`.
+      layers: as in `Cache`.
+      valid: as in `Cache`.
+      max_length: L, new tokens at most.
+
+    Raises:
+      ValueError: max_length is less than 1.
+    """
+    if max_length < 1:
+        raise ValueError(f"max_length must be at least 1: got {max_length}")
+
+    def with_room(prefix: Array, axis: int) -> Array:
+        widths = [(0, 0)] * prefix.ndim
+        widths[axis] = (0, max_length)
+        return jnp.pad(prefix, widths)
+
+    return Cache(
+        own=_map_slots(with_room, own),
+        across=across,
+        cross_mask=cross_mask,
+        layers=layers,
+        valid=valid,
+        ancestors=jnp.zeros((valid.shape[0], max_length), jnp.int32),
+        index=jnp.zeros((), jnp.int32),
+    )
+
+
+def unstack(tree: Any, num: int) -> tuple:
+    """The `num` layers of stacked arrays, one by one."""
+    return tuple(jax.tree.map(lambda array, n=n: array[n], tree) for n in range(num))
+
+
+def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Array, ""]) -> Any:
+    """Writes new keys and values from a slot on.
+
+    Args:
+      old: a pair as in `Cache`.
+      new: W of one layer.
+      slot: the first of their slots.
+      *layer: which one, where the pair is that of all layers.
+    """
+
+    def write(old: Array, new: Array, axis: int) -> Array:
+        start = [*layer, 0, 0, 0, 0]
+        start[axis] = slot
+        return jax.lax.dynamic_update_slice(old, new[(None,) * len(layer)], start)
+
+    return tuple(map(write, old, new, _SLOT_AXES))
+
+
+def view(cache: Cache) -> tuple[Int[Array, ""], Bool[Array, "B 1 W S"], Positions]:
+    """Where the next token goes and what it sees.
+
+    Returns:
+      The first of its W slots; the mask of the slots that each row may see, its own new one
+      included; the positions of the query and of the slots.
+    """
+    batch_size, prefix = cache.valid.shape
+    num_rows, length = cache.num_rows, cache.ancestors.shape[1]
+    ancestors = cache.ancestors.reshape(batch_size, num_rows, length, 1)
+    time = jnp.arange(length)
+    past = (time <= cache.index)[:, None] & (ancestors == jnp.arange(num_rows))
+    past = past.reshape(batch_size, 1, num_rows, length * num_rows)
+    before = jnp.broadcast_to(cache.valid[:, None, None, :], (batch_size, 1, num_rows, prefix))
+    keys = jnp.concatenate([jnp.arange(prefix), prefix + jnp.repeat(time, num_rows)])
+    query = jnp.reshape(prefix + cache.index, (1,))
+    slot = prefix + cache.index * num_rows
+    return slot, jnp.concatenate([before, past], axis=-1), (query, keys)
+
+
+def repeat(cache: Cache, num: int) -> Cache:
+    """Makes `num` rows of each row: row r becomes r * num, ..., r * num + num - 1.
+
+    Args:
+      cache: at any step; after the prefill it is cheapest.
+      num: at least 1.
+
+    Raises:
+      ValueError: num is less than 1.
+    """
+    if num < 1:
+        raise ValueError(f"rows are repeated at least once: got {num}")
+    if num == 1:
+        return cache
+    prefix, length = cache.valid.shape[1], cache.ancestors.shape[1]
+    old = cache.num_rows
+
+    def widen(array: Array, axis: int) -> Array:
+        # Slot (l, w) becomes (l, w * num); the num - 1 behind it are free.
+        slots = jnp.moveaxis(array, axis, 0)
+        new = slots[prefix:, None]
+        new = jnp.pad(new, [(0, 0), (0, num - 1)] + [(0, 0)] * (new.ndim - 2))
+        new = new.reshape(length * old * num, *slots.shape[1:])
+        return jnp.moveaxis(jnp.concatenate([slots[:prefix], new]), 0, axis)
+
+    ancestors = jnp.repeat(cache.ancestors * num, num, axis=0)
+    own = _map_slots(widen, cache.own)
+    cache = dataclasses.replace(cache, own=own, ancestors=ancestors)
+    return select(cache, jnp.arange(ancestors.shape[0]))
+
+
+def select(cache: Cache, rows: Int[Array, " R"]) -> Cache:
+    """Continues the given rows: row r goes on from where row rows[r] is.
+
+    Args:
+      cache: at any step.
+      rows: indices into the R rows; each stays among the rows of its own input.
+    """
+    num_rows, length = cache.num_rows, cache.ancestors.shape[1]
+    own = (jnp.arange(rows.shape[0]) % num_rows)[:, None]  # what a row is yet to write is its own
+    written = jnp.arange(length) < cache.index
+    return dataclasses.replace(
+        cache, ancestors=jnp.where(written, cache.ancestors[rows], own).astype(jnp.int32)
+    )
+
+
+def advance(cache: Cache, own: Any) -> Cache:
+    """The cache one token on, with the keys and values that the layers wrote."""
+    return dataclasses.replace(cache, own=own, index=cache.index + 1)
+
+
+class Prefix(NamedTuple):
+    """The decoder's first tokens [B, P], right-aligned.
+
+    Attributes:
+      tokens: int32; 0 at the padding on the left, and the start token.
+      valid: bool, False at the padding.
+      part: int32, from which part a token is: 0 is the start token, 1 the first part.
+    """
+
+    tokens: Any
+    valid: Any
+    part: Any
+
+
+def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
+    """The start token and each row's parts, one after the other, at the right end of the row.
+
+    align([[5, 6, 0], [7, 8, 9]], [[3, 0], [4, 2]], batch_size=2)
+
+    tokens 0 0 0 5 6 3      valid 0 0 1 1 1 1      part 0 0 0 1 1 2     (start, 5, 6, 3)
+           0 7 8 9 4 2            1 1 1 1 1 1           0 1 1 1 2 2
+
+    Args:
+      *parts: tokens padded with 0 on the right; of any number of columns.
+      batch_size: B, for the case of no parts.
+    """
+    columns = [jnp.zeros((batch_size, 1), jnp.int32), *(part.astype(jnp.int32) for part in parts)]
+    tokens = jnp.concatenate(columns, axis=1)
+    number = jnp.concatenate([jnp.full(c.shape[1], i) for i, c in enumerate(columns)])
+    valid = (tokens > 0).at[:, 0].set(True)
+    order = jnp.argsort(valid, axis=1, stable=True)
+    valid = jnp.take_along_axis(valid, order, axis=1)
+    part = jnp.where(valid, number[order], 0)
+    return Prefix(jnp.take_along_axis(tokens, order, axis=1), valid, part)
+
+
+def prefix_mask(
+    valid: Bool[Array, "B P"], both_ways: Bool[Array, "B P"] | None = None
+) -> Bool[Array, "B 1 P P"]:
+    """What a prefix position may see: itself, what is before it, and both ways where so marked.
+
+    Args:
+      valid: False at padding, which nothing sees.
+      both_ways: positions that see each other whatever their order (a prefix LM's inputs).
+    """
+    mask = masks.causal(valid.shape[1])
+    if both_ways is not None:
+        mask = mask | (both_ways[:, None, :, None] & both_ways[:, None, None, :])
+    return mask & valid[:, None, None, :]

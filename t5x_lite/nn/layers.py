@@ -1,0 +1,267 @@
+"""Pre-norm transformer layers, one at a time; `t5x_lite.nn.stack` runs a stack of them.
+
+    x = x + dropout(attention(norm(x)))
+    x = x + dropout(attention(norm(x), encoded))     a decoder with cross-attention
+    x = x + dropout(mlp(norm(x)))
+
+T5 has one relative bias table for all layers of a stack, which comes in as `bias`; umT5 has one in
+each layer (`relative_bias_per_layer`), which then asks for the positions instead.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+from flax import nnx
+from jaxtyping import Bool, Float, Int
+
+from t5x_lite.nn.attention import Attention
+from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.mlp import MLP, FeedForward
+from t5x_lite.nn.norms import RMSNorm
+from t5x_lite.nn.positions import RelativeBias
+from t5x_lite.types import Array, Key
+
+Positions = tuple[Int[Array, " queries"], Int[Array, " keys"]]
+"""Row positions of queries and keys; only their differences matter."""
+
+KeysAndValues = tuple[Float[Array, "B _ H K"], Float[Array, "B _ H K"]]
+KeysAndValuesByHead = tuple[Float[Array, "B H K _"], Float[Array, "B H _ K"]]
+
+
+def by_head(pair: KeysAndValues) -> KeysAndValuesByHead:
+    """Keys [B, H, K, S] and values [B, H, S, K], as a cache keeps them."""
+    return pair[0].transpose(0, 2, 3, 1), pair[1].swapaxes(1, 2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerConfig:
+    """Sizes of one layer; the dimension key is in `t5x_lite.types`."""
+
+    d_model: int
+    d_kv: int
+    d_ff: int
+    num_heads: int
+    feed_forward: FeedForward
+    dropout_rate: float
+    norm_epsilon: float
+    relative_buckets: int
+    relative_max_distance: int
+    relative_bias_per_layer: bool = False
+
+    def attention(self, rngs: nnx.Rngs) -> Attention:
+        """An attention block of these sizes."""
+        return Attention(
+            self.d_model,
+            num_heads=self.num_heads,
+            d_kv=self.d_kv,
+            dropout_rate=self.dropout_rate,
+            rngs=rngs,
+        )
+
+    def mlp(self, rngs: nnx.Rngs) -> MLP:
+        """A feed-forward block of these sizes."""
+        return MLP(
+            self.d_model,
+            self.d_ff,
+            feed_forward=self.feed_forward,
+            dropout_rate=self.dropout_rate,
+            rngs=rngs,
+        )
+
+    def norm(self) -> RMSNorm:
+        """A norm of d_model."""
+        return RMSNorm(self.d_model, epsilon=self.norm_epsilon)
+
+    def relative_bias(self, rngs: nnx.Rngs) -> RelativeBias:
+        """A relative bias table of these sizes."""
+        return RelativeBias(
+            self.num_heads,
+            num_buckets=self.relative_buckets,
+            max_distance=self.relative_max_distance,
+            rngs=rngs,
+        )
+
+
+def split_key(key: Key | None, num: int) -> list[Key | None]:
+    """`num` keys, or as many Nones."""
+    return [None] * num if key is None else list(jax.random.split(key, num))
+
+
+def hidden_dropout(x: Float[Array, "B T D"], rate: float, key: Key | None) -> Float[Array, "B T D"]:
+    """Dropout of hidden states, its mask shared over the length."""
+    return dropout(x, rate, key=key, broadcast_axes=(-2,))
+
+
+class EncoderLayer(nnx.Module):
+    """Self-attention and feed-forward."""
+
+    def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs):
+        self.attention_norm = config.norm()
+        self.attention = config.attention(rngs)
+        self.mlp_norm = config.norm()
+        self.mlp = config.mlp(rngs)
+        self.dropout_rate = config.dropout_rate
+        self.own_bias = config.relative_bias_per_layer
+        if self.own_bias:
+            self.relative_bias = config.relative_bias(rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        mask: Bool[Array, "#B 1 #T T"],
+        bias: Float[Array, "1 H T T"] | None = None,
+        positions: Positions | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Applies the layer; a key turns dropout on.
+
+        Args:
+          x: hidden states.
+          mask: True where a position may see another.
+          bias: of the stack's table.
+          positions: for the layer's own table, where it has one.
+          key: turns dropout on.
+        """
+        keys = split_key(key, 4)
+        if self.own_bias and positions is not None:
+            bias = self.relative_bias(*positions, bidirectional=True)
+        y = self.attention(self.attention_norm(x), mask=mask, bias=bias, key=keys[0])
+        x = x + hidden_dropout(y, self.dropout_rate, keys[1])
+        y = self.mlp(self.mlp_norm(x), key=keys[2])
+        return x + hidden_dropout(y, self.dropout_rate, keys[3])
+
+
+class DecoderLayer(nnx.Module):
+    """Self-attention, cross-attention and feed-forward.
+
+    Args:
+      config: its sizes.
+      cross_attention: False in a language model, which has nothing to look across to.
+      shared: True makes the cross-attention alone; `borrow` supplies the rest at each call.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(
+        self,
+        config: LayerConfig,
+        *,
+        cross_attention: bool = True,
+        shared: bool = False,
+        rngs: nnx.Rngs,
+    ):
+        if not shared:
+            self.self_attention_norm = config.norm()
+            self.self_attention = config.attention(rngs)
+        self.crosses = cross_attention
+        if cross_attention:
+            self.cross_attention_norm = config.norm()
+            self.cross_attention = config.attention(rngs)
+        if not shared:
+            self.mlp_norm = config.norm()
+            self.mlp = config.mlp(rngs)
+        self.dropout_rate = config.dropout_rate
+        self.own_bias = config.relative_bias_per_layer
+        if self.own_bias and not shared:
+            self.relative_bias = config.relative_bias(rngs)
+
+    def borrow(self, layer: EncoderLayer) -> None:
+        """Takes all but the cross-attention from an encoder's layer, for the current call only.
+
+        Both layers are bound inside the call: a module that outlives it would have two parents.
+        """
+        self.self_attention_norm, self.self_attention = layer.attention_norm, layer.attention
+        self.mlp_norm, self.mlp = layer.mlp_norm, layer.mlp
+        if self.own_bias:
+            self.relative_bias = layer.relative_bias
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        encoded: Float[Array, "B S D"] | None,
+        *,
+        mask: Bool[Array, "#B 1 T T"],
+        bias: Float[Array, "1 H T T"] | None = None,
+        positions: Positions | None = None,
+        cross_mask: Bool[Array, "#B 1 #T S"] | None,
+        key: Key | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Applies the layer to whole targets; see `project_and_apply`."""
+        return self.project_and_apply(
+            x, encoded, mask=mask, bias=bias, positions=positions, cross_mask=cross_mask, key=key
+        )[0]
+
+    def project_and_apply(
+        self,
+        x: Float[Array, "B T D"],
+        encoded: Float[Array, "B S D"] | None,
+        *,
+        mask: Bool[Array, "#B 1 T T"],
+        bias: Float[Array, "1 H T T"] | None = None,
+        positions: Positions | None = None,
+        cross_mask: Bool[Array, "#B 1 #T S"] | None,
+        key: Key | None = None,
+    ) -> tuple[Float[Array, "B T D"], KeysAndValues, KeysAndValues | None]:
+        """Applies the layer to whole targets.
+
+        Args:
+          x: hidden states.
+          encoded: the encoder's output; None without cross-attention.
+          mask: True where a position may see another.
+          bias: of the stack's table.
+          positions: for the layer's own table, where it has one.
+          cross_mask: True where a position may see an input.
+          key: turns dropout on.
+
+        Returns:
+          x; keys and values of the self-attention; those of the cross-attention, or None.
+        """
+        keys = split_key(key, 6)
+        if self.own_bias and positions is not None:
+            bias = self.relative_bias(*positions, bidirectional=False)
+        normed = self.self_attention_norm(x)
+        own = self.self_attention.project(normed)
+        y = self.self_attention.attend(normed, *own, mask=mask, bias=bias, key=keys[0])
+        x = x + hidden_dropout(y, self.dropout_rate, keys[1])
+        across = None
+        if self.crosses and encoded is not None:
+            across = self.cross_attention.project(encoded)
+            normed = self.cross_attention_norm(x)
+            y = self.cross_attention.attend(normed, *across, mask=cross_mask, key=keys[2])
+            x = x + hidden_dropout(y, self.dropout_rate, keys[3])
+        y = self.mlp(self.mlp_norm(x), key=keys[4])
+        return x + hidden_dropout(y, self.dropout_rate, keys[5]), own, across
+
+    def step(
+        self,
+        x: Float[Array, "B W D"],
+        write: Callable[[KeysAndValuesByHead], KeysAndValuesByHead],
+        across: KeysAndValuesByHead | None,
+        *,
+        mask: Bool[Array, "B 1 W S"],
+        bias: Float[Array, "1 H 1 S"] | None = None,
+        positions: Positions | None = None,
+        cross_mask: Bool[Array, "B 1 1 I"] | None,
+    ) -> Float[Array, "B W D"]:
+        """Applies the layer to one new token of each of the W rows of an input.
+
+        Args:
+          x: hidden states; the rows of one input stand where the length stands elsewhere.
+          write: puts new keys and values of the self-attention where they belong and gives back
+            all of this layer's; both by head.
+          across: keys and values of the cross-attention, shared by the rows of an input.
+          mask: the slots that each row may see.
+          bias: of the stack's table.
+          positions: of the one query and of the slots, for the layer's own table.
+          cross_mask: the inputs that may be seen.
+        """
+        if self.own_bias and positions is not None:
+            bias = self.relative_bias(*positions, bidirectional=False)
+        normed = self.self_attention_norm(x)
+        own = write(by_head(self.self_attention.project(normed)))
+        x = x + self.self_attention.attend_by_head(normed, *own, mask=mask, bias=bias)
+        if self.crosses and across is not None:
+            normed = self.cross_attention_norm(x)
+            x = x + self.cross_attention.attend_by_head(normed, *across, mask=cross_mask)
+        return x + self.mlp(self.mlp_norm(x))
