@@ -1,1 +1,1 @@
-"""Search over a step(tokens, cache) -> (logits, cache) callable."""
+"""Search: from a model's next-token logits to whole outputs."""

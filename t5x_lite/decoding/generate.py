@@ -1,60 +1,162 @@
-"""Greedy decoding over a cache.
+"""Outputs of a model, by the search that a config asks for.
 
-cache = model.init_cache(encoder_input_tokens, max_length=32)
-tokens = greedy(model.step, cache, batch_size=4, max_length=32, eos_id=1)
+    tokens, scores = decode(model, inputs, decoding=Decoding(num_beams=4))
+    tokens[:, 0]     the best output of each input, int32 [B, 64], 0 after the EOS
+
+The functions are to be called under `jax.jit`. The first token comes from the logits of the prefill
+and each step of the loop gives one more, so the model is not asked for a token that nobody takes;
+the loop ends when all rows have.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int, Key
 
+from t5x_lite.decoding.beam import beam_search
+from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.constraints import constrained
+from t5x_lite.decoding.sampling import draw, sample_keys, warped
+from t5x_lite.decoding.search import Generative, Start, begin, log_normaliser
+from t5x_lite.decoding.top_k import argmax
 from t5x_lite.types import Array
 
-Step = Callable[[Array, Any], tuple[Array, Any]]
+Choose = Callable[[Array, Array], Array]
+"""(logits [R, V], step) -> tokens [R]."""
+
+
+class _Rows(NamedTuple):
+    """Outputs that grow by a token a step."""
+
+    index: Any  # int32 [], new tokens so far
+    history: Any  # int32 [R, H]
+    last: Any  # int32 [R], the newest token
+    scores: Any  # float32 [R]
+    ended: Any  # bool [R]
+
+
+def decode(
+    model: Generative,
+    inputs: Int[Array, "B S"],
+    *,
+    prompt: Int[Array, "B P"] | None = None,
+    keys: Key[Array, " B"] | None = None,
+    ended: Bool[Array, " B"] | None = None,
+    decoding: Decoding,
+) -> tuple[Int[Array, "B n L"], Float[Array, "B n"]]:
+    """The outputs that a config asks for, n = num_return and L = max_length.
+
+    Args:
+      model: to be searched.
+      inputs: padded with 0 on the right.
+      prompt: the first tokens of the outputs, padded with 0 on the right; None is none.
+      keys: one for each input; for sampling.
+      ended: True for rows that are only filling.
+      decoding: the choices.
+
+    Returns:
+      int32 new tokens, best output first, the EOS included and 0 after it; their scores: the log
+      probability of the new tokens under the model (temperature and constraints left aside), for
+      beams as their rule has it.
+
+    Raises:
+      ValueError: sampling without keys.
+    """
+    if decoding.num_beams > 1:
+        return beam_search(model, inputs, prompt=prompt, ended=ended, decoding=decoding)
+    if decoding.temperature == 0.0:
+        tokens, scores = greedy(model, inputs, prompt=prompt, ended=ended, decoding=decoding)
+        return tokens[:, None], scores[:, None]
+    if keys is None:
+        raise ValueError("sampling needs a key for each input")
+    return sample(model, inputs, prompt=prompt, keys=keys, ended=ended, decoding=decoding)
 
 
 def greedy(
-    step: Step,
-    cache: Any,
+    model: Generative,
+    inputs: Int[Array, "B S"],
     *,
-    batch_size: int,
-    max_length: int,
-    eos_id: int = 1,
-    start_id: int = 0,
+    prompt: Int[Array, "B P"] | None = None,
     ended: Bool[Array, " B"] | None = None,
-) -> Int[Array, "B L"]:
-    """Takes the most likely token at every step, until every row has ended or max_length.
+    decoding: Decoding,
+) -> tuple[Int[Array, "B L"], Float[Array, " B"]]:
+    """Takes the likeliest token at every step; see `decode`."""
+    start = begin(model, inputs, prompt=prompt, num=1, max_length=decoding.max_length)
+    return _grow(model, start, lambda logits, _: argmax(logits), ended=ended, decoding=decoding)
 
-    Args:
-      step: (tokens [B, 1], cache) -> (logits [B, 1, V], cache).
-      cache: an empty cache for max_length tokens.
-      batch_size: B.
-      max_length: L, tokens decoded at most.
-      eos_id: ends a row.
-      start_id: the decoder's first input; T5's is the padding token.
-      ended: True for rows that are only filling; None is none of them.
 
-    Returns:
-      int32 tokens, the EOS included; 0 after it.
-    """
+def sample(
+    model: Generative,
+    inputs: Int[Array, "B S"],
+    *,
+    prompt: Int[Array, "B P"] | None = None,
+    keys: Key[Array, " B"],
+    ended: Bool[Array, " B"] | None = None,
+    decoding: Decoding,
+) -> tuple[Int[Array, "B n L"], Float[Array, "B n"]]:
+    """Draws num_return outputs of each input, sorted by their scores; see `decode`."""
+    num = decoding.num_return
+    start = begin(model, inputs, prompt=prompt, num=num, max_length=decoding.max_length)
+    row_keys = sample_keys(keys, num)
 
-    def going(carry: tuple) -> Array:
-        index, _, _, ended, _ = carry
-        return (index < max_length) & ~jnp.all(ended)
+    def choose(logits: Array, index: Array) -> Array:
+        return draw(row_keys, warped(logits, decoding), index)
 
-    def advance(carry: tuple) -> tuple:
-        index, tokens, last, ended, cache = carry
-        logits, cache = step(last[:, None], cache)
-        best = jnp.argmax(logits[:, -1], axis=-1).astype(jnp.int32)
-        best = jnp.where(ended, 0, best)
-        tokens = jax.lax.dynamic_update_slice_in_dim(tokens, best[:, None], index, axis=1)
-        return index + 1, tokens, best, ended | (best == eos_id), cache
+    ended = None if ended is None else jnp.repeat(ended, num)
+    tokens, scores = _grow(model, start, choose, ended=ended, decoding=decoding)
+    tokens, scores = tokens.reshape(inputs.shape[0], num, -1), scores.reshape(-1, num)
+    order = jnp.argsort(-scores, axis=1, stable=True)
+    tokens = jnp.take_along_axis(tokens, order[:, :, None], axis=1)
+    return tokens, jnp.take_along_axis(scores, order, axis=1)
 
-    tokens = jnp.zeros((batch_size, max_length), jnp.int32)
-    first = jnp.full((batch_size,), start_id, jnp.int32)
-    ended = jnp.zeros((batch_size,), bool) if ended is None else ended
-    carry = (jnp.zeros((), jnp.int32), tokens, first, ended, cache)
-    return jax.lax.while_loop(going, advance, carry)[1]
+
+def _grow(
+    model: Generative,
+    start: Start,
+    choose: Choose,
+    *,
+    ended: Array | None,
+    decoding: Decoding,
+) -> tuple[Int[Array, "R L"], Float[Array, " R"]]:
+    """Chooses token after token for every row until all have ended."""
+    num_rows, width = start.history.shape
+    first = width - decoding.max_length
+
+    def take(rows: _Rows, logits: Array) -> _Rows:
+        allowed = constrained(logits, rows.history, index=rows.index, decoding=decoding)
+        tokens = choose(allowed, rows.index)
+        largest, normaliser = log_normaliser(logits)
+        chosen = jnp.take_along_axis(logits, tokens[:, None], axis=1)
+        gain = (chosen - largest - normaliser)[:, 0]
+        tokens = jnp.where(rows.ended, 0, tokens)
+        return _Rows(
+            index=rows.index + 1,
+            history=jax.lax.dynamic_update_slice_in_dim(
+                rows.history, tokens[:, None], first + rows.index, axis=1
+            ),
+            last=tokens,
+            scores=rows.scores + jnp.where(rows.ended, 0.0, gain),
+            ended=rows.ended | (tokens == decoding.eos_id),
+        )
+
+    def going(carry: tuple[_Rows, Any]) -> Array:
+        rows, _ = carry
+        return (rows.index < decoding.max_length) & ~jnp.all(rows.ended)
+
+    def advance(carry: tuple[_Rows, Any]) -> tuple[_Rows, Any]:
+        rows, cache = carry
+        logits, cache = model.step(rows.last, cache)
+        return take(rows, logits), cache
+
+    none = jnp.zeros((num_rows,), bool)
+    rows = _Rows(
+        index=jnp.zeros((), jnp.int32),
+        history=start.history,
+        last=jnp.zeros((num_rows,), jnp.int32),
+        scores=jnp.zeros((num_rows,), jnp.float32),
+        ended=none if ended is None else ended,
+    )
+    rows, _ = jax.lax.while_loop(going, advance, (take(rows, start.logits), start.cache))
+    return rows.history[:, first:], rows.scores

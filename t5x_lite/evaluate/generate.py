@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite.decoding.generate import greedy
+from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.generate import decode
+from t5x_lite.decoding.sampling import request_keys
 from t5x_lite.types import Array, Params
 
 Bind = Callable[[Params], Any]
@@ -36,44 +37,100 @@ class Example(Protocol):
     def target(self) -> Any: ...
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One output of a model.
+
+    Attributes:
+      text: what the vocabulary makes of the new tokens (those after the prompt).
+      ids: the new tokens, the EOS included where there is one.
+      score: see `t5x_lite.decoding.generate.decode`.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    score: float
+
+
 class Generator:
-    """Greedy predictions in batches of one size; lengths are rounded up to powers of two.
+    """Predictions in batches of one size; lengths are rounded up to powers of two.
 
     Args:
       bind: puts the model together.
       vocabulary: decodes.
-      batch_size: rows decoded at once.
-      max_decode_length: tokens decoded at most.
+      batch_size: inputs decoded at once.
+      decoding: how.
     """
 
-    def __init__(
-        self, bind: Bind, vocabulary: Vocabulary, *, batch_size: int, max_decode_length: int
-    ):
-        def generate(params: Params, tokens: Array) -> Array:
-            model = bind(params)
-            cache = model.init_cache(tokens, max_length=max_decode_length)
-            return greedy(
-                model.step,
-                cache,
-                batch_size=tokens.shape[0],
-                max_length=max_decode_length,
-                ended=jnp.all(tokens == 0, axis=-1),
+    def __init__(self, bind: Bind, vocabulary: Vocabulary, *, batch_size: int, decoding: Decoding):
+        def generate(
+            params: Params, inputs: Array, prompt: Array | None, numbers: Array, ended: Array
+        ) -> tuple[Array, Array]:
+            return decode(
+                bind(params),
+                inputs,
+                prompt=prompt,
+                keys=request_keys(decoding.seed, numbers),
+                ended=ended,
+                decoding=decoding,
             )
 
         self._generate = jax.jit(generate)
         self._vocabulary = vocabulary
         self._batch_size = batch_size
+        self._decoding = decoding
 
-    def run(self, params: Params, inputs: Sequence[np.ndarray]) -> list[str]:
-        """Predicted texts, in the order of the inputs (each int32 tokens, EOS included)."""
-        order = sorted(range(len(inputs)), key=lambda index: len(inputs[index]))
-        predictions = [""] * len(inputs)
+    def run(
+        self,
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        *,
+        prompts: Sequence[np.ndarray] | None = None,
+        offset: int = 0,
+    ) -> list[list[Prediction]]:
+        """Predictions of each input, num_return of them and best first, in the inputs' order.
+
+        Args:
+          params: the model's own.
+          inputs: int32 tokens of each input, EOS included.
+          prompts: int32 tokens that each output begins with, without EOS; None is none.
+          offset: the number of the first input. What is sampled for an input depends on its number,
+            and not on its batch: a file that is read in parts gives what it gives as a whole.
+        """
+        given = [np.zeros(0, np.int32)] * len(inputs) if prompts is None else prompts
+        order = sorted(
+            range(len(inputs)),
+            key=lambda row: (padded_length(len(given[row]), minimum=1), len(inputs[row])),
+        )
+        predictions: list[list[Prediction]] = [[] for _ in inputs]
         for rows in batched(order, self._batch_size):
-            tokens = pad([inputs[row] for row in rows], rows=self._batch_size)
-            decoded = np.asarray(self._generate(params, tokens))
-            for row, ids in zip(rows, decoded, strict=False):
-                predictions[row] = self._vocabulary.decode(ids.tolist())
+            size = self._batch_size
+            prompt = None
+            if any(len(given[row]) for row in rows):
+                prompt = pad([given[row] for row in rows], rows=size, minimum=4)
+            numbers = np.zeros(size, np.uint32)
+            numbers[: len(rows)] = [offset + row for row in rows]
+            tokens, scores = self._generate(
+                params,
+                pad([inputs[row] for row in rows], rows=size),
+                prompt,
+                numbers,
+                np.arange(size) >= len(rows),
+            )
+            tokens, scores = np.asarray(tokens), np.asarray(scores)
+            for place, row in enumerate(rows):
+                predictions[row] = [
+                    self._prediction(*output)
+                    for output in zip(tokens[place].tolist(), scores[place].tolist(), strict=True)
+                ]
         return predictions
+
+    def _prediction(self, ids: list[int], score: float) -> Prediction:
+        eos_id = self._decoding.eos_id
+        said = ids[: ids.index(eos_id)] if eos_id in ids else ids
+        return Prediction(
+            text=self._vocabulary.decode(said), ids=tuple(ids[: len(said) + 1]), score=score
+        )
 
 
 def batched(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
@@ -82,13 +139,18 @@ def batched(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
         yield items[start : start + size]
 
 
-def pad(sequences: Sequence[np.ndarray], *, rows: int) -> np.ndarray:
+def padded_length(length: int, *, minimum: int = 16) -> int:
+    """The next power of two, so that few shapes are compiled."""
+    return 1 << (max(minimum, length) - 1).bit_length()
+
+
+def pad(sequences: Sequence[np.ndarray], *, rows: int, minimum: int = 16) -> np.ndarray:
     """Stacks token sequences to int32 [rows, length], filled with 0.
 
-    The length is the next power of two, at least 16, so that few shapes are compiled.
+    The length is the next power of two, at least `minimum`.
     """
-    longest = max(16, *(len(sequence) for sequence in sequences))
-    result = np.zeros((rows, 1 << (longest - 1).bit_length()), np.int32)
+    longest = max(len(sequence) for sequence in sequences)
+    result = np.zeros((rows, padded_length(longest, minimum=minimum)), np.int32)
     for row, sequence in enumerate(sequences):
         result[row, : len(sequence)] = sequence
     return result
@@ -129,7 +191,8 @@ class TaskEvaluator:
 
     def run(self, params: Params) -> dict[str, float]:
         """The task's metrics; `samples` then holds every prediction."""
-        texts = self._generator.run(params, [example.inputs for example in self._examples])
+        predicted = self._generator.run(params, [example.inputs for example in self._examples])
+        texts = [best.text for best, *_ in predicted]
         self.samples = [
             Sample(inputs=example.inputs_text, targets=example.targets_text, prediction=prediction)
             for example, prediction in zip(self._examples, texts, strict=True)

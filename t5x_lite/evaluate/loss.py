@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from t5x_lite.sharding import batch_sharding
+from t5x_lite.sharding import put_batch
 from t5x_lite.types import Batch, Params
 
 
@@ -38,15 +38,11 @@ class LossEvaluator:
 
     def run(self, params: Params) -> dict[str, float]:
         """{"loss": ..., and the objective's metrics}, over all batches of the split."""
-        sharding = batch_sharding(self._mesh)
         sums: Any = None
         with jax.set_mesh(self._mesh):
             for batch in self._batches():
-                arrays = {
-                    name: jax.make_array_from_process_local_data(sharding, value)
-                    for name, value in batch.items()
-                }
-                loss = jax.tree.map(np.float64, jax.device_get(self._loss(params, arrays)))
+                loss = self._loss(params, put_batch(batch, self._mesh))
+                loss = jax.tree.map(np.float64, jax.device_get(loss))
                 sums = loss if sums is None else sums.plus(loss)
         if sums is None:
             raise ValueError("the split gave no batch")

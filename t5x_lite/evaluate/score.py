@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite.evaluate.generate import Bind, batched, pad
+from t5x_lite.evaluate.generate import Bind, batched, pad, padded_length
 from t5x_lite.objectives.losses import cross_entropy
 from t5x_lite.types import Array, Params
 
@@ -15,15 +15,13 @@ class Scorer:
     """Scores in batches of one size; lengths are rounded up to powers of two.
 
     Args:
-      bind: puts the model together.
+      bind: puts together a model that has `target_logits`.
       batch_size: rows scored at once.
     """
 
     def __init__(self, bind: Bind, *, batch_size: int):
         def score(params: Params, inputs: Array, targets: Array) -> Array:
-            shifted = jnp.pad(targets[:, :-1], ((0, 0), (1, 0)))
-            logits = bind(params)(inputs, shifted)
-            loss, _ = cross_entropy(logits, targets)
+            loss, _ = cross_entropy(bind(params).target_logits(inputs, targets), targets)
             return -jnp.sum(loss * (targets > 0), axis=-1)
 
         self._score = jax.jit(score)
@@ -37,9 +35,11 @@ class Scorer:
         Args:
           params: the model's own.
           inputs: int32 tokens of each input, EOS included.
-          targets: int32 tokens of each target, EOS included.
+          targets: int32 tokens of each target, EOS included; an empty one is EOS alone.
         """
-        order = sorted(range(len(inputs)), key=lambda row: len(inputs[row]) + len(targets[row]))
+        order = sorted(
+            range(len(inputs)), key=lambda row: (padded_length(len(targets[row])), len(inputs[row]))
+        )
         scores = [0.0] * len(inputs)
         for rows in batched(order, self._batch_size):
             values = self._score(

@@ -5,7 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.evaluate.generate import Generator, Sample, TaskEvaluator, batched, pad
+from t5x_lite.decoding.config import Decoding
+from t5x_lite.evaluate.generate import (
+    Generator,
+    Sample,
+    TaskEvaluator,
+    batched,
+    pad,
+    padded_length,
+)
 
 INPUTS = [[7, 5, 1], [9, 1], [3, 4, 5, 6, 1], [1], [*range(30, 50), 1]]
 
@@ -19,39 +27,57 @@ class Words:
 
 
 class Echo:
-    """A model that says its inputs again, `shift` higher, and then the end.
+    """A model that says its inputs again after the prompt, `shift` higher, and then the end.
 
-    The cache is the inputs and the number of tokens said.
+    The cache is what each row says and the number of tokens said.
     """
 
     def __init__(self, shift):
         self.shift = shift
 
-    def init_cache(self, tokens, *, max_length):
-        tokens = jnp.where(tokens > 1, tokens + self.shift, tokens)
-        return jnp.pad(tokens, ((0, 0), (0, max_length))), jnp.int32(0)
+    def prefill(self, inputs, *, max_length, prompt=None):
+        skipped = 0 if prompt is None else jnp.sum(prompt > 0, axis=1)
+        said = jnp.where(inputs > 1, inputs + self.shift, inputs)
+        said = jnp.pad(said, ((0, 0), (0, max_length)))
+        column = jnp.arange(said.shape[1]) + jnp.reshape(skipped, (-1, 1))
+        return self.logits((jnp.take_along_axis(said, column, axis=1, mode="clip"), jnp.int32(0)))
 
     def step(self, tokens, cache):
+        return self.logits(cache)
+
+    def logits(self, cache):
         said, index = cache
-        return jax.nn.one_hot(said[:, index], 64)[:, None], (said, index + 1)
+        return 5 * jax.nn.one_hot(said[:, index], 64), (said, index + 1)
+
+    def repeat(self, cache, num):
+        said, index = cache
+        return jnp.repeat(said, num, axis=0), index
+
+    def select(self, cache, rows):
+        said, index = cache
+        return said[rows], index
 
 
 @pytest.fixture(scope="module")
 def generator():
-    def make(*, batch_size, max_decode_length=24):
+    def make(*, batch_size, **decoding):
         return Generator(
             lambda params: Echo(params["shift"]),
             Words(),
             batch_size=batch_size,
-            max_decode_length=max_decode_length,
+            decoding=Decoding(**({"max_length": 24} | decoding)),
         )
 
     return make
 
 
-def run(generator, inputs=INPUTS, shift=1):
+def predict(generator, inputs=INPUTS, shift=1, **options):
     rows = [np.array(row, np.int32) for row in inputs]
-    return generator.run({"shift": jnp.int32(shift)}, rows)
+    return generator.run({"shift": jnp.int32(shift)}, rows, **options)
+
+
+def run(*arguments, **options):
+    return [best.text for best, *_ in predict(*arguments, **options)]
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 5, 8])
@@ -71,8 +97,50 @@ def test_parameters_are_arguments(generator):
     assert run(made, [[7, 1]], shift=3) == ["10"]
 
 
-def test_at_most_max_decode_length_tokens(generator):
-    assert run(generator(batch_size=2, max_decode_length=2)) == ["8 6", "10", "4 5", "", "31 32"]
+def test_at_most_max_length_tokens(generator):
+    assert run(generator(batch_size=2, max_length=2)) == ["8 6", "10", "4 5", "", "31 32"]
+
+
+def test_a_prediction_has_its_tokens_and_its_score(generator):
+    # One token has logit 5 and 63 have 0.
+    log_p = 5 - np.log(np.exp(5) + 63)
+    (short,), (long,) = predict(generator(batch_size=2, max_length=2), [[7, 1], [7, 5, 1]])
+    assert (short.text, short.ids) == ("8", (8, 1))
+    assert (long.text, long.ids) == ("8 6", (8, 6))
+    assert short.score == pytest.approx(2 * log_p, rel=1e-5)
+
+
+def test_the_best_come_first(generator):
+    found = predict(
+        generator(batch_size=2, num_beams=3, num_return=3, max_length=4, length_rule="hf")
+    )
+    assert [len(predictions) for predictions in found] == [3] * 5
+    assert [best.text for best, *_ in found] == ["8 6", "10", "4 5 6 7", "", "31 32 33 34"]
+    for predictions in found:
+        scores = [prediction.score for prediction in predictions]
+        assert scores == sorted(scores, reverse=True)
+        assert len({prediction.ids for prediction in predictions}) == 3
+
+
+@pytest.mark.parametrize("batch_size", [2, 5])
+def test_outputs_go_on_from_their_prompts(generator, batch_size):
+    prompts = [[8], [], [4, 5], [], [31] * 18]
+    found = run(generator(batch_size=batch_size), prompts=[np.array(p, np.int32) for p in prompts])
+    assert found == ["6", "10", "6 7", "", "49 50"]
+
+
+def test_samples_depend_on_the_number_of_the_input_alone(generator):
+    sampling = {"temperature": 3.0, "max_length": 6, "num_return": 2, "seed": 3}
+
+    def ids(batch_size, inputs=INPUTS, **options):
+        found = predict(generator(batch_size=batch_size, **sampling), inputs, **options)
+        return [[prediction.ids for prediction in predictions] for predictions in found]
+
+    together = ids(4)
+    assert ids(2) == together
+    assert ids(2, INPUTS[2:], offset=2) == together[2:]
+    assert ids(2, INPUTS[2:]) != together[2:]
+    assert len({first for (first, _) in ids(2, [[7, 1]] * 4)}) > 1
 
 
 def test_no_inputs(generator):
@@ -90,6 +158,8 @@ def test_pad():
 @pytest.mark.parametrize(("length", "padded"), [(1, 16), (16, 16), (17, 32), (32, 32), (33, 64)])
 def test_lengths_are_powers_of_two(length, padded):
     assert pad([np.ones(length, np.int32)], rows=1).shape == (1, padded)
+    assert padded_length(length, minimum=1) == (1 if length == 1 else padded)
+    assert pad([np.ones(0, np.int32)], rows=1, minimum=4).shape == (1, 4)
 
 
 def test_batched():

@@ -1,0 +1,300 @@
+"""Beam search with the length rules of T5X and of transformers.
+
+W live beams grow by a token a step. Of their continuations the 2 W likeliest are looked at, so that
+W of them go on even if all beams end at once; those that end compete for W finished places by a
+score that makes up for length. k is the number of tokens, the EOS included.
+
+| | "t5x" (t5x/decoding.py) | "hf" (transformers, generation/utils.py) |
+|---|---|---|
+| score | log p / ((5 + k) / 6)^penalty, k with the prompt | log p / k^penalty, k without it |
+| what may finish | every EOS among the 2 W | an EOS among the first W |
+| an input is done | when no live beam could beat the worst finished one | by early_stopping |
+| at max_length | live beams are lost, unless none is finished | the first W finish as they are |
+
+Constraints are applied to log-probabilities, which are not normalised again, as in transformers.
+Where fewer than num_return outputs are finished the best live ones follow them, with their plain
+log-probability as score; T5X does so where none is.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from t5x_lite.decoding.config import Decoding, EarlyStopping
+from t5x_lite.decoding.constraints import constrained
+from t5x_lite.decoding.search import Generative, begin, log_normaliser
+from t5x_lite.decoding.top_k import top_k
+from t5x_lite.types import Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class T5XRule:
+    """T5X's rule.
+
+    Attributes:
+      penalty: its alpha.
+      max_length: new tokens at most.
+      nothing: the score of an empty place.
+    """
+
+    penalty: float
+    max_length: int
+    nothing: float = -1e7
+
+    def score(
+        self, log_p: Float[Array, "B K"], *, length: Int[Array, ""] | int, prompt: Int[Array, "B 1"]
+    ) -> Float[Array, "B K"]:
+        """Scores of outputs.
+
+        Args:
+          log_p: their log-probabilities.
+          length: new tokens, the EOS included.
+          prompt: lengths of the prompts.
+        """
+        return log_p / ((5.0 + prompt + length) / 6.0) ** self.penalty
+
+    def finishing(
+        self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
+    ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
+        """Which continuations, best first, cannot go on, and which may have a finished place.
+
+        Args:
+          eos: True for those that end with the EOS.
+          last: whether max_length is reached.
+        """
+        return eos, eos
+
+    def done(
+        self,
+        live: Float[Array, "B 1"],
+        worst: Float[Array, " B"],
+        full: Bool[Array, " B"],
+        *,
+        length: Int[Array, ""],
+        prompt: Int[Array, "B 1"],
+    ) -> Bool[Array, " B"]:
+        """Which inputs can be left as they are.
+
+        Args:
+          live: log-probability of the best live beam.
+          worst: score of the worst finished place, `nothing` where one is empty.
+          full: True where none is empty.
+          length: new tokens.
+          prompt: lengths of the prompts.
+        """
+        # t5x counts its dummy first token into the greatest length.
+        return worst > self.score(live, length=self.max_length + 1, prompt=prompt)[:, 0]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HuggingFaceRule:
+    """The rule of transformers; methods and other attributes as `T5XRule`.
+
+    Attributes:
+      early_stopping: see `Decoding`.
+    """
+
+    penalty: float
+    max_length: int
+    early_stopping: EarlyStopping
+    nothing: float = -1e9
+
+    def score(
+        self, log_p: Float[Array, "B K"], *, length: Int[Array, ""] | int, prompt: Int[Array, "B 1"]
+    ) -> Float[Array, "B K"]:
+        """Without the prompt; the powers are Python's, in double precision, as they are there."""
+        powers = [1.0, *(float(k) ** self.penalty for k in range(1, self.max_length + 1))]
+        return log_p / jnp.asarray(np.asarray(powers, np.float32))[length]
+
+    def finishing(
+        self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
+    ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
+        """An EOS among the worse half is dropped; at max_length everything ends."""
+        ends = eos | last
+        return ends, ends & (jnp.arange(eos.shape[1]) < eos.shape[1] // 2)
+
+    def done(
+        self,
+        live: Float[Array, "B 1"],
+        worst: Float[Array, " B"],
+        full: Bool[Array, " B"],
+        *,
+        length: Int[Array, ""],
+        prompt: Int[Array, "B 1"],
+    ) -> Bool[Array, " B"]:
+        """By early_stopping."""
+        whole = self.early_stopping == "never" and self.penalty > 0.0
+        bound = self.score(live, length=self.max_length if whole else length, prompt=prompt)
+        beaten = worst >= bound[:, 0]
+        return full | beaten if self.early_stopping is True else beaten
+
+
+Rule = T5XRule | HuggingFaceRule
+
+
+class _Beams(NamedTuple):
+    """The search after a step; live and finished are sorted, best first."""
+
+    index: Any  # int32 [], new tokens so far
+    live: Any  # int32 [B, W, H]
+    live_scores: Any  # float32 [B, W], log-probabilities
+    parents: Any  # int32 [B, W], the beams before the step that the live ones continue
+    finished: Any  # int32 [B, W, H]
+    finished_scores: Any  # float32 [B, W]
+    filled: Any  # bool [B, W], which finished places are taken
+    done: Any  # bool [B]
+
+
+class _Continuations(NamedTuple):
+    """The likeliest continuations of an input's beams, best first."""
+
+    histories: Any  # int32 [B, 2W, H]
+    tokens: Any  # int32 [B, 2W]
+    parents: Any  # int32 [B, 2W]
+    log_p: Any  # float32 [B, 2W]
+
+
+def beam_search(
+    model: Generative,
+    inputs: Int[Array, "B S"],
+    *,
+    prompt: Int[Array, "B P"] | None = None,
+    ended: Bool[Array, " B"] | None = None,
+    decoding: Decoding,
+) -> tuple[Int[Array, "B n L"], Float[Array, "B n"]]:
+    """The num_return best outputs by the rule of the config.
+
+    Args:
+      model: to be searched.
+      inputs: padded with 0 on the right.
+      prompt: the first tokens of the outputs, padded with 0 on the right; None is none.
+      ended: True for rows that are only filling.
+      decoding: the choices.
+
+    Returns:
+      int32 new tokens, best output first, the EOS included and 0 after it; their scores.
+    """
+    length, width = decoding.max_length, decoding.num_beams
+    start = begin(model, inputs, prompt=prompt, num=width, max_length=length)
+    batch_size, first = inputs.shape[0], start.history.shape[1] - length
+    rule = _rule(decoding)
+
+    def going(carry: tuple[_Beams, Any]) -> Array:
+        beams, _ = carry
+        return (beams.index < length) & ~jnp.all(beams.done)
+
+    def advance(carry: tuple[_Beams, Any]) -> tuple[_Beams, Any]:
+        beams, cache = carry
+        offset = jnp.arange(batch_size)[:, None] * width
+        cache = model.select(cache, (offset + beams.parents).reshape(-1))
+        newest = jax.lax.dynamic_index_in_dim(
+            beams.live, first + beams.index - 1, axis=2, keepdims=False
+        )
+        logits, cache = model.step(newest.reshape(-1), cache)
+        return _advance(beams, logits, start.prompt_lengths, rule, decoding), cache
+
+    beams = _first(start.history, rule, ended, width=width)
+    beams = _advance(beams, start.logits, start.prompt_lengths, rule, decoding)
+    beams, _ = jax.lax.while_loop(going, advance, (beams, start.cache))
+    tokens, scores = _best(beams, num=decoding.num_return)
+    return tokens[:, :, first:], scores
+
+
+def _rule(decoding: Decoding) -> Rule:
+    if decoding.length_rule == "t5x":
+        return T5XRule(penalty=decoding.penalty, max_length=decoding.max_length)
+    return HuggingFaceRule(
+        penalty=decoding.penalty,
+        early_stopping=decoding.early_stopping,
+        max_length=decoding.max_length,
+    )
+
+
+def _first(history: Array, rule: Rule, ended: Array | None, *, width: int) -> _Beams:
+    """The beams before the first token, of which one counts: the others are its equals."""
+    batch_size = history.shape[0] // width
+    live = history.reshape(batch_size, width, -1)
+    empty = jnp.full((batch_size, width), rule.nothing, jnp.float32)
+    return _Beams(
+        index=jnp.zeros((), jnp.int32),
+        live=live,
+        live_scores=empty.at[:, 0].set(0.0),
+        parents=jnp.zeros((batch_size, width), jnp.int32),
+        finished=live,
+        finished_scores=empty,
+        filled=jnp.zeros((batch_size, width), bool),
+        done=jnp.zeros((batch_size,), bool) if ended is None else ended,
+    )
+
+
+def _advance(
+    beams: _Beams, logits: Array, prompt_lengths: Array, rule: Rule, decoding: Decoding
+) -> _Beams:
+    """One token more: continuations, then what goes on, then what is finished."""
+    index, width = beams.index + 1, decoding.num_beams
+    prompt = prompt_lengths[:, None]
+    found = _continuations(beams, logits, decoding)
+    ends, may_finish = rule.finishing(
+        found.tokens == decoding.eos_id, last=index == decoding.max_length
+    )
+    live_scores, on = jax.lax.top_k(jnp.where(ends, rule.nothing, found.log_p), width)
+
+    may_finish = may_finish & ~beams.done[:, None] & (found.log_p > rule.nothing)
+    scores = rule.score(found.log_p, length=index, prompt=prompt)
+    scores = jnp.where(may_finish, scores, rule.nothing)
+    scores = jnp.concatenate([beams.finished_scores, scores], axis=1)
+    finished_scores, best = jax.lax.top_k(scores, width)
+    finished = jnp.concatenate([beams.finished, found.histories], axis=1)
+    filled = jnp.concatenate([beams.filled, may_finish], axis=1)
+    filled = jnp.take_along_axis(filled, best, axis=1)
+
+    full = jnp.all(filled, axis=1)
+    worst = jnp.where(full, finished_scores[:, -1], rule.nothing)
+    done = rule.done(live_scores[:, :1], worst, full, length=index, prompt=prompt)
+    return _Beams(
+        index=index,
+        live=jnp.take_along_axis(found.histories, on[:, :, None], axis=1),
+        live_scores=live_scores,
+        parents=jnp.take_along_axis(found.parents, on, axis=1),
+        finished=jnp.take_along_axis(finished, best[:, :, None], axis=1),
+        finished_scores=finished_scores,
+        filled=filled,
+        done=beams.done | done,
+    )
+
+
+def _continuations(beams: _Beams, logits: Array, decoding: Decoding) -> _Continuations:
+    """The 2 W likeliest of an input, which are among the 2 W likeliest of each beam."""
+    batch_size, width, columns = beams.live.shape
+    history = beams.live.reshape(-1, columns)
+    largest, normaliser = log_normaliser(logits)
+    allowed = constrained(logits, history, index=beams.index, decoding=decoding)
+    num = min(2 * width, logits.shape[-1])
+    values, ids = top_k(allowed, num)
+    log_p = (values - largest - normaliser).reshape(batch_size, width, num)
+    log_p = log_p + beams.live_scores[:, :, None]
+    log_p, chosen = jax.lax.top_k(log_p.reshape(batch_size, -1), 2 * width)
+    parents = (chosen // num).astype(jnp.int32)
+    tokens = jnp.take_along_axis(ids.reshape(batch_size, -1), chosen, axis=1).astype(jnp.int32)
+    histories = jnp.take_along_axis(beams.live, parents[:, :, None], axis=1)
+    position = columns - decoding.max_length + beams.index
+    histories = jax.lax.dynamic_update_slice_in_dim(histories, tokens[:, :, None], position, axis=2)
+    return _Continuations(histories, tokens, parents, log_p)
+
+
+def _best(beams: _Beams, *, num: int) -> tuple[Array, Array]:
+    """The finished outputs, and after them the live ones."""
+    count = jnp.sum(beams.filled, axis=1, keepdims=True)
+    place = jnp.arange(num)
+    width = beams.filled.shape[1]
+    order = jnp.where(place < count, place, width + place - count)
+    histories = jnp.concatenate([beams.finished, beams.live], axis=1)
+    scores = jnp.concatenate([beams.finished_scores, beams.live_scores], axis=1)
+    return (
+        jnp.take_along_axis(histories, order[:, :, None], axis=1),
+        jnp.take_along_axis(scores, order, axis=1),
+    )

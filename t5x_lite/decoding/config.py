@@ -1,0 +1,106 @@
+"""How outputs are searched for, as one config.
+
+Decoding()                                            greedy
+Decoding(temperature=0.8, top_p=0.95, num_return=5)   five samples
+Decoding(num_beams=4)                                 beam search as T5X has it
+Decoding(num_beams=4, length_rule="hf", num_return=4) as transformers has it, the four best
+"""
+
+import dataclasses
+from typing import Literal, get_args
+
+from t5x_lite.types import InputError
+
+LengthRule = Literal["t5x", "hf"]
+EarlyStopping = bool | Literal["never"]
+
+DEFAULT_PENALTY: dict[LengthRule, float] = {"t5x": 0.6, "hf": 1.0}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """Choices of a search; lengths count new tokens, those after the prompt.
+
+    Attributes:
+      max_length: tokens at most, the EOS included.
+      num_beams: 1 is greedy, or sampling with a temperature.
+      length_rule: of beam search, "t5x" or "hf" (see `t5x_lite.decoding.beam`).
+      length_penalty: exponent of the rule; None is 0.6 for "t5x" and 1.0 for "hf".
+      early_stopping: of the rule "hf", as transformers has it: True stops at num_beams outputs,
+        False when the best beam, were it to end now, is worse than all of them, "never" when it
+        could not get better by max_length.
+      num_return: outputs of each input, best first.
+      temperature: 0 takes the best token, above 0 the logits are divided by it and sampled from.
+      top_k: samples among the k likeliest tokens; 0 among all.
+      top_p: samples among the likeliest tokens that together have this probability.
+      min_p: samples among tokens at least this likely, relative to the likeliest.
+      seed: of the samples.
+      min_length: tokens at least, the EOS not counted.
+      no_repeat_ngram: no sequence of so many tokens comes twice; 0 allows it.
+      eos_id: ends an output.
+    """
+
+    max_length: int = 64
+    num_beams: int = 1
+    length_rule: LengthRule = "t5x"
+    length_penalty: float | None = None
+    early_stopping: EarlyStopping = False
+    num_return: int = 1
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    min_length: int = 0
+    no_repeat_ngram: int = 0
+    eos_id: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "num_beams", "num_return"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1: got {getattr(self, name)}")
+        for name in ("temperature", "top_k", "min_length", "no_repeat_ngram", "eos_id"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} must not be negative: got {getattr(self, name)}")
+        if self.length_rule not in get_args(LengthRule):
+            raise InputError(
+                f"length_rule must be one of {get_args(LengthRule)}: got {self.length_rule!r}"
+            )
+        if not 0.0 < self.top_p <= 1.0:
+            raise InputError(f"top_p must be above 0 and at most 1: got {self.top_p}")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise InputError(f"min_p must be in [0, 1]: got {self.min_p}")
+        if self.min_length > self.max_length:
+            raise InputError(
+                f"min_length {self.min_length} is above max_length {self.max_length}; "
+                "lower the one or raise the other"
+            )
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
+        samples = self.temperature > 0.0
+        if samples and self.num_beams > 1:
+            raise InputError(
+                f"beam search does not sample: got num_beams {self.num_beams} and temperature "
+                f"{self.temperature}; set num_beams to 1 or temperature to 0"
+            )
+        if not samples and (self.top_k, self.top_p, self.min_p) != (0, 1.0, 0.0):
+            raise InputError(
+                "top_k, top_p and min_p are for sampling; set temperature above 0 (1 leaves the "
+                "model's probabilities as they are)"
+            )
+        if not samples and self.num_return > self.num_beams:
+            raise InputError(
+                f"num_return {self.num_return} is above num_beams {self.num_beams}; raise "
+                "num_beams, or set temperature above 0 to sample"
+            )
+        if self.early_stopping is not False and self.length_rule != "hf":
+            raise InputError(
+                'early_stopping belongs to length_rule "hf"; set that, or leave early_stopping out'
+            )
+
+    @property
+    def penalty(self) -> float:
+        """The length penalty, the rule's default where none is given."""
+        given = self.length_penalty
+        return DEFAULT_PENALTY[self.length_rule] if given is None else given

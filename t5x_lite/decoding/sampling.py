@@ -1,0 +1,124 @@
+"""Sampling: temperature, top-k, top-p, min-p in this order, each over what the one before left.
+
+Definitions of transformers (generation/logits_process.py). A request brings a key of its own and
+the step number is folded into it, so what is sampled for it does not depend on what else is in the
+batch.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Int, Key, UInt32
+
+from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.top_k import BLOCK, top_k
+from t5x_lite.types import Array
+
+
+def keep_top_k(logits: Float[Array, "R V"], k: int) -> Float[Array, "R V"]:
+    """Keeps the k largest and what equals the last of them; the others become minus infinity."""
+    values, _ = top_k(logits, min(k, logits.shape[-1]))
+    # The last of the values, as a minimum: XLA makes a whole sort of a top-k that is sliced.
+    bound = jnp.min(values, axis=-1, keepdims=True)
+    return jnp.where(logits < bound, -jnp.inf, logits)
+
+
+def keep_top_p(logits: Float[Array, "R V"], p: float) -> Float[Array, "R V"]:
+    """Keeps the likeliest tokens up to the one with which they exceed probability p.
+
+    A token goes if it and all that are less likely have at most probability 1 - p together
+    (Holtzman et al. 2019); equals stay or go together. The bound is found by bisection over the 32
+    bits of a float, as in t5x's binary_search.py; a sort of 32128 logits takes 25 times as long.
+    """
+    probabilities = jax.nn.softmax(logits, axis=-1)
+    bits = jax.lax.bitcast_convert_type(logits.astype(jnp.float32), jnp.int32)
+    order = jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # integers in the order of the floats
+
+    def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
+        middle = (low & high) + ((low ^ high) >> 1)
+        below = jnp.sum(jnp.where(order <= middle[:, None], probabilities, 0.0), axis=-1)
+        enough = below > 1.0 - p
+        return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
+
+    # The largest is never looked at: it stays whatever p is.
+    largest = jnp.max(order, axis=-1)
+    lowest = jnp.full_like(largest, jnp.iinfo(jnp.int32).min)
+    _, bound = jax.lax.fori_loop(0, 32, halve, (lowest, largest))
+    return jnp.where(order < bound[:, None], -jnp.inf, logits)
+
+
+def keep_min_p(logits: Float[Array, "R V"], p: float) -> Float[Array, "R V"]:
+    """Keeps tokens with at least p times the probability of the likeliest (Nguyen et al. 2024)."""
+    bound = jnp.max(logits, axis=-1, keepdims=True) + jnp.log(jnp.float32(p))
+    return jnp.where(logits < bound, -jnp.inf, logits)
+
+
+def warped(logits: Float[Array, "R V"], decoding: Decoding) -> Float[Array, "R V"]:
+    """The logits to sample from."""
+    logits = logits / decoding.temperature
+    if decoding.top_k:
+        logits = keep_top_k(logits, decoding.top_k)
+    if decoding.top_p < 1.0:
+        logits = keep_top_p(logits, decoding.top_p)
+    if decoding.min_p:
+        logits = keep_min_p(logits, decoding.min_p)
+    return logits
+
+
+def request_keys(seed: int, numbers: UInt32[Array, " B"]) -> Key[Array, " B"]:
+    """A key for each request.
+
+    Args:
+      seed: of all of them.
+      numbers: which request each row is.
+    """
+    root = jax.random.key(seed)
+    return jax.vmap(lambda number: jax.random.fold_in(root, number))(numbers)
+
+
+def sample_keys(keys: Key[Array, " B"], num: int) -> Key[Array, " R"]:
+    """Keys of `num` samples of each request, row-major; those of the first do not depend on num."""
+    folded = jax.vmap(
+        lambda key: jax.vmap(lambda sample: jax.random.fold_in(key, sample))(jnp.arange(num))
+    )(keys)
+    return folded.reshape(-1)
+
+
+def draw(
+    keys: Key[Array, " R"], logits: Float[Array, "R V"], index: Int[Array, ""]
+) -> Int[Array, " R"]:
+    """One token for each row, with the probabilities softmax(logits).
+
+    The inverse of the cumulative distribution at one uniform number: first the block of tokens,
+    then the token. A Gumbel variate for each of 32128 tokens takes 30 times as long on CPU.
+
+    Args:
+      keys: one for each row.
+      logits: minus infinity is never drawn.
+      index: the step, folded into the keys.
+    """
+    uniform = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, index)))(keys)
+    weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+    weights = jnp.pad(weights, ((0, 0), (0, -weights.shape[-1] % BLOCK)))
+    blocks = weights.reshape(weights.shape[0], -1, BLOCK)
+    totals = jnp.sum(blocks, axis=-1)
+    block, rest = _locate(totals, uniform * jnp.sum(totals, axis=-1))
+    within = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
+    token, _ = _locate(within, rest)
+    return (block * BLOCK + token).astype(jnp.int32)
+
+
+def _locate(
+    weights: Float[Array, "R N"], target: Float[Array, " R"]
+) -> tuple[Int[Array, " R"], Float[Array, " R"]]:
+    """Where the running sum exceeds the target, and what of the target lies behind that place."""
+    running = jnp.cumsum(weights, axis=-1)
+    # Sums in another order may differ in the last bit: a weight of 0 is never the place, and the
+    # last weight above 0 is it where the running sum ends below the target.
+    found = (running > target[:, None]) & (weights > 0.0)
+    last = weights.shape[-1] - 1 - jnp.argmax(weights[:, ::-1] > 0.0, axis=-1)
+    index = jnp.where(jnp.any(found, axis=-1), jnp.argmax(found, axis=-1), last)
+    before = jnp.take_along_axis(running - weights, index[:, None], axis=1)[:, 0]
+    return index, jnp.maximum(target - before, 0.0)

@@ -1,0 +1,110 @@
+"""What all searches share: the model they ask, and what is there before the first new token.
+
+A search works on R rows, of which `num` belong to each of the B inputs: row b * num + w. Its
+history holds the decoder's whole sequence, so that all rows are at the same column:
+
+    . . 0 | _ _ _ _      no prompt          -1 (.) on the left of the shorter prompts
+    0 7 8 | _ _ _ _      prompt 7 8         0 (_) where the new tokens go
+"""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax.numpy as jnp
+from jaxtyping import Float, Int
+
+from t5x_lite.types import Array
+
+START_ID = 0
+"""The decoder's first input; T5's is the padding token."""
+
+
+@runtime_checkable
+class Generative(Protocol):
+    """A model that can be decoded from."""
+
+    def prefill(
+        self, inputs: Array, *, max_length: int, prompt: Array | None = None
+    ) -> tuple[Array, Any]:
+        """Runs all that is before the first new token.
+
+        Args:
+          inputs: int [B, S], padded with 0 on the right.
+          max_length: new tokens at most.
+          prompt: int [B, P], the decoder's first tokens, padded with 0 on the right.
+
+        Returns:
+          float32 logits [B, V] of the first new token, and the cache.
+        """
+        ...
+
+    def step(self, tokens: Array, cache: Any) -> tuple[Array, Any]:
+        """Logits [R, V] after one more token of each row, and the new cache."""
+        ...
+
+    def repeat(self, cache: Any, num: int) -> Any:
+        """A cache with `num` rows for each row, row-major."""
+        ...
+
+    def select(self, cache: Any, rows: Array) -> Any:
+        """A cache that goes on from the given rows; each stays among those of its own input."""
+        ...
+
+
+class Start(NamedTuple):
+    """A search before its first choice.
+
+    Attributes:
+      logits: float32 [R, V] of the first new token.
+      history: int32 [R, H], H = 1 + P + max_length.
+      prompt_lengths: int32 [B].
+      cache: the model's.
+    """
+
+    logits: Any
+    history: Any
+    prompt_lengths: Any
+    cache: Any
+
+
+def begin(
+    model: Generative,
+    inputs: Int[Array, "B S"],
+    *,
+    prompt: Int[Array, "B P"] | None,
+    num: int,
+    max_length: int,
+) -> Start:
+    """Runs the model up to the first new token.
+
+    Args:
+      model: to be searched.
+      inputs: padded with 0 on the right.
+      prompt: the first tokens of the outputs, padded with 0 on the right; None is none.
+      num: rows of each input.
+      max_length: new tokens at most.
+    """
+    logits, cache = model.prefill(inputs, max_length=max_length, prompt=prompt)
+    given = jnp.zeros((inputs.shape[0], 0), jnp.int32) if prompt is None else prompt
+    history = jnp.pad(left_padded(given), ((0, 0), (0, max_length)))
+    if num > 1:
+        cache = model.repeat(cache, num)
+        logits, history = jnp.repeat(logits, num, axis=0), jnp.repeat(history, num, axis=0)
+    return Start(logits, history, jnp.sum(given > 0, axis=1), cache)
+
+
+def left_padded(prompt: Int[Array, "B P"]) -> Int[Array, "B Q"]:
+    """The start token and the prompt (padded with 0 on the right) behind as many -1 as it lacks."""
+    batch_size, width = prompt.shape
+    missing = width - jnp.sum(prompt > 0, axis=1, keepdims=True)
+    column = jnp.arange(width + 1) - missing  # of [start, *prompt]
+    start = jnp.full((batch_size, 1), START_ID, jnp.int32)
+    tokens = jnp.concatenate([start, prompt.astype(jnp.int32)], axis=1)
+    aligned = jnp.take_along_axis(tokens, jnp.maximum(column, 0), axis=1)
+    return jnp.where(column < 0, -1, aligned)
+
+
+def log_normaliser(logits: Float[Array, "R V"]) -> tuple[Float[Array, "R 1"], Float[Array, "R 1"]]:
+    """m and s such that the log-probability of a logit x is (x - m) - s; m is the largest."""
+    largest = jnp.max(logits, axis=-1, keepdims=True)
+    total = jnp.sum(jnp.exp(logits - largest), axis=-1, keepdims=True)
+    return largest, jnp.log(total)
