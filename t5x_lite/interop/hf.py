@@ -1,0 +1,269 @@
+"""Weights of Hugging Face's T5, mT5, umT5, ByT5 and Flan-T5 directories, in and out.
+
+    checkpoint = read_hf("flan-t5-small")
+    checkpoint.config                        T5Config(d_model=512, ...), from its config.json
+    checkpoint.array("lm_head/kernel")       read now, in our layout
+
+The names are one table, for all variants and all file formats (`tensor_files` gives Flax's tensors
+under PyTorch's names). Kernels are transposed, and layers are numbered in the names.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from t5x_lite import trees
+from t5x_lite.errors import InputError
+from t5x_lite.interop.hf_config import CONFIG, output, read_config, to_model
+from t5x_lite.interop.rules import (
+    LAYER,
+    LazyArray,
+    Piece,
+    Rule,
+    check_finite,
+    check_names,
+    check_shape,
+    pieces,
+)
+from t5x_lite.interop.tensor_files import Arrays, read_tensors
+from t5x_lite.models.t5 import T5Config
+from t5x_lite.nn.bind import shapes
+
+EMBEDDING = "shared.weight"
+HEAD = "lm_head.weight"
+_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+# Mesh TensorFlow's T5 had it and never used it; some releases hold it.
+_IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
+_PROJECTIONS = {"query": "q", "key": "k", "value": "v", "out": "o"}
+_SUBLAYERS = {
+    "encoder": {"attention": "0.SelfAttention", "mlp": "1.DenseReluDense"},
+    "decoder": {
+        "self_attention": "0.SelfAttention",
+        "cross_attention": "1.EncDecAttention",
+        "mlp": "2.DenseReluDense",
+    },
+}
+
+
+def table(config: T5Config) -> list[Rule]:
+    """The rules for a model: ours -> PyTorch's names."""
+    rules = [Rule("token_embedding/table", EMBEDDING, aliases=_COPIES)]
+    for stack, sublayers in _SUBLAYERS.items():
+        for ours, theirs in sublayers.items():
+            rules += _sublayer_rules(config, f"{stack}/layers/{ours}", stack, theirs)
+        bias = "layer.0.SelfAttention.relative_attention_bias.weight"
+        if config.relative_bias_per_layer:
+            name = f"{stack}.block.{LAYER}.{bias}"
+            rules.append(Rule(f"{stack}/layers/relative_bias/table", name))
+        else:
+            rules.append(Rule(f"{stack}/relative_bias/table", f"{stack}.block.0.{bias}"))
+        rules.append(Rule(f"{stack}/final_norm/scale", f"{stack}.final_layer_norm.weight"))
+    if not config.tie_embeddings:
+        rules.append(Rule("lm_head/kernel", HEAD, transpose=True))
+    return rules
+
+
+def _sublayer_rules(config: T5Config, ours: str, stack: str, theirs: str) -> list[Rule]:
+    """One sublayer's norm and kernels."""
+    layer = f"{stack}.block.{LAYER}.layer"
+    rules = [Rule(f"{ours}_norm/scale", f"{layer}.{theirs[0]}.layer_norm.weight")]
+    if ours.endswith("mlp"):
+        gated = config.feed_forward != "relu"
+        kernels = {name: name for name in (("wi_0", "wi_1") if gated else ("wi",))} | {"wo": "wo"}
+    else:
+        kernels = _PROJECTIONS
+    for kernel, name in kernels.items():
+        name = f"{layer}.{theirs}.{name}.weight"
+        rules.append(Rule(f"{ours}/{kernel}/kernel", name, transpose=True))
+    return rules
+
+
+def model_pieces(config: T5Config) -> tuple[dict[str, tuple[int, ...]], list[Piece]]:
+    """Our shapes by path, and all tensors that they are made of."""
+    abstract = shapes(lambda rngs: config.build(rngs=rngs))[1]
+    ours = {path: tuple(leaf.shape) for path, leaf in trees.flatten(abstract).items()}
+    return ours, pieces(table(config), ours)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HFCheckpoint:
+    """A directory whose tensors are those of its config; no large array has been read.
+
+    Attributes:
+      where: the file of weights, for messages.
+      config: the model.
+      hf_config: the content of config.json.
+      shapes: our arrays' shapes by path.
+      pieces: what our arrays are made of.
+      arrays: their tensors by the name of the piece.
+    """
+
+    where: Path
+    config: T5Config
+    hf_config: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+    pieces: Sequence[Piece]
+    arrays: Arrays
+
+    def dtype(self, path: str) -> np.dtype:
+        """The dtype of one of our arrays there; of layers that differ, the widest."""
+        dtypes = [self.arrays[piece.name].dtype for piece in self._pieces(path)]
+        return np.dtype(functools.reduce(jnp.promote_types, dtypes))
+
+    def read(self, piece: Piece) -> np.ndarray:
+        """One piece in our layout, a view of the file where there can be one.
+
+        Raises:
+          InputError: it holds NaN.
+        """
+        tensor = _read(self.arrays[piece.name])
+        check_finite(self.where, piece.name, tensor)
+        return piece.to_ours(tensor)
+
+    def array(self, path: str) -> np.ndarray:
+        """One of our arrays, read now.
+
+        Raises:
+          InputError: as `read`.
+        """
+        found = self._pieces(path)
+        if found[0].layer is None:
+            return self.read(found[0])
+        array = np.empty(self.shapes[path], self.dtype(path))
+        for piece in found:
+            array[piece.layer] = self.read(piece)
+        return array
+
+    def _pieces(self, path: str) -> list[Piece]:
+        return [piece for piece in self.pieces if piece.path == path]
+
+
+def read_hf(source: str | Path) -> HFCheckpoint:
+    """Reads what a directory holds, but no large array.
+
+    Args:
+      source: a directory of `save_pretrained`, or a clone of a model's repository.
+
+    Raises:
+      InputError: its config or weights are missing, damaged or not those of a T5; tensors that are
+        missing, unexpected or of another shape are named.
+    """
+    directory = Path(source)
+    hf_config = read_config(directory)
+    config = to_model(directory / CONFIG, hf_config)
+    tensors = read_tensors(directory)
+    config, arrays = _with_output(tensors.where, config, hf_config, tensors.arrays)
+    ours, wanted = model_pieces(config)
+    names = check_names(tensors.where, wanted, arrays, ignored=_IGNORED)
+    for piece in wanted:
+        array = arrays[names[piece.name]]
+        check_shape(tensors.where, piece, array.shape)
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise InputError(f"{tensors.where}: {piece.name} holds {array.dtype}, not weights")
+    for copy in (name for name in _COPIES if name in arrays):
+        if not _equal(arrays[names[EMBEDDING]], arrays[copy]):
+            raise InputError(
+                f"{tensors.where}: {copy} differs from {names[EMBEDDING]}: a model with several "
+                "embeddings is not supported"
+            )
+    return HFCheckpoint(
+        where=tensors.where,
+        config=config,
+        hf_config=hf_config,
+        shapes=ours,
+        pieces=wanted,
+        arrays={piece.name: arrays[names[piece.name]] for piece in wanted},
+    )
+
+
+def _with_output(
+    where: Path, config: T5Config, hf_config: Mapping[str, Any], arrays: Arrays
+) -> tuple[T5Config, Arrays]:
+    """Settles whether the output is the embedding, and gives it a tensor where it is not.
+
+    A head that transformers scales is scaled here, in float32, because our untied head is not.
+    """
+    how = output(hf_config)
+    arrays = dict(arrays)
+    embedding = next((arrays[name] for name in (EMBEDDING, *_COPIES) if name in arrays), None)
+    head = arrays.get(HEAD)
+    if embedding is None or (head is None and not how.declared_tied and not how.lenient):
+        return config, arrays  # and the missing tensors are listed
+    separate = head is not None and not (how.declared_tied and _equal(embedding, head))
+    if separate and how.declared_tied and not how.lenient:
+        raise InputError(
+            f"{where}: {HEAD} differs from {EMBEDDING}, and tie_word_embeddings in {CONFIG} says "
+            "that they are one; set it to false if the output is not scaled, or remove the tensor"
+        )
+    if not separate and how.scaled:
+        arrays.pop(HEAD, None)
+        return config.replace(tie_embeddings=True), arrays
+    source = embedding if head is None else head
+    arrays[HEAD] = _scaled(source, config.d_model**-0.5) if how.scaled else source
+    return config.replace(tie_embeddings=False), arrays
+
+
+def _read(array: np.ndarray | LazyArray) -> np.ndarray:
+    return array.read() if isinstance(array, LazyArray) else array
+
+
+def _scaled(array: np.ndarray | LazyArray, factor: float) -> LazyArray:
+    dtype = np.dtype(np.float32)
+    return LazyArray(
+        tuple(array.shape), dtype, lambda: _read(array).astype(dtype) * np.float32(factor)
+    )
+
+
+def _equal(a: np.ndarray | LazyArray, b: np.ndarray | LazyArray) -> bool:
+    """Whether two tensors are the same; row by row, as they may be large."""
+    if tuple(a.shape) != tuple(b.shape) or a.dtype != b.dtype:
+        return False
+    first, second = _read(a), _read(b)
+    if first.__array_interface__["data"] == second.__array_interface__["data"]:
+        return True  # one storage under two names
+    blocks = range(0, len(first), 4096)
+    return all(
+        np.array_equal(first[i : i + 4096], second[i : i + 4096], equal_nan=True) for i in blocks
+    )
+
+
+def their_tensors(config: T5Config, arrays: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
+    """The tensors of a `model.safetensors`, each made of our array when it is read.
+
+    Args:
+      config: the model.
+      arrays: ours by path; each is read once, if its tensors are read one after another.
+
+    Raises:
+      InputError: the arrays are not those of the config.
+    """
+    ours, wanted = model_pieces(config)
+    if difference := trees.difference(ours, arrays):
+        raise InputError(f"the parameters are not those of the model: {difference}")
+
+    @functools.lru_cache(maxsize=1)
+    def array(path: str) -> np.ndarray:
+        return arrays[path].read()
+
+    def tensor(piece: Piece) -> np.ndarray:
+        return piece.to_theirs(piece.of(array(piece.path)))
+
+    return {
+        piece.name: LazyArray(
+            piece.shape, arrays[piece.path].dtype, functools.partial(tensor, piece)
+        )
+        for piece in wanted
+    }
+
+
+def common_dtype(arrays: Iterable[LazyArray]) -> str:
+    """The name of the dtype that config.json states: that of most elements."""
+    sizes: dict[str, int] = {}
+    for array in arrays:
+        sizes[array.dtype.name] = sizes.get(array.dtype.name, 0) + array.size
+    return max(sizes, key=lambda name: sizes[name])

@@ -1,0 +1,200 @@
+"""Hugging Face's config.json of the T5 family, to and from T5Config.
+
+What says whether the output is tied to the embedding and scaled by d_model**-0.5 has changed:
+
+    transformers 4   tie_word_embeddings says both; 1.1, mT5, umT5 and ByT5 have false
+    transformers 5   a weight `lm_head.weight` of its own says that it is not tied. Scaled is, of
+                     t5, what scale_decoder_outputs says (tie_word_embeddings in older files);
+                     mt5 never; umt5 if tie_word_embeddings, which transformers 5 always writes true
+
+Source: transformers/models/{t5,mt5,umt5}/{configuration,modeling}_*.py, 4.57 and 5.23.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from t5x_lite.errors import InputError
+from t5x_lite.models.t5 import T5Config
+
+CONFIG = "config.json"
+_DEFAULT_FEED_FORWARD = {"t5": "relu", "mt5": "gated-gelu", "umt5": "gated-gelu"}
+_ACTIVATIONS = {"relu": "relu", "gated-gelu": "gelu_new"}
+_ARCHITECTURES = {
+    "t5": "T5ForConditionalGeneration",
+    "mt5": "MT5ForConditionalGeneration",
+    "umt5": "UMT5ForConditionalGeneration",
+}
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "d_model": "d_model",
+    "d_kv": "d_kv",
+    "d_ff": "d_ff",
+    "num_heads": "num_heads",
+    "num_layers": "num_encoder_layers",
+}
+# What T5 in this package takes for granted.
+_FIXED = {
+    "is_encoder_decoder": True,
+    "is_decoder": False,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "decoder_start_token_id": 0,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Output:
+    """How logits come about.
+
+    Attributes:
+      declared_tied: whether transformers 4 would share the embedding.
+      scaled: whether the decoder's output is multiplied by d_model**-0.5.
+      lenient: whether a missing `lm_head.weight` means the embedding, as in transformers 5.
+    """
+
+    declared_tied: bool
+    scaled: bool
+    lenient: bool
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The object in a directory's config.json.
+
+    Raises:
+      InputError: there is no such directory or file, or it is no JSON object.
+    """
+    if not directory.is_dir():
+        raise InputError(f"{directory}: no such directory")
+    path = directory / CONFIG
+    if not path.is_file():
+        raise InputError(f"{directory}: holds no {CONFIG}; give a directory of save_pretrained")
+    return read_json(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+      InputError: it is unreadable or no object.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not JSON ({' '.join(str(error).split())})") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: not a JSON object")
+    return found
+
+
+def to_model(where: Path, config: Mapping[str, Any]) -> T5Config:
+    """The sizes of the model; `tie_embeddings` as declared, which the weights may overrule.
+
+    Args:
+      where: the config.json, for messages.
+      config: its content.
+
+    Raises:
+      InputError: naming the first field that is missing, malformed or not supported.
+    """
+    kind = config.get("model_type")
+    if kind not in _ARCHITECTURES:
+        raise InputError(f"{where}: model_type {kind!r} is none of {', '.join(_ARCHITECTURES)}")
+    feed_forward = config.get("feed_forward_proj", _DEFAULT_FEED_FORWARD[kind])
+    if feed_forward not in _ACTIVATIONS:
+        raise InputError(
+            f"{where}: feed_forward_proj {feed_forward!r} is none of {', '.join(_ACTIVATIONS)}"
+        )
+    fixed = {**_FIXED, "dense_act_fn": _ACTIVATIONS[feed_forward]}
+    for name, value in fixed.items():
+        if config.get(name, value) not in (value, None):
+            raise InputError(f"{where}: {name} {config[name]!r} is not supported, only {value!r}")
+    if "quantization_config" in config:
+        raise InputError(f"{where}: quantized weights (quantization_config) are not supported")
+    sizes = {ours: _number(where, config, theirs) for theirs, ours in _SIZES.items()}
+    layers = sizes["num_encoder_layers"]
+    try:
+        return T5Config(
+            **sizes,
+            num_decoder_layers=_number(where, config, "num_decoder_layers", default=layers),
+            feed_forward=feed_forward,
+            tie_embeddings=output(config).declared_tied,
+            dropout_rate=float(_number(where, config, "dropout_rate", default=0.1)),
+            relative_buckets=_number(where, config, "relative_attention_num_buckets", default=32),
+            relative_max_distance=_number(
+                where, config, "relative_attention_max_distance", default=128
+            ),
+            relative_bias_per_layer=kind == "umt5",
+            norm_epsilon=float(_number(where, config, "layer_norm_epsilon", default=1e-6)),
+        )
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _number(
+    where: Path, config: Mapping[str, Any], name: str, *, default: int | float | None = None
+) -> Any:
+    value = config.get(name)
+    value = default if value is None else value
+    if value is None:
+        raise InputError(f"{where}: {name} is missing")
+    whole = default is None or isinstance(default, int)
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise InputError(f"{where}: {name} must be a {'whole ' * whole}number, got {value!r}")
+    return value
+
+
+def output(config: Mapping[str, Any]) -> Output:
+    """How the logits of a config come about; see the module's docstring."""
+    version = re.match(r"\d+", str(config.get("transformers_version")))
+    lenient = version is not None and int(version[0]) >= 5
+    declared = config.get("tie_word_embeddings", True) is not False
+    scaled = {
+        "t5": config.get("scale_decoder_outputs", declared) is not False,
+        "mt5": declared and not lenient,
+        "umt5": declared,
+    }
+    return Output(declared_tied=declared, scaled=scaled[config["model_type"]], lenient=lenient)
+
+
+def from_model(model: T5Config, *, model_type: str | None, dtype: str) -> dict[str, Any]:
+    """The content of a config.json that both transformers 4 and 5 read.
+
+    Args:
+      model: the config.
+      model_type: what it was called where it came from; another is chosen where it does not fit.
+      dtype: of the weights, such as "float32".
+
+    Raises:
+      InputError: transformers has no such model.
+    """
+    if model.share_layers:
+        raise InputError("transformers has no T5 whose encoder and decoder share their layers")
+    if model.relative_bias_per_layer:
+        kind = "umt5"
+    else:
+        # Of a tied mt5, transformers 5 does not scale the logits.
+        kind = "mt5" if model_type == "mt5" and not model.tie_embeddings else "t5"
+    return {
+        "architectures": [_ARCHITECTURES[kind]],
+        "model_type": kind,
+        **{theirs: getattr(model, ours) for theirs, ours in _SIZES.items()},
+        "num_decoder_layers": model.num_decoder_layers,
+        "relative_attention_num_buckets": model.relative_buckets,
+        "relative_attention_max_distance": model.relative_max_distance,
+        "dropout_rate": model.dropout_rate,
+        "layer_norm_epsilon": model.norm_epsilon,
+        "initializer_factor": 1.0,
+        "feed_forward_proj": model.feed_forward,
+        "dense_act_fn": _ACTIVATIONS[model.feed_forward],
+        "is_gated_act": model.feed_forward != "relu",
+        "tie_word_embeddings": model.tie_embeddings,
+        **({"scale_decoder_outputs": model.tie_embeddings} if kind == "t5" else {}),
+        **{name: value for name, value in _FIXED.items() if name != "is_decoder"},
+        "use_cache": True,
+        "dtype": dtype,
+        "torch_dtype": dtype,
+    }

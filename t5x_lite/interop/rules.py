@@ -1,0 +1,251 @@
+"""Tables of rules: which tensor of another code base is which of our arrays.
+
+Ours: nested dicts whose layers are stacked on axis 0, kernels [in, out], relative bias tables
+[buckets, heads]. A rule names one of our arrays and the tensors that it is made of:
+
+    Rule("encoder/layers/mlp/wo/kernel",
+         "encoder.block.{layer}.layer.1.DenseReluDense.wo.weight", transpose=True)
+
+With our shape [2, 24, 16] this rule stands for two pieces, each a tensor [16, 24] that is
+transposed into one layer. `pieces` writes a whole table out and refuses one that does not name each
+of our arrays once; the `check_` functions refuse what a user's file holds instead.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from t5x_lite import trees
+from t5x_lite.errors import InputError
+
+LAYER = "{layer}"
+_CHUNK = 1 << 22
+"""Elements that are looked at together when an array is searched for NaN."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LazyArray:
+    """An array that is made when it is needed, so that a model need not fit in memory.
+
+    Attributes:
+      shape: its shape.
+      dtype: its dtype.
+      read: makes it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[], np.ndarray]
+
+    @property
+    def size(self) -> int:
+        """Its number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return self.size * self.dtype.itemsize
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """One of our arrays and what it is called elsewhere.
+
+    Attributes:
+      ours: our path, such as "encoder/layers/mlp/wo/kernel".
+      theirs: their name; with "{layer}" it names one tensor for each index of our axis 0.
+      transpose: whether the last two axes are the other way round there.
+      stack_axis: of a single tensor that holds all layers, the axis that they are on; our axis 0.
+      shape: their shape of one layer, where it is another division of the same elements (heads and
+        head size apart, say); None where it follows from ours.
+      aliases: other names under which a file may hold the same tensor, instead or as well.
+    """
+
+    ours: str
+    theirs: str
+    transpose: bool = False
+    stack_axis: int | None = None
+    shape: tuple[int, ...] | None = None
+    aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if LAYER in self.theirs and self.stack_axis is not None:
+            raise ValueError(f"{self.theirs}: layers are in the name or on an axis, and not both")
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """One tensor of theirs and the place that it takes in ours.
+
+    Attributes:
+      path: our array.
+      layer: index of our axis 0; None where the tensor is the whole array.
+      name: their tensor.
+      aliases: its other names.
+      shape: the shape that it must have there.
+      target: the shape of what it fills in ours: a layer, or the whole array.
+      rule: what it comes from.
+    """
+
+    path: str
+    layer: int | None
+    name: str
+    aliases: tuple[str, ...]
+    shape: tuple[int, ...]
+    target: tuple[int, ...]
+    rule: Rule
+
+    def to_ours(self, tensor: np.ndarray) -> np.ndarray:
+        """Their tensor in our layout: a view of it where NumPy can make one."""
+        stack_axis = self.rule.stack_axis
+        if stack_axis is not None:
+            tensor = np.moveaxis(tensor, stack_axis, 0)
+        if self.rule.transpose:
+            tensor = np.swapaxes(tensor, -1, -2)
+        return tensor.reshape(self.target)
+
+    def to_theirs(self, array: np.ndarray) -> np.ndarray:
+        """The inverse of `to_ours`, for what `of` takes from our array."""
+        if self.rule.stack_axis is None:
+            return self._layout(array.reshape(_swapped(self.shape, self.rule.transpose)))
+        rest = _without(self.shape, self.rule.stack_axis)
+        layers = self.shape[self.rule.stack_axis]
+        stacked = array.reshape(layers, *_swapped(rest, self.rule.transpose))
+        return np.moveaxis(self._layout(stacked), 0, self.rule.stack_axis)
+
+    def of(self, array: np.ndarray) -> np.ndarray:
+        """The part of our array that this piece is."""
+        return array if self.layer is None else array[self.layer]
+
+    def _layout(self, array: np.ndarray) -> np.ndarray:
+        return np.swapaxes(array, -1, -2) if self.rule.transpose else array
+
+
+def pieces(table: Iterable[Rule], shapes: Mapping[str, tuple[int, ...]]) -> list[Piece]:
+    """All tensors of a table, in its order.
+
+    Args:
+      table: one rule for each of our arrays.
+      shapes: our shapes by path.
+
+    Raises:
+      ValueError: the table is wrong: it lacks an array, names one twice, or none of ours.
+    """
+    rules = list(table)
+    paths = [rule.ours for rule in rules]
+    twice = sorted({path for path in paths if paths.count(path) > 1})
+    difference = trees.difference(shapes, paths)
+    if twice or difference:
+        raise ValueError(f"a table must name each array once: twice: {twice}; {difference}")
+    found = [piece for rule in rules for piece in _written_out(rule, tuple(shapes[rule.ours]))]
+    names = [piece.name for piece in found]
+    if len(set(names)) < len(names):
+        raise ValueError(f"a table gives one tensor to two arrays: {names}")
+    return found
+
+
+def _written_out(rule: Rule, shape: tuple[int, ...]) -> list[Piece]:
+    """The pieces of one rule."""
+    if LAYER not in rule.theirs:
+        theirs = _their_shape(rule, shape)
+        return [Piece(rule.ours, None, rule.theirs, rule.aliases, theirs, shape, rule)]
+    return [
+        Piece(
+            rule.ours,
+            layer,
+            rule.theirs.replace(LAYER, str(layer)),
+            tuple(alias.replace(LAYER, str(layer)) for alias in rule.aliases),
+            _their_shape(rule, shape[1:]),
+            shape[1:],
+            rule,
+        )
+        for layer in range(shape[0])
+    ]
+
+
+def _their_shape(rule: Rule, ours: tuple[int, ...]) -> tuple[int, ...]:
+    if rule.stack_axis is None:
+        return rule.shape or _swapped(ours, rule.transpose)
+    layer = rule.shape or _swapped(ours[1:], rule.transpose)
+    return (*layer[: rule.stack_axis], ours[0], *layer[rule.stack_axis :])
+
+
+def _swapped(shape: Sequence[int], transpose: bool) -> tuple[int, ...]:
+    return (*shape[:-2], shape[-1], shape[-2]) if transpose else tuple(shape)
+
+
+def _without(shape: Sequence[int], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def check_names(
+    where: object, wanted: Iterable[Piece], found: Iterable[str], *, ignored: Iterable[str] = ()
+) -> dict[str, str]:
+    """Refuses a file that lacks tensors or holds others.
+
+    Args:
+      where: the file or directory, for the message.
+      wanted: the pieces that there must be.
+      found: the names that there are.
+      ignored: regular expressions of whole names that may be there and are not read.
+
+    Returns:
+      For each piece's name the name under which it is there: its own, or the first alias.
+
+    Raises:
+      InputError: listing what is missing and what is unexpected.
+    """
+    there = set(found)
+    names: dict[str, str] = {}
+    known: set[str] = set()
+    missing: list[str] = []
+    for piece in wanted:
+        candidates = (piece.name, *piece.aliases)
+        known.update(candidates)
+        present = [name for name in candidates if name in there]
+        if present:
+            names[piece.name] = present[0]
+        else:
+            missing.append(piece.name)
+    unexpected = {
+        name for name in there - known if not any(re.fullmatch(rule, name) for rule in ignored)
+    }
+    if missing or unexpected:
+        raise InputError(
+            f"{where}: the tensors are not those of its config: "
+            f"{trees.difference(missing, unexpected)}"
+        )
+    return names
+
+
+def check_shape(where: object, piece: Piece, shape: Sequence[int]) -> None:
+    """Refuses a tensor of another shape.
+
+    Raises:
+      InputError: naming the tensor and both shapes.
+    """
+    if tuple(shape) != piece.shape:
+        raise InputError(
+            f"{where}: {piece.name} has shape {tuple(shape)}, and its config says {piece.shape}"
+        )
+
+
+def check_finite(where: object, name: str, tensor: np.ndarray) -> None:
+    """Refuses weights that are not numbers; integers pass.
+
+    Raises:
+      InputError: naming the tensor and how many of its elements are NaN or infinite.
+    """
+    flat = np.ravel(tensor, order="K")  # without a copy of a transposed one
+    bad = sum(
+        int(np.count_nonzero(~np.isfinite(flat[start : start + _CHUNK])))
+        for start in range(0, flat.size, _CHUNK)
+    )
+    if bad:
+        raise InputError(
+            f"{where}: {name} holds {bad} of {flat.size} weights that are NaN or infinite"
+        )

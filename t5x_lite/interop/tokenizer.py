@@ -1,0 +1,186 @@
+"""Vocabularies of Hugging Face directories, in and out.
+
+    spiece.model                    SentencePiece's own file: it is taken as it is
+    tokenizer.json                  all that transformers 5 writes: its pieces and normaliser make
+                                    a SentencePiece model again
+    tokenizer_class ByT5Tokenizer   no file: bytes, with sentinels above them
+
+The sentinels `<extra_id_N>` are, as in seqio, not in the model but appended (`extra_ids`), except
+where it holds them (mT5). On the way out spiece.model and tokenizer_config.json are written, from
+which AutoTokenizer makes a tokenizer with the same ids.
+"""
+
+import base64
+import json
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from t5x_lite.data.bytes_vocabulary import Bytes, Layout
+from t5x_lite.data.vocabulary import SentencePiece, Vocabulary
+from t5x_lite.data.vocabulary_files import EOS_ID, PAD_ID, UNK_ID
+from t5x_lite.errors import InputError
+from t5x_lite.interop.hf_config import read_json
+
+SPIECE = "spiece.model"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_TOKENIZER_JSON = "tokenizer.json"
+_BYT5 = "ByT5Tokenizer"
+_SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+_EXTRA_ID = re.compile(r"▁?<extra_id_(\d+)>")
+_DEFAULT_EXTRA_IDS = {"sentencepiece": 100, "bytes": 125}
+
+_logger = logging.getLogger(__name__)
+
+
+def read_tokenizer(
+    directory: Path,
+    config: Mapping[str, Any],
+    *,
+    vocab_size: int,
+    sentinels: Layout,
+    scratch: Path,
+) -> Vocabulary:
+    """The vocabulary of a Hugging Face directory.
+
+    Args:
+      directory: what holds it.
+      config: the content of its config.json.
+      vocab_size: rows of the embedding, which must hold all ids.
+      sentinels: where a byte vocabulary has them.
+      scratch: a directory for a SentencePiece model that has to be made.
+
+    Raises:
+      InputError: there is no tokenizer, it is of another kind, or it has more ids than the model.
+    """
+    path = directory / _TOKENIZER_CONFIG
+    settings = read_json(path) if path.is_file() else {}
+    model = next((directory / name for name in (SPIECE, "sentencepiece.model")
+                  if (directory / name).is_file()), None)  # fmt: skip
+    vocabulary: Vocabulary
+    if _BYT5 in (settings.get("tokenizer_class"), config.get("tokenizer_class")):
+        extra_ids = _extra_ids(settings, default=_DEFAULT_EXTRA_IDS["bytes"])
+        vocabulary = Bytes(layout=sentinels, extra_ids=extra_ids)
+    elif model is None and not (directory / _TOKENIZER_JSON).is_file():
+        raise InputError(
+            f"{directory}: holds no tokenizer: copy {SPIECE} of the model it was trained from there"
+        )
+    else:
+        if model is None:
+            model = scratch / SPIECE
+            model.write_bytes(_from_tokenizer_json(directory / _TOKENIZER_JSON))
+        vocabulary = SentencePiece(model, extra_ids=0)
+        if not vocabulary.num_sentinels:
+            extra_ids = _extra_ids(settings, default=_DEFAULT_EXTRA_IDS["sentencepiece"])
+            vocabulary = SentencePiece(model, extra_ids=extra_ids)
+    if vocabulary.size > vocab_size:
+        raise InputError(
+            f"{directory}: the tokenizer has {vocabulary.size} tokens ({vocabulary.extra_ids} of "
+            f"them sentinels), and the model's embedding {vocab_size}"
+        )
+    _warn_of_added_tokens(directory, settings)
+    return vocabulary
+
+
+def _extra_ids(settings: Mapping[str, Any], *, default: int) -> int:
+    """The number of sentinels that a tokenizer_config.json states."""
+    named = _named_sentinels(settings)
+    stated = settings.get("extra_ids")
+    if named:
+        return named
+    return stated if isinstance(stated, int) and not isinstance(stated, bool) else default
+
+
+def _named_sentinels(settings: Mapping[str, Any]) -> int:
+    """How many sentinels it lists among its special tokens."""
+    listed: set[str] = set()
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        tokens = settings.get(name)
+        for token in tokens if isinstance(tokens, list) else []:
+            listed.add(token["content"] if isinstance(token, dict) else str(token))
+    return sum(_EXTRA_ID.fullmatch(token) is not None for token in listed)
+
+
+def _warn_of_added_tokens(directory: Path, settings: Mapping[str, Any]) -> None:
+    """Says which tokens were added to the model's own: they become ordinary text here."""
+    path = directory / "added_tokens.json"
+    added = list(read_json(path)) if path.is_file() else []
+    entries = settings.get("added_tokens_decoder")
+    if isinstance(entries, dict):
+        added += [e["content"] for e in entries.values() if isinstance(e, dict) and "content" in e]
+    others = sorted(
+        {token for token in added if not _EXTRA_ID.fullmatch(token)} - {*_SPECIAL.values(), "<s>"}
+    )
+    if others:
+        _logger.warning(
+            "%s: the tokens %s were added to the tokenizer; here they are ordinary text",
+            directory,
+            ", ".join(others),
+        )
+
+
+def _from_tokenizer_json(path: Path) -> bytes:
+    """A SentencePiece model with the pieces, scores and normaliser of a tokenizer.json."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    model_pb2: Any = sentencepiece_model_pb2
+    content = read_json(path)
+    try:
+        if content["model"]["type"] != "Unigram":
+            raise ValueError(f"its model is {content['model']['type']}")
+        vocab = [(str(piece), float(score)) for piece, score in content["model"]["vocab"]]
+        charsmap = _charsmap(content.get("normalizer"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path}: not a SentencePiece tokenizer ({error}); copy the model's {SPIECE} there"
+        ) from error
+    while vocab and _EXTRA_ID.fullmatch(vocab[-1][0]):
+        vocab.pop()
+    proto = model_pb2.ModelProto()
+    kinds = model_pb2.ModelProto.SentencePiece
+    special = {PAD_ID: kinds.CONTROL, EOS_ID: kinds.CONTROL, UNK_ID: kinds.UNKNOWN}
+    for i, (piece, score) in enumerate(vocab):
+        proto.pieces.add(piece=piece, score=score, type=special.get(i, kinds.NORMAL))
+    trainer = proto.trainer_spec
+    trainer.model_type = model_pb2.TrainerSpec.UNIGRAM
+    trainer.vocab_size = len(vocab)
+    trainer.pad_id, trainer.eos_id, trainer.unk_id, trainer.bos_id = PAD_ID, EOS_ID, UNK_ID, -1
+    trainer.pad_piece, trainer.eos_piece, trainer.unk_piece = _SPECIAL.values()
+    proto.normalizer_spec.precompiled_charsmap = charsmap
+    return proto.SerializeToString(deterministic=True)
+
+
+def _charsmap(normalizer: Any) -> bytes:
+    """The table of a normaliser that is SentencePiece's, or of one that does nothing."""
+    if normalizer is None:
+        return b""
+    steps = normalizer.get("normalizers", [normalizer])
+    tables = [step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"]
+    if len(tables) != 1:
+        raise ValueError("its normalizer is another")
+    return base64.b64decode(tables[0])
+
+
+def write_tokenizer(vocabulary: Vocabulary, directory: Path) -> None:
+    """Writes the files from which AutoTokenizer makes a tokenizer with the same ids."""
+    extra_ids = vocabulary.size - 259 if isinstance(vocabulary, Bytes) else vocabulary.extra_ids
+    sentinels = [f"<extra_id_{i}>" for i in range(extra_ids)]
+    special = dict(_SPECIAL)
+    settings: dict[str, Any] = {**special, "extra_ids": extra_ids}
+    if sentinels:
+        settings["additional_special_tokens"] = sentinels
+    if isinstance(vocabulary, Bytes):
+        settings["tokenizer_class"] = _BYT5
+    else:
+        settings["tokenizer_class"] = "T5Tokenizer"
+        (directory / SPIECE).write_bytes(vocabulary.model_bytes)
+    lists = {"additional_special_tokens": sentinels} if sentinels else {}
+    _write_json(directory / _TOKENIZER_CONFIG, settings)
+    _write_json(directory / "special_tokens_map.json", {**special, **lists})
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(content, ensure_ascii=False, indent=2)
+    path.write_text(text + "\n", encoding="utf-8")

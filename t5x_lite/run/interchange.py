@@ -1,0 +1,251 @@
+"""`t5x-lite import` and `t5x-lite export`: checkpoints of other code bases, in and out.
+
+An imported directory is a step directory without an optimizer, which every `--checkpoint` and
+`--init` takes:
+
+    params/                                  Orbax, dtype of the source or as asked for
+    files/config.json                        an Experiment; what no checkpoint says is a default
+    files/vocabulary/                        sentencepiece.model or bytes.json
+    files/huggingface/                       config.json and generation_config.json of the source
+
+Arrays go through one by one, so the memory that is needed is that of the largest few.
+"""
+
+import functools
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from t5x_lite import checkpoints as checkpointing
+from t5x_lite.config import Experiment
+from t5x_lite.data.bytes_vocabulary import Bytes, Layout
+from t5x_lite.data.config import Data
+from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
+from t5x_lite.errors import InputError
+from t5x_lite.interop import hf_config
+from t5x_lite.interop.directories import new_directory
+from t5x_lite.interop.hf import HFCheckpoint, common_dtype, read_hf, their_tensors
+from t5x_lite.interop.orbax_params import lazy_params, write_params
+from t5x_lite.interop.rules import LazyArray
+from t5x_lite.interop.t5x import T5XCheckpoint, read_t5x
+from t5x_lite.interop.tensor_files import write_tensors
+from t5x_lite.interop.tokenizer import read_tokenizer, write_tokenizer
+from t5x_lite.models.t5 import T5Config
+from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.optim.config import Adafactor
+from t5x_lite.optim.schedules import Constant
+from t5x_lite.serialization import from_json, to_json
+
+Dtype = Literal["keep", "float32", "bfloat16"]
+
+_MODEL = "model/"
+_HUGGINGFACE = "huggingface"
+_GENERATION = "generation_config.json"
+
+
+def import_hf(
+    source: str | Path,
+    destination: str | Path,
+    *,
+    dtype: Dtype = "keep",
+    sentinels: Layout = "hf",
+) -> None:
+    """Imports a Hugging Face directory of T5, mT5, umT5, ByT5 or Flan-T5.
+
+    Args:
+      source: config.json, weights (safetensors, PyTorch's or Flax's; sharded too) and tokenizer.
+      destination: a new directory.
+      dtype: of the weights there; "keep" is that of the source.
+      sentinels: of a byte vocabulary: "hf", as Hugging Face's tokenizer reads them in text, or
+        "seqio", as ByT5 was pretrained.
+
+    Raises:
+      InputError: the source is incomplete, damaged or of another kind, or holds NaN, or the
+        destination exists; nothing is left behind then.
+    """
+    with new_directory(destination) as directory, tempfile.TemporaryDirectory() as scratch:
+        found = read_hf(source)
+        vocabulary = read_tokenizer(
+            Path(source),
+            found.hf_config,
+            vocab_size=found.config.vocab_size,
+            sentinels=sentinels,
+            scratch=Path(scratch),
+        )
+        kept = {hf_config.CONFIG: _json(found.hf_config)}
+        generation = Path(source) / _GENERATION
+        if generation.is_file():
+            kept[_GENERATION] = _json(hf_config.read_json(generation))
+        files = {f"{_HUGGINGFACE}/{name}": content for name, content in kept.items()}
+        _write(directory, destination, found, vocabulary, dtype=dtype, files=files)
+
+
+def import_t5x(
+    source: str | Path,
+    destination: str | Path,
+    *,
+    vocabulary: str | Path,
+    extra_ids: int | None = None,
+    step: int | None = None,
+    dtype: Dtype = "keep",
+    dropout_rate: float = 0.1,
+) -> None:
+    """Imports a checkpoint of t5x.
+
+    Args:
+      source: a directory checkpoint_N, or the one above it.
+      destination: a new directory.
+      vocabulary: a SentencePiece model, or "bytes" for ByT5; a checkpoint of t5x holds none.
+      extra_ids: sentinels besides the model's own pieces; None is 0 where it holds them, and 100.
+      step: which N; None is the newest.
+      dtype: of the weights there; "keep" is that of the source.
+      dropout_rate: which no checkpoint says.
+
+    Raises:
+      InputError: as `import_hf`.
+    """
+    with new_directory(destination) as directory:
+        found = read_t5x(source, step=step, dropout_rate=dropout_rate)
+        loaded = _load_vocabulary(vocabulary, extra_ids=extra_ids)
+        if loaded.size > found.config.vocab_size:
+            raise InputError(
+                f"the vocabulary {vocabulary} has {loaded.size} tokens with {loaded.extra_ids} "
+                f"extra ids, and the embedding of {source} {found.config.vocab_size} rows"
+            )
+        _write(directory, destination, found, loaded, dtype=dtype, files={})
+
+
+def _load_vocabulary(path: str | Path, *, extra_ids: int | None) -> Vocabulary:
+    if extra_ids is not None:
+        return load_vocabulary(path, extra_ids=extra_ids)
+    plain = load_vocabulary(path, extra_ids=0)
+    return plain if plain.num_sentinels else load_vocabulary(path, extra_ids=100)
+
+
+def export_hf(
+    checkpoint: str | Path,
+    destination: str | Path,
+    *,
+    step: int | None = None,
+    dtype: Dtype = "keep",
+) -> None:
+    """Exports a T5 as a directory that transformers' `from_pretrained` loads.
+
+    Of an untied umT5, transformers 5 multiplies the logits by d_model**-0.5, that of the released
+    models included; transformers 4 does not.
+
+    Args:
+      checkpoint: a work directory or a step directory.
+      destination: a new directory.
+      step: of a work directory; None is the newest.
+      dtype: of the weights there; "keep" is that of the checkpoint, float32 where it was trained.
+
+    Raises:
+      InputError: the checkpoint is damaged or no T5, or the destination exists; nothing is left
+        behind then.
+    """
+    source = checkpointing.find_step(checkpoint, step=step)
+    with new_directory(destination) as directory:
+        files = checkpointing.step_files(source)
+        experiment = from_json(
+            files[checkpointing.CONFIG_FILE].decode(),
+            source=str(source / "files" / checkpointing.CONFIG_FILE),
+        )
+        model = experiment.model
+        if not isinstance(model, T5Config):
+            raise InputError(
+                f"checkpoint {source} is a {type(model).__name__}; only a T5Config can be exported"
+            )
+        saved = lazy_params(source / "params")
+        arrays = {
+            path.removeprefix(_MODEL): _cast(array, dtype)
+            for path, array in saved.items()
+            if path.startswith(_MODEL)
+        }
+        earlier = json.loads(files.get(f"{_HUGGINGFACE}/{hf_config.CONFIG}", b"{}"))
+        config = hf_config.from_model(
+            model, model_type=earlier.get("model_type"), dtype=common_dtype(arrays.values())
+        )
+        vocabulary = load_vocabulary(
+            source / "files" / checkpointing.VOCABULARY_DIRECTORY,
+            extra_ids=experiment.data.extra_ids,
+        )
+        config["tokenizer_class"] = (
+            "ByT5Tokenizer" if isinstance(vocabulary, Bytes) else "T5Tokenizer"
+        )
+        generation = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+        kept = files.get(f"{_HUGGINGFACE}/{_GENERATION}", _json(generation))
+        write_tensors(directory, their_tensors(model, arrays))
+        write_tokenizer(vocabulary, directory)
+        (directory / hf_config.CONFIG).write_bytes(_json(config))
+        (directory / _GENERATION).write_bytes(kept)
+
+
+def _write(
+    directory: Path,
+    destination: str | Path,
+    checkpoint: HFCheckpoint | T5XCheckpoint,
+    vocabulary: Vocabulary,
+    *,
+    dtype: Dtype,
+    files: Mapping[str, bytes],
+) -> None:
+    """Writes the step directory."""
+    place = Path(destination).absolute() / "files" / checkpointing.VOCABULARY_DIRECTORY
+    experiment = _experiment(checkpoint.config, vocabulary, place)
+    contents = {
+        checkpointing.CONFIG_FILE: to_json(experiment).encode(),
+        **{
+            f"{checkpointing.VOCABULARY_DIRECTORY}/{name}": content
+            for name, content in vocabulary.files().items()
+        },
+        **files,
+    }
+    for name, content in contents.items():
+        path = directory / "files" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    arrays = {
+        _MODEL + path: _cast(
+            LazyArray(shape, checkpoint.dtype(path), functools.partial(checkpoint.array, path)),
+            dtype,
+        )
+        for path, shape in checkpoint.shapes.items()
+    }
+    write_params(directory / "params", arrays)
+
+
+def _cast(array: LazyArray, dtype: Dtype) -> LazyArray:
+    """The array in the dtype that was asked for; float64, which JAX would not hold, in float32."""
+    if dtype == "keep":
+        wanted = np.dtype(np.float32) if array.dtype == np.float64 else array.dtype
+    else:
+        wanted = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32)
+    return LazyArray(array.shape, wanted, lambda: array.read().astype(wanted, copy=False))
+
+
+def _experiment(model: T5Config, vocabulary: Vocabulary, place: Path) -> Experiment:
+    """A config around an imported model: fine-tuning as the paper does it, on span corruption."""
+    is_bytes = isinstance(vocabulary, Bytes)
+    return Experiment(
+        model=model,
+        objective=Seq2Seq(),
+        data=Data(
+            task="tasks.text:span_corruption",
+            vocabulary=str(vocabulary.model_path) if is_bytes else str(place),
+            extra_ids=vocabulary.extra_ids,
+            inputs_length=1024 if is_bytes else 512,
+            targets_length=189 if is_bytes else 114,
+        ),
+        optimizer=Adafactor(schedule=Constant(value=1e-3)),
+        steps=1000,
+    )
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"

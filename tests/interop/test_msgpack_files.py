@@ -1,0 +1,73 @@
+"""Flax's msgpack files against flax's own writer, which the package does not need to read them."""
+
+import flax.serialization
+import ml_dtypes
+import numpy as np
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.interop.msgpack_files import read_msgpack
+from t5x_lite.interop.rules import LazyArray
+
+TREE = {
+    "shared": {"embedding": np.arange(6, dtype=np.float32).reshape(2, 3)},
+    "encoder": {
+        "block": {
+            "0": {
+                "q": {"kernel": np.ones((2, 2), ml_dtypes.bfloat16)},
+                "k": {"kernel": np.full((300, 2), 0.5, np.float16)},
+            }
+        },
+    },
+}
+
+
+def written(path, tree):
+    path.write_bytes(flax.serialization.msgpack_serialize(tree))
+    return path
+
+
+def test_arrays_by_path(tmp_path):
+    found = read_msgpack(written(tmp_path / "f.msgpack", TREE))
+    assert set(found) == {
+        "shared.embedding",
+        "encoder.block.0.q.kernel",
+        "encoder.block.0.k.kernel",
+    }
+    np.testing.assert_array_equal(found["shared.embedding"], TREE["shared"]["embedding"])
+    assert found["encoder.block.0.q.kernel"].dtype == ml_dtypes.bfloat16
+    assert found["encoder.block.0.k.kernel"].shape == (300, 2)
+    assert all(isinstance(array, np.memmap) for array in found.values())
+
+
+def test_large_arrays_are_put_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(flax.serialization, "MAX_CHUNK_SIZE", 40)
+    array = np.arange(35, dtype=np.float32).reshape(5, 7)
+    found = read_msgpack(written(tmp_path / "f.msgpack", {"a": array}))["a"]
+    assert isinstance(found, LazyArray)
+    assert (found.shape, found.dtype) == ((5, 7), np.float32)
+    np.testing.assert_array_equal(found.read(), array)
+
+
+def test_a_truncated_file(tmp_path):
+    path = written(tmp_path / "f.msgpack", TREE)
+    content = path.read_bytes()
+    for size in (0, 1, 20, len(content) - 1):
+        path.write_bytes(content[:size])
+        with pytest.raises(InputError, match=r"f\.msgpack: truncated, or not a tree of arrays"):
+            read_msgpack(path)
+
+
+@pytest.mark.parametrize(
+    ("tree", "reason"),
+    [
+        ({"a": "text"}, "a is a str"),
+        ({"a": 3}, "a is a int"),
+        ({"a": 1 + 2j}, "extension of type 2"),
+        ({"a": np.array(["x"])}, "dtype 'str"),
+        ([1, 2], "holds a list"),
+    ],
+)
+def test_files_of_other_things(tmp_path, tree, reason):
+    with pytest.raises(InputError, match=reason):
+        read_msgpack(written(tmp_path / "f.msgpack", tree))

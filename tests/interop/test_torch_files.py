@@ -1,0 +1,149 @@
+"""PyTorch's archives, spelt out: a dict of tensors is read, and nothing else is run."""
+
+import os
+import struct
+import zipfile
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.interop.torch_files import read_torch
+
+
+def text(value):
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def number(value):
+    return b"J" + struct.pack("<i", value)
+
+
+def numbers(*values):
+    return b"(" + b"".join(map(number, values)) + b"t"
+
+
+def storage(key, kind, size):
+    return (
+        b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text("cpu")
+        + number(size) + b"tQ"
+    )  # fmt: skip
+
+
+def tensor(key, kind, size, *, shape, strides, offset=0):
+    return (
+        b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage(key, kind, size) + number(offset)
+        + numbers(*shape) + numbers(*strides) + b"\x89" + b"ccollections\nOrderedDict\n)Rt" + b"R"
+    )  # fmt: skip
+
+
+def state_dict(**tensors):
+    """A pickle of an OrderedDict with an attribute, as state_dict() gives."""
+    items = b"".join(text(name) + value for name, value in tensors.items())
+    metadata = b"}" + text("_metadata") + b"ccollections\nOrderedDict\n)Rs"
+    return b"\x80\x02ccollections\nOrderedDict\n)R(" + items + b"u" + metadata + b"b."
+
+
+def archive(path, pickled, storages=None, *, compression=zipfile.ZIP_STORED, order=b"little"):
+    with zipfile.ZipFile(path, "w", compression) as file:
+        file.writestr("archive/data.pkl", pickled)
+        file.writestr("archive/byteorder", order)
+        for key, content in (storages or {}).items():
+            file.writestr(f"archive/data/{key}", content)
+    return path
+
+
+FLOATS = np.arange(6, dtype=np.float32)
+
+
+def test_tensors_and_their_views(tmp_path):
+    pickled = state_dict(
+        whole=tensor("0", "FloatStorage", 6, shape=(2, 3), strides=(3, 1)),
+        transposed=tensor("0", "FloatStorage", 6, shape=(3, 2), strides=(1, 3)),
+        last=tensor("0", "FloatStorage", 6, shape=(2,), strides=(1,), offset=4),
+        half=tensor("1", "BFloat16Storage", 2, shape=(2,), strides=(1,)),
+        scalar=tensor("2", "LongStorage", 1, shape=(), strides=()),
+    )
+    storages = {
+        "0": FLOATS.tobytes(),
+        "1": np.array([1, 2], ml_dtypes.bfloat16).tobytes(),
+        "2": np.array([7]).tobytes(),
+    }
+    found = read_torch(archive(tmp_path / "pytorch_model.bin", pickled, storages))
+    np.testing.assert_array_equal(found["whole"], [[0, 1, 2], [3, 4, 5]])
+    np.testing.assert_array_equal(found["transposed"], [[0, 3], [1, 4], [2, 5]])
+    np.testing.assert_array_equal(found["last"], [4, 5])
+    np.testing.assert_array_equal(found["half"].astype(int), [1, 2])
+    assert (found["scalar"].shape, found["scalar"].dtype) == ((), np.int64)
+    assert not found["whole"].flags.writeable
+
+
+def test_the_old_format(tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
+    with pytest.raises(InputError, match=r"not a zip archive: PyTorch before 1\.6"):
+        read_torch(path)
+
+
+def test_a_truncated_archive(tmp_path):
+    whole = tensor("0", "FloatStorage", 6, shape=(2, 3), strides=(3, 1))
+    path = archive(tmp_path / "f.bin", state_dict(w=whole), {"0": FLOATS.tobytes()})
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(InputError, match=r"f\.bin: damaged, .*not a zip file"):
+        read_torch(path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["os\nsystem", "builtins\neval", "torch\nload", "torch.serialization\n_legacy_load",
+     "numpy.core.multiarray\n_reconstruct", "torch._utils\n_rebuild_parameter"],
+)  # fmt: skip
+def test_an_evil_pickle_runs_nothing(tmp_path, name):
+    call = b"c" + name.encode() + b"\n(" + text(f"touch {tmp_path}/pwned") + b"tR"
+    path = archive(tmp_path / "f.bin", state_dict(w=call))
+    with pytest.raises(InputError) as error:
+        read_torch(path)
+    asked = name.replace("\n", ".")
+    assert f"its pickle asks for {asked}, and only tensors are admitted" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert os.listdir(tmp_path) == ["f.bin"]
+
+
+W = tensor("0", "FloatStorage", 6, shape=(2, 3), strides=(3, 1))
+
+
+@pytest.mark.parametrize(
+    ("pickled", "reason"),
+    [
+        (b"\x80\x02" + text("a") + b".", "holds a str"),
+        (state_dict(w=number(3)), "'w' is no tensor"),
+        (state_dict(w=text("3")), "'w' is no tensor"),
+        (state_dict(w=storage("0", "FloatStorage", 6)), "'w' is no tensor"),
+        (state_dict(w=tensor("0", "FloatStorage", 6, shape=(3, 3), strides=(3, 1))), "beyond"),
+        (state_dict(w=tensor("0", "FloatStorage", 6, shape=(2,), strides=(-1,))), "strides"),
+        (state_dict(w=tensor("0", "FloatStorage", 9, shape=(2,), strides=(1,))), "another size"),
+        (state_dict(w=tensor("9", "FloatStorage", 6, shape=(2,), strides=(1,))), "no item named"),
+        (state_dict(w=W)[:-30], "damaged"),
+        # An attribute of a tensor, and of the function that makes it.
+        (state_dict(w=W + b"}" + text("base") + text("x") + b"sb"), "damaged"),
+        (state_dict(w=W, x=b"ctorch._utils\n_rebuild_tensor_v2\n}" + text("__code__") + text("x")
+                    + b"s\x86b"), "damaged"),
+    ],
+)  # fmt: skip
+def test_pickles_of_other_things(tmp_path, pickled, reason):
+    path = archive(tmp_path / "f.bin", pickled, {"0": FLOATS.tobytes()})
+    with pytest.raises(InputError, match=reason) as error:
+        read_torch(path)
+    assert "\n" not in str(error.value)
+
+
+def test_archives_that_cannot_be_mapped(tmp_path):
+    storages = {"0": FLOATS.tobytes()}
+    for change, reason in (
+        ({"compression": zipfile.ZIP_DEFLATED}, "compressed"),
+        ({"order": b"big"}, "byte order"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            read_torch(archive(tmp_path / "f.bin", state_dict(w=W), storages, **change))

@@ -1,0 +1,246 @@
+"""`import` and `export`: directories that other commands take, and nothing half written."""
+
+import json
+import os
+import zipfile
+
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from scripts import goldens
+from t5x_lite import trees
+from t5x_lite.checkpoints import find_step
+from t5x_lite.data.bytes_vocabulary import Bytes
+from t5x_lite.errors import InputError
+from t5x_lite.interop import t5x
+from t5x_lite.interop.orbax_params import lazy_params
+from t5x_lite.interop.rules import pieces
+from t5x_lite.interop.tensor_files import read_safetensors, read_tensors
+from t5x_lite.run.interchange import export_hf, import_hf, import_t5x
+from t5x_lite.run.parts import Loaded
+
+
+@pytest.fixture
+def release(tmp_path, tiny_vocabulary):
+    def write(variant):
+        golden = goldens.read(variant)
+        goldens.write_release(golden, tmp_path / variant, spiece=tiny_vocabulary)
+        return golden, tmp_path / variant
+
+    return write
+
+
+def params_of(directory):
+    return {path: array.read() for path, array in lazy_params(directory / "params").items()}
+
+
+def same(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        assert array.dtype == theirs[name].dtype, name
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+
+
+@pytest.mark.parametrize("variant", ["t5", "mt5", "umt5", "byt5"])
+def test_in_out_and_in_again_is_bit_equal(release, tmp_path, variant):
+    golden, source = release(variant)
+    import_hf(source, tmp_path / "ours")
+    export_hf(tmp_path / "ours", tmp_path / "theirs")
+    same(read_safetensors(tmp_path / "theirs" / "model.safetensors"), golden.weights)
+    import_hf(tmp_path / "theirs", tmp_path / "again")
+    same(params_of(tmp_path / "again"), params_of(tmp_path / "ours"))
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    shared = {key: value for key, value in golden.config.items() if key in config}
+    dtype = {"dtype": "bfloat16", "torch_dtype": "bfloat16"}
+    assert config == {**config, **shared, **dtype}
+    generation = json.loads((tmp_path / "theirs" / "generation_config.json").read_text())
+    assert generation["decoder_start_token_id"] == 0
+
+
+def test_what_is_imported_is_a_checkpoint(release, tmp_path):
+    golden, source = release("t5_1_1")
+    import_hf(source, tmp_path / "ours")
+    assert find_step(tmp_path / "ours") == tmp_path / "ours"
+    (tmp_path / "ours").rename(tmp_path / "moved")
+    loaded = Loaded.from_checkpoint(str(tmp_path / "moved"), step=None)
+    assert loaded.vocabulary.size == 400
+    assert loaded.parts.experiment.model.d_model == 16
+    table = loaded.params["model"]["token_embedding"]["table"]
+    assert table.dtype == jnp.float32
+    np.testing.assert_array_equal(table, golden.weights["shared.weight"].astype(np.float32))
+    assert jax.tree.map(lambda x: x.shape, loaded.params) == jax.tree.map(
+        lambda x: x.shape, loaded.parts.shapes
+    )
+
+
+def test_bytes_keep_their_sentinels(release, tmp_path):
+    _, source = release("byt5")
+    import_hf(source, tmp_path / "hf")
+    import_hf(source, tmp_path / "seqio", sentinels="seqio")
+    for name, layout in (("hf", "hf"), ("seqio", "seqio")):
+        loaded = Loaded.from_checkpoint(str(tmp_path / name), step=None)
+        assert isinstance(loaded.vocabulary, Bytes)
+        assert loaded.vocabulary.layout == layout
+        assert loaded.vocabulary.extra_ids == 125
+    experiment = loaded.parts.experiment
+    assert experiment.data.vocabulary == "bytes"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dtypes_that_are_asked_for(release, tmp_path, dtype):
+    golden, source = release("t5")
+    import_hf(source, tmp_path / "ours", dtype="float32")
+    params = params_of(tmp_path / "ours")
+    assert {array.dtype for array in params.values()} == {np.dtype(np.float32)}
+    export_hf(tmp_path / "ours", tmp_path / "theirs", dtype=dtype)
+    found = read_safetensors(tmp_path / "theirs" / "model.safetensors")
+    wanted = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32
+    same(found, {name: weight.astype(wanted) for name, weight in golden.weights.items()})
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert config["dtype"] == dtype
+
+
+def test_the_settings_of_the_source_are_kept(release, tmp_path):
+    _, source = release("mt5")
+    (source / "generation_config.json").write_text('{"max_length": 99}')
+    import_hf(source, tmp_path / "ours")
+    export_hf(tmp_path / "ours", tmp_path / "theirs")
+    generation = json.loads((tmp_path / "theirs" / "generation_config.json").read_text())
+    assert generation == {"max_length": 99}
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert config["model_type"] == "mt5"
+
+
+def test_what_was_trained_is_exported(tiny_run, tiny_vocabulary, tmp_path):
+    export_hf(tiny_run, tmp_path / "theirs")
+    found = read_tensors(tmp_path / "theirs").arrays
+    loaded = Loaded.from_checkpoint(str(tiny_run), step=None)
+    flat = trees.flatten(loaded.params["model"])
+    np.testing.assert_array_equal(found["shared.weight"], flat["token_embedding/table"])
+    np.testing.assert_array_equal(found["lm_head.weight"], flat["lm_head/kernel"].T)
+    assert (tmp_path / "theirs" / "spiece.model").read_bytes() == tiny_vocabulary.read_bytes()
+    import_hf(tmp_path / "theirs", tmp_path / "again")
+    same(params_of(tmp_path / "again"), {f"model/{p}": np.asarray(a) for p, a in flat.items()})
+
+
+def spoil_config(source):
+    (source / "config.json").unlink()
+
+
+def spoil_tokenizer(source):
+    (source / "spiece.model").unlink()
+
+
+def spoil_weights(source):
+    path = source / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def spoil_numbers(source):
+    path = source / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-2:] = b"\xc0\x7f"  # NaN
+    path.write_bytes(content)
+
+
+def spoil_pickle(source):
+    (source / "model.safetensors").unlink()
+    with zipfile.ZipFile(source / "pytorch_model.bin", "w") as file:
+        file.writestr("archive/data.pkl", b"cos\nsystem\n(X\x05\0\0\0falsetR.")
+
+
+def spoil_vocabulary(source):
+    (source / "tokenizer_config.json").write_text('{"extra_ids": 101}')
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (spoil_config, r"holds no config\.json"),
+        (spoil_tokenizer, "holds no tokenizer"),
+        (spoil_weights, "truncated"),
+        (spoil_numbers, "holds 1 of .* weights that are NaN or infinite"),
+        (spoil_pickle, r"its pickle asks for os\.system"),
+        (spoil_vocabulary, "tokenizer has 401 tokens .* embedding 400"),
+    ],
+)
+def test_nothing_is_left_of_an_import_that_fails(release, tmp_path, spoil, message):
+    _, source = release("t5")
+    spoil(source)
+    with pytest.raises(InputError, match=message) as error:
+        import_hf(source, tmp_path / "new" / "ours")
+    assert "\n" not in str(error.value)
+    assert os.listdir(tmp_path) == ["t5"]
+
+
+def test_what_is_there_is_not_overwritten(release, tmp_path):
+    _, source = release("t5")
+    import_hf(source, tmp_path / "ours")
+    before = sorted(tmp_path.rglob("*"))
+    for change in (lambda: import_hf(source, tmp_path / "ours"),
+                   lambda: export_hf(tmp_path / "ours", source)):  # fmt: skip
+        with pytest.raises(InputError, match="exists and is not empty"):
+            change()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_checkpoints_that_cannot_be_exported(release, tmp_path):
+    _, source = release("t5")
+    with pytest.raises(InputError, match="holds no checkpoint"):
+        export_hf(source, tmp_path / "theirs")
+    import_hf(source, tmp_path / "ours")
+    path = tmp_path / "ours" / "files" / "config.json"
+    config = json.loads(path.read_text())
+    config["model"]["share_layers"] = True
+    path.write_text(json.dumps(config))
+    with pytest.raises(InputError, match="share their layers"):
+        export_hf(tmp_path / "ours", tmp_path / "theirs")
+    assert sorted(os.listdir(tmp_path)) == ["ours", "t5"]
+
+
+def write_t5x(directory, loaded):
+    """A checkpoint of t5x with the parameters of one of ours, in its index alone."""
+    stacks = [
+        t5x.Stack(
+            name=name,
+            layer=f"{name}/layers_{{layer}}",
+            axis=None,
+            num_layers=2,
+            joined=True,
+            bias=f"{name}/relpos_bias/rel_embedding",
+        )
+        for name in ("encoder", "decoder")
+    ]
+    arrays = {path: np.asarray(a) for path, a in trees.flatten(loaded.params["model"]).items()}
+    table = t5x.table(loaded.parts.experiment.model, stacks)
+    theirs = {
+        piece.name: np.ascontiguousarray(piece.to_theirs(piece.of(arrays[piece.path])))
+        for piece in pieces(table, {path: array.shape for path, array in arrays.items()})
+    }
+    content = {"version": 3, "optimizer": {"target": trees.unflatten(theirs)}}
+    directory.mkdir(parents=True)
+    (directory / "checkpoint").write_bytes(flax.serialization.msgpack_serialize(content))
+
+
+def test_t5x_and_hugging_face_give_the_same(release, tmp_path, tiny_vocabulary):
+    _, source = release("t5_1_1")
+    import_hf(source, tmp_path / "hf", dtype="float32")
+    loaded = Loaded.from_checkpoint(str(tmp_path / "hf"), step=None)
+    write_t5x(tmp_path / "t5x" / "checkpoint_1", loaded)
+    import_t5x(tmp_path / "t5x", tmp_path / "ours", vocabulary=tiny_vocabulary)
+    same(params_of(tmp_path / "ours"), params_of(tmp_path / "hf"))
+    again = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
+    assert again.parts.experiment.model == loaded.parts.experiment.model
+    assert again.vocabulary.digest == loaded.vocabulary.digest
+    with pytest.raises(InputError, match=r"has 401 tokens with 101 extra ids, .* 400 rows"):
+        import_t5x(tmp_path / "t5x", tmp_path / "no", vocabulary=tiny_vocabulary, extra_ids=101)
+
+
+def test_a_t5x_checkpoint_that_is_not_there(tmp_path, tiny_vocabulary):
+    with pytest.raises(InputError, match="gone: no such directory"):
+        import_t5x(tmp_path / "gone", tmp_path / "ours", vocabulary=tiny_vocabulary)
+    assert os.listdir(tmp_path) == []
