@@ -7,6 +7,7 @@ columns that the prompt shows, and the words that the labels are. Test files hav
 targets are "<unk>", class -1.
 """
 
+import codecs
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ import tensorflow as tf
 
 from t5x_lite.data import stages
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.preprocess import class_index, prompt
+from t5x_lite.data.preprocess import ClassIndex, prompt
 from t5x_lite.errors import InputError
 from t5x_lite.metrics.classification import accuracy
 
@@ -33,6 +34,7 @@ class GlueTask:
       directory: the folder's official name.
       columns: the columns that the prompt shows, in its order, under their own names.
       labels: the label column's entries and their words, in the order of the class indices.
+      label_column: the column of the labels; test files lack it.
       metrics: (targets, predictions) -> {name: value} on class indices.
     """
 
@@ -40,6 +42,7 @@ class GlueTask:
     directory: str
     columns: Sequence[str]
     labels: Mapping[str, str]
+    label_column: str = "label"
     metrics: Sequence = (accuracy,)
 
 
@@ -58,13 +61,12 @@ def sst2(arguments: TaskArguments) -> seqio.Task:
 
 def _task(row: GlueTask, arguments: TaskArguments) -> seqio.Task:
     root = _folder(row, arguments.directory)
-    labels = tuple(row.labels.values())
     return seqio.Task(
         f"glue_{row.name}",
         source=stages.source(tuple(FILES), partial(_examples, row, root)),
         preprocessors=stages.SUPERVISED_PREPROCESSORS,
         output_features=stages.features(arguments.vocabulary),
-        postprocess_fn=lambda text, **_: class_index(text, labels),
+        postprocess_fn=ClassIndex(tuple(row.labels.values())),
         metric_fns=list(row.metrics),
     )
 
@@ -81,22 +83,22 @@ def _folder(row: GlueTask, directory: str) -> Path:
 
 def _examples(row: GlueTask, root: Path, split: str) -> tf.data.Dataset:
     labelled = split != "test"
-    columns = (*row.columns, "label") if labelled else row.columns
+    columns = (*row.columns, row.label_column) if labelled else row.columns
     inputs, targets = [], []
     for number, fields in read_tsv(root / FILES[split], columns=columns):
-        text = {column: fields[column] for column in row.columns}
-        if labelled and fields["label"] not in row.labels:
+        inputs.append(prompt(row.name, {column: fields[column] for column in row.columns}))
+        label = fields[row.label_column] if labelled else None
+        if label is not None and label not in row.labels:
             raise InputError(
-                f"{root / FILES[split]}:{number}: label {fields['label']!r} is none of "
+                f"{root / FILES[split]}:{number}: {row.label_column} {label!r} is none of "
                 f"{', '.join(row.labels)}"
             )
-        inputs.append(prompt(row.name, text))
-        targets.append(row.labels[fields["label"]] if labelled else "<unk>")
+        targets.append("<unk>" if label is None else row.labels[label])
     return stages.text_pairs(inputs, targets)
 
 
 def read_tsv(file: Path, *, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """The rows of a GLUE file, which has a header and no quoting.
+    """The rows of a GLUE file, which has a header, no quoting and perhaps a byte-order mark.
 
     Args:
       file: the path.
@@ -110,7 +112,7 @@ def read_tsv(file: Path, *, columns: Sequence[str]) -> list[tuple[int, dict[str,
         has a row that does not fit its header.
     """
     try:
-        lines = file.read_bytes().split(b"\n")
+        lines = file.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from error
     header: list[str] = []

@@ -10,8 +10,20 @@ TensorFlow:
 
 from dataclasses import dataclass
 
-from t5x_lite.data.vocabulary import SentencePiece
+from t5x_lite.data.vocabulary import Vocabulary
 from t5x_lite.errors import InputError
+from t5x_lite.options import nearest
+
+LAYOUT_NAMES = ("seq2seq", "lm", "prefix_lm", "concat_lm")
+"""How examples become rows; what each means stands in layouts.py, which needs TensorFlow."""
+
+
+def check_layout(name: str) -> None:
+    """Refuses, with the nearest name, a layout that does not exist."""
+    if name not in LAYOUT_NAMES:
+        near = nearest(name, LAYOUT_NAMES)
+        hint = f"did you mean {near}?" if near else f"there are: {', '.join(LAYOUT_NAMES)}"
+        raise InputError(f"unknown data.layout {name!r}: {hint}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,16 +32,19 @@ class Data:
 
     Attributes:
       task: "module:function" of a function TaskArguments -> seqio.Task.
-      vocabulary: a SentencePiece .model file, or a directory that holds sentencepiece.model.
+      vocabulary: a SentencePiece .model file, or a directory that holds sentencepiece.model or
+        bytes.json; "bytes" and "bytes-hf" are byte vocabularies (ByT5).
       directory: where the task's files are; "" for a task that needs none.
-      layout: how examples become rows, a name that layouts.py knows.
+      layout: how examples become rows: "seq2seq" of an encoder-decoder, or "lm", "prefix_lm" or
+        "concat_lm" of a decoder alone.
       batch_size: rows of the global batch.
-      inputs_length: tokens of an encoder row, EOS included.
+      inputs_length: tokens of an encoder row, EOS included. Rows of a decoder alone have
+        inputs_length plus targets_length tokens, in layout "lm" targets_length.
       targets_length: tokens of a decoder row, EOS included.
       pack: whether several short examples share a row.
       shuffle: whether training examples are shuffled.
       shuffle_buffer: examples that the shuffle holds at a time.
-      extra_ids: sentinels above the SentencePiece model's own pieces.
+      extra_ids: sentinels above the vocabulary's own pieces.
     """
 
     task: str
@@ -45,6 +60,7 @@ class Data:
     extra_ids: int = 100
 
     def __post_init__(self):
+        check_layout(self.layout)
         for name in ("batch_size", "inputs_length", "targets_length", "shuffle_buffer"):
             value = getattr(self, name)
             if value < 1:
@@ -65,7 +81,7 @@ class TaskArguments:
       seed: of all randomness that belongs to single examples (which spans are corrupted).
     """
 
-    vocabulary: SentencePiece
+    vocabulary: Vocabulary
     directory: str
     inputs_length: int
     targets_length: int

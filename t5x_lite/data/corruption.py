@@ -1,7 +1,7 @@
-"""Span corruption (Raffel et al. 2020, section 3.1.4): the text side of T5's pretraining.
+"""The text side of T5's pretraining (Raffel et al. 2020, sections 3.1.4 and 3.3.1).
 
-Spans of tokens are cut out; each is replaced in the inputs by one sentinel, and the targets list
-sentinel and span in turn. With sentinels counting down from 99:
+Span corruption: spans of tokens are cut out; each is replaced in the inputs by one sentinel, and
+the targets list sentinel and span in turn. With sentinels counting down from 99:
 
     tokens   10 11 12 13 14 15 16 17
     mask      0  0  1  1  0  0  0  1
@@ -9,25 +9,31 @@ sentinel and span in turn. With sentinels counting down from 99:
     targets  99 12 13 98 17
 
 Every row begins with a kept token and ends in a cut one, so targets begin with a sentinel and have
-no closing one: the released T5 code does it so, although the paper's figure 2 shows one. EOS is not
-added here.
+no closing one: the released T5 code does it so, although the paper's figure 2 shows one.
 
-Everything is NumPy, without a loop over tokens, and a pure function of (tokens, seed, epoch,
-index): the seqio pipeline and an offline cache give the same examples.
+Prefix language modelling: the text is split at a random place.
+
+    tokens   10 11 12 13 14 15 16 17
+    inputs   10 11 12
+    targets  13 14 15 16 17
+
+EOS is not added here. Everything is NumPy, without a loop over tokens, and a pure function of
+(tokens, seed, epoch, index): the seqio pipeline and an offline cache give the same examples.
 
 Source: t5/data/preprocessors.py in google-research/text-to-text-transfer-transformer
-(random_spans_helper, random_spans_noise_mask, noise_span_to_unique_sentinel).
+(random_spans_helper, random_spans_noise_mask, noise_span_to_unique_sentinel;
+random_prefix_noise_mask).
 """
 
 import numpy as np
 from jaxtyping import Bool, Int
 
-# Second half of the Philox key: another corruption of the same example may use other numbers.
-_STREAM = 1
+# Second half of the Philox key: another corruption of the same example uses other numbers.
+_SPANS, _PREFIX = 1, 2
 _WORD = 2**64
 
 
-def example_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
+def example_rng(seed: int, epoch: int, index: int, *, stream: int = _SPANS) -> np.random.Generator:
     """The random numbers of one example in one epoch.
 
     Philox is counter based: the seed is its key, and (index, epoch) are the high words of its
@@ -37,8 +43,9 @@ def example_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
       seed: the run's seed, taken modulo 2**64.
       epoch: how often the data were repeated before, >= 0.
       index: the example's position in the unshuffled data, >= 0.
+      stream: which corruption the numbers are for.
     """
-    key = np.array([seed % _WORD, _STREAM], np.uint64)
+    key = np.array([seed % _WORD, stream], np.uint64)
     counter = np.array([0, 0, index, epoch], np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
@@ -231,3 +238,25 @@ def invert(
         pieces += [inputs[kept : kept + where[0]], targets[at + 1 : end]]
         kept, at, expected = kept + where[0] + 1, end, expected - 1
     return np.concatenate([*pieces, inputs[kept:]])
+
+
+def prefix_split(
+    tokens: Int[np.ndarray, " n"], *, seed: int, epoch: int, index: int
+) -> dict[str, Int[np.ndarray, " _"]]:
+    """One chunk of text as an example of prefix language modelling.
+
+    Args:
+      tokens: token ids [n].
+      seed: the run's seed.
+      epoch: how often the data were repeated before.
+      index: the chunk's position in the unshuffled data.
+
+    Returns:
+      {"inputs", "targets"}: int32 token ids without EOS, together the tokens. The inputs' length is
+      uniform in [1, n - 1]; of fewer than two tokens there are no inputs.
+    """
+    tokens = np.asarray(tokens, np.int32)
+    places = max(len(tokens) - 1, 0)
+    draw = example_rng(seed, epoch, index, stream=_PREFIX).random()
+    start = min(1 + int(draw * places), places)
+    return {"inputs": tokens[:start], "targets": tokens[start:]}

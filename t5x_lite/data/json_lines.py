@@ -3,18 +3,19 @@
     for example in read_examples("inputs.jsonl", fields=("inputs",)):
         example.record["inputs"]
 
-Reading streams; writing goes to a temporary file that takes its name when it is whole.
+Reading streams. Writing, too, but the file takes its name when it is whole; `resumable` writes one
+that a killed command goes on with.
 """
 
 import contextlib
+import itertools
 import json
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from t5x_lite.errors import InputError
+from t5x_lite.files import open_atomically, without_bom
 
 
 class Line(NamedTuple):
@@ -24,21 +25,26 @@ class Line(NamedTuple):
     record: dict[str, Any]
 
 
-def read_examples(path: str, *, fields: Sequence[str]) -> Iterator[Line]:
+def read_examples(
+    path: str, *, fields: Sequence[str], optional: Sequence[str] = (), skip: int = 0
+) -> Iterator[Line]:
     """Reads objects that have the given fields, each a string; blank lines are passed over.
 
     Args:
       path: a file in UTF-8; "-" is standard input.
       fields: fields that every object must have.
+      optional: fields that must be strings where an object has them.
+      skip: objects at the beginning that are passed over, unread.
 
     Raises:
       InputError: naming file and line: unreadable, not UTF-8, not a JSON object, a field missing.
     """
     name = "standard input" if path == "-" else path
     with _open(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield _parse(line, where=f"{name}:{number}", fields=fields)
+        numbered = enumerate(without_bom(lines), start=1)
+        filled = ((number, line) for number, line in numbered if line.strip())
+        for number, line in itertools.islice(filled, skip, None):
+            yield _parse(line, where=f"{name}:{number}", fields=fields, optional=optional)
 
 
 def _open(path: str) -> contextlib.AbstractContextManager[BinaryIO]:
@@ -50,7 +56,7 @@ def _open(path: str) -> contextlib.AbstractContextManager[BinaryIO]:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _parse(line: bytes, *, where: str, fields: Sequence[str]) -> Line:
+def _parse(line: bytes, *, where: str, fields: Sequence[str], optional: Sequence[str]) -> Line:
     try:
         record = json.loads(line.decode("utf-8").rstrip())
     except UnicodeDecodeError as error:
@@ -67,6 +73,11 @@ def _parse(line: bytes, *, where: str, fields: Sequence[str]) -> Line:
         if not isinstance(record.get(field), str):
             raise InputError(
                 f'{where}: must have "{field}", a string; it has {sorted(record) or "nothing"}'
+            )
+    for field in optional:
+        if not isinstance(record.get(field, ""), str):
+            raise InputError(
+                f'{where}: "{field}" must be a string, got {type(record[field]).__name__}'
             )
     return Line(where, record)
 
@@ -87,34 +98,34 @@ def writer(path: str) -> Iterator["Writer"]:
       InputError: the directory cannot be written.
     """
     if path == "-":
-        yield Writer(sys.stdout)
+        yield Writer(sys.stdout.buffer)
         return
-    target = Path(os.path.realpath(path))
-    if target.is_dir():
-        raise InputError(f"{path}: cannot be written (Is a directory)")
-    if target.exists() and not target.is_file():  # a pipe or a device is written to, not replaced
-        with target.open("w", encoding="utf-8") as file:
-            yield Writer(file)
-        return
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        file = temporary.open("w", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
-    try:
-        with file:
-            yield Writer(file)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(open_atomically(path))
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+        yield Writer(file)
 
 
 class Writer:
-    """Writes objects, one a line, non-ASCII characters as they are."""
+    """Writes objects, one a line, non-ASCII characters as they are.
+
+    Attributes:
+      done: objects that were there at the start, which is none.
+    """
+
+    done = 0
 
     def __init__(self, file: Any):
         self._file = file
 
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Writes one object."""
-        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    def write(self, *records: Mapping[str, Any]) -> None:
+        """Writes objects, and hands them on at once."""
+        self._file.write(encode(records))
+        self._file.flush()
+
+
+def encode(records: Iterable[Mapping[str, Any]]) -> bytes:
+    """The lines of objects."""
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()

@@ -9,28 +9,84 @@
     encoder_positions      0 1 2 3 0 1 2 3 4 0     decoder_loss_weights   1 1 1 1 1 0 0
                                                    decoder_segment_ids    1 1 1 2 2 0 0
                                                    decoder_positions      0 1 2 0 1 0 0
+
+"prefix_lm" is seqio's PrefixLMFeatureConverter, for a decoder alone: targets follow their inputs in
+a row of inputs_length + targets_length tokens. `decoder_causal_attention` is 1 where a prefix
+language model reads the inputs, the 0 at their start included; a causal one ignores it. The same
+examples with lengths 8 and 7:
+
+    decoder_target_tokens     7 8 5 1 3 9 1 8 4 9 3 1 4 1 0
+    decoder_input_tokens      0 7 8 5 1 3 9 0 8 4 9 3 1 4 0
+    decoder_loss_weights      0 0 0 0 1 1 1 0 0 0 0 0 1 1 0
+    decoder_causal_attention  1 1 1 1 1 0 0 1 1 1 1 1 1 0 0
+    decoder_segment_ids       1 1 1 1 1 1 1 2 2 2 2 2 2 2 0
+    decoder_positions         0 1 2 3 4 5 6 0 1 2 3 4 5 6 0
+
+"concat_lm" has the same rows for a causal language model that learns the inputs too: its loss
+weights are 1 on both, and there is no `decoder_causal_attention`, which would show the model what
+it shall predict. "lm" is seqio's LMFeatureConverter: rows of targets_length tokens of a task that
+has targets only; inputs_length means nothing to it.
 """
 
-import difflib
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
-from t5x_lite.data.quiet_tensorflow import seqio
+from t5x_lite.data.config import check_layout
+from t5x_lite.data.quiet_tensorflow import seqio, tf
 from t5x_lite.errors import InputError
 
-LAYOUTS = {"seq2seq": seqio.EncDecFeatureConverter}
+Convert = Callable[[tf.data.Dataset, Mapping[str, int]], tf.data.Dataset]
+
+LAYOUTS: dict[str, Callable[..., seqio.FeatureConverter]] = {
+    "seq2seq": seqio.EncDecFeatureConverter,
+    "lm": seqio.LMFeatureConverter,
+    "prefix_lm": seqio.PrefixLMFeatureConverter,
+    "concat_lm": partial(seqio.PrefixLMFeatureConverter, loss_on_targets_only=False),
+}
 
 
-def feature_converter(layout: str, *, pack: bool) -> seqio.FeatureConverter:
-    """The converter from task features to model features.
+def feature_converter(layout: str, *, pack: bool) -> Convert:
+    """The conversion of task features to model features.
 
     Args:
       layout: a name in `LAYOUTS`.
       pack: whether several examples share a row.
 
+    Returns:
+      A function of a task's dataset and of {"inputs", "targets"}: their lengths. It raises
+      InputError where the layout does not fit the task.
+
     Raises:
       InputError: if there is no such layout.
     """
-    if layout not in LAYOUTS:
-        near = difflib.get_close_matches(layout, LAYOUTS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(LAYOUTS)}"
-        raise InputError(f"unknown data.layout {layout!r}: {hint}")
-    return LAYOUTS[layout](pack=pack)
+    check_layout(layout)
+
+    def convert(dataset: tf.data.Dataset, lengths: Mapping[str, int]) -> tf.data.Dataset:
+        converter = LAYOUTS[layout](pack=pack)
+        features: Any = converter.TASK_FEATURES
+        _check_inputs(layout, dataset, wanted="inputs" in features)
+        rows = converter(dataset, {name: lengths[name] for name in features})
+        return rows.map(_without_prefix) if layout == "concat_lm" else rows
+
+    return convert
+
+
+def _check_inputs(layout: str, dataset: tf.data.Dataset, *, wanted: bool) -> None:
+    """Refuses a task without the inputs that a layout shows, or with inputs that it does not."""
+    features: Any = dataset.element_spec
+    there = "inputs" in features
+    if wanted and not there:
+        raise InputError(
+            f"data.layout {layout!r} shows inputs and targets, but the task gives targets only: "
+            "use lm"
+        )
+    if there and not wanted:
+        raise InputError(
+            f"data.layout {layout!r} shows targets only, but the task gives inputs too: use "
+            "prefix_lm or concat_lm"
+        )
+
+
+def _without_prefix(row: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    return {name: value for name, value in row.items() if name != "decoder_causal_attention"}

@@ -10,35 +10,30 @@ The way of an example: task (source, preprocessors, trim, shuffle; all seqio's) 
 pad) -> batch. Equal configs and seeds give equal batches, in this process or another.
 """
 
-import hashlib
 import itertools
-import json
-import tempfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from t5x_lite.data import stages
+from t5x_lite.data.batches import Batches
 from t5x_lite.data.config import Data, TaskArguments
 from t5x_lite.data.layouts import feature_converter
 from t5x_lite.data.quiet_tensorflow import seqio, tf
-from t5x_lite.data.task_names import find_task
-from t5x_lite.data.vocabulary import SentencePiece
+from t5x_lite.data.task_names import find_task, other_tasks
+from t5x_lite.data.vocabulary import Vocabulary
 from t5x_lite.errors import InputError
 
 _T = TypeVar("_T")
-_MAGIC = b"t5x_lite iterator 1\n"
 _PROCESS_SEED = 1 << 32
 
 
 # Tasks.
 
 
-def load_task(data: Data, vocabulary: SentencePiece, *, seed: int = 0) -> seqio.Task:
+def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Task:
     """Builds the task that data.task names, "module:function".
 
     Args:
@@ -47,21 +42,29 @@ def load_task(data: Data, vocabulary: SentencePiece, *, seed: int = 0) -> seqio.
       seed: of the randomness that belongs to single examples.
 
     Raises:
-      InputError: if there is no such module or function (with the nearest name), or it is no task.
+      InputError: if there is no such module or function, or it is no task function; the message
+        offers the nearest one.
     """
     function = find_task(data.task)
-    task = function(
-        TaskArguments(
-            vocabulary=vocabulary,
-            directory=data.directory,
-            inputs_length=data.inputs_length,
-            targets_length=data.targets_length,
-            seed=seed,
-        )
+    arguments = TaskArguments(
+        vocabulary=vocabulary,
+        directory=data.directory,
+        inputs_length=data.inputs_length,
+        targets_length=data.targets_length,
+        seed=seed,
     )
+    try:
+        task = function(arguments)
+    except (AttributeError, TypeError) as error:  # as of a function that is none of a task
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(
+            f"data.task {data.task!r} failed ({what}); a task function takes TaskArguments and "
+            f"returns a seqio.Task{other_tasks(data.task)}"
+        ) from error
     if not isinstance(task, seqio.Task):
         raise InputError(
             f"data.task {data.task!r} must return a seqio.Task, got {type(task).__name__}"
+            f"{other_tasks(data.task)}"
         )
     return task
 
@@ -76,85 +79,25 @@ def task_metrics(task: seqio.Task) -> tuple[Callable[..., Any], list[Callable[..
     return task.postprocess_fn, list(task.predict_metric_fns)
 
 
-# Training batches.
+def task_labels(task: seqio.Task) -> tuple[str, ...] | None:
+    """The texts of which a task's answer is always one, to choose among by rank classification.
 
+    A task says them by the attribute `labels` of its postprocess_fn: `preprocess.ClassIndex` has
+    it, and so may any callable of a user's own.
 
-class Batches(Iterator[dict[str, np.ndarray]]):
-    """An endless iterator of batches whose position can be saved.
-
-    Nothing is prefetched in Python: what tf.data holds in its buffers is part of the saved state,
-    so the position is that after the last batch which next() handed out.
+    Returns:
+      The labels, in the order of the class indices; None where any text may be the answer.
     """
+    labels = getattr(task.postprocessor, "labels", None)
+    return None if labels is None else tuple(labels)
 
-    def __init__(self, dataset: tf.data.Dataset, *, identity: dict[str, Any]):
-        """Starts at the first batch.
 
-        Args:
-          dataset: batches as dicts of tensors.
-          identity: what must be equal for a saved position to fit, as JSON.
-        """
-        self._identity = json.loads(json.dumps(identity))
-        self._iterator = iter(dataset)
-        self._checkpoint = tf.train.Checkpoint(iterator=self._iterator)
-
-    def __next__(self) -> dict[str, np.ndarray]:
-        try:
-            batch = next(self._iterator)
-        except tf.errors.OpError as error:
-            raise stages.input_error(error) from error
-        return {name: value.numpy() for name, value in batch.items()}
-
-    def state(self) -> bytes:
-        """The position after the last batch that next() handed out."""
-        with tempfile.TemporaryDirectory() as directory:
-            self._checkpoint.write(f"{directory}/position")
-            files = {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
-        sizes = {name: len(content) for name, content in files.items()}
-        header = json.dumps({"identity": self._identity, "files": sizes}).encode() + b"\n"
-        body = zlib.compress(header + b"".join(files.values()), level=1)
-        return _MAGIC + hashlib.sha256(body).digest() + body
-
-    def restore(self, state: bytes) -> None:
-        """Goes to a position that `state` gave, in this process or another.
-
-        Raises:
-          InputError: if the state is damaged, or is that of other data (which ones is said).
-        """
-        files = self._unpack(state)
-        with tempfile.TemporaryDirectory() as directory:
-            for name, content in files.items():
-                Path(directory, name).write_bytes(content)
-            try:
-                self._checkpoint.read(f"{directory}/position").assert_consumed()
-            except (tf.errors.OpError, AssertionError) as error:
-                raise InputError(
-                    f"the saved data position does not fit this task: {str(error).splitlines()[0]}"
-                ) from error
-
-    def _unpack(self, state: bytes) -> dict[str, bytes]:
-        """The checkpoint files in a state, after checking that it is whole and ours."""
-        start = len(_MAGIC) + hashlib.sha256().digest_size
-        digest, body = state[len(_MAGIC) : start], state[start:]
-        if not state.startswith(_MAGIC) or hashlib.sha256(body).digest() != digest:
-            raise InputError("the saved data position is damaged: restore an older checkpoint")
-        header, _, content = zlib.decompress(body).partition(b"\n")
-        saved = json.loads(header)
-        different = [
-            f"{name} {saved['identity'].get(name)!r} (now {self._identity.get(name)!r})"
-            for name in sorted({*saved["identity"], *self._identity})
-            if saved["identity"].get(name) != self._identity.get(name)
-        ]
-        if different:
-            raise InputError(f"the saved data position is of other data: {', '.join(different)}")
-        files = {}
-        for name, size in saved["files"].items():
-            files[name], content = content[:size], content[size:]
-        return files
+# Training.
 
 
 def train_batches(
     data: Data,
-    vocabulary: SentencePiece,
+    vocabulary: Vocabulary,
     *,
     seed: int,
     process_index: int = 0,
@@ -212,6 +155,7 @@ def train_batches(
 
 
 def _lengths(data: Data) -> dict[str, int]:
+    """The lengths of the features that a task may have; one that it lacks is passed over."""
     return {"inputs": data.inputs_length, "targets": data.targets_length}
 
 
@@ -271,7 +215,7 @@ def _deterministic(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def eval_batches(
     data: Data,
-    vocabulary: SentencePiece,
+    vocabulary: Vocabulary,
     *,
     split: str = "validation",
     max_batches: int | None = None,
@@ -301,7 +245,7 @@ def eval_batches(
 
 def _padded(dataset: tf.data.Dataset, size: int) -> Iterator[dict[str, np.ndarray]]:
     for batch in _numpy(dataset):
-        missing = size - len(batch["decoder_target_tokens"])
+        missing = size - len(next(iter(batch.values())))
         yield {name: np.pad(value, ((0, missing), (0, 0))) for name, value in batch.items()}
 
 
@@ -310,9 +254,9 @@ class Example:
     """One example of a task, as its metrics see it.
 
     Attributes:
-      inputs_text: the text that the model reads.
+      inputs_text: the text that the model reads; "" where the task has targets only.
       targets_text: the text that it should write.
-      inputs: int32 [_], the tokens of inputs_text, trimmed, EOS included.
+      inputs: int32 [_], the tokens of inputs_text, trimmed, EOS included; [0] where there are none.
       target: the postprocessed target, what the metrics compare.
       raw: all fields of the example; text as str.
     """
@@ -326,7 +270,7 @@ class Example:
 
 def eval_examples(
     data: Data,
-    vocabulary: SentencePiece,
+    vocabulary: Vocabulary,
     *,
     split: str = "validation",
     max_examples: int | None = None,
@@ -347,18 +291,22 @@ def eval_examples(
     return [_example(task, vocabulary, fields) for fields in found]
 
 
-def _example(task: seqio.Task, vocabulary: SentencePiece, fields: dict[str, Any]) -> Example:
+def _example(task: seqio.Task, vocabulary: Vocabulary, fields: dict[str, Any]) -> Example:
     raw: dict[str, Any] = {k: v.decode() if isinstance(v, bytes) else v for k, v in fields.items()}
-    texts = [
-        raw.get(f"{name}_pretokenized") or vocabulary.decode(raw[name].tolist())
-        for name in ("inputs", "targets")
-    ]
+    targets_text = _text("targets", raw, vocabulary)
     return Example(
-        inputs_text=texts[0],
-        targets_text=texts[1],
-        inputs=raw["inputs"],
-        target=task.postprocess_fn(texts[1], example=raw, is_target=True)
+        inputs_text=_text("inputs", raw, vocabulary),
+        targets_text=targets_text,
+        inputs=raw["inputs"] if "inputs" in raw else np.zeros(0, np.int32),
+        target=task.postprocess_fn(targets_text, example=raw, is_target=True)
         if task.postprocessor
-        else texts[1],
+        else targets_text,
         raw=raw,
     )
+
+
+def _text(name: str, raw: dict[str, Any], vocabulary: Vocabulary) -> str:
+    """A feature's text; "" of one that the task lacks, as a language model's has no inputs."""
+    if f"{name}_pretokenized" in raw:
+        return raw[f"{name}_pretokenized"]
+    return vocabulary.decode(raw[name].tolist()) if name in raw else ""

@@ -3,8 +3,9 @@
     from t5x_lite.data.quiet_tensorflow import seqio, tf
 
 is how the package imports both, and the only place where it does. TensorFlow's C++ writes log lines
-to standard error while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says, and takes all memory of
-a GPU; seqio warns of things that are meant here.
+to standard error while it is imported, whatever TF_CPP_MIN_LOG_LEVEL says, and later a traceback
+for every error that it also raises; it takes all memory of a GPU; seqio warns of things that are
+meant here. TF_CPP_MIN_LOG_LEVEL 0 or 2 in the environment is a person's choice and stands.
 """
 
 import contextlib
@@ -46,7 +47,10 @@ def without_log_lines() -> Iterator[None]:
                     os.write(2, line)
 
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Importing JAX sets 1, which shows warnings: TensorFlow then tells each error of the data over many
+# lines before we raise it. It reads the level once, so this comes before its import.
+if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 with without_log_lines():
     try:
         import seqio

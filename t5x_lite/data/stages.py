@@ -5,7 +5,7 @@ dataset, and `seqio.CacheDatasetPlaceholder` divides the preprocessors in those 
 offline cache may hold and those that run anew in every epoch. Unsupervised text goes this way:
 
     text_lines -> chunk_documents -> number -> CacheDatasetPlaceholder -> count_epochs
-        -> corrupt_spans -> append_eos_after_trim
+        -> corrupt -> append_eos_after_trim
 
 Every iterator over these stages can be saved: sources are files or tensors, and NumPy code enters
 through `map_numpy` only, as a pure function of the example. What an example gets at random depends
@@ -13,7 +13,9 @@ on its own (seed, epoch, index): `number` attaches the index before seqio repeat
 `count_epochs` the epoch after it.
 """
 
+import errno
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,10 +26,13 @@ import numpy as np
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.corruption import noise_counts, random_spans_lengths, span_corruption
 from t5x_lite.data.quiet_tensorflow import seqio, tf
-from t5x_lite.data.vocabulary import SentencePiece
+from t5x_lite.data.vocabulary import Vocabulary
 from t5x_lite.errors import InputError
 
 Example = Mapping[str, Any]
+
+Corruption = Callable[..., Mapping[str, np.ndarray]]
+"""(tokens int32 [n], *, seed, epoch, index) -> {"inputs", "targets"}, int32 [_] without EOS."""
 
 DOCUMENTS_PER_GROUP = 128
 """Documents that are concatenated before they are split into chunks, as in T5."""
@@ -111,7 +116,11 @@ def text_lines(
     Returns:
       Examples {"text": str}. Iterating raises where a line is not UTF-8 or, in a .jsonl file, not
       an object with a string "text"; `input_error` reads it.
+
+    Raises:
+      InputError: a file cannot be read.
     """
+    _check_readable(files)
 
     # tf.data costs tens of microseconds for each call of a function: hence by blocks, not lines.
     def blocks(file):
@@ -119,7 +128,7 @@ def text_lines(
         return numbered.map(lambda lines, texts: (file, lines, texts))
 
     def documents(file, lines, texts):
-        texts = _checked_utf8(file, lines, texts)
+        texts = _checked_utf8(file, lines, _without_mark(lines, texts))
         wanted = keep(texts) & (tf.strings.length(texts) > 0)
         chosen = {"line": lines[wanted], "text": texts[wanted]}
         return {"file": tf.fill(tf.shape(chosen["line"]), file), **chosen}
@@ -131,6 +140,18 @@ def text_lines(
         spec = tf.TensorSpec([None], tf.string)
         return map_numpy(dataset, _jsonl_texts, {"text": spec}).unbatch()
     return dataset.map(lambda block: {"text": block["text"]}).unbatch()
+
+
+def _check_readable(files: Sequence[Path]) -> None:
+    for file in files:
+        if not os.access(file, os.R_OK):
+            reason = errno.EACCES if file.exists() else errno.ENOENT
+            raise InputError(f"cannot read {file}: {os.strerror(reason)}")
+
+
+def _without_mark(lines: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
+    """The texts [n] without the byte-order mark with which a file's first line may begin."""
+    return tf.where(lines == 0, tf.strings.regex_replace(texts, "^\ufeff", ""), texts)
 
 
 def _checked_utf8(file: tf.Tensor, lines: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
@@ -155,9 +176,16 @@ def _jsonl_texts(block: Mapping[str, Any]) -> Example:
 
 def _jsonl_text(line: bytes, *, where: str) -> bytes:
     try:
-        text = json.loads(line)["text"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f'{where}: not a JSON object with "text": {error!r}') from error
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: not JSON ({error.msg} at column {error.colno})") from error
+    except (RecursionError, ValueError) as error:  # brackets without end, a number of 5000 digits
+        raise InputError(f"{where}: not JSON that can be read ({error})") from error
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: must be a JSON object, got {type(record).__name__}")
+    if "text" not in record:
+        raise InputError(f'{where}: must have "text"; it has {sorted(record) or "nothing"}')
+    text = record["text"]
     if not isinstance(text, str):
         raise InputError(f'{where}: "text" must be a string, got {type(text).__name__}')
     return text.encode("utf-8", "replace")
@@ -214,44 +242,32 @@ def count_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.scan((tf.constant(-1, tf.int64), tf.constant(-1, tf.int64)), step)
 
 
-def corrupt_spans(
-    dataset: tf.data.Dataset,
-    *,
-    seed: int,
-    sentinel_start: int,
-    noise_density: float,
-    mean_noise_span_length: float,
-) -> tf.data.Dataset:
-    """Span corruption of "tokens" with the example's own (seed, epoch, index); see corruption.py.
+def corrupt(dataset: tf.data.Dataset, function: Corruption, *, seed: int) -> tf.data.Dataset:
+    """Makes inputs and targets of "tokens", with the example's own (seed, epoch, index).
+
+    Args:
+      dataset: examples with "tokens", "epoch" and "index".
+      function: one of corruption.py, its options bound.
+      seed: the run's seed.
 
     Returns:
       Examples {"inputs", "targets"}: int32 [_] without EOS.
     """
 
-    def corrupt(example):
-        return span_corruption(
-            example["tokens"],
-            seed=seed,
-            epoch=int(example["epoch"]),
-            index=int(example["index"]),
-            sentinel_start=sentinel_start,
-            noise_density=noise_density,
-            mean_noise_span_length=mean_noise_span_length,
-        )
+    def corrupted(example):
+        epoch, index = int(example["epoch"]), int(example["index"])
+        return function(example["tokens"], seed=seed, epoch=epoch, index=index)
 
     spec = tf.TensorSpec([None], tf.int32)
-    return map_numpy(dataset, corrupt, {"inputs": spec, "targets": spec})
+    return map_numpy(dataset, corrupted, {"inputs": spec, "targets": spec})
 
 
 # Parts of a seqio.Task.
 
 
-def features(vocabulary: SentencePiece) -> dict[str, Any]:
+def features(vocabulary: Vocabulary) -> dict[str, Any]:
     """The output features of a text-to-text task: "inputs" and "targets", each ended by EOS."""
-    wrapped = seqio.SentencePieceVocabulary(
-        str(vocabulary.model_path), extra_ids=vocabulary.extra_ids
-    )
-    feature = seqio.Feature(vocabulary=wrapped, add_eos=True, dtype=tf.int32)
+    feature = seqio.Feature(vocabulary=vocabulary.seqio(), add_eos=True, dtype=tf.int32)
     return {"inputs": feature, "targets": feature}
 
 
@@ -298,7 +314,7 @@ def span_corruption_preprocessors(
     Raises:
       InputError: if the lengths do not go together, or the sentinels do not suffice.
     """
-    inputs_length, extra_ids = arguments.inputs_length, arguments.vocabulary.extra_ids
+    inputs_length, extra_ids = arguments.inputs_length, arguments.vocabulary.num_sentinels
     if inputs_length < 3:
         raise InputError(
             f"span corruption needs a data.inputs_length of at least 3, got {inputs_length}"
@@ -315,17 +331,30 @@ def span_corruption_preprocessors(
             f"span corruption of data.inputs_length {inputs_length} needs {spans} sentinels, but "
             f"the vocabulary has {extra_ids}: raise data.extra_ids"
         )
+    function = partial(
+        span_corruption,
+        sentinel_start=arguments.vocabulary.sentinel_start,
+        noise_density=noise_density,
+        mean_noise_span_length=mean_noise_span_length,
+    )
+    return corruption_preprocessors(function, length=raw, seed=arguments.seed)
+
+
+def corruption_preprocessors(
+    function: Corruption, *, length: int, seed: int
+) -> list[Callable[..., tf.data.Dataset]]:
+    """From "text" to the "inputs" and "targets" of a corruption: the whole list for a seqio.Task.
+
+    Args:
+      function: one of corruption.py, its options bound.
+      length: tokens of the chunks that it gets.
+      seed: the run's seed.
+    """
     return [
-        partial(chunk_documents, length=raw),
+        partial(chunk_documents, length=length),
         number,
         seqio.CacheDatasetPlaceholder(),
         count_epochs,
-        partial(
-            corrupt_spans,
-            seed=arguments.seed,
-            sentinel_start=arguments.vocabulary.sentinel(0),
-            noise_density=noise_density,
-            mean_noise_span_length=mean_noise_span_length,
-        ),
+        partial(corrupt, function=function, seed=seed),
         seqio.preprocessors.append_eos_after_trim,
     ]

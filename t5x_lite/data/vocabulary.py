@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies: load one, train one, without TensorFlow.
+"""Vocabularies without TensorFlow: load one, train a SentencePiece model.
 
 The ids are those of `seqio.SentencePieceVocabulary(path, extra_ids=100)`: the model's own pieces,
 then the sentinels as user-defined pieces, `<extra_id_0>` last (T5, Raffel et al. 2020, section
@@ -10,7 +10,9 @@ then the sentinels as user-defined pieces, `<extra_id_0>` last (T5, Raffel et al
     vocabulary.encode("Thank you <extra_id_0> me")  -> [1562, 25, 32099, 140]
     vocabulary.decode([1562, 25, 1])                -> "Thank you"
 
-As in seqio, a sentinel in text is found at the start of a word only.
+As in seqio, a sentinel in text is found at the start of a word only. A model that already holds its
+sentinels, as mT5's does, is loaded with extra_ids=0. The byte vocabulary of ByT5 is in
+`t5x_lite.data.bytes_vocabulary`; `load_vocabulary` gives either.
 """
 
 import contextlib
@@ -23,12 +25,21 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from t5x_lite.data.bytes_vocabulary import NAMES, Bytes, read_bytes_vocabulary
+from t5x_lite.data.vocabulary_files import (
+    BYTES_NAME,
+    EOS_ID,
+    MODEL_NAME,
+    PAD_ID,
+    UNK_ID,
+    reason,
+    write_file,
+)
 from t5x_lite.errors import InputError
+from t5x_lite.files import without_bom
 
-MODEL_NAME = "sentencepiece.model"
-PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 MAX_LINE_BYTES = 4192
 """T5's `max_sentence_length`; SentencePiece drops longer lines, so they are split before."""
 _NORMALIZATION = "nmt_nfkc"
@@ -44,6 +55,7 @@ class SentencePiece:
       model_bytes: that file's content, without the sentinels.
       extra_ids: the number of sentinels.
       size: number of ids, sentinels included.
+      num_sentinels: the sentinels, appended or the model's own: the last ids.
     """
 
     pad_id = PAD_ID
@@ -69,24 +81,30 @@ class SentencePiece:
             self.model_bytes = self.model_path.read_bytes()
         except OSError as error:
             raise InputError(
-                f"vocabulary {model_path}: {_reason(error)}; give a SentencePiece .model file or "
+                f"vocabulary {model_path}: {reason(error)}; give a SentencePiece .model file or "
                 f"train one with `t5x-lite vocab`"
             ) from error
         self._processor = _load_processor(
             self.model_bytes, extra_ids=extra_ids, where=str(model_path)
         )
         self.size: int = self._processor.GetPieceSize()
+        self.num_sentinels = _num_sentinels(self._processor)
 
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of the model's bytes and `extra_ids`: equal digests give equal ids."""
         return hashlib.sha256(self.model_bytes + b"\n%d" % self.extra_ids).hexdigest()
 
+    @property
+    def sentinel_start(self) -> int:
+        """The first of the sentinels, from which span corruption counts down."""
+        return self.size - 1
+
     def sentinel(self, index: int) -> int:
         """The id of `<extra_id_{index}>`: `size - 1 - index`."""
-        if not 0 <= index < self.extra_ids:
+        if not 0 <= index < self.num_sentinels:
             raise ValueError(
-                f"a sentinel's index must be in [0, {self.extra_ids}) (extra_ids), got {index}"
+                f"a sentinel's index must be in [0, {self.num_sentinels}) (extra_ids), got {index}"
             )
         return self.size - 1 - index
 
@@ -103,9 +121,19 @@ class SentencePiece:
         known = [int(i) if i < self.size else UNK_ID for i in ids]
         return self._processor.DecodeIds(known[: [*known, EOS_ID].index(EOS_ID)])
 
+    def seqio(self) -> Any:
+        """The same ids as a seqio vocabulary; it reads the file at `model_path`."""
+        from t5x_lite.data.quiet_tensorflow import seqio
+
+        return seqio.SentencePieceVocabulary(str(self.model_path), extra_ids=self.extra_ids)
+
+    def files(self) -> dict[str, bytes]:
+        """What `load_vocabulary` reads it from: file name -> content."""
+        return {MODEL_NAME: self.model_bytes}
+
     def save(self, directory: str | os.PathLike[str]) -> Path:
         """Writes `directory`/sentencepiece.model, whole or not at all, and returns its path."""
-        return _write_model(self.model_bytes, Path(directory))
+        return write_file(self.model_bytes, Path(directory) / MODEL_NAME)
 
 
 def _load_processor(model_bytes: bytes, *, extra_ids: int, where: str) -> Any:
@@ -141,14 +169,38 @@ def _load_processor(model_bytes: bytes, *, extra_ids: int, where: str) -> Any:
     return processor
 
 
-def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> SentencePiece:
-    """The vocabulary in a file, or in a directory that holds sentencepiece.model.
+Vocabulary: TypeAlias = SentencePiece | Bytes
+"""Either, with the same methods."""
+
+
+def _num_sentinels(processor: Any) -> int:
+    """How many of the last pieces are sentinels, `<extra_id_0>` the last."""
+    size = processor.GetPieceSize()
+    numbers = itertools.takewhile(
+        lambda i: processor.IdToPiece(size - 1 - i) == f"▁<extra_id_{i}>", range(size)
+    )
+    return sum(1 for _ in numbers)
+
+
+def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vocabulary:
+    """The vocabulary in a file or a directory, or the byte vocabulary of a name.
+
+    Args:
+      path: a SentencePiece model, a bytes.json, a directory that holds sentencepiece.model or
+        bytes.json, or "bytes" or "bytes-hf" (a directory of that name is "./bytes").
+      extra_ids: how many sentinels there are besides a model's own pieces.
 
     Raises:
-      InputError: see `SentencePiece`.
+      InputError: see `SentencePiece` and `Bytes`.
     """
+    if str(path) in NAMES:
+        return Bytes(layout=NAMES[str(path)], extra_ids=extra_ids)
     where = Path(path)
-    return SentencePiece(where / MODEL_NAME if where.is_dir() else where, extra_ids=extra_ids)
+    if where.is_dir():
+        where /= BYTES_NAME if (where / BYTES_NAME).is_file() else MODEL_NAME
+    if where.name == BYTES_NAME:
+        return read_bytes_vocabulary(where, extra_ids=extra_ids)
+    return SentencePiece(where, extra_ids=extra_ids)
 
 
 def train_sentencepiece(
@@ -222,7 +274,7 @@ def train_sentencepiece(
         raise reading[0] if reading else _training_error(error, size) from error
     if reading:
         raise reading[0]
-    return _write_model(writer.getvalue(), Path(output_dir))
+    return write_file(writer.getvalue(), Path(output_dir) / MODEL_NAME)
 
 
 def _training_error(error: Exception, size: int) -> InputError:
@@ -313,10 +365,10 @@ def _read_lines(paths: Sequence[str]) -> Iterator[str]:
             with contextlib.ExitStack() as stack:
                 standard = path == "-"
                 stream = sys.stdin.buffer if standard else stack.enter_context(open(path, "rb"))
-                for number, line in enumerate(stream, start=1):
+                for number, line in enumerate(without_bom(stream), start=1):
                     yield _decode_line(line, where=f"{name}:{number}")
         except OSError as error:
-            raise InputError(f"{name}: {_reason(error)}") from error
+            raise InputError(f"{name}: {reason(error)}") from error
 
 
 def _decode_line(line: bytes, *, where: str) -> str:
@@ -327,26 +379,3 @@ def _decode_line(line: bytes, *, where: str) -> str:
             f"{where}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
             f"convert the text first, for example with iconv"
         ) from error
-
-
-def _write_model(model_bytes: bytes, directory: Path) -> Path:
-    """Writes beside the target and renames, so that a reader never sees a part of the file."""
-    target = directory / MODEL_NAME
-    temporary = directory / f".{MODEL_NAME}.{os.getpid()}"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "wb") as file:
-                file.write(model_bytes)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write {target}: {_reason(error)}") from error
-    return target
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or type(error).__name__

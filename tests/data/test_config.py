@@ -21,3 +21,15 @@ def test_sizes_of_zero_are_refused(name):
 def test_negative_extra_ids_are_refused():
     with pytest.raises(InputError, match=r"data\.extra_ids must not be negative, got -1"):
         Data(task="a:b", vocabulary="v", extra_ids=-1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "hint"),
+    [
+        ("prefix-lm", "did you mean prefix_lm"),
+        ("rows", "there are: seq2seq, lm, prefix_lm, concat_lm"),
+    ],
+)
+def test_an_unknown_layout_is_refused(layout, hint):
+    with pytest.raises(InputError, match=f"unknown data.layout '{layout}': {hint}"):
+        Data(task="a:b", vocabulary="v", layout=layout)

@@ -7,6 +7,7 @@ from t5x_lite.data.corruption import (
     example_rng,
     invert,
     noise_counts,
+    prefix_split,
     random_spans_lengths,
     random_spans_noise_mask,
     span_corruption,
@@ -193,3 +194,43 @@ def test_generators_of_neighbours_are_independent_and_seeds_may_be_any_integer()
     assert len({tuple(draw) for draw in draws}) == 8
     assert np.isfinite(example_rng(-1, 0, 0).random())
     assert np.isfinite(example_rng(2**70, 2**40, 2**40).random())
+
+
+def split(tokens, *, index=0, seed=0, epoch=0):
+    return prefix_split(np.asarray(tokens, np.int32), seed=seed, epoch=epoch, index=index)
+
+
+def test_prefix_split_of_a_sentence():
+    # A change of these numbers changes the data of every run: it needs a line in the CHANGELOG.
+    example = split(range(10, 18))
+    assert example["inputs"].tolist() == [10, 11, 12, 13, 14, 15]
+    assert example["targets"].tolist() == [16, 17]
+    assert example["inputs"].dtype == example["targets"].dtype == np.int32
+
+
+@given(length=st.integers(0, 50), index=st.integers(0, 2**40))
+def test_a_split_loses_nothing_and_both_sides_have_a_token(length, index):
+    example = split(range(3, 3 + length), index=index)
+    assert [*example["inputs"], *example["targets"]] == list(range(3, 3 + length))
+    if length > 1:
+        assert min(len(example["inputs"]), len(example["targets"])) >= 1
+    else:
+        assert len(example["inputs"]) == 0
+
+
+def test_every_split_is_equally_likely():
+    lengths = [len(split(range(5), index=index)["inputs"]) for index in range(4000)]
+    counts = np.bincount(lengths, minlength=6)
+    assert counts[0] == counts[5] == 0
+    assert all(900 < count < 1100 for count in counts[1:5])
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"epoch": 1}, {"index": 1}])
+def test_seed_epoch_and_index_each_change_the_split(change):
+    tokens = range(10_000)
+    assert len(split(tokens)["inputs"]) == len(split(tokens)["inputs"])
+    assert len(split(tokens, **change)["inputs"]) != len(split(tokens)["inputs"])
+
+
+def test_a_split_uses_other_numbers_than_span_corruption():
+    assert example_rng(0, 0, 0).random() != example_rng(0, 0, 0, stream=2).random()

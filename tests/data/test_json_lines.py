@@ -76,6 +76,23 @@ def test_every_field_is_needed():
     )
 
 
+def test_an_optional_field_is_a_string_where_it_is_there():
+    content = b'{"inputs": "a"}\n{"inputs": "b", "prompt": "c"}\n{"inputs": "a", "prompt": null}'
+    Path("a.jsonl").write_bytes(content)
+    lines = read_examples("a.jsonl", fields=("inputs",), optional=("prompt",))
+    assert [next(lines).record.get("prompt") for _ in range(2)] == [None, "c"]
+    with pytest.raises(InputError) as raised:
+        next(lines)
+    assert str(raised.value) == 'a.jsonl:3: "prompt" must be a string, got NoneType'
+
+
+def test_objects_at_the_beginning_are_passed_over_unread():
+    Path("a.jsonl").write_text('wrong\n\n{"inputs": "a"}\n{"inputs": "b"}\n')
+    lines = list(read_examples("a.jsonl", fields=("inputs",), skip=1))
+    assert lines == [("a.jsonl:3", {"inputs": "a"}), ("a.jsonl:4", {"inputs": "b"})]
+    assert list(read_examples("a.jsonl", fields=("inputs",), skip=9)) == []
+
+
 def test_lines_before_a_wrong_one_are_given():
     Path("a.jsonl").write_text('{"inputs": "a"}\nwrong\n')
     lines = read_examples("a.jsonl", fields=("inputs",))
@@ -107,9 +124,9 @@ def test_standard_input_and_output(monkeypatch, capsys):
 
 def test_an_output_appears_whole():
     with writer("out.jsonl") as file:
-        file.write({"b": "é", "a": [1, 2.5]})
+        file.write({"b": "é", "a": [1, 2.5]}, {})
         assert not Path("out.jsonl").exists()
-        file.write({})
+        file.write()
     assert Path("out.jsonl").read_bytes() == b'{"b": "\xc3\xa9", "a": [1, 2.5]}\n{}\n'
     assert [path.name for path in Path().iterdir()] == ["out.jsonl"]
 

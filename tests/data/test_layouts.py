@@ -1,27 +1,35 @@
 import pytest
 
+from t5x_lite.data.config import LAYOUT_NAMES
 from t5x_lite.errors import InputError
 
 EXAMPLES = [
     {"inputs": [7, 8, 5, 1], "targets": [3, 9, 1]},
     {"inputs": [8, 4, 9, 3, 1], "targets": [4, 1]},
 ]
+TARGETS = [{"targets": example["targets"]} for example in EXAMPLES]
 
 
-def rows(*, pack):
+def rows(layout, *, pack, examples=EXAMPLES, inputs=10, targets=7):
     from t5x_lite.data.layouts import feature_converter
     from t5x_lite.data.quiet_tensorflow import tf
 
-    columns = {k: tf.ragged.constant([e[k] for e in EXAMPLES], tf.int32) for k in EXAMPLES[0]}
+    columns = {k: tf.ragged.constant([e[k] for e in examples], tf.int32) for k in examples[0]}
     dataset = tf.data.Dataset.from_tensor_slices(columns)
     dataset = dataset.map(lambda e: {k: tf.ensure_shape(v, [None]) for k, v in e.items()})
-    converter = feature_converter("seq2seq", pack=pack)
-    found = converter(dataset, {"inputs": 10, "targets": 7}).as_numpy_iterator()
+    converter = feature_converter(layout, pack=pack)
+    found = converter(dataset, {"inputs": inputs, "targets": targets}).as_numpy_iterator()
     return [{k: v.tolist() for k, v in row.items()} for row in found]
 
 
+def test_the_names_are_those_of_the_config():
+    from t5x_lite.data.layouts import LAYOUTS
+
+    assert tuple(LAYOUTS) == LAYOUT_NAMES
+
+
 def test_packed_examples_share_a_row_with_their_segments_and_positions():
-    assert rows(pack=True) == [
+    assert rows("seq2seq", pack=True) == [
         {
             "encoder_input_tokens": [7, 8, 5, 1, 8, 4, 9, 3, 1, 0],
             "encoder_segment_ids": [1, 1, 1, 1, 2, 2, 2, 2, 2, 0],
@@ -36,7 +44,7 @@ def test_packed_examples_share_a_row_with_their_segments_and_positions():
 
 
 def test_unpacked_examples_have_a_row_each():
-    assert rows(pack=False) == [
+    assert rows("seq2seq", pack=False) == [
         {
             "encoder_input_tokens": [7, 8, 5, 1, 0, 0, 0, 0, 0, 0],
             "decoder_target_tokens": [3, 9, 1, 0, 0, 0, 0],
@@ -52,11 +60,67 @@ def test_unpacked_examples_have_a_row_each():
     ]
 
 
+PREFIX_LM = {
+    "decoder_target_tokens": [7, 8, 5, 1, 3, 9, 1, 8, 4, 9, 3, 1, 4, 1, 0],
+    "decoder_input_tokens": [0, 7, 8, 5, 1, 3, 9, 0, 8, 4, 9, 3, 1, 4, 0],
+    "decoder_loss_weights": [0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 0],
+    "decoder_causal_attention": [1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0],
+    "decoder_segment_ids": [1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 0],
+    "decoder_positions": [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6, 0],
+}
+
+
+def test_targets_follow_their_inputs_in_the_row_of_a_prefix_language_model():
+    assert rows("prefix_lm", pack=True, inputs=8) == [PREFIX_LM]
+
+
+def test_unpacked_rows_of_a_prefix_language_model():
+    assert rows("prefix_lm", pack=False, inputs=5, targets=4)[0] == {
+        "decoder_target_tokens": [7, 8, 5, 1, 3, 9, 1, 0, 0],
+        "decoder_input_tokens": [0, 7, 8, 5, 1, 3, 9, 1, 0],
+        "decoder_loss_weights": [0, 0, 0, 0, 1, 1, 1, 0, 0],
+        "decoder_causal_attention": [1, 1, 1, 1, 1, 0, 0, 0, 0],
+    }
+
+
+def test_a_causal_language_model_may_learn_the_inputs_too():
+    expected = {**PREFIX_LM, "decoder_loss_weights": [1] * 14 + [0]}
+    del expected["decoder_causal_attention"]
+    assert rows("concat_lm", pack=True, inputs=8) == [expected]
+
+
+def test_rows_of_a_language_model_hold_targets_only():
+    assert rows("lm", pack=True, examples=TARGETS) == [
+        {
+            "decoder_target_tokens": [3, 9, 1, 4, 1, 0, 0],
+            "decoder_input_tokens": [0, 3, 9, 0, 4, 0, 0],
+            "decoder_loss_weights": [1, 1, 1, 1, 1, 0, 0],
+            "decoder_segment_ids": [1, 1, 1, 2, 2, 0, 0],
+            "decoder_positions": [0, 1, 2, 0, 1, 0, 0],
+        }
+    ]
+    assert rows("lm", pack=False, examples=TARGETS)[1] == {
+        "decoder_target_tokens": [4, 1, 0, 0, 0, 0, 0],
+        "decoder_input_tokens": [0, 4, 1, 0, 0, 0, 0],
+        "decoder_loss_weights": [1, 1, 0, 0, 0, 0, 0],
+    }
+
+
 @pytest.mark.parametrize(
-    ("layout", "hint"), [("seq2sec", "did you mean seq2seq"), ("lm", "there are: seq2seq")]
+    ("layout", "examples", "message"),
+    [
+        ("lm", EXAMPLES, "'lm' shows targets only, but the task gives inputs too: use prefix_lm"),
+        ("prefix_lm", TARGETS, "'prefix_lm' shows inputs and targets, but the task gives targets"),
+        ("seq2seq", TARGETS, "'seq2seq' shows inputs and targets, but the task gives targets"),
+    ],
 )
-def test_an_unknown_layout_is_refused(layout, hint):
+def test_a_layout_that_does_not_fit_the_task_is_refused(layout, examples, message):
+    with pytest.raises(InputError, match=message):
+        rows(layout, pack=True, examples=examples)
+
+
+def test_an_unknown_layout_is_refused():
     from t5x_lite.data.layouts import feature_converter
 
-    with pytest.raises(InputError, match=f"unknown data.layout '{layout}': {hint}"):
-        feature_converter(layout, pack=True)
+    with pytest.raises(InputError, match=r"unknown data.layout 'seq2sec': did you mean seq2seq"):
+        feature_converter("seq2sec", pack=True)

@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -162,24 +163,6 @@ def test_a_restored_position_goes_on_with_the_next_batch(pipeline, data, vocabul
     assert_equal_batches(take(other, 1), expected[:1])
 
 
-def test_a_position_before_the_first_batch_can_be_saved(pipeline, data, vocabulary):
-    batches = pipeline.train_batches(data, vocabulary, seed=3)
-    state = batches.state()
-    expected = take(batches, 2)
-    batches.restore(state)
-    assert_equal_batches(take(batches, 2), expected)
-
-
-def test_a_damaged_position_is_refused(pipeline, data, vocabulary):
-    batches = pipeline.train_batches(data, vocabulary, seed=0)
-    state = batches.state()
-    flipped = state[:200] + bytes([state[200] ^ 1]) + state[201:]
-    for damaged in (b"", b"something else", state[:-1], state[:30], flipped):
-        with pytest.raises(InputError, match="damaged: restore an older checkpoint"):
-            batches.restore(damaged)
-    assert_equal_batches([next(batches)], [next(pipeline.train_batches(data, vocabulary, seed=0))])
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -269,15 +252,104 @@ def test_a_bad_line_that_training_comes_to_is_named(pipeline, data, vocabulary, 
         list(pipeline.eval_batches(bad, vocabulary))
 
 
-def test_a_function_that_returns_no_task_is_refused(pipeline, data, vocabulary):
-    wrong = dataclasses.replace(data, task="dataclasses:asdict")
-    with pytest.raises(
-        InputError, match=r"'dataclasses:asdict' must return a seqio\.Task, got dict"
-    ):
+MY_TASKS = """
+import seqio
+
+from t5x_lite.data import stages
+
+
+def stars(arguments):
+    return stages
+
+
+def starts_with(text):
+    return text.startswith("a")
+
+
+def targets_only(arguments):
+    feature = stages.features(arguments.vocabulary)["targets"]
+    return seqio.Task(
+        "targets_only",
+        source=stages.source(["train", "validation"], lambda split: _texts(split)),
+        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos_after_trim],
+        output_features={"targets": feature},
+    )
+
+
+def _texts(split):
+    return stages.text_pairs(["" for _ in "abc"], ["one", "two words", "three"]).map(
+        lambda example: {"targets": example["targets"]}
+    )
+"""
+
+
+@pytest.fixture
+def my_tasks(tmp_path, monkeypatch):
+    (tmp_path / "my_tasks_of_pipeline.py").write_text(MY_TASKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "my_tasks_of_pipeline"
+    sys.modules.pop("my_tasks_of_pipeline", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("stars", "must return a seqio.Task, got module; did you mean starts_with?"),
+        (
+            "starts_with",
+            "failed (AttributeError: 'TaskArguments' object has no attribute 'startswith'); a task "
+            "function takes TaskArguments and returns a seqio.Task; did you mean stars?",
+        ),
+    ],
+)
+def test_a_function_that_gives_no_task_is_refused(
+    pipeline, data, vocabulary, my_tasks, name, message
+):
+    wrong = dataclasses.replace(data, task=f"{my_tasks}:{name}")
+    with pytest.raises(InputError) as caught:
         pipeline.load_task(wrong, vocabulary)
+    assert str(caught.value) == f"data.task '{my_tasks}:{name}' {message}"
+
+
+def test_a_language_models_task_has_targets_only(pipeline, data, vocabulary, my_tasks):
+    data = dataclasses.replace(data, task=f"{my_tasks}:targets_only", layout="lm", pack=False)
+    for batch in (
+        next(pipeline.train_batches(data, vocabulary, seed=0)),
+        next(pipeline.eval_batches(data, vocabulary)),
+    ):
+        assert {name: value.shape for name, value in batch.items()} == {
+            "decoder_input_tokens": (4, 24),
+            "decoder_target_tokens": (4, 24),
+            "decoder_loss_weights": (4, 24),
+        }
+    assert batch["decoder_loss_weights"].sum(1).tolist()[3] == 0
+    example = pipeline.eval_examples(data, vocabulary)[1]
+    assert (example.inputs_text, example.targets_text) == ("", "two words")
+    assert (example.inputs.dtype, example.inputs.shape) == (np.int32, (0,))
+    assert example.raw["targets"].tolist() == [*vocabulary.encode("two words"), 1]
+
+
+def test_a_bad_line_of_examples_is_named(pipeline, data, vocabulary, tmp_path):
+    (tmp_path / "train.txt").write_text("good")
+    (tmp_path / "validation.jsonl").write_text('{"text": "good"}\n{"text"\n')
+    bad = dataclasses.replace(data, directory=str(tmp_path))
+    with pytest.raises(InputError, match=r"validation\.jsonl:2: not JSON \(Expecting ':'"):
+        pipeline.eval_examples(bad, vocabulary)
 
 
 def test_task_metrics_are_the_tasks_own(pipeline, data, vocabulary):
     postprocess, metrics = pipeline.task_metrics(pipeline.load_task(data, vocabulary))
     assert postprocess("text", example=None, is_target=True) == "text"
     assert metrics == []
+
+
+def test_task_labels_are_those_that_the_postprocessor_names(pipeline, data, vocabulary):
+    from t5x_lite.data.preprocess import ClassIndex
+
+    task = pipeline.load_task(data, vocabulary)
+    assert pipeline.task_labels(task) is None
+    assert pipeline.task_labels(task.replace(postprocess_fn=lambda text, **_: text)) is None
+    labelled = task.replace(postprocess_fn=ClassIndex(("no", "yes")))
+    assert pipeline.task_labels(labelled) == ("no", "yes")
+    postprocess, _ = pipeline.task_metrics(labelled)
+    assert postprocess("yes", example=None, is_target=True) == 1

@@ -1,5 +1,11 @@
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 BLOCKED = """
 import sys
@@ -12,12 +18,43 @@ except InputError as error:
 """
 
 
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+ERROR = """
+import jax
+from t5x_lite.data.pipeline import tf
+
+def fail():
+    raise ValueError("of the data")
+
+dataset = tf.data.Dataset.range(1).map(lambda n: tf.numpy_function(fail, [], tf.int64))
+try:
+    next(iter(dataset))
+except tf.errors.InvalidArgumentError:
+    print(tf.config.get_visible_devices("GPU"))
+"""
+
+LEVEL = """
+import os, sys
+import jax
+sys.modules["seqio"] = None
+try:
+    import t5x_lite.data.quiet_tensorflow
+except ValueError:
+    print(os.environ["TF_CPP_MIN_LOG_LEVEL"])
+"""
 
 
-def test_importing_the_pipeline_writes_nothing_and_takes_no_device():
-    done = run("import t5x_lite.data.pipeline as p; print(p.tf.config.get_visible_devices('GPU'))")
+def run(code, *, level=None):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    if level is not None:
+        environment["TF_CPP_MIN_LOG_LEVEL"] = level
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+
+
+def test_tensorflow_takes_no_device_and_writes_nothing_of_its_import_and_of_errors():
+    done = run(ERROR)
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
@@ -27,9 +64,12 @@ def test_without_tensorflow_the_error_says_what_to_install():
     assert done.stdout.endswith("pip install 't5x_lite[data]'\n")
 
 
-def test_only_log_lines_are_held_back(capfd):
-    import os
+@pytest.mark.parametrize(("level", "kept"), [(None, "3"), ("0", "0")])
+def test_the_level_that_jax_sets_is_raised_and_a_persons_is_not(level, kept):
+    assert run(LEVEL, level=level).stdout == f"{kept}\n"
 
+
+def test_only_log_lines_are_held_back(capfd):
     from t5x_lite.data.quiet_tensorflow import without_log_lines
 
     with without_log_lines():

@@ -1,3 +1,4 @@
+import functools
 import itertools
 import json
 
@@ -69,13 +70,15 @@ def test_text_lines_reads_the_text_field_of_json_lines(stages, tmp_path):
     [
         ("a.txt", b"good\n\ncaf\xe9 bad\n", "a.txt:3: not UTF-8"),
         ("a.txt", b"good\n" * 200 + b"\xff\n", "a.txt:201: not UTF-8"),
-        ("a.jsonl", b'{"text": "good"}\n\n{"text": \n', "a.jsonl:3: not a JSON object"),
         (
             "a.jsonl",
-            b'{"txt": "x"}\n',
-            "a.jsonl:1: not a JSON object with \"text\": KeyError('text')",
+            b'{"text": "good"}\n\n{"text": \n',
+            "a.jsonl:3: not JSON (Expecting value at column 9)",
         ),
-        ("a.jsonl", b"[1]\n", "a.jsonl:1: not a JSON object"),
+        ("a.jsonl", b"[" * 100_000, "a.jsonl:1: not JSON that can be read (maximum recursion"),
+        ("a.jsonl", b'{"txt": "x"}\n', "a.jsonl:1: must have \"text\"; it has ['txt']"),
+        ("a.jsonl", b"{}\n", 'a.jsonl:1: must have "text"; it has nothing'),
+        ("a.jsonl", b"[1]\n", "a.jsonl:1: must be a JSON object, got list"),
         ("a.jsonl", b'{"text": 7}\n', 'a.jsonl:1: "text" must be a string, got int'),
     ],
 )
@@ -89,12 +92,28 @@ def test_a_bad_line_is_named(stages, tf, tmp_path, name, content, message):
     assert "\n" not in str(error)
 
 
-def test_a_file_that_vanished_is_the_users_and_a_wrong_shape_is_not(stages, tf, tmp_path):
+def test_a_byte_order_mark_is_no_part_of_the_text(stages, tmp_path):
+    mark = "\ufeff"
+    a = write(tmp_path / "a.txt", f"{mark}one\n{mark}two, whose mark is not at the start\n")
+    b = write(tmp_path / "b.jsonl", f'{mark}{{"text": "three"}}\n')
+    assert texts(stages.text_lines([a, b])) == [
+        "one",
+        f"{mark}two, whose mark is not at the start",
+        "three",
+    ]
+
+
+def test_a_file_that_cannot_be_read_is_the_users_and_a_wrong_shape_is_not(stages, tf, tmp_path):
+    file = write(tmp_path / "a.txt", "one")
+    dataset = stages.text_lines([file])
+    file.unlink()
+    with pytest.raises(InputError, match=r"cannot read .*a\.txt: No such file or directory"):
+        stages.text_lines([file])
     with pytest.raises(tf.errors.OpError) as caught:
-        texts(stages.text_lines([tmp_path / "gone.txt"]))
+        texts(dataset)
     error = stages.input_error(caught.value)
     assert isinstance(error, InputError)
-    assert "gone.txt" in str(error)
+    assert "a.txt" in str(error)
     ours = tf.errors.InvalidArgumentError(None, None, "shapes do not match")
     assert stages.input_error(ours) is ours
 
@@ -167,7 +186,8 @@ def test_corruption_gets_seed_epoch_and_index(stages, tf):
     dataset = tf.data.Dataset.from_tensor_slices({"tokens": np.stack([tokens, tokens])})
     dataset = stages.count_epochs(stages.number(dataset).repeat(2))
     options = {"sentinel_start": 99, "noise_density": 0.15, "mean_noise_span_length": 3.0}
-    found = list(stages.corrupt_spans(dataset, seed=5, **options).as_numpy_iterator())
+    function = functools.partial(span_corruption, **options)
+    found = list(stages.corrupt(dataset, function, seed=5).as_numpy_iterator())
     keys = [(0, 0), (0, 1), (1, 0), (1, 1)]
     for (epoch, index), example in zip(keys, found, strict=True):
         expected = span_corruption(tokens, seed=5, epoch=epoch, index=index, **options)

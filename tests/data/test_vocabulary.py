@@ -145,6 +145,28 @@ def test_model_that_already_holds_sentinels(tmp_path, vocabulary):
         load_vocabulary(path)
 
 
+def test_sentinels_of_the_model_itself(tmp_path, vocabulary):
+    model_pb2: Any = importlib.import_module("sentencepiece.sentencepiece_model_pb2")
+    model = model_pb2.ModelProto.FromString(vocabulary.model_bytes)
+    for i in (2, 1, 0):
+        model.pieces.add(piece=f"▁<extra_id_{i}>", score=0.0, type=4)
+    path = tmp_path / "with_sentinels.model"
+    path.write_bytes(model.SerializeToString())
+    own = load_vocabulary(path, extra_ids=0)
+    assert (own.size, own.num_sentinels, own.sentinel_start) == (SIZE + 3, 3, SIZE + 2)
+    assert [own.sentinel(i) for i in range(3)] == [SIZE + 2, SIZE + 1, SIZE]
+    with pytest.raises(ValueError, match=r"in \[0, 3\)"):
+        own.sentinel(3)
+    assert vocabulary.num_sentinels == 100
+    assert vocabulary.sentinel_start == vocabulary.sentinel(0)
+
+
+def test_files_are_what_it_is_loaded_from(vocabulary, tmp_path):
+    for name, content in vocabulary.files().items():
+        (tmp_path / name).write_bytes(content)
+    assert load_vocabulary(tmp_path).digest == vocabulary.digest
+
+
 def test_training_is_deterministic_and_quiet(model_path, tmp_path, capfd):
     again = train_sentencepiece(iter(PROSE), size=SIZE, output_dir=tmp_path)
     assert again == tmp_path / "sentencepiece.model"

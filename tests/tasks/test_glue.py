@@ -48,6 +48,32 @@ def test_sst2_as_text(glue, arguments):
     assert pairs(task, "test") == [("sst2 sentence: uneasy mishmash", "<unk>")]
 
 
+def test_another_label_column(glue, arguments, tmp_path):
+    import dataclasses
+
+    (tmp_path / "SST-2" / "train.tsv").write_text("sentence\tgold\nfine\tyes\nbad\tno\n")
+    row = dataclasses.replace(
+        glue.SST2, label_column="gold", labels={"no": "negative", "yes": "positive"}
+    )
+    found = pairs(glue._task(row, arguments), "train")
+    assert found == [("sst2 sentence: fine", "positive"), ("sst2 sentence: bad", "negative")]
+    row = dataclasses.replace(row, labels={"no": "negative"})
+    with pytest.raises(InputError, match=r"train\.tsv:2: gold 'yes' is none of no"):
+        pairs(glue._task(row, arguments), "train")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_header(glue, arguments, tmp_path):
+    content = "\ufeffsentence\tlabel\nfine\t1\n"
+    (tmp_path / "SST-2" / "train.tsv").write_text(content, encoding="utf-8")
+    assert pairs(glue.sst2(arguments), "train") == [("sst2 sentence: fine", "positive")]
+
+
+def test_the_labels_can_be_read_from_the_task(glue, arguments):
+    from t5x_lite.data.pipeline import task_labels
+
+    assert task_labels(glue.sst2(arguments)) == ("negative", "positive")
+
+
 def test_sst2_metrics(glue, arguments):
     task = glue.sst2(arguments)
     texts = ["negative", "positive", "<unk>", "positively"]

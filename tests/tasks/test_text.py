@@ -1,7 +1,9 @@
-from pathlib import Path
+import itertools
 
+import numpy as np
 import pytest
 
+from t5x_lite.data.text_files import split_files
 from t5x_lite.errors import InputError
 
 
@@ -12,42 +14,35 @@ def text():
     return text
 
 
-def make(directory: Path, *names: str) -> str:
-    for name in names:
-        (directory / name).parent.mkdir(exist_ok=True)
-        (directory / name).write_text("a line\n")
-    return str(directory)
+@pytest.fixture(scope="module")
+def vocabulary(tiny_vocabulary):
+    from t5x_lite.data.vocabulary import load_vocabulary
+
+    return load_vocabulary(tiny_vocabulary)
 
 
-def names(files):
-    return [file.name for file in files]
+@pytest.fixture
+def arguments(tmp_path, vocabulary, english_lines):
+    """Twenty lines to train on."""
+    from t5x_lite.data.config import TaskArguments
+
+    (tmp_path / "train.txt").write_text("\n".join(english_lines[:20]))
+    (tmp_path / "validation.txt").write_text("A line.\n")
+    return TaskArguments(
+        vocabulary=vocabulary, directory=str(tmp_path), inputs_length=24, targets_length=20
+    )
 
 
-def test_files_named_validation_are_held_out(text, tmp_path):
-    directory = make(tmp_path, "b.txt", "a.jsonl", "validation-1.txt", "notes.md", "train.txt")
-    splits = text.split_files(directory)
-    assert names(splits["train"]) == ["a.jsonl", "b.txt", "train.txt"]
-    assert names(splits["validation"]) == ["validation-1.txt"]
-
-
-def test_directories_train_and_validation(text, tmp_path):
-    directory = make(tmp_path, "train/a.txt", "train/b.txt", "validation/c.txt")
-    splits = text.split_files(directory)
-    assert names(splits["train"]) == ["a.txt", "b.txt"]
-    assert names(splits["validation"]) == ["c.txt"]
-
-
-def test_of_twenty_files_every_twentieth_is_held_out(text, tmp_path):
-    directory = make(tmp_path, *(f"{i:02}.txt" for i in range(41)))
-    splits = text.split_files(directory)
-    assert names(splits["validation"]) == ["19.txt", "39.txt"]
-    assert len(splits["train"]) == 39
+def examples(task, arguments, *, epochs=1):
+    lengths = {"inputs": arguments.inputs_length, "targets": arguments.targets_length}
+    dataset = task.get_dataset(lengths, "train", shuffle=False, num_epochs=epochs)
+    return list(dataset.as_numpy_iterator())
 
 
 def test_of_fewer_files_about_every_hundredth_line_is_held_out(text, tmp_path):
     lines_and_blanks = "".join(f"{i}\n\n" for i in range(2000))
     (tmp_path / "a.txt").write_text(lines_and_blanks + "7\n" * 5)
-    splits = text.split_files(str(tmp_path))
+    splits = split_files(str(tmp_path))
 
     def lines(split):
         return [int(e["text"]) for e in text._lines(splits, split).as_numpy_iterator()]
@@ -59,17 +54,70 @@ def test_of_fewer_files_about_every_hundredth_line_is_held_out(text, tmp_path):
     assert validation == lines("validation")
 
 
+def test_language_model_is_the_text_in_chunks_with_eos(text, arguments, english_lines):
+    found = [e["targets"] for e in examples(text.language_model(arguments), arguments)]
+    assert all(len(row) == 20 and row[-1] == 1 for row in found[:-1])
+    tokens = itertools.chain(*(arguments.vocabulary.encode(line) for line in english_lines[:20]))
+    assert np.concatenate([row[:-1] for row in found]).tolist() == list(tokens)
+
+
+def test_language_model_has_no_inputs(text, arguments):
+    task = text.language_model(arguments)
+    assert set(task.output_features) == {"targets"}
+    assert set(examples(task, arguments)[0]) == {"targets"}
+
+
+def test_prefix_lm_splits_chunks_of_one_document_each(text, arguments, english_lines):
+    found = examples(text.prefix_lm(arguments), arguments)
+    texts = [[*e["inputs"][:-1], *e["targets"][:-1]] for e in found]
+    assert all(e["inputs"][-1] == e["targets"][-1] == 1 for e in found)
+    assert all(len(e["inputs"]) > 1 and len(e["targets"]) > 1 for e in found)
+    expected = []
+    for line in english_lines[:20]:
+        tokens = arguments.vocabulary.encode(line)
+        chunks = [tokens[start : start + 18] for start in range(0, len(tokens), 18)]
+        expected += [chunk for chunk in chunks if len(chunk) > 1]
+    assert texts == expected
+    assert len({len(e["inputs"]) for e in found}) > 5
+
+
+def test_prefix_lm_splits_elsewhere_in_the_next_epoch(text, arguments):
+    found = examples(text.prefix_lm(arguments), arguments, epochs=2)
+    half = len(found) // 2
+    first, second = ([len(e["inputs"]) for e in part] for part in (found[:half], found[half:]))
+    assert first != second
+    again = examples(text.prefix_lm(arguments), arguments)
+    assert first == [len(e["inputs"]) for e in again]
+
+
+def test_two_chunks_just_fill_a_row_of_the_prefix_lm_layout(text, arguments):
+    from t5x_lite.data import pipeline
+    from t5x_lite.data.config import Data
+
+    data = Data(
+        task="tasks.text:prefix_lm",
+        vocabulary="",
+        directory=arguments.directory,
+        layout="prefix_lm",
+        batch_size=1,
+        inputs_length=8,
+        targets_length=8,
+    )
+    batches = itertools.islice(pipeline.train_batches(data, arguments.vocabulary, seed=0), 50)
+    filled = [(batch["decoder_segment_ids"] > 0).mean() for batch in batches]
+    assert np.mean(filled) > 0.95
+    assert filled.count(1.0) > 25
+
+
 @pytest.mark.parametrize(
-    ("files", "message"),
-    [((), "no *.txt or *.jsonl file to train on"), (("validation.txt",), "file to train on")],
+    ("name", "message"),
+    [
+        ("language_model", "data.targets_length must be at least 3 for this task: got 2"),
+        ("prefix_lm", "data.inputs_length and data.targets_length must be at least 4 for"),
+    ],
 )
-def test_a_directory_without_training_text_is_refused(text, tmp_path, files, message):
-    with pytest.raises(InputError) as caught:
-        text.split_files(make(tmp_path, *files))
-    assert message in str(caught.value)
+def test_lengths_that_hold_no_chunk_are_refused(text, arguments, name, message):
+    import dataclasses
 
-
-@pytest.mark.parametrize("directory", ["", "no/such/directory"])
-def test_a_missing_directory_is_refused(text, directory):
-    with pytest.raises(InputError, match=f"data.directory '{directory}' is not a directory"):
-        text.split_files(directory)
+    with pytest.raises(InputError, match=message):
+        getattr(text, name)(dataclasses.replace(arguments, targets_length=2))

@@ -1,0 +1,99 @@
+"""Training batches whose position can be saved, and gone back to in another process.
+
+    batches = Batches(dataset, identity={"task": "tasks.text:span_corruption", "seed": 0})
+    batch = next(batches)                          # {"decoder_target_tokens": int32 [B, T], ...}
+    position = batches.state()                     # bytes for the checkpoint: after that batch
+    Batches(dataset, identity=...).restore(position)     # goes on with the next one
+
+A position is what tf.data saves of its iterator, buffers included, in one string of bytes that says
+whose it is.
+"""
+
+import hashlib
+import json
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.data import stages
+from t5x_lite.data.quiet_tensorflow import tf
+from t5x_lite.errors import InputError
+
+_MAGIC = b"t5x_lite iterator 1\n"
+
+
+class Batches(Iterator[dict[str, np.ndarray]]):
+    """An endless iterator of batches whose position can be saved.
+
+    Nothing is prefetched in Python: what tf.data holds in its buffers is part of the saved state,
+    so the position is that after the last batch which next() handed out.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, *, identity: dict[str, Any]):
+        """Starts at the first batch.
+
+        Args:
+          dataset: batches as dicts of tensors.
+          identity: what must be equal for a saved position to fit, as JSON.
+        """
+        self._identity = json.loads(json.dumps(identity))
+        self._iterator = iter(dataset)
+        self._checkpoint = tf.train.Checkpoint(iterator=self._iterator)
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        try:
+            batch = next(self._iterator)
+        except tf.errors.OpError as error:
+            raise stages.input_error(error) from error
+        return {name: value.numpy() for name, value in batch.items()}
+
+    def state(self) -> bytes:
+        """The position after the last batch that next() handed out."""
+        with tempfile.TemporaryDirectory() as directory:
+            self._checkpoint.write(f"{directory}/position")
+            files = {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
+        sizes = {name: len(content) for name, content in files.items()}
+        header = json.dumps({"identity": self._identity, "files": sizes}).encode() + b"\n"
+        body = zlib.compress(header + b"".join(files.values()), level=1)
+        return _MAGIC + hashlib.sha256(body).digest() + body
+
+    def restore(self, state: bytes) -> None:
+        """Goes to a position that `state` gave, in this process or another.
+
+        Raises:
+          InputError: if the state is damaged, or is that of other data (which ones is said).
+        """
+        files = self._unpack(state)
+        with tempfile.TemporaryDirectory() as directory:
+            for name, content in files.items():
+                Path(directory, name).write_bytes(content)
+            try:
+                self._checkpoint.read(f"{directory}/position").assert_consumed()
+            except (tf.errors.OpError, AssertionError) as error:
+                raise InputError(
+                    f"the saved data position does not fit this task: {str(error).splitlines()[0]}"
+                ) from error
+
+    def _unpack(self, state: bytes) -> dict[str, bytes]:
+        """The checkpoint files in a state, after checking that it is whole and ours."""
+        start = len(_MAGIC) + hashlib.sha256().digest_size
+        digest, body = state[len(_MAGIC) : start], state[start:]
+        if not state.startswith(_MAGIC) or hashlib.sha256(body).digest() != digest:
+            raise InputError("the saved data position is damaged: restore an older checkpoint")
+        header, _, content = zlib.decompress(body).partition(b"\n")
+        saved = json.loads(header)
+        different = [
+            f"{name} {saved['identity'].get(name)!r} (now {self._identity.get(name)!r})"
+            for name in sorted({*saved["identity"], *self._identity})
+            if saved["identity"].get(name) != self._identity.get(name)
+        ]
+        if different:
+            raise InputError(f"the saved data position is of other data: {', '.join(different)}")
+        files = {}
+        for name, size in saved["files"].items():
+            files[name], content = content[:size], content[size:]
+        return files

@@ -1,0 +1,168 @@
+"""ByT5's vocabulary: the bytes of UTF-8 text (Xue et al. 2021, section 3.1), without a model file.
+
+Id 0 is padding, 1 EOS, 2 unknown, and byte b is b + 3: 259 ids. Where the sentinels of span
+corruption are, two code bases say differently, so the layouts have names:
+
+    layout     data.vocabulary   ids               sentinels
+    "seqio"    bytes             259               258, 257, ...: the last bytes, which UTF-8 lacks
+    "hf"       bytes-hf          259 + extra_ids   259, 260, ...: ids of their own
+
+The released ByT5 models were pretrained with seqio's; Hugging Face's tokenizer, with 125 extra ids,
+reads `<extra_id_0>` in text as 259. All other text has the same ids in both.
+
+    vocabulary = Bytes(layout="hf", extra_ids=125)
+    vocabulary.encode("hé<extra_id_0>")   -> [107, 198, 172, 259]
+
+Sources: seqio/vocabularies.py ByteVocabulary, t5/data/preprocessors.py sentinel_id;
+transformers/models/byt5/tokenization_byt5.py.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from t5x_lite.data.vocabulary_files import BYTES_NAME, EOS_ID, PAD_ID, UNK_ID, reason, write_file
+from t5x_lite.errors import InputError
+
+Layout = Literal["seqio", "hf"]
+NAMES: dict[str, Layout] = {"bytes": "seqio", "bytes-hf": "hf"}
+"""What data.vocabulary says for each layout."""
+
+_FIRST_BYTE = 3
+_NUM_PLAIN = _FIRST_BYTE + 256
+_SENTINEL = re.compile(r"<extra_id_(0|[1-9]\d*)>")
+
+
+class Bytes:
+    """The bytes of UTF-8 text and the special ids.
+
+    Attributes:
+      layout: where the sentinels are.
+      extra_ids: the number of sentinels.
+      size: number of ids.
+      model_path: the name that data.vocabulary gives it.
+    """
+
+    pad_id = PAD_ID
+    eos_id = EOS_ID
+    unk_id = UNK_ID
+
+    def __init__(self, *, layout: Layout = "seqio", extra_ids: int = 100):
+        """Makes the vocabulary.
+
+        Raises:
+          InputError: `extra_ids` is negative, or more than the ids that "seqio" shares them with.
+        """
+        if extra_ids < 0 or (layout == "seqio" and extra_ids > 256):
+            raise InputError(
+                f"data.extra_ids of a byte vocabulary must be in [0, 256], got {extra_ids}"
+            )
+        self.layout: Layout = layout
+        self.extra_ids = extra_ids
+        self.size = _NUM_PLAIN + (extra_ids if layout == "hf" else 0)
+        self.model_path = Path(next(name for name, of in NAMES.items() if of == layout))
+
+    @property
+    def model_bytes(self) -> bytes:
+        """The content of bytes.json."""
+        return json.dumps({"vocabulary": "bytes", "layout": self.layout}).encode() + b"\n"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of layout and `extra_ids`: equal digests give equal ids."""
+        return hashlib.sha256(self.model_bytes + b"%d" % self.extra_ids).hexdigest()
+
+    @property
+    def num_sentinels(self) -> int:
+        """How many sentinels there are."""
+        return self.extra_ids
+
+    @property
+    def sentinel_start(self) -> int:
+        """The first of the sentinels, from which span corruption counts down.
+
+        Raises:
+          InputError: they count up.
+        """
+        if self.layout == "hf":
+            raise InputError(
+                "span corruption counts sentinels down, and those of the vocabulary bytes-hf "
+                "count up: set data.vocabulary to bytes, as ByT5 was pretrained"
+            )
+        return self.sentinel(0)
+
+    def sentinel(self, index: int) -> int:
+        """The id of `<extra_id_{index}>`: 258 - index, or with "hf" 259 + index."""
+        if not 0 <= index < self.extra_ids:
+            raise ValueError(
+                f"a sentinel's index must be in [0, {self.extra_ids}) (extra_ids), got {index}"
+            )
+        return _NUM_PLAIN + index if self.layout == "hf" else _NUM_PLAIN - 1 - index
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, without EOS; with "hf" a sentinel in text is one id."""
+        if self.layout == "seqio":
+            return _encode(text)
+        ids, end = [], 0
+        for match in _SENTINEL.finditer(text):
+            if int(match[1]) < self.extra_ids:
+                ids += [*_encode(text[end : match.start()]), self.sentinel(int(match[1]))]
+                end = match.end()
+        return ids + _encode(text[end:])
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids` up to the first EOS; padding, unknown ids and broken UTF-8 are dropped."""
+        parts: list[bytes] = []
+        for i in ids:
+            if i == EOS_ID:
+                break
+            if _FIRST_BYTE <= i < _NUM_PLAIN:
+                parts.append(bytes([int(i) - _FIRST_BYTE]))
+            elif _NUM_PLAIN <= i < self.size:
+                parts.append(b"<extra_id_%d>" % (int(i) - _NUM_PLAIN))
+        return b"".join(parts).decode("utf-8", "ignore")
+
+    def seqio(self) -> Any:
+        """The same ids as a seqio vocabulary; it reads no sentinels in text."""
+        from t5x_lite.data.quiet_tensorflow import seqio
+
+        return seqio.ByteVocabulary(extra_ids=self.size - _NUM_PLAIN)
+
+    def files(self) -> dict[str, bytes]:
+        """What `load_vocabulary` reads it from: file name -> content."""
+        return {BYTES_NAME: self.model_bytes}
+
+    def save(self, directory: str | os.PathLike[str]) -> Path:
+        """Writes `directory`/bytes.json, whole or not at all, and returns its path."""
+        return write_file(self.model_bytes, Path(directory) / BYTES_NAME)
+
+
+def _encode(text: str) -> list[int]:
+    return [byte + _FIRST_BYTE for byte in text.encode("utf-8", "replace")]
+
+
+def read_bytes_vocabulary(path: Path, *, extra_ids: int) -> Bytes:
+    """The vocabulary that a bytes.json describes.
+
+    Raises:
+      InputError: the file is unreadable or describes none.
+    """
+    try:
+        layout = json.loads(path.read_text(encoding="utf-8"))["layout"]
+    except OSError as error:
+        raise InputError(f"vocabulary {path}: {reason(error)}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"vocabulary {path}: not a description of a byte vocabulary") from error
+    if layout not in get_args(Layout):
+        raise InputError(
+            f"vocabulary {path}: layout must be one of {get_args(Layout)}, got {layout!r}"
+        )
+    return Bytes(layout=layout, extra_ids=extra_ids)

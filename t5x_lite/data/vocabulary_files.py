@@ -1,0 +1,36 @@
+"""What vocabularies have in common: the special ids, the names of their files, writing one."""
+
+from pathlib import Path
+
+from t5x_lite.errors import InputError
+from t5x_lite.files import write_atomically
+
+PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
+MODEL_NAME = "sentencepiece.model"
+BYTES_NAME = "bytes.json"
+
+
+def write_file(content: bytes, target: Path) -> Path:
+    """Writes a file whole or not at all.
+
+    Args:
+      content: of the file.
+      target: its path; parents are made.
+
+    Returns:
+      The path.
+
+    Raises:
+      InputError: it cannot be written.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, content)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {reason(error)}") from error
+    return target
+
+
+def reason(error: OSError) -> str:
+    """Why an operation on a file failed, in the system's words."""
+    return error.strerror or type(error).__name__

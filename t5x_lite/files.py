@@ -1,0 +1,82 @@
+"""Files that appear whole or not at all.
+
+    write_atomically("runs/tiny/report.html", page.encode())
+
+    with open_atomically("answers.jsonl") as file:
+        for line in lines:
+            file.write(line)
+
+The bytes go to a hidden file beside the target, which takes the target's name when all of them are
+on the disk; a reader, and a process that is killed, finds the old file or the new one. What is
+behind a symbolic link is replaced, and the link stays. A device or a pipe, such as /dev/stdout,
+cannot be replaced: it is written to straight.
+"""
+
+import codecs
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Writes a file that is there whole, or as it was before.
+
+    Args:
+      path: the file; its directory must exist.
+      content: all of its bytes.
+
+    Raises:
+      OSError: it cannot be written; what was there is unchanged.
+    """
+    with open_atomically(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Opens a file that takes its name at the end of the `with` block, if that ends well.
+
+    Args:
+      path: the file; its directory must exist. Its permissions stay, if it was there before.
+
+    Raises:
+      OSError: it cannot be written; what was there is unchanged.
+    """
+    mode = _mode(path)
+    if mode is not None and stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if mode is not None and not stat.S_ISREG(mode):
+        with open(path, "wb") as file:
+            yield file
+        return
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if mode is not None:
+            temporary.chmod(stat.S_IMODE(mode))
+        temporary.replace(target)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _mode(path: str | os.PathLike[str]) -> int | None:
+    """What kind of file a path leads to, through links; None where there is none yet."""
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def without_bom(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a UTF-8 file without the byte order mark that some programs put first."""
+    for number, line in enumerate(lines):
+        yield line if number else line.removeprefix(codecs.BOM_UTF8)

@@ -1,0 +1,110 @@
+"""Files that appear whole: what is there after success, after failure, through links and pipes."""
+
+import os
+import stat
+import threading
+
+import pytest
+
+from t5x_lite.files import open_atomically, without_bom, write_atomically
+
+
+def names(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_new_file_and_one_that_was_there(tmp_path):
+    path = tmp_path / "a.txt"
+    write_atomically(path, b"one")
+    write_atomically(str(path), b"two\n")
+    assert path.read_bytes() == b"two\n"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_nothing_is_seen_before_the_end(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with open_atomically(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+def test_an_error_while_writing_leaves_what_was_there(tmp_path, old):
+    path = tmp_path / "a.txt"
+    if old is not None:
+        path.write_text(old)
+
+    def write_half():
+        with open_atomically(path) as file:
+            file.write(b"half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        write_half()
+    assert names(tmp_path) == ([] if old is None else ["a.txt"])
+    assert old is None or path.read_text() == old
+
+
+def test_a_link_stays_and_its_target_is_replaced(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "a.txt", tmp_path / "link.txt"
+    link.symlink_to(target)
+    for content in (b"the target is made", b"and replaced"):
+        write_atomically(link, content)
+        assert link.is_symlink()
+        assert target.read_bytes() == content
+    assert names(tmp_path / "elsewhere") == ["a.txt"]
+
+
+def test_a_pipe_and_a_device_are_written_to(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    write_atomically(pipe, b"through a pipe")
+    reader.join()
+    assert read == [b"through a pipe"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    write_atomically(os.devnull, b"nothing")
+    assert not stat.S_ISREG(os.stat(os.devnull).st_mode)
+
+
+def test_standard_output_may_be_a_pipe_without_a_name(tmp_path):
+    readable, writable = os.pipe()
+    write_atomically(f"/dev/fd/{writable}", b"x")
+    os.close(writable)
+    with open(readable, "rb") as file:
+        assert file.read() == b"x"
+
+
+def test_permissions_stay(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    path.chmod(0o600)
+    write_atomically(path, b"new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("a")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, error in (
+        ("", IsADirectoryError),
+        ("none/a.txt", FileNotFoundError),
+        ("file/a.txt", NotADirectoryError),
+        ("loop", OSError),
+    ):
+        with pytest.raises(error):
+            write_atomically(tmp_path / name, b"b")
+    assert names(tmp_path) == ["file", "loop"]
+    assert (tmp_path / "loop").is_symlink()
+
+
+def test_a_byte_order_mark_is_no_text():
+    lines = [b"\xef\xbb\xbffirst\n", b"\xef\xbb\xbfsecond\n"]
+    assert list(without_bom(lines)) == [b"first\n", b"\xef\xbb\xbfsecond\n"]
+    assert list(without_bom([])) == []
