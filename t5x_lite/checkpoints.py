@@ -6,7 +6,8 @@
       files/       config.json, vocabulary/sentencepiece.model, data/process_0: the data position
 
 A step directory is self-contained and may be moved or copied. Orbax writes it under a temporary
-name and renames it when it is whole, in the background while training goes on.
+name and renames it when it is whole, in the background while training goes on. Imported weights are
+a step directory without optimizer/, their dtype that of the source.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ from t5x_lite.types import InputError, Params
 
 DIRECTORY = "checkpoints"
 CONFIG_FILE = "config.json"
-VOCABULARY_FILE = "vocabulary/sentencepiece.model"
+VOCABULARY_DIRECTORY = "vocabulary"
 _ORBAX_MARK = "commit_success.txt"
 
 
@@ -177,19 +178,42 @@ class Checkpoints:
         )
 
     def restore(self, step: int, *, params: Any, optimizer: Any) -> tuple[Any, Any]:
-        """Restores arrays onto the shapes, dtypes and shardings of the given abstract trees."""
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardRestore(params),
-                optimizer=ocp.args.StandardRestore(optimizer),
-            ),
+        """Restores arrays onto the shapes, dtypes and shardings of the given abstract trees.
+
+        Raises:
+          InputError: the step is damaged.
+        """
+        args = ocp.args.Composite(
+            params=ocp.args.StandardRestore(params),
+            optimizer=ocp.args.StandardRestore(optimizer),
         )
+        restored = self._restore(step, args)
         return restored["params"], restored["optimizer"]
 
     def files(self, step: int) -> dict[str, bytes]:
-        """The files of a step."""
-        return self._manager.restore(step, args=ocp.args.Composite(files=FilesRestore()))["files"]
+        """The files of a step.
+
+        Raises:
+          InputError: the step is damaged.
+        """
+        return self._restore(step, ocp.args.Composite(files=FilesRestore()))["files"]
+
+    def _restore(self, step: int, args: ocp.args.Composite) -> Any:
+        try:
+            with _ignoring_late_reads():
+                return self._manager.restore(step, args=args)
+        except Exception as error:  # whatever Orbax and its array store find
+            raise self.damaged(step, str(error)) from error
+
+    def damaged(self, step: int, reason: str) -> InputError:
+        """The error that says which directory cannot be restored, and what to do."""
+        directory = Path(self._manager.directory) / str(step)
+        earlier = [saved for saved in saved_steps(directory.parent) if saved < step]
+        then = f"goes on from step {earlier[-1]}" if earlier else "begins anew"
+        return InputError(
+            f"checkpoint {directory} cannot be restored ({textwrap.shorten(reason, 200)}); if it "
+            f"is damaged, delete that directory: training then {then}"
+        )
 
     def wait(self) -> None:
         """Waits until the save in progress is whole."""

@@ -19,7 +19,6 @@ command line changes LEAVES:
 """
 
 import dataclasses
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +26,7 @@ from typing import Any, Literal
 from t5x_lite.config_file import read_config
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
+from t5x_lite.files import write_atomically
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.base import Objective
 from t5x_lite.optim.config import Optimizer
@@ -72,6 +72,10 @@ class Evaluation:
       max_examples: examples of the task metrics; None is the whole split.
       batch_size: examples decoded at once; None is the data's batch size.
       max_decode_length: tokens decoded at most.
+      num_beams: width of the beam search that decodes; 1 is greedy.
+      length_penalty: of that search, by T5X's rule; None is 0.6.
+      rank: whether the likeliest of the task's labels is the answer, and nothing is decoded; for
+        tasks with a closed set of labels.
       num_samples: predictions written to samples.jsonl at each evaluation.
     """
 
@@ -83,10 +87,15 @@ class Evaluation:
     max_examples: int | None = None
     batch_size: int | None = None
     max_decode_length: int = 32
+    num_beams: int = 1
+    length_penalty: float | None = None
+    rank: bool = False
     num_samples: int = 8
 
     def __post_init__(self) -> None:
-        counts = ("period", "max_batches", "max_examples", "batch_size", "max_decode_length")
+        counts = (
+            "period", "max_batches", "max_examples", "batch_size", "max_decode_length", "num_beams",
+        )  # fmt: skip
         _at_least(1, {f"evaluation.{name}": getattr(self, name) for name in counts})
         _at_least(0, {"evaluation.num_samples": self.num_samples})
 
@@ -130,6 +139,12 @@ class Experiment:
             part = getattr(self, name)
             if not isinstance(part, base):
                 raise InputError(f"{name} must be of type {base.__name__}, got {part!r}")
+        layouts = self.objective.layouts
+        if layouts and self.data.layout not in layouts:
+            raise InputError(
+                f"objective {type(self.objective).__name__} needs data.layout "
+                f"{' or '.join(layouts)}, got {self.data.layout!r}"
+            )
         _at_least(1, {"steps": self.steps, "log_period": self.log_period})
         end = getattr(self.optimizer.schedule, "total_steps", None)
         if end is not None and self.steps > end:
@@ -206,15 +221,9 @@ def load(
 
 def save(experiment: Experiment, path: str | Path) -> None:
     """Writes the experiment as JSON that `load` reads; the file is there whole or not at all."""
-    text = to_json(experiment)
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    content = to_json(experiment).encode()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content)
 
 
 def check_same_experiment(saved: Experiment, current: Experiment, workdir: str | Path) -> None:
@@ -250,9 +259,9 @@ def _differences(name: str, there: Any, here: Any) -> list[str]:
 
 def _shown(node: Any) -> str:
     """An encoded value as an error shows it: a config by the name of its class."""
-    if isinstance(node, dict):
-        return node.get("value") or node["type"].partition(":")[2]
-    return repr(node)
+    if not isinstance(node, dict):
+        return repr(node)
+    return node["value"] if node["type"] == "float" else node["type"].partition(":")[2]
 
 
 def _cause(error: BaseException | None) -> InputError | None:

@@ -14,9 +14,11 @@ class Interrupted(Exception):
 
     Attributes:
       signum: the signal's number; the command line exits with 128 + signum.
+      step: the step that was saved; 0 where no step was taken, and nothing is saved.
     """
 
     def __init__(self, signum: int, step: int):
-        super().__init__(f"stopped by signal {signum} after saving step {step}")
+        when = f"after saving step {step}" if step else "before the first step; nothing is saved"
+        super().__init__(f"stopped by signal {signum} {when}")
         self.signum = signum
         self.step = step

@@ -13,7 +13,6 @@ then left out; a step may be logged twice, and then the later line wins.
 Worked example: `write_report("runs/tiny")` writes runs/tiny/report.html and returns its path.
 """
 
-import contextlib
 import datetime
 import json
 import os
@@ -24,6 +23,7 @@ from typing import Any
 
 from t5x_lite import report_chart, report_page
 from t5x_lite.errors import InputError
+from t5x_lite.files import write_atomically
 
 _TITLES = {
     "loss": "Loss",
@@ -96,17 +96,12 @@ def write_report(workdir: str | os.PathLike, output: str | os.PathLike | None = 
 
 
 def _write(path: Path, page: str) -> Path:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(page, encoding="utf-8", errors="backslashreplace")
-        os.replace(temporary, path)
+        write_atomically(path, page.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise InputError(
             f"{path}: cannot write the report ({error.strerror}): give another output file"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
     return path
 
 

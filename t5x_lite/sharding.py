@@ -11,7 +11,7 @@ device is a mesh: nothing here is special for one device.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -138,6 +138,19 @@ def check_divisible(mesh: Mesh, axes: Axes, shapes: Any) -> None:
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """How a batch [B, length] is split: its rows over all data axes."""
     return NamedSharding(mesh, partition_spec(("batch",)))
+
+
+def put_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
+    """This process's rows of a batch, onto the mesh as a part of the global batch.
+
+    Args:
+      batch: NumPy arrays [rows, length] by name.
+      mesh: where they go.
+    """
+    rows = batch_sharding(mesh)
+    return {
+        name: jax.make_array_from_process_local_data(rows, value) for name, value in batch.items()
+    }
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

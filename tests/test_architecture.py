@@ -23,6 +23,7 @@ BANNED_NNX = {"Metric", "Optimizer", "StateAxes", "grad", "jit", "pmap", "scan",
 HEAVY = ("apache_beam", "seqio", "tensorflow", "tensorflow_datasets", "torch", "transformers")
 # The same modules as in pyproject.toml's contract "heavy".
 HEAVY_MODULES = {
+    "data/batches.py",
     "data/c4_beam.py",
     "data/layouts.py",
     "data/pipeline.py",

@@ -7,7 +7,7 @@ import dataclasses
 import typing
 from pathlib import Path
 
-from t5x_lite.cli import COMMANDS
+from t5x_lite.commands import COMMANDS
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.options import is_positional
 from t5x_lite.sharding import MeshConfig

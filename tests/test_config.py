@@ -22,7 +22,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor, AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.schedules import Constant, InverseSquareRoot
 from t5x_lite.sharding import MeshConfig
 
 ROOT = Path(__file__).parents[1]
@@ -213,6 +213,27 @@ def test_a_workdir_of_another_experiment_is_refused_naming_every_difference():
         "optimizer is AdamW there and Adafactor here, seed is 2 there and 0 here; "
         "use another --workdir or the same settings"
     )
+
+
+def test_configs_of_different_types_are_named_by_their_classes():
+    there, here = (
+        dataclasses.replace(EXPERIMENT, optimizer=Adafactor(schedule=schedule))
+        for schedule in (Constant(value=0.002), InverseSquareRoot())
+    )
+    with pytest.raises(InputError) as raised:
+        check_same_experiment(there, here, "w")
+    assert str(raised.value) == (
+        "w belongs to another experiment: optimizer.schedule is Constant there and "
+        "InverseSquareRoot here; use another --workdir or the same settings"
+    )
+
+
+def test_saving_through_a_link_keeps_the_link():
+    Path("elsewhere").mkdir()
+    Path("config.json").symlink_to("elsewhere/tiny.json")
+    save(EXPERIMENT, "config.json")
+    assert Path("config.json").is_symlink()
+    assert load("elsewhere/tiny.json") == EXPERIMENT
 
 
 def fresh_python(program: str) -> subprocess.CompletedProcess:

@@ -1,8 +1,10 @@
 """Tests of the report: files in, a page out."""
 
 import json
+import os
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -223,3 +225,14 @@ def test_output_elsewhere_replaces_the_old_page(tmp_path):
     assert write_report(str(run), str(output)) == output
     assert output.read_text().startswith("<!doctype html>")
     assert not (run / "report.html").exists()
+
+
+def test_output_through_a_link_and_into_a_pipe(tmp_path):
+    run = write_run(tmp_path / "run", metrics=lines({"step": 1, "loss": 1.0}))
+    link = tmp_path / "link.html"
+    link.symlink_to(tmp_path / "page.html")
+    assert write_report(run, link) == link
+    assert link.is_symlink()
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    assert write_report(run, os.devnull) == Path(os.devnull)
+    assert not Path(os.devnull).is_file()

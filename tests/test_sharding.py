@@ -22,6 +22,7 @@ from t5x_lite.sharding import (
     is_axes,
     make_mesh,
     partition_spec,
+    put_batch,
     replicated,
     shardings,
 )
@@ -98,6 +99,17 @@ def test_batches_are_split_by_rows():
     mesh = one_device_mesh()
     assert batch_sharding(mesh).spec == PartitionSpec(("replica", "data", "fsdp"))
     assert replicated(mesh).spec == PartitionSpec()
+
+
+def test_put_batch_keeps_values_and_splits_rows():
+    mesh = one_device_mesh()
+    rows = {"a": np.arange(6, dtype=np.int32).reshape(2, 3), "b": np.zeros((2, 1), np.float32)}
+    batch = put_batch(rows, mesh)
+    assert list(batch) == ["a", "b"]
+    for name, value in batch.items():
+        assert isinstance(value, jax.Array)
+        assert value.sharding.spec[0] == ("replica", "data", "fsdp")
+        np.testing.assert_array_equal(value, rows[name])
 
 
 def test_check_divisible_names_axis_size_and_mesh_axes():

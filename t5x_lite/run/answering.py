@@ -1,99 +1,305 @@
-"""`t5x-lite predict` and `t5x-lite score`: JSON lines through a checkpoint, without TensorFlow."""
+"""`t5x-lite predict` and `t5x-lite score`: JSON lines through a checkpoint, without TensorFlow.
 
+Files of any size stream through in constant memory, a chunk of batches at a time. Between two
+ordinary files a command that was killed goes on where it stopped (`t5x_lite.data.resumable`).
+"""
+
+import contextlib
+import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
 
 from t5x_lite.data import json_lines
+from t5x_lite.data.json_lines import Line
+from t5x_lite.data.resumable import ResumableWriter, is_resumable, resumable_writer
+from t5x_lite.data.vocabulary import read_lines
+from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
-from t5x_lite.evaluate.generate import Generator
-from t5x_lite.evaluate.score import Scorer
-from t5x_lite.run.parts import Loaded
+from t5x_lite.evaluate.rank import Ranker
+from t5x_lite.run.text_to_text import TextToText, find_steps
 
-CHUNK = 4096
-"""Lines of a file that are held at a time."""
+_logger = logging.getLogger(__name__)
+
+CHUNK_BATCHES = 32
+"""Batches that are held at a time; their lines are sorted by length and so padded little."""
+
+LongInputs = Literal["cut", "refuse"]
+
+Change = Callable[[Sequence[Line], int], Iterator[dict[str, Any]]]
+"""(lines, number of the first of them in the file) -> what is written for each."""
 
 
 def predict(
-    checkpoint: str,
+    checkpoints: Sequence[str],
     *,
     step: int | None = None,
     input: str,
     output: str,
+    prompt: str = "",
     batch_size: int = 32,
-    max_decode_length: int = 64,
+    inputs_length: int | None = None,
+    long_inputs: LongInputs = "cut",
+    decoding: Decoding | None = None,
 ) -> None:
     """Answers the inputs of a file: JSONL {"inputs"} -> {"inputs", "prediction"}, in order.
 
+    A prediction includes its prompt. With num_return above 1, "predictions" lists them all, best
+    first, as {"text", "score"}. What is sampled for a line depends on its number in the file (blank
+    lines do not count), and not on its batch.
+
     Args:
-      checkpoint: a work directory or a step directory.
-      step: of a work directory; None is the newest.
-      input: a file, or "-".
+      checkpoints: a work directory or a step directory; several are an ensemble.
+      step: of work directories; None is the newest.
+      input: a file, or "-"; a line's own "prompt" takes the place of `prompt`.
       output: a file, or "-"; other fields of a line are kept.
+      prompt: what every prediction begins with.
       batch_size: inputs decoded at once.
-      max_decode_length: tokens decoded at most.
+      inputs_length: tokens of an input at most; None is the config's.
+      long_inputs: whether longer inputs are cut, with a warning, or refused.
+      decoding: how; None is greedy.
 
     Raises:
       InputError: the checkpoint or a line is wrong; the output is not written then.
     """
-    loaded = Loaded.from_checkpoint(checkpoint, step=step)
-    generator = Generator(
-        loaded.parts.bind_model,
-        loaded.vocabulary,
-        batch_size=batch_size,
-        max_decode_length=max_decode_length,
+    how = Decoding() if decoding is None else decoding
+    steps = find_steps(checkpoints, step=step)
+    reader = _InputReader(long_inputs)
+
+    def load() -> Change:
+        model = TextToText.load(steps, inputs_length=inputs_length)
+        generator = model.generator(how, batch_size=batch_size)
+
+        def answer(lines: Sequence[Line], first: int) -> Iterator[dict[str, Any]]:
+            inputs = reader.tokens(model, lines)
+            prompts = model.prompts([line.record.get("prompt", prompt) for line in lines])
+            found = model.predictions(generator, inputs, prompts=prompts, offset=first)
+            for line, predictions in zip(lines, found, strict=True):
+                record = {**line.record, "prediction": predictions[0].text}
+                if how.num_return > 1:
+                    record["predictions"] = [
+                        {"text": one.text, "score": one.score} for one in predictions
+                    ]
+                yield record
+
+        return answer
+
+    _stream(
+        input,
+        output,
+        fields=("inputs",),
+        optional=("prompt",),
+        chunk=CHUNK_BATCHES * batch_size,
+        identity=_identity(
+            "predict",
+            input,
+            steps,
+            prompt=prompt,
+            inputs_length=inputs_length,
+            long_inputs=long_inputs,
+            decoding=dataclasses.asdict(how),
+        ),
+        load=load,
     )
-
-    def answer(records: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        inputs = loaded.inputs([r["inputs"] for r in records])
-        for record, text in zip(records, generator.run(loaded.params, inputs), strict=True):
-            yield {**record, "prediction": text}
-
-    _transform(input, output, fields=("inputs",), change=answer)
+    reader.report()
 
 
 def score(
-    checkpoint: str, *, step: int | None = None, input: str, output: str, batch_size: int = 32
+    checkpoints: Sequence[str],
+    *,
+    step: int | None = None,
+    input: str,
+    output: str,
+    candidates: str | None = None,
+    batch_size: int = 32,
+    inputs_length: int | None = None,
+    long_inputs: LongInputs = "cut",
 ) -> None:
     """Scores given targets: JSONL {"inputs", "targets"} gets "log_likelihood", "num_tokens".
 
+    With `candidates` every line gets "prediction", the likeliest of them, and "scores", their
+    log-likelihoods in the file's order; "targets" are not needed then, nor scored. An empty input
+    or target is its end alone, one token.
+
     Args:
-      checkpoint: a work directory or a step directory.
-      step: of a work directory; None is the newest.
+      checkpoints: a work directory or a step directory; several are an ensemble.
+      step: of work directories; None is the newest.
       input: a file, or "-".
       output: a file, or "-".
-      batch_size: examples scored at once.
+      candidates: a file with one candidate a line, or "-".
+      batch_size: targets scored at once.
+      inputs_length: tokens of an input at most; None is the config's.
+      long_inputs: whether longer inputs are cut, with a warning, or refused.
 
     Raises:
       InputError: the checkpoint or a line is wrong; the output is not written then.
     """
-    loaded = Loaded.from_checkpoint(checkpoint, step=step)
-    scorer = Scorer(loaded.parts.bind_model, batch_size=batch_size)
+    steps = find_steps(checkpoints, step=step)
+    reader = _InputReader(long_inputs)
+    texts = None if candidates is None else _read_candidates(candidates, input=input)
 
-    def add_score(records: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        inputs = loaded.inputs([r["inputs"] for r in records])
-        targets = loaded.targets([r["targets"] for r in records])
-        values = scorer.run(loaded.params, inputs, targets)
-        for record, ids, value in zip(records, targets, values, strict=True):
-            yield {**record, "log_likelihood": value, "num_tokens": len(ids)}
+    def load() -> Change:
+        model = TextToText.load(steps, inputs_length=inputs_length)
+        if texts is None:
+            return _scoring(model, reader, batch_size=batch_size)
+        return _ranking(model, reader, texts, batch_size=batch_size)
 
-    _transform(input, output, fields=("inputs", "targets"), change=add_score)
+    _stream(
+        input,
+        output,
+        fields=("inputs", "targets") if texts is None else ("inputs",),
+        chunk=CHUNK_BATCHES * batch_size,
+        identity=_identity(
+            "score",
+            input,
+            steps,
+            candidates=texts,
+            inputs_length=inputs_length,
+            long_inputs=long_inputs,
+        ),
+        load=load,
+    )
+    reader.report()
 
 
-def _transform(
+def _scoring(model: TextToText, reader: "_InputReader", *, batch_size: int) -> Change:
+    scorer = model.scorer(batch_size=batch_size)
+
+    def add_score(lines: Sequence[Line], _: int) -> Iterator[dict[str, Any]]:
+        targets = model.targets([line.record["targets"] for line in lines])
+        values = scorer.run(model.params, reader.tokens(model, lines), targets)
+        for line, ids, value in zip(lines, targets, values, strict=True):
+            _check_finite(line, value)
+            yield {**line.record, "log_likelihood": value, "num_tokens": len(ids)}
+
+    return add_score
+
+
+def _ranking(
+    model: TextToText, reader: "_InputReader", texts: Sequence[str], *, batch_size: int
+) -> Change:
+    ranker = Ranker(model.scorer(batch_size=batch_size))
+    candidates = model.targets(texts)
+
+    def add_ranks(lines: Sequence[Line], _: int) -> Iterator[dict[str, Any]]:
+        found = ranker.run(model.params, reader.tokens(model, lines), candidates)
+        for line, values in zip(lines, found, strict=True):
+            _check_finite(line, *values)
+            yield {**line.record, "prediction": texts[int(np.argmax(values))], "scores": values}
+
+    return add_ranks
+
+
+def _check_finite(line: Line, *values: float) -> None:
+    """JSON has no NaN, and a likelihood that is none says that the weights are broken."""
+    if not all(math.isfinite(value) for value in values):
+        raise InputError(
+            f"{line.where}: the log-likelihood is not finite: the checkpoint's weights are broken, "
+            "or the compute dtype is too narrow for them"
+        )
+
+
+def _read_candidates(path: str, *, input: str) -> list[str]:
+    """The lines of a file that are not blank.
+
+    Raises:
+      InputError: there are none, one comes twice, or the file cannot be read.
+    """
+    if path == input == "-":
+        raise InputError("--input and --candidates cannot both be standard input")
+    found: dict[str, int] = {}
+    for number, line in enumerate(read_lines([path]), start=1):
+        text = line.strip()
+        if text in found:
+            raise InputError(f"{path}:{number}: the same candidate as in line {found[text]}")
+        if text:
+            found[text] = number
+    if not found:
+        raise InputError(f"{path}: no candidate to rank; write one a line")
+    return list(found)
+
+
+class _InputReader:
+    """Tokens of the lines' inputs; says which were too long."""
+
+    def __init__(self, long_inputs: LongInputs):
+        self._long_inputs = long_inputs
+        self._num_cut = 0
+
+    def tokens(self, model: TextToText, lines: Sequence[Line]) -> list[np.ndarray]:
+        rows, cut = model.inputs([line.record["inputs"] for line in lines])
+        if cut and self._long_inputs == "refuse":
+            raise InputError(
+                f"{lines[cut[0]].where}: the input is longer than {model.inputs_length} tokens; "
+                "shorten it, raise --inputs-length, or have it cut by --long-inputs cut"
+            )
+        if cut and not self._num_cut:
+            _logger.warning(
+                "%s: the input is cut to %d tokens, as all longer ones are (--inputs-length)",
+                lines[cut[0]].where,
+                model.inputs_length,
+            )
+        self._num_cut += len(cut)
+        return rows
+
+    def report(self) -> None:
+        """Says how many, where it is more than the one that was named."""
+        if self._num_cut > 1:
+            _logger.warning("%d inputs were cut", self._num_cut)
+
+
+def _identity(command: str, input: str, steps: Sequence[Path], **options: Any) -> dict[str, Any]:
+    """What makes a command the one that was killed: what it reads, and every option of it."""
+    source = Path(input)
+    known = source.stat() if source.is_file() else None
+    return {
+        "command": command,
+        "input": os.path.realpath(input),
+        "size": known and known.st_size,
+        "modified": known and known.st_mtime_ns,
+        "checkpoints": [
+            [os.path.realpath(step), (step / "params").stat().st_mtime_ns] for step in steps
+        ],
+        **options,
+    }
+
+
+def _stream(
     source: str,
     target: str,
     *,
     fields: Sequence[str],
-    change: Callable[[Sequence[dict[str, Any]]], Iterable[Mapping[str, Any]]],
+    optional: Sequence[str] = (),
+    chunk: int,
+    identity: dict[str, Any],
+    load: Callable[[], Change],
 ) -> None:
-    """Streams JSON lines through a function, a chunk at a time."""
-    lines = json_lines.read_examples(source, fields=fields)
-    count = 0
-    with json_lines.writer(target) as file:
-        while chunk := [line.record for line in itertools.islice(lines, CHUNK)]:
-            for record in change(chunk):
-                file.write(record)
-            count += len(chunk)
-        if not count:
-            raise InputError(f"{source}: no line to read")
+    """Streams JSON lines through what `load` gives, a chunk at a time."""
+    with _output(source, target, identity=identity | {"chunk": chunk}, chunk=chunk) as file:
+        lines = json_lines.read_examples(source, fields=fields, optional=optional, skip=file.done)
+        chunks = iter(lambda: list(itertools.islice(lines, chunk)), [])
+        first = next(chunks, None)  # a wrong input is seen before a large model is loaded
+        number = file.done
+        if first is None:
+            if not number:
+                raise InputError(f"{source}: no line to read")
+            return
+        change = load()
+        for some in itertools.chain([first], chunks):
+            file.write(*change(some, number))
+            number += len(some)
+
+
+def _output(
+    source: str, target: str, *, identity: dict[str, Any], chunk: int
+) -> contextlib.AbstractContextManager[ResumableWriter | json_lines.Writer]:
+    """A file that is gone on with, or where input or output is a stream one that is not."""
+    if is_resumable(target) and Path(source).is_file():
+        return resumable_writer(target, identity=identity, chunk=chunk)
+    return json_lines.writer(target)

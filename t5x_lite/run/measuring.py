@@ -3,22 +3,31 @@
 import dataclasses
 import functools
 import json
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jax.sharding import Mesh
 
 from t5x_lite import checkpoints as checkpointing
 from t5x_lite import sharding
-from t5x_lite.config import Experiment
+from t5x_lite.config import Evaluation, Experiment
 from t5x_lite.data import json_lines
-from t5x_lite.data.vocabulary import SentencePiece, load_vocabulary
-from t5x_lite.evaluate.generate import Generator, TaskEvaluator
+from t5x_lite.data.bytes_vocabulary import NAMES as BYTES_NAMES
+from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
+from t5x_lite.decoding.config import Decoding
+from t5x_lite.evaluate.generate import Bind, Generator, TaskEvaluator
 from t5x_lite.evaluate.loss import LossEvaluator
-from t5x_lite.run.parts import Loaded, Parts, check_batch
+from t5x_lite.evaluate.rank import LabelGenerator, Ranker
+from t5x_lite.evaluate.score import Scorer
+from t5x_lite.run.parts import Parts, check_batch
+from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.types import InputError, Params
+
+_logger = logging.getLogger(__name__)
 
 
 class Measurement:
@@ -29,10 +38,17 @@ class Measurement:
       vocabulary: of the data.
       mesh: where batches go.
       workdir: samples are appended to its samples.jsonl; None writes none.
+      ensemble: what answers in place of the learner's own model; it has no held-out loss.
     """
 
     def __init__(
-        self, parts: Parts, vocabulary: SentencePiece, *, mesh: Mesh, workdir: Path | None
+        self,
+        parts: Parts,
+        vocabulary: Vocabulary,
+        *,
+        mesh: Mesh,
+        workdir: Path | None,
+        ensemble: Bind | None = None,
     ):
         from t5x_lite.data import pipeline
 
@@ -41,7 +57,7 @@ class Measurement:
         self._workdir = workdir
         self._loss: LossEvaluator | None = None
         self.task: TaskEvaluator | None = None
-        if settings.loss:
+        if settings.loss and ensemble is None:
             self._loss = LossEvaluator(
                 parts.loss,
                 functools.partial(
@@ -53,13 +69,20 @@ class Measurement:
                 ),
                 mesh=mesh,
             )
-        postprocess, metrics = pipeline.task_metrics(pipeline.load_task(data, vocabulary))
+        task = pipeline.load_task(data, vocabulary)
+        postprocess, metrics = pipeline.task_metrics(task)
+        if settings.rank and pipeline.task_labels(task) is None:
+            raise InputError(
+                f"evaluation.rank: data.task {data.task!r} has no closed set of labels to rank "
+                "(the attribute labels of its postprocess_fn); set --evaluation.rank False"
+            )
         if settings.task_metrics and metrics:
-            generator = Generator(
-                parts.bind_model,
+            generator = _generator(
+                parts.bind_model if ensemble is None else ensemble,
                 vocabulary,
+                settings,
+                labels=pipeline.task_labels(task) if settings.rank else None,
                 batch_size=settings.batch_size or data.batch_size,
-                max_decode_length=settings.max_decode_length,
             )
             examples = pipeline.eval_examples(
                 data, vocabulary, split=settings.split, max_examples=settings.max_examples
@@ -105,6 +128,29 @@ class Measurement:
             file.write("".join(lines).encode())
 
 
+def _generator(
+    bind: Bind,
+    vocabulary: Vocabulary,
+    settings: Evaluation,
+    *,
+    labels: Sequence[str] | None,
+    batch_size: int,
+) -> Generator:
+    """What answers a task's examples: a search, or the rank of its labels."""
+    if labels is not None:
+        tokens = [
+            np.asarray([*ids, vocabulary.eos_id], np.int32)
+            for ids in vocabulary.encode_batch(labels)
+        ]
+        return LabelGenerator(Ranker(Scorer(bind, batch_size=batch_size)), labels, tokens)
+    decoding = Decoding(
+        max_length=settings.max_decode_length,
+        num_beams=settings.num_beams,
+        length_penalty=settings.length_penalty,
+    )
+    return Generator(bind, vocabulary, batch_size=batch_size, decoding=decoding)
+
+
 def _check_output(directory: Path) -> None:
     """Refuses a directory that cannot be made or written, before the work and not after it."""
     if directory.exists() and not directory.is_dir():
@@ -126,47 +172,81 @@ def evaluate(
     Args:
       experiment: its data, evaluation, mesh and compute_dtype are used; the model is the
         checkpoint's, and so must the vocabulary be.
-      checkpoints: one work directory or step directory.
-      step: of a work directory; None is the newest.
+      checkpoints: a work directory or a step directory; of several, an ensemble, the task's metrics
+        alone are measured.
+      step: of work directories; None is the newest.
       output: a directory for metrics.json and predictions.jsonl; None writes neither.
 
     Raises:
       InputError: the checkpoint or the data are wrong.
     """
-    if len(checkpoints) != 1:
-        raise InputError(
-            f"evaluate takes one --checkpoint directory, got {len(checkpoints)}; evaluate them one "
-            "by one (ensembles are not there yet)"
-        )
     if output is not None:
         _check_output(Path(output))
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
-    loaded = Loaded.from_checkpoint(checkpoints[0], step=step, mesh=mesh)
-    given = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
-    if given.digest != loaded.vocabulary.digest:
-        raise InputError(
-            f"the vocabulary {experiment.data.vocabulary} is not that of the checkpoint "
-            f"{loaded.directory}; use --data.vocabulary "
-            f"{loaded.directory / 'files' / checkpointing.VOCABULARY_FILE}"
-        )
-    measured = dataclasses.replace(
-        loaded.parts.experiment,
-        data=experiment.data,
-        evaluation=experiment.evaluation,
-        compute_dtype=experiment.compute_dtype,
+    model = _as_configured(TextToText.load(checkpoints, step=step, mesh=mesh), experiment)
+    _check_vocabulary(experiment, model)
+    first, several = model.members[0], len(model.members) > 1
+    measurement = Measurement(
+        first.parts,
+        model.vocabulary,
+        mesh=mesh,
+        workdir=None,
+        ensemble=model.bind if several else None,
     )
-    parts = dataclasses.replace(loaded.parts, experiment=measured)
-    measurement = Measurement(parts, loaded.vocabulary, mesh=mesh, workdir=None)
-    metrics = measurement(loaded.step, loaded.params)
-    print(json.dumps({"step": loaded.step, **metrics}))
+    if several and measurement.task is None:
+        raise InputError(
+            f"data.task {experiment.data.task!r} has no metrics of its own, and an ensemble has no "
+            "held-out loss: give one --checkpoint"
+        )
+    if several and experiment.evaluation.loss:
+        _logger.info("an ensemble has no held-out loss: the task's metrics alone are measured")
+    steps: Any = [member.step for member in model.members] if several else first.step
+    metrics = measurement(first.step, model.params)
+    print(json.dumps({"step": steps, **metrics}))
     if output is not None:
         directory = Path(output)
         directory.mkdir(parents=True, exist_ok=True)
         with json_lines.writer(str(directory / "metrics.json")) as file:
-            file.write({"step": loaded.step, **metrics})
+            file.write({"step": steps, **metrics})
         if measurement.task is not None:
             with json_lines.writer(str(directory / "predictions.jsonl")) as file:
-                for sample in measurement.task.samples:
-                    file.write(dataclasses.asdict(sample))
+                file.write(*(dataclasses.asdict(sample) for sample in measurement.task.samples))
     return metrics
+
+
+def _as_configured(model: TextToText, experiment: Experiment) -> TextToText:
+    """The same models with the data, the evaluation and the compute dtype of a config."""
+    members = []
+    for member in model.members:
+        measured = dataclasses.replace(
+            member.parts.experiment,
+            data=experiment.data,
+            evaluation=experiment.evaluation,
+            compute_dtype=experiment.compute_dtype,
+        )
+        parts = dataclasses.replace(member.parts, experiment=measured)
+        members.append(dataclasses.replace(member, parts=parts))
+    return dataclasses.replace(model, members=tuple(members))
+
+
+def _check_vocabulary(experiment: Experiment, model: TextToText) -> None:
+    """A config's vocabulary must be the checkpoint's, which stands in for one that is gone.
+
+    Raises:
+      InputError: they differ.
+    """
+    data, directory = experiment.data, model.members[0].directory
+    if data.vocabulary not in BYTES_NAMES and not Path(data.vocabulary).exists():
+        _logger.info(
+            "data.vocabulary %s does not exist from here; using that of the checkpoint %s",
+            data.vocabulary,
+            directory,
+        )
+        return
+    given = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
+    if given.digest != model.vocabulary.digest:
+        raise InputError(
+            f"the vocabulary {data.vocabulary} is not that of the checkpoint {directory}; use "
+            f"--data.vocabulary {directory / 'files' / checkpointing.VOCABULARY_DIRECTORY}"
+        )

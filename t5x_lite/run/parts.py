@@ -2,26 +2,22 @@
 
 import dataclasses
 import functools
-import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
 from t5x_lite import checkpoints as checkpointing
 from t5x_lite import sharding
 from t5x_lite.config import Experiment
-from t5x_lite.data.vocabulary import SentencePiece, load_vocabulary
+from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
+from t5x_lite.models.t5 import StackConfig
 from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes
 from t5x_lite.objectives.base import Learner
 from t5x_lite.serialization import from_json
 from t5x_lite.types import Axes, Batch, InputError, Key, Params
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +46,11 @@ class Parts:
         """The learner, in the compute dtype."""
         return bind(self.graphdef, cast(params, jnp.dtype(self.experiment.compute_dtype)))
 
+    @property
+    def model_type(self) -> type:
+        """The class of the model."""
+        return type(bind(self.graphdef, self.shapes).model)
+
     def bind_model(self, params: Params) -> Any:
         """The model alone, in the compute dtype, from the learner's parameters."""
         return self.bind(params).model
@@ -57,6 +58,14 @@ class Parts:
 
 def _learner(experiment: Experiment, rngs: Any) -> Learner:
     return Learner(experiment.model, experiment.objective, rngs=rngs)
+
+
+def _unrolled(experiment: Experiment) -> Experiment:
+    """The same model as straight-line code on CPU, where a scan copies its layers at every token."""
+    model = experiment.model
+    if jax.default_backend() != "cpu" or not isinstance(model, StackConfig):
+        return experiment
+    return dataclasses.replace(experiment, model=model.replace(unroll=True))
 
 
 def _on_mesh(parts: Parts, mesh: Mesh) -> Any:
@@ -88,7 +97,7 @@ class Loaded:
     directory: Path
     parts: Parts
     params: Params
-    vocabulary: SentencePiece
+    vocabulary: Vocabulary
 
     @property
     def step(self) -> int:
@@ -114,29 +123,13 @@ class Loaded:
         source = str(directory / "files" / checkpointing.CONFIG_FILE)
         text = files[checkpointing.CONFIG_FILE].decode()
         experiment: Experiment = from_json(text, source=source)
-        parts = Parts.of(experiment)
+        parts = Parts.of(_unrolled(experiment))
         if mesh is not None:
             sharding.check_divisible(mesh, parts.axes, parts.shapes)
         abstract = parts.shapes if mesh is None else _on_mesh(parts, mesh)
         params = checkpointing.restore_params(directory, abstract)
         vocabulary = load_vocabulary(
-            directory / "files" / checkpointing.VOCABULARY_FILE,
+            directory / "files" / checkpointing.VOCABULARY_DIRECTORY,
             extra_ids=experiment.data.extra_ids,
         )
         return cls(directory, parts, params, vocabulary)
-
-    def targets(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Tokens of each text with EOS, whole."""
-        encoded = self.vocabulary.encode_batch(texts)
-        return [np.asarray([*ids, self.vocabulary.eos_id], np.int32) for ids in encoded]
-
-    def inputs(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Tokens of each text with EOS, cut to the config's inputs_length with a warning."""
-        length = self.parts.experiment.data.inputs_length
-        whole = self.targets(texts)
-        too_long = sum(len(ids) > length for ids in whole)
-        if too_long:
-            _logger.warning(
-                "%d inputs longer than data.inputs_length %d tokens were cut", too_long, length
-            )
-        return [np.append(ids[: min(len(ids), length) - 1], ids[-1]) for ids in whole]

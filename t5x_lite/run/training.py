@@ -11,7 +11,8 @@ from t5x_lite import checkpoints as checkpointing
 from t5x_lite import config as configs
 from t5x_lite import sharding, trees
 from t5x_lite.config import Experiment
-from t5x_lite.data.vocabulary import SentencePiece, load_vocabulary
+from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
+from t5x_lite.data.vocabulary_files import BYTES_NAME, MODEL_NAME
 from t5x_lite.run.measuring import Measurement
 from t5x_lite.run.parts import Parts, check_batch
 from t5x_lite.serialization import from_json, to_json
@@ -19,7 +20,7 @@ from t5x_lite.train.loop import Periods, StopSignals, fit
 from t5x_lite.train.state import TrainState, abstract_state, init_state, state_shardings
 from t5x_lite.train.step import make_train_step
 from t5x_lite.train.track import Tracker
-from t5x_lite.types import InputError, Params
+from t5x_lite.types import InputError
 
 
 def train(experiment: Experiment) -> None:
@@ -37,8 +38,6 @@ def train(experiment: Experiment) -> None:
 
 def _train(experiment: Experiment, stop: StopSignals) -> None:
     """Makes the parts that the config names, the cheap checks first, and trains."""
-    from t5x_lite.data import pipeline
-
     if jax.process_count() > 1:
         raise InputError(
             f"train runs in one process, and there are {jax.process_count()}; several hosts are "
@@ -50,6 +49,10 @@ def _train(experiment: Experiment, stop: StopSignals) -> None:
     _check_workdir(workdir, experiment)
     vocabulary = _vocabulary(experiment)
     _check_same_vocabulary(workdir, vocabulary)
+    resumed = bool(checkpointing.saved_steps(workdir / checkpointing.DIRECTORY))
+    fresh = bool(experiment.init) and not resumed
+    if fresh:
+        _check_init(experiment, vocabulary)
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
     parts = Parts.of(experiment)
@@ -58,6 +61,8 @@ def _train(experiment: Experiment, stop: StopSignals) -> None:
     layout = state_shardings(
         mesh, parts.axes, experiment.optimizer.state_axes(parts.axes, parts.shapes)
     )
+    from t5x_lite.data import pipeline  # now, because TensorFlow takes seconds
+
     batches = pipeline.train_batches(
         experiment.data,
         vocabulary,
@@ -68,9 +73,9 @@ def _train(experiment: Experiment, stop: StopSignals) -> None:
     measurement = Measurement(parts, vocabulary, mesh=mesh, workdir=workdir)
     _check_best(experiment, measurement.names(parts.shapes))
     start = abstract_state(parts.shapes, optimizer, layout)
-    resumed = bool(checkpointing.saved_steps(workdir / checkpointing.DIRECTORY))
-    fresh = bool(experiment.init) and not resumed
-    initial = _initial_params(experiment, vocabulary, start) if fresh else None
+    initial = None
+    if fresh:
+        initial = checkpointing.restore_params(_check_init(experiment, vocabulary), start.params)
 
     _write_workdir(workdir, experiment, vocabulary)
     with (
@@ -128,26 +133,33 @@ def _check_workdir(workdir: Path, experiment: Experiment) -> None:
         )
 
 
-def _check_same_vocabulary(workdir: Path, vocabulary: SentencePiece) -> None:
+def _check_same_vocabulary(workdir: Path, vocabulary: Vocabulary) -> None:
     """The file that data.vocabulary names must not have changed since the run began."""
-    saved = workdir / checkpointing.VOCABULARY_FILE
-    if saved.is_file() and saved.read_bytes() != vocabulary.model_bytes:
+    saved = workdir / checkpointing.VOCABULARY_DIRECTORY
+    if _holds_another(saved, vocabulary):
         raise InputError(
             f"workdir {workdir} was made with another vocabulary than {vocabulary.model_path} is "
             f"now; put the old one back ({saved} is a copy) or use another --workdir"
         )
 
 
-def _write_workdir(workdir: Path, experiment: Experiment, vocabulary: SentencePiece) -> None:
+def _holds_another(directory: Path, vocabulary: Vocabulary) -> bool:
+    """Whether a directory holds the files of a vocabulary, and not of this one."""
+    paths = [directory / name for name in (MODEL_NAME, BYTES_NAME)]
+    there = {path.name: path.read_bytes() for path in paths if path.is_file()}
+    return bool(there) and there != vocabulary.files()
+
+
+def _write_workdir(workdir: Path, experiment: Experiment, vocabulary: Vocabulary) -> None:
     """Makes the work directory, its config before all else: it says whose the rest is."""
     try:
         configs.save(experiment, workdir / checkpointing.CONFIG_FILE)
     except OSError as error:
         raise InputError(f"workdir {workdir} cannot be written ({error.strerror})") from error
-    vocabulary.save(workdir / Path(checkpointing.VOCABULARY_FILE).parent)
+    vocabulary.save(workdir / checkpointing.VOCABULARY_DIRECTORY)
 
 
-def _vocabulary(experiment: Experiment) -> SentencePiece:
+def _vocabulary(experiment: Experiment) -> Vocabulary:
     """The vocabulary of a config, which must fit its model."""
     vocabulary = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
     if vocabulary.size > experiment.model.vocab_size:
@@ -185,15 +197,15 @@ def _check_best(experiment: Experiment, names: Sequence[str]) -> None:
         )
 
 
-def _initial_params(experiment: Experiment, vocabulary: SentencePiece, start: TrainState) -> Params:
-    """The weights that `init` names, for a new run."""
+def _check_init(experiment: Experiment, vocabulary: Vocabulary) -> Path:
+    """The step directory that `init` names, whose vocabulary must be that of the data."""
     step = checkpointing.find_step(experiment.init)
     files = checkpointing.step_files(step)
-    saved = files.get(checkpointing.VOCABULARY_FILE)
-    if saved is not None and saved != vocabulary.model_bytes:
+    saved = step / "files" / checkpointing.VOCABULARY_DIRECTORY
+    if _holds_another(saved, vocabulary):
         raise InputError(
             f"the vocabulary {experiment.data.vocabulary} is not that of the checkpoint {step}; "
-            f"use --data.vocabulary {step / 'files' / checkpointing.VOCABULARY_FILE}"
+            f"use --data.vocabulary {saved}"
         )
     source = str(step / "files" / checkpointing.CONFIG_FILE)
     extra_ids = from_json(files[checkpointing.CONFIG_FILE].decode(), source=source).data.extra_ids
@@ -202,7 +214,7 @@ def _initial_params(experiment: Experiment, vocabulary: SentencePiece, start: Tr
             f"data.extra_ids {vocabulary.extra_ids} is not that of the checkpoint {step}: "
             f"use --data.extra-ids {extra_ids}"
         )
-    return checkpointing.restore_params(step, start.params)
+    return step
 
 
 def _restored(
@@ -212,7 +224,10 @@ def _restored(
     params, optimizer = checkpoints.restore(
         step, params=start.params, optimizer={"step": start.step, "state": start.optimizer}
     )
-    batches.restore(checkpoints.files(step)[_position_file()])
+    position = checkpoints.files(step).get(_position_file())
+    if position is None:
+        raise checkpoints.damaged(step, f"files/{_position_file()} is missing")
+    batches.restore(position)
     return TrainState(optimizer["step"], params, optimizer["state"])
 
 
@@ -221,12 +236,15 @@ def _position_file() -> str:
 
 
 def _saver(
-    checkpoints: checkpointing.Checkpoints, experiment: Experiment, vocabulary: SentencePiece
+    checkpoints: checkpointing.Checkpoints, experiment: Experiment, vocabulary: Vocabulary
 ) -> Callable[..., None]:
     """What `fit` saves by."""
     constant = {
         checkpointing.CONFIG_FILE: to_json(experiment).encode(),
-        checkpointing.VOCABULARY_FILE: vocabulary.model_bytes,
+        **{
+            f"{checkpointing.VOCABULARY_DIRECTORY}/{name}": content
+            for name, content in vocabulary.files().items()
+        },
     }
 
     def save(state: TrainState, position: bytes, metrics: Mapping[str, float] | None) -> None:

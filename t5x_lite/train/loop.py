@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from t5x_lite import trees
-from t5x_lite.sharding import batch_sharding
+from t5x_lite.sharding import put_batch
 from t5x_lite.train.state import TrainState
 from t5x_lite.train.step import Metrics
 from t5x_lite.train.track import Throughput, Tracker
@@ -136,15 +136,6 @@ def fit(
             if stopping is not None and step < periods.total:
                 raise Interrupted(stopping, step)
     return state
-
-
-def put_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """This process's rows of a batch, onto the mesh as a part of the global batch."""
-    sharding = batch_sharding(mesh)
-    return {
-        name: jax.make_array_from_process_local_data(sharding, value)
-        for name, value in batch.items()
-    }
 
 
 def count_tokens(batch: Mapping[str, np.ndarray]) -> int:

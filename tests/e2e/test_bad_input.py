@@ -1,5 +1,6 @@
 """Bad input, through the command line: exit code 2, one clear line, nothing half-written."""
 
+import json
 import os
 import shlex
 import shutil
@@ -72,8 +73,12 @@ def write(path, content):
         ("--data.inputs-length -5", "data.inputs_length must be at least 1, got -5"),
         ("--data.batch-size 0", "data.batch_size must be at least 1, got 0"),
         ("--model.vocab-size 0", "model.vocab_size must be at least 1: got 0"),
-        ("--data.task tasks.text:span_coruption", "did you mean 'span_corruption'?"),
-        ("--data.task tasks.txt:span_corruption", "no module 'tasks.txt'; did you mean 'tasks."),
+        ("--data.task tasks.text:span_coruption", "did you mean span_corruption?"),
+        ("--data.task tasks.txt:span_corruption", "no module 'tasks.txt'; did you mean tasks."),
+        ("--data.task tasks.text:Path", "a class and not a task function; tasks.text has span_"),
+        ("--data.task tasks.text:split_files", "takes TaskArguments: it takes (directory: str);"),
+        ("--data.task json:dumps", "failed (TypeError: Object of type TaskArguments is not JSON"),
+        ("--data.task dataclasses:asdict", "must return a seqio.Task, got dict"),
         ("--data.task text", "data.task must be module:function, as tasks.glue:sst2, got 'text'"),
         ("--data.layout seq2sq", "unknown data.layout 'seq2sq': did you mean seq2seq?"),
         ("--evaluation.split dev", "has no split 'dev': there are train, validation"),
@@ -129,8 +134,8 @@ def test_a_line_that_is_not_utf8(refused):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"text": "a"}\n{"text": \n', 'text/a.jsonl:2: not a JSON object with "text"'),
-        ('{"text": "a"}\n{"txt": "a"}\n', 'text/a.jsonl:2: not a JSON object with "text"'),
+        ('{"text": "a"}\n{"text": \n', "text/a.jsonl:2: not JSON (Expecting value at column 9)"),
+        ('{"text": "a"}\n{"txt": "a"}\n', "text/a.jsonl:2: must have \"text\"; it has ['txt']"),
         ('{"text": 3}\n', 'text/a.jsonl:1: "text" must be a string, got int'),
     ],
 )
@@ -180,6 +185,59 @@ def test_a_bad_line_far_into_the_text_stops_the_run_with_its_checkpoints(
     assert saved_steps(Path("w/checkpoints"))[-1] >= 15
 
 
+@pytest.mark.slow
+def test_tensorflow_adds_nothing_to_the_one_line(run, english_lines, tiny_glue, compile_once):
+    """In a process whose TF_CPP_MIN_LOG_LEVEL nobody has set but JAX, as a user's is."""
+    far = [json.dumps({"text": line}) for line in english_lines[:400]]
+    write("far/a.jsonl", "\n".join([*far[:390], "{", *far[390:]]))
+    write("far/validation.txt", "a line to validate on")
+    write("malformed/a.jsonl", '{"text": "a"}\n{"text": \n')
+    write("textless/a.jsonl", '{"txt": "a"}\n')
+    write("latin/a.txt", b"one\ncaf\xe9\n")
+    write("closed/a.txt", "one")
+    write("held_out/train.txt", english_lines[0])
+    write("held_out/validation.jsonl", "{")
+    shutil.copytree(tiny_glue, "glue")
+    write("glue/SST-2/train.tsv", "sentence\tlabel\ngood\n")
+    train = "train tiny.json --workdir w --data.directory"
+    expected = {
+        f"{train} malformed": "malformed/a.jsonl:2: not JSON (Expecting value at column 9)",
+        f"{train} textless": "textless/a.jsonl:1: must have \"text\"; it has ['txt']",
+        f"{train} latin": "latin/a.txt:2: not UTF-8: convert it to UTF-8",
+        f"{train} closed": "cannot read closed/a.txt: Permission denied",
+        f"{train} glue --data.task tasks.glue:sst2": (
+            "glue/SST-2/train.tsv:2: 1 columns, but the header has 2"
+        ),
+        "evaluate tiny.json --checkpoint run --data.directory held_out": (
+            "held_out/validation.jsonl:1: not JSON (Expecting property name enclosed in double "
+            "quotes at column 2)"
+        ),
+        f"{train} far --steps 1000 --log-period 1000 --evaluation.period 1000": (
+            "far/a.jsonl:391: not JSON (Expecting property name enclosed in double quotes at "
+            "column 2)"
+        ),
+    }
+    Path("closed/a.txt").chmod(0)
+    if os.access("closed/a.txt", os.R_OK):  # root may read everything
+        del expected[f"{train} closed"]
+    program = (
+        "import sys; from t5x_lite.cli import main\n"
+        "for line in sys.argv[1:]: print('exit code', main(line.split()), file=sys.stderr)\n"
+    )
+    environment = {**os.environ, **compile_once, "PYTHONPATH": str(ROOT)}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL")
+    done = subprocess.run(
+        [sys.executable, "-c", program, *expected], env=environment, capture_output=True, text=True
+    )
+    *told, rest = done.stderr.split("exit code 2\n")
+    assert (done.stdout, rest) == ("", "")
+    for line, message in zip(told, expected.values(), strict=True):
+        *progress, error = line.splitlines()
+        assert error == f"error: {message}"
+        assert [p for p in progress if "parameters on" not in p and not p.startswith("step ")] == []
+    assert len(told[-1].splitlines()) > 1
+
+
 # The vocabulary.
 
 
@@ -218,7 +276,7 @@ def test_initial_weights_that_do_not_fit(refused, run, english_lines):
     message = refused(f"{line} run --data.vocabulary {other}")
     assert message.endswith(
         "is not that of the checkpoint run/checkpoints/10; use --data.vocabulary "
-        "run/checkpoints/10/files/vocabulary/sentencepiece.model"
+        "run/checkpoints/10/files/vocabulary"
     )
     assert refused(f"{line} run --data.extra-ids 90") == (
         "data.extra_ids 90 is not that of the checkpoint run/checkpoints/10: "
@@ -251,7 +309,7 @@ def test_a_work_directory_with_something_else_in_it(refused):
     ("line", "message"),
     [
         ("--checkpoint none", "checkpoint none: no such directory"),
-        ("--checkpoint run run", "evaluate takes one --checkpoint directory, got 2"),
+        ("--checkpoint run run", "has no metrics of its own, and an ensemble has no held-out loss"),
         ("--checkpoint run --step 7", "checkpoint run has no step 7: it has [5, 10]"),
         ("--checkpoint run --data.extra-ids 90", "is not that of the checkpoint run/checkpoints/"),
         ("--checkpoint run --evaluation.split dev", "has no split 'dev'"),

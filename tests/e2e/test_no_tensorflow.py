@@ -26,7 +26,13 @@ print(codes, file=sys.stderr)
 COMMANDS = [
     "--help",
     "predict --checkpoint moved --input in.jsonl --output predictions.jsonl --max-decode-length 4",
+    "predict --checkpoint moved moved --input in.jsonl --output beams.jsonl --max-decode-length 4 "
+    "--num-beams 2 --num-return 2 --prompt a",
     "score --checkpoint moved --input in.jsonl --output scores.jsonl",
+    "score --checkpoint moved --input in.jsonl --output ranks.jsonl --candidates candidates.txt",
+    "export hf moved exported",
+    "import hf exported imported",
+    "predict --checkpoint imported --input in.jsonl --output again.jsonl --max-decode-length 4",
     "vocab --input prose.txt --output vocabulary --size 300",
     "report run",
     "train tiny.json --workdir w",
@@ -43,6 +49,7 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
     shutil.copy(tiny_text / "prose.txt", tmp_path)
     config.save(tiny_experiment, tmp_path / "tiny.json")
     (tmp_path / "in.jsonl").write_text('{"inputs": "a", "targets": "b"}\n')
+    (tmp_path / "candidates.txt").write_text("b\nc\n")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(COMMANDS)],
         cwd=tmp_path,
@@ -51,13 +58,19 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
         text=True,
     )
     *told, codes = done.stderr.splitlines()
-    assert codes == "[0, 0, 0, 0, 0, 2]", done.stderr
+    assert codes == "[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]", done.stderr
     [message] = told
     assert message.startswith("error: reading text needs TensorFlow and seqio (")
     assert message.endswith("pip install 't5x_lite[data]'")
     assert "score" in done.stdout
     [prediction] = (tmp_path / "predictions.jsonl").read_text().splitlines()
     assert list(json.loads(prediction)) == ["inputs", "targets", "prediction"]
+    [beams] = (tmp_path / "beams.jsonl").read_text().splitlines()
+    assert len(json.loads(beams)["predictions"]) == 2
+    [rank] = (tmp_path / "ranks.jsonl").read_text().splitlines()
+    assert json.loads(rank)["prediction"] in ("b", "c")
+    assert (tmp_path / "exported" / "model.safetensors").is_file()
+    assert (tmp_path / "again.jsonl").read_text() == (tmp_path / "predictions.jsonl").read_text()
     [score] = (tmp_path / "scores.jsonl").read_text().splitlines()
     assert json.loads(score)["log_likelihood"] < 0
     assert (tmp_path / "vocabulary" / "sentencepiece.model").is_file()

@@ -1,8 +1,10 @@
-"""predict and score: order and fields are kept, and the numbers are those of the model."""
+"""predict and score: order and fields are kept, the numbers are those of the model, and a command
+that was killed is gone on with."""
 
 import io
 import json
 import sys
+import tracemalloc
 import types
 
 import jax
@@ -10,7 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.data.resumable import ResumableWriter
+from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
+from t5x_lite.evaluate.generate import Generator
 from t5x_lite.run import answering
 from t5x_lite.run.parts import Loaded
 
@@ -31,6 +36,11 @@ def files(tmp_path):
     return {"input": str(source), "output": str(tmp_path / "out.jsonl")}
 
 
+def write(path, *records):
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+
+
 def lines(path):
     with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file]
@@ -39,9 +49,10 @@ def lines(path):
 @pytest.fixture
 def predict(tiny_run, files, compile_once):
     def run(**options):
-        options = {**files, "max_decode_length": 6, "batch_size": 2} | options
-        answering.predict(str(tiny_run), **options)
-        return lines(options["output"])
+        decoding = Decoding(**{"max_length": 6} | options.pop("decoding", {}))
+        options = {**files, "batch_size": 2, "decoding": decoding} | options
+        answering.predict(options.pop("checkpoints", [str(tiny_run)]), **options)
+        return [] if options["output"] == "-" else lines(options["output"])
 
     return run
 
@@ -50,7 +61,7 @@ def predict(tiny_run, files, compile_once):
 def score(tiny_run, files, compile_once):
     def run(**options):
         options = {**files, "batch_size": 2} | options
-        answering.score(str(tiny_run), **options)
+        answering.score([str(tiny_run)], **options)
         return lines(options["output"])
 
     return run
@@ -69,7 +80,7 @@ def test_predictions_are_added_in_order_and_other_fields_are_kept(predict):
 def test_predictions_are_the_most_likely_tokens(predict, tiny_run):
     loaded = Loaded.from_checkpoint(str(tiny_run), step=None)
     model = jax.jit(loaded.parts.bind_model(loaded.params))
-    [inputs] = loaded.inputs([RECORDS[0]["inputs"]])
+    inputs = [*loaded.vocabulary.encode(RECORDS[0]["inputs"]), 1]
     said: list[int] = []
     while len(said) < 6 and said[-1:] != [1]:
         decoder = np.zeros(6, np.int32)  # what comes later is not seen
@@ -82,7 +93,7 @@ def test_predictions_are_the_most_likely_tokens(predict, tiny_run):
 def test_neither_batches_nor_chunks_change_an_answer(predict, monkeypatch):
     expected = predict()
     assert predict(batch_size=5) == expected
-    monkeypatch.setattr(answering, "CHUNK", 2)
+    monkeypatch.setattr(answering, "CHUNK_BATCHES", 1)
     assert predict() == expected
 
 
@@ -95,7 +106,7 @@ def test_scores_are_the_sums_of_log_softmax(score, tiny_run):
     model = jax.jit(loaded.parts.bind_model(loaded.params))
     scored = score()
     for got, record in zip(scored, RECORDS, strict=True):
-        [inputs] = loaded.inputs([record["inputs"]])
+        inputs = [*loaded.vocabulary.encode(record["inputs"]), 1]
         targets = [*loaded.vocabulary.encode(record["targets"]), 1]
         # The model's dropout is off, and padding to one length keeps this to one compilation.
         encoder, decoder = np.zeros((2, 1, 32), np.int32)
@@ -117,15 +128,34 @@ def test_a_score_depends_on_its_own_line_only(score):
     np.testing.assert_allclose(alone, expected, atol=1e-4)
 
 
-def test_inputs_that_are_too_long_are_cut_with_a_warning(score, files, caplog):
-    long = {"inputs": "word " * 50, "targets": "word " * 50}
-    with open(files["input"], "w") as file:
-        file.write(json.dumps(long) + "\n" + json.dumps(RECORDS[0]) + "\n")
+def test_inputs_that_are_too_long_are_cut_with_a_warning(score, files, caplog, monkeypatch):
+    monkeypatch.setattr(answering, "CHUNK_BATCHES", 1)
+    long = {"inputs": "the " * 40, "targets": "the " * 60}
+    write(files["input"], RECORDS[0], long, RECORDS[0], long, long)
     answers = score()
-    assert answers[0]["inputs"] == long["inputs"]
-    assert caplog.messages == ["1 inputs longer than data.inputs_length 32 tokens were cut"]
+    assert answers[1]["inputs"] == long["inputs"]
+    assert caplog.messages == [
+        f"{files['input']}:2: the input is cut to 32 tokens, as all longer ones are "
+        "(--inputs-length)",
+        "3 inputs were cut",
+    ]
     # A likelihood is that of the whole target.
-    assert answers[0]["num_tokens"] > 50
+    assert answers[1]["num_tokens"] == 61
+    caplog.clear()
+    longer = score(inputs_length=64)
+    assert caplog.messages == []
+    assert longer[1]["log_likelihood"] != answers[1]["log_likelihood"]
+
+
+def test_inputs_that_are_too_long_are_refused(score, files, tmp_path):
+    write(files["input"], RECORDS[0], {"inputs": "word " * 50, "targets": ""})
+    with pytest.raises(InputError) as raised:
+        score(long_inputs="refuse")
+    assert str(raised.value) == (
+        f"{files['input']}:2: the input is longer than 32 tokens; shorten it, raise "
+        "--inputs-length, or have it cut by --long-inputs cut"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
 def test_standard_input_and_output(predict, tiny_run, files, monkeypatch, capsys):
@@ -133,7 +163,7 @@ def test_standard_input_and_output(predict, tiny_run, files, monkeypatch, capsys
     with open(files["input"], "rb") as file:
         content = io.BytesIO(file.read())
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=content))
-    answering.predict(str(tiny_run), input="-", output="-", max_decode_length=6, batch_size=2)
+    predict(input="-", output="-")
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == expected
 
 
@@ -159,3 +189,196 @@ def test_score_needs_targets(score, files):
         file.write('{"inputs": "a"}\n')
     with pytest.raises(InputError, match=r'in.jsonl:1: must have "targets", a string'):
         score()
+
+
+# What is decoded, and how.
+
+
+def test_n_best(predict):
+    answers = predict(decoding={"num_beams": 2, "num_return": 2})
+    for answer, record in zip(answers, RECORDS, strict=True):
+        assert list(answer) == list({**record, "prediction": 0, "predictions": 0})
+        first, second = answer["predictions"]
+        assert list(first) == ["text", "score"]
+        assert first["text"] == answer["prediction"]
+        assert first["score"] >= second["score"]
+
+
+def test_samples_depend_on_seed_and_line_alone(predict, files, monkeypatch):
+    sampled = {"temperature": 2.0, "max_length": 5}
+
+    def texts(**options):
+        return [answer["prediction"] for answer in predict(decoding=sampled, **options)]
+
+    write(files["input"], *[RECORDS[0]] * 4)
+    expected = texts()
+    assert len(set(expected)) > 1
+    monkeypatch.setattr(answering, "CHUNK_BATCHES", 1)
+    assert texts() == expected
+    write(files["input"], RECORDS[1], RECORDS[0], RECORDS[0], RECORDS[1])
+    assert texts()[1:3] == expected[1:3]
+    sampled["seed"] = 1
+    write(files["input"], *[RECORDS[0]] * 4)
+    assert texts() != expected
+
+
+def test_prompts_of_lines_and_of_the_command(predict, files):
+    write(files["input"], {"inputs": "a"}, {"inputs": "a", "prompt": "the list"})
+    own, other = predict(prompt="the second")
+    assert own["prediction"].startswith("the second")
+    assert other["prediction"].startswith("the list")
+    write(files["input"], {"inputs": "a", "prompt": ["the"]})
+    with pytest.raises(InputError, match=r'in.jsonl:1: "prompt" must be a string, got list'):
+        predict()
+
+
+def test_an_ensemble_answers(predict, tiny_run):
+    steps = tiny_run / "checkpoints"
+    answers = predict(checkpoints=[str(steps / "10"), str(steps / "10")])
+    assert answers == predict()
+
+
+def test_a_large_file_needs_no_more_memory_than_a_small_one(files):
+    write(files["input"], *({"inputs": "x" * 1000} for _ in range(5000)))
+
+    def shorten(some, number):
+        return ({"number": number + i, "n": len(x.record["inputs"])} for i, x in enumerate(some))
+
+    tracemalloc.start()
+    answering._stream(
+        *files.values(), fields=("inputs",), chunk=32, identity={}, load=lambda: shorten
+    )
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000  # of 5 million
+    written = lines(files["output"])
+    assert [line["number"] for line in written] == list(range(5000))
+
+
+# Candidates.
+
+
+@pytest.fixture
+def candidates(tmp_path):
+    path = tmp_path / "candidates.txt"
+    path.write_text("is a list\n\n  was a list \nthe\n")
+    return str(path)
+
+
+def test_the_likeliest_candidate_is_the_prediction(score, files, candidates):
+    ranked = score(candidates=candidates)
+    texts = ["is a list", "was a list", "the"]
+    for line, record in zip(ranked, RECORDS, strict=True):
+        assert list(line) == list({**record, "prediction": 0, "scores": 0})
+        assert line["prediction"] == texts[int(np.argmax(line["scores"]))]
+    pairs = [{"inputs": r["inputs"], "targets": text} for r in RECORDS for text in texts]
+    write(files["input"], *pairs)
+    alone = [line["log_likelihood"] for line in score()]
+    np.testing.assert_allclose(np.ravel([line["scores"] for line in ranked]), alone, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("\n \n", "candidates.txt: no candidate to rank; write one a line"),
+        ("a\nb\n\na \n", "candidates.txt:4: the same candidate as in line 1"),
+    ],
+)
+def test_wrong_candidates(score, candidates, content, message):
+    with open(candidates, "w") as file:
+        file.write(content)
+    with pytest.raises(InputError, match=message):
+        score(candidates=candidates)
+
+
+def test_candidates_and_inputs_are_not_both_standard_input(score):
+    with pytest.raises(InputError, match="cannot both be standard input"):
+        score(input="-", candidates="-")
+
+
+def test_a_likelihood_that_is_no_number_is_refused(score, monkeypatch):
+    monkeypatch.setattr(answering.TextToText, "scorer", lambda *_, **__: NoNumbers())
+    with pytest.raises(InputError, match=r"in.jsonl:2: the log-likelihood is not finite: the chec"):
+        score()
+
+
+class NoNumbers:
+    def run(self, params, inputs, targets):
+        return [0.0, *[float("nan")] * (len(inputs) - 1)]
+
+
+# A command that was killed.
+
+
+@pytest.fixture
+def killed(monkeypatch):
+    """Interrupts a command before it writes its second chunk."""
+
+    def run(command, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr(answering, "CHUNK_BATCHES", 1)
+            whole = ResumableWriter.write
+
+            def write_once(self, *records):
+                if self.done:
+                    raise KeyboardInterrupt
+                whole(self, *records)
+
+            patch.setattr(ResumableWriter, "write", write_once)
+            with pytest.raises(KeyboardInterrupt):
+                command(**options)
+        monkeypatch.setattr(answering, "CHUNK_BATCHES", 1)
+
+    return run
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """(offset, number of inputs) of every run of a generator."""
+    found = []
+    run = Generator.run
+
+    def noted(self, params, inputs, **options):
+        found.append((options["offset"], len(inputs)))
+        return run(self, params, inputs, **options)
+
+    monkeypatch.setattr(Generator, "run", noted)
+    return found
+
+
+def test_a_killed_predict_goes_on_where_it_stopped(predict, killed, asked, tmp_path):
+    sampled = {"temperature": 2.0, "max_length": 5}
+    expected = predict(decoding=sampled)
+    (tmp_path / "out.jsonl").unlink()
+    killed(predict, decoding=sampled)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "in.jsonl",
+        "out.jsonl.partial",
+        "out.jsonl.partial.json",
+    ]
+    assert lines(tmp_path / "out.jsonl.partial") == expected[:2]
+    asked.clear()
+    assert predict(decoding=sampled) == expected
+    assert asked == [(2, 2), (4, 1)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
+def test_other_inputs_or_options_do_not_go_on(predict, killed, asked, files):
+    killed(predict)
+    asked.clear()
+    assert len(predict(prompt="the")) == 5
+    assert asked[0] == (0, 2)
+    killed(predict)
+    asked.clear()
+    write(files["input"], *RECORDS[::-1])
+    assert [answer["inputs"] for answer in predict()] == [r["inputs"] for r in RECORDS[::-1]]
+    assert asked[0] == (0, 2)
+
+
+def test_a_killed_score_goes_on_where_it_stopped(score, killed, tmp_path, monkeypatch):
+    monkeypatch.setattr(answering, "CHUNK_BATCHES", 1)
+    expected = score()
+    (tmp_path / "out.jsonl").unlink()
+    killed(score)
+    assert lines(tmp_path / "out.jsonl.partial") == expected[:2]
+    assert score() == expected

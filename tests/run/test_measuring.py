@@ -10,6 +10,7 @@ from t5x_lite.config import Evaluation
 from t5x_lite.errors import InputError
 from t5x_lite.run.measuring import Measurement, evaluate
 from t5x_lite.run.parts import Loaded
+from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.sharding import MeshConfig, make_mesh
 
 
@@ -98,9 +99,68 @@ def test_evaluate_prints_one_line_of_json(tiny_run, tiny_experiment, capsys):
     assert json.loads(capsys.readouterr().out) == {"step": 5, **metrics}
 
 
-def test_several_checkpoints_are_refused(tiny_run, labelled):
-    with pytest.raises(InputError, match="takes one --checkpoint directory, got 2"):
-        evaluate(labelled, [str(tiny_run), str(tiny_run)])
+def test_an_ensemble_has_the_task_s_metrics_alone(tiny_run, labelled, capsys, caplog, tmp_path):
+    caplog.set_level("INFO", logger="t5x_lite")
+    few = dataclasses.replace(labelled, evaluation=Evaluation(max_examples=4, max_decode_length=4))
+    steps = [str(tiny_run / "checkpoints" / step) for step in ("10", "5")]
+    metrics = evaluate(few, steps, output=str(tmp_path / "out"))
+    assert list(metrics) == ["validation/accuracy"]
+    assert json.loads(capsys.readouterr().out) == {"step": [10, 5], **metrics}
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["step"] == [10, 5]
+    assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 4
+    assert caplog.messages == [
+        "an ensemble has no held-out loss: the task's metrics alone are measured"
+    ]
+
+
+def test_an_ensemble_on_a_task_without_metrics_is_refused(tiny_run, tiny_experiment):
+    with pytest.raises(InputError, match="no metrics of its own, and an ensemble has no held-out"):
+        evaluate(tiny_experiment, [str(tiny_run), str(tiny_run)])
+
+
+def test_labels_are_ranked(tiny_run, labelled, tmp_path):
+    ranked = dataclasses.replace(labelled, evaluation=Evaluation(loss=False, rank=True))
+    metrics = evaluate(ranked, [str(tiny_run)], output=str(tmp_path))
+    lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
+    predictions = [json.loads(line) for line in lines]
+    assert {p["prediction"] for p in predictions} <= {"negative", "positive"}
+    right = sum(p["prediction"] == p["targets"] for p in predictions)
+    assert metrics == {"validation/accuracy": right / 8}
+    # By hand: the likelier of the two words.
+    model = TextToText.load([str(tiny_run)])
+    inputs = model.inputs([predictions[0]["inputs"]])[0] * 2
+    scores = model.scorer(batch_size=2).run(
+        model.params, inputs, model.targets(["negative", "positive"])
+    )
+    likelier = ("negative", "positive")[scores.index(max(scores))]
+    assert predictions[0]["prediction"] == likelier
+
+
+def test_a_task_without_labels_cannot_be_ranked(tiny_run, tiny_experiment):
+    ranked = dataclasses.replace(tiny_experiment, evaluation=Evaluation(rank=True))
+    with pytest.raises(InputError, match="has no closed set of labels to rank"):
+        evaluate(ranked, [str(tiny_run)])
+
+
+def test_beams_answer(tiny_run, labelled):
+    evaluation = Evaluation(
+        loss=False, max_examples=2, max_decode_length=4, num_beams=2, length_penalty=1.0
+    )
+    wide = dataclasses.replace(labelled, evaluation=evaluation)
+    assert list(evaluate(wide, [str(tiny_run)])) == ["validation/accuracy"]
+
+
+def test_a_vocabulary_that_is_gone_is_that_of_the_checkpoint(tiny_run, tiny_experiment, caplog):
+    caplog.set_level("INFO", logger="t5x_lite")
+    data = dataclasses.replace(tiny_experiment.data, vocabulary="work/vocabulary")
+    elsewhere = dataclasses.replace(
+        tiny_experiment, data=data, evaluation=Evaluation(max_batches=1)
+    )
+    assert evaluate(elsewhere, [str(tiny_run)])["validation/loss"] > 4
+    assert caplog.messages == [
+        "data.vocabulary work/vocabulary does not exist from here; using that of the checkpoint "
+        f"{tiny_run}/checkpoints/10"
+    ]
 
 
 def test_another_vocabulary_is_refused(tiny_run, labelled, tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.models.t5 import T5
 from t5x_lite.run.parts import Loaded, Parts, check_batch
 from t5x_lite.sharding import MeshConfig, make_mesh
 
@@ -41,6 +42,10 @@ def test_the_learner_is_bound_in_the_compute_dtype(tiny_experiment, parts):
     for experiment, dtype in ((tiny_experiment, jnp.float32), (half, jnp.bfloat16)):
         model = Parts.of(experiment).bind_model(params)
         assert model.token_embedding.table[...].dtype == dtype
+
+
+def test_the_class_of_the_model(parts):
+    assert parts.model_type is T5
 
 
 def test_a_checkpoint_of_a_work_directory(tiny_run, tiny_experiment, loaded):
@@ -84,30 +89,6 @@ def test_a_checkpoint_that_lacks_a_part(tiny_run, tmp_path, lost, message):
     (step / lost).unlink()
     with pytest.raises(InputError, match=message):
         Loaded.from_checkpoint(str(step), step=None)
-
-
-def test_inputs_end_with_eos_and_are_cut_with_a_warning(loaded, caplog):
-    [word] = loaded.vocabulary.encode("the")
-    fits = " ".join(["the"] * 31)
-    assert [row.tolist() for row in loaded.inputs(["", "the", fits])] == [
-        [1],
-        [word, 1],
-        [word] * 31 + [1],
-    ]
-    assert caplog.messages == []
-    assert [row.tolist() for row in loaded.inputs([fits + " the", "the"])] == [
-        [word] * 31 + [1],
-        [word, 1],
-    ]
-    assert caplog.messages == ["1 inputs longer than data.inputs_length 32 tokens were cut"]
-
-
-def test_targets_are_never_cut(loaded, caplog):
-    [word] = loaded.vocabulary.encode("the")
-    [row] = loaded.targets([" ".join(["the"] * 99)])
-    assert row.tolist() == [word] * 99 + [1]
-    assert row.dtype == np.int32
-    assert caplog.messages == []
 
 
 def test_every_batch_fits_one_device(tiny_experiment):

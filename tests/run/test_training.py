@@ -131,6 +131,26 @@ def test_a_run_goes_on_even_where_its_initial_weights_are_gone(train, told, fini
         np.testing.assert_array_equal(eleventh[name], value)
 
 
+@pytest.mark.parametrize("lost", ["params/manifest.ocdbt", "optimizer", "files/data"])
+def test_a_damaged_checkpoint_says_what_to_do(train, told, finished, lost, capfd):
+    directory = finished / "checkpoints" / "10"
+    path = directory / lost
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(InputError) as raised:
+        train(workdir=str(finished), steps=20)
+    assert vars(told) == {}
+    message = str(raised.value)
+    assert "\n" not in message
+    assert message.startswith(f"checkpoint {directory} cannot be restored (")
+    assert message.endswith(
+        "; if it is damaged, delete that directory: training then goes on from step 5"
+    )
+    assert "Event loop is closed" not in capfd.readouterr().err
+    shutil.rmtree(directory)
+    train(workdir=str(finished), steps=20)
+    assert int(told.state.step) == 5
+
+
 def test_a_finished_run_is_left_as_it_is(train, told, finished):
     before = files_below(finished / "checkpoints")
     train(workdir=str(finished))

@@ -4,13 +4,12 @@ import os
 import signal
 import threading
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.loop import NonFiniteLoss, Periods, StopSignals, count_tokens, fit, put_batch
+from t5x_lite.train.loop import NonFiniteLoss, Periods, StopSignals, count_tokens, fit
 from t5x_lite.train.state import TrainState
 from t5x_lite.train.track import Tracker
 from t5x_lite.types import Interrupted
@@ -251,16 +250,6 @@ def test_signals_are_left_alone_outside_the_main_thread():
     thread.start()
     thread.join()
     assert received == [None]
-
-
-def test_put_batch_keeps_values_and_splits_rows():
-    mesh = make_mesh(MeshConfig())
-    batch = put_batch(BATCH, mesh)
-    assert batch.keys() == BATCH.keys()
-    for name, value in batch.items():
-        assert isinstance(value, jax.Array)
-        assert value.sharding.spec[0] == ("replica", "data", "fsdp")
-        np.testing.assert_array_equal(value, BATCH[name])
 
 
 def test_count_tokens():

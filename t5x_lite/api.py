@@ -1,0 +1,185 @@
+"""The package from Python: a checkpoint as an object that answers, scores, ranks and encodes.
+
+    import t5x_lite
+
+    model = t5x_lite.load("work/sst2")
+    model.generate(["sst2 sentence: a moving and funny film"], num_beams=4)     # ["positive"]
+
+It is what the command line's predict and score are made of, without files.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, overload
+
+import numpy as np
+
+from t5x_lite.decoding.config import Decoding
+from t5x_lite.errors import InputError
+from t5x_lite.evaluate.generate import Generator, Prediction
+from t5x_lite.evaluate.rank import Ranker
+from t5x_lite.evaluate.score import Scorer
+from t5x_lite.run.text_to_text import TextToText
+
+__all__ = ["Decoding", "Model", "Prediction", "Ranking", "load"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Ranking(NamedTuple):
+    """Candidates after one input.
+
+    Attributes:
+      prediction: the likeliest candidate.
+      scores: the log-likelihood of each candidate, in the order given.
+    """
+
+    prediction: str
+    scores: tuple[float, ...]
+
+
+def load(
+    *checkpoints: str | os.PathLike[str],
+    step: int | None = None,
+    batch_size: int = 32,
+    inputs_length: int | None = None,
+) -> "Model":
+    """Loads a checkpoint, or several as an ensemble that averages their logits.
+
+    Args:
+      *checkpoints: work directories, step directories, or what `t5x-lite import` wrote.
+      step: of work directories; None is the newest.
+      batch_size: rows that go through the model at once.
+      inputs_length: tokens of an input at most, longer ones are cut with a warning; None is what
+        the model was trained with.
+
+    Raises:
+      InputError: there is no such checkpoint, a part of it is missing, or they do not go together.
+    """
+    directories = [os.fspath(checkpoint) for checkpoint in checkpoints]
+    return Model(
+        TextToText.load(directories, step=step, inputs_length=inputs_length), batch_size=batch_size
+    )
+
+
+class Model:
+    """A checkpoint that is ready for use, or an ensemble; made by `t5x_lite.load`.
+
+    What is compiled for one call serves the next with the same decoding.
+
+    Args:
+      model: what reads and writes.
+      batch_size: rows that go through it at once.
+    """
+
+    def __init__(self, model: TextToText, *, batch_size: int):
+        if batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, got {batch_size}")
+        self._model = model
+        self._batch_size = batch_size
+        self._generators: dict[Decoding, Generator] = {}
+        self._scorer: Scorer | None = None
+
+    def generate(
+        self, texts: Sequence[str], *, prompts: str | Sequence[str] = "", **decoding: Any
+    ) -> list[str]:
+        """The best output for each text.
+
+        Args:
+          texts: the inputs; an empty one is its end alone.
+          prompts: what the outputs begin with, one for all or one for each.
+          **decoding: fields of `t5x_lite.api.Decoding`, such as num_beams=4 or temperature=0.8.
+
+        Raises:
+          InputError: the texts are no sequence, or the choices contradict each other.
+        """
+        return [best.text for best, *_ in self.predict(texts, prompts=prompts, **decoding)]
+
+    def predict(
+        self, texts: Sequence[str], *, prompts: str | Sequence[str] = "", **decoding: Any
+    ) -> list[list[Prediction]]:
+        """The num_return best outputs for each text, with tokens and scores, best first.
+
+        What is sampled depends on a text's place in the list, and not on the other texts. See
+        `generate` for the arguments.
+        """
+        how = Decoding(**decoding)
+        if how not in self._generators:
+            self._generators[how] = self._model.generator(how, batch_size=self._batch_size)
+        given = [prompts] * len(texts) if isinstance(prompts, str) else list(prompts)
+        if len(given) != len(texts):
+            raise InputError(f"there are {len(texts)} texts and {len(given)} prompts")
+        return self._model.predictions(
+            self._generators[how], self._inputs(texts), prompts=self._model.prompts(given)
+        )
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """The log-likelihood of each (input, target): a sum over the target's tokens and its EOS.
+
+        An empty target is EOS alone, one token.
+        """
+        targets = self._model.targets([target for _, target in pairs])
+        inputs = self._inputs([text for text, _ in pairs])
+        return self._get_scorer().run(self._model.params, inputs, targets)
+
+    def rank(self, texts: Sequence[str], candidates: Sequence[str]) -> list[Ranking]:
+        """The likeliest of the candidates after each text, and the scores of all."""
+        _check_texts(candidates)
+        if not candidates:
+            raise InputError("rank needs at least one candidate")
+        found = Ranker(self._get_scorer()).run(
+            self._model.params, self._inputs(texts), self._model.targets(candidates)
+        )
+        return [Ranking(candidates[int(np.argmax(scores))], tuple(scores)) for scores in found]
+
+    @overload
+    def encode(self, texts: Sequence[str], *, per_token: Literal[False] = False) -> np.ndarray: ...
+
+    @overload
+    def encode(self, texts: Sequence[str], *, per_token: Literal[True]) -> list[np.ndarray]: ...
+
+    def encode(
+        self, texts: Sequence[str], *, per_token: bool = False
+    ) -> np.ndarray | list[np.ndarray]:
+        """The encoder's output.
+
+        Args:
+          texts: the inputs.
+          per_token: whether the states are given token by token, and not as their mean.
+
+        Returns:
+          float32 [n, d_model], the mean over each text's tokens and its EOS; or per_token an array
+          [tokens, d_model] for each text.
+
+        Raises:
+          InputError: the model has no encoder, or is an ensemble.
+        """
+        embedder = self._model.embedder(batch_size=self._batch_size)
+        inputs = self._inputs(texts)
+        if per_token:
+            return embedder.states(self._model.params, inputs)
+        return embedder.run(self._model.params, inputs)
+
+    def _inputs(self, texts: Sequence[str]) -> list[np.ndarray]:
+        _check_texts(texts)
+        rows, cut = self._model.inputs(texts)
+        if cut:
+            _logger.warning(
+                "%d inputs were cut to %d tokens, text %d the first (load(..., inputs_length=N))",
+                len(cut),
+                self._model.inputs_length,
+                cut[0],
+            )
+        return rows
+
+    def _get_scorer(self) -> Scorer:
+        if self._scorer is None:
+            self._scorer = self._model.scorer(batch_size=self._batch_size)
+        return self._scorer
+
+
+def _check_texts(texts: Sequence[str]) -> None:
+    """A str is a sequence of strings as well, and never the one that was meant."""
+    if isinstance(texts, str):
+        raise InputError(f"give a list of texts, not one: [{texts[:40]!r}]")

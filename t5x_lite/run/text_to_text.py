@@ -1,0 +1,228 @@
+"""A checkpoint, or an ensemble of several, between texts and tokens: what answers and scores.
+
+    model = TextToText.load(["work/sst2"])
+    rows, _ = model.inputs(["sst2 sentence: a moving and funny film"])
+    predictions = model.predictions(model.generator(Decoding(), batch_size=32), rows)
+
+An ensemble averages its models' logits (Raffel et al. 2020, section 3.6); they share a vocabulary.
+Inputs and targets end with EOS, so that an empty text is EOS alone. The inputs of a language model
+that learned plain text (data.layout "lm") have no end: they are what it goes on with.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from t5x_lite import checkpoints as checkpointing
+from t5x_lite.data.config import Data
+from t5x_lite.data.vocabulary import Vocabulary
+from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.ensemble import Ensemble
+from t5x_lite.evaluate.embed import Embedder
+from t5x_lite.evaluate.generate import Generator, Prediction
+from t5x_lite.evaluate.score import Scorer
+from t5x_lite.run.parts import Loaded
+from t5x_lite.types import InputError, Params
+
+
+def find_steps(checkpoints: Sequence[str | Path], *, step: int | None = None) -> list[Path]:
+    """The step directories of `--checkpoint DIR [DIR ...]`.
+
+    Raises:
+      InputError: there is none, or one of them does not exist.
+    """
+    if not checkpoints:
+        raise InputError("a model needs at least one checkpoint directory")
+    return [checkpointing.find_step(checkpoint, step=step) for checkpoint in checkpoints]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextToText:
+    """Models that answer as one.
+
+    Attributes:
+      members: the checkpoints, one or more.
+      inputs_length: tokens of an input at most.
+    """
+
+    members: tuple[Loaded, ...]
+    inputs_length: int
+
+    @classmethod
+    def load(
+        cls,
+        checkpoints: Sequence[str | Path],
+        *,
+        step: int | None = None,
+        mesh: Mesh | None = None,
+        inputs_length: int | None = None,
+    ) -> "TextToText":
+        """Reads one checkpoint or several.
+
+        Args:
+          checkpoints: work directories or step directories.
+          step: of work directories; None is the newest.
+          mesh: where the parameters go; None is the first device.
+          inputs_length: tokens of an input at most; None is what the models were trained with, the
+            shortest where they differ.
+
+        Raises:
+          InputError: a checkpoint is wrong, or they do not go together.
+        """
+        directories = find_steps(checkpoints, step=step)
+        members = tuple(
+            Loaded.from_checkpoint(str(directory), step=None, mesh=mesh)
+            for directory in directories
+        )
+        for member in members[1:]:
+            _check_together(members[0], member)
+        trained = min(_inputs_length(member.parts.experiment.data) for member in members)
+        return cls(members, trained if inputs_length is None else inputs_length)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of all of them."""
+        return self.members[0].vocabulary
+
+    @property
+    def params(self) -> Params:
+        """What `bind` takes: one model's parameters, or those of each member by its number."""
+        if len(self.members) == 1:
+            return self.members[0].params
+        return {str(i): member.params for i, member in enumerate(self.members)}
+
+    def bind(self, params: Params) -> Any:
+        """The model, in the compute dtype: one, or the ensemble under the same protocol."""
+        if len(self.members) == 1:
+            return self.members[0].parts.bind_model(params)
+        return Ensemble(
+            [member.parts.bind_model(params[str(i)]) for i, member in enumerate(self.members)]
+        )
+
+    def generator(self, decoding: Decoding, *, batch_size: int) -> Generator:
+        """What predicts.
+
+        Raises:
+          InputError: a model writes no text.
+        """
+        self._check_has("prefill", "writes no text")
+        return Generator(self.bind, self.vocabulary, batch_size=batch_size, decoding=decoding)
+
+    def scorer(self, *, batch_size: int) -> Scorer:
+        """What gives log-likelihoods.
+
+        Raises:
+          InputError: a model writes no text.
+        """
+        self._check_has("target_logits", "writes no text, so that no target has a likelihood")
+        return Scorer(self.bind, batch_size=batch_size)
+
+    def embedder(self, *, batch_size: int) -> Embedder:
+        """What turns inputs into vectors.
+
+        Raises:
+          InputError: this is an ensemble, or a model without an encoder.
+        """
+        if len(self.members) > 1:
+            raise InputError("an ensemble has no common vectors; load one checkpoint")
+        self._check_has("encode", "has no encoder")
+        return Embedder(self.bind, batch_size=batch_size)
+
+    def inputs(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[int]]:
+        """Tokens of each text, at most `inputs_length`.
+
+        A longer text is cut at its end, and its EOS stays; where inputs have no EOS it is cut at
+        its beginning, because the model goes on with its end.
+
+        Returns:
+          int32 tokens of each text, and the numbers of the texts that were cut.
+        """
+        if not self._ends:
+            whole = [np.asarray(ids, np.int32) for ids in self.vocabulary.encode_batch(texts)]
+            rows = [ids[max(0, len(ids) - self.inputs_length) :] for ids in whole]
+        else:
+            whole = self.targets(texts)
+            length = self.inputs_length
+            rows = [ids if len(ids) <= length else _cut(ids, length) for ids in whole]
+        return rows, [i for i, ids in enumerate(whole) if len(ids) > self.inputs_length]
+
+    def targets(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """int32 tokens of each text with EOS, whole."""
+        encoded = self.vocabulary.encode_batch(texts)
+        return [np.asarray([*ids, self.vocabulary.eos_id], np.int32) for ids in encoded]
+
+    def prompts(self, texts: Sequence[str]) -> list[np.ndarray] | None:
+        """int32 tokens of each text, without EOS; None where all are empty."""
+        if not any(texts):
+            return None
+        return [np.asarray(ids, np.int32) for ids in self.vocabulary.encode_batch(texts)]
+
+    def predictions(
+        self,
+        generator: Generator,
+        inputs: Sequence[np.ndarray],
+        *,
+        prompts: Sequence[np.ndarray] | None = None,
+        offset: int = 0,
+    ) -> list[list[Prediction]]:
+        """What a generator of this model predicts, with the prompts in front of the texts."""
+        found = generator.run(self.params, inputs, prompts=prompts, offset=offset)
+        if prompts is None:
+            return found
+        return [
+            [
+                dataclasses.replace(one, text=self.vocabulary.decode([*prompt.tolist(), *one.ids]))
+                for one in predictions
+            ]
+            for prompt, predictions in zip(prompts, found, strict=True)
+        ]
+
+    @property
+    def _ends(self) -> bool:
+        return _ends(self.members[0].parts.experiment.data)
+
+    def _check_has(self, method: str, lacks: str) -> None:
+        for member in self.members:
+            # The class tells: nothing is put together.
+            if not hasattr(member.parts.model_type, method):
+                raise InputError(
+                    f"checkpoint {member.directory}: {member.parts.model_type.__name__} {lacks}"
+                )
+
+
+def _inputs_length(data: Data) -> int:
+    """Tokens of an input that the model was trained with."""
+    return data.inputs_length if _ends(data) else data.targets_length
+
+
+def _cut(ids: np.ndarray, length: int) -> np.ndarray:
+    """The first tokens, and the EOS."""
+    return np.append(ids[: length - 1], ids[-1])
+
+
+def _ends(data: Data) -> bool:
+    """Whether inputs end with EOS."""
+    return data.layout != "lm"
+
+
+def _check_together(first: Loaded, other: Loaded) -> None:
+    """Refuses an ensemble whose members write different tokens.
+
+    Raises:
+      InputError: naming both.
+    """
+    names = f"the checkpoints {first.directory} and {other.directory}"
+    if first.vocabulary.digest != other.vocabulary.digest:
+        raise InputError(f"{names} have different vocabularies: an ensemble needs one")
+    sizes = [member.parts.experiment.model.vocab_size for member in (first, other)]
+    if sizes[0] != sizes[1]:
+        raise InputError(
+            f"{names} have different model.vocab_size, {sizes[0]} and {sizes[1]}: an ensemble "
+            "averages logits of one size"
+        )
+    if _ends(first.parts.experiment.data) != _ends(other.parts.experiment.data):
+        raise InputError(f"{names} read inputs differently (data.layout): an ensemble cannot")

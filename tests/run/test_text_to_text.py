@@ -1,0 +1,188 @@
+"""Checkpoints between texts and tokens: lengths, ends, prompts, and ensembles."""
+
+import dataclasses
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5x_lite.decoding.config import Decoding
+from t5x_lite.errors import InputError
+from t5x_lite.evaluate.generate import Prediction
+from t5x_lite.run.parts import Parts
+from t5x_lite.run.text_to_text import TextToText, find_steps
+
+
+@pytest.fixture(scope="module")
+def model(tiny_run):
+    return TextToText.load([str(tiny_run)])
+
+
+@pytest.fixture(scope="module")
+def ensemble(tiny_run):
+    """The steps 5 and 10 of one run."""
+    steps = tiny_run / "checkpoints"
+    return TextToText.load([str(steps / "5"), str(steps / "10")])
+
+
+def with_data(model, **changes):
+    """The model, as if its config had other data."""
+    [member] = model.members
+    experiment = member.parts.experiment
+    data = dataclasses.replace(experiment.data, **changes)
+    parts = dataclasses.replace(member.parts, experiment=dataclasses.replace(experiment, data=data))
+    return dataclasses.replace(model, members=(dataclasses.replace(member, parts=parts),))
+
+
+def lists(rows):
+    return [row.tolist() for row in rows]
+
+
+def test_inputs_end_with_eos_and_are_cut_at_their_end(model):
+    [word] = model.vocabulary.encode("the")
+    fits = " ".join(["the"] * 31)
+    rows, cut = model.inputs(["", "the", fits])
+    assert lists(rows) == [[1], [word, 1], [word] * 31 + [1]]
+    assert cut == []
+    [last] = model.vocabulary.encode("a")
+    rows, cut = model.inputs(["the", f"a {fits}", "the", fits + " a"])
+    assert lists(rows) == [[word, 1], [last, *[word] * 30, 1], [word, 1], [word] * 31 + [1]]
+    assert cut == [1, 3]
+    assert {row.dtype for row in rows} == {np.dtype(np.int32)}
+
+
+def test_a_shorter_or_longer_limit(tiny_run, model):
+    assert model.inputs_length == 32
+    short = dataclasses.replace(model, inputs_length=2)
+    [word] = model.vocabulary.encode("the")
+    assert lists(short.inputs(["the the"])[0]) == [[word, 1]]
+    assert TextToText.load([str(tiny_run)], inputs_length=99).inputs_length == 99
+
+
+def test_a_language_model_goes_on_with_its_inputs(model):
+    plain = dataclasses.replace(with_data(model, layout="lm"), inputs_length=3)
+    words = model.vocabulary.encode("the a the a")
+    rows, cut = plain.inputs(["", "the a", "the a the a"])
+    assert lists(rows) == [[], words[:2], words[-3:]]
+    assert cut == [2]
+    prefix = with_data(model, layout="prefix_lm")
+    assert lists(prefix.inputs(["the"])[0]) == [[words[0], 1]]
+
+
+def test_targets_are_never_cut_and_prompts_have_no_end(model):
+    [word] = model.vocabulary.encode("the")
+    assert lists(model.targets(["", " ".join(["the"] * 99)])) == [[1], [word] * 99 + [1]]
+    assert model.prompts(["", ""]) is None
+    assert lists(model.prompts(["", "the the"])) == [[], [word, word]]
+
+
+def test_a_prompt_stands_before_what_is_predicted(model):
+    [word] = model.vocabulary.encode("the")
+
+    class Fixed:
+        def run(self, params, inputs, *, prompts, offset):
+            assert (params, inputs, offset) == (model.params, rows, 3)
+            return [[Prediction(text="the", ids=(word, 1), score=-1.0)]] * 2
+
+    rows = model.inputs(["a", "b"])[0]
+    generator = model.generator(Decoding(), batch_size=2)
+    generator.run = Fixed().run
+    prompts = model.prompts(["", "so the"])
+    found = model.predictions(generator, rows, prompts=prompts, offset=3)
+    assert [[one.text for one in all_of_one] for all_of_one in found] == [["the"], ["so the the"]]
+    assert found[1][0].ids == (word, 1)
+    without = model.predictions(generator, rows, offset=3)
+    assert [one.text for [one] in without] == ["the", "the"]
+
+
+def test_one_checkpoint_has_its_own_parameters(model):
+    assert model.params is model.members[0].params
+
+
+def test_an_ensemble_scores_by_the_average_of_the_logits(ensemble, compile_once):
+    inputs, targets = ensemble.inputs(["the second argument"])[0], ensemble.targets(["a list"])
+    assert sorted(ensemble.params) == ["0", "1"]
+    [got] = ensemble.scorer(batch_size=1).run(ensemble.params, inputs, targets)
+    encoder = jnp.asarray(inputs)
+    decoder = jnp.asarray([[0, *targets[0][:-1]]])
+    logits = [
+        np.asarray(jax.jit(m.parts.bind_model(m.params))(encoder, decoder), np.float64)
+        for m in ensemble.members
+    ]
+    assert np.max(np.abs(logits[0] - logits[1])) > 0.01
+    mean = np.mean(logits, axis=0)[0]
+    log_probabilities = mean - np.log(np.sum(np.exp(mean), axis=-1, keepdims=True))
+    by_hand = sum(log_probabilities[i, token] for i, token in enumerate(targets[0]))
+    assert got == pytest.approx(by_hand, abs=1e-4)
+
+
+def test_an_ensemble_of_a_model_with_itself_predicts_what_it_does(tiny_run, model, compile_once):
+    twice = TextToText.load([str(tiny_run), str(tiny_run)])
+    texts = ["the second argument", ""]
+    found = []
+    for one in (model, twice):
+        generator = one.generator(Decoding(max_length=6), batch_size=2)
+        found.append(one.predictions(generator, one.inputs(texts)[0]))
+    assert [p.text for [p] in found[0]] == [p.text for [p] in found[1]]
+    np.testing.assert_allclose(
+        [p.score for [p] in found[0]], [p.score for [p] in found[1]], atol=1e-4
+    )
+
+
+def test_an_ensemble_needs_one_vocabulary(tiny_run, tmp_path, english_lines):
+    from t5x_lite.data.vocabulary import train_sentencepiece
+
+    other = tmp_path / "other"
+    shutil.copytree(tiny_run / "checkpoints" / "5", other)
+    train_sentencepiece(english_lines[:300], size=300, output_dir=other / "files" / "vocabulary")
+    with pytest.raises(InputError) as raised:
+        TextToText.load([str(tiny_run), str(other)])
+    assert str(raised.value) == (
+        f"the checkpoints {tiny_run}/checkpoints/10 and {other} have different vocabularies: an "
+        "ensemble needs one"
+    )
+
+
+def test_an_ensemble_needs_logits_of_one_size_and_one_way_of_reading(model, monkeypatch):
+    from t5x_lite.run import text_to_text
+
+    [member] = model.members
+
+    def load(other):
+        found = iter([member, other])
+        monkeypatch.setattr(text_to_text.Loaded, "from_checkpoint", lambda *_, **__: next(found))
+        return TextToText.load([member.directory, member.directory])
+
+    larger = member.parts.experiment.model.replace(vocab_size=512)
+    experiment = dataclasses.replace(member.parts.experiment, model=larger)
+    parts = dataclasses.replace(member.parts, experiment=experiment)
+    with pytest.raises(InputError, match=r"different model\.vocab_size, 400 and 512"):
+        load(dataclasses.replace(member, parts=parts))
+    with pytest.raises(InputError, match=r"read inputs differently \(data\.layout\)"):
+        load(with_data(model, layout="lm").members[0])
+
+
+def test_what_a_model_lacks_is_said(model, ensemble, monkeypatch):
+    from t5x_lite.models.lm import LM
+    from t5x_lite.models.t5_encoder import T5Encoder
+
+    with pytest.raises(InputError, match="an ensemble has no common vectors"):
+        ensemble.embedder(batch_size=1)
+    monkeypatch.setattr(Parts, "model_type", LM)
+    model.generator(Decoding(), batch_size=1)
+    with pytest.raises(InputError, match="checkpoints/10: LM has no encoder"):
+        model.embedder(batch_size=1)
+    monkeypatch.setattr(Parts, "model_type", T5Encoder)
+    model.embedder(batch_size=1)
+    with pytest.raises(InputError, match="checkpoints/10: T5Encoder writes no text"):
+        model.generator(Decoding(), batch_size=1)
+    with pytest.raises(InputError, match="T5Encoder writes no text, so that no target has a"):
+        model.scorer(batch_size=1)
+
+
+def test_no_checkpoint(tiny_run):
+    with pytest.raises(InputError, match="at least one checkpoint directory"):
+        find_steps([])
+    assert find_steps([str(tiny_run)], step=5) == [tiny_run / "checkpoints" / "5"]

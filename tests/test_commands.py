@@ -1,0 +1,165 @@
+"""The commands: which function of run each calls, with what."""
+
+import dataclasses
+import importlib
+import sys
+from unittest import mock
+
+import pytest
+
+from t5x_lite.cli import main
+from t5x_lite.commands import Predict
+from t5x_lite.decoding.config import Decoding
+
+ANSWERED = {"step": None, "batch_size": 32, "inputs_length": None, "long_inputs": "cut"}
+
+
+@pytest.fixture(autouse=True)
+def _own_path(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.mark.parametrize(
+    ("line", "function", "args", "kwargs"),
+    [
+        (
+            "predict --checkpoint w --input in.jsonl --output -",
+            "answering.predict",
+            (("w",),),
+            {
+                **ANSWERED,
+                "input": "in.jsonl",
+                "output": "-",
+                "prompt": "",
+                "decoding": Decoding(),
+            },
+        ),
+        (
+            "predict --checkpoint v w --step 0 --input - --output o --batch-size 1 --prompt so "
+            "--inputs-length 9 --long-inputs refuse --max-decode-length 5 --num-beams 4 "
+            "--length-rule hf --length-penalty 0.8 --early-stopping never --num-return 3 "
+            "--min-length 2 --no-repeat-ngram 3",
+            "answering.predict",
+            (("v", "w"),),
+            {
+                "step": 0,
+                "input": "-",
+                "output": "o",
+                "prompt": "so",
+                "batch_size": 1,
+                "inputs_length": 9,
+                "long_inputs": "refuse",
+                "decoding": Decoding(
+                    max_length=5,
+                    num_beams=4,
+                    length_rule="hf",
+                    length_penalty=0.8,
+                    early_stopping="never",
+                    num_return=3,
+                    min_length=2,
+                    no_repeat_ngram=3,
+                ),
+            },
+        ),
+        (
+            "predict --checkpoint w --input i --output o --temperature 1 --top-k 5 --top-p 0.9 "
+            "--min-p 0.1 --seed 7 --early-stopping True --length-rule hf",
+            "answering.predict",
+            (("w",),),
+            {
+                **ANSWERED,
+                "input": "i",
+                "output": "o",
+                "prompt": "",
+                "decoding": Decoding(
+                    temperature=1.0,
+                    top_k=5,
+                    top_p=0.9,
+                    min_p=0.1,
+                    seed=7,
+                    early_stopping=True,
+                    length_rule="hf",
+                ),
+            },
+        ),
+        (
+            "score --checkpoint w --input i --output o --step 3 --batch_size 2",
+            "answering.score",
+            (("w",),),
+            {
+                **ANSWERED,
+                "step": 3,
+                "input": "i",
+                "output": "o",
+                "candidates": None,
+                "batch_size": 2,
+            },
+        ),
+        (
+            "score --checkpoint v w --input i --output o --candidates c --inputs-length 7",
+            "answering.score",
+            (("v", "w"),),
+            {
+                **ANSWERED,
+                "input": "i",
+                "output": "o",
+                "candidates": "c",
+                "inputs_length": 7,
+            },
+        ),
+        (
+            "import hf src dst",
+            "interchange.import_hf",
+            ("src", "dst"),
+            {"dtype": "keep", "sentinels": "hf"},
+        ),
+        (
+            "import hf src dst --dtype bfloat16 --sentinels seqio",
+            "interchange.import_hf",
+            ("src", "dst"),
+            {"dtype": "bfloat16", "sentinels": "seqio"},
+        ),
+        (
+            "import t5x src dst --vocabulary v.model --step 5 --extra-ids 0 --dropout-rate 0",
+            "interchange.import_t5x",
+            ("src", "dst"),
+            {
+                "vocabulary": "v.model",
+                "extra_ids": 0,
+                "step": 5,
+                "dtype": "keep",
+                "dropout_rate": 0.0,
+            },
+        ),
+        (
+            "export hf w dst --step 5 --dtype float32",
+            "interchange.export_hf",
+            ("w", "dst"),
+            {"step": 5, "dtype": "float32"},
+        ),
+        (
+            "vocab --input a.txt b.txt --output v --size 1000",
+            "texts.vocab",
+            (("a.txt", "b.txt"),),
+            {"output": "v", "size": 1000},
+        ),
+        ("report w", "texts.report", ("w",), {"output": None}),
+        ("report w --output page.html", "texts.report", ("w",), {"output": "page.html"}),
+    ],
+)
+def test_options_reach_run(monkeypatch, line, function, args, kwargs):
+    """The stand-in has the function's signature, and so refuses what that does not take."""
+    module_name, _, name = function.partition(".")
+    module = importlib.import_module(f"t5x_lite.run.{module_name}")
+    stand_in = mock.create_autospec(getattr(module, name))
+    monkeypatch.setattr(module, name, stand_in)
+    assert main(line.split()) == 0
+    stand_in.assert_called_once_with(*args, **kwargs)
+
+
+def test_predict_offers_every_choice_of_decoding_with_its_default():
+    own = {field.name: field.default for field in dataclasses.fields(Predict)}
+    own["max_length"] = own["max_decode_length"]
+    for field in dataclasses.fields(Decoding):
+        if field.name != "eos_id":
+            assert own[field.name] == field.default, field.name
