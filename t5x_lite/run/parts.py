@@ -61,7 +61,7 @@ def _learner(experiment: Experiment, rngs: Any) -> Learner:
 
 
 def _unrolled(experiment: Experiment) -> Experiment:
-    """The same model as straight-line code on CPU, where a scan copies its layers at every token."""
+    """The same model, on CPU as straight-line code: a scan copies the layers at every token."""
     model = experiment.model
     if jax.default_backend() != "cpu" or not isinstance(model, StackConfig):
         return experiment

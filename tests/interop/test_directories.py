@@ -58,7 +58,6 @@ def test_a_disk_that_is_full(tmp_path):
 
 
 def test_a_source_that_cannot_be_read_is_not_taken_for_the_destination(tmp_path):
-    with pytest.raises(InputError, match=r"source: No such file") as error:
-        with new_directory(tmp_path / "new"):
-            (tmp_path / "source").read_bytes()
-    assert "cannot be written" not in str(error.value)
+    message = r"^[^ ]*source: No such file"
+    with pytest.raises(InputError, match=message), new_directory(tmp_path / "new"):
+        (tmp_path / "source").read_bytes()
