@@ -3,8 +3,11 @@
 #   make_environment VENV EXTRAS     e.g. make_environment .venv data,metrics
 #
 # Modules are compiled when they are first imported: compiling all of them takes longer than the rest.
+# What was compiled must be kept for that, also where the machine's settings say otherwise.
 # A second call with unchanged pyproject.toml and constraints.txt does nothing. PYTHON=/path/to/python
 # chooses the interpreter.
+
+unset PYTHONDONTWRITEBYTECODE
 
 # Prints the first interpreter that runs and can make a virtual environment. What is only found on
 # the PATH may still fail to run (a pyenv shim), so each candidate is tried.
