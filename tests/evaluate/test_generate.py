@@ -131,9 +131,10 @@ def test_outputs_go_on_from_their_prompts(generator, batch_size):
 
 def test_samples_depend_on_the_number_of_the_input_alone(generator):
     sampling = {"temperature": 3.0, "max_length": 6, "num_return": 2, "seed": 3}
+    made = {size: generator(batch_size=size, **sampling) for size in (2, 4)}
 
     def ids(batch_size, inputs=INPUTS, **options):
-        found = predict(generator(batch_size=batch_size, **sampling), inputs, **options)
+        found = predict(made[batch_size], inputs, **options)
         return [[prediction.ids for prediction in predictions] for predictions in found]
 
     together = ids(4)
