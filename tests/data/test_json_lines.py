@@ -47,7 +47,6 @@ def test_an_empty_file_has_no_lines():
     [
         (b'{"inputs": "a"}\n{"inputs": \n', "a.jsonl:2: not JSON (Expecting value at column 11)"),
         (b'{"inputs": "a"} {"inputs": "b"}', "a.jsonl:1: not JSON (Extra data at column 17)"),
-        (b"\xef\xbb\xbf{}", "a.jsonl:1: not JSON (Unexpected UTF-8 BOM"),
         (b"[" * 100_000, "a.jsonl:1: not JSON that can be read (maximum recursion depth"),
         (b'{"inputs": "a", "n": ' + b"1" * 5000 + b"}", "a.jsonl:1: not JSON that can be read ("),
         (b'\n{"inputs": "caf\xe9"}', "a.jsonl:2: not UTF-8 (byte 15); convert the file"),
@@ -67,6 +66,11 @@ def test_a_wrong_line_is_named(content, message):
 def test_a_whole_surrogate_pair_is_a_character():
     [line] = read(b'{"inputs": "\\ud83d\\ude00"}')
     assert line.record == {"inputs": "\N{GRINNING FACE}"}
+
+
+def test_a_byte_order_mark_is_passed_over():
+    [line] = read(b'\xef\xbb\xbf{"inputs": "a"}')
+    assert line.record == {"inputs": "a"}
 
 
 def test_every_field_is_needed():

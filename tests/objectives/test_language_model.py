@@ -109,8 +109,12 @@ def test_a_prefix_language_model_trains(experiment, tmp_path):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({"objective": Seq2Seq()}, "objective Seq2Seq gives its model .* but the model LM takes"),
-        ({"layout": "seq2seq"}, "the batch has encoder_input_tokens besides: data.layout must be"),
+        (
+            {"objective": Seq2Seq(), "layout": "seq2seq"},
+            "objective Seq2Seq gives its model .* but the model LM takes",
+        ),
+        ({"objective": Seq2Seq()}, "objective Seq2Seq needs data.layout seq2seq, got 'prefix_lm'"),
+        ({"layout": "seq2seq"}, "objective LanguageModel needs data.layout lm or prefix_lm or"),
         ({"layout": "concat_lm"}, r"needs rows that say where the inputs are: set data\.layout"),
         ({"layout": "lm"}, "shows targets only, but the task gives inputs too: use prefix_lm"),
     ],
@@ -120,8 +124,9 @@ def test_parts_that_do_not_go_together_are_refused_before_training(
 ):
     from t5x_lite.run.training import train
 
-    if "layout" in part:
-        part = {"data": dataclasses.replace(experiment.data, **part)}
+    changes = dict(part)
+    layout = changes.pop("layout", experiment.data.layout)
+    data = dataclasses.replace(experiment.data, layout=layout)
     with pytest.raises(InputError, match=message):
-        train(dataclasses.replace(experiment, **part))
+        train(dataclasses.replace(experiment, data=data, **changes))
     assert not (tmp_path / "run").exists()

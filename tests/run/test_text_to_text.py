@@ -11,6 +11,7 @@ import pytest
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Prediction
+from t5x_lite.objectives.language_model import LanguageModel
 from t5x_lite.run.parts import Parts
 from t5x_lite.run.text_to_text import TextToText, find_steps
 
@@ -27,12 +28,15 @@ def ensemble(tiny_run):
     return TextToText.load([str(steps / "5"), str(steps / "10")])
 
 
-def with_data(model, **changes):
-    """The model, as if its config had other data."""
+def with_layout(model, layout):
+    """The model, as if its config were a language model's."""
     [member] = model.members
-    experiment = member.parts.experiment
-    data = dataclasses.replace(experiment.data, **changes)
-    parts = dataclasses.replace(member.parts, experiment=dataclasses.replace(experiment, data=data))
+    experiment = dataclasses.replace(
+        member.parts.experiment,
+        objective=LanguageModel(),
+        data=dataclasses.replace(member.parts.experiment.data, layout=layout),
+    )
+    parts = dataclasses.replace(member.parts, experiment=experiment)
     return dataclasses.replace(model, members=(dataclasses.replace(member, parts=parts),))
 
 
@@ -62,12 +66,12 @@ def test_a_shorter_or_longer_limit(tiny_run, model):
 
 
 def test_a_language_model_goes_on_with_its_inputs(model):
-    plain = dataclasses.replace(with_data(model, layout="lm"), inputs_length=3)
+    plain = dataclasses.replace(with_layout(model, "lm"), inputs_length=3)
     words = model.vocabulary.encode("the a the a")
     rows, cut = plain.inputs(["", "the a", "the a the a"])
     assert lists(rows) == [[], words[:2], words[-3:]]
     assert cut == [2]
-    prefix = with_data(model, layout="prefix_lm")
+    prefix = with_layout(model, "prefix_lm")
     assert lists(prefix.inputs(["the"])[0]) == [[words[0], 1]]
 
 
@@ -161,7 +165,7 @@ def test_an_ensemble_needs_logits_of_one_size_and_one_way_of_reading(model, monk
     with pytest.raises(InputError, match=r"different model\.vocab_size, 400 and 512"):
         load(dataclasses.replace(member, parts=parts))
     with pytest.raises(InputError, match=r"read inputs differently \(data\.layout\)"):
-        load(with_data(model, layout="lm").members[0])
+        load(with_layout(model, "lm").members[0])
 
 
 def test_what_a_model_lacks_is_said(model, ensemble, monkeypatch):
