@@ -2,7 +2,7 @@
 
 Writes tests/golden/hf/<variant>.npz, from which the tests compare with transformers where it is not
 installed: a config.json in the form of the release, random weights (bfloat16, so that they are
-small and exact), and transformers' logits, loss and greedy outputs for a batch with padding.
+small and exact), and transformers' logits, loss, greedy outputs and beams for a batch with padding.
 
 Run it only to add a variant, or after transformers has changed what it computes.
 """
@@ -20,6 +20,7 @@ import numpy as np
 
 DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "hf"
 NEW_TOKENS = 8
+NUM_BEAMS = 4
 INPUTS_LENGTHS, TARGETS_LENGTHS = (9, 5), (4, 8)
 WEIGHT = "weight:"
 
@@ -66,6 +67,8 @@ class Golden:
       logits: float32 [2, T, V] for `random_batch`; those of padding mean nothing.
       loss: the mean over its targets.
       greedy: what transformers generates for its inputs, without the start token.
+      beams: int32 [2, NUM_BEAMS, NEW_TOKENS], the same of its beam search, best first.
+      beam_scores: float32 [2, NUM_BEAMS].
     """
 
     config: dict[str, Any]
@@ -73,6 +76,8 @@ class Golden:
     logits: np.ndarray
     loss: float
     greedy: np.ndarray
+    beams: np.ndarray
+    beam_scores: np.ndarray
 
 
 def read(variant: str) -> Golden:
@@ -89,6 +94,8 @@ def read(variant: str) -> Golden:
             logits=file["logits"],
             loss=float(file["loss"]),
             greedy=file["greedy"],
+            beams=file["beams"],
+            beam_scores=file["beam_scores"],
         )
 
 
@@ -232,6 +239,28 @@ def generate(model: Any, inputs: np.ndarray) -> np.ndarray:
     return np.pad(out, ((0, 0), (0, NEW_TOKENS - out.shape[1]))).astype(np.int32)
 
 
+def beam_search(model: Any, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """transformers' beams [B, NUM_BEAMS, NEW_TOKENS], 0 after the end, and their scores."""
+    import torch
+
+    tokens = torch.from_numpy(inputs).long()
+    out = model.generate(
+        tokens,
+        attention_mask=(tokens > 0).long(),
+        do_sample=False,
+        num_beams=NUM_BEAMS,
+        num_return_sequences=NUM_BEAMS,
+        max_new_tokens=NEW_TOKENS,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    shape = (len(inputs), NUM_BEAMS)
+    found = out.sequences.numpy()[:, 1:].reshape(*shape, -1)
+    missing = NEW_TOKENS - found.shape[-1]
+    beams = np.pad(found, ((0, 0), (0, 0), (0, missing))).astype(np.int32)
+    return beams, out.sequences_scores.numpy().astype(np.float32).reshape(shape)
+
+
 def main() -> None:
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     for seed, (variant, config) in enumerate(VARIANTS.items()):
@@ -241,6 +270,7 @@ def main() -> None:
             model = load(directory)
         batch = random_batch(config["vocab_size"])
         logits, loss = compute(model, batch)
+        beams, beam_scores = beam_search(model, batch["encoder_input_tokens"])
         arrays: dict[str, Any] = {
             WEIGHT + name: weight.numpy().astype(ml_dtypes.bfloat16).view(np.uint16)
             for name, weight in own_weights(model, config).items()
@@ -252,6 +282,8 @@ def main() -> None:
             logits=logits,
             loss=loss,
             greedy=generate(model, batch["encoder_input_tokens"]),
+            beams=beams,
+            beam_scores=beam_scores,
             **arrays,
         )
         print(path.name, path.stat().st_size, "bytes, loss", round(loss, 4), file=sys.stderr)

@@ -20,7 +20,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Generator, Prediction
 from t5x_lite.evaluate.rank import Ranker
 from t5x_lite.evaluate.score import Scorer
-from t5x_lite.run.text_to_text import TextToText
+from t5x_lite.run.text_to_text import TextToText, check_finite
 
 __all__ = ["Decoding", "Model", "Prediction", "Ranking", "load"]
 
@@ -82,27 +82,42 @@ class Model:
         self._scorer: Scorer | None = None
 
     def generate(
-        self, texts: Sequence[str], *, prompts: str | Sequence[str] = "", **decoding: Any
+        self,
+        texts: Sequence[str],
+        *,
+        prompts: str | Sequence[str] = "",
+        seeds: Sequence[int | None] | None = None,
+        **decoding: Any,
     ) -> list[str]:
         """The best output for each text.
 
         Args:
           texts: the inputs; an empty one is its end alone.
-          prompts: what the outputs begin with, one for all or one for each.
+          prompts: what the outputs begin with, one for all or one for each; of as many tokens as
+            an input at most.
+          seeds: of texts that are sampled by one of their own, in place of seed and place in the
+            list: text i gets what `generate([text], seed=seeds[i])` gives. None has none.
           **decoding: fields of `t5x_lite.api.Decoding`, such as num_beams=4 or temperature=0.8.
 
         Raises:
-          InputError: the texts are no sequence, or the choices contradict each other.
+          InputError: the texts are no sequence, the choices contradict each other, or a score is no
+            number, which broken weights cause.
         """
-        return [best.text for best, *_ in self.predict(texts, prompts=prompts, **decoding)]
+        found = self.predict(texts, prompts=prompts, seeds=seeds, **decoding)
+        return [best.text for best, *_ in found]
 
     def predict(
-        self, texts: Sequence[str], *, prompts: str | Sequence[str] = "", **decoding: Any
+        self,
+        texts: Sequence[str],
+        *,
+        prompts: str | Sequence[str] = "",
+        seeds: Sequence[int | None] | None = None,
+        **decoding: Any,
     ) -> list[list[Prediction]]:
         """The num_return best outputs for each text, with tokens and scores, best first.
 
-        What is sampled depends on a text's place in the list, and not on the other texts. See
-        `generate` for the arguments.
+        What is sampled depends on a text's place in the list, or on its own seed, and not on the
+        other texts. See `generate` for the arguments.
         """
         how = Decoding(**decoding)
         if how not in self._generators:
@@ -110,9 +125,16 @@ class Model:
         given = [prompts] * len(texts) if isinstance(prompts, str) else list(prompts)
         if len(given) != len(texts):
             raise InputError(f"there are {len(texts)} texts and {len(given)} prompts")
-        return self._model.predictions(
-            self._generators[how], self._inputs(texts), prompts=self._model.prompts(given)
+        _check_seeds(seeds, num=len(texts))
+        found = self._model.predictions(
+            self._generators[how],
+            self._inputs(texts),
+            prompts=self._model.prompts(given),
+            seeds=seeds,
         )
+        for i, predictions in enumerate(found):
+            check_finite(f"text {i}", "the score", *(one.score for one in predictions))
+        return found
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The log-likelihood of each (input, target): a sum over the target's tokens and its EOS.
@@ -121,7 +143,10 @@ class Model:
         """
         targets = self._model.targets([target for _, target in pairs])
         inputs = self._inputs([text for text, _ in pairs])
-        return self._get_scorer().run(self._model.params, inputs, targets)
+        scores = self._get_scorer().run(self._model.params, inputs, targets)
+        for i, score in enumerate(scores):
+            check_finite(f"pair {i}", "the log-likelihood", score)
+        return scores
 
     def rank(self, texts: Sequence[str], candidates: Sequence[str]) -> list[Ranking]:
         """The likeliest of the candidates after each text, and the scores of all."""
@@ -131,6 +156,8 @@ class Model:
         found = Ranker(self._get_scorer()).run(
             self._model.params, self._inputs(texts), self._model.targets(candidates)
         )
+        for i, scores in enumerate(found):
+            check_finite(f"text {i}", "the log-likelihood", *scores)
         return [Ranking(candidates[int(np.argmax(scores))], tuple(scores)) for scores in found]
 
     @overload
@@ -158,8 +185,13 @@ class Model:
         embedder = self._model.embedder(batch_size=self._batch_size)
         inputs = self._inputs(texts)
         if per_token:
-            return embedder.states(self._model.params, inputs)
-        return embedder.run(self._model.params, inputs)
+            states = embedder.states(self._model.params, inputs)
+        else:
+            states = embedder.run(self._model.params, inputs)
+        for i, state in enumerate(states):
+            what = "a state" if per_token else "the vector"
+            check_finite(f"text {i}", what, float(state.sum()))
+        return states
 
     def _inputs(self, texts: Sequence[str]) -> list[np.ndarray]:
         _check_texts(texts)
@@ -177,6 +209,16 @@ class Model:
         if self._scorer is None:
             self._scorer = self._model.scorer(batch_size=self._batch_size)
         return self._scorer
+
+
+def _check_seeds(seeds: Sequence[int | None] | None, *, num: int) -> None:
+    if seeds is None:
+        return
+    if len(seeds) != num:
+        raise InputError(f"there are {num} texts and {len(seeds)} seeds")
+    for seed in seeds:
+        if seed is not None:
+            Decoding(seed=seed)
 
 
 def _check_texts(texts: Sequence[str]) -> None:

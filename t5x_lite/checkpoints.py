@@ -1,231 +1,48 @@
-"""Checkpoints over Orbax: parameters, optimizer, data position, config and vocabulary.
+"""Checkpoints: parameters, optimizer, data position, config and vocabulary, with checksums.
 
     workdir/checkpoints/200/
-      params/      {"model": ..., "objective": ...}, float32
-      optimizer/   the step and the optimizer's state
-      files/       config.json, vocabulary/sentencepiece.model, data/process_0: the data position
+      params/        {"model": ..., "objective": ...}, float32; Orbax
+      optimizer/     the step and the optimizer's state; Orbax
+      files/         config.json, vocabulary/, metrics.json, and the position in the data:
+                     data/position, or data/process_0, data/process_1, ...
+      manifest.json  size and SHA-256 of every file above; see `checkpoint_manifest`
 
-A step directory is self-contained and may be moved or copied. Orbax writes it under a temporary
-name and renames it when it is whole, in the background while training goes on. Imported weights are
-a step directory without optimizer/, their dtype that of the source.
+A step directory is self-contained and may be moved or copied. It is written in the background while
+training goes on: Orbax gives the directory its name when it is whole, then the files are hashed.
+Until the manifest is there it is no checkpoint, and 200.incomplete beside it says that it is being
+written. Imported weights are a step directory without optimizer/, their dtype that of the source.
+
+Here is how a step is found and read; what is read is first compared with the manifest. How training
+saves and resumes is in `checkpoint_saving`.
 """
 
-import contextlib
-import dataclasses
-import functools
-import math
+import json
+import logging
 import re
-import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import orbax.checkpoint as ocp
 from etils import epath
 
-from t5x_lite import trees
-from t5x_lite.types import InputError, Params
+from t5x_lite import checkpoint_items as items
+from t5x_lite import checkpoint_manifest as manifest
+from t5x_lite import remote, trees
+from t5x_lite.init_rules import InitRules
+from t5x_lite.remote import AnyPath
+from t5x_lite.types import InputError
 
 DIRECTORY = "checkpoints"
 CONFIG_FILE = "config.json"
+METRICS_FILE = "metrics.json"
 VOCABULARY_DIRECTORY = "vocabulary"
-_ORBAX_MARK = "commit_success.txt"
+
+_logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass
-class FilesSave(ocp.args.CheckpointArgs):
-    """Files to save: relative path -> content."""
-
-    item: Mapping[str, bytes]
-
-
-@dataclasses.dataclass
-class FilesRestore(ocp.args.CheckpointArgs):
-    """Asks for all files of a step."""
-
-    item: Any = None
-
-
-class FilesHandler(ocp.CheckpointHandler):
-    """Saves and restores small files as they are, so that a person can read a step directory."""
-
-    def save(self, directory: epath.Path, args: FilesSave) -> None:
-        """Writes the files; parents are made."""
-        for name, content in args.item.items():
-            path = directory / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-
-    def restore(self, directory: epath.Path, args: FilesRestore | None = None) -> dict[str, bytes]:
-        """Reads all files below the directory."""
-        del args
-        return _read_files(directory)
-
-
-ocp.args.register_with_handler(FilesHandler, for_save=True)(FilesSave)
-ocp.args.register_with_handler(FilesHandler, for_restore=True)(FilesRestore)
-
-
-def _read_files(directory: Any) -> dict[str, bytes]:
-    root = Path(directory)
-    return {
-        path.relative_to(root).as_posix(): path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and path.name != _ORBAX_MARK and not path.name.startswith("_")
-    }
-
-
-def _rank(metrics: Mapping[str, float], *, best: str, mode: str) -> float:
-    """What a step is worth: a step that was not measured, or is not a number, is the worst."""
-    value = metrics.get(best, math.nan)
-    if math.isnan(value):
-        return -math.inf
-    return value if mode == "max" else -value
-
-
-class Checkpoints:
-    """The checkpoints of one work directory; a context manager that waits for the last save."""
-
-    def __init__(
-        self,
-        workdir: str | Path,
-        *,
-        keep: int = 3,
-        best: str | None = None,
-        best_mode: str = "max",
-    ):
-        """Opens the directory, which need not exist yet.
-
-        Args:
-          workdir: the run's directory; checkpoints go below it.
-          keep: how many of the newest to keep.
-          best: a metric by which one more is kept; None keeps no best one.
-          best_mode: "max" or "min".
-        """
-        managers = ocp.checkpoint_managers
-        policies: list[Any] = [managers.LatestN(keep)]
-        rank = None
-        if best is not None:
-            rank = functools.partial(_rank, best=best, mode=best_mode)
-            policies.append(
-                managers.BestN(get_metric_fn=rank, n=1, keep_checkpoints_without_metrics=False)
-            )
-        self._best = best
-        self._manager = ocp.CheckpointManager(
-            epath.Path(workdir).absolute() / DIRECTORY,
-            options=ocp.CheckpointManagerOptions(
-                preservation_policy=managers.AnyPreservationPolicy(policies),
-                # Only with a best_fn are metrics written, so that they outlive the process.
-                best_fn=rank,
-                cleanup_tmp_directories=True,
-            ),
-            item_handlers={
-                "params": ocp.StandardCheckpointHandler(),
-                "optimizer": ocp.StandardCheckpointHandler(),
-                "files": FilesHandler(),
-            },
-        )
-
-    def __enter__(self) -> "Checkpoints":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def latest(self) -> int | None:
-        """The newest step that is whole; None where there is none."""
-        return self._manager.latest_step()
-
-    def save(
-        self,
-        step: int,
-        *,
-        params: Params,
-        optimizer: Any,
-        files: Mapping[str, bytes],
-        metrics: Mapping[str, float] | None = None,
-    ) -> None:
-        """Starts to save a step; returns as soon as the arrays are copied.
-
-        Args:
-          step: steps taken.
-          params: nested dict of arrays.
-          optimizer: any tree of arrays.
-          files: relative path -> content.
-          metrics: the evaluation of this step, by which the best one is chosen.
-
-        Raises:
-          InputError: `best` names a metric that the evaluation does not give.
-        """
-        if metrics is not None and self._best is not None and self._best not in metrics:
-            raise InputError(
-                f"checkpoints.best {self._best!r} is not a metric of the evaluation: it gives "
-                f"{sorted(metrics)}"
-            )
-        # Orbax warns of a step without metrics, but not of one with none of them.
-        chosen = {self._best: float(metrics[self._best])} if metrics and self._best else {}
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardSave(params),
-                optimizer=ocp.args.StandardSave(optimizer),
-                files=FilesSave(files),
-            ),
-            metrics=chosen if self._best else None,
-            force=True,
-        )
-
-    def restore(self, step: int, *, params: Any, optimizer: Any) -> tuple[Any, Any]:
-        """Restores arrays onto the shapes, dtypes and shardings of the given abstract trees.
-
-        Raises:
-          InputError: the step is damaged.
-        """
-        args = ocp.args.Composite(
-            params=ocp.args.StandardRestore(params),
-            optimizer=ocp.args.StandardRestore(optimizer),
-        )
-        restored = self._restore(step, args)
-        return restored["params"], restored["optimizer"]
-
-    def files(self, step: int) -> dict[str, bytes]:
-        """The files of a step.
-
-        Raises:
-          InputError: the step is damaged.
-        """
-        return self._restore(step, ocp.args.Composite(files=FilesRestore()))["files"]
-
-    def _restore(self, step: int, args: ocp.args.Composite) -> Any:
-        try:
-            with _ignoring_late_reads():
-                return self._manager.restore(step, args=args)
-        except Exception as error:  # whatever Orbax and its array store find
-            raise self.damaged(step, str(error)) from error
-
-    def damaged(self, step: int, reason: str) -> InputError:
-        """The error that says which directory cannot be restored, and what to do."""
-        directory = Path(self._manager.directory) / str(step)
-        earlier = [saved for saved in saved_steps(directory.parent) if saved < step]
-        then = f"goes on from step {earlier[-1]}" if earlier else "begins anew"
-        return InputError(
-            f"checkpoint {directory} cannot be restored ({textwrap.shorten(reason, 200)}); if it "
-            f"is damaged, delete that directory: training then {then}"
-        )
-
-    def wait(self) -> None:
-        """Waits until the save in progress is whole."""
-        self._manager.wait_until_finished()
-
-    def close(self) -> None:
-        """Waits and closes."""
-        self._manager.close()
-
-
-def find_step(checkpoint: str | Path, *, step: int | None = None) -> Path:
-    """The step directory that `--checkpoint DIR` means.
+def find_step(checkpoint: str | Path | epath.Path, *, step: int | None = None) -> AnyPath:
+    """The step directory that `--checkpoint DIR` means; what is in it is not yet looked at.
 
     Args:
       checkpoint: a work directory, its checkpoints/ or one step directory.
@@ -234,7 +51,7 @@ def find_step(checkpoint: str | Path, *, step: int | None = None) -> Path:
     Raises:
       InputError: there is no such directory, no checkpoint in it, or not that step.
     """
-    directory = Path(checkpoint)
+    directory = remote.open_path(checkpoint)
     if not directory.is_dir():
         raise InputError(f"checkpoint {checkpoint}: no such directory")
     if (directory / "params").is_dir():
@@ -243,91 +60,128 @@ def find_step(checkpoint: str | Path, *, step: int | None = None) -> Path:
         return directory
     parent = directory / DIRECTORY if (directory / DIRECTORY).is_dir() else directory
     steps = saved_steps(parent)
+    if not steps and step_directories(parent):
+        manifest.verify(parent / str(step_directories(parent)[-1]))  # says why it is none
     if not steps:
-        raise InputError(
-            f"checkpoint {checkpoint}: holds no checkpoint; give a work directory of `t5x-lite "
-            "train`, or one of its step directories"
-        )
+        raise InputError(f"checkpoint {checkpoint}: {_remedy(directory, checkpoint)}")
     if step is not None and step not in steps:
         raise InputError(f"checkpoint {checkpoint} has no step {step}: it has {steps}")
+    newest = step_directories(parent)[-1]
+    if step is None and newest != steps[-1]:
+        _logger.warning(
+            "checkpoint %s has no manifest, and step %d is used in its place",
+            parent / str(newest),
+            steps[-1],
+        )
     return parent / str(steps[-1] if step is None else step)
 
 
-def saved_steps(directory: Path) -> list[int]:
-    """The steps that a directory checkpoints/ holds, sorted; none where there is no directory."""
+def _remedy(directory: AnyPath, name: object) -> str:
+    """What to do about a directory that holds no checkpoint: perhaps it is another library's."""
+    try:
+        config = json.loads((directory / CONFIG_FILE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        config = None
+    if isinstance(config, dict) and "model_type" in config:
+        return f"a model of Hugging Face; run `t5x-lite import hf {name} DST` and give DST"
+    names = [directory.name, *(path.name for path in directory.iterdir())]
+    if any(re.fullmatch(r"checkpoint_\d+", found) for found in names):
+        return (
+            f"a checkpoint of T5X; run `t5x-lite import t5x {name} DST --vocabulary FILE` and give "
+            "DST"
+        )
+    return (
+        "holds no checkpoint; give a work directory of `t5x-lite train`, or one of its step "
+        "directories"
+    )
+
+
+def saved_steps(directory: AnyPath) -> list[int]:
+    """The steps that a directory checkpoints/ holds, sorted: those that have a manifest."""
+    return [
+        step for step in step_directories(directory) if manifest.is_complete(directory / str(step))
+    ]
+
+
+def step_directories(directory: AnyPath) -> list[int]:
+    """The numbers of all step directories, sorted, whether or not they are checkpoints."""
     if not directory.is_dir():
         return []
     return sorted(int(path.name) for path in directory.iterdir() if re.fullmatch(r"\d+", path.name))
 
 
-def step_files(step_directory: Path) -> dict[str, bytes]:
-    """The files of a step directory: config, vocabulary, data position.
+def step_files(step_directory: AnyPath) -> dict[str, bytes]:
+    """The files of a step directory: config, vocabulary, data position; they are verified.
 
     Raises:
-      InputError: the config is missing.
+      InputError: one is damaged, or the config is missing.
     """
-    files = _read_files(step_directory / "files")
+    manifest.verify(step_directory, "files")
+    files = items.read_files(step_directory / "files")
     if CONFIG_FILE not in files:
         raise InputError(f"checkpoint {step_directory}: files/{CONFIG_FILE} is missing")
     return files
 
 
-def restore_params(step_directory: Path, abstract: Any) -> Any:
+def restore_params(
+    step_directory: AnyPath, abstract: Any, *, rules: InitRules | None = None
+) -> dict[str, Any]:
     """The parameters of a step directory, onto given shapes, dtypes and shardings.
+
+    They are verified first; a damaged optimizer/ does not matter here.
 
     Args:
       step_directory: as `find_step` gives.
       abstract: nested dict of jax.ShapeDtypeStruct (with shardings, or on the default device).
+      rules: which saved weights are used, and for what; None is all of them, by their own names.
+
+    Returns:
+      Nested dict of arrays; what the rules leave fresh is not in it.
 
     Raises:
-      InputError: parameters are missing, unexpected, or of another shape; they are listed.
+      InputError: they are damaged, or parameters are missing, unexpected, or of another shape; they
+        are listed.
     """
-    directory = epath.Path(step_directory.absolute()) / "params"
-    # Not a Checkpointer, which warns that params/ by itself has no metadata of a whole step.
-    handler = ocp.StandardCheckpointHandler()
+    manifest.verify(step_directory, "params")
+    directory = step_directory / "params"
+    wanted = trees.flatten(abstract)
     try:
-        with _ignoring_late_reads():
-            saved: Any = handler.metadata(directory)
-            _check_paths(step_directory, trees.flatten(saved.tree), trees.flatten(abstract))
-            wanted = jax.tree.map(_on_device, abstract)
-            return handler.restore(directory, args=ocp.args.StandardRestore(wanted))
+        saved = items.saved_leaves(directory)
+        sources = _sources(step_directory, saved, wanted, rules or InitRules())
+        found = items.restore_leaves(
+            directory, {theirs: wanted[ours] for ours, theirs in sources.items()}
+        )
     except InputError:
         raise
     except Exception as error:
         reason = textwrap.shorten(str(error), 200)
         raise InputError(f"checkpoint {step_directory}: unreadable ({reason})") from error
-    finally:
-        handler.close()
+    return _in_place({ours: found[theirs] for ours, theirs in sources.items()}, abstract)
 
 
-@contextlib.contextmanager
-def _ignoring_late_reads() -> Iterator[None]:
-    """After one read has failed, keeps off standard error that the others find no event loop."""
-    report = sys.unraisablehook
-
-    def report_others(unraisable: Any) -> None:
-        if str(unraisable.exc_value) != "Event loop is closed":
-            report(unraisable)
-
-    sys.unraisablehook = report_others
-    yield
-    sys.unraisablehook = report  # not after an error: the other reads may still end
+def _in_place(flat: Mapping[str, Any], like: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Leaves by path in the structure of a tree, with its empty dicts; others are left out."""
+    tree: dict[str, Any] = {}
+    for key, value in like.items():
+        if isinstance(value, Mapping):
+            tree[key] = _in_place(flat, value, f"{prefix}{key}/")
+        elif prefix + key in flat:
+            tree[key] = flat[prefix + key]
+    return tree
 
 
-def _on_device(leaf: Any) -> Any:
-    if leaf.sharding is not None:
-        return leaf
-    sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-
-def _check_paths(where: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    difference = trees.difference(wanted, saved)
-    if difference:
-        raise InputError(f"checkpoint {where} does not fit the model: {difference}")
-    for path, leaf in saved.items():
-        if tuple(leaf.shape) != tuple(wanted[path].shape):
+def _sources(
+    where: AnyPath, saved: Mapping[str, Any], wanted: Mapping[str, Any], rules: InitRules
+) -> dict[str, str]:
+    """our path -> their path, of the same shape."""
+    try:
+        sources = rules.sources(saved, wanted)
+    except InputError as error:
+        raise InputError(f"checkpoint {where} does not fit the model: {error}") from error
+    for ours, theirs in sources.items():
+        if tuple(saved[theirs].shape) != tuple(wanted[ours].shape):
             raise InputError(
-                f"checkpoint {where} does not fit the model: {path} has shape "
-                f"{tuple(leaf.shape)} there and {tuple(wanted[path].shape)} here"
+                f"checkpoint {where} does not fit the model: {theirs} has shape "
+                f"{tuple(saved[theirs].shape)} there and {tuple(wanted[ours].shape)} here"
             )
+    return sources

@@ -1,8 +1,9 @@
 """The command line: `t5x-lite COMMAND ...`. No logic: see t5x_lite.commands.
 
 JAX and TensorFlow are imported only after a command is chosen. Exit codes: 0 success; 1 the run
-failed; 2 wrong usage or bad input; 130 and 143 after saving on SIGINT and SIGTERM. An error is one
-line on standard error, standard output holds data only, and `--debug` anywhere adds the traceback.
+failed; 2 wrong usage or bad input; 130 and 143 on SIGINT and SIGTERM, of `train` after saving, of
+the others after removing what is half written. An error is one line on standard error, standard
+output holds data only, and `--debug` anywhere adds the traceback.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Union
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command, overrides = _parse_command(args)
         _first_on_path(os.getcwd())
-        with _messages():
+        with _messages(), _termination():
             command.run(overrides)
         sys.stdout.flush()
     except SystemExit:  # --help and --version
@@ -50,6 +52,31 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exception(error)
         return _report_error(error)
     return 0
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came; whatever cleans up after Ctrl-C does so after it, too."""
+
+
+@contextlib.contextmanager
+def _termination() -> Iterator[None]:
+    """Makes SIGTERM an exception, so that no half-written file or directory stays.
+
+    The second one ends the process at once. Training has a handler of its own while it steps.
+    """
+
+    def stop(signum: int, frame: Any) -> None:
+        del frame
+        signal.signal(signum, signal.SIG_DFL)
+        raise _Terminated
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if main_thread else None
+    try:
+        yield
+    finally:
+        if main_thread:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -131,7 +158,7 @@ def _print_help() -> None:
             "Pretrain, fine-tune, evaluate and use text-to-text models of the T5 family.\n\n"
             "t5x-lite COMMAND --help describes a command. --debug anywhere shows the traceback\n"
             "of an error, --version alone the version. Exit codes: 0 success, 1 the run failed,\n"
-            "2 wrong usage or bad input, 130 and 143 after saving on SIGINT and SIGTERM."
+            "2 wrong usage or bad input, 130 and 143 on SIGINT and SIGTERM (train: after saving)."
         ),
     )
 
@@ -147,6 +174,9 @@ def _report_error(error: BaseException) -> int:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    if isinstance(error, _Terminated):
+        print("error: terminated", file=sys.stderr)
+        return 128 + signal.SIGTERM
     if isinstance(error, KeyboardInterrupt):
         print("error: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT

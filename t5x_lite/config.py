@@ -27,12 +27,15 @@ from t5x_lite.config_file import read_config
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.files import write_atomically
+from t5x_lite.init_rules import InitRules
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.base import Objective
 from t5x_lite.optim.config import Optimizer
 from t5x_lite.options import OptionError, parse
 from t5x_lite.serialization import encode, to_json
 from t5x_lite.sharding import MeshConfig
+from t5x_lite.train.early_stopping import EarlyStopping
+from t5x_lite.train.profiling import Profile
 
 MATCHING_FIELDS = ("model", "objective", "data", "optimizer", "seed", "compute_dtype")
 """The fields of an Experiment that a work directory's saved config must share to be resumed."""
@@ -101,6 +104,54 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Hosts:
+    """The processes of a run, and how they find each other; `run.hosts` joins them.
+
+    Nothing is needed on Cloud TPU, under SLURM's srun and under Open MPI's mpirun; elsewhere every
+    process is started with the first three:
+
+        --hosts.coordinator 10.0.0.1:8476 --hosts.num-processes 4 --hosts.process-id 0
+
+    Attributes:
+      coordinator: "HOST:PORT" of process 0, as the others reach it; "" finds it, or is one process.
+      num_processes: how many there are.
+      process_id: which one this is, from 0.
+      heartbeat: seconds without a sign of life after which a process counts as dead and the others
+        end.
+      timeout: seconds to wait for all processes at the start.
+    """
+
+    coordinator: str = ""
+    num_processes: int | None = None
+    process_id: int | None = None
+    heartbeat: int = 30
+    timeout: int = 300
+
+    def __post_init__(self) -> None:
+        given = (
+            bool(self.coordinator),
+            self.num_processes is not None,
+            self.process_id is not None,
+        )
+        if any(given) and not all(given):
+            raise InputError(
+                "hosts.coordinator, hosts.num_processes and hosts.process_id are given together: "
+                f"got {self.coordinator!r}, {self.num_processes} and {self.process_id}"
+            )
+        _at_least(1, {"hosts.heartbeat": self.heartbeat, "hosts.timeout": self.timeout})
+        if self.num_processes is None or self.process_id is None:
+            return
+        host, _, port = self.coordinator.rpartition(":")
+        if not host or not port.isdecimal():
+            raise InputError(f"hosts.coordinator must be HOST:PORT, got {self.coordinator!r}")
+        if not 0 <= self.process_id < self.num_processes:
+            raise InputError(
+                f"hosts.process_id {self.process_id} must be one of 0 to hosts.num_processes - 1 = "
+                f"{self.num_processes - 1}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
     """One run: what is trained, on what, how, for how long and where it goes.
 
@@ -113,11 +164,22 @@ class Experiment:
       seed: of the initial parameters, the dropout and the order of the data.
       workdir: the directory that receives config, checkpoints and metrics.
       init: a checkpoint to take the initial weights from; "" is a fresh start.
+      init_rename: rules "their path -> our path" for its weights, where the names differ: regular
+        expressions that match whole paths, as in `init_rules`; nothing behind the arrow leaves
+        weights out.
+      init_fresh: patterns of our paths that `init` may lack: they begin as the seed makes them.
       compute_dtype: dtype of the activations; parameters stay float32.
       log_period: steps between two lines of training metrics.
       checkpoints: when checkpoints are written and which ones stay.
       evaluation: what is measured, and when.
       mesh: how the devices are used.
+      microbatches: parts of a batch that are run one after the other, to save memory; the gradient
+        is that of the whole batch.
+      hosts: the processes of a run on several hosts.
+      profile: which steps are traced, into profile/ of the work directory.
+      stop_early: when training ends before `steps`.
+      compilation_cache: a directory that keeps compiled programs for the next start; "" is JAX's
+        own setting.
     """
 
     model: ModelConfig
@@ -128,11 +190,18 @@ class Experiment:
     seed: int = 0
     workdir: str = ""
     init: str = ""
+    init_rename: tuple[str, ...] = ()
+    init_fresh: tuple[str, ...] = ()
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     log_period: int = 10
     checkpoints: Checkpoints = dataclasses.field(default_factory=Checkpoints)
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    microbatches: int = 1
+    hosts: Hosts = dataclasses.field(default_factory=Hosts)
+    profile: Profile = dataclasses.field(default_factory=Profile)
+    stop_early: EarlyStopping = dataclasses.field(default_factory=EarlyStopping)
+    compilation_cache: str = ""
 
     def __post_init__(self) -> None:
         for name, base in _PARTS.items():
@@ -145,7 +214,8 @@ class Experiment:
                 f"objective {type(self.objective).__name__} needs data.layout "
                 f"{' or '.join(layouts)}, got {self.data.layout!r}"
             )
-        _at_least(1, {"steps": self.steps, "log_period": self.log_period})
+        counts = ("steps", "log_period", "microbatches")
+        _at_least(1, {name: getattr(self, name) for name in counts})
         end = getattr(self.optimizer.schedule, "total_steps", None)
         if end is not None and self.steps > end:
             raise InputError(
@@ -153,6 +223,7 @@ class Experiment:
                 f"--optimizer.schedule.total-steps, which is {end}"
             )
         _at_least(0, {"seed": self.seed})
+        InitRules.of(rename=self.init_rename, fresh=self.init_fresh)
         _one_of(("float32", "bfloat16"), {"compute_dtype": self.compute_dtype})
 
 
@@ -164,6 +235,9 @@ _PARTS: dict[str, type] = {
     "checkpoints": Checkpoints,
     "evaluation": Evaluation,
     "mesh": MeshConfig,
+    "hosts": Hosts,
+    "profile": Profile,
+    "stop_early": EarlyStopping,
 }
 
 

@@ -106,14 +106,17 @@ def parse(
       The dataclass and the arguments that are not its own.
 
     Raises:
-      OptionError: an unknown or missing option, or an invalid value.
+      OptionError: an unknown or missing option, one that is given twice, or an invalid value.
     """
     import tyro
 
+    _refuse_repeated(args)
     if other_options is not None:
         known = option_names(target if default is None else default)
         _refuse_unknown(args, known=known, others=other_options, prog=prog)
     told = io.StringIO()
+    # A field of a config takes True or False; of a command, its name alone is True.
+    flags = tyro.conf.FlagCreatePairsOff if default is None else tyro.conf.FlagConversionOff
     try:
         with contextlib.redirect_stderr(told):
             config, unknown = tyro.cli(
@@ -122,7 +125,7 @@ def parse(
                 args=list(args),
                 default=tyro.MISSING_NONPROP if default is None else default,
                 return_unknown_args=True,
-                config=(tyro.conf.FlagConversionOff,),
+                config=(flags,),
             )
     except SystemExit as stop:
         if not stop.code:
@@ -149,6 +152,21 @@ def _refuse_unknown(
         near = leaves[0] if leaves else nearest(name, candidates)
         remedy = f"did you mean {near}?" if near else f"{prog} --help lists the options"
         raise OptionError(f"unknown option {arg.partition('=')[0]}; {remedy}")
+
+
+def _refuse_repeated(args: Sequence[str]) -> None:
+    """Raises OptionError for the first option that comes twice; tyro would take the last."""
+    seen: set[str] = set()
+    for arg in args:
+        name = arg.partition("=")[0].replace("_", "-")
+        if not name.startswith("--") or name == "--":
+            continue
+        if name in seen:
+            raise OptionError(
+                f"{name} is given twice; give it once, with several values behind it if it takes "
+                "them"
+            )
+        seen.add(name)
 
 
 def _option_error(error: BaseException | None) -> OptionError | None:

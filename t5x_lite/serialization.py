@@ -50,6 +50,8 @@ def from_json(text: str, *, source: str) -> Any:
         node = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{source}:{error.lineno}: not JSON: {error.msg}") from error
+    except (RecursionError, ValueError) as error:  # brackets without end, a number of 5000 digits
+        raise InputError(f"{source}: not JSON that can be read ({error})") from error
     if not isinstance(node, dict):
         raise InputError(f'{source}: not a config: expected {{"type": "module:Class", ...}}')
     return _decode(node, where=source)

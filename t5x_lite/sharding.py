@@ -2,28 +2,37 @@
 
 Parameters name their axes ("embed", "mlp", ...) where they are created; activations name theirs
 where they are constrained; `RULES` says which mesh axis each name is split over. A mesh of one
-device is a mesh: nothing here is special for one device.
+device is a mesh: nothing here is special for one device, and nothing for one process.
 
-    mesh = make_mesh(MeshConfig(fsdp=2))    # 8 devices: replica 1, data 4, fsdp 2, tensor 1
+    mesh = make_mesh(MeshConfig(fsdp=2))    # 8 devices: data 4, fsdp 2, the other axes 1
     shardings(mesh, {"kernel": ("embed", "mlp")})
     {"kernel": NamedSharding(mesh, PartitionSpec("fsdp", "tensor"))}
+
+Where the devices form several slices (TPU slices, GPU nodes), the links between them are slow: the
+outermost axes that can, `replica` first, are laid over them.
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from t5x_lite.types import Array, Axes, InputError
 
-MESH_AXES = ("replica", "data", "fsdp", "tensor")
+MESH_AXES = ("replica", "data", "fsdp", "sequence", "tensor")
+"""From the least communication to the most: the last axis gets the nearest devices."""
+
+_BATCH_AXES = ("replica", "data", "fsdp")
 
 RULES: dict[str, str | tuple[str, ...] | None] = {
-    "batch": ("replica", "data", "fsdp"),
-    "length": None,
+    "batch": _BATCH_AXES,
+    "length": "sequence",
     "layers": None,
     "vocab": "tensor",
     "embed": "fsdp",
@@ -45,12 +54,14 @@ class MeshConfig:
       replica: copies of the parameters, over the slow links.
       data: data parallelism, over the fast links.
       fsdp: data parallelism with the parameters split over the same devices.
+      sequence: splits the length of the batches and of the activations.
       tensor: splits heads, d_ff and the vocabulary.
     """
 
     replica: int = 1
     data: int = -1
     fsdp: int = 1
+    sequence: int = 1
     tensor: int = 1
 
     def __post_init__(self) -> None:
@@ -65,7 +76,8 @@ def make_mesh(config: MeshConfig, *, devices: Sequence[Any] | None = None) -> Me
     """Builds the mesh over the given devices (all of them by default).
 
     Raises:
-      InputError: the sizes do not multiply to the number of devices.
+      InputError: the sizes do not multiply to the number of devices, or an axis that needs fast
+        links would cross slow ones.
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = [getattr(config, name) for name in MESH_AXES]
@@ -82,12 +94,54 @@ def make_mesh(config: MeshConfig, *, devices: Sequence[Any] | None = None) -> Me
             f"mesh: {dict(zip(MESH_AXES, sizes, strict=True))} needs {known} devices and there "
             f"are {len(devices)}; set one of --mesh.* to -1"
         )
-    return jax.make_mesh(
-        tuple(sizes),
-        MESH_AXES,
-        axis_types=(AxisType.Auto,) * len(MESH_AXES),
-        devices=devices,
-    )
+    types = (AxisType.Auto,) * len(MESH_AXES)
+    if _slices(devices)[1] > 1:
+        return Mesh(hybrid_devices(sizes, devices), MESH_AXES, axis_types=types)
+    return jax.make_mesh(tuple(sizes), MESH_AXES, axis_types=types, devices=devices)
+
+
+def hybrid_devices(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
+    """Arranges the devices of several slices: fast links inside a slice, slow ones between.
+
+    Args:
+      sizes: of the mesh axes.
+      devices: as many as their product, of several slices.
+
+    Returns:
+      The devices as an array of these sizes.
+
+    Raises:
+      InputError: the slices do not divide over the axes replica, data and fsdp.
+    """
+    attribute, slices = _slices(devices)
+    slow, left = [1] * len(sizes), slices
+    for axis, name in enumerate(MESH_AXES):
+        if name in _BATCH_AXES:
+            slow[axis] = math.gcd(left, sizes[axis])
+            left //= slow[axis]
+    if left > 1:
+        raise InputError(
+            f"mesh: {dict(zip(MESH_AXES, sizes, strict=True))} does not divide over {slices} "
+            "slices (or nodes): sequence and tensor stay on fast links, so that replica * data * "
+            f"fsdp must be a multiple of {slices}; "
+            f"set --mesh.replica {slices}"
+        )
+    fast = [size // part for size, part in zip(sizes, slow, strict=True)]
+    by_process = attribute == "process_index"
+    return mesh_utils.create_hybrid_device_mesh(fast, slow, devices, process_is_granule=by_process)
+
+
+def _slices(devices: Sequence[Any]) -> tuple[str, int]:
+    """What tells the devices' slices apart, and how many there are.
+
+    JAX numbers TPU slices, and the nodes of a GPU job, by `slice_index`. GPUs without one are told
+    apart by their process, unless it has one GPU only: then nothing says what is near.
+    """
+    indices = {getattr(device, "slice_index", None) for device in devices}
+    processes = {device.process_index for device in devices}
+    if indices == {None} and devices[0].platform == "gpu" and len(processes) < len(devices):
+        return "process_index", len(processes)
+    return "slice_index", len(indices)
 
 
 def partition_spec(logical: Sequence[str | None]) -> PartitionSpec:
@@ -114,8 +168,14 @@ def shardings(mesh: Mesh, axes: Axes) -> Any:
     )
 
 
-def check_divisible(mesh: Mesh, axes: Axes, shapes: Any) -> None:
-    """Checks that every parameter divides over the mesh.
+def check_divisible(mesh: Mesh, axes: Axes, shapes: Any, *, num_heads: int | None = None) -> None:
+    """Checks that every parameter divides over the mesh, and no attention head is cut.
+
+    Args:
+      mesh: the device mesh.
+      axes: logical axes of the parameters.
+      shapes: the parameters, or anything with their shapes.
+      num_heads: of the model; its joined axis of heads and d_kv must not be split inside a head.
 
     Raises:
       InputError: names the parameter's axis, its size and the mesh axes.
@@ -123,34 +183,135 @@ def check_divisible(mesh: Mesh, axes: Axes, shapes: Any) -> None:
 
     def check(logical: tuple[str | None, ...], leaf: Any) -> None:
         for name, size in zip(logical, leaf.shape, strict=True):
-            spread = RULES[name] if name else None
-            names = (spread,) if isinstance(spread, str) else spread or ()
-            parts = math.prod(mesh.shape[axis] for axis in names)
-            if size % parts:
-                raise InputError(
-                    f"mesh: axis {name!r} of size {size} does not divide over the mesh axes "
-                    f"{names} of size {parts}; change --mesh.* or the model's size"
-                )
+            _check_axis(mesh.shape, name, size)
 
     jax.tree.map(check, axes, shapes, is_leaf=is_axes)
+    if num_heads is not None:
+        _check_axis(mesh.shape, "heads", num_heads)
 
 
-def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """How a batch [B, length] is split: its rows over all data axes."""
-    return NamedSharding(mesh, partition_spec(("batch",)))
+def mesh_axes(name: str | None) -> tuple[str, ...]:
+    """The mesh axes that a logical axis is split over."""
+    spread = RULES[name] if name else None
+    return (spread,) if isinstance(spread, str) else spread or ()
+
+
+def _check_axis(shape: Mapping[str, int], name: str | None, size: int) -> None:
+    names = mesh_axes(name)
+    parts = math.prod(shape[axis] for axis in names)
+    if size % parts:
+        raise InputError(
+            f"mesh: axis {name!r} of size {size} does not divide over the mesh axes "
+            f"{names} of size {parts}; change --mesh.* or the model's size"
+        )
+
+
+def batch_sharding(mesh: Mesh, *, rank: int = 1) -> NamedSharding:
+    """How a batch [B, length] is split: its rows over all data axes, its columns over sequence."""
+    names = ("batch", "length") if rank > 1 and mesh.shape["sequence"] > 1 else ("batch",)
+    return NamedSharding(mesh, partition_spec(names))
 
 
 def put_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
     """This process's rows of a batch, onto the mesh as a part of the global batch.
 
     Args:
-      batch: NumPy arrays [rows, length] by name.
+      batch: NumPy arrays [rows, length] by name: part i of n, where i and n are `batch_part(mesh)`.
       mesh: where they go.
+
+    Raises:
+      InputError: rows or columns do not divide over the mesh.
     """
-    rows = batch_sharding(mesh)
+    _, parts = batch_part(mesh)
     return {
-        name: jax.make_array_from_process_local_data(rows, value) for name, value in batch.items()
+        name: jax.make_array_from_process_local_data(
+            _rows_sharding(mesh, name, value, rows=len(value) * parts),
+            value,
+            (len(value) * parts, *value.shape[1:]),
+        )
+        for name, value in batch.items()
     }
+
+
+def put_whole(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
+    """A batch that every process has whole, onto the mesh; a device gets its own rows alone.
+
+    Args:
+      batch: NumPy arrays [B, length] by name, the same in all processes.
+      mesh: where they go.
+
+    Raises:
+      InputError: rows or columns do not divide over the mesh.
+    """
+    return {
+        name: _spread(value, _rows_sharding(mesh, name, value, rows=len(value)))
+        for name, value in batch.items()
+    }
+
+
+def _spread(value: np.ndarray, sharding: NamedSharding) -> Array:
+    return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
+
+
+def _rows_sharding(mesh: Mesh, name: str, value: Any, *, rows: int) -> NamedSharding:
+    sharding = batch_sharding(mesh, rank=value.ndim)
+    sizes = (rows, *value.shape[1:])
+    for axis, size in zip(("batch", "length"), sizes[: len(sharding.spec)], strict=False):
+        parts = math.prod(mesh.shape[part] for part in mesh_axes(axis))
+        if size % parts:
+            raise InputError(
+                f"mesh: axis {axis!r} of {name}, of size {size}, does not divide over the mesh "
+                f"axes {mesh_axes(axis)} of size {parts}; change --mesh.* or the data's sizes"
+            )
+    return sharding
+
+
+@functools.lru_cache
+def batch_part(mesh: Mesh) -> tuple[int, int]:
+    """Which part of every batch this process reads, and how many parts there are.
+
+    Processes that `tensor` or `sequence` runs across hold the same rows, and read the same part.
+
+    Raises:
+      InputError: the processes share rows in part only.
+    """
+    held: dict[int, set[int]] = {}
+    where = batch_sharding(mesh).devices_indices_map((data_parallelism(mesh),))
+    for device, (rows,) in where.items():
+        held.setdefault(device.process_index, set()).add(rows.start or 0)
+    parts = sorted({tuple(sorted(rows)) for rows in held.values()})
+    if sum(map(len, parts)) != data_parallelism(mesh) or len(set(map(len, parts))) > 1:
+        raise InputError(
+            f"mesh: {dict(mesh.shape)} gives the {len(held)} processes rows that they share in "
+            "part; change --mesh.*"
+        )
+    return parts.index(tuple(sorted(held[jax.process_index()]))), len(parts)
+
+
+def jit_rows(function: Callable[..., Any], mesh: Mesh | None) -> Callable[..., Any]:
+    """Compiles function(params, *rows) for rows that every process has whole.
+
+    Args:
+      function: takes parameters and arrays [B, ...] or None, and gives arrays.
+      mesh: the rows are split over it and the results come back whole, on every process; None runs
+        where the parameters are, in one process.
+    """
+    if mesh is None:
+        return jax.jit(function)
+    compiled = jax.jit(function, out_shardings=replicated(mesh))
+
+    def call(params: Any, *rows: Any) -> Any:
+        split = batch_sharding(mesh)
+        with jax.set_mesh(mesh):
+            return compiled(params, *(None if x is None else _spread(x, split) for x in rows))
+
+    return call
+
+
+def rounded_rows(rows: int, mesh: Mesh | None) -> int:
+    """The least number of rows from `rows` on that divides over the mesh."""
+    parts = 1 if mesh is None else data_parallelism(mesh)
+    return -(-rows // parts) * parts
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -160,17 +321,29 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def data_parallelism(mesh: Mesh) -> int:
     """How many parts a batch is split into."""
-    return math.prod(mesh.shape[name] for name in ("replica", "data", "fsdp"))
+    return math.prod(mesh.shape[name] for name in _BATCH_AXES)
 
 
 def constrain(x: Array, *logical: str | None) -> Array:
     """Constrains an activation to the mesh that is set by `jax.set_mesh`; none set, x as it is.
 
+    A length that does not divide stays whole: decoding runs a model on one token at a time.
+
     Args:
       x: an array with as many axes as names are given.
       *logical: its logical axis names.
+
+    Raises:
+      InputError: another axis does not divide; it is named.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh is None or mesh.empty:
         return x
-    return jax.lax.with_sharding_constraint(x, partition_spec(logical))
+    names: list[str | None] = []
+    for name, size in zip(logical, x.shape, strict=True):
+        if name == "length" and size % mesh.shape["sequence"]:
+            names.append(None)
+        else:
+            names.append(name)
+            _check_axis(mesh.shape, name, size)
+    return jax.lax.with_sharding_constraint(x, partition_spec(names))

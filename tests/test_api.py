@@ -6,6 +6,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -46,6 +48,32 @@ def test_n_best(model):
     found = model.predict(TEXTS, max_length=6, num_beams=2, num_return=2)
     assert [len(predictions) for predictions in found] == [2, 2, 2]
     assert all(first.score >= second.score for first, second in found)
+
+
+def test_seeds_of_texts(model):
+    sampled = {"max_length": 6, "temperature": 2.0}
+    found = model.generate(["a"] * 4, seeds=[None, 5, 6, 5], **sampled)
+    assert found[1] == found[3] != found[2]
+    assert model.generate(["a"], seed=5, **sampled) == [found[1]]
+    assert model.generate(["a"], **sampled) == [found[0]]
+    with pytest.raises(InputError, match="there are 1 texts and 2 seeds"):
+        model.generate(["a"], seeds=[1, 2], **sampled)
+    with pytest.raises(InputError, match="seed must be from 0 to 4294967295: got 4294967296"):
+        model.generate(["a"], seeds=[2**32], **sampled)
+
+
+def test_broken_weights_are_no_numbers(model, monkeypatch):
+    broken = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), model._model.params)
+    monkeypatch.setattr(type(model._model), "params", broken)
+    for answer, where in (
+        (lambda: model.generate(TEXTS, max_length=6), "text 0: the score"),
+        (lambda: model.score([("a", "b")]), "pair 0: the log-likelihood"),
+        (lambda: model.rank(["a"], ["b"]), "text 0: the log-likelihood"),
+        (lambda: model.encode(TEXTS), "text 0: the vector"),
+        (lambda: model.encode(TEXTS, per_token=True), "text 0: a state"),
+    ):
+        with pytest.raises(InputError, match=f"^{where} is not finite: the checkpoint's"):
+            answer()
 
 
 def test_prompts_for_all_and_for_each(model):

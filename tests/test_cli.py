@@ -12,6 +12,7 @@ import pytest
 import t5x_lite
 from t5x_lite.cli import main
 from t5x_lite.commands import COMMANDS
+from t5x_lite.interop.directories import new_directory
 from t5x_lite.types import InputError, Interrupted
 
 ROOT = Path(__file__).parents[1]
@@ -126,6 +127,22 @@ def test_evaluate_takes_several_checkpoints_and_overrides(run):
         (
             "predict --input x --output y --checkpoint z --num-beam 4",
             "unknown option --num-beam; d",
+        ),
+        (
+            "predict --input x --output y --checkpoint v --checkpoint w",
+            "--checkpoint is given twice; give it once, with several values behind it",
+        ),
+        (
+            "predict --input x --output y --checkpoint z --seed 4294967296",
+            "seed must be from 0 to",
+        ),
+        (
+            "predict --input x --output y --checkpoint z --temperature nan",
+            "temperature must be 0 or at least 1e-06, and finite: got nan",
+        ),
+        (
+            "score --input x --output y --checkpoint z --targets-length 0",
+            "--targets-length must",
         ),
         ("predict --input x --output y --checkpoint z --num-beams 0", "--num-beams must be at lea"),
         ("predict --input x --output y --checkpoint z --seed -1", "--seed must be at least 0, got"),
@@ -283,3 +300,19 @@ def test_a_reader_that_leaves_early_is_no_traceback():
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 1
+
+
+def test_sigterm_cleans_up(run, tmp_path, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+
+    def write():
+        with new_directory(tmp_path / "made") as directory:
+            (directory / "half").touch()
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("the signal was not seen")
+
+    run.then = write
+    assert main(["export", "hf", "a", "b"]) == 143
+    assert capsys.readouterr().err == "error: terminated\n"
+    assert not [path for path in tmp_path.iterdir() if "made" in path.name]
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -8,9 +8,11 @@ import typing
 from pathlib import Path
 
 from t5x_lite.commands import COMMANDS
-from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.config import Checkpoints, Evaluation, Experiment, Hosts
 from t5x_lite.options import is_positional
 from t5x_lite.sharding import MeshConfig
+from t5x_lite.train.early_stopping import EarlyStopping
+from t5x_lite.train.profiling import Profile
 
 GOLDEN = Path(__file__).parent / "golden" / "cli_surface.txt"
 
@@ -24,7 +26,14 @@ def surface() -> str:
             lines.append("  [--FIELD VALUE ...]")
         lines.append("")
     lines += ["fields of every config", *_options(Experiment)]
-    parts = {"checkpoints": Checkpoints, "evaluation": Evaluation, "mesh": MeshConfig}
+    parts = {
+        "checkpoints": Checkpoints,
+        "evaluation": Evaluation,
+        "mesh": MeshConfig,
+        "hosts": Hosts,
+        "profile": Profile,
+        "stop_early": EarlyStopping,
+    }
     for name, part in parts.items():
         lines += _options(part, prefix=f"{name}.")
     return "\n".join(lines) + "\n"
@@ -49,5 +58,9 @@ def _options(config: typing.Any, *, prefix: str = "") -> list[str]:
 
 def test_surface_is_frozen():
     assert surface() == GOLDEN.read_text(encoding="utf-8"), (
-        "the command line changed; if that is meant, run python scripts/goldens.py"
+        "the command line changed; if that is meant, run python tests/test_cli_surface.py"
     )
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(surface(), encoding="utf-8")

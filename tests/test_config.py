@@ -13,6 +13,7 @@ from t5x_lite.config import (
     Checkpoints,
     Evaluation,
     Experiment,
+    Hosts,
     check_same_experiment,
     load,
     save,
@@ -136,6 +137,9 @@ def test_options_of_the_command_are_suggested_too():
         (lambda: Experiment(**_parts(steps=0)), "steps must be"),
         (lambda: Experiment(**_parts(seed=-1)), "seed must be"),
         (lambda: Experiment(**_parts(log_period=0)), "log_period must be"),
+        (lambda: Experiment(**_parts(microbatches=0)), "microbatches must be"),
+        (lambda: Hosts(heartbeat=0), "hosts.heartbeat must be"),
+        (lambda: Hosts(timeout=0), "hosts.timeout must be"),
         (lambda: Checkpoints(period=0), "checkpoints.period must be"),
         (lambda: Checkpoints(keep=0), "checkpoints.keep must be"),
         (lambda: Evaluation(period=0), "evaluation.period must be"),
@@ -149,6 +153,32 @@ def test_a_value_out_of_range_is_refused(part, message):
         InputError, match=f"^{message} a whole number of at least [01], got -?[01]$"
     ):
         part()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"coordinator": "a:1"}, "hosts.process_id are given together: got 'a:1', None and None"),
+        ({"num_processes": 2, "process_id": 0}, "are given together: got '', 2 and 0"),
+        (
+            {"coordinator": "a", "num_processes": 2, "process_id": 0},
+            "hosts.coordinator must be HOST:PORT, got 'a'",
+        ),
+        (
+            {"coordinator": "a:1", "num_processes": 2, "process_id": 2},
+            "hosts.process_id 2 must be one of 0 to hosts.num_processes - 1 = 1",
+        ),
+    ],
+)
+def test_hosts_that_cannot_meet_are_refused(given, message):
+    with pytest.raises(InputError, match=message):
+        Hosts(**given)
+
+
+def test_hosts_are_options_of_every_config():
+    options = "--hosts.coordinator 10.0.0.1:8476 --hosts.num-processes 4 --hosts.process-id 3"
+    loaded = load("tiny.py", options.split())
+    assert loaded.hosts == Hosts(coordinator="10.0.0.1:8476", num_processes=4, process_id=3)
 
 
 def _parts(**changes):
@@ -190,6 +220,8 @@ def test_a_workdir_resumes_with_other_steps_mesh_and_periods():
         steps=99,
         workdir="w",
         mesh=MeshConfig(fsdp=2),
+        microbatches=4,
+        hosts=Hosts(coordinator="a:1", num_processes=2, process_id=1),
         checkpoints=Checkpoints(period=5),
         evaluation=Evaluation(period=5),
         log_period=1,

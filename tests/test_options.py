@@ -103,6 +103,15 @@ def test_what_is_wrong_is_one_line(args, message):
     assert "│" not in told
 
 
+@pytest.mark.parametrize("again", ["--steps 3", "--steps=3"])
+def test_an_option_that_is_given_twice(again):
+    with pytest.raises(OptionError) as raised:
+        parsed("--steps", "2", *again.split())
+    assert str(raised.value) == (
+        "--steps is given twice; give it once, with several values behind it if it takes them"
+    )
+
+
 def test_missing_options_are_named():
     with pytest.raises(OptionError, match=r"^missing --steps; see prog --help$"):
         parse(Required, [], prog="prog")

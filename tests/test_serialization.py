@@ -94,6 +94,11 @@ def test_malformed_json_names_the_line():
         from_json('{\n"a": }', source="config.json")
 
 
+def test_brackets_without_end():
+    with pytest.raises(InputError, match=r"^config.json: not JSON that can be read \(maximum rec"):
+        from_json("[" * 100_000, source="config.json")
+
+
 def test_what_cannot_be_read_again_is_not_written():
     @dataclasses.dataclass(frozen=True)
     class Local:

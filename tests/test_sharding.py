@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import types
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +16,21 @@ from t5x_lite.errors import InputError
 from t5x_lite.sharding import (
     MESH_AXES,
     MeshConfig,
+    batch_part,
     batch_sharding,
     check_divisible,
     constrain,
     data_parallelism,
+    hybrid_devices,
     is_axes,
+    jit_rows,
     make_mesh,
+    mesh_axes,
     partition_spec,
     put_batch,
+    put_whole,
     replicated,
+    rounded_rows,
     shardings,
 )
 
@@ -32,6 +39,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def one_device_mesh():
     return make_mesh(MeshConfig(), devices=jax.devices()[:1])
+
+
+def mesh_of_sizes(*sizes):
+    """A mesh whose places are all the same device: shapes can be checked, nothing can run."""
+    places = np.array(jax.devices()[:1] * int(np.prod(sizes)))
+    return Mesh(places.reshape(sizes), MESH_AXES)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +69,7 @@ def test_sizes_that_do_not_fit_the_devices():
 
 def test_a_mesh_of_one_device_is_a_mesh():
     mesh = one_device_mesh()
-    assert dict(mesh.shape) == {"replica": 1, "data": 1, "fsdp": 1, "tensor": 1}
+    assert dict(mesh.shape) == {"replica": 1, "data": 1, "fsdp": 1, "sequence": 1, "tensor": 1}
     assert data_parallelism(mesh) == 1
 
 
@@ -68,7 +81,7 @@ def test_a_mesh_of_one_device_is_a_mesh():
         (("layers", "joined_kv", "embed"), PartitionSpec(None, "tensor", "fsdp")),
         (("vocab", "embed"), PartitionSpec("tensor", "fsdp")),
         (("relpos_buckets", "heads"), PartitionSpec(None, "tensor")),
-        (("batch", "length"), PartitionSpec(("replica", "data", "fsdp"), None)),
+        (("batch", "length"), PartitionSpec(("replica", "data", "fsdp"), "sequence")),
         ((None, "kv"), PartitionSpec(None, None)),
     ],
 )
@@ -97,7 +110,15 @@ def test_is_axes():
 
 def test_batches_are_split_by_rows():
     mesh = one_device_mesh()
-    assert batch_sharding(mesh).spec == PartitionSpec(("replica", "data", "fsdp"))
+    rows = ("replica", "data", "fsdp")
+    assert batch_sharding(mesh).spec == PartitionSpec(rows)
+    assert batch_sharding(mesh, rank=2).spec == PartitionSpec(rows)
+    long = mesh_of_sizes(1, 2, 1, 2, 1)
+    assert batch_sharding(long).spec == PartitionSpec(rows)
+    assert batch_sharding(long, rank=2).spec == PartitionSpec(rows, "sequence")
+    assert mesh_axes("length") == ("sequence",)
+    assert mesh_axes("batch") == rows
+    assert mesh_axes(None) == mesh_axes("kv") == ()
     assert replicated(mesh).spec == PartitionSpec()
 
 
@@ -112,8 +133,102 @@ def test_put_batch_keeps_values_and_splits_rows():
         np.testing.assert_array_equal(value, rows[name])
 
 
+def test_put_whole_keeps_values_and_splits_rows():
+    rows = {"a": np.arange(6, dtype=np.int32).reshape(2, 3), "label": np.zeros(2, np.float32)}
+    batch = put_whole(rows, one_device_mesh())
+    assert list(batch) == ["a", "label"]
+    for name, value in batch.items():
+        assert value.sharding.spec[0] == ("replica", "data", "fsdp")
+        np.testing.assert_array_equal(value, rows[name])
+
+
+def test_a_batch_that_does_not_divide():
+    mesh = mesh_of_sizes(1, 2, 1, 4, 1)
+    with pytest.raises(InputError, match=re.escape("axis 'batch' of a, of size 3, does not")):
+        put_whole({"a": np.zeros((3, 8), np.int32)}, mesh)
+    expected = (
+        "axis 'length' of a, of size 6, does not divide over the mesh axes ('sequence',) of size 4"
+    )
+    with pytest.raises(InputError, match=re.escape(expected)):
+        put_whole({"a": np.zeros((2, 6), np.int32)}, mesh)
+
+
+def test_one_process_reads_the_whole_batch():
+    assert batch_part(one_device_mesh()) == (0, 1)
+
+
+def test_rows_are_rounded_up_to_what_the_devices_can_share():
+    mesh = mesh_of_sizes(1, 2, 2, 1, 2)
+    assert [rounded_rows(rows, mesh) for rows in (1, 4, 5, 8)] == [4, 4, 8, 8]
+    assert rounded_rows(5, None) == 5
+
+
+@pytest.mark.parametrize("mesh", [None, one_device_mesh()])
+def test_jit_rows(mesh):
+    def function(params, x, nothing, y):
+        assert nothing is None
+        return constrain(params["w"] * x, "batch", None) + y[:, None]
+
+    call = jit_rows(function, mesh)
+    x, y = np.arange(6.0, dtype=np.float32).reshape(3, 2), np.array([10, 20, 30], np.float32)
+    for _ in range(2):
+        got = call({"w": jnp.float32(2)}, x, None, y)
+        assert np.asarray(got).tolist() == [[10, 12], [24, 26], [38, 40]]
+
+
+def slices(*sizes):
+    """Devices of slices of these sizes, numbered; only what arranging them looks at."""
+    return [
+        types.SimpleNamespace(
+            slice_index=index, id=10 * index + i, platform="gpu", device_kind="", process_index=0
+        )
+        for index, size in enumerate(sizes)
+        for i in range(size)
+    ]
+
+
+def test_the_slow_links_are_under_replica_then_data_then_fsdp():
+    def ids(sizes, devices):
+        return np.vectorize(lambda device: device.id)(hybrid_devices(sizes, devices)).tolist()
+
+    # replica, data, fsdp, sequence, tensor
+    assert ids((2, 1, 1, 1, 2), slices(2, 2)) == [[[[[0, 1]]]], [[[[10, 11]]]]]
+    assert ids((1, 2, 1, 1, 2), slices(2, 2)) == [[[[[0, 1]]], [[[10, 11]]]]]
+    assert ids((1, 1, 4, 1, 1), slices(2, 2)) == [[[[[0]], [[1]], [[10]], [[11]]]]]
+    # Four slices: two along replica, two along data.
+    assert ids((2, 2, 1, 1, 1), slices(1, 1, 1, 1)) == [[[[[0]]], [[[10]]]], [[[[20]]], [[[30]]]]]
+    # A replica may be part of a slice: both halves of a slice lie next to each other.
+    assert ids((4, 1, 1, 1, 1), slices(2, 2)) == [[[[[0]]]], [[[[1]]]], [[[[10]]]], [[[[11]]]]]
+
+
+def test_gpus_without_a_slice_are_told_apart_by_their_process():
+    def gpus(*processes):
+        return [
+            types.SimpleNamespace(id=i, process_index=process, platform="gpu", device_kind="")
+            for i, process in enumerate(processes)
+        ]
+
+    arranged = hybrid_devices((1, 2, 1, 1, 2), gpus(0, 1, 0, 1))
+    assert [device.id for device in arranged.flat] == [0, 2, 1, 3]
+
+
+def test_tensor_does_not_cross_slow_links():
+    expected = "sequence and tensor stay on fast links, so that replica * data * fsdp must be a"
+    with pytest.raises(InputError, match=re.escape(expected)):
+        hybrid_devices((1, 1, 1, 1, 4), slices(2, 2))
+
+
+def test_heads_are_not_cut():
+    mesh = mesh_of_sizes(1, 1, 1, 1, 2)
+    axes, shapes = {"query": ("embed", "joined_kv")}, {"query": jnp.zeros((4, 12))}
+    check_divisible(mesh, axes, shapes, num_heads=4)
+    check_divisible(mesh, axes, shapes)
+    with pytest.raises(InputError, match="axis 'heads' of size 3 does not divide over the mesh"):
+        check_divisible(mesh, axes, shapes, num_heads=3)
+
+
 def test_check_divisible_names_axis_size_and_mesh_axes():
-    mesh = Mesh(np.array(jax.devices()[:1] * 8).reshape(1, 1, 4, 2), MESH_AXES)
+    mesh = mesh_of_sizes(1, 1, 4, 1, 2)
     axes = {"kernel": ("layers", "embed", "mlp"), "scale": ("embed",)}
 
     def shapes(embed, mlp):
@@ -143,6 +258,18 @@ def test_constrain_on_a_mesh():
     assert "('replica', 'data', 'fsdp')" in str(traced)
 
 
+def test_an_activation_that_does_not_divide():
+    mesh = jax.sharding.AbstractMesh((1, 2, 1, 2, 1), MESH_AXES)
+    with jax.sharding.use_abstract_mesh(mesh):
+        traced = jax.make_jaxpr(lambda x: constrain(x, "batch", "length"))(jnp.ones((2, 4)))
+        assert "'fsdp'), 'sequence')" in str(traced)
+        # One token at a time, as in decoding: the length stays whole.
+        traced = jax.make_jaxpr(lambda x: constrain(x, "batch", "length"))(jnp.ones((2, 1)))
+        assert "'fsdp'), None)" in str(traced)
+        with pytest.raises(InputError, match="axis 'batch' of size 3 does not divide over the"):
+            constrain(jnp.ones((3, 4)), "batch", "length")
+
+
 EIGHT_DEVICES = """
     import jax
     import jax.numpy as jnp
@@ -158,7 +285,9 @@ EIGHT_DEVICES = """
 
     assert len(jax.devices()) == 8
     mesh = make_mesh(MeshConfig(fsdp=2))
-    assert dict(mesh.shape) == {"replica": 1, "data": 4, "fsdp": 2, "tensor": 1}
+    assert dict(mesh.shape) == {
+        "replica": 1, "data": 4, "fsdp": 2, "sequence": 1, "tensor": 1
+    }
     assert data_parallelism(mesh) == 8
 
     config = T5Config(

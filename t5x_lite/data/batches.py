@@ -9,7 +9,6 @@ A position is what tf.data saves of its iterator, buffers included, in one strin
 whose it is.
 """
 
-import hashlib
 import json
 import tempfile
 import zlib
@@ -20,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from t5x_lite.data import stages
+from t5x_lite.data.positions import ON_THE_FLY, check_identity, seal, unseal
 from t5x_lite.data.quiet_tensorflow import tf
 from t5x_lite.errors import InputError
-
-_MAGIC = b"t5x_lite iterator 1\n"
 
 
 class Batches(Iterator[dict[str, np.ndarray]]):
@@ -58,8 +56,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
             files = {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
         sizes = {name: len(content) for name, content in files.items()}
         header = json.dumps({"identity": self._identity, "files": sizes}).encode() + b"\n"
-        body = zlib.compress(header + b"".join(files.values()), level=1)
-        return _MAGIC + hashlib.sha256(body).digest() + body
+        return seal(ON_THE_FLY, zlib.compress(header + b"".join(files.values()), level=1))
 
     def restore(self, state: bytes) -> None:
         """Goes to a position that `state` gave, in this process or another.
@@ -80,19 +77,9 @@ class Batches(Iterator[dict[str, np.ndarray]]):
 
     def _unpack(self, state: bytes) -> dict[str, bytes]:
         """The checkpoint files in a state, after checking that it is whole and ours."""
-        start = len(_MAGIC) + hashlib.sha256().digest_size
-        digest, body = state[len(_MAGIC) : start], state[start:]
-        if not state.startswith(_MAGIC) or hashlib.sha256(body).digest() != digest:
-            raise InputError("the saved data position is damaged: restore an older checkpoint")
-        header, _, content = zlib.decompress(body).partition(b"\n")
+        header, _, content = zlib.decompress(unseal(ON_THE_FLY, state)).partition(b"\n")
         saved = json.loads(header)
-        different = [
-            f"{name} {saved['identity'].get(name)!r} (now {self._identity.get(name)!r})"
-            for name in sorted({*saved["identity"], *self._identity})
-            if saved["identity"].get(name) != self._identity.get(name)
-        ]
-        if different:
-            raise InputError(f"the saved data position is of other data: {', '.join(different)}")
+        check_identity(saved["identity"], self._identity)
         files = {}
         for name, size in saved["files"].items():
             files[name], content = content[:size], content[size:]

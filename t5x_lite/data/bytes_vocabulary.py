@@ -8,7 +8,8 @@ corruption are, two code bases say differently, so the layouts have names:
     "hf"       bytes-hf          259 + extra_ids   259, 260, ...: ids of their own
 
 The released ByT5 models were pretrained with seqio's; Hugging Face's tokenizer, with 125 extra ids,
-reads `<extra_id_0>` in text as 259. All other text has the same ids in both.
+reads `<extra_id_0>` in text as 259, and `</s>`, `<pad>` and `<unk>`, with the spaces around them,
+as the special ids. All other text has the same ids in both.
 
     vocabulary = Bytes(layout="hf", extra_ids=125)
     vocabulary.encode("hé<extra_id_0>")   -> [107, 198, 172, 259]
@@ -20,11 +21,11 @@ transformers/models/byt5/tokenization_byt5.py.
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from t5x_lite.data.special_tokens import SpecialTokens
 from t5x_lite.data.vocabulary_files import BYTES_NAME, EOS_ID, PAD_ID, UNK_ID, reason, write_file
 from t5x_lite.errors import InputError
 
@@ -34,7 +35,6 @@ NAMES: dict[str, Layout] = {"bytes": "seqio", "bytes-hf": "hf"}
 
 _FIRST_BYTE = 3
 _NUM_PLAIN = _FIRST_BYTE + 256
-_SENTINEL = re.compile(r"<extra_id_(0|[1-9]\d*)>")
 
 
 class Bytes:
@@ -64,6 +64,8 @@ class Bytes:
         self.layout: Layout = layout
         self.extra_ids = extra_ids
         self.size = _NUM_PLAIN + (extra_ids if layout == "hf" else 0)
+        names = {f"<extra_id_{i}>": _NUM_PLAIN + i for i in range(extra_ids)}
+        self._special = SpecialTokens(names, strip=True) if layout == "hf" else None
         self.model_path = Path(next(name for name, of in NAMES.items() if of == layout))
 
     @property
@@ -104,19 +106,15 @@ class Bytes:
         return _NUM_PLAIN + index if self.layout == "hf" else _NUM_PLAIN - 1 - index
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`, without EOS; with "hf" a sentinel in text is one id."""
-        if self.layout == "seqio":
-            return _encode(text)
-        ids, end = [], 0
-        for match in _SENTINEL.finditer(text):
-            if int(match[1]) < self.extra_ids:
-                ids += [*_encode(text[end : match.start()]), self.sentinel(int(match[1]))]
-                end = match.end()
-        return ids + _encode(text[end:])
+        """Ids of `text`, without EOS; with "hf" a special token in text is one id."""
+        [ids] = self.encode_batch([text])
+        return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text."""
-        return [self.encode(text) for text in texts]
+        if self._special is None:
+            return _encode(texts)
+        return self._special.encode(texts, _encode)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids` up to the first EOS; padding, unknown ids and broken UTF-8 are dropped."""
@@ -145,8 +143,8 @@ class Bytes:
         return write_file(self.model_bytes, Path(directory) / BYTES_NAME)
 
 
-def _encode(text: str) -> list[int]:
-    return [byte + _FIRST_BYTE for byte in text.encode("utf-8", "replace")]
+def _encode(texts: Sequence[str]) -> list[list[int]]:
+    return [[byte + _FIRST_BYTE for byte in text.encode("utf-8", "replace")] for text in texts]
 
 
 def read_bytes_vocabulary(path: Path, *, extra_ids: int) -> Bytes:
@@ -155,14 +153,23 @@ def read_bytes_vocabulary(path: Path, *, extra_ids: int) -> Bytes:
     Raises:
       InputError: the file is unreadable or describes none.
     """
+    return Bytes(layout=read_layout(path), extra_ids=extra_ids)
+
+
+def read_layout(path: Path) -> Layout:
+    """The layout that a bytes.json or a special_tokens.json names.
+
+    Raises:
+      InputError: the file is unreadable or names none.
+    """
     try:
         layout = json.loads(path.read_text(encoding="utf-8"))["layout"]
     except OSError as error:
         raise InputError(f"vocabulary {path}: {reason(error)}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"vocabulary {path}: not a description of a byte vocabulary") from error
+        raise InputError(f"vocabulary {path}: not a description of a vocabulary") from error
     if layout not in get_args(Layout):
         raise InputError(
             f"vocabulary {path}: layout must be one of {get_args(Layout)}, got {layout!r}"
         )
-    return Bytes(layout=layout, extra_ids=extra_ids)
+    return layout

@@ -26,15 +26,32 @@ def check_layout(name: str) -> None:
         raise InputError(f"unknown data.layout {name!r}: {hint}")
 
 
+def check_inputs(layout: str, *, there: bool) -> None:
+    """Refuses a task without the inputs that a layout shows, or with inputs that it does not."""
+    if there and layout == "lm":
+        raise InputError(
+            f"data.layout {layout!r} shows targets only, but the task gives inputs too: use "
+            "prefix_lm or concat_lm"
+        )
+    if not there and layout != "lm":
+        raise InputError(
+            f"data.layout {layout!r} shows inputs and targets, but the task gives targets only: "
+            "use lm"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Data:
     """The data of one run.
 
     Attributes:
-      task: "module:function" of a function TaskArguments -> seqio.Task.
+      task: "module:function" of a function TaskArguments -> seqio.Task. With a cache it serves the
+        task's own metrics alone, and may be "".
       vocabulary: a SentencePiece .model file, or a directory that holds sentencepiece.model or
         bytes.json; "bytes" and "bytes-hf" are byte vocabularies (ByT5).
       directory: where the task's files are; "" for a task that needs none.
+      cache: a directory that `t5x-lite cache` wrote, to be read in place of the task's files, and
+        without TensorFlow; several as "DIRECTORY=RATE" are mixed. "" runs the task on the fly.
       layout: how examples become rows: "seq2seq" of an encoder-decoder, or "lm", "prefix_lm" or
         "concat_lm" of a decoder alone.
       batch_size: rows of the global batch.
@@ -43,13 +60,14 @@ class Data:
       targets_length: tokens of a decoder row, EOS included.
       pack: whether several short examples share a row.
       shuffle: whether training examples are shuffled.
-      shuffle_buffer: examples that the shuffle holds at a time.
+      shuffle_buffer: examples that the shuffle holds at a time; a cache is shuffled as a whole.
       extra_ids: sentinels above the vocabulary's own pieces.
     """
 
-    task: str
+    task: str = ""
     vocabulary: str
     directory: str = ""
+    cache: str | tuple[str, ...] = ""
     layout: str = "seq2seq"
     batch_size: int = 128
     inputs_length: int = 512
@@ -61,6 +79,10 @@ class Data:
 
     def __post_init__(self):
         check_layout(self.layout)
+        if not self.task and not self.cache:
+            raise InputError(
+                "what is read? give --data.task module:function, or --data.cache DIRECTORY"
+            )
         for name in ("batch_size", "inputs_length", "targets_length", "shuffle_buffer"):
             value = getattr(self, name)
             if value < 1:

@@ -25,6 +25,8 @@ Source: t5/data/preprocessors.py in google-research/text-to-text-transfer-transf
 random_prefix_noise_mask).
 """
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 from jaxtyping import Bool, Int
 
@@ -256,7 +258,76 @@ def prefix_split(
       uniform in [1, n - 1]; of fewer than two tokens there are no inputs.
     """
     tokens = np.asarray(tokens, np.int32)
-    places = max(len(tokens) - 1, 0)
-    draw = example_rng(seed, epoch, index, stream=_PREFIX).random()
-    start = min(1 + int(draw * places), places)
+    start = _split_place(len(tokens), seed=seed, epoch=epoch, index=index)
     return {"inputs": tokens[:start], "targets": tokens[start:]}
+
+
+def _split_place(length: int, *, seed: int, epoch: int, index: int) -> int:
+    """How many of `length` tokens are the prefix."""
+    places = max(length - 1, 0)
+    draw = example_rng(seed, epoch, index, stream=_PREFIX).random()
+    return min(1 + int(draw * places), places)
+
+
+# What an offline cache knows of them.
+
+
+def span_corruption_lengths(
+    counts: Int[np.ndarray, " n"],
+    *,
+    seed: int,
+    epochs: Int[np.ndarray, " n"],
+    indices: Int[np.ndarray, " n"],
+    sentinel_start: int,
+    noise_density: float = 0.15,
+    mean_noise_span_length: float = 3.0,
+) -> Int[np.ndarray, "n 2"]:
+    """How long `span_corruption` makes inputs and targets, without making them.
+
+    Args:
+      counts: tokens of each chunk.
+      seed: the run's seed; of no consequence here.
+      epochs: how often the data were repeated before, for each chunk; of no consequence here.
+      indices: the chunks' positions in the unshuffled data; of no consequence here.
+      sentinel_start: of no consequence here.
+      noise_density: share of the tokens to cut.
+      mean_noise_span_length: mean tokens of a cut span.
+
+    Returns:
+      int64 (inputs, targets), without EOS.
+    """
+    del seed, epochs, indices, sentinel_start
+    different, inverse = np.unique(counts, return_inverse=True)
+    lengths = np.empty((len(different), 2), np.int64)
+    for row, count in enumerate(different.tolist()):
+        noise, spans = noise_counts(count, noise_density, mean_span_length=mean_noise_span_length)
+        lengths[row] = count - noise + spans, noise + spans
+    return lengths[inverse]
+
+
+def prefix_split_lengths(
+    counts: Int[np.ndarray, " n"],
+    *,
+    seed: int,
+    epochs: Int[np.ndarray, " n"],
+    indices: Int[np.ndarray, " n"],
+) -> Int[np.ndarray, "n 2"]:
+    """How long `prefix_split` makes inputs and targets; see `span_corruption_lengths`."""
+    lengths = np.empty((len(counts), 2), np.int64)
+    keys = zip(counts.tolist(), epochs.tolist(), indices.tolist(), strict=True)
+    for row, (count, epoch, index) in enumerate(keys):
+        start = _split_place(count, seed=seed, epoch=epoch, index=index)
+        lengths[row] = start, count - start
+    return lengths
+
+
+CORRUPTIONS: Mapping[str, Callable[..., Mapping[str, np.ndarray]]] = {
+    function.__name__: function for function in (span_corruption, prefix_split)
+}
+"""The corruptions that a cache can name, (tokens, *, seed, epoch, index, **options) -> example."""
+
+LENGTHS: Mapping[str, Callable[..., np.ndarray]] = {
+    "span_corruption": span_corruption_lengths,
+    "prefix_split": prefix_split_lengths,
+}
+"""For each of them: (counts, *, seed, epochs, indices, **options) -> lengths [n, 2]."""

@@ -10,12 +10,16 @@ that a killed command goes on with.
 import contextlib
 import itertools
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from t5x_lite.errors import InputError
 from t5x_lite.files import open_atomically, without_bom
+
+NUMBER_LIMIT = 2**32
+"""Of the fields that `read_examples` takes for numbers: they fit 32 bits."""
 
 
 class Line(NamedTuple):
@@ -26,7 +30,12 @@ class Line(NamedTuple):
 
 
 def read_examples(
-    path: str, *, fields: Sequence[str], optional: Sequence[str] = (), skip: int = 0
+    path: str,
+    *,
+    fields: Sequence[str],
+    optional: Sequence[str] = (),
+    numbers: Sequence[str] = (),
+    skip: int = 0,
 ) -> Iterator[Line]:
     """Reads objects that have the given fields, each a string; blank lines are passed over.
 
@@ -34,17 +43,22 @@ def read_examples(
       path: a file in UTF-8; "-" is standard input.
       fields: fields that every object must have.
       optional: fields that must be strings where an object has them.
+      numbers: fields that must be whole numbers in [0, 2**32) where an object has them.
       skip: objects at the beginning that are passed over, unread.
 
     Raises:
       InputError: naming file and line: unreadable, not UTF-8, not a JSON object, a field missing.
+        NaN and infinity, which Python's json takes, are no JSON.
     """
     name = "standard input" if path == "-" else path
     with _open(path) as lines:
         numbered = enumerate(without_bom(lines), start=1)
         filled = ((number, line) for number, line in numbered if line.strip())
         for number, line in itertools.islice(filled, skip, None):
-            yield _parse(line, where=f"{name}:{number}", fields=fields, optional=optional)
+            found = _parse(line, where=f"{name}:{number}", fields=fields, optional=optional)
+            for field in numbers:
+                _check_number(found, field)
+            yield found
 
 
 def _open(path: str) -> contextlib.AbstractContextManager[BinaryIO]:
@@ -58,7 +72,9 @@ def _open(path: str) -> contextlib.AbstractContextManager[BinaryIO]:
 
 def _parse(line: bytes, *, where: str, fields: Sequence[str], optional: Sequence[str]) -> Line:
     try:
-        record = json.loads(line.decode("utf-8").rstrip())
+        record = json.loads(
+            line.decode("utf-8").rstrip(), parse_constant=_refuse, parse_float=_finite
+        )
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: not UTF-8 (byte {error.start}); convert the file") from error
     except json.JSONDecodeError as error:
@@ -80,6 +96,26 @@ def _parse(line: bytes, *, where: str, fields: Sequence[str], optional: Sequence
                 f'{where}: "{field}" must be a string, got {type(record[field]).__name__}'
             )
     return Line(where, record)
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits} is too large for a float")
+    return value
+
+
+def _check_number(line: Line, field: str) -> None:
+    value = line.record.get(field, 0)
+    if type(value) is not int or not 0 <= value < NUMBER_LIMIT:
+        raise InputError(
+            f'{line.where}: "{field}" must be a whole number from 0 to {NUMBER_LIMIT - 1}, got '
+            f"{json.dumps(value)[:40]}"
+        )
 
 
 def _is_text(record: Any) -> bool:
@@ -127,5 +163,11 @@ class Writer:
 
 
 def encode(records: Iterable[Mapping[str, Any]]) -> bytes:
-    """The lines of objects."""
-    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+    """The lines of objects.
+
+    Raises:
+      ValueError: a number is NaN or infinite, which JSON does not have.
+    """
+    return "".join(
+        json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records
+    ).encode()

@@ -32,9 +32,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from t5x_lite.data.config import check_layout
+from t5x_lite.data.config import check_inputs, check_layout
 from t5x_lite.data.quiet_tensorflow import seqio, tf
-from t5x_lite.errors import InputError
 
 Convert = Callable[[tf.data.Dataset, Mapping[str, int]], tf.data.Dataset]
 
@@ -65,27 +64,12 @@ def feature_converter(layout: str, *, pack: bool) -> Convert:
     def convert(dataset: tf.data.Dataset, lengths: Mapping[str, int]) -> tf.data.Dataset:
         converter = LAYOUTS[layout](pack=pack)
         features: Any = converter.TASK_FEATURES
-        _check_inputs(layout, dataset, wanted="inputs" in features)
+        there: Any = dataset.element_spec
+        check_inputs(layout, there="inputs" in there)
         rows = converter(dataset, {name: lengths[name] for name in features})
         return rows.map(_without_prefix) if layout == "concat_lm" else rows
 
     return convert
-
-
-def _check_inputs(layout: str, dataset: tf.data.Dataset, *, wanted: bool) -> None:
-    """Refuses a task without the inputs that a layout shows, or with inputs that it does not."""
-    features: Any = dataset.element_spec
-    there = "inputs" in features
-    if wanted and not there:
-        raise InputError(
-            f"data.layout {layout!r} shows inputs and targets, but the task gives targets only: "
-            "use lm"
-        )
-    if there and not wanted:
-        raise InputError(
-            f"data.layout {layout!r} shows targets only, but the task gives inputs too: use "
-            "prefix_lm or concat_lm"
-        )
 
 
 def _without_prefix(row: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -159,7 +159,8 @@ def _lengths(data: Data) -> dict[str, int]:
     return {"inputs": data.inputs_length, "targets": data.targets_length}
 
 
-def _check_split(data: Data, task: seqio.Task, *, split: str) -> None:
+def check_split(data: Data, task: seqio.Task, *, split: str) -> None:
+    """Refuses a split that a task lacks."""
     if split not in task.splits:
         there = ", ".join(task.splits)
         raise InputError(f"data.task {data.task!r} has no split {split!r}: there are {there}")
@@ -176,7 +177,7 @@ def _not_empty(examples: Iterator[_T], data: Data, *, split: str) -> Iterator[_T
 
 def _examples(data: Data, task: seqio.Task, *, split: str) -> Iterator[dict[str, Any]]:
     """The task's own examples in order, once, as NumPy values; at least one."""
-    _check_split(data, task, split=split)
+    check_split(data, task, split=split)
     dataset = task.get_dataset(
         sequence_length=_lengths(data),
         split=split,
@@ -184,10 +185,11 @@ def _examples(data: Data, task: seqio.Task, *, split: str) -> Iterator[dict[str,
         num_epochs=1,
         try_in_mem_cache=False,
     )
-    return _not_empty(_numpy(_deterministic(dataset)), data, split=split)
+    return _not_empty(as_numpy(deterministic(dataset)), data, split=split)
 
 
-def _numpy(dataset: tf.data.Dataset) -> Iterator[dict[str, Any]]:
+def as_numpy(dataset: tf.data.Dataset) -> Iterator[dict[str, Any]]:
+    """Elements as NumPy values; what was wrong with the user's files is raised as InputError."""
     elements: Any = dataset.as_numpy_iterator()
     try:
         yield from elements
@@ -201,10 +203,11 @@ def _rows(data: Data, task: seqio.Task, *, split: str, **options) -> tf.data.Dat
     dataset = task.get_dataset(
         sequence_length=_lengths(data), split=split, try_in_mem_cache=False, **options
     )
-    return _deterministic(converter(dataset, _lengths(data)))
+    return deterministic(converter(dataset, _lengths(data)))
 
 
-def _deterministic(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def deterministic(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The dataset with its elements in the same order in every run."""
     options = tf.data.Options()
     options.deterministic = True
     return dataset.with_options(options)
@@ -237,14 +240,14 @@ def eval_batches(
       InputError: as `train_batches`, and if there is no such split.
     """
     task = load_task(data, vocabulary)
-    _check_split(data, task, split=split)
+    check_split(data, task, split=split)
     dataset = _rows(data, task, split=split, shuffle=False, num_epochs=1).batch(data.batch_size)
     batches = _not_empty(_padded(dataset, data.batch_size), data, split=split)
     return itertools.islice(batches, max_batches)
 
 
 def _padded(dataset: tf.data.Dataset, size: int) -> Iterator[dict[str, np.ndarray]]:
-    for batch in _numpy(dataset):
+    for batch in as_numpy(dataset):
         missing = size - len(next(iter(batch.values())))
         yield {name: np.pad(value, ((0, missing), (0, 0))) for name, value in batch.items()}
 

@@ -7,7 +7,8 @@
 Lines go to out.jsonl.partial, which takes the name out.jsonl when it is whole, so that nothing
 half-written ever has that name. out.jsonl.partial.json says which command they belong to. The same
 command cuts a torn line and what else is behind the last whole chunk, and goes on there, so that
-its batches are those of a command that was left alone; another command begins anew.
+its batches are those of a command that was left alone. Another command touches neither file: it
+says what differs, and stops.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from typing import Any, BinaryIO
 
 from t5x_lite.data.json_lines import encode
 from t5x_lite.errors import InputError
+from t5x_lite.files import write_atomically
 
 _logger = logging.getLogger(__name__)
 
@@ -64,13 +66,16 @@ def resumable_writer(
       chunk: objects that are written at a time.
 
     Raises:
-      InputError: the directory cannot be written, or another process writes the same output.
+      InputError: the directory cannot be written, another process writes the same output, or
+        FILE.partial holds something else than lines of this command; it is left as it was.
     """
     target = Path(os.path.realpath(path))
     partial = target.with_name(f"{target.name}.partial")
     state = partial.with_name(f"{partial.name}.json")
     with _locked(partial, path=path) as file:
-        resumed = _resume(file, state, identity=json.loads(json.dumps(identity)), chunk=chunk)
+        resumed = _resume(
+            file, state, path=path, identity=json.loads(json.dumps(identity)), chunk=chunk
+        )
         if resumed:
             _logger.info("going on after %d lines of %s", resumed, partial)
         writer = ResumableWriter(file, done=resumed)
@@ -118,8 +123,12 @@ def _lock(file: BinaryIO, partial: Path) -> bool:
         return True
 
 
-def _resume(file: BinaryIO, state: Path, *, identity: Any, chunk: int) -> int:
-    """Cuts what this command did not write whole, and returns how many lines are left."""
+def _resume(file: BinaryIO, state: Path, *, path: str, identity: Any, chunk: int) -> int:
+    """Cuts what this command did not write whole, and returns how many lines are left.
+
+    Raises:
+      InputError: the file is not this command's.
+    """
     done, end, size = 0, 0, 0
     known = _read(state)
     if known == identity:
@@ -130,16 +139,14 @@ def _resume(file: BinaryIO, state: Path, *, identity: Any, chunk: int) -> int:
             if number % chunk == 0:
                 done, end = number, size
     elif file.read(1):
-        _logger.warning(
-            "%s was left by another command (%s); beginning anew",
-            state.with_suffix(""),
-            _difference(known, identity),
+        raise InputError(
+            f"{state.with_suffix('')} holds {_origin(known, identity)}; give that one again, "
+            f"delete the file, or give another output than {path}"
         )
     file.seek(end)
     file.truncate()
     if known != identity:
-        # Torn by a kill, it fits no command, and there is no line yet to go on after.
-        state.write_text(json.dumps(identity, indent=1) + "\n", encoding="utf-8")
+        write_atomically(state, json.dumps(identity, indent=1).encode() + b"\n")
     return done
 
 
@@ -150,9 +157,9 @@ def _read(state: Path) -> Any:
         return None
 
 
-def _difference(known: Any, identity: Mapping[str, Any]) -> str:
-    """The names of what differs."""
+def _origin(known: Any, identity: Mapping[str, Any]) -> str:
+    """Whose the lines are: what differs, by name."""
     if not isinstance(known, dict):
-        return "unknown"
+        return "what no command that is known here wrote"
     names = [name for name in {**known, **identity} if known.get(name) != identity.get(name)]
-    return f"other {', '.join(names)}"
+    return f"lines of another command (other {', '.join(names)})"

@@ -10,7 +10,8 @@ then the sentinels as user-defined pieces, `<extra_id_0>` last (T5, Raffel et al
     vocabulary.encode("Thank you <extra_id_0> me")  -> [1562, 25, 32099, 140]
     vocabulary.decode([1562, 25, 1])                -> "Thank you"
 
-As in seqio, a sentinel in text is found at the start of a word only. A model that already holds its
+As in seqio, a sentinel in text is found at the start of a word only; with layout "hf" it is found
+anywhere, and so are `</s>`, `<pad>` and `<unk>`, as in transformers. A model that already holds its
 sentinels, as mT5's does, is loaded with extra_ids=0. The byte vocabulary of ByT5 is in
 `t5x_lite.data.bytes_vocabulary`; `load_vocabulary` gives either.
 """
@@ -20,6 +21,7 @@ import errno
 import hashlib
 import io
 import itertools
+import json
 import os
 import re
 import sys
@@ -27,10 +29,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from t5x_lite.data.bytes_vocabulary import NAMES, Bytes, read_bytes_vocabulary
+from t5x_lite.data.bytes_vocabulary import NAMES, Bytes, Layout, read_bytes_vocabulary, read_layout
+from t5x_lite.data.special_tokens import SpecialTokens
 from t5x_lite.data.vocabulary_files import (
     BYTES_NAME,
     EOS_ID,
+    LAYOUT_NAME,
     MODEL_NAME,
     PAD_ID,
     UNK_ID,
@@ -54,6 +58,7 @@ class SentencePiece:
       model_path: the file that it was read from.
       model_bytes: that file's content, without the sentinels.
       extra_ids: the number of sentinels.
+      layout: how special tokens are read in text, as "seqio" or "hf" does it; their ids are equal.
       size: number of ids, sentinels included.
       num_sentinels: the sentinels, appended or the model's own: the last ids.
     """
@@ -62,12 +67,19 @@ class SentencePiece:
     eos_id = EOS_ID
     unk_id = UNK_ID
 
-    def __init__(self, model_path: str | os.PathLike[str], *, extra_ids: int = 100):
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        *,
+        extra_ids: int = 100,
+        layout: Layout = "seqio",
+    ):
         """Reads the model.
 
         Args:
           model_path: a SentencePiece model file with pad 0, eos 1, unk 2.
           extra_ids: how many sentinels to append.
+          layout: how special tokens are read in text.
 
         Raises:
           InputError: the file is missing, unreadable, no SentencePiece model or has other special
@@ -77,6 +89,7 @@ class SentencePiece:
             raise InputError(f"data.extra_ids must be at least 0, got {extra_ids}")
         self.model_path = Path(model_path)
         self.extra_ids = extra_ids
+        self.layout: Layout = layout
         try:
             self.model_bytes = self.model_path.read_bytes()
         except OSError as error:
@@ -89,10 +102,15 @@ class SentencePiece:
         )
         self.size: int = self._processor.GetPieceSize()
         self.num_sentinels = _num_sentinels(self._processor)
+        names = {f"<extra_id_{i}>": self.size - 1 - i for i in range(extra_ids)}
+        self._special = SpecialTokens(names) if layout == "hf" else None
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of the model's bytes and `extra_ids`: equal digests give equal ids."""
+        """SHA-256 (hex) of the model's bytes and `extra_ids`: equal digests give equal ids.
+
+        The layout is left aside: what an id stands for does not depend on it.
+        """
         return hashlib.sha256(self.model_bytes + b"\n%d" % self.extra_ids).hexdigest()
 
     @property
@@ -110,11 +128,14 @@ class SentencePiece:
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, without EOS."""
-        return self._processor.EncodeAsIds(text)
+        [ids] = self.encode_batch([text])
+        return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text, in threads."""
-        return self._processor.EncodeAsIds(list(texts))
+        if self._special is None:
+            return self._processor.EncodeAsIds(list(texts))
+        return self._special.encode(texts, self._processor.EncodeAsIds)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids` up to the first EOS; padding is dropped, ids above `size` are unknown."""
@@ -122,18 +143,26 @@ class SentencePiece:
         return self._processor.DecodeIds(known[: [*known, EOS_ID].index(EOS_ID)])
 
     def seqio(self) -> Any:
-        """The same ids as a seqio vocabulary; it reads the file at `model_path`."""
+        """The same ids as a seqio vocabulary, which reads special tokens in text as seqio does.
+
+        It reads the file at `model_path`.
+        """
         from t5x_lite.data.quiet_tensorflow import seqio
 
         return seqio.SentencePieceVocabulary(str(self.model_path), extra_ids=self.extra_ids)
 
     def files(self) -> dict[str, bytes]:
         """What `load_vocabulary` reads it from: file name -> content."""
-        return {MODEL_NAME: self.model_bytes}
+        files = {MODEL_NAME: self.model_bytes}
+        if self.layout != "seqio":
+            files[LAYOUT_NAME] = json.dumps({"layout": self.layout}).encode() + b"\n"
+        return files
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
-        """Writes `directory`/sentencepiece.model, whole or not at all, and returns its path."""
-        return write_file(self.model_bytes, Path(directory) / MODEL_NAME)
+        """Writes `files` to a directory, each whole or not at all; returns the model's path."""
+        for name, content in reversed(self.files().items()):
+            path = write_file(content, Path(directory) / name)
+        return path
 
 
 def _load_processor(model_bytes: bytes, *, extra_ids: int, where: str) -> Any:
@@ -186,8 +215,9 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
     """The vocabulary in a file or a directory, or the byte vocabulary of a name.
 
     Args:
-      path: a SentencePiece model, a bytes.json, a directory that holds sentencepiece.model or
-        bytes.json, or "bytes" or "bytes-hf" (a directory of that name is "./bytes").
+      path: a SentencePiece model, a bytes.json, a directory that holds sentencepiece.model (and
+        special_tokens.json, where they are read as transformers does) or bytes.json, or "bytes" or
+        "bytes-hf" (a directory of that name is "./bytes").
       extra_ids: how many sentinels there are besides a model's own pieces.
 
     Raises:
@@ -196,11 +226,14 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
     if str(path) in NAMES:
         return Bytes(layout=NAMES[str(path)], extra_ids=extra_ids)
     where = Path(path)
+    layout: Layout = "seqio"
     if where.is_dir():
+        if (where / LAYOUT_NAME).is_file():
+            layout = read_layout(where / LAYOUT_NAME)
         where /= BYTES_NAME if (where / BYTES_NAME).is_file() else MODEL_NAME
     if where.name == BYTES_NAME:
         return read_bytes_vocabulary(where, extra_ids=extra_ids)
-    return SentencePiece(where, extra_ids=extra_ids)
+    return SentencePiece(where, extra_ids=extra_ids, layout=layout)
 
 
 def train_sentencepiece(

@@ -8,6 +8,8 @@ from t5x_lite.files import write_atomically
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 MODEL_NAME = "sentencepiece.model"
 BYTES_NAME = "bytes.json"
+LAYOUT_NAME = "special_tokens.json"
+"""Beside a SentencePiece model that does not read special tokens as seqio does."""
 
 
 def write_file(content: bytes, target: Path) -> Path:

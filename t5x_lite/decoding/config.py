@@ -7,12 +7,18 @@ Decoding(num_beams=4, length_rule="hf", num_return=4) as transformers has it, th
 """
 
 import dataclasses
+import math
 from typing import Literal, get_args
 
 from t5x_lite.types import InputError
 
 LengthRule = Literal["t5x", "hf"]
 EarlyStopping = bool | Literal["never"]
+
+MIN_TEMPERATURE = 1e-6
+"""Below it logits of a usual size, divided by it, leave float32."""
+NUM_SEEDS = 2**32
+"""A key of JAX holds 32 bits of a seed; it drops those above."""
 
 DEFAULT_PENALTY: dict[LengthRule, float] = {"t5x": 0.6, "hf": 1.0}
 
@@ -30,13 +36,15 @@ class Decoding:
         False when the best beam, were it to end now, is worse than all of them, "never" when it
         could not get better by max_length.
       num_return: outputs of each input, best first.
-      temperature: 0 takes the best token, above 0 the logits are divided by it and sampled from.
+      temperature: 0 takes the best token, from 1e-6 on the logits are divided by it and sampled
+        from.
       top_k: samples among the k likeliest tokens; 0 among all.
       top_p: samples among the likeliest tokens that together have this probability.
       min_p: samples among tokens at least this likely, relative to the likeliest.
-      seed: of the samples.
+      seed: of the samples, in [0, 2**32).
       min_length: tokens at least, the EOS not counted.
-      no_repeat_ngram: no sequence of so many tokens comes twice; 0 allows it.
+      no_repeat_ngram: no sequence of so many tokens comes twice in an output and its prompt; 0
+        allows it. What the input says does not count, that of a language model neither.
       eos_id: ends an output.
     """
 
@@ -62,10 +70,19 @@ class Decoding:
         for name in ("temperature", "top_k", "min_length", "no_repeat_ngram", "eos_id"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} must not be negative: got {getattr(self, name)}")
+        if not 0 <= self.seed < NUM_SEEDS:
+            raise InputError(f"seed must be from 0 to {NUM_SEEDS - 1}: got {self.seed}")
+        if not math.isfinite(self.temperature) or 0.0 < self.temperature < MIN_TEMPERATURE:
+            raise InputError(
+                f"temperature must be 0 or at least {MIN_TEMPERATURE:g}, and finite: got "
+                f"{self.temperature}"
+            )
         if self.length_rule not in get_args(LengthRule):
             raise InputError(
                 f"length_rule must be one of {get_args(LengthRule)}: got {self.length_rule!r}"
             )
+        if not math.isfinite(self.penalty):
+            raise InputError(f"length_penalty must be finite: got {self.length_penalty}")
         if not 0.0 < self.top_p <= 1.0:
             raise InputError(f"top_p must be above 0 and at most 1: got {self.top_p}")
         if not 0.0 <= self.min_p <= 1.0:

@@ -1,8 +1,10 @@
 """What an output may not say: pure functions that set logits to minus infinity.
 
 Both are those of transformers (MinNewTokensLengthLogitsProcessor, NoRepeatNGramLogitsProcessor).
-The n-grams are those of the decoder's whole sequence: start token 0, prompt and new tokens; those
-of the encoder's input do not count.
+The n-grams are those of what is said: start token 0, prompt and new tokens. Those of the input do
+not count. For an encoder-decoder that is transformers' rule; of a language model it counts the
+input's n-grams too, which here would depend on whether an input is a prefix or a prompt, so that
+one request meant two things: an output may repeat its input with every model.
 
     no_repeat_ngram(logits, [[0, 5, 6, 5, .]], length=4, size=2)    5 was followed by 6: not again
 """

@@ -67,15 +67,17 @@ def warped(logits: Float[Array, "R V"], decoding: Decoding) -> Float[Array, "R V
     return logits
 
 
-def request_keys(seed: int, numbers: UInt32[Array, " B"]) -> Key[Array, " B"]:
+def request_keys(seed: int | UInt32[Array, " B"], numbers: UInt32[Array, " B"]) -> Key[Array, " B"]:
     """A key for each request.
 
     Args:
-      seed: of all of them.
-      numbers: which request each row is.
+      seed: of all of them, or of each; in [0, 2**32).
+      numbers: which request each row is, of those that share a seed.
     """
-    root = jax.random.key(seed)
-    return jax.vmap(lambda number: jax.random.fold_in(root, number))(numbers)
+    seeds = jnp.broadcast_to(jnp.asarray(seed, jnp.uint32), numbers.shape)
+    return jax.vmap(lambda seed, number: jax.random.fold_in(jax.random.key(seed), number))(
+        seeds, numbers
+    )
 
 
 def sample_keys(keys: Key[Array, " B"], num: int) -> Key[Array, " R"]:

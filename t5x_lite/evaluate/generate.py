@@ -4,12 +4,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
 from t5x_lite.decoding.sampling import request_keys
+from t5x_lite.sharding import jit_rows, rounded_rows
 from t5x_lite.types import Array, Params
 
 Bind = Callable[[Params], Any]
@@ -58,26 +59,41 @@ class Generator:
     Args:
       bind: puts the model together.
       vocabulary: decodes.
-      batch_size: inputs decoded at once.
+      batch_size: inputs decoded at once; on a mesh, rounded up to what its devices can share.
       decoding: how.
+      mesh: the inputs are split over it, and every process has all predictions; None runs where the
+        parameters are.
     """
 
-    def __init__(self, bind: Bind, vocabulary: Vocabulary, *, batch_size: int, decoding: Decoding):
+    def __init__(
+        self,
+        bind: Bind,
+        vocabulary: Vocabulary,
+        *,
+        batch_size: int,
+        decoding: Decoding,
+        mesh: Mesh | None = None,
+    ):
         def generate(
-            params: Params, inputs: Array, prompt: Array | None, numbers: Array, ended: Array
+            params: Params,
+            inputs: Array,
+            prompt: Array | None,
+            seeds: Array,
+            numbers: Array,
+            ended: Array,
         ) -> tuple[Array, Array]:
             return decode(
                 bind(params),
                 inputs,
                 prompt=prompt,
-                keys=request_keys(decoding.seed, numbers),
+                keys=request_keys(seeds, numbers),
                 ended=ended,
                 decoding=decoding,
             )
 
-        self._generate = jax.jit(generate)
+        self._generate = jit_rows(generate, mesh)
         self._vocabulary = vocabulary
-        self._batch_size = batch_size
+        self._batch_size = rounded_rows(batch_size, mesh)
         self._decoding = decoding
 
     def run(
@@ -86,6 +102,7 @@ class Generator:
         inputs: Sequence[np.ndarray],
         *,
         prompts: Sequence[np.ndarray] | None = None,
+        seeds: Sequence[int | None] | None = None,
         offset: int = 0,
     ) -> list[list[Prediction]]:
         """Predictions of each input, num_return of them and best first, in the inputs' order.
@@ -94,6 +111,9 @@ class Generator:
           params: the model's own.
           inputs: int32 tokens of each input, EOS included.
           prompts: int32 tokens that each output begins with, without EOS; None is none.
+          seeds: of the inputs that have one of their own, in [0, 2**32): what is sampled for such
+            an input depends on it alone, and is what decoding.seed gives the first input. None is
+            decoding.seed and the input's number.
           offset: the number of the first input. What is sampled for an input depends on its number,
             and not on its batch: a file that is read in parts gives what it gives as a whole.
         """
@@ -108,13 +128,15 @@ class Generator:
             prompt = None
             if any(len(given[row]) for row in rows):
                 prompt = pad([given[row] for row in rows], rows=size, minimum=4)
-            numbers = np.zeros(size, np.uint32)
-            numbers[: len(rows)] = [offset + row for row in rows]
+            keys = np.zeros((2, size), np.uint32)  # seed and number
+            for place, row in enumerate(rows):
+                own = None if seeds is None else seeds[row]
+                keys[:, place] = (self._decoding.seed, offset + row) if own is None else (own, 0)
             tokens, scores = self._generate(
                 params,
                 pad([inputs[row] for row in rows], rows=size),
                 prompt,
-                numbers,
+                *keys,
                 np.arange(size) >= len(rows),
             )
             tokens, scores = np.asarray(tokens), np.asarray(scores)

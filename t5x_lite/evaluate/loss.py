@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from t5x_lite.sharding import put_batch
+from t5x_lite.sharding import put_whole, replicated
 from t5x_lite.types import Batch, Params
 
 
@@ -16,7 +16,8 @@ class LossEvaluator:
 
     Args:
       loss_function: (params, batch) -> Loss.
-      batches: called for a fresh pass over the split at each run.
+      batches: called for a fresh pass over the split at each run; every process reads all rows of
+        every batch, and its devices get their own.
       mesh: where the batches go.
     """
 
@@ -27,7 +28,7 @@ class LossEvaluator:
         *,
         mesh: Mesh,
     ):
-        self._loss = jax.jit(loss_function)
+        self._loss = jax.jit(loss_function, out_shardings=replicated(mesh))
         self._batches = batches
         self._mesh = mesh
 
@@ -37,11 +38,11 @@ class LossEvaluator:
         return ["loss", *jax.eval_shape(self._loss, params, batch).metrics]
 
     def run(self, params: Params) -> dict[str, float]:
-        """{"loss": ..., and the objective's metrics}, over all batches of the split."""
+        """{"loss": ..., and the objective's metrics}, over all batches; equal on all processes."""
         sums: Any = None
         with jax.set_mesh(self._mesh):
             for batch in self._batches():
-                loss = self._loss(params, put_batch(batch, self._mesh))
+                loss = self._loss(params, put_whole(batch, self._mesh))
                 loss = jax.tree.map(np.float64, jax.device_get(loss))
                 sums = loss if sums is None else sums.plus(loss)
         if sums is None:

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from t5x_lite.evaluate.generate import Bind, batched, pad, padded_length
 from t5x_lite.objectives.losses import cross_entropy
+from t5x_lite.sharding import jit_rows, rounded_rows
 from t5x_lite.types import Array, Params
 
 
@@ -17,15 +18,16 @@ class Scorer:
     Args:
       bind: puts together a model that has `target_logits`.
       batch_size: rows scored at once.
+      mesh: whose devices share the rows; None is the first device.
     """
 
-    def __init__(self, bind: Bind, *, batch_size: int):
+    def __init__(self, bind: Bind, *, batch_size: int, mesh: Mesh | None = None):
         def score(params: Params, inputs: Array, targets: Array) -> Array:
             loss, _ = cross_entropy(bind(params).target_logits(inputs, targets), targets)
             return -jnp.sum(loss * (targets > 0), axis=-1)
 
-        self._score = jax.jit(score)
-        self._batch_size = batch_size
+        self._score = jit_rows(score, mesh)
+        self._batch_size = rounded_rows(batch_size, mesh)
 
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]

@@ -10,7 +10,7 @@ under PyTorch's names). Kernels are transposed, and layers are numbered in the n
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from t5x_lite.interop.rules import (
     LazyArray,
     Piece,
     Rule,
+    Source,
     check_finite,
     check_names,
     check_shape,
@@ -91,56 +92,22 @@ def model_pieces(config: T5Config) -> tuple[dict[str, tuple[int, ...]], list[Pie
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HFCheckpoint:
+class HFCheckpoint(Source):
     """A directory whose tensors are those of its config; no large array has been read.
 
     Attributes:
-      where: the file of weights, for messages.
       config: the model.
       hf_config: the content of config.json.
-      shapes: our arrays' shapes by path.
-      pieces: what our arrays are made of.
-      arrays: their tensors by the name of the piece.
     """
 
-    where: Path
     config: T5Config
     hf_config: Mapping[str, Any]
-    shapes: Mapping[str, tuple[int, ...]]
-    pieces: Sequence[Piece]
-    arrays: Arrays
-
-    def dtype(self, path: str) -> np.dtype:
-        """The dtype of one of our arrays there; of layers that differ, the widest."""
-        dtypes = [self.arrays[piece.name].dtype for piece in self._pieces(path)]
-        return np.dtype(functools.reduce(jnp.promote_types, dtypes))
 
     def read(self, piece: Piece) -> np.ndarray:
-        """One piece in our layout, a view of the file where there can be one.
-
-        Raises:
-          InputError: it holds NaN.
-        """
-        tensor = _read(self.arrays[piece.name])
+        """One piece in our layout, a view of the file where there can be one."""
+        tensor = _read(self.tensors[piece.name])
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
-
-    def array(self, path: str) -> np.ndarray:
-        """One of our arrays, read now.
-
-        Raises:
-          InputError: as `read`.
-        """
-        found = self._pieces(path)
-        if found[0].layer is None:
-            return self.read(found[0])
-        array = np.empty(self.shapes[path], self.dtype(path))
-        for piece in found:
-            array[piece.layer] = self.read(piece)
-        return array
-
-    def _pieces(self, path: str) -> list[Piece]:
-        return [piece for piece in self.pieces if piece.path == path]
 
 
 def read_hf(source: str | Path) -> HFCheckpoint:
@@ -177,7 +144,7 @@ def read_hf(source: str | Path) -> HFCheckpoint:
         hf_config=hf_config,
         shapes=ours,
         pieces=wanted,
-        arrays={piece.name: arrays[names[piece.name]] for piece in wanted},
+        tensors={piece.name: arrays[names[piece.name]] for piece in wanted},
     )
 
 
@@ -232,15 +199,19 @@ def _equal(a: np.ndarray | LazyArray, b: np.ndarray | LazyArray) -> bool:
     )
 
 
-def their_tensors(config: T5Config, arrays: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
+def their_tensors(
+    config: T5Config, arrays: Mapping[str, LazyArray], *, where: object
+) -> dict[str, LazyArray]:
     """The tensors of a `model.safetensors`, each made of our array when it is read.
 
     Args:
       config: the model.
       arrays: ours by path; each is read once, if its tensors are read one after another.
+      where: they are from, for messages.
 
     Raises:
-      InputError: the arrays are not those of the config.
+      InputError: the arrays are not those of the config; one that holds NaN or infinity is refused
+        when it is read.
     """
     ours, wanted = model_pieces(config)
     if difference := trees.difference(ours, arrays):
@@ -248,7 +219,9 @@ def their_tensors(config: T5Config, arrays: Mapping[str, LazyArray]) -> dict[str
 
     @functools.lru_cache(maxsize=1)
     def array(path: str) -> np.ndarray:
-        return arrays[path].read()
+        found = arrays[path].read()
+        check_finite(where, path, found)
+        return found
 
     def tensor(piece: Piece) -> np.ndarray:
         return piece.to_theirs(piece.of(array(piece.path)))

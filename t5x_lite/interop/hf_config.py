@@ -83,7 +83,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({' '.join(str(error).split())})") from error
     if not isinstance(found, dict):
         raise InputError(f"{path}: not a JSON object")

@@ -43,7 +43,7 @@ def read_msgpack(path: Path) -> dict[str, np.ndarray | LazyArray]:
         if not isinstance(tree, dict):
             raise ValueError(f"it holds a {type(tree).__name__}")
         return dict(_leaves(tree, ""))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: truncated, or not a tree of arrays ({reason})") from error
 
@@ -109,6 +109,8 @@ class _Reader:
         begin = self._position
         self._bytes(length)
         shape, name, buffer = _Reader(self._data, begin, self._position).value()
+        if not isinstance(shape, list) or not isinstance(buffer, np.ndarray):
+            raise ValueError("an array without a shape or without bytes")
         name = name if isinstance(name, str) else bytes(name).decode()
         if name not in (*_DTYPES, "bfloat16"):
             raise ValueError(f"an array of dtype {name!r}")

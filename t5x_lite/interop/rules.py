@@ -12,10 +12,13 @@ of our arrays once; the `check_` functions refuse what a user's file holds inste
 """
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite import trees
@@ -249,3 +252,50 @@ def check_finite(where: object, name: str, tensor: np.ndarray) -> None:
         raise InputError(
             f"{where}: {name} holds {bad} of {flat.size} weights that are NaN or infinite"
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """Arrays of ours that are read from tensors of theirs, one by one.
+
+    Attributes:
+      where: their file or directory, for messages.
+      shapes: our arrays' shapes by path.
+      pieces: what our arrays are made of.
+      tensors: theirs, by the name of the piece; nothing but a dtype is asked of them here.
+    """
+
+    where: object
+    shapes: Mapping[str, tuple[int, ...]]
+    pieces: Sequence[Piece]
+    tensors: Mapping[str, Any]
+
+    def read(self, piece: Piece) -> np.ndarray:
+        """One piece in our layout, read now.
+
+        Raises:
+          InputError: its file is damaged, or it holds NaN.
+        """
+        raise TypeError(f"{type(self).__name__} does not define read")
+
+    def dtype(self, path: str) -> np.dtype:
+        """The dtype of one of our arrays there; of layers that differ, the widest."""
+        dtypes = [self.tensors[piece.name].dtype for piece in self._pieces(path)]
+        return np.dtype(functools.reduce(jnp.promote_types, dtypes))
+
+    def array(self, path: str) -> np.ndarray:
+        """One of our arrays, read now: its size and that of one piece are held in memory.
+
+        Raises:
+          InputError: as `read`.
+        """
+        found = self._pieces(path)
+        if found[0].layer is None:
+            return self.read(found[0])
+        array = np.empty(self.shapes[path], self.dtype(path))
+        for piece in found:
+            array[piece.layer] = self.read(piece)
+        return array
+
+    def _pieces(self, path: str) -> list[Piece]:
+        return [piece for piece in self.pieces if piece.path == path]

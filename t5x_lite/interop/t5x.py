@@ -21,7 +21,6 @@ the dropout rate, and distances from which on the relative bias is the same, are
 """
 
 import dataclasses
-import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,6 +35,7 @@ from t5x_lite.interop.rules import (
     LAYER,
     Piece,
     Rule,
+    Source,
     check_finite,
     check_names,
     check_shape,
@@ -67,54 +67,20 @@ _SCAN_AXIS = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class T5XCheckpoint:
+class T5XCheckpoint(Source):
     """A checkpoint whose names and shapes are those of its config; no array has been read.
 
     Attributes:
-      where: its directory, for messages.
       config: the model that the shapes make.
-      shapes: our arrays' shapes by path.
-      pieces: what our arrays are made of.
-      tensors: theirs by name.
     """
 
-    where: str
     config: T5Config
-    shapes: Mapping[str, tuple[int, ...]]
-    pieces: Sequence[Piece]
-    tensors: Mapping[str, StoredTensor]
-
-    def dtype(self, path: str) -> np.dtype:
-        """The dtype of one of our arrays there; of layers that differ, the widest."""
-        dtypes = [self.tensors[piece.name].dtype for piece in self._pieces(path)]
-        return np.dtype(functools.reduce(jnp.promote_types, dtypes))
 
     def read(self, piece: Piece) -> np.ndarray:
-        """One piece in our layout, read now.
-
-        Raises:
-          InputError: its files are damaged, or it holds NaN.
-        """
+        """One piece in our layout, read now."""
         ours = piece.to_ours(self.tensors[piece.name].read(piece.rule.stack_axis))
         check_finite(self.where, piece.name, ours)
         return ours
-
-    def array(self, path: str) -> np.ndarray:
-        """One of our arrays, read now: its size and that of one piece are held in memory.
-
-        Raises:
-          InputError: as `read`.
-        """
-        found = self._pieces(path)
-        if found[0].layer is None:
-            return self.read(found[0])
-        array = np.empty(self.shapes[path], self.dtype(path))
-        for piece in found:
-            array[piece.layer] = self.read(piece)
-        return array
-
-    def _pieces(self, path: str) -> list[Piece]:
-        return [piece for piece in self.pieces if piece.path == path]
 
 
 def read_t5x(source: str | Path, *, step: int | None = None, **fields: Any) -> T5XCheckpoint:

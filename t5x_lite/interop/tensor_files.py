@@ -4,8 +4,9 @@
     tensors.arrays["shared.weight"].shape         -> (32128, 512); nothing was read yet
 
 Of the formats that transformers writes, the first that is there is taken: safetensors, PyTorch's
-zip archives, flax's msgpack; each as one file or as shards with an index. Names and shapes are
-PyTorch's in all of them: Flax's kernels are given transposed.
+zip archives, flax's msgpack; each as one file or as shards with an index. What PyTorch wrote before
+1.6 is not read, and passed over where the weights are there in another format. Names and shapes
+are PyTorch's in all of them: Flax's kernels are given transposed.
 
 A safetensors file is eight bytes of length (little endian), a JSON header {name: {"dtype", "shape",
 "data_offsets"}} and the tensors. Source: huggingface.co/docs/safetensors.
@@ -24,7 +25,7 @@ import numpy as np
 from t5x_lite.errors import InputError
 from t5x_lite.interop.msgpack_files import read_msgpack
 from t5x_lite.interop.rules import LazyArray
-from t5x_lite.interop.torch_files import read_torch
+from t5x_lite.interop.torch_files import is_archive, read_torch
 
 SAFETENSORS = "model.safetensors"
 DTYPES: Mapping[str, np.dtype] = {
@@ -69,12 +70,17 @@ def read_tensors(directory: Path) -> Tensors:
         ("pytorch_model.bin", read_torch),
         ("flax_model.msgpack", _read_flax),
     )
+    legacy: Path | None = None
     for name, read in formats:
-        if (directory / name).is_file():
-            return Tensors(directory / name, read(directory / name))
-        index = directory / f"{name}.index.json"
-        if index.is_file():
+        path, index = directory / name, directory / f"{name}.index.json"
+        if path.is_file() and read is read_torch and not is_archive(path):
+            legacy = path
+        elif path.is_file():
+            return Tensors(path, read(path))
+        elif index.is_file():
             return Tensors(index, _read_shards(index, read))
+    if legacy is not None:
+        return Tensors(legacy, read_torch(legacy))  # which says what to do
     names = ", ".join(name for name, _ in formats)
     raise InputError(f"{directory}: holds no weights that are read here: none of {names}")
 
@@ -84,7 +90,7 @@ def _read_shards(index: Path, read: Callable[[Path], Arrays]) -> Arrays:
     try:
         files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         shards = sorted(set(files.values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f'{index}: not an index of shards: no "weight_map"') from error
     arrays: dict[str, np.ndarray | LazyArray] = {}
     for shard in shards:
@@ -134,7 +140,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
                 raise ValueError(f"its header is a {type(header).__name__}")
             entries = {name: header[name] for name in header if name != _METADATA}
             found = {name: _entry(entry) for name, entry in entries.items()}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"{path}: not a safetensors file ({_reason(error)})") from error
     data = np.memmap(path, np.uint8, mode="r")
     arrays: dict[str, np.ndarray] = {}

@@ -49,7 +49,8 @@ def read_tokenizer(
       directory: what holds it.
       config: the content of its config.json.
       vocab_size: rows of the embedding, which must hold all ids.
-      sentinels: where a byte vocabulary has them.
+      sentinels: how special tokens are read in text, and where a byte vocabulary has its
+        sentinels.
       scratch: a directory for a SentencePiece model that has to be made.
 
     Raises:
@@ -71,10 +72,10 @@ def read_tokenizer(
         if model is None:
             model = scratch / SPIECE
             model.write_bytes(_from_tokenizer_json(directory / _TOKENIZER_JSON))
-        vocabulary = SentencePiece(model, extra_ids=0)
+        vocabulary = SentencePiece(model, extra_ids=0, layout=sentinels)
         if not vocabulary.num_sentinels:
             extra_ids = _extra_ids(settings, default=_DEFAULT_EXTRA_IDS["sentencepiece"])
-            vocabulary = SentencePiece(model, extra_ids=extra_ids)
+            vocabulary = SentencePiece(model, extra_ids=extra_ids, layout=sentinels)
     if vocabulary.size > vocab_size:
         raise InputError(
             f"{directory}: the tokenizer has {vocabulary.size} tokens ({vocabulary.extra_ids} of "
@@ -99,8 +100,15 @@ def _named_sentinels(settings: Mapping[str, Any]) -> int:
     for name in ("additional_special_tokens", "extra_special_tokens"):
         tokens = settings.get(name)
         for token in tokens if isinstance(tokens, list) else []:
-            listed.add(token["content"] if isinstance(token, dict) else str(token))
+            content = _content(token)
+            listed |= set() if content is None else {content}
     return sum(_EXTRA_ID.fullmatch(token) is not None for token in listed)
+
+
+def _content(token: Any) -> str | None:
+    """The text of a token, which is written as such or as {"content": text, ...}."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
 
 
 def _warn_of_added_tokens(directory: Path, settings: Mapping[str, Any]) -> None:
@@ -109,7 +117,8 @@ def _warn_of_added_tokens(directory: Path, settings: Mapping[str, Any]) -> None:
     added = list(read_json(path)) if path.is_file() else []
     entries = settings.get("added_tokens_decoder")
     if isinstance(entries, dict):
-        added += [e["content"] for e in entries.values() if isinstance(e, dict) and "content" in e]
+        contents = [_content(entry) for entry in entries.values()]
+        added += [text for text in contents if text is not None]
     others = sorted(
         {token for token in added if not _EXTRA_ID.fullmatch(token)} - {*_SPECIAL.values(), "<s>"}
     )
@@ -132,7 +141,7 @@ def _from_tokenizer_json(path: Path) -> bytes:
             raise ValueError(f"its model is {content['model']['type']}")
         vocab = [(str(piece), float(score)) for piece, score in content["model"]["vocab"]]
         charsmap = _charsmap(content.get("normalizer"))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path}: not a SentencePiece tokenizer ({error}); copy the model's {SPIECE} there"
         ) from error
@@ -157,10 +166,31 @@ def _charsmap(normalizer: Any) -> bytes:
     if normalizer is None:
         return b""
     steps = normalizer.get("normalizers", [normalizer])
-    tables = [step["precompiled_charsmap"] for step in steps if step["type"] == "Precompiled"]
+    tables = []
+    for step in steps:
+        if step["type"] == "Precompiled":
+            tables.append(step["precompiled_charsmap"])
+        elif not _is_spacing(step):
+            raise ValueError(f"its normalizer has a step that SentencePiece lacks, {step['type']}")
     if len(tables) != 1:
         raise ValueError("its normalizer is another")
     return base64.b64decode(tables[0])
+
+
+def _is_spacing(step: Mapping[str, Any]) -> bool:
+    """Whether a step does what a SentencePiece model does with spaces in any case.
+
+    It strips them at both ends, makes one of several, and writes "▁" for one.
+    """
+    if step["type"] == "Strip":
+        return True
+    if step["type"] != "Replace":
+        return False
+    return (step["pattern"], step["content"]) in (
+        ({"Regex": " {2,}"}, " "),
+        ({"Regex": " {2,}"}, "▁"),
+        ({"String": " "}, "▁"),
+    )
 
 
 def write_tokenizer(vocabulary: Vocabulary, directory: Path) -> None:

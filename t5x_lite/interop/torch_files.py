@@ -82,6 +82,12 @@ class _Unpickler(pickle.Unpickler):
         return _Storage(key, dtype, size)
 
 
+def is_archive(path: Path) -> bool:
+    """Whether a file begins like the zip archives that PyTorch writes since 1.6."""
+    with open(path, "rb") as file:
+        return file.read(len(_ZIP)) == _ZIP
+
+
 def read_torch(path: Path) -> dict[str, np.ndarray]:
     """Views of the tensors of a pytorch_model.bin.
 
@@ -89,12 +95,11 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
       InputError: the file is of PyTorch's old format, damaged or truncated, or its pickle holds
         anything else than a dict of tensors.
     """
-    with open(path, "rb") as file:
-        if file.read(len(_ZIP)) != _ZIP:
-            raise InputError(
-                f"{path}: not a zip archive: PyTorch before 1.6 wrote such files, and a truncated "
-                "download looks so too; load it with PyTorch and save it as safetensors"
-            )
+    if not is_archive(path):
+        raise InputError(
+            f"{path}: not a zip archive: PyTorch before 1.6 wrote such files, and a truncated "
+            "download looks so too; load it with PyTorch and save it as safetensors"
+        )
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith("data.pkl")]

@@ -1,19 +1,91 @@
-"""Analytic floating-point operations of a train step, for MFU and for `plan`.
+"""Analytic floating-point operations of a train step, and what chips can do: for MFU and `plan`.
 
 Matrix products only, 2 per multiplication; the backward pass counts twice the forward. Padding
-counts: it is computed. Rematerialisation does not: MFU is about useful work. Sharing parameters
-between encoder and decoder saves none, and a relative bias costs none.
+counts: it is computed. Rematerialisation does not: MFU is about useful work. So does what a causal
+mask hides, whatever skips it. Sharing parameters between encoder and decoder saves none, and a
+relative bias costs none.
+
+    lengths = {"encoder_input_tokens": 512, "decoder_target_tokens": 114}
+    flops = train_step_flops(config, rows=256, lengths=lengths)
+    mfu = flops / seconds / (devices * peak_flops("TPU v5 lite"))
 """
 
+from collections.abc import Mapping
+
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.lm import LMConfig
 from t5x_lite.models.t5 import StackConfig, T5Config
 from t5x_lite.models.t5_encoder import T5EncoderConfig
 
+PEAKS: dict[str, float] = {
+    # Cloud TPU documentation, "System architecture", peak compute per chip (bf16); a device is a
+    # chip. v5p calls itself "TPU v5" or "TPU v5p", v5e and v6e "lite".
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,
+    "TPU v5p": 459e12,
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    # NVIDIA A100 Tensor Core GPU datasheet, BFLOAT16 Tensor Core, dense.
+    "NVIDIA A100": 312e12,
+    # NVIDIA H100 Tensor Core GPU datasheet, half of the figures with sparsity: SXM, PCIe, NVL.
+    "NVIDIA H100": 989.5e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H100 NVL": 835.5e12,
+    # NVIDIA H200 Tensor Core GPU datasheet, half of the figures with sparsity: SXM, NVL.
+    "NVIDIA H200": 989.5e12,
+    "NVIDIA H200 NVL": 835.5e12,
+}
+"""Device kind -> bf16 FLOP/s of one device, dense; of a GPU the beginning of its name."""
 
-def _layer(config: StackConfig, length: int) -> int:
-    """Multiplications of a layer's self-attention and feed-forward for one row."""
-    d, joined = config.d_model, config.num_heads * config.d_kv
-    feed_forward = (3 if config.feed_forward == "gated-gelu" else 2) * d * config.d_ff
-    return length * (4 * d * joined + feed_forward) + 2 * length * length * joined
+
+def peak_flops(device_kind: str) -> float | None:
+    """FLOP/s of one device in bf16.
+
+    Args:
+      device_kind: of a jax.Device, such as "TPU v5 lite" or "NVIDIA H100 80GB HBM3".
+
+    Returns:
+      None where it is not known, as of a CPU.
+    """
+    if device_kind.startswith("NVIDIA"):
+        words = device_kind.replace("-", " ")  # "NVIDIA A100-SXM4-40GB"
+        matches = [kind for kind in PEAKS if f"{words} ".startswith(f"{kind} ")]
+        return PEAKS[max(matches, key=len)] if matches else None
+    return PEAKS.get(device_kind)
+
+
+def train_step_flops(config: ModelConfig, *, rows: int, lengths: Mapping[str, int]) -> int | None:
+    """FLOPs of a train step over the global batch: three forward passes.
+
+    Args:
+      config: of the model.
+      rows: of the global batch.
+      lengths: tokens of a row, by the name of the feature; those that the model reads are used.
+
+    Returns:
+      None for a model whose operations are not counted here.
+    """
+    forward = forward_flops(config, lengths)
+    return None if forward is None else 3 * rows * forward
+
+
+def forward_flops(config: ModelConfig, lengths: Mapping[str, int]) -> int | None:
+    """FLOPs of one forward pass for one row; arguments as for `train_step_flops`."""
+    match config:
+        case T5Config():
+            return t5_forward(
+                config,
+                inputs_length=lengths["encoder_input_tokens"],
+                targets_length=lengths["decoder_target_tokens"],
+            )
+        case LMConfig():
+            return lm_forward(config, length=lengths["decoder_target_tokens"])
+        case T5EncoderConfig():
+            return t5_encoder_forward(config, length=lengths["encoder_input_tokens"])
+        case _:
+            return None
 
 
 def t5_forward(config: T5Config, *, inputs_length: int, targets_length: int) -> int:
@@ -27,14 +99,19 @@ def t5_forward(config: T5Config, *, inputs_length: int, targets_length: int) -> 
     return 2 * (total + t * d * config.vocab_size)
 
 
-def t5_train_step(
-    config: T5Config, *, batch_size: int, inputs_length: int, targets_length: int
-) -> int:
-    """FLOPs of a train step of `batch_size` rows: three forward passes."""
-    row = t5_forward(config, inputs_length=inputs_length, targets_length=targets_length)
-    return 3 * batch_size * row
+def lm_forward(config: LMConfig, *, length: int) -> int:
+    """FLOPs of one forward pass of a decoder alone for one row, causal or with a prefix."""
+    layers = config.num_layers * _layer(config, length)
+    return 2 * (layers + length * config.d_model * config.vocab_size)
 
 
 def t5_encoder_forward(config: T5EncoderConfig, *, length: int) -> int:
     """FLOPs of one forward pass for one row."""
     return 2 * config.num_layers * _layer(config, length)
+
+
+def _layer(config: StackConfig, length: int) -> int:
+    """Multiplications of a layer's self-attention and feed-forward for one row."""
+    d, joined = config.d_model, config.num_heads * config.d_kv
+    feed_forward = (3 if config.feed_forward == "gated-gelu" else 2) * d * config.d_ff
+    return length * (4 * d * joined + feed_forward) + 2 * length * length * joined

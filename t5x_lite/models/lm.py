@@ -16,22 +16,24 @@ the inputs, all the others; position 0, the start token, belongs to them (figure
          6  1 1 1 0                    6 1 1 1 0
          7  1 1 1 1                    7 1 1 1 1
 
-The relative bias is a decoder's in both: all keys to the right share a bucket. Numerics: t5x
-examples/decoder_only/network.py.
+All keys to the right share a bucket of the relative bias, as in t5x's
+examples/decoder_only/network.py, whose numerics these are; `prefix_buckets` has the paper's rule.
 """
 
 import dataclasses
+from typing import Literal
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
+from t5x_lite.models.base import TokenModel
 from t5x_lite.models.t5 import StackConfig
 from t5x_lite.nn import cache as caching
+from t5x_lite.nn import masks
 from t5x_lite.nn.cache import Cache
-from t5x_lite.nn.linear import FAN_IN_TRUNCATED, Embedding, Linear
-from t5x_lite.nn.stack import Decoder, decoder_mask
-from t5x_lite.sharding import constrain
+from t5x_lite.nn.linear import Embedding
+from t5x_lite.nn.stack import Decoder
 from t5x_lite.types import Array, InputError, Key
 
 
@@ -43,19 +45,29 @@ class LMConfig(StackConfig):
       num_layers: how many.
       prefix: whether the inputs see each other both ways (prefix LM); else all is causal. The
         parameters are the same: a causal model can be trained on as a prefix model.
+      prefix_buckets: of a prefix LM's relative bias: "causal", all for keys to the left (T5X), or
+        "bidirectional", half of them for keys to the right (the paper).
       tie_embeddings: whether the output shares the embedding.
     """
 
     num_layers: int
     prefix: bool = False
+    prefix_buckets: Literal["causal", "bidirectional"] = "causal"
     tie_embeddings: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prefix_buckets not in ("causal", "bidirectional"):
+            raise InputError(
+                f"model.prefix_buckets must be causal or bidirectional: got {self.prefix_buckets!r}"
+            )
 
     def build(self, *, rngs: nnx.Rngs) -> "LM":
         """Makes the module with fresh parameters."""
         return LM(self, rngs=rngs)
 
 
-class LM(nnx.Module):
+class LM(TokenModel):
     """The decoder-only model.
 
     Args:
@@ -68,32 +80,13 @@ class LM(nnx.Module):
         self.decoder = Decoder(
             config.layer,
             num_layers=config.num_layers,
-            unroll=config.unroll,
+            running=config.running,
             cross_attention=False,
+            bidirectional=config.prefix and config.prefix_buckets == "bidirectional",
             rngs=rngs,
         )
         self.prefix = config.prefix
-        self.tied = config.tie_embeddings
-        if not self.tied:
-            self.lm_head = Linear(
-                config.d_model,
-                config.vocab_size,
-                axes=("embed", "vocab"),
-                initializer=FAN_IN_TRUNCATED,
-                rngs=rngs,
-            )
-
-    def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Token embeddings."""
-        return constrain(self.token_embedding(tokens), "batch", "length", "activation_embed")
-
-    def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """Next-token logits in float32."""
-        if self.tied:
-            logits = self.token_embedding.logits(hidden)
-        else:
-            logits = self.lm_head.product(hidden)
-        return constrain(logits, "batch", "length", "vocab")
+        self.make_output(config.d_model, config.vocab_size, tied=config.tie_embeddings, rngs=rngs)
 
     def __call__(
         self,
@@ -118,18 +111,34 @@ class LM(nnx.Module):
         Raises:
           InputError: a prefix model is not told where the inputs are.
         """
-        mask = decoder_mask(decoder_input_tokens.shape[1], decoder_segment_ids)
-        if self.prefix:
-            if decoder_causal_attention is None:
-                raise InputError(
-                    "a model with model.prefix needs rows that say where the inputs are: set "
-                    "data.layout to prefix_lm, or model.prefix to False"
-                )
-            mask = _with_prefix(mask, decoder_causal_attention, decoder_segment_ids)
-        hidden = self.decoder(
+        return self.logits(
+            self.hidden(
+                decoder_input_tokens,
+                decoder_segment_ids=decoder_segment_ids,
+                decoder_causal_attention=decoder_causal_attention,
+                key=key,
+            )
+        )
+
+    def hidden(
+        self,
+        decoder_input_tokens: Int[Array, "B T"],
+        *,
+        decoder_segment_ids: Int[Array, "B T"] | None = None,
+        decoder_causal_attention: Int[Array, "B T"] | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B T D"]:
+        """What the output layer makes the logits of; arguments and errors are those of the call."""
+        if self.prefix and decoder_causal_attention is None:
+            raise InputError(
+                "a model with model.prefix needs rows that say where the inputs are: set "
+                "data.layout to prefix_lm, or model.prefix to False"
+            )
+        prefix = decoder_causal_attention if self.prefix else None
+        mask = masks.of_decoder(decoder_segment_ids, prefix=prefix)
+        return self.decoder(
             self.embed(decoder_input_tokens), None, mask=mask, cross_mask=None, key=key
         )
-        return self.logits(hidden)
 
     def prefill(
         self,
@@ -165,14 +174,6 @@ class LM(nnx.Module):
         logits = self.logits(hidden)
         return logits.reshape(tokens.shape[0], logits.shape[-1]), cache
 
-    def repeat(self, cache: Cache, num: int) -> Cache:
-        """Makes `num` rows of each row."""
-        return caching.repeat(cache, num)
-
-    def select(self, cache: Cache, rows: Int[Array, " R"]) -> Cache:
-        """Continues the given rows."""
-        return caching.select(cache, rows)
-
     def target_logits(
         self, inputs: Int[Array, "B S"], targets: Int[Array, "B T"]
     ) -> Float[Array, "B T V"]:
@@ -188,22 +189,12 @@ class LM(nnx.Module):
         first = caching.align(inputs, batch_size=inputs.shape[0])
         rest = targets[:, :-1]
         tokens = jnp.concatenate([first.tokens, rest.astype(first.tokens.dtype)], axis=1)
-        targets_here = jnp.zeros(rest.shape, bool)
-        mask = caching.prefix_mask(
-            jnp.concatenate([first.valid, ~targets_here], axis=1),
-            jnp.concatenate([first.valid, targets_here], axis=1) if self.prefix else None,
+        inputs_here, targets_here = first.valid.astype(jnp.int32), jnp.ones_like(rest)
+        both_ways = jnp.concatenate([inputs_here, 0 * targets_here], axis=1)
+        mask = masks.Visibility(
+            keys=jnp.concatenate([inputs_here, targets_here], axis=1),
+            causal=True,
+            both_ways=both_ways if self.prefix else None,
         )
         hidden = self.decoder(self.embed(tokens), None, mask=mask, cross_mask=None)
         return self.logits(hidden[:, inputs.shape[1] :])
-
-
-def _with_prefix(
-    mask: Bool[Array, "#B 1 T T"],
-    prefix: Int[Array, "B T"],
-    segment_ids: Int[Array, "B T"] | None,
-) -> Bool[Array, "B 1 T T"]:
-    """The mask, and all positions of a prefix for each other, within their own segment."""
-    segments = jnp.ones_like(prefix) if segment_ids is None else segment_ids
-    inputs = jnp.where(prefix > 0, segments, 0)  # the segment whose inputs a position belongs to
-    same = inputs[:, None, :, None] == inputs[:, None, None, :]
-    return mask | (same & (inputs > 0)[:, None, None, :])

@@ -19,9 +19,12 @@ def lm_v1(**fields: Any) -> LMConfig:
     """The paper's language model (table 2), 110M parameters: one stack of T5 1.0 base.
 
     Source: t5/models/gin/models/lm_v1.gin in google-research/text-to-text-transfer-transformer; its
-    prefix language model, lm_v1_ifa.gin, is `lm_v1(prefix=True)`.
+    prefix language model, lm_v1_ifa.gin, is `lm_v1(prefix=True)`. Its relative bias has buckets for
+    keys to the right, while decoding too (Mesh TensorFlow's transformer_layers.py: bidirectional is
+    not fully_autoregressive); T5X's decoder_only has none.
     """
-    return _lm(768, 12, 12, 3072, **{"feed_forward": "relu", **fields})
+    fields = {"feed_forward": "relu", "prefix_buckets": "bidirectional", **fields}
+    return _lm(768, 12, 12, 3072, **fields)
 
 
 # Gated GELU and tied embeddings. Source: google-research/t5x,

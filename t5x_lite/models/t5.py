@@ -14,23 +14,26 @@ Numerics: t5x examples/t5/network.py and layers.py.
 """
 
 import dataclasses
-from typing import get_args
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
 
-from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.base import ModelConfig, TokenModel
 from t5x_lite.nn import cache as caching
 from t5x_lite.nn import masks
 from t5x_lite.nn.cache import Cache
 from t5x_lite.nn.layers import LayerConfig
-from t5x_lite.nn.linear import FAN_IN_TRUNCATED, Embedding, Linear
+from t5x_lite.nn.linear import Embedding
 from t5x_lite.nn.mlp import FeedForward
-from t5x_lite.nn.stack import Decoder, Encoder, decoder_mask, encoder_mask
-from t5x_lite.sharding import constrain
+from t5x_lite.nn.remat import check_remat
+from t5x_lite.nn.scan import Running
+from t5x_lite.nn.stack import Decoder, Encoder
 from t5x_lite.types import Array, InputError, Key
+
+AttentionKind = Literal["plain", "blocked"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,10 @@ class StackConfig(ModelConfig):
       relative_bias_per_layer: a table in each layer (umT5) instead of one for the stack.
       norm_epsilon: of the RMS norms.
       unroll: layers per iteration of the scan, True for straight-line code (faster on CPU).
+      remat: what a layer keeps for its backward pass: "none" is all, "full" its input alone, "dots"
+        its matrix products, "dots_no_batch" its products with weights (`t5x_lite.nn.remat`).
+      attention: "plain", or "blocked", whose memory is linear in length; decoding is plain.
+      attention_block: keys that blocked attention takes at a time.
     """
 
     d_model: int
@@ -62,17 +69,21 @@ class StackConfig(ModelConfig):
     relative_bias_per_layer: bool = False
     norm_epsilon: float = 1e-6
     unroll: int | bool = 1
+    remat: str = "none"
+    attention: AttentionKind = "plain"
+    attention_block: int = 128
 
     def __post_init__(self) -> None:
         counts = [f.name for f in dataclasses.fields(self) if f.name.startswith("num_")]
-        for name in ("vocab_size", "d_model", "d_kv", "d_ff", *counts, "unroll"):
+        for name in ("vocab_size", "d_model", "d_kv", "d_ff", *counts, "unroll", "attention_block"):
             if getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 1: got {getattr(self, name)}")
-        if self.feed_forward not in get_args(FeedForward):
-            raise InputError(
-                f"model.feed_forward must be one of {get_args(FeedForward)}: got "
-                f"{self.feed_forward!r}"
-            )
+        for name, kinds in (("feed_forward", FeedForward), ("attention", AttentionKind)):
+            if getattr(self, name) not in get_args(kinds):
+                raise InputError(
+                    f"model.{name} must be one of {get_args(kinds)}: got {getattr(self, name)!r}"
+                )
+        check_remat(self.remat)
         if self.relative_buckets < 4 or self.relative_max_distance <= self.relative_buckets // 2:
             raise InputError(
                 "model.relative_buckets must be at least 4 and model.relative_max_distance above "
@@ -88,6 +99,15 @@ class StackConfig(ModelConfig):
         """The sizes of one layer."""
         names = {field.name for field in dataclasses.fields(LayerConfig)}
         return LayerConfig(**{name: getattr(self, name) for name in names})
+
+    @property
+    def running(self) -> Running:
+        """How a stack of layers is run."""
+        return Running(
+            unroll=self.unroll,
+            remat=self.remat,
+            attention_block=self.attention_block if self.attention == "blocked" else None,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,7 +143,7 @@ class T5Config(StackConfig):
         return T5(self, rngs=rngs)
 
 
-class T5(nnx.Module):
+class T5(TokenModel):
     """The encoder-decoder.
 
     Args:
@@ -133,44 +153,24 @@ class T5(nnx.Module):
 
     def __init__(self, config: T5Config, *, rngs: nnx.Rngs):
         self.token_embedding = Embedding(config.vocab_size, config.d_model, rngs=rngs)
-        layer, unroll = config.layer, config.unroll
+        layer, running = config.layer, config.running
         self.encoder = Encoder(
-            layer, num_layers=config.num_encoder_layers, unroll=unroll, rngs=rngs
+            layer, num_layers=config.num_encoder_layers, running=running, rngs=rngs
         )
         self.decoder = Decoder(
             layer,
             num_layers=config.num_decoder_layers,
-            unroll=unroll,
+            running=running,
             shared=config.share_layers,
             rngs=rngs,
         )
         self.share_layers = config.share_layers
-        self.tied = config.tie_embeddings
-        if not self.tied:
-            self.lm_head = Linear(
-                config.d_model,
-                config.vocab_size,
-                axes=("embed", "vocab"),
-                initializer=FAN_IN_TRUNCATED,
-                rngs=rngs,
-            )
+        self.make_output(config.d_model, config.vocab_size, tied=config.tie_embeddings, rngs=rngs)
 
     @property
     def shared(self) -> Encoder | None:
         """The encoder where the decoder borrows from it."""
         return self.encoder if self.share_layers else None
-
-    def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Token embeddings."""
-        return constrain(self.token_embedding(tokens), "batch", "length", "activation_embed")
-
-    def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """Next-token logits in float32."""
-        if self.tied:
-            logits = self.token_embedding.logits(hidden)
-        else:
-            logits = self.lm_head.product(hidden)
-        return constrain(logits, "batch", "length", "vocab")
 
     def encode(
         self,
@@ -186,7 +186,7 @@ class T5(nnx.Module):
           segment_ids: of packed examples, from 1; 0 is padding.
           key: turns dropout on.
         """
-        return self.encoder(self.embed(tokens), mask=encoder_mask(tokens, segment_ids), key=key)
+        return self.encoder(self.embed(tokens), mask=masks.of_encoder(tokens, segment_ids), key=key)
 
     def __call__(
         self,
@@ -209,25 +209,39 @@ class T5(nnx.Module):
         Returns:
           float32 logits.
         """
-        if (encoder_segment_ids is None) != (decoder_segment_ids is None):
-            raise ValueError("segment ids are given for both encoder and decoder, or for neither")
+        return self.logits(
+            self.hidden(
+                encoder_input_tokens,
+                decoder_input_tokens,
+                encoder_segment_ids=encoder_segment_ids,
+                decoder_segment_ids=decoder_segment_ids,
+                key=key,
+            )
+        )
+
+    def hidden(
+        self,
+        encoder_input_tokens: Int[Array, "B S"],
+        decoder_input_tokens: Int[Array, "B T"],
+        *,
+        encoder_segment_ids: Int[Array, "B S"] | None = None,
+        decoder_segment_ids: Int[Array, "B T"] | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B T D"]:
+        """What the output layer makes the logits of; the arguments are those of the call."""
+        cross_mask = masks.across(encoder_input_tokens, encoder_segment_ids, decoder_segment_ids)
         encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)
         encoded = self.encode(
             encoder_input_tokens, segment_ids=encoder_segment_ids, key=encoder_key
         )
-        if encoder_segment_ids is None or decoder_segment_ids is None:
-            cross_mask = masks.padding(encoder_input_tokens)
-        else:
-            cross_mask = masks.segments(decoder_segment_ids, encoder_segment_ids)
-        hidden = self.decoder(
+        return self.decoder(
             self.embed(decoder_input_tokens),
             encoded,
-            mask=decoder_mask(decoder_input_tokens.shape[1], decoder_segment_ids),
+            mask=masks.of_decoder(decoder_segment_ids),
             cross_mask=cross_mask,
             shared=self.shared,
             key=decoder_key,
         )
-        return self.logits(hidden)
 
     def target_logits(
         self, inputs: Int[Array, "B S"], targets: Int[Array, "B T"]
@@ -276,11 +290,3 @@ class T5(nnx.Module):
         hidden, cache = self.decoder.step(x, cache, shared=self.shared)
         logits = self.logits(hidden)
         return logits.reshape(tokens.shape[0], logits.shape[-1]), cache
-
-    def repeat(self, cache: Cache, num: int) -> Cache:
-        """The cache with `num` rows for each row; the inputs' keys and values are not copied."""
-        return caching.repeat(cache, num)
-
-    def select(self, cache: Cache, rows: Int[Array, " R"]) -> Cache:
-        """The cache of the given rows, each from among the rows of its own input."""
-        return caching.select(cache, rows)

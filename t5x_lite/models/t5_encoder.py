@@ -11,10 +11,11 @@ import dataclasses
 from flax import nnx
 from jaxtyping import Float, Int
 
+from t5x_lite.models.base import TokenModel
 from t5x_lite.models.t5 import StackConfig
+from t5x_lite.nn import masks
 from t5x_lite.nn.linear import Embedding
-from t5x_lite.nn.stack import Encoder, encoder_mask
-from t5x_lite.sharding import constrain
+from t5x_lite.nn.stack import Encoder
 from t5x_lite.types import Array, Key
 
 
@@ -33,7 +34,7 @@ class T5EncoderConfig(StackConfig):
         return T5Encoder(self, rngs=rngs)
 
 
-class T5Encoder(nnx.Module):
+class T5Encoder(TokenModel):
     """Token embedding and encoder.
 
     Args:
@@ -44,7 +45,7 @@ class T5Encoder(nnx.Module):
     def __init__(self, config: T5EncoderConfig, *, rngs: nnx.Rngs):
         self.token_embedding = Embedding(config.vocab_size, config.d_model, rngs=rngs)
         self.encoder = Encoder(
-            config.layer, num_layers=config.num_layers, unroll=config.unroll, rngs=rngs
+            config.layer, num_layers=config.num_layers, running=config.running, rngs=rngs
         )
 
     def __call__(
@@ -61,8 +62,7 @@ class T5Encoder(nnx.Module):
           segment_ids: of packed examples, from 1; 0 is padding.
           key: turns dropout on.
         """
-        x = constrain(self.token_embedding(tokens), "batch", "length", "activation_embed")
-        return self.encoder(x, mask=encoder_mask(tokens, segment_ids), key=key)
+        return self.encoder(self.embed(tokens), mask=masks.of_encoder(tokens, segment_ids), key=key)
 
     def encode(
         self,

@@ -12,13 +12,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float
 
+from t5x_lite.nn.blocked_attention import blocked_attention
 from t5x_lite.nn.dropout import dropout
 from t5x_lite.nn.linear import FAN_IN_NORMAL, Linear, einsum
+from t5x_lite.nn.masks import MASKED, Visibility
+from t5x_lite.nn.positions import RelativeTable
 from t5x_lite.nn.reductions import sum_leading
+from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
-
-MASKED = -1e10
-"""A masked logit. A query that may see no key at all attends to all of them equally."""
 
 
 def _masked_logits(query: Array, key: Array, bias: Array | None, mask: Array | None) -> Array:
@@ -84,12 +85,15 @@ def dot_product_attention(
     key: Float[Array, "B S H K"],
     value: Float[Array, "B S H K"],
     *,
-    mask: Bool[Array, "#B 1 #T S"] | None = None,
-    bias: Float[Array, "1 H T S"] | None = None,
+    mask: Bool[Array, "#B 1 #T S"] | Visibility | None = None,
+    bias: Float[Array, "1 H T S"] | RelativeTable | None = None,
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
 ) -> Float[Array, "B T H K"]:
     """Attention over all keys, unscaled.
+
+    Arrays for mask and bias, and plain attention; a `Visibility` with a block size and a table, and
+    blocked attention. Both drop the same weights for the same key.
 
     Args:
       query: projected queries.
@@ -102,11 +106,21 @@ def dot_product_attention(
 
     Returns:
       The weighted values, in the dtype of value.
+
+    Raises:
+      ValueError: an array for one of mask and bias, and not for the other.
     """
     # A mask shared over the queries scales each value as a whole: no pass over [B, H, T, S].
     heads_and_keys = (*value.shape[:-1], 1)
     kept = dropout(jnp.ones(heads_and_keys, value.dtype), dropout_rate, key=dropout_key)
     value = value if dropout_key is None else value * kept
+    if isinstance(mask, Visibility) and not isinstance(bias, jax.Array):
+        return blocked_attention(query, key, value, visible=mask, bias=bias)
+    if isinstance(mask, Visibility) or isinstance(bias, RelativeTable):
+        raise ValueError(
+            "mask and bias must both be arrays, or a Visibility and a RelativeTable: got "
+            f"{type(mask).__name__} and {type(bias).__name__}"
+        )
     return softmax_attention(query, key, value, bias, mask)
 
 
@@ -164,7 +178,14 @@ class Attention(nnx.Module):
 
     def heads(self, joined: Float[Array, "B T J"]) -> Float[Array, "B T H K"]:
         """Splits the joined axis into heads."""
-        return joined.reshape(*joined.shape[:-1], self.num_heads, self.d_kv)
+        heads = joined.reshape(*joined.shape[:-1], self.num_heads, self.d_kv)
+        return constrain(heads, "batch", "length", "heads", "kv")
+
+    def close(self, mixed: Float[Array, "B T H K"]) -> Float[Array, "B T D"]:
+        """Joins the heads and projects them to d_model."""
+        mixed = constrain(mixed, "batch", "length", "heads", "kv")
+        out = self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.d_kv))
+        return constrain(out, "batch", "length", "activation_embed")
 
     def project(
         self, source: Float[Array, "B S D"]
@@ -178,11 +199,13 @@ class Attention(nnx.Module):
         keys: Float[Array, "B S H K"],
         values: Float[Array, "B S H K"],
         *,
-        mask: Bool[Array, "#B 1 #T S"] | None = None,
-        bias: Float[Array, "1 H T S"] | None = None,
+        mask: Bool[Array, "#B 1 #T S"] | Visibility | None = None,
+        bias: Float[Array, "1 H T S"] | RelativeTable | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Attends from x to projected keys and values."""
+        """Attends from x to projected keys and values; see `dot_product_attention`."""
+        # Where the length is split over devices, each has some of the queries and all of the keys.
+        keys, values = (constrain(y, "batch", None, "heads", "kv") for y in (keys, values))
         mixed = dot_product_attention(
             self.heads(self.query(x)),
             keys,
@@ -192,7 +215,7 @@ class Attention(nnx.Module):
             dropout_rate=self.dropout_rate,
             dropout_key=key,
         )
-        return self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.d_kv))
+        return self.close(mixed)
 
     def attend_by_head(
         self,
@@ -205,16 +228,15 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Attends from a few positions x to the keys and values of a cache."""
         queries = self.heads(self.query(x))
-        mixed = attention_by_head(queries, keys, values, mask=mask, bias=bias)
-        return self.out(mixed.reshape(*mixed.shape[:-2], self.num_heads * self.d_kv))
+        return self.close(attention_by_head(queries, keys, values, mask=mask, bias=bias))
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
         source: Float[Array, "B S D"] | None = None,
         *,
-        mask: Bool[Array, "#B 1 #T S"] | None = None,
-        bias: Float[Array, "1 H T S"] | None = None,
+        mask: Bool[Array, "#B 1 #T S"] | Visibility | None = None,
+        bias: Float[Array, "1 H T S"] | RelativeTable | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
         """Attends from x to the source (x itself where None)."""

@@ -13,17 +13,20 @@ from collections.abc import Callable
 
 import jax
 from flax import nnx
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from t5x_lite.nn.attention import Attention
 from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.mlp import MLP, FeedForward
 from t5x_lite.nn.norms import RMSNorm
-from t5x_lite.nn.positions import RelativeBias
+from t5x_lite.nn.positions import Positions, RelativeBias, RelativeTable
 from t5x_lite.types import Array, Key
 
-Positions = tuple[Int[Array, " queries"], Int[Array, " keys"]]
-"""Row positions of queries and keys; only their differences matter."""
+SelfMask = Bool[Array, "#B 1 #T T"] | Visibility
+CrossMask = Bool[Array, "#B 1 #T S"] | Visibility
+SelfBias = Float[Array, "1 H T T"] | RelativeTable
+"""Arrays, or what they are made of: see `attention.dot_product_attention`."""
 
 KeysAndValues = tuple[Float[Array, "B _ H K"], Float[Array, "B _ H K"]]
 KeysAndValuesByHead = tuple[Float[Array, "B H K _"], Float[Array, "B H _ K"]]
@@ -110,8 +113,8 @@ class EncoderLayer(nnx.Module):
         self,
         x: Float[Array, "B T D"],
         *,
-        mask: Bool[Array, "#B 1 #T T"],
-        bias: Float[Array, "1 H T T"] | None = None,
+        mask: SelfMask,
+        bias: SelfBias | None = None,
         positions: Positions | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
@@ -126,7 +129,7 @@ class EncoderLayer(nnx.Module):
         """
         keys = split_key(key, 4)
         if self.own_bias and positions is not None:
-            bias = self.relative_bias(*positions, bidirectional=True)
+            bias = self.relative_bias.beside(mask, positions, bidirectional=True)
         y = self.attention(self.attention_norm(x), mask=mask, bias=bias, key=keys[0])
         x = x + hidden_dropout(y, self.dropout_rate, keys[1])
         y = self.mlp(self.mlp_norm(x), key=keys[2])
@@ -140,6 +143,7 @@ class DecoderLayer(nnx.Module):
       config: its sizes.
       cross_attention: False in a language model, which has nothing to look across to.
       shared: True makes the cross-attention alone; `borrow` supplies the rest at each call.
+      bidirectional: whether its own relative bias has buckets for keys to the right.
       rngs: the stream "params" is used.
     """
 
@@ -149,8 +153,10 @@ class DecoderLayer(nnx.Module):
         *,
         cross_attention: bool = True,
         shared: bool = False,
+        bidirectional: bool = False,
         rngs: nnx.Rngs,
     ):
+        self.bidirectional = bidirectional
         if not shared:
             self.self_attention_norm = config.norm()
             self.self_attention = config.attention(rngs)
@@ -181,10 +187,10 @@ class DecoderLayer(nnx.Module):
         x: Float[Array, "B T D"],
         encoded: Float[Array, "B S D"] | None,
         *,
-        mask: Bool[Array, "#B 1 T T"],
-        bias: Float[Array, "1 H T T"] | None = None,
+        mask: SelfMask,
+        bias: SelfBias | None = None,
         positions: Positions | None = None,
-        cross_mask: Bool[Array, "#B 1 #T S"] | None,
+        cross_mask: CrossMask | None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
         """Applies the layer to whole targets; see `project_and_apply`."""
@@ -197,10 +203,10 @@ class DecoderLayer(nnx.Module):
         x: Float[Array, "B T D"],
         encoded: Float[Array, "B S D"] | None,
         *,
-        mask: Bool[Array, "#B 1 T T"],
-        bias: Float[Array, "1 H T T"] | None = None,
+        mask: SelfMask,
+        bias: SelfBias | None = None,
         positions: Positions | None = None,
-        cross_mask: Bool[Array, "#B 1 #T S"] | None,
+        cross_mask: CrossMask | None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B T D"], KeysAndValues, KeysAndValues | None]:
         """Applies the layer to whole targets.
@@ -219,7 +225,7 @@ class DecoderLayer(nnx.Module):
         """
         keys = split_key(key, 6)
         if self.own_bias and positions is not None:
-            bias = self.relative_bias(*positions, bidirectional=False)
+            bias = self.relative_bias.beside(mask, positions, bidirectional=self.bidirectional)
         normed = self.self_attention_norm(x)
         own = self.self_attention.project(normed)
         y = self.self_attention.attend(normed, *own, mask=mask, bias=bias, key=keys[0])
@@ -257,7 +263,7 @@ class DecoderLayer(nnx.Module):
           cross_mask: the inputs that may be seen.
         """
         if self.own_bias and positions is not None:
-            bias = self.relative_bias(*positions, bidirectional=False)
+            bias = self.relative_bias(*positions, bidirectional=self.bidirectional)
         normed = self.self_attention_norm(x)
         own = write(by_head(self.self_attention.project(normed)))
         x = x + self.self_attention.attend_by_head(normed, *own, mask=mask, bias=bias)

@@ -4,12 +4,20 @@ causal(3)            segments([[1, 1, 2]], [[1, 1, 2]])
 1 0 0                1 1 0
 1 1 0                1 1 0
 1 1 1                0 0 1
+
+`Visibility` is what such an array is made of, a few numbers for each position: `dense` gives the
+array, `block` the part of it that some of the keys make (`t5x_lite.nn.blocked_attention`).
 """
+
+import dataclasses
 
 import jax.numpy as jnp
 from jaxtyping import Bool, Int
 
 from t5x_lite.types import Array
+
+MASKED = -1e10
+"""A masked logit. A query that may see no key at all attends to all of them equally."""
 
 
 def padding(keys: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
@@ -42,3 +50,95 @@ def combine(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | None:
     for mask in given[1:]:
         result = result & mask
     return result
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Visibility:
+    """Which keys a query sees: those that all of this allows.
+
+    Attributes:
+      keys: segment id of each key, or its token where `queries` is None; 0 is padding, which
+        nothing sees. None: there is no padding.
+      queries: segment id of each query, which sees the keys of its own. None: it sees all of them.
+      causal: it sees itself and the keys before it; T is S then.
+      both_ways: group of each position; those of one group see each other whatever their order, as
+        far as keys and queries allow. 0 is no group, None no groups.
+      block_size: keys that attention takes at a time.
+    """
+
+    keys: Int[Array, "B S"] | None = None
+    queries: Int[Array, "B T"] | None = None
+    causal: bool = False
+    both_ways: Int[Array, "B T"] | None = None
+    block_size: int = 128
+
+    def dense(self, num_queries: int) -> Bool[Array, "#B 1 #T S"] | None:
+        """The whole mask of `num_queries` queries; None where all is seen."""
+        order = causal(num_queries) if self.causal else None
+        if order is not None and self.both_ways is not None:
+            order = order | segments(self.both_ways, self.both_ways)
+        return combine(order, self._same_segment(self.keys))
+
+    def block(
+        self, num_queries: int, start: int | Int[Array, ""], size: int
+    ) -> Bool[Array, "#B 1 #T size"] | None:
+        """The mask's columns start, ..., start + size - 1; those past the last key mean nothing."""
+        columns = start + jnp.arange(size)
+
+        def taken(ids: Array | None) -> Array | None:
+            return None if ids is None else jnp.take(ids, columns, axis=1, mode="clip")
+
+        order = None
+        if self.causal:
+            order = (columns[None, :] <= jnp.arange(num_queries)[:, None])[None, None]
+            groups = taken(self.both_ways)
+            if self.both_ways is not None and groups is not None:
+                order = order | segments(self.both_ways, groups)
+        return combine(order, self._same_segment(taken(self.keys)))
+
+    def _same_segment(self, keys: Array | None) -> Bool[Array, "B 1 #T _"] | None:
+        if keys is None:
+            return None
+        return padding(keys) if self.queries is None else segments(self.queries, keys)
+
+
+def of_encoder(
+    tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
+) -> Visibility:
+    """What an encoder position may see: all that is not padding, or its own segment."""
+    if segment_ids is None:
+        return Visibility(keys=tokens)
+    return Visibility(keys=segment_ids, queries=segment_ids)
+
+
+def of_decoder(
+    segment_ids: Int[Array, "B T"] | None = None, *, prefix: Int[Array, "B T"] | None = None
+) -> Visibility:
+    """What a decoder position may see: itself and what is before it, in its own segment.
+
+    Args:
+      segment_ids: of packed examples; None is one segment without padding.
+      prefix: above 0 where positions of one segment see each other both ways (a prefix LM's
+        inputs).
+    """
+    groups = None
+    if prefix is not None:
+        groups = jnp.where(prefix > 0, 1 if segment_ids is None else segment_ids, 0)
+    return Visibility(keys=segment_ids, queries=segment_ids, causal=True, both_ways=groups)
+
+
+def across(
+    tokens: Int[Array, "B S"],
+    segment_ids: Int[Array, "B S"] | None = None,
+    target_segment_ids: Int[Array, "B T"] | None = None,
+) -> Visibility:
+    """What a target may see of the inputs: all that is not padding, or its own segment.
+
+    Raises:
+      ValueError: one of the segment ids is given and the other is not.
+    """
+    if (segment_ids is None) != (target_segment_ids is None):
+        raise ValueError("segment ids are given for both encoder and decoder, or for neither")
+    if segment_ids is None:
+        return Visibility(keys=tokens)
+    return Visibility(keys=segment_ids, queries=target_segment_ids)

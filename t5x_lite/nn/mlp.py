@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from t5x_lite.nn.dropout import dropout
 from t5x_lite.nn.linear import FAN_IN_TRUNCATED, Linear
+from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
 
 FeedForward = Literal["relu", "gated-gelu"]
@@ -59,4 +60,6 @@ class MLP(nnx.Module):
             hidden = jax.nn.gelu(self.wi_0(x), approximate=True) * self.wi_1(x)
         else:
             hidden = jax.nn.relu(self.wi(x))
-        return self.wo(dropout(hidden, self.dropout_rate, key=key, broadcast_axes=(-2,)))
+        hidden = constrain(hidden, "batch", "length", "mlp")
+        hidden = dropout(hidden, self.dropout_rate, key=key, broadcast_axes=(-2,))
+        return constrain(self.wo(hidden), "batch", "length", "activation_embed")

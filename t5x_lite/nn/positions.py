@@ -9,15 +9,20 @@ computes a floating-point logarithm (backends differ in its last bit).
     ...   8  7      1  0  17      23  24  ...
 """
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
+from t5x_lite.nn.masks import Visibility
 from t5x_lite.types import Array
+
+Positions = tuple[Int[Array, " queries"], Int[Array, " keys"]]
+"""Row positions of queries and keys; only their differences matter."""
 
 # First distance of each bucket with 32 buckets and max_distance 128 (t5x layers.py:580-625).
 BIDIRECTIONAL_STARTS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)
@@ -94,6 +99,46 @@ def relative_position_bucket(
     return jnp.asarray(table, jnp.int32)[distance] + offset
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RelativeTable:
+    """A table and how it is read: the bias of queries and keys in rows of positions 0, 1, 2, ...
+
+    Attributes:
+      table: float32 [buckets, H].
+      bidirectional: see `relative_position_bucket`, like max_distance.
+      max_distance: distances from here on share a bucket.
+    """
+
+    table: Float[Array, "buckets H"]
+    bidirectional: bool
+    max_distance: int
+
+    def block(
+        self, num_queries: int, start: int | Int[Array, ""], size: int
+    ) -> Float[Array, "H T size"]:
+        """The bias of the first `num_queries` queries and the keys from `start` on.
+
+        It is the same along each diagonal, so one row of T + size - 1 distances is read, and each
+        key's column is that row moved by one. Its gradient sums the diagonals first, which leaves
+        little to scatter into the table.
+        """
+        num_distances = num_queries + size - 1
+        # Key minus query; from the last key and the first query on.
+        relative = start + (size - 1) - jnp.arange(num_distances)
+        bucket = relative_position_bucket(
+            relative[None],
+            bidirectional=self.bidirectional,
+            num_buckets=self.table.shape[0],
+            max_distance=self.max_distance,
+        )[0]
+        row = jnp.take(self.table.T, bucket, axis=1)
+        heads = row.shape[0]
+        # Rows that are one longer than what they are filled with: row k begins k places later.
+        rows = jnp.broadcast_to(row[:, None], (heads, size, num_distances)).reshape(heads, -1)
+        moved = jnp.pad(rows, ((0, 0), (0, size))).reshape(heads, size, num_distances + 1)
+        return moved[:, ::-1, :num_queries].swapaxes(1, 2)
+
+
 class RelativeBias(nnx.Module):
     """A learned scalar for each head and relative position bucket.
 
@@ -144,3 +189,25 @@ class RelativeBias(nnx.Module):
         # A lookup of scalars in [H, T, S] order: its gradient is a scatter without a transposition.
         row = jnp.arange(table.shape[1])[:, None, None] * self.num_buckets + bucket
         return jnp.take(table.T.reshape(-1), row)[None]
+
+    def beside(
+        self,
+        mask: Bool[Array, "..."] | Visibility | None,
+        positions: Positions,
+        *,
+        bidirectional: bool,
+    ) -> Float[Array, "1 H T S"] | RelativeTable:
+        """The bias in the form that goes with a mask: an array, or with `Visibility` the table.
+
+        Args:
+          mask: what attention will be given.
+          positions: of queries and keys; with `Visibility` they are 0, 1, 2, ...
+          bidirectional: True in an encoder.
+        """
+        if not isinstance(mask, Visibility):
+            return self(*positions, bidirectional=bidirectional)
+        return RelativeTable(
+            table=self.table[...].astype(jnp.float32),
+            bidirectional=bidirectional,
+            max_distance=self.max_distance,
+        )

@@ -1,86 +1,51 @@
 """Stacks of layers: parameters have a leading layer axis, the forward pass is a scan.
 
 A stack adds to its layers (`t5x_lite.nn.layers`) the relative bias (one table for all of them,
-unless each has its own), the dropout of its input, the final norm and the final dropout. `unroll`
-is a setting because a scan compiles fast and is the right choice on TPU and GPU, while on CPU
-straight-line code is 1.2 to 1.6 times faster.
+unless each has its own), the dropout of its input, the final norm and the final dropout. How the
+layers are run is `t5x_lite.nn.scan`'s.
 
 Decoding is `Decoder.prefill`, once, and `Decoder.step` for each new token; `t5x_lite.nn.cache` has
 what goes between them.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from t5x_lite.nn import cache as caching
-from t5x_lite.nn import masks
-from t5x_lite.nn.bind import bind, split, stacked
+from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.cache import Cache
 from t5x_lite.nn.dropout import dropout
 from t5x_lite.nn.layers import (
+    CrossMask,
     DecoderLayer,
     EncoderLayer,
     LayerConfig,
-    Positions,
+    SelfMask,
     by_head,
     hidden_dropout,
     split_key,
 )
-from t5x_lite.sharding import constrain
+from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.positions import Positions, RelativeTable
+from t5x_lite.nn.scan import Running, scan_layers, take_apart
 from t5x_lite.types import Array, Key
 
-
-def scan_layers(
-    layers: nnx.Module,
-    call: Callable[[Any, Array, Any], tuple[Array, Any]],
-    x: Array,
-    *,
-    shared: nnx.Module | None = None,
-    inputs: Any = None,
-    unroll: int | bool = 1,
-) -> tuple[Array, Any]:
-    """Runs a stacked module layer after layer.
-
-    Args:
-      layers: a module made by `bind.stacked`.
-      call: (layer, x, this layer's inputs) -> (x, this layer's outputs).
-      x: the first layer's input.
-      shared: stacked encoder layers from which decoder layers borrow.
-      inputs: arrays with a leading layer axis, or None.
-      unroll: layers per iteration of the scan; True for straight-line code.
-
-    Returns:
-      x after the last layer, and the layers' outputs stacked.
-    """
-    assemble, params = _take_apart(layers, shared)
-
-    def body(carry: Array, slices: tuple[Any, Any]) -> tuple[Array, Any]:
-        layer_params, layer_inputs = slices
-        carry, outputs = call(assemble(layer_params), carry, layer_inputs)
-        return constrain(carry, "batch", "length", "activation_embed"), outputs
-
-    return jax.lax.scan(body, x, (params, inputs), unroll=unroll)
+PLAIN = Running()
 
 
-def _take_apart(
-    layers: nnx.Module, shared: nnx.Module | None
-) -> tuple[Callable[[list], Any], list]:
-    """A function from one layer's parameters to the layer, and all layers' parameters, stacked."""
-    parts = [split(module) for module in (layers, shared) if module is not None]
-    graphdefs, params = [part[0] for part in parts], [part[1] for part in parts]
-
-    def assemble(params: list) -> Any:
-        layer, *lenders = map(bind, graphdefs, params)
-        for lender in lenders:
-            layer.borrow(lender)
-        return layer
-
-    return assemble, params
+def _as_run(mask: Any, num_queries: int, running: Running) -> Any:
+    """A mask in the form that attention takes: blocks, or an array."""
+    if not isinstance(mask, Visibility):
+        return mask
+    if running.attention_block is None:
+        return mask.dense(num_queries)
+    return dataclasses.replace(mask, block_size=running.attention_block)
 
 
 class Encoder(nnx.Module):
@@ -89,11 +54,18 @@ class Encoder(nnx.Module):
     Args:
       config: sizes of a layer.
       num_layers: how many.
-      unroll: see `scan_layers`.
+      running: how they are run; the default is a plain scan.
       rngs: the stream "params" is used.
     """
 
-    def __init__(self, config: LayerConfig, *, num_layers: int, unroll: int | bool, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        config: LayerConfig,
+        *,
+        num_layers: int,
+        running: Running = PLAIN,
+        rngs: nnx.Rngs,
+    ):
         self.bias_per_layer = config.relative_bias_per_layer
         if not self.bias_per_layer:
             self.relative_bias = config.relative_bias(rngs)
@@ -101,13 +73,13 @@ class Encoder(nnx.Module):
         self.final_norm = config.norm()
         self.dropout_rate = config.dropout_rate
         self.num_layers = num_layers
-        self.unroll = unroll
+        self.running = running
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
         *,
-        mask: Bool[Array, "#B 1 #T T"],
+        mask: SelfMask,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
         """Encodes embedded tokens.
@@ -119,16 +91,17 @@ class Encoder(nnx.Module):
         """
         in_key, out_key, layer_key = split_key(key, 3)
         positions = (jnp.arange(x.shape[1]), jnp.arange(x.shape[1]))
+        mask = _as_run(mask, x.shape[1], self.running)
         bias = None
         if not self.bias_per_layer:
-            bias = self.relative_bias(*positions, bidirectional=True)
+            bias = self.relative_bias.beside(mask, positions, bidirectional=True)
 
         def call(layer: EncoderLayer, x: Array, key: Key | None) -> tuple[Array, None]:
             return layer(x, mask=mask, bias=bias, positions=positions, key=key), None
 
         layer_keys = None if layer_key is None else jax.random.split(layer_key, self.num_layers)
         x = hidden_dropout(x, self.dropout_rate, in_key)
-        x, _ = scan_layers(self.layers, call, x, inputs=layer_keys, unroll=self.unroll)
+        x, _ = scan_layers(self.layers, call, x, inputs=layer_keys, running=self.running)
         # The one hidden-state dropout whose mask T5 does not share over the length.
         return dropout(self.final_norm(x), self.dropout_rate, key=out_key)
 
@@ -137,13 +110,14 @@ class Decoder(nnx.Module):
     """A stack of decoder layers with T5's causal relative bias.
 
     Args:
-      config: as `Encoder`, like num_layers, unroll and rngs.
+      config: as `Encoder`, like num_layers, running and rngs.
       num_layers: how many.
-      unroll: see `scan_layers`.
+      running: how they are run.
       cross_attention: False for a language model.
       shared: True where cross-attention is all that the decoder has of its own; every call gets
         the encoder, `shared`, for the rest: each layer's other parts, the relative bias table (read
         as a decoder's) and the final norm.
+      bidirectional: whether the relative bias has buckets for keys to the right.
       rngs: the stream "params" is used.
     """
 
@@ -152,32 +126,40 @@ class Decoder(nnx.Module):
         config: LayerConfig,
         *,
         num_layers: int,
-        unroll: int | bool,
+        running: Running = PLAIN,
         cross_attention: bool = True,
         shared: bool = False,
+        bidirectional: bool = False,
         rngs: nnx.Rngs,
     ):
+        self.bidirectional = bidirectional
         self.bias_per_layer = config.relative_bias_per_layer
         if not self.bias_per_layer and not shared:
             self.relative_bias = config.relative_bias(rngs)
 
         def layer(rngs: nnx.Rngs) -> DecoderLayer:
-            return DecoderLayer(config, cross_attention=cross_attention, shared=shared, rngs=rngs)
+            return DecoderLayer(
+                config,
+                cross_attention=cross_attention,
+                shared=shared,
+                bidirectional=bidirectional,
+                rngs=rngs,
+            )
 
         self.layers = stacked(layer, rngs, num=num_layers)
         if not shared:
             self.final_norm = config.norm()
         self.dropout_rate = config.dropout_rate
         self.num_layers = num_layers
-        self.unroll = unroll
+        self.running = running
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
         encoded: Float[Array, "B S D"] | None,
         *,
-        mask: Bool[Array, "#B 1 T T"],
-        cross_mask: Bool[Array, "#B 1 #T S"] | None,
+        mask: SelfMask,
+        cross_mask: CrossMask | None,
         shared: Encoder | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
@@ -193,7 +175,9 @@ class Decoder(nnx.Module):
         """
         in_key, out_key, layer_key = split_key(key, 3)
         positions = (jnp.arange(x.shape[1]), jnp.arange(x.shape[1]))
-        bias = self._bias(positions, shared)
+        mask = _as_run(mask, x.shape[1], self.running)
+        cross_mask = _as_run(cross_mask, x.shape[1], self.running)
+        bias = self._bias(positions, shared, mask)
 
         def call(layer: DecoderLayer, x: Array, key: Key | None) -> tuple[Array, None]:
             y = layer(
@@ -215,7 +199,7 @@ class Decoder(nnx.Module):
             x,
             shared=None if shared is None else shared.layers,
             inputs=layer_keys,
-            unroll=self.unroll,
+            running=self.running,
         )
         return hidden_dropout(self._norm(x, shared), self.dropout_rate, out_key)
 
@@ -245,7 +229,8 @@ class Decoder(nnx.Module):
           The stack's output, and the cache with room for max_length new tokens.
         """
         positions = (jnp.arange(x.shape[1]), jnp.arange(x.shape[1]))
-        bias, mask = self._bias(positions, shared), caching.prefix_mask(valid, both_ways)
+        mask = caching.prefix_mask(valid, both_ways)
+        bias = self._bias(positions, shared, mask)
 
         def call(layer: DecoderLayer, x: Array, _: None) -> tuple[Array, Any]:
             x, own, across = layer.project_and_apply(
@@ -254,10 +239,11 @@ class Decoder(nnx.Module):
             return x, (by_head(own), None if across is None else by_head(across))
 
         lenders = None if shared is None else shared.layers
-        x, (own, across) = scan_layers(self.layers, call, x, shared=lenders, unroll=self.unroll)
+        running = dataclasses.replace(self.running, remat="none")
+        x, (own, across) = scan_layers(self.layers, call, x, shared=lenders, running=running)
         layers = None
-        if self.unroll is True or self.unroll >= self.num_layers:
-            _, params = _take_apart(self.layers, lenders)
+        if running.is_straight(self.num_layers):
+            _, params = take_apart(self.layers, lenders)
             layers, own, across = (
                 caching.unstack(tree, self.num_layers) for tree in (params, own, across)
             )
@@ -283,9 +269,9 @@ class Decoder(nnx.Module):
           The stack's output for the new tokens, and the cache that includes them.
         """
         slot, mask, positions = caching.view(cache)
-        bias = self._bias(positions, shared)
+        bias = self._bias(positions, shared, mask)
         lenders = None if shared is None else shared.layers
-        assemble, params = _take_apart(self.layers, lenders)
+        assemble, params = take_apart(self.layers, lenders)
 
         def call(params: Any, x: Array, write: Callable, across: Any) -> Array:
             return assemble(params).step(
@@ -299,16 +285,18 @@ class Decoder(nnx.Module):
             )
 
         if cache.layers is None:
-            x, own = _scanned_step(call, x, params, cache, slot, unroll=self.unroll)
+            x, own = _scanned_step(call, x, params, cache, slot, unroll=self.running.unroll)
         else:
             x, own = _straight_step(call, x, cache, slot)
         return self._norm(x, shared), caching.advance(cache, own)
 
-    def _bias(self, positions: Positions, shared: Encoder | None) -> Float[Array, "1 H T S"] | None:
+    def _bias(
+        self, positions: Positions, shared: Encoder | None, mask: Array | Visibility
+    ) -> Array | RelativeTable | None:
         if self.bias_per_layer:
             return None
         owner = self if shared is None else shared
-        return owner.relative_bias(*positions, bidirectional=False)
+        return owner.relative_bias.beside(mask, positions, bidirectional=self.bidirectional)
 
     def _norm(self, x: Float[Array, "B T D"], shared: Encoder | None) -> Float[Array, "B T D"]:
         return (self if shared is None else shared).final_norm(x)
@@ -346,22 +334,3 @@ def _scanned_step(
     layers = jnp.arange(cache.own[0].shape[0])
     (x, own), _ = jax.lax.scan(body, (x, cache.own), (params, cache.across, layers), unroll=unroll)
     return x, own
-
-
-def encoder_mask(
-    tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
-) -> Bool[Array, "B 1 #S S"]:
-    """What an encoder position may see: all that is not padding, or its own segment."""
-    if segment_ids is None:
-        return masks.padding(tokens)
-    return masks.segments(segment_ids, segment_ids)
-
-
-def decoder_mask(
-    length: int, segment_ids: Int[Array, "B T"] | None = None
-) -> Bool[Array, "#B 1 T T"]:
-    """What a decoder position may see: itself and what is before it, in its own segment."""
-    own = None if segment_ids is None else masks.segments(segment_ids, segment_ids)
-    mask = masks.combine(masks.causal(length), own)
-    assert mask is not None
-    return mask

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.base import Loss, Objective, Term
+from t5x_lite.objectives.chunked import TokenLosses, token_losses
 from t5x_lite.objectives.losses import cross_entropy
 from t5x_lite.types import Array, Batch, InputError, Key
 
@@ -26,12 +27,15 @@ class Likelihood(Objective):
     Attributes:
       z_loss: coefficient of log(Z)^2 (t5x: 1e-4).
       label_smoothing: probability given to the other tokens together.
+      logits_chunk: target positions of a row whose logits are made at a time; None makes all at
+        once, which is faster, and [B, T, V] float32 numbers.
       reads: features that the model is given, by name.
       reads_if_there: features that it is given too where the batch has them.
     """
 
     z_loss: float = 1e-4
     label_smoothing: float = 0.0
+    logits_chunk: int | None = None
 
     reads: ClassVar[tuple[str, ...]] = ()
     reads_if_there: ClassVar[tuple[str, ...]] = ()
@@ -42,6 +46,10 @@ class Likelihood(Objective):
         if not 0.0 <= self.label_smoothing < 1.0:
             raise InputError(
                 f"objective.label_smoothing must be in [0, 1): got {self.label_smoothing}"
+            )
+        if self.logits_chunk is not None and self.logits_chunk < 1:
+            raise InputError(
+                f"objective.logits_chunk must be at least 1, or None: got {self.logits_chunk}"
             )
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "LikelihoodLoss":
@@ -99,28 +107,37 @@ class LikelihoodLoss(nnx.Module):
         config.check_batch(batch)
         given = {name: batch[name] for name in config.reads}
         given |= {name: batch[name] for name in config.reads_if_there if name in batch}
-        logits = model(**given, key=key)
-        return self.sums(logits, batch)
-
-    def sums(self, logits: Float[Array, "B T V"], batch: Batch) -> Loss:
-        """Loss and metrics, as sums weighted by `decoder_loss_weights`."""
+        options = {"z_loss": config.z_loss, "label_smoothing": config.label_smoothing}
         targets = batch["decoder_target_tokens"]
-        weights = batch["decoder_loss_weights"].astype(jnp.float32)
-        loss, z_loss = cross_entropy(
-            logits,
-            targets,
-            z_loss=self.config.z_loss,
-            label_smoothing=self.config.label_smoothing,
-        )
-        weight = jnp.sum(weights)
-        # The maximum is there already for the loss; argmax is another, slow pass over [B, T, V].
-        target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-        correct = (target_logits >= jnp.max(logits, axis=-1)).astype(jnp.float32)
-        return Loss(
-            terms={"cross_entropy": Term(jnp.sum(loss * weights), weight)},
-            metrics={
-                "token_accuracy": (jnp.sum(correct * weights), weight),
-                "z_loss": (jnp.sum(z_loss * weights), weight),
-                "cross_entropy": (jnp.sum((loss - z_loss) * weights), weight),
-            },
-        )
+        if config.logits_chunk is None:
+            losses = _of_logits(model(**given, key=key), targets, **options)
+        else:
+            hidden = model.hidden(**given, key=key)
+            losses = token_losses(
+                hidden, model.output(), targets, chunk=config.logits_chunk, **options
+            )
+        return _sums(losses, batch["decoder_loss_weights"].astype(jnp.float32))
+
+
+def _of_logits(
+    logits: Float[Array, "B T V"], targets: Int[Array, "B T"], **options: float
+) -> TokenLosses:
+    loss, z_loss = cross_entropy(logits, targets, **options)
+    # The maximum is there already for the loss; argmax is another, slow pass over [B, T, V].
+    target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    correct = (target_logits >= jnp.max(logits, axis=-1)).astype(jnp.float32)
+    return TokenLosses(loss, z_loss, correct)
+
+
+def _sums(losses: TokenLosses, weights: Float[Array, "B T"]) -> Loss:
+    """Loss and metrics, as weighted sums."""
+    loss, z_loss, correct = losses
+    weight = jnp.sum(weights)
+    return Loss(
+        terms={"cross_entropy": Term(jnp.sum(loss * weights), weight)},
+        metrics={
+            "token_accuracy": (jnp.sum(correct * weights), weight),
+            "z_loss": (jnp.sum(z_loss * weights), weight),
+            "cross_entropy": (jnp.sum((loss - z_loss) * weights), weight),
+        },
+    )

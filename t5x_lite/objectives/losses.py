@@ -5,7 +5,8 @@ Cross-entropy with z-loss and label smoothing follows t5x losses.py:26-193:
     loss = -sum_v q_v log p_v - constant + z_loss * log(Z)^2
 
 with q the smoothed targets (1 - s on the target, s / (V - 1) elsewhere), and the constant the
-entropy of q, so that a perfect prediction has loss 0.
+entropy of q, so that a perfect prediction has loss 0. `t5x_lite.objectives.chunked` is the same
+without all logits at once.
 """
 
 import math
@@ -39,12 +40,24 @@ def cross_entropy(
     log_z = jax.nn.logsumexp(logits, axis=-1)
     target_logit = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     if label_smoothing:
-        classes = logits.shape[-1]
-        confidence, low = 1.0 - label_smoothing, label_smoothing / (classes - 1)
-        entropy = -(confidence * math.log(confidence) + (classes - 1) * low * math.log(low + 1e-20))
+        confidence, low = smoothed(label_smoothing, logits.shape[-1])
         rest = jnp.sum(logits, axis=-1) - target_logit
+        entropy = smoothed_entropy(label_smoothing, logits.shape[-1])
         loss = log_z - confidence * target_logit - low * rest - entropy
     else:
         loss = log_z - target_logit
     penalty = z_loss * jnp.square(log_z)
     return loss + penalty, penalty
+
+
+def smoothed(label_smoothing: float, classes: int) -> tuple[float, float]:
+    """The smoothed targets: the probability of the target, and that of each other class."""
+    return 1.0 - label_smoothing, label_smoothing / max(classes - 1, 1)
+
+
+def smoothed_entropy(label_smoothing: float, classes: int) -> float:
+    """The entropy of the smoothed targets; 0 without smoothing."""
+    if not label_smoothing:
+        return 0.0
+    confidence, low = smoothed(label_smoothing, classes)
+    return -(confidence * math.log(confidence) + (classes - 1) * low * math.log(low + 1e-20))

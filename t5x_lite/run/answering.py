@@ -7,12 +7,10 @@ ordinary files a command that was killed goes on where it stopped (`t5x_lite.dat
 import contextlib
 import dataclasses
 import itertools
-import logging
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -23,14 +21,12 @@ from t5x_lite.data.vocabulary import read_lines
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.rank import Ranker
-from t5x_lite.run.text_to_text import TextToText, find_steps
-
-_logger = logging.getLogger(__name__)
+from t5x_lite.remote import AnyPath
+from t5x_lite.run.long_texts import InputReader, LongInputs, TargetReader
+from t5x_lite.run.text_to_text import TextToText, check_finite, find_steps
 
 CHUNK_BATCHES = 32
 """Batches that are held at a time; their lines are sorted by length and so padded little."""
-
-LongInputs = Literal["cut", "refuse"]
 
 Change = Callable[[Sequence[Line], int], Iterator[dict[str, Any]]]
 """(lines, number of the first of them in the file) -> what is written for each."""
@@ -52,7 +48,8 @@ def predict(
 
     A prediction includes its prompt. With num_return above 1, "predictions" lists them all, best
     first, as {"text", "score"}. What is sampled for a line depends on its number in the file (blank
-    lines do not count), and not on its batch.
+    lines do not count), and not on its batch; a line with a "seed" of its own, a whole number, gets
+    what the first line of a file gets by that seed.
 
     Args:
       checkpoints: a work directory or a step directory; several are an ensemble.
@@ -61,16 +58,18 @@ def predict(
       output: a file, or "-"; other fields of a line are kept.
       prompt: what every prediction begins with.
       batch_size: inputs decoded at once.
-      inputs_length: tokens of an input at most; None is the config's.
+      inputs_length: tokens of an input at most, and of a prompt, which is refused if it is longer;
+        None is the config's.
       long_inputs: whether longer inputs are cut, with a warning, or refused.
       decoding: how; None is greedy.
 
     Raises:
-      InputError: the checkpoint or a line is wrong; the output is not written then.
+      InputError: the checkpoint or a line is wrong, or the score of a prediction is no number; the
+        output is not written then.
     """
     how = Decoding() if decoding is None else decoding
     steps = find_steps(checkpoints, step=step)
-    reader = _InputReader(long_inputs)
+    reader = InputReader(long_inputs)
 
     def load() -> Change:
         model = TextToText.load(steps, inputs_length=inputs_length)
@@ -78,9 +77,14 @@ def predict(
 
         def answer(lines: Sequence[Line], first: int) -> Iterator[dict[str, Any]]:
             inputs = reader.tokens(model, lines)
-            prompts = model.prompts([line.record.get("prompt", prompt) for line in lines])
-            found = model.predictions(generator, inputs, prompts=prompts, offset=first)
+            prompts = model.prompts(
+                [line.record.get("prompt", prompt) for line in lines],
+                names=[line.where for line in lines],
+            )
+            seeds = [line.record.get("seed") for line in lines]
+            found = model.predictions(generator, inputs, prompts=prompts, seeds=seeds, offset=first)
             for line, predictions in zip(lines, found, strict=True):
+                check_finite(line.where, "the score", *(one.score for one in predictions))
                 record = {**line.record, "prediction": predictions[0].text}
                 if how.num_return > 1:
                     record["predictions"] = [
@@ -95,6 +99,7 @@ def predict(
         output,
         fields=("inputs",),
         optional=("prompt",),
+        numbers=("seed",),
         chunk=CHUNK_BATCHES * batch_size,
         identity=_identity(
             "predict",
@@ -119,6 +124,7 @@ def score(
     candidates: str | None = None,
     batch_size: int = 32,
     inputs_length: int | None = None,
+    targets_length: int | None = None,
     long_inputs: LongInputs = "cut",
 ) -> None:
     """Scores given targets: JSONL {"inputs", "targets"} gets "log_likelihood", "num_tokens".
@@ -135,20 +141,23 @@ def score(
       candidates: a file with one candidate a line, or "-".
       batch_size: targets scored at once.
       inputs_length: tokens of an input at most; None is the config's.
-      long_inputs: whether longer inputs are cut, with a warning, or refused.
+      targets_length: tokens of a target at most, its end included; None is no limit, so that a
+        log-likelihood is that of the whole target. Of one that is cut, it is that of its beginning.
+      long_inputs: whether longer inputs and targets are cut, with a warning, or refused.
 
     Raises:
       InputError: the checkpoint or a line is wrong; the output is not written then.
     """
     steps = find_steps(checkpoints, step=step)
-    reader = _InputReader(long_inputs)
+    reader = InputReader(long_inputs)
+    cutter = TargetReader(long_inputs, targets_length)
     texts = None if candidates is None else _read_candidates(candidates, input=input)
 
     def load() -> Change:
         model = TextToText.load(steps, inputs_length=inputs_length)
         if texts is None:
-            return _scoring(model, reader, batch_size=batch_size)
-        return _ranking(model, reader, texts, batch_size=batch_size)
+            return _scoring(model, reader, cutter, batch_size=batch_size)
+        return _ranking(model, reader, cutter, texts, batch_size=batch_size)
 
     _stream(
         input,
@@ -161,48 +170,54 @@ def score(
             steps,
             candidates=texts,
             inputs_length=inputs_length,
+            targets_length=targets_length,
             long_inputs=long_inputs,
         ),
         load=load,
     )
     reader.report()
+    cutter.report()
 
 
-def _scoring(model: TextToText, reader: "_InputReader", *, batch_size: int) -> Change:
+def _scoring(
+    model: TextToText, reader: InputReader, cutter: TargetReader, *, batch_size: int
+) -> Change:
     scorer = model.scorer(batch_size=batch_size)
 
     def add_score(lines: Sequence[Line], _: int) -> Iterator[dict[str, Any]]:
-        targets = model.targets([line.record["targets"] for line in lines])
+        targets = cutter.tokens(
+            model,
+            [line.record["targets"] for line in lines],
+            names=[f"{line.where}: the target" for line in lines],
+        )
         values = scorer.run(model.params, reader.tokens(model, lines), targets)
         for line, ids, value in zip(lines, targets, values, strict=True):
-            _check_finite(line, value)
+            check_finite(line.where, "the log-likelihood", value)
             yield {**line.record, "log_likelihood": value, "num_tokens": len(ids)}
 
     return add_score
 
 
 def _ranking(
-    model: TextToText, reader: "_InputReader", texts: Sequence[str], *, batch_size: int
+    model: TextToText,
+    reader: InputReader,
+    cutter: TargetReader,
+    texts: Sequence[str],
+    *,
+    batch_size: int,
 ) -> Change:
     ranker = Ranker(model.scorer(batch_size=batch_size))
-    candidates = model.targets(texts)
+    candidates = cutter.tokens(
+        model, texts, names=[f"the candidate {text[:40]!r}" for text in texts]
+    )
 
     def add_ranks(lines: Sequence[Line], _: int) -> Iterator[dict[str, Any]]:
         found = ranker.run(model.params, reader.tokens(model, lines), candidates)
         for line, values in zip(lines, found, strict=True):
-            _check_finite(line, *values)
+            check_finite(line.where, "the log-likelihood", *values)
             yield {**line.record, "prediction": texts[int(np.argmax(values))], "scores": values}
 
     return add_ranks
-
-
-def _check_finite(line: Line, *values: float) -> None:
-    """JSON has no NaN, and a likelihood that is none says that the weights are broken."""
-    if not all(math.isfinite(value) for value in values):
-        raise InputError(
-            f"{line.where}: the log-likelihood is not finite: the checkpoint's weights are broken, "
-            "or the compute dtype is too narrow for them"
-        )
 
 
 def _read_candidates(path: str, *, input: str) -> list[str]:
@@ -225,36 +240,7 @@ def _read_candidates(path: str, *, input: str) -> list[str]:
     return list(found)
 
 
-class _InputReader:
-    """Tokens of the lines' inputs; says which were too long."""
-
-    def __init__(self, long_inputs: LongInputs):
-        self._long_inputs = long_inputs
-        self._num_cut = 0
-
-    def tokens(self, model: TextToText, lines: Sequence[Line]) -> list[np.ndarray]:
-        rows, cut = model.inputs([line.record["inputs"] for line in lines])
-        if cut and self._long_inputs == "refuse":
-            raise InputError(
-                f"{lines[cut[0]].where}: the input is longer than {model.inputs_length} tokens; "
-                "shorten it, raise --inputs-length, or have it cut by --long-inputs cut"
-            )
-        if cut and not self._num_cut:
-            _logger.warning(
-                "%s: the input is cut to %d tokens, as all longer ones are (--inputs-length)",
-                lines[cut[0]].where,
-                model.inputs_length,
-            )
-        self._num_cut += len(cut)
-        return rows
-
-    def report(self) -> None:
-        """Says how many, where it is more than the one that was named."""
-        if self._num_cut > 1:
-            _logger.warning("%d inputs were cut", self._num_cut)
-
-
-def _identity(command: str, input: str, steps: Sequence[Path], **options: Any) -> dict[str, Any]:
+def _identity(command: str, input: str, steps: Sequence[AnyPath], **options: Any) -> dict[str, Any]:
     """What makes a command the one that was killed: what it reads, and every option of it."""
     source = Path(input)
     known = source.stat() if source.is_file() else None
@@ -263,11 +249,15 @@ def _identity(command: str, input: str, steps: Sequence[Path], **options: Any) -
         "input": os.path.realpath(input),
         "size": known and known.st_size,
         "modified": known and known.st_mtime_ns,
-        "checkpoints": [
-            [os.path.realpath(step), (step / "params").stat().st_mtime_ns] for step in steps
-        ],
+        "checkpoints": [_identity_of(step) for step in steps],
         **options,
     }
+
+
+def _identity_of(step: AnyPath) -> list[Any]:
+    if isinstance(step, Path):
+        return [os.path.realpath(step), (step / "params").stat().st_mtime_ns]
+    return [str(step), None]  # a bucket's folders have no time
 
 
 def _stream(
@@ -276,13 +266,16 @@ def _stream(
     *,
     fields: Sequence[str],
     optional: Sequence[str] = (),
+    numbers: Sequence[str] = (),
     chunk: int,
     identity: dict[str, Any],
     load: Callable[[], Change],
 ) -> None:
     """Streams JSON lines through what `load` gives, a chunk at a time."""
     with _output(source, target, identity=identity | {"chunk": chunk}, chunk=chunk) as file:
-        lines = json_lines.read_examples(source, fields=fields, optional=optional, skip=file.done)
+        lines = json_lines.read_examples(
+            source, fields=fields, optional=optional, numbers=numbers, skip=file.done
+        )
         chunks = iter(lambda: list(itertools.islice(lines, chunk)), [])
         first = next(chunks, None)  # a wrong input is seen before a large model is loaded
         number = file.done

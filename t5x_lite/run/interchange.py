@@ -5,14 +5,16 @@ An imported directory is a step directory without an optimizer, which every `--c
 
     params/                                  Orbax, dtype of the source or as asked for
     files/config.json                        an Experiment; what no checkpoint says is a default
-    files/vocabulary/                        sentencepiece.model or bytes.json
+    files/vocabulary/                        sentencepiece.model, special_tokens.json; or bytes.json
     files/huggingface/                       config.json and generation_config.json of the source
+    manifest.json                            checksums of all of these, written last
 
 Arrays go through one by one, so the memory that is needed is that of the largest few.
 """
 
 import functools
 import json
+import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +23,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
+from t5x_lite import checkpoint_manifest
 from t5x_lite import checkpoints as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.data.bytes_vocabulary import Bytes, Layout
@@ -39,11 +42,17 @@ from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.serialization import from_json, to_json
+from t5x_lite.remote import AnyPath, local_path
+from t5x_lite.run.parts import read_experiment
+from t5x_lite.serialization import to_json
 
 Dtype = Literal["keep", "float32", "bfloat16"]
 
+_logger = logging.getLogger(__name__)
+
 _MODEL = "model/"
+_PADDING = 128
+"""The released embeddings are rounded up to a multiple of it."""
 _HUGGINGFACE = "huggingface"
 _GENERATION = "generation_config.json"
 
@@ -61,8 +70,9 @@ def import_hf(
       source: config.json, weights (safetensors, PyTorch's or Flax's; sharded too) and tokenizer.
       destination: a new directory.
       dtype: of the weights there; "keep" is that of the source.
-      sentinels: of a byte vocabulary: "hf", as Hugging Face's tokenizer reads them in text, or
-        "seqio", as ByT5 was pretrained.
+      sentinels: how predict and score read special tokens in text: "hf", anywhere, as Hugging
+        Face's tokenizer does, or "seqio", sentinels alone and as words; of a byte vocabulary also
+        which ids they have, "seqio" being those that ByT5 was pretrained with.
 
     Raises:
       InputError: the source is incomplete, damaged or of another kind, or holds NaN, or the
@@ -82,6 +92,7 @@ def import_hf(
         if generation.is_file():
             kept[_GENERATION] = _json(hf_config.read_json(generation))
         files = {f"{_HUGGINGFACE}/{name}": content for name, content in kept.items()}
+        _warn_of_few_tokens(source, vocabulary, vocab_size=found.config.vocab_size)
         _write(directory, destination, found, vocabulary, dtype=dtype, files=files)
 
 
@@ -117,7 +128,24 @@ def import_t5x(
                 f"the vocabulary {vocabulary} has {loaded.size} tokens with {loaded.extra_ids} "
                 f"extra ids, and the embedding of {source} {found.config.vocab_size} rows"
             )
+        _warn_of_few_tokens(source, loaded, vocab_size=found.config.vocab_size)
         _write(directory, destination, found, loaded, dtype=dtype, files={})
+
+
+def _warn_of_few_tokens(source: str | Path, vocabulary: Vocabulary, *, vocab_size: int) -> None:
+    """Says that a vocabulary is probably another: embeddings are padded by less than 128 rows.
+
+    The byte vocabulary without ids of its own for the sentinels is smaller by those of ByT5.
+    """
+    without = isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio"
+    if vocab_size - vocabulary.size >= _PADDING and not without:
+        _logger.warning(
+            "%s: the vocabulary has %d tokens and the model's embedding %d rows; is it the one "
+            "that the model was trained with?",
+            source,
+            vocabulary.size,
+            vocab_size,
+        )
 
 
 def _load_vocabulary(path: str | Path, *, extra_ids: int | None) -> Vocabulary:
@@ -149,13 +177,11 @@ def export_hf(
       InputError: the checkpoint is damaged or no T5, or the destination exists; nothing is left
         behind then.
     """
-    source = checkpointing.find_step(checkpoint, step=step)
+    source = Path(checkpointing.find_step(local_path(checkpoint, what="checkpoint"), step=step))
+    checkpoint_manifest.verify(source, "params", "files")
     with new_directory(destination) as directory:
         files = checkpointing.step_files(source)
-        experiment = from_json(
-            files[checkpointing.CONFIG_FILE].decode(),
-            source=str(source / "files" / checkpointing.CONFIG_FILE),
-        )
+        experiment = read_experiment(source, files)
         model = experiment.model
         if not isinstance(model, T5Config):
             raise InputError(
@@ -167,9 +193,8 @@ def export_hf(
             for path, array in saved.items()
             if path.startswith(_MODEL)
         }
-        earlier = json.loads(files.get(f"{_HUGGINGFACE}/{hf_config.CONFIG}", b"{}"))
         config = hf_config.from_model(
-            model, model_type=earlier.get("model_type"), dtype=common_dtype(arrays.values())
+            model, model_type=_earlier_type(source, files), dtype=common_dtype(arrays.values())
         )
         vocabulary = load_vocabulary(
             source / "files" / checkpointing.VOCABULARY_DIRECTORY,
@@ -180,10 +205,25 @@ def export_hf(
         )
         generation = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
         kept = files.get(f"{_HUGGINGFACE}/{_GENERATION}", _json(generation))
-        write_tensors(directory, their_tensors(model, arrays))
+        write_tensors(directory, their_tensors(model, arrays, where=source))
         write_tokenizer(vocabulary, directory)
         (directory / hf_config.CONFIG).write_bytes(_json(config))
         (directory / _GENERATION).write_bytes(kept)
+
+
+def _earlier_type(source: AnyPath, files: Mapping[str, bytes]) -> str | None:
+    """The model_type that an imported model had.
+
+    Raises:
+      InputError: the config.json that was kept is damaged.
+    """
+    name = f"{_HUGGINGFACE}/{hf_config.CONFIG}"
+    try:
+        kept = json.loads(files.get(name, b"{}"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{source / 'files' / name}: not JSON ({error})") from error
+    found = kept.get("model_type") if isinstance(kept, dict) else None
+    return found if isinstance(found, str) else None
 
 
 def _write(
@@ -218,6 +258,7 @@ def _write(
         for path, shape in checkpoint.shapes.items()
     }
     write_params(directory / "params", arrays)
+    checkpoint_manifest.write(directory)
 
 
 def _cast(array: LazyArray, dtype: Dtype) -> LazyArray:

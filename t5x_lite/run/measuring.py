@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -23,6 +24,7 @@ from t5x_lite.evaluate.generate import Bind, Generator, TaskEvaluator
 from t5x_lite.evaluate.loss import LossEvaluator
 from t5x_lite.evaluate.rank import LabelGenerator, Ranker
 from t5x_lite.evaluate.score import Scorer
+from t5x_lite.run import hosts
 from t5x_lite.run.parts import Parts, check_batch
 from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.types import InputError, Params
@@ -37,7 +39,7 @@ class Measurement:
       parts: the learner.
       vocabulary: of the data.
       mesh: where batches go.
-      workdir: samples are appended to its samples.jsonl; None writes none.
+      workdir: samples are appended to its samples.jsonl, by process 0; None writes none.
       ensemble: what answers in place of the learner's own model; it has no held-out loss.
     """
 
@@ -50,9 +52,11 @@ class Measurement:
         workdir: Path | None,
         ensemble: Bind | None = None,
     ):
-        from t5x_lite.data import pipeline
-
         data, settings = parts.experiment.data, parts.experiment.evaluation
+        if data.cache:
+            from t5x_lite.data import cached as source
+        else:
+            from t5x_lite.data import pipeline as source
         self._settings = settings
         self._workdir = workdir
         self._loss: LossEvaluator | None = None
@@ -61,7 +65,7 @@ class Measurement:
             self._loss = LossEvaluator(
                 parts.loss,
                 functools.partial(
-                    pipeline.eval_batches,
+                    source.eval_batches,
                     data,
                     vocabulary,
                     split=settings.split,
@@ -69,6 +73,13 @@ class Measurement:
                 ),
                 mesh=mesh,
             )
+        if data.cache:
+            from t5x_lite.data import cached
+
+            if not settings.rank and not (settings.task_metrics and cached.has_task_metrics(data)):
+                return  # the task is not needed, and TensorFlow may be missing
+        from t5x_lite.data import pipeline
+
         task = pipeline.load_task(data, vocabulary)
         postprocess, metrics = pipeline.task_metrics(task)
         if settings.rank and pipeline.task_labels(task) is None:
@@ -83,6 +94,7 @@ class Measurement:
                 settings,
                 labels=pipeline.task_labels(task) if settings.rank else None,
                 batch_size=settings.batch_size or data.batch_size,
+                mesh=mesh,
             )
             examples = pipeline.eval_examples(
                 data, vocabulary, split=settings.split, max_examples=settings.max_examples
@@ -106,7 +118,7 @@ class Measurement:
         return [f"{self._settings.split}/{name}" for name in dict.fromkeys(found)]
 
     def __call__(self, step: int, params: Params) -> dict[str, float]:
-        """The metrics of a step, named "<split>/<name>"."""
+        """The metrics of a step, named "<split>/<name>"; equal on all processes."""
         result: dict[str, float] = {}
         if self._loss is not None:
             result |= self._loss.run(params)
@@ -117,7 +129,7 @@ class Measurement:
         return {f"{self._settings.split}/{name}": value for name, value in result.items()}
 
     def _write_samples(self, step: int) -> None:
-        if self._workdir is None or self.task is None:
+        if self._workdir is None or self.task is None or jax.process_index() > 0:
             return
         lines = [
             json.dumps({"step": step, **dataclasses.asdict(sample)}, ensure_ascii=False) + "\n"
@@ -135,6 +147,7 @@ def _generator(
     *,
     labels: Sequence[str] | None,
     batch_size: int,
+    mesh: Mesh,
 ) -> Generator:
     """What answers a task's examples: a search, or the rank of its labels."""
     if labels is not None:
@@ -142,13 +155,14 @@ def _generator(
             np.asarray([*ids, vocabulary.eos_id], np.int32)
             for ids in vocabulary.encode_batch(labels)
         ]
-        return LabelGenerator(Ranker(Scorer(bind, batch_size=batch_size)), labels, tokens)
+        ranker = Ranker(Scorer(bind, batch_size=batch_size, mesh=mesh))
+        return LabelGenerator(ranker, labels, tokens)
     decoding = Decoding(
         max_length=settings.max_decode_length,
         num_beams=settings.num_beams,
         length_penalty=settings.length_penalty,
     )
-    return Generator(bind, vocabulary, batch_size=batch_size, decoding=decoding)
+    return Generator(bind, vocabulary, batch_size=batch_size, decoding=decoding, mesh=mesh)
 
 
 def _check_output(directory: Path) -> None:
@@ -169,8 +183,10 @@ def evaluate(
 ) -> dict[str, float]:
     """Measures a checkpoint on a config's task and prints the metrics as one line of JSON.
 
+    Of several processes, all measure together and the first prints and writes.
+
     Args:
-      experiment: its data, evaluation, mesh and compute_dtype are used; the model is the
+      experiment: its data, evaluation, mesh, hosts and compute_dtype are used; the model is the
         checkpoint's, and so must the vocabulary be.
       checkpoints: a work directory or a step directory; of several, an ensemble, the task's metrics
         alone are measured.
@@ -180,6 +196,15 @@ def evaluate(
     Raises:
       InputError: the checkpoint or the data are wrong.
     """
+    hosts.join(experiment.hosts)
+    with hosts.ending_together():
+        return _evaluate(experiment, checkpoints, step=step, output=output)
+
+
+def _evaluate(
+    experiment: Experiment, checkpoints: Sequence[str], *, step: int | None, output: str | None
+) -> dict[str, float]:
+    """As `evaluate`, once the processes have joined."""
     if output is not None:
         _check_output(Path(output))
     mesh = sharding.make_mesh(experiment.mesh)
@@ -203,16 +228,20 @@ def evaluate(
         _logger.info("an ensemble has no held-out loss: the task's metrics alone are measured")
     steps: Any = [member.step for member in model.members] if several else first.step
     metrics = measurement(first.step, model.params)
-    print(json.dumps({"step": steps, **metrics}))
-    if output is not None:
-        directory = Path(output)
-        directory.mkdir(parents=True, exist_ok=True)
-        with json_lines.writer(str(directory / "metrics.json")) as file:
-            file.write({"step": steps, **metrics})
-        if measurement.task is not None:
-            with json_lines.writer(str(directory / "predictions.jsonl")) as file:
-                file.write(*(dataclasses.asdict(sample) for sample in measurement.task.samples))
+    if jax.process_index() == 0:
+        print(json.dumps({"step": steps, **metrics}))
+        if output is not None:
+            _write_output(Path(output), {"step": steps, **metrics}, measurement.task)
     return metrics
+
+
+def _write_output(directory: Path, metrics: dict[str, Any], task: TaskEvaluator | None) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    with json_lines.writer(str(directory / "metrics.json")) as file:
+        file.write(metrics)
+    if task is not None:
+        with json_lines.writer(str(directory / "predictions.jsonl")) as file:
+            file.write(*(dataclasses.asdict(sample) for sample in task.samples))
 
 
 def _as_configured(model: TextToText, experiment: Experiment) -> TextToText:

@@ -1,7 +1,11 @@
 """What every command needs: a config's learner taken apart, and a checkpoint ready for use."""
 
+import atexit
 import dataclasses
 import functools
+import shutil
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +14,15 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from t5x_lite import checkpoints as checkpointing
-from t5x_lite import sharding
+from t5x_lite import remote, sharding
 from t5x_lite.config import Experiment
 from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
 from t5x_lite.models.t5 import StackConfig
 from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes
 from t5x_lite.objectives.base import Learner
+from t5x_lite.remote import AnyPath
 from t5x_lite.serialization import from_json
+from t5x_lite.train.step import check_microbatches
 from t5x_lite.types import Axes, Batch, InputError, Key, Params
 
 
@@ -88,13 +94,35 @@ def check_batch(experiment: Experiment, mesh: Mesh) -> None:
             f"data.batch_size {size} is not divisible by the {parts} devices that share a batch "
             f"(mesh {dict(mesh.shape)}); change --data.batch-size or --mesh.*"
         )
+    check_microbatches(size, experiment.microbatches, mesh)
+
+
+def read_experiment(step_directory: AnyPath, files: Mapping[str, bytes]) -> Experiment:
+    """The config of a step directory.
+
+    Args:
+      step_directory: for the messages.
+      files: what `checkpoints.step_files` gives.
+
+    Raises:
+      InputError: it is not UTF-8, no JSON, or describes something else.
+    """
+    source = str(step_directory / "files" / checkpointing.CONFIG_FILE)
+    try:
+        text = files[checkpointing.CONFIG_FILE].decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source}: not UTF-8 (byte {error.start})") from error
+    experiment = from_json(text, source=source)
+    if not isinstance(experiment, Experiment):
+        raise InputError(f"{source}: describes a {type(experiment).__name__}, not an Experiment")
+    return experiment
 
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
     """A checkpoint that is ready for use: nothing but the step directory was needed."""
 
-    directory: Path
+    directory: AnyPath
     parts: Parts
     params: Params
     vocabulary: Vocabulary
@@ -116,20 +144,29 @@ class Loaded:
           mesh: where the parameters go; None is the first device.
 
         Raises:
-          InputError: there is no such checkpoint, or a part of it is missing.
+          InputError: there is no such checkpoint, or it is damaged.
         """
         directory = checkpointing.find_step(checkpoint, step=step)
-        files = checkpointing.step_files(directory)
-        source = str(directory / "files" / checkpointing.CONFIG_FILE)
-        text = files[checkpointing.CONFIG_FILE].decode()
-        experiment: Experiment = from_json(text, source=source)
+        experiment = read_experiment(directory, checkpointing.step_files(directory))
         parts = Parts.of(_unrolled(experiment))
         if mesh is not None:
-            sharding.check_divisible(mesh, parts.axes, parts.shapes)
+            heads = getattr(experiment.model, "num_heads", None)
+            sharding.check_divisible(mesh, parts.axes, parts.shapes, num_heads=heads)
         abstract = parts.shapes if mesh is None else _on_mesh(parts, mesh)
         params = checkpointing.restore_params(directory, abstract)
         vocabulary = load_vocabulary(
-            directory / "files" / checkpointing.VOCABULARY_DIRECTORY,
-            extra_ids=experiment.data.extra_ids,
+            _vocabulary_directory(directory), extra_ids=experiment.data.extra_ids
         )
         return cls(directory, parts, params, vocabulary)
+
+
+def _vocabulary_directory(step_directory: AnyPath) -> Path:
+    """The vocabulary of a step on this machine: where it is, or a copy until the process ends."""
+    found = step_directory / "files" / checkpointing.VOCABULARY_DIRECTORY
+    if isinstance(found, Path):
+        return found
+    copy = Path(tempfile.mkdtemp(prefix="t5x_lite-vocabulary-"))
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    for name in remote.files_below(found):
+        (copy / name).write_bytes((found / name).read_bytes())
+    return copy

@@ -10,8 +10,8 @@ that learned plain text (data.layout "lm") have no end: they are what it goes on
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,12 @@ from t5x_lite.decoding.ensemble import Ensemble
 from t5x_lite.evaluate.embed import Embedder
 from t5x_lite.evaluate.generate import Generator, Prediction
 from t5x_lite.evaluate.score import Scorer
+from t5x_lite.remote import AnyPath
 from t5x_lite.run.parts import Loaded
 from t5x_lite.types import InputError, Params
 
 
-def find_steps(checkpoints: Sequence[str | Path], *, step: int | None = None) -> list[Path]:
+def find_steps(checkpoints: Sequence[AnyPath | str], *, step: int | None = None) -> list[AnyPath]:
     """The step directories of `--checkpoint DIR [DIR ...]`.
 
     Raises:
@@ -38,6 +39,24 @@ def find_steps(checkpoints: Sequence[str | Path], *, step: int | None = None) ->
     if not checkpoints:
         raise InputError("a model needs at least one checkpoint directory")
     return [checkpointing.find_step(checkpoint, step=step) for checkpoint in checkpoints]
+
+
+def check_finite(where: str, what: str, *values: float) -> None:
+    """Refuses numbers that are none: JSON has no NaN, and it says that the weights are broken.
+
+    Args:
+      where: the line or the text that they belong to.
+      what: they are, such as "the score".
+      *values: the numbers.
+
+    Raises:
+      InputError: one is NaN or infinite.
+    """
+    if not all(math.isfinite(value) for value in values):
+        raise InputError(
+            f"{where}: {what} is not finite: the checkpoint's weights are broken, or the compute "
+            "dtype is too narrow for them"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +74,7 @@ class TextToText:
     @classmethod
     def load(
         cls,
-        checkpoints: Sequence[str | Path],
+        checkpoints: Sequence[AnyPath | str],
         *,
         step: int | None = None,
         mesh: Mesh | None = None,
@@ -71,8 +90,10 @@ class TextToText:
             shortest where they differ.
 
         Raises:
-          InputError: a checkpoint is wrong, or they do not go together.
+          InputError: a checkpoint is wrong, they do not go together, or `inputs_length` is below 1.
         """
+        if inputs_length is not None and inputs_length < 1:
+            raise InputError(f"inputs_length must be at least 1, got {inputs_length}")
         directories = find_steps(checkpoints, step=step)
         members = tuple(
             Loaded.from_checkpoint(str(directory), step=None, mesh=mesh)
@@ -155,11 +176,32 @@ class TextToText:
         encoded = self.vocabulary.encode_batch(texts)
         return [np.asarray([*ids, self.vocabulary.eos_id], np.int32) for ids in encoded]
 
-    def prompts(self, texts: Sequence[str]) -> list[np.ndarray] | None:
-        """int32 tokens of each text, without EOS; None where all are empty."""
+    def prompts(
+        self, texts: Sequence[str], *, names: Sequence[str] | None = None
+    ) -> list[np.ndarray] | None:
+        """int32 tokens of each text, without EOS; None where all are empty.
+
+        Args:
+          texts: what the outputs begin with.
+          names: where each is from, for the error; None counts them.
+
+        Raises:
+          InputError: one is longer than `inputs_length`: a cut prompt would be another; or one
+            holds padding, which `<pad>` in text may be.
+        """
         if not any(texts):
             return None
-        return [np.asarray(ids, np.int32) for ids in self.vocabulary.encode_batch(texts)]
+        rows = [np.asarray(ids, np.int32) for ids in self.vocabulary.encode_batch(texts)]
+        for i, ids in enumerate(rows):
+            name = names[i] if names else f"text {i}"
+            if len(ids) > self.inputs_length:
+                raise InputError(
+                    f"{name}: the prompt is longer than {self.inputs_length} tokens (it has "
+                    f"{len(ids)}); shorten it, or raise the length of inputs"
+                )
+            if self.vocabulary.pad_id in ids:
+                raise InputError(f"{name}: the prompt holds <pad>; remove it")
+        return rows
 
     def predictions(
         self,
@@ -167,10 +209,11 @@ class TextToText:
         inputs: Sequence[np.ndarray],
         *,
         prompts: Sequence[np.ndarray] | None = None,
+        seeds: Sequence[int | None] | None = None,
         offset: int = 0,
     ) -> list[list[Prediction]]:
         """What a generator of this model predicts, with the prompts in front of the texts."""
-        found = generator.run(self.params, inputs, prompts=prompts, offset=offset)
+        found = generator.run(self.params, inputs, prompts=prompts, seeds=seeds, offset=offset)
         if prompts is None:
             return found
         return [

@@ -1,25 +1,32 @@
 """`t5x-lite train`: makes what a config names and hands it to `train.loop.fit`."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from t5x_lite import checkpoints as checkpointing
-from t5x_lite import config as configs
 from t5x_lite import sharding, trees
-from t5x_lite.config import Experiment
+from t5x_lite.checkpoint_saving import Checkpoints
+from t5x_lite.config import Experiment, Hosts
 from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
-from t5x_lite.data.vocabulary_files import BYTES_NAME, MODEL_NAME
+from t5x_lite.run import hosts, restoring
 from t5x_lite.run.measuring import Measurement
 from t5x_lite.run.parts import Parts, check_batch
-from t5x_lite.serialization import from_json, to_json
-from t5x_lite.train.loop import Periods, StopSignals, fit
-from t5x_lite.train.state import TrainState, abstract_state, init_state, state_shardings
+from t5x_lite.run.step_sizes import step_flops
+from t5x_lite.run.workdir import WorkDirectory
+from t5x_lite.train.compilation import use_compilation_cache
+from t5x_lite.train.early_stopping import Patience
+from t5x_lite.train.loop import Periods, fit
+from t5x_lite.train.profiling import Capture
+from t5x_lite.train.record import evaluations
+from t5x_lite.train.state import abstract_state, init_state, state_shardings
 from t5x_lite.train.step import make_train_step
+from t5x_lite.train.stop import StopSignals
 from t5x_lite.train.track import Tracker
+from t5x_lite.train.window import NonFiniteLoss
 from t5x_lite.types import InputError
 
 
@@ -32,131 +39,114 @@ def train(experiment: Experiment) -> None:
       InputError: the config, the data, the vocabulary, the weights or the work directory are wrong.
       Interrupted: a signal came; the state is saved, if a step was taken.
     """
-    with StopSignals() as stop:
-        _train(experiment, stop)
+    hosts.join(experiment.hosts)
+    use_compilation_cache(experiment.compilation_cache)
+    # What is saved is the same on all processes, whoever this one is.
+    experiment = dataclasses.replace(experiment, hosts=Hosts())
+    with (
+        StopSignals() as stop,
+        WorkDirectory.open(experiment.workdir) as workdir,
+        hosts.ending_together(NonFiniteLoss),
+    ):
+        _train(experiment, workdir, stop)
 
 
-def _train(experiment: Experiment, stop: StopSignals) -> None:
+def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) -> None:
     """Makes the parts that the config names, the cheap checks first, and trains."""
-    if jax.process_count() > 1:
-        raise InputError(
-            f"train runs in one process, and there are {jax.process_count()}; several hosts are "
-            "not supported yet"
-        )
-    if not experiment.workdir:
-        raise InputError("where should the run go? give --workdir DIR")
-    workdir = Path(experiment.workdir)
-    _check_workdir(workdir, experiment)
+    workdir.check(experiment)
     vocabulary = _vocabulary(experiment)
-    _check_same_vocabulary(workdir, vocabulary)
-    resumed = bool(checkpointing.saved_steps(workdir / checkpointing.DIRECTORY))
-    fresh = bool(experiment.init) and not resumed
-    if fresh:
-        _check_init(experiment, vocabulary)
+    workdir.check_vocabulary(vocabulary)
+    resumed = bool(checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY))
+    if experiment.init and not resumed:
+        restoring.check_init(experiment, vocabulary)
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
     parts = Parts.of(experiment)
-    sharding.check_divisible(mesh, parts.axes, parts.shapes)
+    sharding.check_divisible(
+        mesh, parts.axes, parts.shapes, num_heads=getattr(experiment.model, "num_heads", None)
+    )
     optimizer = experiment.optimizer.build(parts.axes)
     layout = state_shardings(
         mesh, parts.axes, experiment.optimizer.state_axes(parts.axes, parts.shapes)
     )
-    from t5x_lite.data import pipeline  # now, because TensorFlow takes seconds
-
-    batches = pipeline.train_batches(
-        experiment.data,
-        vocabulary,
-        seed=experiment.seed,
-        process_index=jax.process_index(),
-        process_count=jax.process_count(),
-    )
-    measurement = Measurement(parts, vocabulary, mesh=mesh, workdir=workdir)
-    _check_best(experiment, measurement.names(parts.shapes))
+    batches = _batches(experiment, vocabulary, part=sharding.batch_part(mesh))
+    measurement = Measurement(parts, vocabulary, mesh=mesh, workdir=workdir.local)
+    _check_metrics(experiment, measurement.names(parts.shapes))
     start = abstract_state(parts.shapes, optimizer, layout)
-    initial = None
-    if fresh:
-        initial = checkpointing.restore_params(_check_init(experiment, vocabulary), start.params)
 
-    _write_workdir(workdir, experiment, vocabulary)
-    with (
-        _open_checkpoints(workdir, experiment) as checkpoints,
-        Tracker(workdir, total_steps=experiment.steps, enabled=jax.process_index() == 0) as tracker,
-    ):
-        latest = checkpoints.latest()
-        if latest is not None:
-            state = _restored(checkpoints, latest, start, batches)
-            tracker.message(f"going on from step {latest} of {workdir}")
-        else:
-            state = init_state(parts.init, optimizer, layout, seed=experiment.seed)
-            if initial is not None:
-                state = dataclasses.replace(state, params=initial)
-        if int(state.step) >= experiment.steps:
-            tracker.message(f"{workdir} is at step {int(state.step)} of {experiment.steps}: done")
-            return
-        tracker.message(
-            f"{trees.count_parameters(parts.shapes):,} parameters on {mesh.size} "
-            f"{mesh.devices.flat[0].device_kind} device(s), {experiment.compute_dtype}"
+    with _open_checkpoints(workdir, experiment) as checkpoints:
+        state = restoring.resume(checkpoints, experiment, start, batches)
+        going_on = (
+            "" if state is None else f"going on from step {int(state.step)} of {workdir.path}"
         )
-        fit(
-            state,
-            batches,
-            make_train_step(
+        if state is None:
+            initial = {}
+            if experiment.init:
+                initial = restoring.initial_weights(experiment, vocabulary, start.params)
+            state = init_state(parts.init, optimizer, layout, seed=experiment.seed)
+            state = restoring.with_initial(state, initial)
+        # Not before: what cannot be resumed keeps the settings that it was made with.
+        workdir.write(experiment, vocabulary)
+        with Tracker(
+            workdir.local, total_steps=experiment.steps, enabled=jax.process_index() == 0
+        ) as tracker:
+            if going_on:
+                tracker.message(going_on)
+            if int(state.step) >= experiment.steps:
+                done = f"{workdir.path} is at step {int(state.step)} of {experiment.steps}: done"
+                tracker.message(done)
+                return
+            tracker.message(
+                f"{trees.count_parameters(parts.shapes):,} parameters on {mesh.size} "
+                f"{mesh.devices.flat[0].device_kind} device(s), {experiment.compute_dtype}"
+            )
+            step = make_train_step(
                 parts.loss,
                 optimizer,
                 experiment.optimizer.schedule.build(),
                 mesh=mesh,
                 layout=layout,
                 seed=experiment.seed,
-            ),
-            mesh=mesh,
-            periods=_periods(experiment),
-            evaluate=measurement,
-            save=_saver(checkpoints, experiment, vocabulary),
-            tracker=tracker,
-            stop=stop,
-        )
+                microbatches=experiment.microbatches,
+            )
+            history = evaluations(workdir.local, until=int(state.step))
+            # Here too: leaving the checkpoints waits for all processes.
+            with hosts.ending_together(NonFiniteLoss):
+                fit(
+                    state,
+                    batches,
+                    step,
+                    mesh=mesh,
+                    periods=_periods(experiment),
+                    evaluate=measurement,
+                    save=restoring.saver(checkpoints, experiment, vocabulary, workdir),
+                    tracker=tracker,
+                    stop=stop,
+                    flops=step_flops(experiment),
+                    patience=Patience(experiment.stop_early, history),
+                    capture=Capture(experiment.profile, os.fspath(workdir.path / "profile")),
+                )
 
 
-def _check_workdir(workdir: Path, experiment: Experiment) -> None:
-    """A work directory is new, or holds the same experiment."""
-    saved = workdir / checkpointing.CONFIG_FILE
-    if saved.exists():
-        # Decoded, not loaded: the project around a work directory must not become importable.
-        earlier: Experiment = from_json(saved.read_text(encoding="utf-8"), source=str(saved))
-        configs.check_same_experiment(earlier, experiment, workdir)
-    elif workdir.exists() and not workdir.is_dir():
-        raise InputError(f"workdir {workdir} is not a directory")
-    # A run that was killed while it wrote its first file leaves that file's hidden beginning.
-    elif workdir.exists() and any(not path.name.startswith(".") for path in workdir.iterdir()):
-        raise InputError(
-            f"workdir {workdir} holds other files and no {saved.name}; use an empty directory"
-        )
+def _batches(experiment: Experiment, vocabulary: Vocabulary, *, part: tuple[int, int]) -> Any:
+    """Training batches, from a cache or from the task's files.
 
-
-def _check_same_vocabulary(workdir: Path, vocabulary: Vocabulary) -> None:
-    """The file that data.vocabulary names must not have changed since the run began."""
-    saved = workdir / checkpointing.VOCABULARY_DIRECTORY
-    if _holds_another(saved, vocabulary):
-        raise InputError(
-            f"workdir {workdir} was made with another vocabulary than {vocabulary.model_path} is "
-            f"now; put the old one back ({saved} is a copy) or use another --workdir"
-        )
-
-
-def _holds_another(directory: Path, vocabulary: Vocabulary) -> bool:
-    """Whether a directory holds the files of a vocabulary, and not of this one."""
-    paths = [directory / name for name in (MODEL_NAME, BYTES_NAME)]
-    there = {path.name: path.read_bytes() for path in paths if path.is_file()}
-    return bool(there) and there != vocabulary.files()
-
-
-def _write_workdir(workdir: Path, experiment: Experiment, vocabulary: Vocabulary) -> None:
-    """Makes the work directory, its config before all else: it says whose the rest is."""
-    try:
-        configs.save(experiment, workdir / checkpointing.CONFIG_FILE)
-    except OSError as error:
-        raise InputError(f"workdir {workdir} cannot be written ({error.strerror})") from error
-    vocabulary.save(workdir / checkpointing.VOCABULARY_DIRECTORY)
+    Args:
+      experiment: says which.
+      vocabulary: of the data.
+      part: which part of each batch this process feeds, and of how many.
+    """
+    if experiment.data.cache:
+        from t5x_lite.data import cached as source
+    else:
+        from t5x_lite.data import pipeline as source  # now, because TensorFlow takes seconds
+    return source.train_batches(
+        experiment.data,
+        vocabulary,
+        seed=experiment.seed,
+        process_index=part[0],
+        process_count=part[1],
+    )
 
 
 def _vocabulary(experiment: Experiment) -> Vocabulary:
@@ -171,10 +161,10 @@ def _vocabulary(experiment: Experiment) -> Vocabulary:
     return vocabulary
 
 
-def _open_checkpoints(workdir: Path, experiment: Experiment) -> checkpointing.Checkpoints:
+def _open_checkpoints(workdir: WorkDirectory, experiment: Experiment) -> Checkpoints:
     settings = experiment.checkpoints
-    return checkpointing.Checkpoints(
-        workdir, keep=settings.keep, best=settings.best, best_mode=settings.best_mode
+    return Checkpoints(
+        workdir.path, keep=settings.keep, best=settings.best, best_mode=settings.best_mode
     )
 
 
@@ -188,72 +178,15 @@ def _periods(experiment: Experiment) -> Periods:
     )
 
 
-def _check_best(experiment: Experiment, names: Sequence[str]) -> None:
-    best = experiment.checkpoints.best
-    if best is not None and best not in names:
-        raise InputError(
-            f"checkpoints.best {best!r} is not a metric of the evaluation: it gives "
-            f"{', '.join(names) or 'none'}"
-        )
-
-
-def _check_init(experiment: Experiment, vocabulary: Vocabulary) -> Path:
-    """The step directory that `init` names, whose vocabulary must be that of the data."""
-    step = checkpointing.find_step(experiment.init)
-    files = checkpointing.step_files(step)
-    saved = step / "files" / checkpointing.VOCABULARY_DIRECTORY
-    if _holds_another(saved, vocabulary):
-        raise InputError(
-            f"the vocabulary {experiment.data.vocabulary} is not that of the checkpoint {step}; "
-            f"use --data.vocabulary {saved}"
-        )
-    source = str(step / "files" / checkpointing.CONFIG_FILE)
-    extra_ids = from_json(files[checkpointing.CONFIG_FILE].decode(), source=source).data.extra_ids
-    if extra_ids != vocabulary.extra_ids:
-        raise InputError(
-            f"data.extra_ids {vocabulary.extra_ids} is not that of the checkpoint {step}: "
-            f"use --data.extra-ids {extra_ids}"
-        )
-    return step
-
-
-def _restored(
-    checkpoints: checkpointing.Checkpoints, step: int, start: TrainState, batches: Any
-) -> TrainState:
-    """The state of a step; the batches are moved to the position that belongs to it."""
-    params, optimizer = checkpoints.restore(
-        step, params=start.params, optimizer={"step": start.step, "state": start.optimizer}
-    )
-    position = checkpoints.files(step).get(_position_file())
-    if position is None:
-        raise checkpoints.damaged(step, f"files/{_position_file()} is missing")
-    batches.restore(position)
-    return TrainState(optimizer["step"], params, optimizer["state"])
-
-
-def _position_file() -> str:
-    return f"data/process_{jax.process_index()}"
-
-
-def _saver(
-    checkpoints: checkpointing.Checkpoints, experiment: Experiment, vocabulary: Vocabulary
-) -> Callable[..., None]:
-    """What `fit` saves by."""
-    constant = {
-        checkpointing.CONFIG_FILE: to_json(experiment).encode(),
-        **{
-            f"{checkpointing.VOCABULARY_DIRECTORY}/{name}": content
-            for name, content in vocabulary.files().items()
-        },
+def _check_metrics(experiment: Experiment, names: Sequence[str]) -> None:
+    """Refuses, before any training, metrics that the evaluation does not give."""
+    wanted = {
+        "checkpoints.best": experiment.checkpoints.best,
+        "stop_early.metric": experiment.stop_early.metric,
     }
-
-    def save(state: TrainState, position: bytes, metrics: Mapping[str, float] | None) -> None:
-        checkpoints.save(
-            int(state.step),
-            params=state.params,
-            optimizer={"step": state.step, "state": state.optimizer},
-            files={**constant, _position_file(): position},
-            metrics=metrics,
-        )
-
-    return save
+    for field, name in wanted.items():
+        if name is not None and name not in names:
+            raise InputError(
+                f"{field} {name!r} is not a metric of the evaluation: it gives "
+                f"{', '.join(names) or 'none'}"
+            )

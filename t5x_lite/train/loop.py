@@ -1,39 +1,37 @@
-"""The training loop. `fit` is the story; what it is told with is made in run.py."""
+"""The training loop. `fit` is the story; what it is told with is made in run/training.py."""
 
 import contextlib
 import dataclasses
-import math
-import signal
-import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from t5x_lite import trees
-from t5x_lite.sharding import put_batch
+from t5x_lite.models.flops import peak_flops
+from t5x_lite.sharding import batch_part, put_batch
+from t5x_lite.train.early_stopping import EarlyStopping, Patience
+from t5x_lite.train.profiling import Capture, Profile
 from t5x_lite.train.state import TrainState
 from t5x_lite.train.step import Metrics
-from t5x_lite.train.track import Throughput, Tracker
+from t5x_lite.train.stop import StopSignals
+from t5x_lite.train.track import Tracker
+from t5x_lite.train.window import Window
 from t5x_lite.types import Batch, Interrupted, Params
 
 Evaluate = Callable[[int, Params], dict[str, float]]
 """(step, params) -> metrics named "<split>/<name>"."""
 
 
-_AHEAD = 2
-"""Steps dispatched and not yet done: enough to keep a device busy, few for a signal to wait for."""
-
-
-class NonFiniteLoss(RuntimeError):
-    """The loss or its gradient is not a finite number; the message names the step."""
-
-
 @runtime_checkable
 class Batches(Protocol):
-    """Training batches whose position can be saved."""
+    """Training batches whose position can be saved.
+
+    They may have the attribute `epoch`, which is logged: how often the data were read, the last
+    batch that was handed out included; it may be a fraction.
+    """
 
     def __next__(self) -> Mapping[str, np.ndarray]: ...
 
@@ -80,7 +78,10 @@ def fit(
     evaluate: Evaluate,
     save: Save,
     tracker: Tracker,
-    stop: "StopSignals | None" = None,
+    stop: StopSignals | None = None,
+    flops: int | None = None,
+    patience: Patience | None = None,
+    capture: Capture | None = None,
 ) -> TrainState:
     """Trains from the state's step to `periods.total`, saving, measuring and logging on the way.
 
@@ -95,6 +96,9 @@ def fit(
       save: writes a checkpoint.
       tracker: the record.
       stop: already entered, where signals are watched since before; None watches them here.
+      flops: floating-point operations of a step over all devices, for "mfu".
+      patience: ends training early; it has seen the evaluations before the state.
+      capture: traces chosen steps.
 
     Returns:
       The state after the last step.
@@ -103,38 +107,51 @@ def fit(
       NonFiniteLoss: a loss or its gradient is not finite; no checkpoint is written from it on.
       Interrupted: SIGINT or SIGTERM came; the step in progress was finished and saved.
     """
-    window = _Window()
+    peak = peak_flops(mesh.devices.flat[0].device_kind)
+    window = Window(flops=flops, peak=None if peak is None else peak * mesh.size)
+    patience = Patience(EarlyStopping()) if patience is None else patience
+    capture = Capture(Profile(), "") if capture is None else capture
+    watched = StopSignals() if stop is None else contextlib.nullcontext(stop)
     start = int(state.step)
     num_parameters = trees.count_parameters(state.params)
-    watched = StopSignals() if stop is None else contextlib.nullcontext(stop)
-    with watched as stop, jax.set_mesh(mesh):
-        if stop.received is not None:
-            raise Interrupted(stop.received, start)
+    with watched as stop, capture, jax.set_mesh(mesh):
+        if (stopping := stop.requested(mesh, wait=True)) is not None:
+            raise Interrupted(stopping, start)
+        if patience.exhausted:
+            tracker.message(f"stopped early at step {start}: {patience}")
+            return state
         for step in range(start + 1, periods.total + 1):
-            batch = next(batches)
+            batch = window.next(batches)
+            capture.before(step)
             state, metrics = step_function(state, put_batch(batch, mesh))
-            window.add(step, metrics, tokens=count_tokens(batch))
+            window.add(step, metrics, tokens=count_tokens(batch) * batch_part(mesh)[1])
+            if capture.after(step, metrics):
+                tracker.message(f"traced the steps up to {step}: {capture.directory}")
             # Looked at once a step: a signal that comes later waits for the end of the next step.
-            stopping = stop.received
+            stopping = stop.requested(mesh)
             last = step == periods.total or stopping is not None
             if step == start + 1:
                 tracker.log(step, {**window.flush(), "num_parameters": num_parameters})
             elif step % periods.log == 0 or last:
-                tracker.log(step, window.flush())
+                tracker.log(step, window.flush() | _epoch(batches))
 
             measured = None
             if step % periods.evaluation == 0 or step == periods.total:
                 window.check()
                 measured = evaluate(step, state.params)
                 tracker.log(step, measured)
+                patience.add(measured)
                 window.restart()
 
             best_of = measured is not None and periods.save_measured
-            if step % periods.checkpoint == 0 or last or best_of:
+            if step % periods.checkpoint == 0 or last or best_of or patience.exhausted:
                 window.check()
                 save(state, batches.state(), measured)
             if stopping is not None and step < periods.total:
                 raise Interrupted(stopping, step)
+            if patience.exhausted and step < periods.total:
+                tracker.message(f"stopped early at step {step}: {patience}")
+                break
     return state
 
 
@@ -147,78 +164,7 @@ def count_tokens(batch: Mapping[str, np.ndarray]) -> int:
     )
 
 
-class _Window:
-    """Metrics of the steps since the last log, left on the device until they are asked for."""
-
-    def __init__(self) -> None:
-        self._pending: list[tuple[int, Metrics]] = []
-        self._checked: list[tuple[int, dict[str, float]]] = []
-        self._throughput = Throughput()
-        self._first = True
-
-    def add(self, step: int, metrics: Metrics, *, tokens: int) -> None:
-        """Takes the metrics of a step; waits for the first (it compiles) and for older ones."""
-        self._pending.append((step, metrics))
-        if len(self._pending) > _AHEAD:
-            jax.block_until_ready(self._pending[-1 - _AHEAD][1])
-        if self._first:
-            jax.block_until_ready(metrics)
-            self._first = False
-        self._throughput.add(tokens * jax.process_count())
-
-    def restart(self) -> None:
-        """Leaves out the time that an evaluation took."""
-        self._throughput.start()
-
-    def check(self) -> None:
-        """Waits for the steps so far.
-
-        Raises:
-          NonFiniteLoss: naming the first step whose loss or gradient is not finite.
-        """
-        for step, metrics in self._pending:
-            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-            # A gradient that is not finite spoils the parameters one step before the loss.
-            for name in ("loss", "gradient_norm"):
-                if not math.isfinite(values[name]):
-                    raise NonFiniteLoss(
-                        f"the {name.replace('_', ' ')} is {values[name]} at step {step}; the last "
-                        "checkpoint before it is kept. Try a lower learning rate, "
-                        "--optimizer.clip-norm 1, or float32"
-                    )
-            self._checked.append((step, values))
-        self._pending.clear()
-
-    def flush(self) -> dict[str, float]:
-        """The metrics of the last step, with throughput over the window.
-
-        The loss is the last step's, not a mean: a resumed run logs what an uninterrupted one does.
-        """
-        self.check()
-        values = self._checked[-1][1] | self._throughput.rates()
-        self._checked.clear()
-        return values
-
-
-class StopSignals:
-    """Remembers SIGINT and SIGTERM while it is entered; the second SIGINT interrupts at once."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "StopSignals":
-        if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGINT, signal.SIGTERM):
-                self._before[signum] = signal.signal(signum, self._handle)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-
-    def _handle(self, signum: int, frame: Any) -> None:
-        del frame
-        if self.received is not None and signum == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.received = signum
+def _epoch(batches: Batches) -> dict[str, float]:
+    """{"epoch"} of the batches, where they tell it."""
+    epoch = getattr(batches, "epoch", None)
+    return {} if epoch is None else {"epoch": float(epoch)}

@@ -7,7 +7,7 @@ is logged again, and readers let the later line win. TensorBoard events are writ
 tensorboardX is installed. On a terminal a progress bar is shown, otherwise one plain line a
 record:
 
-    step 200/1000  loss 5.4321  lr 0.0100  12.3k tokens/s  ETA 0:03:20
+    step 200/1000  loss 5.4321  lr 0.0100  12.3k tokens/s  mfu 0.41  ETA 0:03:20
     step 200/1000  validation/loss 5.2176  validation/accuracy 0.2113
 
 Worked example:
@@ -22,26 +22,20 @@ Worked example:
                 tracker.log(step, {"loss": loss} | throughput.rates())
 """
 
-import datetime
-import json
 import logging
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, SupportsFloat
 
-_package_logger = logging.getLogger("t5x_lite")
+from t5x_lite.train.display import Messages, line, open_display
+from t5x_lite.train.record import Record
+
 _logger = logging.getLogger(__name__)
 
-METRICS_FILE = "metrics.jsonl"
-"""The file's name in a work directory: {"step": 1, "time": seconds since the epoch, ...} a line."""
-
 _RESERVED = ("step", "time")
-_NOT_SHOWN = ("steps_per_second", "gradient_norm", "num_parameters")
-_SHOWN_LAST = ("learning_rate", "tokens_per_second")
 
 
 class Tracker:
@@ -69,12 +63,9 @@ class Tracker:
         self._first: tuple[int, float] | None = None
         self._events: Any = None
         self._events_wanted = True
-        self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._directory / METRICS_FILE
-        _cut_partial_line(path)
-        self._lines = path.open("a", encoding="utf-8")
-        self._display = _open_display(total_steps)
-        self._messages = _Messages(self._display)
+        self._record = Record(workdir)
+        self._display = open_display(total_steps)
+        self._messages = Messages(self._display)
 
     def __enter__(self) -> "Tracker":
         return self
@@ -100,15 +91,14 @@ class Tracker:
         if reserved := [name for name in _RESERVED if name in metrics]:
             raise ValueError(f"metric names 'step' and 'time' are the record's own: got {reserved}")
         values = {name: float(value) for name, value in metrics.items()}
-        self._lines.write(_record(step, time.time(), values))
-        self._lines.flush()
+        self._record.add(step, time.time(), values)
         self._write_events(step, values)
         training = {name: value for name, value in values.items() if "/" not in name}
         evaluation = {name: value for name, value in values.items() if "/" in name}
         if training:
             self._display.training(step, training, self._seconds_left(step, training))
         if evaluation:
-            self._display.show(_line(step, self._total_steps, evaluation))
+            self._display.show(line(step, self._total_steps, evaluation))
 
     def message(self, text: str) -> None:
         """Tells the reader something that is not a number, through logging at level INFO.
@@ -122,7 +112,7 @@ class Tracker:
         if not self._enabled or self._closed:
             return
         self._closed = True
-        self._lines.close()
+        self._record.close()
         if self._events is not None:
             self._events.close()
         self._display.close()
@@ -160,7 +150,9 @@ class Tracker:
 
 
 class Throughput:
-    """Tokens and steps a second between logs, without the first step, which compiles.
+    """Tokens and steps a second between logs, and the share of the time waited for data.
+
+    All without the first step, which compiles.
 
     The first `add` after construction ends the compilation: it starts the clock and counts
     nothing. Dispatch is asynchronous, so wait for the first step's result before that `add`,
@@ -177,7 +169,12 @@ class Throughput:
         """Starts a new window; call it also after a pause, such as an evaluation."""
         self._tokens = 0.0
         self._steps = 0
+        self._waited = 0.0
         self._since = self._clock()
+
+    def wait(self, seconds: float) -> None:
+        """Counts seconds that the host waited for data; devices may have been busy meanwhile."""
+        self._waited += seconds
 
     def add(self, tokens: SupportsFloat) -> None:
         """Counts one step of so many tokens (over all devices)."""
@@ -192,157 +189,17 @@ class Throughput:
         """Ends the window and starts the next one.
 
         Returns:
-          {"tokens_per_second", "steps_per_second"} of the window; empty if it holds no step
-          (only the first one was taken), so that it can be merged into the metrics as it is.
+          {"tokens_per_second", "steps_per_second", "data_wait"} of the window; "data_wait" is
+          between 0 and 1. Empty if the window holds no step (only the first one was taken), so that
+          it can be merged into the metrics as it is.
         """
         seconds = self._clock() - self._since
-        tokens, steps = self._tokens, self._steps
+        tokens, steps, waited = self._tokens, self._steps, self._waited
         self.start()
         if not steps or seconds <= 0:
             return {}
-        return {"tokens_per_second": tokens / seconds, "steps_per_second": steps / seconds}
-
-
-class _Lines:
-    """What a person sees of the run: one plain line a record on standard error."""
-
-    def __init__(self, total_steps: int):
-        self._total_steps = total_steps
-
-    def training(self, step: int, metrics: Mapping[str, float], seconds_left: float | None) -> None:
-        self.show(_line(step, self._total_steps, metrics, seconds_left))
-
-    def show(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        pass
-
-
-class _Bar(_Lines):
-    """A progress bar that stays at the foot of the terminal; other text scrolls above it."""
-
-    def __init__(self, total_steps: int):
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.table import Column
-
-        super().__init__(total_steps)
-        self._console = Console(stderr=True, highlight=False)
-        self._progress = Progress(
-            TextColumn("step"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
-            TextColumn("{task.fields[metrics]}", markup=False, table_column=Column(no_wrap=True)),
-            console=self._console,
-            expand=True,
-        )
-        self._task = self._progress.add_task("", total=total_steps, metrics="")
-        self._progress.start()
-
-    def training(self, step: int, metrics: Mapping[str, float], seconds_left: float | None) -> None:
-        text = "  ".join(_parts(metrics, seconds_left))
-        self._progress.update(self._task, completed=step, metrics=text, refresh=True)
-
-    def show(self, text: str) -> None:
-        self._console.print(text, markup=False)
-
-    def close(self) -> None:
-        self._progress.stop()
-
-
-class _Messages(logging.Handler):
-    """Shows the package's log records beside the metrics, while a tracker is open.
-
-    Where the application has configured logging, its handlers stay in charge, and only those
-    that write to standard error are led around the progress bar.
-    """
-
-    def __init__(self, display: _Lines):
-        super().__init__(level=logging.INFO)
-        self._display = display
-        self._level = _package_logger.level
-        self._moved: list[tuple[logging.StreamHandler, Any]] = []
-        self._added = not _package_logger.hasHandlers()
-        if self._added:
-            _package_logger.addHandler(self)
-            if _package_logger.getEffectiveLevel() > logging.INFO:
-                _package_logger.setLevel(logging.INFO)
-            return
-        for handler in (*_package_logger.handlers, *logging.getLogger().handlers):
-            stream = getattr(handler, "stream", None)
-            if isinstance(handler, logging.StreamHandler) and stream is sys.__stderr__:
-                # While a bar is up, rich has put a stream that prints above it at sys.stderr.
-                self._moved.append((handler, handler.setStream(sys.stderr)))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._display.show(self.format(record))
-
-    def close(self) -> None:
-        if self._added:
-            _package_logger.removeHandler(self)
-            _package_logger.setLevel(self._level)
-        for handler, stream in self._moved:
-            if stream is not None:
-                handler.setStream(stream)
-        self._moved = []
-        super().close()
-
-
-def _open_display(total_steps: int) -> _Lines:
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        return _Bar(total_steps)
-    return _Lines(total_steps)
-
-
-def _cut_partial_line(path: Path) -> None:
-    """Cuts what follows the last newline of a file; a file that is missing stays missing."""
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        end = file.seek(0, os.SEEK_END)
-        kept = 0
-        while end and not kept:
-            start = max(0, end - 65536)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            kept = start + newline + 1 if newline >= 0 else 0
-            end = start
-        file.truncate(kept)
-
-
-def _record(step: int, seconds: float, values: Mapping[str, float]) -> str:
-    finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-    return json.dumps({"step": step, "time": round(seconds, 3), **finite}, allow_nan=False) + "\n"
-
-
-def _line(
-    step: int, total_steps: int, metrics: Mapping[str, float], seconds_left: float | None = None
-) -> str:
-    return "  ".join([f"step {step}/{total_steps}", *_parts(metrics, seconds_left)])
-
-
-def _parts(metrics: Mapping[str, float], seconds_left: float | None) -> list[str]:
-    """The metrics as words: the loss first, then the others, the learning rate and the rate."""
-    names = [name for name in metrics if name not in (*_NOT_SHOWN, *_SHOWN_LAST)]
-    names.sort(key=lambda name: name != "loss")
-    parts = [f"{name} {_number(metrics[name])}" for name in names]
-    if "learning_rate" in metrics:
-        parts.append(f"lr {_number(metrics['learning_rate'])}")
-    if "tokens_per_second" in metrics:
-        parts.append(f"{_thousands(metrics['tokens_per_second'])} tokens/s")
-    if seconds_left is not None:
-        parts.append(f"ETA {datetime.timedelta(seconds=round(seconds_left))}")
-    return parts
-
-
-def _number(value: float) -> str:
-    """Four decimals, or powers of ten where those would say too little or too much."""
-    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e6 else f"{value:.2e}"
-
-
-def _thousands(value: float) -> str:
-    for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= scale:
-            return f"{value / scale:.1f}{unit}"
-    return f"{value:.0f}"
+        return {
+            "tokens_per_second": tokens / seconds,
+            "steps_per_second": steps / seconds,
+            "data_wait": waited / seconds,
+        }

@@ -1,6 +1,6 @@
 import pytest
 
-from t5x_lite.data.config import Data
+from t5x_lite.data.config import Data, check_inputs
 from t5x_lite.errors import InputError
 
 
@@ -16,6 +16,26 @@ def test_the_defaults_are_those_of_the_papers_baseline():
 def test_sizes_of_zero_are_refused(name):
     with pytest.raises(InputError, match=f"data.{name} must be at least 1, got 0"):
         Data(task="a:b", vocabulary="v", **{name: 0})
+
+
+def test_a_task_or_a_cache_must_be_given():
+    assert Data(cache="c", vocabulary="v").task == ""
+    assert Data(cache=("a=1", "b=2"), vocabulary="v").cache == ("a=1", "b=2")
+    with pytest.raises(InputError, match=r"give --data\.task module:function, or --data\.cache"):
+        Data(vocabulary="v")
+
+
+@pytest.mark.parametrize(
+    ("layout", "there", "message"),
+    [
+        ("lm", True, "'lm' shows targets only, but the task gives inputs too: use prefix_lm"),
+        ("seq2seq", False, "'seq2seq' shows inputs and targets, but the task gives targets only"),
+    ],
+)
+def test_a_layout_that_does_not_fit_the_features_is_refused(layout, there, message):
+    check_inputs(layout, there=not there)
+    with pytest.raises(InputError, match=message):
+        check_inputs(layout, there=there)
 
 
 def test_negative_extra_ids_are_refused():

@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from t5x_lite.data.corruption import (
+    CORRUPTIONS,
+    LENGTHS,
     example_rng,
     invert,
     noise_counts,
@@ -234,3 +236,20 @@ def test_seed_epoch_and_index_each_change_the_split(change):
 
 def test_a_split_uses_other_numbers_than_span_corruption():
     assert example_rng(0, 0, 0).random() != example_rng(0, 0, 0, stream=2).random()
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_lengths_are_known_without_the_tokens(name):
+    options = {"sentinel_start": 999} if name == "span_corruption" else {}
+    counts = np.array([0, 1, 2, 3, 17, 17, 568, 90])
+    indices, epochs = np.arange(8) * 5, np.arange(8) % 3
+    found = LENGTHS[name](counts, seed=4, epochs=epochs, indices=indices, **options)
+    keys = zip(counts.tolist(), epochs.tolist(), indices.tolist(), strict=True)
+    for lengths, (count, epoch, index) in zip(found.tolist(), keys, strict=True):
+        tokens = np.arange(count, dtype=np.int32) + 3
+        example = CORRUPTIONS[name](tokens, seed=4, epoch=epoch, index=index, **options)
+        assert lengths == [len(example["inputs"]), len(example["targets"])]
+
+
+def test_every_corruption_of_a_cache_has_lengths():
+    assert set(LENGTHS) == set(CORRUPTIONS)

@@ -49,6 +49,9 @@ def test_an_empty_file_has_no_lines():
         (b'{"inputs": "a"} {"inputs": "b"}', "a.jsonl:1: not JSON (Extra data at column 17)"),
         (b"[" * 100_000, "a.jsonl:1: not JSON that can be read (maximum recursion depth"),
         (b'{"inputs": "a", "n": ' + b"1" * 5000 + b"}", "a.jsonl:1: not JSON that can be read ("),
+        (b'{"inputs": "a", "x": [NaN]}', "a.jsonl:1: not JSON that can be read (NaN is no number"),
+        (b'{"inputs": "a", "x": -Infinity}', "a.jsonl:1: not JSON that can be read (-Infinity is"),
+        (b'{"x": 1e999}', "a.jsonl:1: not JSON that can be read (1e999 is too large for a float)"),
         (b'\n{"inputs": "caf\xe9"}', "a.jsonl:2: not UTF-8 (byte 15); convert the file"),
         (b'{"inputs": "\\uD83D"}', "a.jsonl:1: half of a surrogate pair (\\ud...) is not text"),
         (b'{"inputs": "a", "x": "\\udead"}', "a.jsonl:1: half of a surrogate pair"),
@@ -88,6 +91,18 @@ def test_an_optional_field_is_a_string_where_it_is_there():
     with pytest.raises(InputError) as raised:
         next(lines)
     assert str(raised.value) == 'a.jsonl:3: "prompt" must be a string, got NoneType'
+
+
+@pytest.mark.parametrize("value", ["-1", "4294967296", "1.0", "true", '"7"', "null"])
+def test_a_number_is_whole_and_of_32_bits_where_it_is_there(value):
+    Path("a.jsonl").write_text(f'{{}}\n{{"seed": 4294967295}}\n{{"seed": {value}}}')
+    lines = read_examples("a.jsonl", fields=(), numbers=("seed",))
+    assert [next(lines).record for _ in range(2)] == [{}, {"seed": 4294967295}]
+    with pytest.raises(InputError) as raised:
+        next(lines)
+    assert str(raised.value) == (
+        f'a.jsonl:3: "seed" must be a whole number from 0 to 4294967295, got {value}'
+    )
 
 
 def test_objects_at_the_beginning_are_passed_over_unread():
@@ -133,6 +148,13 @@ def test_an_output_appears_whole():
         file.write()
     assert Path("out.jsonl").read_bytes() == b'{"b": "\xc3\xa9", "a": [1, 2.5]}\n{}\n'
     assert [path.name for path in Path().iterdir()] == ["out.jsonl"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_not_written(value):
+    with pytest.raises(ValueError, match="not JSON compliant"), writer("out.jsonl") as file:
+        file.write({"score": value})
+    assert list(Path().iterdir()) == []
 
 
 def fail_while_writing():

@@ -87,21 +87,36 @@ def test_a_torn_line_and_a_part_of_a_chunk_are_cut(torn, kept):
 @pytest.mark.parametrize(
     ("options", "what"), [({"seed": 2}, "seed"), ({"seed": 1, "input": "b"}, "input")]
 )
-def test_another_command_begins_anew(caplog, options, what):
+def test_another_command_leaves_the_lines_as_they_are(options, what):
     kill(until=4, seed=1)
-    assert write(**options) == 0
+    before = Path("out.partial").read_bytes(), Path("out.partial.json").read_bytes()
+    with pytest.raises(InputError) as raised:
+        write(**options)
+    assert str(raised.value) == (
+        f"{Path('out.partial').resolve()} holds lines of another command (other {what}); give that "
+        "one again, delete the file, or give another output than out"
+    )
+    assert (Path("out.partial").read_bytes(), Path("out.partial.json").read_bytes()) == before
+    assert write(seed=1) == 4
     assert Path("out").read_text() == WHOLE
-    assert caplog.messages == [
-        f"{Path('out.partial').resolve()} was left by another command (other {what}); beginning "
-        "anew"
-    ]
 
 
-def test_a_description_that_was_torn_fits_no_command():
-    kill(until=4)
-    Path("out.partial.json").write_text('{"se')
-    assert write() == 0
-    assert Path("out").read_text() == WHOLE
+@pytest.mark.parametrize("state", [None, '{"se', "[]"])
+def test_a_file_that_nobody_described_is_left_as_it_is(state):
+    Path("out.partial").write_text("mine")
+    if state is not None:
+        Path("out.partial.json").write_text(state)
+    with pytest.raises(InputError, match="holds what no command that is known here wrote; give"):
+        write()
+    assert Path("out.partial").read_text() == "mine"
+    assert names() == (["out.partial"] if state is None else ["out.partial", "out.partial.json"])
+
+
+def test_without_lines_another_command_begins():
+    Path("out.partial").write_text("")
+    Path("out.partial.json").write_text('{"seed": 1}')
+    assert write(seed=2) == 0
+    assert names() == ["out"]
 
 
 def test_nothing_stays_of_a_command_that_wrote_nothing():

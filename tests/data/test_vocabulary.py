@@ -298,3 +298,30 @@ def test_equals_seqio(model_path, extra_ids):
         assert ids == list(theirs.encode(text))
         for extra in ([], [0, 0], [1, 5], [ours.size, 4000], [0, 7, 1]):
             assert ours.decode(ids + extra) == theirs.decode(ids + extra)
+
+
+# Special tokens in text, as transformers reads them.
+
+
+def test_special_tokens_anywhere(tiny_vocabulary):
+    plain, found = (SentencePiece(tiny_vocabulary, layout=layout) for layout in ("seqio", "hf"))
+    a, b, the = (plain.encode(text) for text in ("a", "b", "the"))
+    assert found.encode("a<extra_id_0>b </s> the") == [*a, 399, *b, 1, *the]
+    assert found.encode_batch(["", "the<pad>", "a"]) == [[], [*the, 0], a]
+    assert found.encode("the a") == plain.encode("the a")
+    assert (found.size, found.digest) == (plain.size, plain.digest)
+    assert found.decode([*the, 399]) == plain.decode([*the, 399])
+
+
+def test_the_layout_is_kept_beside_the_model(tiny_vocabulary, tmp_path):
+    SentencePiece(tiny_vocabulary, layout="hf").save(tmp_path / "hf")
+    assert (tmp_path / "hf" / "special_tokens.json").read_text() == '{"layout": "hf"}\n'
+    found = load_vocabulary(tmp_path / "hf", extra_ids=7)
+    assert isinstance(found, SentencePiece)
+    assert (found.layout, found.extra_ids) == ("hf", 7)
+    assert load_vocabulary(tmp_path / "hf" / "sentencepiece.model").layout == "seqio"
+    assert load_vocabulary(found.save(tmp_path / "again").parent).layout == "hf"
+    assert sorted(SentencePiece(tiny_vocabulary).files()) == ["sentencepiece.model"]
+    (tmp_path / "hf" / "special_tokens.json").write_text('{"layout": "other"}')
+    with pytest.raises(InputError, match=r"special_tokens\.json: layout must be one of \('seqio"):
+        load_vocabulary(tmp_path / "hf")

@@ -21,6 +21,14 @@ def test_the_penalty_is_the_rules_unless_given():
         ({"num_beams": 0}, "num_beams must be at least 1"),
         ({"num_return": 0}, "num_return must be at least 1"),
         ({"temperature": -0.5}, "temperature must not be negative: got -0.5"),
+        ({"temperature": float("nan")}, "temperature must be 0 or at least 1e-06.*: got nan"),
+        ({"temperature": float("inf")}, "temperature must be 0 or at least 1e-06.*: got inf"),
+        ({"temperature": 1e-40}, "temperature must be 0 or at least 1e-06.*: got 1e-40"),
+        ({"length_penalty": float("nan")}, "length_penalty must be finite: got nan"),
+        ({"length_penalty": float("-inf")}, "length_penalty must be finite: got -inf"),
+        ({"seed": -1}, "seed must be from 0 to 4294967295: got -1"),
+        ({"seed": 2**32}, "seed must be from 0 to 4294967295: got 4294967296"),
+        ({"seed": 2**70}, "seed must be from 0 to 4294967295: got 1180591620717411303424"),
         ({"min_length": 65}, "min_length 65 is above max_length 64"),
         ({"no_repeat_ngram": -1}, "no_repeat_ngram must not be negative"),
         ({"temperature": 1.0, "top_p": 0.0}, "top_p must be above 0"),
@@ -41,3 +49,4 @@ def test_what_goes_together():
     Decoding(temperature=0.7, top_k=5, top_p=0.9, min_p=0.1, num_return=8)
     Decoding(num_beams=4, num_return=4, length_rule="hf", early_stopping="never")
     Decoding(min_length=64)
+    Decoding(temperature=1e-6, seed=2**32 - 1)

@@ -100,3 +100,13 @@ def test_keys_are_of_the_request_and_the_sample():
     assert (rows[3:] == jax.random.key_data(sample_keys(alone, 3))).all()
     assert (rows[3:4] == jax.random.key_data(sample_keys(alone, 1))).all()
     assert (jax.random.key_data(request_keys(4, jnp.array([9], jnp.uint32))) != rows[3]).any()
+
+
+def test_each_request_may_have_its_own_seed():
+    largest = 2**32 - 1
+    seeds, numbers = (jnp.array(x, jnp.uint32) for x in ([3, 0, largest], [9, 0, 0]))
+    rows = jax.random.key_data(request_keys(seeds, numbers))
+    for row, seed in enumerate((3, 0, largest)):
+        alone = jax.random.key_data(request_keys(seed, numbers[row : row + 1]))
+        assert (rows[row : row + 1] == alone).all()
+    assert len({tuple(row) for row in rows.tolist()}) == 3

@@ -326,7 +326,10 @@ def test_evaluate(refused, run, line, message):
     ("line", "message"),
     [
         ("--checkpoint none --input in --output out", "checkpoint none: no such directory"),
-        ("--checkpoint torn --input in --output out", "checkpoint torn: unreadable ("),
+        (
+            "--checkpoint torn --input in --output out",
+            "checkpoint torn is damaged (params/manifest.ocdbt is missing)",
+        ),
         ("--checkpoint run --input no --output out", "no: cannot be read (No such file or dir"),
         ("--checkpoint run --input run --output out", "run: cannot be read (Is a directory)"),
         ("--checkpoint run --input bad --output out", "bad:2: not JSON (Expecting value at col"),
@@ -382,7 +385,8 @@ def test_a_batch_that_eight_devices_cannot_share(run, tiny_experiment):
     )
     message = (
         "error: data.batch_size 4 is not divisible by the 8 devices that share a batch (mesh "
-        "{'replica': 1, 'data': 8, 'fsdp': 1, 'tensor': 1}); change --data.batch-size or --mesh.*"
+        "{'replica': 1, 'data': 8, 'fsdp': 1, 'sequence': 1, 'tensor': 1}); change "
+        "--data.batch-size or --mesh.*"
     )
     assert done.stderr.splitlines() == [message, "2", message, "2"]
     assert not Path("w").exists()

@@ -1,4 +1,7 @@
-"""A run that is killed again and again is, bit for bit, the run that was left alone."""
+"""A run that is killed again and again is, bit for bit, the run that was left alone.
+
+T5X_LITE_KILLS=30 kills each run thirty times.
+"""
 
 import dataclasses
 import json
@@ -19,7 +22,34 @@ from t5x_lite import config
 from t5x_lite.config import Checkpoints, Evaluation
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = 400
+KILLS = int(os.environ.get("T5X_LITE_KILLS", "3"))
+STEPS = max(400, 60 * KILLS)
+
+# `t5x-lite train`, which writes a digest of each batch that a step is given to $SEEN.
+PROGRAM = """
+import hashlib, os, sys
+from t5x_lite.cli import main
+from t5x_lite.run import training
+
+make_train_step = training.make_train_step
+
+def make_recorded(*args, **kwargs):
+    take_step = make_train_step(*args, **kwargs)
+
+    def record(state, batch):
+        digest = hashlib.sha256()
+        for name in sorted(batch):
+            digest.update(name.encode() + jax.device_get(batch[name]).tobytes())
+        seen.write(f"{int(state.step) + 1} {digest.hexdigest()}\\n")
+        return take_step(state, batch)
+
+    return record
+
+import jax
+training.make_train_step = make_recorded
+with open(os.environ["SEEN"], "a", buffering=1) as seen:
+    sys.exit(main(sys.argv[1:]))
+"""
 
 
 def losses(workdir):
@@ -33,6 +63,20 @@ def losses(workdir):
     return found
 
 
+def batches(workdir):
+    """{step: digest of its batch}; a step that is repeated must be given it again."""
+    found = {}
+    for line in seen(workdir).read_text().splitlines():
+        step, _, digest = line.partition(" ")
+        if len(digest) == 64:  # the last line of a killed process may be torn
+            assert found.setdefault(int(step), digest) == digest
+    return found
+
+
+def seen(workdir):
+    return workdir.with_suffix(".seen")
+
+
 def leaves(workdir):
     """The bytes of the last step's parameters and optimizer."""
     handler = ocp.StandardCheckpointHandler()
@@ -42,7 +86,9 @@ def leaves(workdir):
 
 
 def saving(workdir):
-    return any("tmp" in path.name for path in (workdir / "checkpoints").glob("*"))
+    """Whether a step is being written, or written and not yet a checkpoint."""
+    names = [path.name for path in (workdir / "checkpoints").glob("*")]
+    return any("tmp" in name or name.endswith(".incomplete") for name in names)
 
 
 def lines(workdir):
@@ -50,28 +96,45 @@ def lines(workdir):
     return path.read_text().count("\n") if path.exists() else 0
 
 
-@pytest.mark.slow
-def test_killed_three_times(tmp_path, tiny_experiment, compile_once):
-    settings = dataclasses.replace(
+@pytest.fixture(params=["task", "cache"])
+def experiment(request, tiny_experiment, tmp_path):
+    """A run whose data are read on the fly, or from a cache."""
+    data = tiny_experiment.data
+    if request.param == "cache":
+        from t5x_lite.run.caching import cache
+
+        cache(tiny_experiment, output=str(tmp_path / "cache"))
+        data = dataclasses.replace(data, task="", directory="", cache=str(tmp_path / "cache"))
+    return dataclasses.replace(
         tiny_experiment,
+        data=data,
         steps=STEPS,
         checkpoints=Checkpoints(period=20, keep=2),
-        evaluation=Evaluation(period=STEPS, max_batches=1),
+        evaluation=Evaluation(period=STEPS, max_batches=1, task_metrics=bool(data.task)),
     )
-    config.save(settings, tmp_path / "tiny.json")
-    environment = {**os.environ, **compile_once, "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.slow
+def test_killed_again_and_again(tmp_path, experiment, compile_once):
+    config.save(experiment, tmp_path / "tiny.json")
+    random.seed()
 
     def start(workdir):
         return subprocess.Popen(
-            [sys.executable, "-m", "t5x_lite", "train", "tiny.json", "--workdir", str(workdir)],
+            [sys.executable, "-c", PROGRAM, "train", "tiny.json", "--workdir", str(workdir)],
             cwd=tmp_path,
-            env=environment,
+            env={
+                **os.environ,
+                **compile_once,
+                "PYTHONPATH": str(ROOT),
+                "SEEN": str(seen(workdir)),
+            },
             stderr=subprocess.PIPE,
             text=True,
         )
 
     def kill(workdir, when):
-        """Kills a run as soon as when() holds; returns the steps that it had logged."""
+        """Kills a run as soon as when() holds."""
         with start(workdir) as process:
             deadline = time.monotonic() + 300
             while not when():
@@ -79,7 +142,6 @@ def test_killed_three_times(tmp_path, tiny_experiment, compile_once):
                 assert time.monotonic() < deadline
                 time.sleep(0.0005)
             process.kill()
-        return max(losses_so_far(workdir))
 
     def finish(workdir):
         with start(workdir) as process:
@@ -88,23 +150,22 @@ def test_killed_three_times(tmp_path, tiny_experiment, compile_once):
 
     alone, killed = tmp_path / "alone", tmp_path / "killed"
     finish(alone)
-    moments = sorted(random.sample(range(30, 330), 2))
-    first = kill(killed, lambda: lines(killed) >= moments[0])
-    before = lines(killed)
-    second = kill(killed, lambda: lines(killed) >= before + 10 and saving(killed))
-    before = lines(killed)
-    third = kill(killed, lambda: lines(killed) >= before + moments[1] - moments[0])
-    assert 0 < first < STEPS, moments
-    assert 0 < second < STEPS, moments
-    assert 0 < third < STEPS, moments
+    told = []
+    for number in range(KILLS):
+        until = lines(killed) + random.randint(1, STEPS // KILLS)
+        in_saving = number % 2 == 1
+        told.append((until, in_saving))
+        kill(
+            killed,
+            lambda until=until, in_saving=in_saving: (
+                lines(killed) >= until and (saving(killed) or not in_saving)
+            ),
+        )
+    assert lines(killed) >= KILLS, told
     finish(killed)
-    assert losses(killed) == losses(alone), moments
+    assert losses(killed) == losses(alone), told
     assert sorted(losses(killed)) == list(range(1, STEPS + 1))
-    assert leaves(killed) == leaves(alone), moments
+    assert batches(killed) == batches(alone), told
+    assert sorted(batches(killed)) == list(range(1, STEPS + 1))
+    assert leaves(killed) == leaves(alone), told
     assert not saving(killed)
-
-
-def losses_so_far(workdir):
-    """The steps that were logged whole, though the last line may be torn."""
-    text = (workdir / "metrics.jsonl").read_text()
-    return [json.loads(line)["step"] for line in text[: text.rfind("\n") + 1].splitlines()]

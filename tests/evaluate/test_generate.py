@@ -14,6 +14,7 @@ from t5x_lite.evaluate.generate import (
     pad,
     padded_length,
 )
+from t5x_lite.sharding import MeshConfig, make_mesh
 
 INPUTS = [[7, 5, 1], [9, 1], [3, 4, 5, 6, 1], [1], [*range(30, 50), 1]]
 
@@ -60,12 +61,13 @@ class Echo:
 
 @pytest.fixture(scope="module")
 def generator():
-    def make(*, batch_size, **decoding):
+    def make(*, batch_size, mesh=None, **decoding):
         return Generator(
             lambda params: Echo(params["shift"]),
             Words(),
             batch_size=batch_size,
             decoding=Decoding(**({"max_length": 24} | decoding)),
+            mesh=mesh,
         )
 
     return make
@@ -89,6 +91,15 @@ def test_predictions_come_in_the_order_of_the_inputs(generator, batch_size):
         "",
         " ".join(str(i) for i in range(31, 51)),
     ]
+
+
+def test_on_a_mesh(generator):
+    on_mesh, plain = (
+        generator(batch_size=2, max_length=4, mesh=mesh) for mesh in (make_mesh(MeshConfig()), None)
+    )
+    prompts = [np.zeros(0, np.int32), *[np.array([8], np.int32)] * 4]
+    for options in ({}, {"prompts": prompts}):
+        assert predict(on_mesh, **options) == predict(plain, **options)
 
 
 def test_parameters_are_arguments(generator):
@@ -142,6 +153,21 @@ def test_samples_depend_on_the_number_of_the_input_alone(generator):
     assert ids(2, INPUTS[2:], offset=2) == together[2:]
     assert ids(2, INPUTS[2:]) != together[2:]
     assert len({first for (first, _) in ids(2, [[7, 1]] * 4)}) > 1
+
+
+def test_an_input_with_its_own_seed_does_not_depend_on_its_number(generator):
+    made = generator(batch_size=2, temperature=3.0, max_length=6, seed=3)
+
+    def ids(inputs=INPUTS, **options):
+        return [best.ids for best, *_ in predict(made, inputs, **options)]
+
+    plain = ids()
+    seeded = ids(seeds=[None, 8, None, 3, None])
+    assert [a == b for a, b in zip(seeded, plain, strict=True)] == [True, False, True, False, True]
+    moved = ids([INPUTS[3], INPUTS[0], INPUTS[1]], seeds=[3, None, 8], offset=5)
+    assert (moved[0], moved[2]) == (seeded[3], seeded[1])
+    # It is what the first input gets by that seed.
+    assert ids([INPUTS[3]]) == [seeded[3]]
 
 
 def test_no_inputs(generator):

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from scripts import goldens
+from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.generate import decode
 from t5x_lite.errors import InputError
 from t5x_lite.interop.hf import common_dtype, model_pieces, read_hf, table, their_tensors
 from t5x_lite.interop.rules import LazyArray
@@ -96,6 +98,24 @@ def test_packed_rows_have_the_numbers_of_separate_ones(release, variant):
     np.testing.assert_allclose(loss, golden.loss, rtol=1e-5)
 
 
+@functools.cache
+def beam_search(config):
+    graphdef, _, _ = shapes(lambda rngs: config.build(rngs=rngs))
+    how = {"num_beams": goldens.NUM_BEAMS, "num_return": goldens.NUM_BEAMS, "length_rule": "hf"}
+    decoding = Decoding(max_length=goldens.NEW_TOKENS, **how)
+    return jax.jit(lambda params, inputs: decode(bind(graphdef, params), inputs, decoding=decoding))
+
+
+@pytest.mark.parametrize("variant", goldens.VARIANTS)
+def test_beams_are_those_of_transformers(release, variant):
+    golden, directory = release(variant)
+    checkpoint = read_hf(directory)
+    inputs = goldens.random_batch(golden.config["vocab_size"])["encoder_input_tokens"]
+    tokens, scores = beam_search(checkpoint.config)(params_of(checkpoint), inputs)
+    np.testing.assert_array_equal(tokens, golden.beams)
+    np.testing.assert_allclose(scores, golden.beam_scores, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("variant", goldens.VARIANTS)
 def test_their_tensors_come_back_bit_for_bit(release, variant):
     golden, directory = release(variant)
@@ -106,7 +126,7 @@ def test_their_tensors_come_back_bit_for_bit(release, variant):
         )
         for path, shape in checkpoint.shapes.items()
     }  # fmt: skip
-    theirs = their_tensors(checkpoint.config, ours)
+    theirs = their_tensors(checkpoint.config, ours, where="w")
     assert set(theirs) == set(golden.weights)
     for name, array in theirs.items():
         assert (array.shape, array.dtype) == (golden.weights[name].shape, ml_dtypes.bfloat16)
@@ -114,7 +134,7 @@ def test_their_tensors_come_back_bit_for_bit(release, variant):
     assert common_dtype(theirs.values()) == "bfloat16"
     ours.pop("encoder/final_norm/scale")
     with pytest.raises(InputError, match="missing: encoder/final_norm/scale"):
-        their_tensors(checkpoint.config, ours)
+        their_tensors(checkpoint.config, ours, where="w")
 
 
 def test_the_table_names_every_array_of_every_variant():

@@ -121,7 +121,7 @@ def test_directories_without_a_config(tmp_path):
         read_config(tmp_path / "gone")
     with pytest.raises(InputError, match=r"holds no config\.json"):
         read_config(tmp_path)
-    for content in ("{", "[]"):
+    for content in ("{", "[]", "[" * 100_000):
         (tmp_path / "config.json").write_text(content)
         with pytest.raises(InputError, match=r"config\.json: not (JSON|a JSON object)"):
             read_config(tmp_path)

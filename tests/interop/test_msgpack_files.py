@@ -58,6 +58,14 @@ def test_a_truncated_file(tmp_path):
             read_msgpack(path)
 
 
+def test_an_array_whose_bytes_are_text(tmp_path):
+    path = tmp_path / "f.msgpack"
+    array = b"\x93\x91\x01\xa5uint8\xa1x"  # [[1], "uint8", "x"]
+    path.write_bytes(b"\x81\xa1a\xc7" + bytes([len(array), 1]) + array)
+    with pytest.raises(InputError, match="an array without a shape or without bytes"):
+        read_msgpack(path)
+
+
 @pytest.mark.parametrize(
     ("tree", "reason"),
     [

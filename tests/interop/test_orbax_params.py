@@ -6,7 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from t5x_lite.checkpoints import Checkpoints, restore_params
+from t5x_lite import checkpoint_manifest
+from t5x_lite.checkpoint_saving import Checkpoints
+from t5x_lite.checkpoints import restore_params
 from t5x_lite.errors import InputError
 from t5x_lite.interop.orbax_params import lazy_params, write_params
 from t5x_lite.interop.rules import LazyArray
@@ -30,6 +32,7 @@ def test_what_is_written_is_restored_in_float32(tmp_path):
     log = []
     write_params(tmp_path / "params", {name: lazy(a, log) for name, a in ARRAYS.items()})
     assert log == [(2, 3), (2,)]
+    checkpoint_manifest.write(tmp_path)
     shapes = {
         "model": {
             "a": {"kernel": jax.ShapeDtypeStruct((2, 3), jnp.float32)},

@@ -78,6 +78,7 @@ def entry(**changes):
         (b"\x10\0\0\0\0\0\0\0{}", "truncated"),
         (spelt_out(entry(), b"1234567"), r"truncated: w ends at byte \d+, and the file at \d+"),
         (spelt_out(b"not json", b""), "not a safetensors file"),
+        (spelt_out(b"[" * 100_000, b""), "not a safetensors file"),
         (spelt_out([], b""), "not a safetensors file"),
         (spelt_out({"w": 3}, b""), "not a safetensors file"),
         (spelt_out(entry(dtype="F8_E4M3"), b"12345678"), "dtype F8_E4M3 is not read"),
@@ -126,6 +127,7 @@ def test_a_tensor_in_two_shards(tmp_path):
     [
         ("[]", "not an index"),
         ("{", "not an index"),
+        ("[" * 100_000, "not an index"),
         ('{"weight_map": 3}', "not an index"),
         ('{"weight_map": {"a": "../secret"}}', "not the name of a file beside it"),
         ('{"weight_map": {"a": 3}}', "not the name of a file beside it"),
@@ -157,6 +159,16 @@ def test_flax_is_given_as_pytorch_would_have_it(tmp_path, monkeypatch):
     large = arrays["large.weight"]
     assert isinstance(large, LazyArray)
     np.testing.assert_array_equal(large.read(), np.arange(12).reshape(3, 4).T)
+
+
+def test_an_old_pytorch_file_is_passed_over_where_there_is_another(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
+    with pytest.raises(InputError, match=r"pytorch_model\.bin: not a zip archive: PyTorch before"):
+        read_tensors(tmp_path)
+    content = flax.serialization.msgpack_serialize({"norm": {"weight": np.ones(3, np.float32)}})
+    (tmp_path / "flax_model.msgpack").write_bytes(content)
+    found = read_tensors(tmp_path)
+    assert (found.where.name, list(found.arrays)) == ("flax_model.msgpack", ["norm.weight"])
 
 
 def test_a_directory_without_weights(tmp_path):

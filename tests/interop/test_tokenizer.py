@@ -118,12 +118,58 @@ def test_a_tokenizer_json_alone(tmp_path, tiny_vocabulary, english_lines):
         {"model": {"type": "BPE", "vocab": {}}},
         {"model": {"type": "Unigram", "vocab": [["a"]]}},
         {"model": {"type": "Unigram", "vocab": []}, "normalizer": {"type": "Lowercase"}},
+        {"model": {"type": "Unigram", "vocab": []}, "normalizer": [{"type": "Precompiled"}]},
+        {"model": [], "normalizer": None},
     ],
 )
 def test_a_tokenizer_json_of_another_kind(tmp_path, content):
     write(tmp_path, "tokenizer.json", content)
     with pytest.raises(InputError, match=r"tokenizer\.json: not a SentencePiece tokenizer"):
         read(tmp_path)
+
+
+TABLE = {"type": "Precompiled", "precompiled_charsmap": ""}
+SPACES = [
+    {"type": "Strip", "strip_left": False, "strip_right": True},
+    {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+    {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"},
+]
+
+
+@pytest.mark.parametrize("steps", [[TABLE], [TABLE, SPACES[0], SPACES[1]], [TABLE, SPACES[2]]])
+def test_steps_that_sentencepiece_takes_by_itself(tmp_path, tiny_vocabulary, steps):
+    content = tokenizer_json(load_vocabulary(tiny_vocabulary))
+    table = content["normalizer"]["precompiled_charsmap"]
+    steps = [step | ({"precompiled_charsmap": table} if step is TABLE else {}) for step in steps]
+    content["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    write(tmp_path, "tokenizer.json", content)
+    assert read(tmp_path).encode("a  b") == load_vocabulary(tiny_vocabulary).encode("a b")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"type": "Lowercase"},
+        {"type": "NFD"},
+        {"type": "Replace", "pattern": {"String": "a"}, "content": "b"},
+        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": ""},
+    ],
+)
+def test_steps_that_sentencepiece_lacks_are_refused(tmp_path, tiny_vocabulary, step):
+    content = tokenizer_json(load_vocabulary(tiny_vocabulary))
+    content["normalizer"] = {"type": "Sequence", "normalizers": [content["normalizer"], step]}
+    write(tmp_path, "tokenizer.json", content)
+    with pytest.raises(InputError, match=f"has a step that SentencePiece lacks, {step['type']}"):
+        read(tmp_path)
+
+
+def test_special_tokens_of_other_kinds_are_no_sentinels(directory, caplog):
+    listed = ["<extra_id_0>", {"foo": 1}, {"content": 1}, 3, None]
+    entries = {"0": {"content": 1}, "1": {"content": "<hl>"}, "2": 3}
+    settings = {"additional_special_tokens": listed, "added_tokens_decoder": entries}
+    write(directory, "tokenizer_config.json", settings)
+    assert read(directory).extra_ids == 1
+    assert "the tokens <hl> were added" in caplog.text
 
 
 def test_added_tokens_are_named(directory, caplog):

@@ -5,7 +5,16 @@ import jax.numpy as jnp
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from t5x_lite.models.flops import t5_encoder_forward, t5_forward, t5_train_step
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.flops import (
+    lm_forward,
+    peak_flops,
+    t5_encoder_forward,
+    t5_forward,
+    train_step_flops,
+)
+from t5x_lite.models.lm import LMConfig
+from t5x_lite.models.presets import t5_1_1_base
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.models.t5_encoder import T5EncoderConfig
 from t5x_lite.nn.bind import bind, shapes
@@ -40,9 +49,66 @@ def test_a_gate_is_one_more_product():
     assert gated - plain == 2 * (3 + 1) * 2 * 5
 
 
-def test_a_train_step_is_three_forward_passes_of_each_row():
-    forward = t5_forward(TINY, inputs_length=3, targets_length=1)
-    assert t5_train_step(TINY, batch_size=8, inputs_length=3, targets_length=1) == 24 * forward
+TINY_LM = LMConfig(
+    vocab_size=7, d_model=2, d_kv=3, d_ff=5, num_heads=2, num_layers=3, feed_forward="relu"
+)
+TINY_ENCODER = T5EncoderConfig(
+    vocab_size=7, d_model=2, d_kv=3, d_ff=5, num_heads=2, num_layers=3, feed_forward="relu"
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "lengths", "forward"),
+    [
+        (TINY, {"encoder_input_tokens": 3, "decoder_target_tokens": 1}, 2 * (312 + 212 + 14)),
+        # Three layers of 4 * 4 * 12 + 2 * 4 * 4 * 6 + 4 * 2 * 10, and 4 * 14 for the logits.
+        (TINY_LM, {"decoder_target_tokens": 4}, 2 * (3 * 464 + 56)),
+        (TINY_LM.replace(prefix=True), {"decoder_target_tokens": 4}, 2 * (3 * 464 + 56)),
+        (TINY_ENCODER, {"encoder_input_tokens": 4}, 2 * 3 * 464),
+    ],
+    ids=["t5", "lm", "prefix_lm", "encoder"],
+)
+def test_a_train_step_is_three_forward_passes_of_each_row(config, lengths, forward):
+    other = {"encoder_segment_ids": 3, "decoder_segment_ids": 1}
+    assert train_step_flops(config, rows=8, lengths=other | lengths) == 24 * forward
+
+
+def test_t5_1_1_base():
+    # Multiplications of a row: 12 encoder layers, 12 decoder layers, the output.
+    multiplications = 48_318_382_080 + 19_859_447_808 + 2_812_870_656
+    lengths = {"encoder_input_tokens": 512, "decoder_target_tokens": 114}
+    flops = train_step_flops(t5_1_1_base(), rows=256, lengths=lengths)
+    assert flops == 3 * 256 * 2 * multiplications == 109_041_716_035_584
+
+
+def test_a_model_that_is_not_counted():
+    assert train_step_flops(ModelConfig(vocab_size=7), rows=8, lengths={}) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "tera"),
+    [
+        ("TPU v4", 275),
+        ("TPU v5 lite", 197),
+        ("TPU v5", 459),
+        ("TPU v5p", 459),
+        ("TPU v6 lite", 918),
+        ("NVIDIA A100-SXM4-40GB", 312),
+        ("NVIDIA A100 80GB PCIe", 312),
+        ("NVIDIA H100 80GB HBM3", 989.5),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H200", 989.5),
+    ],
+)
+def test_peaks(kind, tera):
+    assert peak_flops(kind) == tera * 1e12
+
+
+@pytest.mark.parametrize(
+    "kind", ["cpu", "TPU v9", "NVIDIA H1000", "NVIDIA GH200 480GB", "Tesla T4"]
+)
+def test_other_devices_have_no_known_peak(kind):
+    assert peak_flops(kind) is None
 
 
 def products(jaxpr):
@@ -79,10 +145,16 @@ def test_equals_the_products_of_the_traced_model(fields):
 
 
 def test_an_encoder_equals_the_products_of_the_traced_model():
-    config = T5EncoderConfig(
-        vocab_size=7, d_model=2, d_kv=3, d_ff=5, num_heads=2, num_layers=3, feed_forward="relu"
-    )
+    assert traced_products(TINY_ENCODER, length=6) == 4 * t5_encoder_forward(TINY_ENCODER, length=6)
+
+
+def test_a_language_model_equals_the_products_of_the_traced_model():
+    assert traced_products(TINY_LM, length=6) == 4 * lm_forward(TINY_LM, length=6)
+
+
+def traced_products(config, *, length):
+    """FLOPs of the matrix products of a model of one input, for 4 rows."""
     graphdef, abstract, _ = shapes(lambda rngs: config.build(rngs=rngs))
-    tokens = jax.ShapeDtypeStruct((4, 6), jnp.int32)
+    tokens = jax.ShapeDtypeStruct((4, length), jnp.int32)
     traced = jax.make_jaxpr(lambda params, tokens: bind(graphdef, params)(tokens))(abstract, tokens)
-    assert 2 * products(traced.jaxpr) == 4 * t5_encoder_forward(config, length=6)
+    return 2 * products(traced.jaxpr)

@@ -20,7 +20,9 @@ CAUSAL = LMConfig(
     vocab_size=19, d_model=8, d_kv=3, d_ff=12, num_heads=2, num_layers=2, dropout_rate=0.0
 )
 PREFIX = CAUSAL.replace(prefix=True)
+PAPER = PREFIX.replace(prefix_buckets="bidirectional")
 BOTH = pytest.mark.parametrize("config", [CAUSAL, PREFIX], ids=["causal", "prefix"])
+ALL = pytest.mark.parametrize("config", [CAUSAL, PREFIX, PAPER], ids=["causal", "prefix", "paper"])
 
 # (inputs, targets), each with its EOS; the inputs' lengths differ, and one has none.
 EXAMPLES = [
@@ -117,7 +119,11 @@ def numpy_lm(params, config, tokens, mask):
         return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-6) * scale
 
     distance = np.arange(length)[:, None] - np.arange(length)[None, :]  # query - key
-    bucket = np.searchsorted(bucket_starts(32, 128), np.maximum(distance, 0), "right") - 1
+    if config.prefix_buckets == "causal":
+        bucket = np.searchsorted(bucket_starts(32, 128), np.maximum(distance, 0), "right") - 1
+    else:  # 0 to 15 for keys to the left, 16 to 31 for keys to the right
+        bucket = np.searchsorted(bucket_starts(16, 128), np.abs(distance), "right") - 1
+        bucket = np.where(distance < 0, bucket + 16, bucket)
     bias = p["decoder/relative_bias/table"][bucket].transpose(2, 0, 1)
     x = embedding[np.asarray(tokens)]
     for layer in range(config.num_layers):
@@ -142,7 +148,7 @@ def numpy_lm(params, config, tokens, mask):
     return norm(x, p["decoder/final_norm/scale"]) @ embedding.T / math.sqrt(config.d_model)
 
 
-@BOTH
+@ALL
 def test_packed_logits_equal_a_numpy_lm(config):
     logits = forward(config, PACKED)
     assert logits.dtype == np.float32
@@ -228,7 +234,7 @@ def test_target_logits_are_those_of_whole_rows(config):
         np.testing.assert_allclose(got[row, : len(expected)], expected, rtol=1e-5, atol=1e-5)
 
 
-@BOTH
+@ALL
 def test_cached_steps_equal_whole_rows(config):
     expected = expected_logits(config)
     logits, cache = apply(config, "prefill", INPUTS, max_length=5)

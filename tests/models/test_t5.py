@@ -13,6 +13,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, cast, init, shapes
 from t5x_lite.nn.positions import bucket_starts
+from t5x_lite.nn.scan import Running
 from t5x_lite.trees import flatten, unflatten
 
 T5_1_1 = T5Config(
@@ -376,7 +377,7 @@ def test_layer_has_the_sizes_of_the_model():
 @pytest.mark.parametrize(
     "name",
     ["vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "num_encoder_layers",
-     "num_decoder_layers", "unroll"],
+     "num_decoder_layers", "unroll", "attention_block"],
 )  # fmt: skip
 def test_sizes_below_1(name):
     with pytest.raises(InputError, match=f"model.{name} must be at least 1: got 0"):
@@ -387,3 +388,15 @@ def test_sizes_below_1(name):
 def test_dropout_rates_outside_their_range(rate):
     with pytest.raises(InputError, match=r"model.dropout_rate must be in \[0, 1\)"):
         T5_1_1.replace(dropout_rate=rate)
+
+
+def test_how_a_stack_is_run():
+    assert T5_1_1.running == Running(unroll=1, remat="none", attention_block=None)
+    other = T5_1_1.replace(unroll=2, remat="dots", attention="blocked", attention_block=8)
+    assert other.running == Running(unroll=2, remat="dots", attention_block=8)
+    assert T5_1_1.replace(attention_block=8).running.attention_block is None
+
+
+def test_an_unknown_policy_is_refused_with_the_nearest():
+    with pytest.raises(InputError, match=r"model.remat must be .* got 'ful'; did you mean full"):
+        T5_1_1.replace(remat="ful")

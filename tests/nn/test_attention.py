@@ -15,6 +15,7 @@ from t5x_lite.nn.attention import (
     softmax_attention,
 )
 from t5x_lite.nn.bind import bind, cast, split
+from t5x_lite.sharding import MeshConfig, make_mesh, partition_spec
 
 B, T, S, H, K = 2, 4, 5, 3, 6
 
@@ -300,3 +301,22 @@ def test_bfloat16_output():
     low, full = low_and_full(params)
     assert low.dtype == jnp.bfloat16
     np.testing.assert_allclose(low.astype(np.float32), full, atol=0.05)
+
+
+def test_heads_are_constrained():
+    """Queries, keys and values by length; keys and values once more, whole, for every query."""
+    graphdef, params, _ = split(attention())
+    with jax.set_mesh(make_mesh(MeshConfig(), devices=jax.devices()[:1])):
+        traced = jax.make_jaxpr(lambda params: bind(graphdef, params)(normal(B, T, 8)))(params)
+    constrained = [
+        equation.params["sharding"].spec
+        for equation in traced.jaxpr.eqns
+        if equation.primitive.name == "sharding_constraint"
+    ]
+    by_length = partition_spec(("batch", "length", "heads", "kv"))
+    whole = partition_spec(("batch", None, "heads", "kv"))
+    hidden = partition_spec(("batch", "length", "activation_embed"))
+    assert constrained.count(by_length) == 4  # query, key, value, mixed
+    assert constrained.count(whole) == 2
+    assert constrained[-1] == hidden
+    assert len(constrained) == 7

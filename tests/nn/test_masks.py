@@ -1,5 +1,6 @@
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from t5x_lite.nn import masks
 
@@ -68,3 +69,87 @@ def test_masks_are_boolean():
     ids = jnp.array([[1, 0]])
     for mask in (masks.padding(ids), masks.causal(2), masks.segments(ids, ids)):
         assert mask.dtype == jnp.bool_
+
+
+SEGMENTS = jnp.array([[1, 1, 2, 2, 0]])
+
+
+def test_an_encoder_sees_all_but_padding_or_its_own_segment():
+    tokens = jnp.array([[7, 8, 9, 0]])
+    assert picture(masks.of_encoder(tokens).dense(4)[0, 0]) == ["1 1 1 0"]
+    packed = masks.of_encoder(tokens, jnp.array([[1, 2, 2, 0]]))
+    assert picture(packed.dense(4)[0, 0]) == [
+        "1 0 0 0",
+        "0 1 1 0",
+        "0 1 1 0",
+        "0 0 0 0",
+    ]
+
+
+def test_a_decoder_is_causal_within_segments():
+    assert picture(masks.of_decoder().dense(3)[0, 0]) == ["1 0 0", "1 1 0", "1 1 1"]
+    assert picture(masks.of_decoder(SEGMENTS).dense(5)[0, 0]) == [
+        "1 0 0 0 0",
+        "1 1 0 0 0",
+        "0 0 1 0 0",
+        "0 0 1 1 0",
+        "0 0 0 0 0",
+    ]
+
+
+def test_a_prefix_is_seen_both_ways_within_its_segment():
+    prefix = jnp.array([[1, 1, 1, 0, 0]])
+    assert picture(masks.of_decoder(prefix=prefix).dense(5)[0, 0]) == [
+        "1 1 1 0 0",
+        "1 1 1 0 0",
+        "1 1 1 0 0",
+        "1 1 1 1 0",
+        "1 1 1 1 1",
+    ]
+    assert picture(masks.of_decoder(SEGMENTS, prefix=prefix).dense(5)[0, 0]) == [
+        "1 1 0 0 0",
+        "1 1 0 0 0",
+        "0 0 1 0 0",
+        "0 0 1 1 0",
+        "0 0 0 0 0",
+    ]
+
+
+def test_targets_see_the_inputs_that_are_theirs():
+    tokens = jnp.array([[7, 8, 0]])
+    assert picture(masks.across(tokens).dense(5)[0, 0]) == ["1 1 0"]
+    assert picture(masks.across(tokens, jnp.array([[2, 1, 0]]), SEGMENTS).dense(5)[0, 0]) == [
+        "0 1 0",
+        "0 1 0",
+        "1 0 0",
+        "1 0 0",
+        "0 0 0",
+    ]
+
+
+def test_segment_ids_of_one_side():
+    with pytest.raises(ValueError, match="for both encoder and decoder, or for neither"):
+        masks.across(jnp.array([[7]]), jnp.array([[1]]))
+
+
+def test_where_all_is_seen_there_is_no_mask():
+    assert masks.Visibility().dense(3) is None
+    assert masks.Visibility().block(3, 0, 2) is None
+
+
+@pytest.mark.parametrize(
+    "visible",
+    [
+        masks.of_encoder(SEGMENTS),
+        masks.of_encoder(SEGMENTS, SEGMENTS),
+        masks.of_decoder(),
+        masks.of_decoder(SEGMENTS, prefix=jnp.array([[1, 0, 1, 1, 0]])),
+        masks.across(SEGMENTS, SEGMENTS, SEGMENTS[:, 1:]),
+    ],
+    ids=["padding", "segments", "causal", "prefix", "across"],
+)
+def test_blocks_are_parts_of_the_whole(visible):
+    num_queries = 5 if visible.queries is None else visible.queries.shape[1]
+    blocks = [visible.block(num_queries, start, 2) for start in (0, 2, 4)]
+    together = np.concatenate(blocks, axis=-1)[..., :5]  # the last block has one key
+    np.testing.assert_array_equal(together, visible.dense(num_queries))

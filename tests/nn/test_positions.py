@@ -8,7 +8,13 @@ import pytest
 from flax import nnx
 
 from t5x_lite.nn.bind import bind, split
-from t5x_lite.nn.positions import RelativeBias, bucket_starts, relative_position_bucket
+from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.positions import (
+    RelativeBias,
+    RelativeTable,
+    bucket_starts,
+    relative_position_bucket,
+)
 
 POSITIONS = jnp.asarray(np.arange(150))
 
@@ -167,3 +173,48 @@ def test_initial_table_is_uniform_by_the_mean_of_its_fans():
     variance = 1 / ((32 + 2048) / 2)
     np.testing.assert_allclose(np.var(table), variance, rtol=0.02)
     assert np.max(np.abs(table)) <= math.sqrt(3 * variance)
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_blocks_of_a_table_are_parts_of_the_bias(bidirectional):
+    module = RelativeBias(3, num_buckets=8, max_distance=6, rngs=nnx.Rngs(0))
+    graphdef, params, _ = split(module)
+    queries, keys = jnp.arange(11), jnp.arange(10)
+    weights = jnp.asarray(np.random.default_rng(0).normal(size=(3, 11, 10)).astype(np.float32))
+
+    @jax.jit
+    def both(params):
+        def whole(params):
+            return bind(graphdef, params)(queries, keys, bidirectional=bidirectional)[0]
+
+        def in_blocks(params):
+            module = bind(graphdef, params)
+            table = module.beside(Visibility(), (queries, keys), bidirectional=bidirectional)
+            blocks = [table.block(11, start, 4) for start in (0, 4, 8)]
+            return jnp.concatenate(blocks, axis=-1)[..., :10]
+
+        def weighed(function):
+            return jax.grad(lambda params: jnp.sum(function(params) * weights))(params)
+
+        return [(f(params), weighed(f)["table"]) for f in (in_blocks, whole)]
+
+    (got, got_gradient), (expected, expected_gradient) = both(params)
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_allclose(got_gradient, expected_gradient, rtol=1e-5, atol=1e-5)
+
+
+def test_beside_an_array_the_bias_is_an_array():
+    module = RelativeBias(2, rngs=nnx.Rngs(0))
+    positions = (jnp.arange(3), jnp.arange(3))
+    mask = jnp.ones((1, 1, 3, 3), bool)
+    bias = module.beside(mask, positions, bidirectional=True)
+    np.testing.assert_array_equal(bias, module(*positions, bidirectional=True))
+
+
+def test_a_table_is_read_in_float32():
+    graphdef, params, _ = split(RelativeBias(2, rngs=nnx.Rngs(0)))
+    module = bind(graphdef, {"table": params["table"].astype(jnp.bfloat16)})
+    table = module.beside(Visibility(), (jnp.arange(3), jnp.arange(3)), bidirectional=False)
+    assert isinstance(table, RelativeTable)
+    assert table.table.dtype == jnp.float32
+    assert (table.bidirectional, table.max_distance) == (False, 128)

@@ -10,7 +10,8 @@ from t5x_lite.nn import cache as caching
 from t5x_lite.nn import masks
 from t5x_lite.nn.bind import bind, shapes, split
 from t5x_lite.nn.layers import LayerConfig
-from t5x_lite.nn.stack import Decoder, Encoder, decoder_mask, encoder_mask
+from t5x_lite.nn.scan import Running
+from t5x_lite.nn.stack import Decoder, Encoder
 from t5x_lite.trees import flatten, unflatten
 
 SMALL = LayerConfig(
@@ -46,12 +47,20 @@ def filled(build):
     return graphdef, jax.tree.map(fill, abstract)
 
 
-def encoder(config=SMALL, *, num_layers=3, unroll=1):
-    return lambda rngs: Encoder(config, num_layers=num_layers, unroll=unroll, rngs=rngs)
+def encoder(config=SMALL, *, num_layers=3, **running):
+    how = Running(**running)
+    return lambda rngs: Encoder(config, num_layers=num_layers, running=how, rngs=rngs)
 
 
-def decoder(config=SMALL, *, num_layers=3, unroll=1, **options):
-    return lambda rngs: Decoder(config, num_layers=num_layers, unroll=unroll, rngs=rngs, **options)
+def decoder(config=SMALL, *, num_layers=3, cross_attention=True, shared=False, **running):
+    return lambda rngs: Decoder(
+        config,
+        num_layers=num_layers,
+        running=Running(**running),
+        cross_attention=cross_attention,
+        shared=shared,
+        rngs=rngs,
+    )
 
 
 def silence(tree, *names):
@@ -60,10 +69,6 @@ def silence(tree, *names):
     for name in names:
         flat[name] = jnp.zeros_like(flat[name])
     return unflatten(flat)
-
-
-def picture(mask):
-    return [" ".join("01"[int(seen)] for seen in row) for row in np.asarray(mask)]
 
 
 def test_encoder_parameters():
@@ -286,22 +291,57 @@ def test_every_layer_drops_out_by_a_key_of_its_own():
     assert 0.3 < np.mean(kept[0] != kept[1]) < 0.7
 
 
-def test_encoder_mask_hides_padding_or_other_segments():
-    tokens = jnp.array([[7, 8, 9, 0]])
-    assert picture(encoder_mask(tokens)[0, 0]) == ["1 1 1 0"]
-    assert picture(encoder_mask(tokens, jnp.array([[1, 2, 2, 0]]))[0, 0]) == [
-        "1 0 0 0",
-        "0 1 1 0",
-        "0 1 1 0",
-        "0 0 0 0",
-    ]
+TOKENS = jnp.array([[5, 6, 7, 8, 9], [5, 6, 7, 0, 0]])
+OWN_BIAS = dataclasses.replace(SMALL, relative_bias_per_layer=True)
 
 
-def test_decoder_mask_is_causal_within_segments():
-    assert picture(decoder_mask(3)[0, 0]) == ["1 0 0", "1 1 0", "1 1 1"]
-    assert picture(decoder_mask(4, jnp.array([[1, 1, 2, 2]]))[0, 0]) == [
-        "1 0 0 0",
-        "1 1 0 0",
-        "0 0 1 0",
-        "0 0 1 1",
-    ]
+def traced(function, *arguments):
+    return str(jax.make_jaxpr(function)(*arguments))
+
+
+@pytest.mark.parametrize("config", [SMALL, OWN_BIAS], ids=["one table", "a table in each layer"])
+def test_an_encoder_in_blocks_is_an_encoder(config):
+    x, visible = normal(2, 5, 8), masks.of_encoder(TOKENS)
+    graphdef, params = filled(encoder(config, num_layers=2))
+    blocked = shapes(encoder(config, num_layers=2, attention_block=2))[0]
+
+    @jax.jit
+    def both(params):
+        def gradient(graphdef, mask):
+            return jax.grad(lambda p: jnp.sum(jnp.sin(bind(graphdef, p)(x, mask=mask))))(params)
+
+        return gradient(blocked, visible), gradient(graphdef, visible.dense(5))
+
+    for ours, expected in zip(*map(jax.tree.leaves, both(params)), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_seen_as_an_array_or_by_its_structure():
+    """Without a block size both give the same; with one, the structure goes in blocks."""
+    x, visible = normal(2, 5, 8), masks.of_encoder(TOKENS)
+    graphdef, params = filled(encoder(num_layers=1))
+    blocked = shapes(encoder(num_layers=1, attention_block=2))[0]
+
+    def program(graphdef, mask):
+        return traced(lambda params: bind(graphdef, params)(x, mask=mask()), params)
+
+    by_structure = bind(graphdef, params)(x, mask=visible)
+    np.testing.assert_array_equal(by_structure, bind(graphdef, params)(x, mask=visible.dense(5)))
+    assert "while" not in program(graphdef, lambda: visible)
+    assert "while" in program(blocked, lambda: visible)
+    assert "while" not in program(blocked, lambda: visible.dense(5))
+
+
+def test_decoding_is_plain():
+    """A prefill makes a cache of all keys and values anyway, and remembers nothing else."""
+    graphdef, params = filled(decoder(num_layers=1, cross_attention=False))
+    other = shapes(decoder(num_layers=1, cross_attention=False, attention_block=2, remat="full"))[0]
+
+    def program(graphdef):
+        def prefill(params):
+            valid = jnp.ones((2, 4), bool)
+            return bind(graphdef, params).prefill(normal(2, 4, 8), valid=valid, max_length=3)[0]
+
+        return traced(prefill, params)
+
+    assert program(other) == program(graphdef)

@@ -11,7 +11,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.nn.bind import shapes
+from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.language_model import LanguageModel
 from t5x_lite.objectives.seq2seq import Seq2Seq
@@ -135,3 +135,44 @@ def test_rows_of_another_layout_are_refused(objective, batch, message):
     with pytest.raises(InputError) as raised:
         loss(lambda **features: LOGITS, batch)
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_logits_in_chunks_change_nothing(tied):
+    config = LM.replace(tie_embeddings=tied, dropout_rate=0.0)
+    batch = {
+        "decoder_input_tokens": jnp.array([[0, 1, 2, 1, 1], [0, 2, 2, 1, 0]]),
+        "decoder_target_tokens": jnp.array([[1, 2, 1, 1, 2], [2, 2, 1, 0, 0]]),
+        "decoder_loss_weights": jnp.array([[0, 1, 1, 1, 1], [1, 1, 1, 0, 0]]),
+    }
+
+    def learner(**options):
+        return shapes(
+            lambda rngs: Learner(config, LanguageModel(label_smoothing=0.1, **options), rngs=rngs)
+        )
+
+    whole, abstract, _ = learner()
+    chunked, _, _ = learner(logits_chunk=2)
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape).astype(np.float32)), abstract
+    )
+
+    @jax.jit
+    def both(params):
+        def run(graphdef):
+            def value(params):
+                loss = bind(graphdef, params)(batch)
+                return loss.value(), (loss.terms["cross_entropy"][:2], loss.metrics)
+
+            return jax.value_and_grad(value, has_aux=True)(params)
+
+        return run(chunked), run(whole)
+
+    for ours, expected in zip(*map(jax.tree.leaves, both(params)), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_chunk_of_no_logits():
+    with pytest.raises(InputError, match=r"objective.logits_chunk must be at least 1, or None"):
+        Seq2Seq(logits_chunk=0)

@@ -40,11 +40,20 @@ INPUTS = random_rows(np.random.default_rng(0), shortest=1, longest=10)
 PROMPTS = random_rows(np.random.default_rng(1), shortest=0, longest=3)
 
 
-@pytest.fixture(scope="module")
-def peer():
+VARIANTS = {
+    "t5_1_1": CONFIG,
+    "t5": CONFIG.replace(feed_forward="relu", tie_embeddings=True),
+    "umt5": CONFIG.replace(relative_bias_per_layer=True),
+}
+
+
+@functools.cache
+def peer(variant):
     """A random model of transformers whose output layer makes clear choices."""
     torch.manual_seed(0)
-    config = transformers.T5Config(
+    ours = VARIANTS[variant]
+    umt5 = variant == "umt5"
+    config = (transformers.UMT5Config if umt5 else transformers.T5Config)(
         vocab_size=VOCAB_SIZE,
         d_model=CONFIG.d_model,
         d_kv=CONFIG.d_kv,
@@ -52,38 +61,45 @@ def peer():
         num_heads=CONFIG.num_heads,
         num_layers=CONFIG.num_encoder_layers,
         num_decoder_layers=CONFIG.num_decoder_layers,
-        feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False,
+        feed_forward_proj=ours.feed_forward,
+        tie_word_embeddings=ours.tie_embeddings,
         decoder_start_token_id=0,
     )
-    model = transformers.T5ForConditionalGeneration(config).eval()
-    # transformers 5 ties a fresh 1.1 too, unlike the released checkpoints.
-    model.lm_head.weight = torch.nn.Parameter(torch.empty(VOCAB_SIZE, config.d_model))
+    cls = "UMT5ForConditionalGeneration" if umt5 else "T5ForConditionalGeneration"
+    model = getattr(transformers, cls)(config).eval()
+    if umt5:
+        model.config.tie_word_embeddings = False  # version 5 scales the logits otherwise
+    if not ours.tie_embeddings:
+        # transformers 5 ties a fresh 1.1 too, unlike the released checkpoints.
+        model.lm_head.weight = torch.nn.Parameter(torch.empty(VOCAB_SIZE, config.d_model))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
                 parameter.uniform_(0.5, 1.5)
             else:
-                parameter.normal_(std=1.0 if "shared" in name else parameter.shape[1] ** -0.5)
+                # A tied output is scaled by d_model**-0.5.
+                wide = 4.0 if ours.tie_embeddings else 1.0
+                parameter.normal_(std=wide if "shared" in name else parameter.shape[1] ** -0.5)
     return model
 
 
-@pytest.fixture(scope="module")
-def ours(peer):
-    """Searches with the same weights: (decoding, inputs, prompts) -> tokens, scores."""
-    graphdef, _, _ = shapes(lambda rngs: CONFIG.build(rngs=rngs))
-    our_shapes, pieces = model_pieces(CONFIG)
+@functools.cache
+def search(variant):
+    """Searches with the same weights: (decoding, prompts) -> tokens, scores."""
+    config = VARIANTS[variant]
+    graphdef, _, _ = shapes(lambda rngs: config.build(rngs=rngs))
+    our_shapes, pieces = model_pieces(config)
     arrays = {path: np.empty(shape, np.float32) for path, shape in our_shapes.items()}
-    weights = peer.state_dict()
+    weights = peer(variant).state_dict()
     for piece in pieces:
         piece.of(arrays[piece.path])[...] = piece.to_ours(weights[piece.name].numpy())
     params = unflatten(arrays)
 
     @functools.partial(jax.jit, static_argnames="decoding")
-    def search(params, inputs, prompt, *, decoding):
+    def run(params, inputs, prompt, *, decoding):
         return decode(bind(graphdef, params), inputs, prompt=prompt, decoding=decoding)
 
-    return lambda decoding, prompts: search(params, INPUTS, prompts, decoding=decoding)
+    return lambda decoding, prompts: run(params, INPUTS, prompts, decoding=decoding)
 
 
 def theirs(model, prompts, *, num_return, **options):
@@ -122,28 +138,31 @@ CONSTRAINED = {"min_length": 3, "no_repeat_ngram": 2}
 
 
 @pytest.mark.parametrize(
-    ("settings", "prompts"),
+    ("variant", "settings", "prompts"),
     [
-        (GREEDY, False),
-        (GREEDY | CONSTRAINED, True),
-        (BEAM, False),
-        (BEAM | {"num_return": 1}, True),
-        (BEAM | {"early_stopping": True}, False),
-        (BEAM | {"early_stopping": "never"}, False),
-        (BEAM | {"length_penalty": 0.0}, False),
-        (BEAM | {"length_penalty": -0.5}, True),
-        (BEAM | {"length_penalty": 2.5, "early_stopping": "never"}, True),
-        (BEAM | CONSTRAINED, True),
-        (BEAM | {"no_repeat_ngram": 1, "early_stopping": True}, True),
+        ("t5", GREEDY | CONSTRAINED, True),
+        ("t5", BEAM, True),
+        ("umt5", BEAM, False),
+        ("t5_1_1", GREEDY, False),
+        ("t5_1_1", GREEDY | CONSTRAINED, True),
+        ("t5_1_1", BEAM, False),
+        ("t5_1_1", BEAM | {"num_return": 1}, True),
+        ("t5_1_1", BEAM | {"early_stopping": True}, False),
+        ("t5_1_1", BEAM | {"early_stopping": "never"}, False),
+        ("t5_1_1", BEAM | {"length_penalty": 0.0}, False),
+        ("t5_1_1", BEAM | {"length_penalty": -0.5}, True),
+        ("t5_1_1", BEAM | {"length_penalty": 2.5, "early_stopping": "never"}, True),
+        ("t5_1_1", BEAM | CONSTRAINED, True),
+        ("t5_1_1", BEAM | {"no_repeat_ngram": 1, "early_stopping": True}, True),
     ],
 )
-def test_outputs_equal_those_of_generate(peer, ours, settings, prompts):
+def test_outputs_equal_those_of_generate(variant, settings, prompts):
     decoding = Decoding(max_length=12, length_rule="hf", **settings)
     prompts = PROMPTS if prompts else np.zeros((NUM_INPUTS, 0), np.int32)
-    tokens, scores = ours(decoding, prompts if prompts.any() else None)
+    tokens, scores = search(variant)(decoding, prompts if prompts.any() else None)
     beams = {"early_stopping": decoding.early_stopping, "length_penalty": decoding.penalty}
     expected, expected_scores = theirs(
-        peer,
+        peer(variant),
         prompts,
         num_return=decoding.num_return,
         num_beams=decoding.num_beams,

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from scripts import goldens
+from t5x_lite.data.bytes_vocabulary import Bytes
+from t5x_lite.data.vocabulary import SentencePiece
 from t5x_lite.interop.orbax_params import lazy_params
+from t5x_lite.interop.tokenizer import write_tokenizer
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.seq2seq import Seq2Seq
@@ -218,3 +221,21 @@ def test_tokenizers_have_the_same_ids(release, tmp_path, english_lines, variant)
     again = Loaded.from_checkpoint(str(tmp_path / "again"), step=None).vocabulary
     assert again.size == vocabulary.size
     assert again.encode_batch(texts) == vocabulary.encode_batch(texts)
+
+
+def test_text_has_the_ids_of_their_tokenizers(tmp_path, tiny_vocabulary):
+    rng = np.random.default_rng(0)
+    words = ["<extra_id_0>", "<extra_id_99>", "<extra_id_125>", "</s>", "<pad>", "<unk>", "<s>"]
+    words += [" ", "  ", "\n", "the", "a", "<", ">", ".", "\u00e9", "<extra_id_"]
+    texts = ["".join(rng.choice(words, size=size)) for size in rng.integers(0, 9, size=300)]
+    vocabularies = {
+        "pieces": SentencePiece(tiny_vocabulary, layout="hf"),
+        "bytes": Bytes(layout="hf", extra_ids=125),
+    }
+    for name, vocabulary in vocabularies.items():
+        (tmp_path / name).mkdir()
+        write_tokenizer(vocabulary, tmp_path / name)
+        (tmp_path / name / "config.json").write_text('{"model_type": "t5"}')
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
+        found = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+        assert vocabulary.encode_batch(texts) == found

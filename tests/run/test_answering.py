@@ -15,7 +15,7 @@ import pytest
 from t5x_lite.data.resumable import ResumableWriter
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
-from t5x_lite.evaluate.generate import Generator
+from t5x_lite.evaluate.generate import Generator, Prediction
 from t5x_lite.run import answering
 from t5x_lite.run.parts import Loaded
 
@@ -222,6 +222,46 @@ def test_samples_depend_on_seed_and_line_alone(predict, files, monkeypatch):
     assert texts() != expected
 
 
+def test_a_line_with_a_seed_does_not_depend_on_its_number(predict, files):
+    sampled = {"temperature": 2.0, "max_length": 5}
+
+    def texts(*seeds, **options):
+        given = [RECORDS[0] | ({} if seed is None else {"seed": seed}) for seed in seeds]
+        write(files["input"], *given)
+        return [answer["prediction"] for answer in predict(decoding=sampled | options)]
+
+    found = texts(None, 9, None, 8, 9)
+    assert found[1] == found[4] != found[3]
+    assert texts(8, 9)[:2] == [found[3], found[1]]
+    assert texts(None, seed=9) == [found[1]]
+    write(files["input"], {"inputs": "a"}, {"inputs": "a", "seed": "9"})
+    with pytest.raises(InputError, match=r'in.jsonl:2: "seed" must be a whole number from 0 to'):
+        predict()
+
+
+def test_a_prompt_that_is_too_long_is_refused(predict, files):
+    write(files["input"], {"inputs": "a"}, {"inputs": "a", "prompt": "the " * 33})
+    with pytest.raises(InputError, match=r"in.jsonl:2: the prompt is longer than 32 tokens"):
+        predict()
+
+
+def test_targets_that_are_too_long_are_cut_or_refused(score, files, caplog):
+    long = {"inputs": "a", "targets": "the " * 60}
+    write(files["input"], RECORDS[2], long, long)
+    short, cut, _ = score(targets_length=4)
+    assert caplog.messages == [
+        f"{files['input']}:2: the target is cut to 4 tokens, as all longer ones are "
+        "(--targets-length): its log-likelihood is that of its beginning",
+        "2 targets were cut",
+    ]
+    assert (short["num_tokens"], cut["num_tokens"]) == (2, 4)
+    whole = score()
+    assert (whole[0], whole[1]["num_tokens"]) == (short, 61)
+    assert whole[1]["log_likelihood"] < cut["log_likelihood"]
+    with pytest.raises(InputError, match=r"in.jsonl:2: the target is longer than 4 tokens; short"):
+        score(targets_length=4, long_inputs="refuse")
+
+
 def test_prompts_of_lines_and_of_the_command(predict, files):
     write(files["input"], {"inputs": "a"}, {"inputs": "a", "prompt": "the list"})
     own, other = predict(prompt="the second")
@@ -307,6 +347,16 @@ class NoNumbers:
         return [0.0, *[float("nan")] * (len(inputs) - 1)]
 
 
+def test_a_score_that_is_no_number_is_refused(predict, monkeypatch, tmp_path):
+    def run(self, params, inputs, **_):
+        return [[Prediction(text="", ids=(1,), score=float("nan"))] for _ in inputs]
+
+    monkeypatch.setattr(Generator, "run", run)
+    with pytest.raises(InputError, match=r"in.jsonl:1: the score is not finite: the checkpoint's"):
+        predict()
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
 # A command that was killed.
 
 
@@ -363,16 +413,17 @@ def test_a_killed_predict_goes_on_where_it_stopped(predict, killed, asked, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 
-def test_other_inputs_or_options_do_not_go_on(predict, killed, asked, files):
+def test_other_inputs_or_options_do_not_go_on(predict, killed, asked, files, tmp_path):
     killed(predict)
     asked.clear()
-    assert len(predict(prompt="the")) == 5
-    assert asked[0] == (0, 2)
-    killed(predict)
-    asked.clear()
+    kept = (tmp_path / "out.jsonl.partial").read_bytes()
+    with pytest.raises(InputError, match=r"holds lines of another command \(other prompt\); give"):
+        predict(prompt="the")
     write(files["input"], *RECORDS[::-1])
-    assert [answer["inputs"] for answer in predict()] == [r["inputs"] for r in RECORDS[::-1]]
-    assert asked[0] == (0, 2)
+    with pytest.raises(InputError, match=r"holds lines of another command \(other .*modified\)"):
+        predict()
+    assert (tmp_path / "out.jsonl.partial").read_bytes() == kept
+    assert asked == []
 
 
 def test_a_killed_score_goes_on_where_it_stopped(score, killed, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import zipfile
 
 import flax.serialization
@@ -12,16 +13,20 @@ import numpy as np
 import pytest
 
 from scripts import goldens
-from t5x_lite import trees
+from t5x_lite import checkpoint_manifest, trees
+from t5x_lite.checkpoint_manifest import find_damage
 from t5x_lite.checkpoints import find_step
 from t5x_lite.data.bytes_vocabulary import Bytes
+from t5x_lite.data.vocabulary import load_vocabulary
 from t5x_lite.errors import InputError
 from t5x_lite.interop import t5x
-from t5x_lite.interop.orbax_params import lazy_params
-from t5x_lite.interop.rules import pieces
+from t5x_lite.interop.orbax_params import lazy_params, write_params
+from t5x_lite.interop.rules import LazyArray, pieces
 from t5x_lite.interop.tensor_files import read_safetensors, read_tensors
+from t5x_lite.run import interchange
 from t5x_lite.run.interchange import export_hf, import_hf, import_t5x
 from t5x_lite.run.parts import Loaded
+from t5x_lite.run.workdir import holds_another
 
 
 @pytest.fixture
@@ -65,6 +70,7 @@ def test_what_is_imported_is_a_checkpoint(release, tmp_path):
     golden, source = release("t5_1_1")
     import_hf(source, tmp_path / "ours")
     assert find_step(tmp_path / "ours") == tmp_path / "ours"
+    assert find_damage(tmp_path / "ours") is None
     (tmp_path / "ours").rename(tmp_path / "moved")
     loaded = Loaded.from_checkpoint(str(tmp_path / "moved"), step=None)
     assert loaded.vocabulary.size == 400
@@ -190,16 +196,70 @@ def test_what_is_there_is_not_overwritten(release, tmp_path):
 
 def test_checkpoints_that_cannot_be_exported(release, tmp_path):
     _, source = release("t5")
-    with pytest.raises(InputError, match="holds no checkpoint"):
+    with pytest.raises(InputError, match="a model of Hugging Face; run `t5x-lite import hf"):
         export_hf(source, tmp_path / "theirs")
     import_hf(source, tmp_path / "ours")
     path = tmp_path / "ours" / "files" / "config.json"
     config = json.loads(path.read_text())
     config["model"]["share_layers"] = True
     path.write_text(json.dumps(config))
+    checkpoint_manifest.write(tmp_path / "ours")
     with pytest.raises(InputError, match="share their layers"):
         export_hf(tmp_path / "ours", tmp_path / "theirs")
     assert sorted(os.listdir(tmp_path)) == ["ours", "t5"]
+
+
+def test_a_damaged_config_of_the_source_is_named(release, tmp_path):
+    _, source = release("t5")
+    import_hf(source, tmp_path / "ours")
+    (tmp_path / "ours" / "files" / "huggingface" / "config.json").write_text("{")
+    checkpoint_manifest.write(tmp_path / "ours")
+    with pytest.raises(InputError, match=r"files/huggingface/config\.json: not JSON \(Expecting"):
+        export_hf(tmp_path / "ours", tmp_path / "theirs")
+
+
+def test_weights_that_are_no_numbers_are_not_exported(release, tmp_path):
+    _, source = release("t5")
+    import_hf(source, tmp_path / "ours")
+    arrays = lazy_params(tmp_path / "ours" / "params")
+    name = "model/encoder/final_norm/scale"
+    broken = np.full(arrays[name].shape, np.nan, arrays[name].dtype)
+    spoilt = {
+        path: LazyArray(array.shape, array.dtype, array.read) for path, array in arrays.items()
+    }
+    spoilt[name] = LazyArray(broken.shape, broken.dtype, lambda: broken)
+    shutil.copytree(tmp_path / "ours" / "files", tmp_path / "nan" / "files")
+    write_params(tmp_path / "nan" / "params", spoilt)
+    checkpoint_manifest.write(tmp_path / "nan")
+    with pytest.raises(InputError, match=r"nan: encoder/final_norm/scale holds 16 of 16 weights"):
+        export_hf(tmp_path / "nan", tmp_path / "theirs")
+    assert not (tmp_path / "theirs").exists()
+
+
+@pytest.mark.parametrize("layout", ["hf", "seqio"])
+def test_the_reading_of_special_tokens_is_kept(release, tmp_path, tiny_vocabulary, layout):
+    _, source = release("t5")
+    import_hf(source, tmp_path / "ours", sentinels=layout)
+    directory = tmp_path / "ours" / "files" / "vocabulary"
+    assert (directory / "special_tokens.json").exists() == (layout == "hf")
+    found = load_vocabulary(directory)
+    assert found.layout == layout
+    assert (found.encode("<extra_id_0></s>") == [399, 1]) == (layout == "hf")
+    # The same ids: weights go from one to the other.
+    assert not holds_another(directory, load_vocabulary(tiny_vocabulary))
+    assert not holds_another(tiny_vocabulary.parent, found)
+
+
+def test_a_vocabulary_that_is_too_small_is_named(tiny_vocabulary, caplog):
+    pieces_alone = load_vocabulary(tiny_vocabulary, extra_ids=0)
+    interchange._warn_of_few_tokens("src", pieces_alone, vocab_size=427)
+    interchange._warn_of_few_tokens("src", Bytes(layout="seqio"), vocab_size=512)
+    assert caplog.messages == []
+    interchange._warn_of_few_tokens("src", pieces_alone, vocab_size=428)
+    assert caplog.messages == [
+        "src: the vocabulary has 300 tokens and the model's embedding 428 rows; is it the one that "
+        "the model was trained with?"
+    ]
 
 
 def write_t5x(directory, loaded):
@@ -244,3 +304,16 @@ def test_a_t5x_checkpoint_that_is_not_there(tmp_path, tiny_vocabulary):
     with pytest.raises(InputError, match="gone: no such directory"):
         import_t5x(tmp_path / "gone", tmp_path / "ours", vocabulary=tiny_vocabulary)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_damaged_checkpoint_is_not_exported(tiny_run, tmp_path):
+    step = shutil.copytree(tiny_run / "checkpoints" / "10", tmp_path / "10")
+    path = next((step / "params" / "ocdbt.process_0" / "d").iterdir())
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(
+        InputError, match=r"is damaged \(params/ocdbt\.process_0/d/\w+: its SHA-256"
+    ):
+        export_hf(step, tmp_path / "theirs")
+    assert not (tmp_path / "theirs").exists()
+    with pytest.raises(InputError, match=r"checkpoint gs://b/run: only files of this machine can"):
+        export_hf("gs://b/run", tmp_path / "theirs")

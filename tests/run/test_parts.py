@@ -10,7 +10,7 @@ import pytest
 
 from t5x_lite.errors import InputError
 from t5x_lite.models.t5 import T5
-from t5x_lite.run.parts import Loaded, Parts, check_batch
+from t5x_lite.run.parts import Loaded, Parts, check_batch, read_experiment
 from t5x_lite.sharding import MeshConfig, make_mesh
 
 
@@ -79,8 +79,8 @@ def test_parameters_go_where_the_mesh_says(tiny_run):
     ("lost", "message"),
     [
         ("files/config.json", "files/config.json is missing"),
-        ("files/vocabulary/sentencepiece.model", "No such file or directory"),
-        ("params/_METADATA", "unreadable"),
+        ("files/vocabulary/sentencepiece.model", "is damaged"),
+        ("params/_METADATA", "is damaged"),
     ],
 )
 def test_a_checkpoint_that_lacks_a_part(tiny_run, tmp_path, lost, message):
@@ -89,6 +89,23 @@ def test_a_checkpoint_that_lacks_a_part(tiny_run, tmp_path, lost, message):
     (step / lost).unlink()
     with pytest.raises(InputError, match=message):
         Loaded.from_checkpoint(str(step), step=None)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"type": "\xff"}', "files/config.json: not UTF-8 (byte 10)"),
+        (b"[" * 100_000, "files/config.json: not JSON that can be read (maximum recursion"),
+        (
+            b'{"type": "t5x_lite.optim.schedules:Constant"}',
+            "files/config.json: describes a Constant, not an Experiment",
+        ),
+    ],
+)
+def test_a_config_of_something_else(tmp_path, content, message):
+    with pytest.raises(InputError) as raised:
+        read_experiment(tmp_path, {"config.json": content})
+    assert str(raised.value).startswith(f"{tmp_path}/{message}")
 
 
 def test_every_batch_fits_one_device(tiny_experiment):

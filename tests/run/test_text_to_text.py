@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite import checkpoint_manifest
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Prediction
 from t5x_lite.objectives.language_model import LanguageModel
 from t5x_lite.run.parts import Parts
-from t5x_lite.run.text_to_text import TextToText, find_steps
+from t5x_lite.run.text_to_text import TextToText, check_finite, find_steps
 
 
 @pytest.fixture(scope="module")
@@ -82,22 +83,51 @@ def test_targets_are_never_cut_and_prompts_have_no_end(model):
     assert lists(model.prompts(["", "the the"])) == [[], [word, word]]
 
 
+def test_a_prompt_that_is_too_long_is_refused(model):
+    short = dataclasses.replace(model, inputs_length=2)
+    assert len(short.prompts(["the the"])[0]) == 2
+    with pytest.raises(InputError) as raised:
+        short.prompts(["the", "the the the"])
+    assert str(raised.value) == (
+        "text 1: the prompt is longer than 2 tokens (it has 3); shorten it, or raise the length of "
+        "inputs"
+    )
+    with pytest.raises(InputError, match=r"^f:7: the prompt is longer"):
+        short.prompts(["the the the"], names=["f:7"])
+
+
+@pytest.mark.parametrize("length", [0, -3])
+def test_a_limit_of_nothing_is_refused(tiny_run, length):
+    with pytest.raises(InputError, match=f"inputs_length must be at least 1, got {length}"):
+        TextToText.load([str(tiny_run)], inputs_length=length)
+
+
+def test_numbers_are_finite():
+    check_finite("f:1", "the score", -1.0, 0.0)
+    with pytest.raises(InputError) as raised:
+        check_finite("f:1", "the score", -1.0, float("-inf"))
+    assert str(raised.value) == (
+        "f:1: the score is not finite: the checkpoint's weights are broken, or the compute dtype "
+        "is too narrow for them"
+    )
+
+
 def test_a_prompt_stands_before_what_is_predicted(model):
     [word] = model.vocabulary.encode("the")
 
     class Fixed:
-        def run(self, params, inputs, *, prompts, offset):
-            assert (params, inputs, offset) == (model.params, rows, 3)
+        def run(self, params, inputs, *, prompts, seeds, offset):
+            assert (params, inputs, seeds, offset) == (model.params, rows, [None, 5], 3)
             return [[Prediction(text="the", ids=(word, 1), score=-1.0)]] * 2
 
     rows = model.inputs(["a", "b"])[0]
     generator = model.generator(Decoding(), batch_size=2)
     generator.run = Fixed().run
     prompts = model.prompts(["", "so the"])
-    found = model.predictions(generator, rows, prompts=prompts, offset=3)
+    found = model.predictions(generator, rows, prompts=prompts, seeds=[None, 5], offset=3)
     assert [[one.text for one in all_of_one] for all_of_one in found] == [["the"], ["so the the"]]
     assert found[1][0].ids == (word, 1)
-    without = model.predictions(generator, rows, offset=3)
+    without = model.predictions(generator, rows, seeds=[None, 5], offset=3)
     assert [one.text for [one] in without] == ["the", "the"]
 
 
@@ -141,6 +171,7 @@ def test_an_ensemble_needs_one_vocabulary(tiny_run, tmp_path, english_lines):
     other = tmp_path / "other"
     shutil.copytree(tiny_run / "checkpoints" / "5", other)
     train_sentencepiece(english_lines[:300], size=300, output_dir=other / "files" / "vocabulary")
+    checkpoint_manifest.write(other)
     with pytest.raises(InputError) as raised:
         TextToText.load([str(tiny_run), str(other)])
     assert str(raised.value) == (

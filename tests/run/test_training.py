@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from t5x_lite import config
+from t5x_lite import checkpoint_manifest, config, trees
 from t5x_lite.checkpoints import saved_steps, step_files
 from t5x_lite.config import Checkpoints
 from t5x_lite.data.vocabulary import load_vocabulary
@@ -66,6 +66,7 @@ def test_the_work_directory(tiny_run, tiny_experiment):
     assert sorted(files) == [
         "config.json",
         "data/process_0",
+        "metrics.json",
         "vocabulary/sentencepiece.model",
     ]
     assert files["config.json"] == (tiny_run / "config.json").read_bytes()
@@ -83,6 +84,7 @@ def test_the_metrics(tiny_run):
     assert set(training[1]) == {
         "token_accuracy",
         "cross_entropy",
+        "data_wait",
         "gradient_norm",
         "learning_rate",
         "loss",
@@ -132,23 +134,67 @@ def test_a_run_goes_on_even_where_its_initial_weights_are_gone(train, told, fini
 
 
 @pytest.mark.parametrize("lost", ["params/manifest.ocdbt", "optimizer", "files/data"])
-def test_a_damaged_checkpoint_says_what_to_do(train, told, finished, lost, capfd):
+def test_a_damaged_checkpoint_is_passed_over_loudly(train, told, finished, lost, caplog):
     directory = finished / "checkpoints" / "10"
     path = directory / lost
     shutil.rmtree(path) if path.is_dir() else path.unlink()
+    train(workdir=str(finished), steps=20)
+    assert int(told.state.step) == 5
+    [warning] = [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelname == "WARNING" and record.name.startswith("t5x_lite")
+    ]
+    assert warning.startswith(f"checkpoint {directory} is damaged ({lost}")
+    assert warning.endswith(" is missing) and is now 10.damaged; training goes on from step 5")
+    assert (finished / "checkpoints" / "10.damaged" / "manifest.json").is_file()
+    assert not directory.exists()
+
+
+def test_where_all_checkpoints_are_damaged_nothing_changes(train, told, finished):
+    for step in (5, 10):
+        (finished / "checkpoints" / str(step) / "files" / "config.json").write_text("{}")
+    before = files_below(finished)
     with pytest.raises(InputError) as raised:
         train(workdir=str(finished), steps=20)
     assert vars(told) == {}
-    message = str(raised.value)
-    assert "\n" not in message
-    assert message.startswith(f"checkpoint {directory} cannot be restored (")
-    assert message.endswith(
-        "; if it is damaged, delete that directory: training then goes on from step 5"
+    assert "\n" not in str(raised.value)
+    assert str(raised.value).startswith(
+        f"no checkpoint in {finished}/checkpoints is whole: 10 (files/config.json has 2 bytes and"
     )
-    assert "Event loop is closed" not in capfd.readouterr().err
-    shutil.rmtree(directory)
-    train(workdir=str(finished), steps=20)
-    assert int(told.state.step) == 5
+    assert files_below(finished) == before
+
+
+def test_the_position_in_the_data_is_that_of_as_many_processes(train, told, finished):
+    directory = finished / "checkpoints" / "10"
+    shutil.copy(directory / "files/data/process_0", directory / "files/data/process_1")
+    (directory / "manifest.json").unlink()
+    checkpoint_manifest.write(directory)
+    before = files_below(finished)
+    with pytest.raises(InputError) as raised:
+        train(workdir=str(finished), steps=20)
+    assert str(raised.value) == (
+        "step 10 holds the data positions of 2 processes, and there are 1: a task that is read on "
+        "the fly goes on with as many processes as before; start 2, or train from a cache "
+        "(t5x-lite cache)"
+    )
+    assert files_below(finished) == before
+
+
+def test_init_by_rules(train, told, tiny_run):
+    rename = ("model/decoder/(.*) ->", "model/encoder/final_norm/scale ->")
+    fresh = ("model/decoder/.*", "model/encoder/final_norm/.*")
+    experiment = train(init=str(tiny_run), init_rename=rename, init_fresh=fresh, seed=3)
+    theirs = trees.flatten(Loaded.from_checkpoint(str(tiny_run), step=None).params)
+    key = jax.random.fold_in(jax.random.key(3), 0)
+    begun = trees.flatten(jax.jit(Parts.of(experiment).init)(key))
+    got = trees.flatten(told.state.params)
+    assert got.keys() == begun.keys()
+    for path, leaf in got.items():
+        left_fresh = path.startswith(("model/decoder/", "model/encoder/final_norm/"))
+        np.testing.assert_array_equal(leaf, (begun if left_fresh else theirs)[path], err_msg=path)
+    with pytest.raises(InputError, match=r"does not fit the model: missing: model/decoder/"):
+        train(init=str(tiny_run), init_rename=rename, workdir=experiment.workdir + "2")
 
 
 def test_a_finished_run_is_left_as_it_is(train, told, finished):

@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 
 from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.loop import NonFiniteLoss, Periods, StopSignals, count_tokens, fit
+from t5x_lite.train import loop
+from t5x_lite.train.early_stopping import EarlyStopping, Patience
+from t5x_lite.train.loop import Periods, count_tokens, fit
+from t5x_lite.train.profiling import Capture, Profile
 from t5x_lite.train.state import TrainState
+from t5x_lite.train.stop import StopSignals
 from t5x_lite.train.track import Tracker
+from t5x_lite.train.window import NonFiniteLoss
 from t5x_lite.types import Interrupted
 
 BATCH = {
@@ -40,24 +45,31 @@ class Record(Tracker):
 
     def __init__(self, note):
         self.log = note
+        self.messages = []
+
+    def message(self, text):
+        self.messages.append(text)
 
 
 class Run:
     """All that fit is told with; `events` lists what it did: ("save", 5, ...), ("log", 5, ...)."""
 
-    def __init__(self, *, start=0, metrics=None, at_step=None, at_evaluation=None):
-        """Makes a run; at_step and at_evaluation are {step: function to call}."""
+    def __init__(self, *, start=0, metrics=None, at_step=None, at_evaluation=None, given=None):
+        """Makes a run; at_step and at_evaluation are {step: function}, `given` goes to fit."""
         self.events = []
         self._start = start
         self._metrics = metrics or {}
         self._at_step = at_step or {}
         self._at_evaluation = at_evaluation or {}
+        self._given = given or {}
+        self.batches = Batches(start)
+        self.tracker = Record(self._log)
 
     def fit(self, *, total=10, log=100, evaluation=100, checkpoint=100, **options):
         params = {"model": {"kernel": jnp.zeros((2, 3)), "bias": jnp.zeros(3)}}
         return fit(
             TrainState(jnp.int32(self._start), params, {}),
-            Batches(self._start),
+            self.batches,
             self._step,
             mesh=make_mesh(MeshConfig()),
             periods=Periods(
@@ -65,7 +77,8 @@ class Run:
             ),
             evaluate=self._evaluate,
             save=self._save,
-            tracker=Record(self._log),
+            tracker=self.tracker,
+            **self._given,
         )
 
     def steps(self, kind):
@@ -164,7 +177,7 @@ def test_the_training_log():
     run.fit(total=3, log=1)
     first, second, third = (event[2] for event in run.events if event[0] == "log")
     assert first == {"loss": 1.0, "gradient_norm": 1.0, "num_parameters": 9}
-    rates = {"tokens_per_second", "steps_per_second"}
+    rates = {"tokens_per_second", "steps_per_second", "data_wait"}
     assert {name: second[name] for name in second.keys() - rates} == {
         "loss": 0.5,
         "gradient_norm": 1.0,
@@ -250,6 +263,61 @@ def test_signals_are_left_alone_outside_the_main_thread():
     thread.start()
     thread.join()
     assert received == [None]
+
+
+def test_mfu_where_the_peak_of_the_devices_is_known(monkeypatch):
+    run = Run(given={"flops": 8_000_000_000})
+    run.fit(total=2, log=1)
+    assert "mfu" not in run.events[1][2]
+    monkeypatch.setattr(loop, "peak_flops", lambda kind: 4e9 if kind == "cpu" else None)
+    run = Run(given={"flops": 8_000_000_000})
+    run.fit(total=2, log=1)
+    logged = run.events[1][2]
+    assert logged["mfu"] == pytest.approx(2.0 * logged["steps_per_second"])
+
+
+def test_the_epoch_is_logged_where_the_batches_tell_it():
+    run = Run()
+    run.batches.epoch = 0.25
+    run.fit(total=2, log=1)
+    assert [event[2].get("epoch") for event in run.events if event[0] == "log"] == [None, 0.25]
+
+
+def patience(*history, **fields):
+    config = EarlyStopping(metric="validation/loss", **fields)
+    return Patience(config, [{"validation/loss": value} for value in history])
+
+
+def test_early_stopping_saves_the_step_that_it_ends_at():
+    run = Run(given={"patience": patience(patience=2)})  # the loss is the step: it only rises
+    state = run.fit(total=100, evaluation=4)
+    assert int(state.step) == 12
+    assert run.steps("evaluate") == [4, 8, 12]
+    assert [event[1:] for event in run.events if event[0] == "save"] == [
+        (12, b"12", {"validation/loss": 12.0})
+    ]
+    assert run.tracker.messages == [
+        "stopped early at step 12: validation/loss has not improved for 2 evaluations (best 4.0000)"
+    ]
+
+
+def test_a_run_that_stopped_early_does_not_go_on():
+    run = Run(start=12, given={"patience": patience(4.0, 8.0, 12.0, patience=2)})
+    assert int(run.fit(total=100, evaluation=4).step) == 12
+    assert run.events == []
+    assert run.tracker.messages[0].startswith("stopped early at step 12: validation/loss has not")
+
+
+def test_a_resumed_run_stops_early_where_it_would_have():
+    run = Run(start=8, given={"patience": patience(4.0, 8.0, patience=2)})
+    assert int(run.fit(total=100, evaluation=4).step) == 12
+
+
+def test_chosen_steps_are_traced(tmp_path):
+    run = Run(given={"capture": Capture(Profile(start=2, steps=2), tmp_path / "profile")})
+    run.fit(total=4)
+    assert len(list((tmp_path / "profile").rglob("*.xplane.pb"))) == 1
+    assert run.tracker.messages == [f"traced the steps up to 3: {tmp_path / 'profile'}"]
 
 
 def test_count_tokens():

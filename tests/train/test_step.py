@@ -6,10 +6,11 @@ import numpy as np
 import optax
 import pytest
 
+from t5x_lite.errors import InputError
 from t5x_lite.objectives.base import Loss, Term
-from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.sharding import MESH_AXES, MeshConfig, make_mesh
 from t5x_lite.train.state import init_state, state_shardings
-from t5x_lite.train.step import make_train_step
+from t5x_lite.train.step import check_microbatches, make_train_step, split_batch
 
 BATCH = {"x": np.array([[1.0], [2.0], [5.0]], np.float32)}
 
@@ -39,13 +40,21 @@ def descend(grads, state, params):
     return jax.tree.map(lambda grad: -rate * grad, grads), {"count": state["count"] + 1}
 
 
-def made(loss_function, *, seed=0):
+def made(loss_function, *, seed=0, microbatches=1):
     """A state with w = 2 and the step function."""
     mesh = make_mesh(MeshConfig())
     optimizer = optax.GradientTransformation(lambda _: {"count": jnp.int32(0)}, descend)
     layout = state_shardings(mesh, {"w": ()}, {"count": ()})
     state = init_state(lambda _: {"w": jnp.float32(2)}, optimizer, layout, seed=seed)
-    step = make_train_step(loss_function, optimizer, schedule, mesh=mesh, layout=layout, seed=seed)
+    step = make_train_step(
+        loss_function,
+        optimizer,
+        schedule,
+        mesh=mesh,
+        layout=layout,
+        seed=seed,
+        microbatches=microbatches,
+    )
     return state, step
 
 
@@ -99,3 +108,95 @@ def test_another_seed_draws_other_numbers():
         state, step = made(drawn, seed=seed)
         numbers.append(float(step(state, BATCH)[1]["u"]))
     assert numbers[0] != numbers[1]
+
+
+ROWS = {
+    "x": np.array([[1.0, 2.0], [3.0, 0.0], [5.0, 0.0], [0.0, 0.0]], np.float32),
+    "first": np.array([[1, 1], [1, 0], [1, 0], [0, 0]], np.float32),
+    "second": np.array([[1, 0], [0, 0], [1, 0], [0, 0]], np.float32),
+}
+
+
+def uneven(params, batch, key):
+    """Two terms, whose weights lie otherwise in every microbatch: 4 and 2 in all."""
+    del key
+    y = params["w"] * batch["x"]
+    first, second = batch["first"], batch["second"]
+    return Loss(
+        terms={
+            "first": Term(jnp.sum(y * first), jnp.sum(first)),
+            "second": Term(jnp.sum(y**2 * second), jnp.sum(second), 10.0),
+        },
+        metrics={"mean": (jnp.sum(y * first), jnp.sum(first))},
+    )
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 4])
+def test_terms_are_divided_by_their_weight_over_all_microbatches(microbatches):
+    state, step = made(uneven, microbatches=microbatches)
+    state, metrics = step(state, ROWS)
+    # w = 2: 2 * (1 + 2 + 3 + 5) / 4 = 5.5, and 10 * 4 * (1 + 25) / 2 = 520.
+    assert {name: float(value) for name, value in metrics.items()} == pytest.approx(
+        {"loss": 525.5, "learning_rate": 0.5, "gradient_norm": 2.75 + 520, "mean": 5.5}
+    )
+    assert all(value.dtype == jnp.float32 for value in metrics.values())
+    assert float(state.params["w"]) == pytest.approx(2 - 0.5 * 522.75)
+
+
+def test_every_microbatch_has_its_own_key():
+    rows = {"x": np.zeros((2, 1), np.float32)}
+    state, step = made(drawn, seed=7, microbatches=2)
+    _, metrics = step(state, rows)
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(7), 1), 0)
+    expected = np.mean([float(jax.random.uniform(jax.random.fold_in(key, i))) for i in range(2)])
+    assert float(metrics["u"]) == pytest.approx(expected)
+
+
+def test_microbatches_are_strided():
+    batch = {"a": jnp.arange(6)[:, None], "b": jnp.arange(6)}
+    parts = split_batch(batch, 3, make_mesh(MeshConfig()))
+    assert parts["b"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert parts["a"].tolist() == [[[0], [3]], [[1], [4]], [[2], [5]]]
+
+
+def test_a_number_of_microbatches_that_does_not_divide():
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1] * 4).reshape(1, 2, 2, 1, 1), MESH_AXES)
+    check_microbatches(16, 4, mesh)
+    expected = r"microbatches 3 \* 4 devices that share a batch do not divide data.batch_size 16"
+    with pytest.raises(InputError, match=expected):
+        check_microbatches(16, 3, mesh)
+    state, step = made(uneven, microbatches=3)
+    with pytest.raises(InputError, match=r"microbatches 3 \* 1 devices .* data.batch_size 4"):
+        step(state, ROWS)
+
+
+def matrix_loss(params, batch, key):
+    """A forward pass of some arithmetic, with weights that are read off the batch."""
+    del key
+    y = batch["x"]
+    for _ in range(4):
+        y = jnp.tanh(y @ params["w"])
+    weight = jnp.sum(batch["x"] > 0).astype(jnp.float32)
+    return Loss(terms={"t": Term(jnp.sum(y), weight)}, metrics={})
+
+
+def test_the_weights_cost_no_forward_pass():
+    products = {}
+    for microbatches in (1, 2):
+        mesh = make_mesh(MeshConfig())
+        optimizer = optax.GradientTransformation(lambda _: {"count": jnp.int32(0)}, descend)
+        layout = state_shardings(mesh, {"w": (None, None)}, {"count": ()})
+        state = init_state(lambda _: {"w": jnp.eye(64)}, optimizer, layout, seed=0)
+        step = make_train_step(
+            matrix_loss,
+            optimizer,
+            schedule,
+            mesh=mesh,
+            layout=layout,
+            seed=0,
+            microbatches=microbatches,
+        )
+        compiled = step.lower(state, {"x": np.ones((64, 64), np.float32)}).compile()
+        products[microbatches] = compiled.as_text().count(" dot(")
+    # Four products forward and eight backward, without the first one's input: no four more.
+    assert products[2] == products[1] >= 8

@@ -190,10 +190,19 @@ def test_throughput_leaves_the_first_step_out():
     throughput.add(1000)
     assert throughput.rates() == {}
     for now[0] in (61.0, 62.0):
+        throughput.wait(0.25)
         throughput.add(1000)
-    assert throughput.rates() == {"tokens_per_second": 1000.0, "steps_per_second": 1.0}
+    assert throughput.rates() == {
+        "tokens_per_second": 1000.0,
+        "steps_per_second": 1.0,
+        "data_wait": 0.25,
+    }
     now[0] = 100.0  # an evaluation
     throughput.start()
     now[0] = 104.0
     throughput.add(1000)
-    assert throughput.rates() == {"tokens_per_second": 250.0, "steps_per_second": 0.25}
+    assert throughput.rates() == {
+        "tokens_per_second": 250.0,
+        "steps_per_second": 0.25,
+        "data_wait": 0.0,
+    }

@@ -1,0 +1,23 @@
+"""Pretrains T5 1.1 XL (3B parameters) by span corruption on a slice of 64 TPU v5e chips.
+
+The recipe is that of configs/pretrain/t5_1_1_base.py with batches of 2,048 rows, as T5 1.1 had.
+Parameters and optimizer state are split over all chips, and a layer keeps its input alone.
+
+Command, on all workers (docs/guides/scale.md):
+    t5x-lite train configs/pretrain/t5_1_1_xl.py --data.directory DIR \
+        --data.vocabulary spiece.model --workdir gs://BUCKET/t5_1_1_xl
+    t5x-lite plan configs/pretrain/t5_1_1_xl.py --topology v5e:8x8
+"""
+
+import dataclasses
+
+from configs.pretrain.t5_1_1_base import experiment as base
+from t5x_lite.models.presets import t5_1_1_xl
+from t5x_lite.sharding import MeshConfig
+
+experiment = dataclasses.replace(
+    base,
+    model=t5_1_1_xl(dropout_rate=0.0, remat="full"),
+    data=dataclasses.replace(base.data, batch_size=2048),
+    mesh=MeshConfig(data=1, fsdp=-1),
+)

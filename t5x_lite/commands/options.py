@@ -1,0 +1,52 @@
+"""What the commands share: the types of their options, and the checks of them."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from t5x_lite.options import OptionError, option_names
+
+PROG = "t5x-lite"
+
+Config = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
+Workdir = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WORKDIR")]
+Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
+Destination = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DST")]
+Directory = Annotated[str, tyro.conf.arg(metavar="DIR")]
+Directories = Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR [DIR ...]")]
+OptionalDirectory = Annotated[str | None, tyro.conf.arg(metavar="DIR")]
+File = Annotated[str, tyro.conf.arg(metavar="FILE")]
+Files = Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE [FILE ...]")]
+OptionalFile = Annotated[str | None, tyro.conf.arg(metavar="FILE")]
+Count = Annotated[int, tyro.conf.arg(metavar="N")]
+OptionalCount = Annotated[int | None, tyro.conf.arg(metavar="N")]
+Number = Annotated[float, tyro.conf.arg(metavar="X")]
+OptionalNumber = Annotated[float | None, tyro.conf.arg(metavar="X")]
+Text = Annotated[str, tyro.conf.arg(metavar="TEXT")]
+Texts = Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT [TEXT ...]")]
+OptionalText = Annotated[str | None, tyro.conf.arg(metavar="TEXT")]
+LongInputs = Literal["cut", "refuse"]
+Dtype = Literal["keep", "float32", "bfloat16"]
+
+
+def some_directory(directories: Sequence[str]) -> None:
+    """Raises OptionError where --checkpoint names no directory."""
+    if not directories:
+        raise OptionError("--checkpoint needs at least one directory")
+
+
+def at_least(minimum: int, values: dict[str, int | None]) -> None:
+    """Raises OptionError for a value below the minimum; None is not given."""
+    for name, value in values.items():
+        if value is not None and value < minimum:
+            raise OptionError(f"{name} must be at least {minimum}, got {value}")
+
+
+def load_config(path: str, overrides: Sequence[str], *, command: type) -> Any:
+    """The experiment of a command that has options of its own besides the config's fields."""
+    from t5x_lite import config
+
+    return config.load(
+        path, overrides, prog=f"{PROG} train {path}", other_options=option_names(command)
+    )

@@ -1,0 +1,134 @@
+"""Commands about a run: train, evaluate, plan, report."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar
+
+from t5x_lite.commands.options import (
+    PROG,
+    Config,
+    Directories,
+    OptionalCount,
+    OptionalDirectory,
+    OptionalFile,
+    OptionalNumber,
+    OptionalText,
+    Workdir,
+    at_least,
+    load_config,
+    some_directory,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train:
+    """Pretrain or fine-tune; goes on where the work directory's newest checkpoint ends.
+
+    --FIELD VALUE after CONFIG changes a field of the config, such as --objective.z-loss 0;
+    t5x-lite train CONFIG --help lists them.
+
+    Attributes:
+      config: a Python file that defines `experiment`, or the config.json of a work directory.
+    """
+
+    config: Config
+    takes_overrides: ClassVar[bool] = True
+
+    def run(self, overrides: Sequence[str]) -> None:
+        """Calls run.training.train with the config's overrides."""
+        from t5x_lite import config
+
+        experiment = config.load(self.config, overrides, prog=f"{PROG} train {self.config}")
+        from t5x_lite.run.allocator import keep_freed_memory
+
+        keep_freed_memory()
+        from t5x_lite.run.training import train
+
+        train(experiment)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """Measure a checkpoint on a config's task: held-out loss and the task's metrics.
+
+    --FIELD VALUE changes a field of the config, as for train. Of several checkpoints, an ensemble
+    that averages their logits, the task's metrics alone are measured.
+
+    Attributes:
+      config: a Python file that defines `experiment`, or the config.json of a work directory.
+      checkpoint: a work directory or a step directory; several are an ensemble.
+      step: the step to take from a work directory; the newest if not given.
+      output: where metrics.json and the predictions go; nowhere if not given.
+    """
+
+    config: Config
+    checkpoint: Directories
+    step: OptionalCount = None
+    output: OptionalDirectory = None
+    takes_overrides: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        some_directory(self.checkpoint)
+        at_least(0, {"--step": self.step})
+
+    def run(self, overrides: Sequence[str]) -> None:
+        """Calls run.measuring.evaluate with the config's overrides."""
+        experiment = load_config(self.config, overrides, command=Evaluate)
+        from t5x_lite.run.measuring import evaluate
+
+        evaluate(experiment, self.checkpoint, step=self.step, output=self.output)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Compile a config's train step for devices that are not attached: memory, time, traffic.
+
+    Exit code 1 if the step does not fit.
+
+    Attributes:
+      config: a Python file that defines `experiment`, or the config.json of a work directory.
+      topology: a TPU slice, such as v5e:4x4.
+      devices: cpu:N, N devices of this machine's CPU, in place of a topology.
+      json: prints one line of JSON.
+      hbm: GiB of memory that a device has; what its kind has if not given.
+    """
+
+    config: Config
+    topology: OptionalText = None
+    devices: OptionalText = None
+    json: bool = False
+    hbm: OptionalNumber = None
+    takes_overrides: ClassVar[bool] = True
+
+    def run(self, overrides: Sequence[str]) -> None:
+        """Calls run.planning.plan with the config's overrides."""
+        experiment = load_config(self.config, overrides, command=Plan)
+        from t5x_lite.run.planning import plan
+
+        plan(
+            experiment,
+            topology=self.topology,
+            devices=self.devices,
+            as_json=self.json,
+            hbm=self.hbm,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """Write one HTML page about a work directory: curves, throughput, metrics, samples.
+
+    Attributes:
+      workdir: the work directory.
+      output: the page to write; report.html in the work directory if not given.
+    """
+
+    workdir: Workdir
+    output: OptionalFile = None
+    takes_overrides: ClassVar[bool] = False
+
+    def run(self, _: Sequence[str]) -> None:
+        """Calls run.texts.report."""
+        from t5x_lite.run.texts import report
+
+        report(self.workdir, output=self.output)

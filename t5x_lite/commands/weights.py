@@ -1,0 +1,112 @@
+"""Commands that exchange weights with other libraries: import, export."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from t5x_lite.commands.options import (
+    Destination,
+    Dtype,
+    File,
+    Number,
+    OptionalCount,
+    Source,
+    at_least,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImportHF:
+    """Make a checkpoint of a directory of Hugging Face's transformers: any T5, mT5, umT5 or ByT5.
+
+    predict, score, evaluate, train --init and export take what it writes.
+
+    Attributes:
+      source: the directory: config.json, weights and tokenizer.
+      destination: the directory to write; it must not exist yet.
+      dtype: what the weights are stored in.
+      sentinels: how predict and score read <extra_id_0>, </s> and the like in text: anywhere, as
+        Hugging Face's tokenizer, or as seqio; of ByT5 also which ids the sentinels have.
+    """
+
+    source: Source
+    destination: Destination
+    dtype: Dtype = "keep"
+    sentinels: Literal["hf", "seqio"] = "hf"
+    takes_overrides: ClassVar[bool] = False
+
+    def run(self, _: Sequence[str]) -> None:
+        """Calls run.interchange.import_hf."""
+        from t5x_lite.run.interchange import import_hf
+
+        import_hf(self.source, self.destination, dtype=self.dtype, sentinels=self.sentinels)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImportT5X:
+    """Make a checkpoint of one of T5X, in its own layout or Orbax's.
+
+    predict, score, evaluate, train --init and export take what it writes.
+
+    Attributes:
+      source: a directory checkpoint_N, or the one above it.
+      destination: the directory to write; it must not exist yet.
+      vocabulary: a SentencePiece model, or "bytes" for ByT5; a checkpoint of T5X holds none.
+      extra_ids: sentinels besides the model's own pieces; if not given 100, or 0 where it has some.
+      step: which N; the newest if not given.
+      dtype: what the weights are stored in.
+      dropout_rate: of the model, for training on; a checkpoint of T5X does not say.
+    """
+
+    source: Source
+    destination: Destination
+    vocabulary: File
+    extra_ids: OptionalCount = None
+    step: OptionalCount = None
+    dtype: Dtype = "keep"
+    dropout_rate: Number = 0.1
+    takes_overrides: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        at_least(0, {"--extra-ids": self.extra_ids, "--step": self.step})
+
+    def run(self, _: Sequence[str]) -> None:
+        """Calls run.interchange.import_t5x."""
+        from t5x_lite.run.interchange import import_t5x
+
+        import_t5x(
+            self.source,
+            self.destination,
+            vocabulary=self.vocabulary,
+            extra_ids=self.extra_ids,
+            step=self.step,
+            dtype=self.dtype,
+            dropout_rate=self.dropout_rate,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportHF:
+    """Write a checkpoint of a T5 as a directory that Hugging Face's transformers loads.
+
+    Attributes:
+      source: a work directory or a step directory.
+      destination: the directory to write; it must not exist yet.
+      step: the step to take from a work directory; the newest if not given.
+      dtype: what the weights are stored in.
+    """
+
+    source: Source
+    destination: Destination
+    step: OptionalCount = None
+    dtype: Dtype = "keep"
+    takes_overrides: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        at_least(0, {"--step": self.step})
+
+    def run(self, _: Sequence[str]) -> None:
+        """Calls run.interchange.export_hf."""
+        from t5x_lite.run.interchange import export_hf
+
+        export_hf(self.source, self.destination, step=self.step, dtype=self.dtype)

@@ -1,0 +1,286 @@
+"""Batches from offline caches, with neither TensorFlow nor seqio: the twin of pipeline.py.
+
+    data = Data(cache="caches/prose", vocabulary="caches/prose/vocabulary")
+    batches = train_batches(data, vocabulary, seed=0)
+    batch = next(batches)                # {"encoder_input_tokens": int32 [B, inputs_length], ...}
+    position = batches.state()           # a few numbers, the same on every host
+    train_batches(data, vocabulary, seed=0).restore(position)     # goes on with the next one
+
+A position is the number of a window of examples and of a row in it (stream.py). Each process takes
+its own rows of every global batch and reads only the examples of those, so the batches are the same
+whatever the number of processes.
+"""
+
+import itertools
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.data.cache_files import Cache
+from t5x_lite.data.config import Data, check_inputs
+from t5x_lite.data.mixing import parse_sources
+from t5x_lite.data.positions import FROM_CACHE, check_identity, seal, unseal
+from t5x_lite.data.prefetch import Prefetch
+from t5x_lite.data.stream import WINDOW, Position, Source, Span, Stream
+from t5x_lite.data.vocabulary import Vocabulary
+from t5x_lite.errors import InputError
+
+_logger = logging.getLogger(__name__)
+
+
+# Training.
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """A batch, the position and the epoch after it, and the caches that it repeats."""
+
+    batch: dict[str, np.ndarray]
+    position: Position
+    repeated: set[int]
+    epoch: float
+
+
+def _repeated(span: Span) -> set[int]:
+    """The caches of which a span has examples that were read before."""
+    window = span.window
+    inside = (window.rows >= span.start) & (window.rows < span.end)
+    return set(window.sources[inside & (window.epochs > 0)].tolist())
+
+
+class CachedBatches(Iterator[dict[str, np.ndarray]]):
+    """An endless iterator of one process's rows of every global batch, made ahead in a thread."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        batch_size: int,
+        process_index: int,
+        process_count: int,
+        identity: dict[str, Any],
+    ):
+        """Starts at the first batch.
+
+        Args:
+          stream: the rows.
+          batch_size: of the global batch, divisible by `process_count`.
+          process_index: this process.
+          process_count: processes in all.
+          identity: what must be equal for a saved position to fit, as JSON.
+        """
+        self._stream = stream
+        self._batch_size = batch_size
+        self._share = batch_size // process_count
+        self._first = process_index * self._share
+        self._tells = process_index == 0
+        self._identity = json.loads(json.dumps(identity))
+        self._go_to(Position())
+
+    def _go_to(self, position: Position) -> None:
+        epochs = self._stream.epochs(position)
+        self._position, self._epoch = position, max(epochs)
+        self._repeating = {k for k, epoch in enumerate(epochs) if epoch >= 1}
+        self._ahead = Prefetch(self._batches(position))
+
+    def _batches(self, position: Position) -> Iterator["_Made"]:
+        """Batches from a position on."""
+        while True:
+            spans = self._stream.spans(position, self._batch_size)
+            batch = self._stream.batch(spans, first=self._first, num_rows=self._share)
+            position = spans[-1].after
+            yield _Made(
+                batch=batch,
+                position=position,
+                repeated=set().union(*(_repeated(span) for span in spans)),
+                epoch=max(self._stream.epochs(position)),
+            )
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        made = next(self._ahead)
+        self._position, self._epoch = made.position, made.epoch
+        for k in sorted(made.repeated - self._repeating):
+            self._repeating.add(k)
+            if self._tells:
+                directory = self._stream.sources[k].cache.directory
+                _logger.warning("epoch 2 begins: the data repeats (%s)", directory)
+        return made.batch
+
+    @property
+    def epoch(self) -> float:
+        """How often the data were read; of a mixture, the cache that was read most often."""
+        return self._epoch
+
+    def state(self) -> bytes:
+        """The position after the last batch that next() handed out, the same in every process."""
+        node = {
+            "identity": self._identity,
+            "window": self._position.window,
+            "row": self._position.row,
+        }
+        return seal(FROM_CACHE, json.dumps(node).encode())
+
+    def restore(self, state: bytes) -> None:
+        """Goes to a position that `state` gave, in any process of any number of processes.
+
+        Raises:
+          InputError: if the state is damaged, or is that of other data (which ones is said).
+        """
+        saved = json.loads(unseal(FROM_CACHE, state))
+        check_identity(saved["identity"], self._identity)
+        self.close()
+        self._go_to(Position(saved["window"], saved["row"]))
+
+    def close(self) -> None:
+        """Ends the thread; nothing more is handed out before `restore`."""
+        self._ahead.close()
+
+
+def train_batches(
+    data: Data,
+    vocabulary: Vocabulary,
+    *,
+    seed: int,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> CachedBatches:
+    """Training batches, repeated for ever, as `pipeline.train_batches` makes them of a task.
+
+    Args:
+      data: the data config.
+      vocabulary: of inputs and targets.
+      seed: of order and corruption.
+      process_index: this process, which gets its rows of every global batch.
+      process_count: processes in all; each gets batch_size / process_count rows.
+
+    Returns:
+      Batches of int32 arrays [rows, length] under seqio's names.
+
+    Raises:
+      InputError: if the batch cannot be divided, or a cache is damaged, of another vocabulary or
+        task, or made for other lengths.
+    """
+    if data.batch_size % process_count:
+        raise InputError(
+            f"data.batch_size {data.batch_size} cannot be divided among {process_count} processes"
+        )
+    sources = open_sources(data, vocabulary, split="train")
+    stream = Stream(data, sources, seed=seed, shuffle=data.shuffle, repeat=True)
+    identity = {
+        "cache": [[source.cache.digest, str(source.rate)] for source in sources],
+        "layout": data.layout,
+        "batch_size": data.batch_size,
+        "inputs_length": data.inputs_length,
+        "targets_length": data.targets_length,
+        "pack": data.pack,
+        "shuffle": data.shuffle,
+        "seed": seed,
+        "packing": f"first fit in {WINDOW}",
+    }
+    return CachedBatches(
+        stream,
+        batch_size=data.batch_size,
+        process_index=process_index,
+        process_count=process_count,
+        identity=identity,
+    )
+
+
+def open_sources(data: Data, vocabulary: Vocabulary, *, split: str) -> list[Source]:
+    """Opens the caches that data.cache names.
+
+    Args:
+      data: the data config.
+      vocabulary: of inputs and targets; it must be the caches'.
+      split: the split to read.
+
+    Raises:
+      InputError: see `train_batches`.
+    """
+    found = []
+    for directory, rate in parse_sources(data.cache):
+        cache = Cache(directory)
+        _check(cache, data, vocabulary)
+        found.append(Source(cache=cache, split=cache.split(split), rate=rate))
+    tasks = [source.cache.index.task for source in found]
+    if data.task and data.task not in tasks:
+        raise InputError(
+            f"data.task is {data.task!r}, and data.cache was made of {', '.join(tasks)}: change "
+            'one of them, or set data.task to ""'
+        )
+    return found
+
+
+def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
+    """Refuses a cache that does not go together with a config."""
+    where, index = cache.directory, cache.index
+    if index.vocabulary["digest"] != vocabulary.digest:
+        raise InputError(
+            f"cache {where} was made with another vocabulary than {data.vocabulary}: use "
+            f"--data.vocabulary {where / 'vocabulary'} --data.extra-ids "
+            f"{index.vocabulary['extra_ids']}"
+        )
+    check_inputs(data.layout, there="inputs" in index.recipe.outputs)
+    for name, length in (index.recipe.lengths or {}).items():
+        now = getattr(data, f"{name}_length")
+        if now != length:
+            raise InputError(
+                f"cache {where} was made for data.{name}_length {length}, and it is {now}: set "
+                f"--data.{name}-length {length}, or write another cache"
+            )
+
+
+# Evaluation.
+
+
+def has_task_metrics(data: Data) -> bool:
+    """Whether data.task has metrics of its own, as its cache says, without importing the task.
+
+    Args:
+      data: the data config, with a cache.
+
+    Raises:
+      InputError: a cache is damaged.
+    """
+    caches = [Cache(directory) for directory, _ in parse_sources(data.cache)]
+    return any(c.index.has_metrics for c in caches if c.index.task == data.task)
+
+
+def eval_batches(
+    data: Data,
+    vocabulary: Vocabulary,
+    *,
+    split: str = "validation",
+    max_batches: int | None = None,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Batches for a held-out loss: one pass in order, the same in every run whatever its seed.
+
+    The last batch is filled up with rows of zeros, whose loss weights are 0. A mixture is mixed at
+    its rates, and ends where a cache would begin anew.
+
+    Args:
+      data: the data config.
+      vocabulary: of inputs and targets.
+      split: a split of the caches.
+      max_batches: stop after so many; None reads all.
+
+    Returns:
+      Batches of int32 arrays [batch_size, length] under seqio's names.
+
+    Raises:
+      InputError: as `train_batches`, and if there is no such split.
+    """
+    sources = open_sources(data, vocabulary, split=split)
+    stream = Stream(data, sources, seed=0, shuffle=False, repeat=False)
+    return itertools.islice(_one_pass(stream, data.batch_size), max_batches)
+
+
+def _one_pass(stream: Stream, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+    position = Position()
+    while spans := stream.spans(position, batch_size):
+        yield stream.batch(spans, first=0, num_rows=batch_size)
+        position = spans[-1].after

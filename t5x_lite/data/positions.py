@@ -1,0 +1,51 @@
+"""Saved positions of batches: bytes that show damage, and say whose they are."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from t5x_lite.errors import InputError
+
+ON_THE_FLY = b"t5x_lite iterator 1\n"
+FROM_CACHE = b"t5x_lite cache position 1\n"
+
+_SAYS = {
+    ON_THE_FLY: "of data that were read on the fly: leave data.cache away",
+    FROM_CACHE: "of a cache: set data.cache",
+}
+
+
+def seal(kind: bytes, body: bytes) -> bytes:
+    """A position as it is saved: what it is, a checksum, and its content."""
+    return kind + hashlib.sha256(body).digest() + body
+
+
+def unseal(kind: bytes, state: bytes) -> bytes:
+    """The content of a position.
+
+    Raises:
+      InputError: it is damaged, or is of another kind.
+    """
+    for other, says in _SAYS.items():
+        if other != kind and state.startswith(other):
+            raise InputError(f"the saved data position is {says}, or begin a new run")
+    start = len(kind) + hashlib.sha256().digest_size
+    digest, body = state[len(kind) : start], state[start:]
+    if not state.startswith(kind) or hashlib.sha256(body).digest() != digest:
+        raise InputError("the saved data position is damaged: restore an older checkpoint")
+    return body
+
+
+def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+    """Refuses the position of other data.
+
+    Raises:
+      InputError: naming all that differs.
+    """
+    different = [
+        f"{name} {saved.get(name)!r} (now {current.get(name)!r})"
+        for name in sorted({*saved, *current})
+        if saved.get(name) != current.get(name)
+    ]
+    if different:
+        raise InputError(f"the saved data position is of other data: {', '.join(different)}")

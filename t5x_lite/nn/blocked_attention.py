@@ -1,0 +1,220 @@
+"""Attention whose memory is linear in length: keys in blocks, as in FlashAttention.
+
+    out = blocked_attention(query, key, value, visible=masks.of_decoder())
+
+What `t5x_lite.nn.attention.softmax_attention` computes, from what makes its mask and its bias
+instead of them: nothing of T * S elements is made, forwards or backwards. The softmax runs over one
+block of keys after the other, all queries at once (Dao et al. 2022, FlashAttention, section 3.1;
+Rabe and Staats 2021), its memory [B, H, T, block]. The backward pass keeps the output and, of each
+query, the largest logit and the sum of the exponentials, and computes each block's weights again.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Int
+
+from t5x_lite.nn.linear import einsum
+from t5x_lite.nn.masks import MASKED, Visibility
+from t5x_lite.nn.positions import RelativeTable
+from t5x_lite.nn.reductions import sum_leading
+from t5x_lite.types import Array
+
+_Rows = tuple[Array | None, Array | None, Array | None]
+"""Of a Visibility: keys, queries and both_ways."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Rules:
+    """What is known before any array is.
+
+    Attributes:
+      block: keys of a block.
+      causal: of the Visibility.
+      bidirectional: how the table is read, like max_distance.
+      max_distance: of the table; None without one.
+    """
+
+    block: int
+    causal: bool
+    bidirectional: bool
+    max_distance: int | None
+
+
+def blocked_attention(
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S H K"],
+    value: Float[Array, "B S H K"],
+    *,
+    visible: Visibility,
+    bias: RelativeTable | None = None,
+) -> Float[Array, "B T H K"]:
+    """softmax(query key^T + bias) value, the softmax in float32.
+
+    As `softmax_attention` in all else: unscaled logits, products in the dtype of value with float32
+    accumulation, and a query that may see no key attends to all of them equally and passes no
+    gradient to its logits.
+
+    Args:
+      query: projected queries.
+      key: projected keys.
+      value: projected values.
+      visible: which keys a query sees, and how many make a block; S need not be a multiple of it.
+      bias: a relative bias; its table gets a gradient.
+
+    Raises:
+      ValueError: a block of less than 1 key.
+    """
+    if visible.block_size < 1:
+        raise ValueError(f"a block needs at least one key: got {visible.block_size}")
+    rules = _Rules(
+        block=min(visible.block_size, key.shape[1]),
+        causal=visible.causal,
+        bidirectional=bias is not None and bias.bidirectional,
+        max_distance=None if bias is None else bias.max_distance,
+    )
+    rows = (visible.keys, visible.queries, visible.both_ways)
+    return _attend(rules, query, key, value, None if bias is None else bias.table, rows)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(
+    rules: _Rules, query: Array, key: Array, value: Array, table: Array | None, rows: _Rows
+) -> Array:
+    return _forward(rules, query, key, value, table, rows)[0]
+
+
+def _num_blocks(rules: _Rules, num_keys: int) -> int:
+    return -(-num_keys // rules.block)
+
+
+def _padded(rules: _Rules, keys: Array) -> Array:
+    """Keys or values with as many zeros behind them as make the last block whole."""
+    missing = _num_blocks(rules, keys.shape[1]) * rules.block - keys.shape[1]
+    return jnp.pad(keys, ((0, 0), (0, missing), (0, 0), (0, 0))) if missing else keys
+
+
+def _slice(rules: _Rules, keys: Array, start: Int[Array, ""]) -> Array:
+    return jax.lax.dynamic_slice_in_dim(keys, start, rules.block, axis=1)
+
+
+def _bias(rules: _Rules, table: Array, num_queries: int, start: Int[Array, ""]) -> Array:
+    assert rules.max_distance is not None
+    reading = RelativeTable(
+        table=table, bidirectional=rules.bidirectional, max_distance=rules.max_distance
+    )
+    return reading.block(num_queries, start, rules.block)
+
+
+def _seen(rules: _Rules, rows: _Rows, num_queries: int, start: Int[Array, ""]) -> Array | None:
+    keys, queries, both_ways = rows
+    visible = Visibility(keys=keys, queries=queries, causal=rules.causal, both_ways=both_ways)
+    return visible.block(num_queries, start, rules.block)
+
+
+def _logits(
+    rules: _Rules,
+    query: Array,
+    key: Array,
+    table: Array | None,
+    seen: Array | None,
+    start: Int[Array, ""],
+    num_keys: int,
+) -> Array:
+    """Logits of a block; -inf for keys that only fill it up."""
+    logits = einsum("BTHK,BSHK->BHTS", query, key)
+    if table is not None:
+        logits = logits + _bias(rules, table, query.shape[1], start)
+    if seen is not None:
+        logits = jnp.where(seen, logits, MASKED)
+    if num_keys % rules.block:
+        logits = jnp.where(start + jnp.arange(rules.block) < num_keys, logits, -jnp.inf)
+    return logits
+
+
+def _by_query(x: Array) -> Array:
+    """[B, H, T] to [B, T, H, 1]."""
+    return x.swapaxes(1, 2)[..., None]
+
+
+def _forward(
+    rules: _Rules, query: Array, key: Array, value: Array, table: Array | None, rows: _Rows
+) -> tuple[Array, tuple]:
+    batch, num_queries, heads, _ = query.shape
+    num_keys, dtype = key.shape[1], value.dtype
+    keys, values = _padded(rules, key), _padded(rules, value)
+
+    def add_block(state: tuple) -> tuple:
+        index, largest, normaliser, total = state
+        start = index * rules.block
+        seen = _seen(rules, rows, num_queries, start)
+        logits = _logits(rules, query, _slice(rules, keys, start), table, seen, start, num_keys)
+        # Every block has a key, and a masked logit is finite: so is the largest.
+        now = jnp.maximum(largest, jnp.max(logits, axis=-1))
+        shrink = jnp.exp(largest - now)
+        weights = jnp.exp(logits - now[..., None])
+        normaliser = normaliser * shrink + jnp.sum(weights, axis=-1)
+        mixed = einsum("BHTS,BSHK->BTHK", weights.astype(dtype), _slice(rules, values, start))
+        return index + 1, now, normaliser, total * _by_query(shrink) + mixed
+
+    # A while loop and not a scan: rematerialisation policies reach into a scan, and "dots" would
+    # keep every block's logits.
+    num_blocks = _num_blocks(rules, num_keys)
+    _, largest, normaliser, total = jax.lax.while_loop(
+        lambda state: state[0] < num_blocks,
+        add_block,
+        (
+            jnp.int32(0),
+            jnp.full((batch, heads, num_queries), -jnp.inf, jnp.float32),
+            jnp.zeros((batch, heads, num_queries), jnp.float32),
+            jnp.zeros(query.shape, jnp.float32),
+        ),
+    )
+    # Not their logarithm: where all is masked, 1e10 + log(S) is 1e10 in float32.
+    scale = 1.0 / normaliser
+    out = (total * _by_query(scale)).astype(dtype)
+    return out, (query, key, value, table, rows, out, largest, scale)
+
+
+def _backward(rules: _Rules, saved: tuple, g: Array) -> tuple:
+    query, key, value, table, rows, out, largest, scale = saved
+    num_queries, num_keys, dtype = query.shape[1], key.shape[1], value.dtype
+    keys, values = _padded(rules, key), _padded(rules, value)
+    g32 = g.astype(jnp.float32) * _by_query(scale)
+    inner = jnp.sum(g32 * out.astype(jnp.float32), axis=-1).swapaxes(1, 2)[..., None]
+    g = g32.astype(dtype)
+
+    def add_block(carry: tuple, index: Array) -> tuple[tuple, tuple]:
+        grad_query, grad_table = carry
+        start = index * rules.block
+        here = _slice(rules, keys, start)
+        seen = _seen(rules, rows, num_queries, start)
+        logits = _logits(rules, query, here, table, seen, start, num_keys)
+        weights = jnp.exp(logits - largest[..., None]).astype(dtype)
+        grad_value = einsum("BHTS,BTHK->BSHK", weights, g)
+        grad_weights = einsum("BTHK,BSHK->BHTS", g, _slice(rules, values, start))
+        grad_logits = weights.astype(jnp.float32) * (grad_weights - inner)
+        if seen is not None:
+            grad_logits = jnp.where(seen, grad_logits, 0.0)
+        grad_logits = grad_logits.astype(dtype)
+        grad_query = grad_query + einsum("BHTS,BSHK->BTHK", grad_logits, here)
+        grad_key = einsum("BHTS,BTHK->BSHK", grad_logits, query)
+        if table is not None:
+            _, pullback = jax.vjp(lambda t: _bias(rules, t, num_queries, start), table)
+            (grad,) = pullback(sum_leading(grad_logits.astype(jnp.float32)))
+            grad_table = grad_table + grad
+        return (grad_query, grad_table), (grad_key.astype(dtype), grad_value.astype(dtype))
+
+    zeros = jnp.zeros(query.shape, jnp.float32), None if table is None else jnp.zeros_like(table)
+    (grad_query, grad_table), blocks = jax.lax.scan(
+        add_block, zeros, jnp.arange(_num_blocks(rules, num_keys))
+    )
+    grad_key, grad_value = (
+        jnp.moveaxis(grad, 0, 1).reshape(keys.shape)[:, :num_keys] for grad in blocks
+    )
+    return grad_query.astype(dtype), grad_key, grad_value, grad_table, None
+
+
+_attend.defvjp(_forward, _backward)

@@ -1,0 +1,91 @@
+"""How a stack of layers is run: a scan over stacked parameters, with less to remember if wanted.
+
+`unroll` is a setting because a scan compiles fast and is the right choice on TPU and GPU, while on
+CPU straight-line code is 1.2 to 1.6 times faster. Nothing here changes what is computed.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import nnx
+
+from t5x_lite.nn.bind import bind, split
+from t5x_lite.nn.remat import check_remat, rematerialise
+from t5x_lite.sharding import constrain
+from t5x_lite.types import Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Running:
+    """The choices that cost or save time and memory.
+
+    Attributes:
+      unroll: layers per iteration of the scan; True for straight-line code.
+      remat: what a layer keeps for its backward pass (`t5x_lite.nn.remat`).
+      attention_block: keys at a time, in memory linear in length (`t5x_lite.nn.blocked_attention`);
+        None is plain attention. Decoding is plain.
+
+    Raises:
+      InputError: remat is no policy's name.
+    """
+
+    unroll: int | bool = 1
+    remat: str = "none"
+    attention_block: int | None = None
+
+    def __post_init__(self) -> None:
+        check_remat(self.remat)
+
+    def is_straight(self, num_layers: int) -> bool:
+        """Whether no loop is left of so many layers."""
+        return self.unroll is True or self.unroll >= num_layers
+
+
+def scan_layers(
+    layers: nnx.Module,
+    call: Callable[[Any, Array, Any], tuple[Array, Any]],
+    x: Array,
+    *,
+    shared: nnx.Module | None = None,
+    inputs: Any = None,
+    running: Running,
+) -> tuple[Array, Any]:
+    """Runs a stacked module layer after layer.
+
+    Args:
+      layers: a module made by `bind.stacked`.
+      call: (layer, x, this layer's inputs) -> (x, this layer's outputs).
+      x: the first layer's input.
+      shared: stacked encoder layers from which decoder layers borrow.
+      inputs: arrays with a leading layer axis, or None.
+      running: unroll and remat are used.
+
+    Returns:
+      x after the last layer, and the layers' outputs stacked.
+    """
+    assemble, params = take_apart(layers, shared)
+
+    def body(carry: Array, slices: tuple[Any, Any]) -> tuple[Array, Any]:
+        layer_params, layer_inputs = slices
+        carry, outputs = call(assemble(layer_params), carry, layer_inputs)
+        return constrain(carry, "batch", "length", "activation_embed"), outputs
+
+    num_layers = jax.tree.leaves(params)[0].shape[0]
+    body = rematerialise(body, running.remat, in_loop=not running.is_straight(num_layers))
+    return jax.lax.scan(body, x, (params, inputs), unroll=running.unroll)
+
+
+def take_apart(layers: nnx.Module, shared: nnx.Module | None) -> tuple[Callable[[list], Any], list]:
+    """A function from one layer's parameters to the layer, and all layers' parameters, stacked."""
+    parts = [split(module) for module in (layers, shared) if module is not None]
+    graphdefs, params = [part[0] for part in parts], [part[1] for part in parts]
+
+    def assemble(params: list) -> Any:
+        layer, *lenders = map(bind, graphdefs, params)
+        for lender in lenders:
+            layer.borrow(lender)
+        return layer
+
+    return assemble, params

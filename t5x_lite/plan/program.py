@@ -1,0 +1,154 @@
+"""Compiles a train step for devices that need not be there, and measures the program."""
+
+import dataclasses
+import math
+import re
+import time
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from t5x_lite.plan import hlo
+from t5x_lite.plan.hlo import Reading
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = r"([\d.]+)([KMGT]?)"
+# Two ways of the TPU compiler to say it: after assigning buffers, and before.
+_OVERFLOWS = (
+    re.compile(rf"Used {_SIZE} of {_SIZE} hbm", re.IGNORECASE),
+    re.compile(rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)", re.IGNORECASE),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes on one device, in HBM where it has some.
+
+    The parts are those of the arrays; the peak is the compiler's, which pads arrays to the device's
+    tiles and drops features that the step does not read.
+
+    Attributes:
+      parameters: float32 master parameters.
+      optimizer: the optimizer's state and the step.
+      batch: the features of a batch.
+      temporaries: activations, gradients and all else that lives within a step only.
+      results: what a step returns besides the state, whose memory is reused.
+      program: the compiled program.
+      peak: all together.
+    """
+
+    parameters: int
+    optimizer: int
+    batch: int
+    temporaries: int
+    results: int
+    program: int
+    peak: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Program:
+    """A compiled step.
+
+    Attributes:
+      memory: bytes on one device.
+      reading: what its text says; None where the compiler cannot print it.
+      trace_seconds: to trace and lower it.
+      compile_seconds: to compile it.
+    """
+
+    memory: Memory
+    reading: Reading | None
+    trace_seconds: float
+    compile_seconds: float
+
+
+class OutOfMemory(Exception):
+    """The compiler found that the step does not fit.
+
+    Attributes:
+      needed: bytes that the program would take; None where the compiler does not say.
+      available: bytes that there are; None likewise.
+      seconds: that the compiler took.
+    """
+
+    def __init__(self, needed: int | None, available: int | None, *, seconds: float) -> None:
+        super().__init__(f"{needed} bytes of {available}")
+        self.needed = needed
+        self.available = available
+        self.seconds = seconds
+
+
+def compile_step(step: Any, state: Any, batch: Any, *, mesh: Mesh) -> Program:
+    """Compiles a jitted step.
+
+    Args:
+      step: from `make_train_step`.
+      state: jax.ShapeDtypeStructs with shardings, in the structure of a TrainState.
+      batch: likewise, by name.
+      mesh: of the shardings.
+
+    Raises:
+      OutOfMemory: it does not fit.
+    """
+    start = time.perf_counter()
+    with jax.set_mesh(mesh):
+        lowered = step.lower(state, batch)
+    lowered_at = time.perf_counter()
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        overflow = read_overflow(str(error))
+        if overflow is None:
+            raise
+        raise OutOfMemory(*overflow, seconds=time.perf_counter() - lowered_at) from error
+    seconds = time.perf_counter() - lowered_at
+    found = compiled.memory_analysis()
+    temporaries, program = found.temp_size_in_bytes, found.generated_code_size_in_bytes
+    results = max(0, found.output_size_in_bytes - found.alias_size_in_bytes)
+    return Program(
+        memory=Memory(
+            parameters=bytes_on_device(state.params),
+            optimizer=bytes_on_device((state.step, state.optimizer)),
+            batch=bytes_on_device(batch),
+            temporaries=temporaries,
+            results=results,
+            program=program,
+            peak=found.argument_size_in_bytes + temporaries + results + program,
+        ),
+        reading=_read(compiled),
+        trace_seconds=lowered_at - start,
+        compile_seconds=seconds,
+    )
+
+
+def read_overflow(message: str) -> tuple[int | None, int | None] | None:
+    """What a compiler's error says of the memory: bytes needed and bytes available.
+
+    Returns:
+      None where the error is about something else.
+    """
+    for pattern in _OVERFLOWS:
+        if found := pattern.search(message):
+            needed, unit, available, unit_of_available = found.groups()
+            return (
+                round(float(needed) * _UNITS[unit]),
+                round(float(available) * _UNITS[unit_of_available]),
+            )
+    return (None, None) if message.startswith("RESOURCE_EXHAUSTED") else None
+
+
+def bytes_on_device(tree: Any) -> int:
+    """Bytes that one device holds of a tree of jax.ShapeDtypeStructs with shardings."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def _read(compiled: Any) -> Reading | None:
+    try:
+        return hlo.read(compiled.as_text())
+    except jax.errors.JaxRuntimeError:  # of some programs with asynchronous collectives
+        return None

@@ -1,0 +1,220 @@
+"""A plan as a person reads it, and as JSON.
+
+sheet.text()      lines for standard output
+sheet.record()    the same numbers in bytes, seconds and FLOPs, for json.dumps
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from t5x_lite.plan.chips import GIB, Chip
+from t5x_lite.plan.hlo import Reading
+from t5x_lite.plan.program import Memory
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """How long a step takes, by the compiler's own estimates; nothing was run.
+
+    Attributes:
+      seconds: the sum of the estimated cycles of all operations, loops as often as they run, over
+        the clock. Operations without an estimate, such as collectives, count nothing.
+      mfu: model FLOPs utilisation at that time; None where peak or FLOPs are not known.
+    """
+
+    seconds: float
+    mfu: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """All that a plan says.
+
+    Attributes:
+      model: the class of its config.
+      num_parameters: of the learner.
+      compute_dtype: of the activations.
+      devices: of what kind, and what they were asked for by, such as "TPU v5 lite", "v5e:4x4".
+      num_devices: how many.
+      mesh: axis -> size.
+      rows: of the global batch.
+      lengths: feature -> tokens of a row.
+      microbatches: parts of a batch.
+      hbm: bytes that a device has; None where that is not known.
+      peak_flops: FLOP/s of one device in bf16; None likewise.
+      clock: Hz of one device; None likewise.
+      flops: of a step, over all devices; None for a model that is not counted.
+      memory: on one device; of a step that did not compile for want of memory None.
+      needed: bytes on one device; None where a step did not fit and the compiler does not say.
+      reading: of the program's text; None where there is none.
+      trace_seconds: None where the step did not compile.
+      compile_seconds: until it was done, or had failed.
+      remedies: what to change where it does not fit.
+    """
+
+    model: str
+    num_parameters: int
+    compute_dtype: str
+    devices: tuple[str, str]
+    num_devices: int
+    mesh: Mapping[str, int]
+    rows: int
+    lengths: Mapping[str, int]
+    microbatches: int
+    chip: Chip
+    peak_flops: float | None
+    flops: int | None
+    memory: Memory | None
+    needed: int | None
+    reading: Reading | None
+    trace_seconds: float | None
+    compile_seconds: float
+    remedies: Sequence[str] = ()
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the step fits; None where the devices' memory is not known."""
+        if self.memory is None:
+            return False
+        if self.chip.hbm is None:
+            return None
+        return self.memory.peak <= self.chip.hbm
+
+    @property
+    def over(self) -> int | None:
+        """By how many bytes the step does not fit on a device; None where that is not known."""
+        if self.needed is None or self.chip.hbm is None:
+            return None
+        return max(0, self.needed - self.chip.hbm)
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The compiler's estimate; None where there is none."""
+        cycles = self.reading.cycles if self.reading else None
+        if cycles is None or self.chip.clock is None:
+            return None
+        seconds = cycles / self.chip.clock
+        known = self.flops is not None and self.peak_flops is not None and seconds > 0
+        peak = (self.peak_flops or 0.0) * self.num_devices
+        return Estimate(seconds=seconds, mfu=(self.flops or 0) / seconds / peak if known else None)
+
+    def record(self) -> dict[str, Any]:
+        """The plan as JSON holds it."""
+        estimate = self.estimate
+        collectives = self.reading.collectives if self.reading else {}
+        return {
+            "model": self.model,
+            "parameters": self.num_parameters,
+            "compute_dtype": self.compute_dtype,
+            "devices": self.devices[1],
+            "device_kind": self.devices[0],
+            "num_devices": self.num_devices,
+            "mesh": dict(self.mesh),
+            "rows": self.rows,
+            "lengths": dict(self.lengths),
+            "microbatches": self.microbatches,
+            "fits": self.fits,
+            "memory_bytes_available": self.chip.hbm,
+            "memory_bytes_needed": self.needed,
+            "memory_bytes_over": self.over,
+            "memory_bytes": None if self.memory is None else dataclasses.asdict(self.memory),
+            "flops": self.flops,
+            "collectives": {
+                kind: dataclasses.asdict(traffic) for kind, traffic in collectives.items()
+            },
+            "loops_of_unknown_length": self.reading.unknown_loops if self.reading else None,
+            "trace_seconds": self.trace_seconds,
+            "compile_seconds": self.compile_seconds,
+            "estimated_cycles": self.reading.cycles if self.reading else None,
+            "estimated_step_seconds": estimate.seconds if estimate else None,
+            "estimated_mfu": estimate.mfu if estimate else None,
+            "remedies": list(self.remedies),
+        }
+
+    def text(self) -> str:
+        """The plan as lines."""
+        return "\n".join([*self._head(), *self._memory(), *self._work(), *self._estimate()])
+
+    def verdict(self) -> str:
+        """One line: whether it fits, and what to try where it does not."""
+        chip, kind = self.chip.hbm, self.devices[0]
+        if self.fits is None:
+            return f"the memory of a {kind} device is not known: nothing to compare with"
+        if self.fits:
+            needed = self.memory.peak if self.memory else 0
+            return f"fits: {_gib((chip or 0) - needed)} GiB of {_gib(chip or 0)} are left"
+        over = "" if self.over is None else f" by {_gib(self.over)} GiB"
+        size = "" if self.needed is None else f": {_gib(self.needed)} GiB are needed"
+        there = "" if chip is None else f" and a {kind} has {_gib(chip)}"
+        what = "; ".join(self.remedies)
+        return f"does not fit{over}{size}{there if size else ''}. Try {what}"
+
+    def _head(self) -> list[str]:
+        axes = ", ".join(f"{name} {size}" for name, size in self.mesh.items() if size > 1)
+        tokens = " / ".join(
+            str(self.lengths[name])
+            for name in ("encoder_input_tokens", "decoder_target_tokens")
+            if name in self.lengths
+        )
+        parts = f", {self.microbatches} microbatches" if self.microbatches > 1 else ""
+        return [
+            f"{self.model}, {self.num_parameters:,} parameters, {self.compute_dtype}",
+            f"{self.num_devices} x {self.devices[0]} ({self.devices[1]}), mesh: {axes or 'one'}",
+            f"batch of {self.rows} rows of {tokens} tokens{parts}",
+            "",
+        ]
+
+    def _memory(self) -> list[str]:
+        if self.memory is None:
+            return ["memory of a device", f"  {self.verdict()}", ""]
+        names = {
+            "parameters": "parameters",
+            "optimizer": "optimizer state",
+            "batch": "batch",
+            "temporaries": "temporaries (activations, gradients)",
+            "results": "results",
+            "program": "program",
+            "peak": "peak, with padding",
+        }
+        lines = [
+            f"  {label:<38}{_gib(getattr(self.memory, name)):>8}" for name, label in names.items()
+        ]
+        return ["memory of a device, GiB", *lines, f"  {self.verdict()}", ""]
+
+    def _work(self) -> list[str]:
+        flops = "not counted for this model" if self.flops is None else f"{self.flops:.3e}"
+        lines = [
+            f"FLOPs of a step            {flops} (analytic: matrix products, no rematerialisation)",
+        ]
+        if self.reading is None:
+            lines.append("collectives                not known: the compiler gives no text")
+        elif not self.reading.collectives:
+            lines.append("collectives                none")
+        else:
+            lines.append("collectives of a device in a step")
+            for kind, traffic in sorted(self.reading.collectives.items()):
+                lines.append(f"  {kind:<25}{traffic.bytes / 1e6:>10.1f} MB in {traffic.count}")
+        if self.reading and self.reading.unknown_loops:
+            lines.append(
+                f"  {self.reading.unknown_loops} loop(s) whose length is not known count once"
+            )
+        seconds = self.trace_seconds
+        traced = "" if seconds is None else f", after {seconds:.0f} s of tracing"
+        return [*lines, f"compile time               {self.compile_seconds:.0f} s{traced}"]
+
+    def _estimate(self) -> list[str]:
+        estimate = self.estimate
+        if estimate is None:
+            return []
+        mfu = "" if estimate.mfu is None else f", estimated MFU {estimate.mfu:.2f}"
+        clock = (self.chip.clock or 0.0) / 1e9
+        return [
+            f"estimated step time        {1e3 * estimate.seconds:.1f} ms{mfu}",
+            f"  an ESTIMATE: the compiler's cycles at {clock:.2f} GHz, without waiting for "
+            "collectives; nothing was run",
+        ]
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f}"

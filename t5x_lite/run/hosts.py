@@ -1,0 +1,153 @@
+"""Joining the processes of a run on several hosts, and ending all of them when one fails.
+
+    hosts.join(experiment.hosts)      # before JAX is used
+    with hosts.ending_together():
+        ...                           # an error here ends this process, and thereby the others
+
+One process is the ordinary case: nothing is initialised then, and an error is raised as usual.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import jax
+
+from t5x_lite.config import Hosts
+from t5x_lite.types import InputError, Interrupted
+
+_logger = logging.getLogger(__name__)
+
+_LAUNCHERS = {
+    "SLURM": ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_NODELIST"),
+    "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_orte_hnp_uri"),
+}
+"""Launchers that JAX knows: the variables by which they say how many processes there are, which
+this is, and where the others are."""
+
+_GOOGLE = "0x1ae0"
+"""The PCI vendor of a Cloud TPU chip."""
+
+_PEER_FAILED = (
+    "gloo",
+    "nccl",
+    "heartbeat",
+    "coordination service",
+    "coordinationservice",
+    "connection reset by peer",
+    "connection closed by peer",
+    "socket closed",
+)
+"""Parts of the errors, in lower case, that JAX raises here when another process has gone."""
+
+
+def join(hosts: Hosts) -> None:
+    """Connects the processes of a run; does nothing where there is one.
+
+    Args:
+      hosts: how; where it says nothing, SLURM, Open MPI and Cloud TPU are asked.
+
+    Raises:
+      InputError: the processes did not find each other in time, or JAX was used before.
+    """
+    if jax.distributed.is_initialized():
+        return
+    launcher = None if hosts.coordinator else _launcher(os.environ)
+    if not hosts.coordinator and launcher is None:
+        return
+    # On CPU, collectives between processes run over TCP.
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    where = hosts.coordinator or f"what {launcher} says"
+    try:
+        jax.distributed.initialize(
+            coordinator_address=hosts.coordinator or None,
+            num_processes=hosts.num_processes,
+            process_id=hosts.process_id,
+            initialization_timeout=hosts.timeout,
+            heartbeat_timeout_seconds=hosts.heartbeat,
+        )
+    except Exception as error:
+        if launcher == "Cloud TPU" and isinstance(error, ValueError):
+            _logger.info("one process: this TPU belongs to no pod (%s)", error)
+            return
+        raise InputError(
+            f"the processes of this run did not all join within {hosts.timeout} s by {where}: "
+            f"{_first_line(error)}; check --hosts.* and that the port can be reached"
+        ) from error
+    _logger.info("process %d of %d, joined by %s", jax.process_index(), jax.process_count(), where)
+
+
+def _launcher(environment: Mapping[str, str]) -> str | None:
+    """Who started several processes; None for a single one."""
+    for name, variables in _LAUNCHERS.items():
+        size = environment.get(variables[0], "1")
+        if all(variable in environment for variable in variables) and size != "1":
+            return name
+    platforms = environment.get("JAX_PLATFORMS", "")
+    return "Cloud TPU" if "tpu" in (platforms or "tpu") and _has_tpu() else None
+
+
+def _has_tpu(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
+    """Whether a TPU chip is plugged in, without starting JAX's backend."""
+    return any(path.read_text().strip() == _GOOGLE for path in devices.glob("*/vendor"))
+
+
+@contextlib.contextmanager
+def ending_together(*agreed: type[BaseException]) -> Iterator[None]:
+    """In a run of several processes, an error ends this process at once, by one line.
+
+    Unwinding would wait for the others, in an asynchronous save or when JAX shuts down, while they
+    wait for this process. Its end breaks their connections, and they end as well: on CPU at once,
+    elsewhere after hosts.heartbeat seconds.
+
+    Args:
+      *agreed: errors that all processes raise after the same step; they pass, as `Interrupted`
+        and the end of the interpreter do.
+    """
+    try:
+        yield
+    except (Interrupted, SystemExit, *agreed):
+        raise
+    except BaseException as error:
+        if jax.distributed.is_initialized() and jax.process_count() > 1:
+            _end(error)
+        raise
+
+
+def _end(error: BaseException) -> None:
+    """Says in one line what happened, and leaves without unwinding."""
+    index, count = jax.process_index(), jax.process_count()
+    who = f"process {index} of {count}"
+    if isinstance(error, InputError):
+        code, line = 2, f"{who}: {' '.join(str(error).split())}"
+    elif isinstance(error, KeyboardInterrupt):
+        code, line = 128 + signal.SIGINT, f"{who}: interrupted"
+    elif is_lost_host(error):
+        code = 1
+        line = (
+            f"{who}: another process of this run has failed or cannot be reached: see its "
+            f"messages; the last checkpoint is kept ({_first_line(error)})"
+        )
+    else:
+        traceback.print_exception(error)
+        code, line = 1, f"{who}: {type(error).__name__}: {_first_line(error)}"
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        print(f"error: {line}", file=sys.stderr, flush=True)
+    os._exit(code)
+
+
+def is_lost_host(error: BaseException) -> bool:
+    """Whether an error says that another process has gone."""
+    text = str(error).lower()
+    # Gloo's errors come as ValueError, XLA's as RuntimeError.
+    return isinstance(error, ValueError | RuntimeError) and any(p in text for p in _PEER_FAILED)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

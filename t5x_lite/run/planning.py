@@ -1,0 +1,175 @@
+"""`t5x-lite plan`: compiles a config's train step for devices that are not attached.
+
+What `train` would run, from the config alone: no data, no vocabulary and no weights are read.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from t5x_lite import sharding, trees
+from t5x_lite.config import Experiment
+from t5x_lite.models.flops import peak_flops
+from t5x_lite.plan import chips
+from t5x_lite.plan.chips import GIB
+from t5x_lite.plan.program import OutOfMemory, Program, bytes_on_device, compile_step
+from t5x_lite.plan.sheet import Sheet
+from t5x_lite.run.parts import Parts, check_batch
+from t5x_lite.run.step_sizes import row_lengths, step_flops
+from t5x_lite.train.state import TrainState, abstract_state, state_shardings
+from t5x_lite.train.step import check_microbatches, make_train_step
+from t5x_lite.types import InputError
+
+
+class DoesNotFit(RuntimeError):
+    """The step needs more memory than a device has; by how much, and what to try."""
+
+
+def plan(
+    experiment: Experiment,
+    *,
+    topology: str | None = None,
+    devices: str | None = None,
+    as_json: bool = False,
+    hbm: float | None = None,
+) -> None:
+    """Prints what a config's train step needs and does; exit code 1 if it does not fit.
+
+    Args:
+      experiment: the config.
+      topology: a TPU slice, such as "v5e:4x4"; this or `devices`.
+      devices: "cpu:N", N devices of this machine's CPU.
+      as_json: one line of JSON in place of a text.
+      hbm: GiB that a device has; None is what its kind has.
+
+    Raises:
+      InputError: the topology is not known, libtpu is missing, or the config does not fit the mesh.
+      DoesNotFit: after printing.
+    """
+    found, asked = _devices(topology, devices)
+    sheet = make_sheet(experiment, found, asked=asked, hbm=hbm)
+    print(json.dumps(sheet.record()) if as_json else sheet.text())
+    if sheet.fits is False:
+        raise DoesNotFit(sheet.verdict())
+
+
+def make_sheet(
+    experiment: Experiment, devices: Sequence[Any], *, asked: str, hbm: float | None = None
+) -> Sheet:
+    """Compiles the step.
+
+    Args:
+      experiment: the config.
+      devices: all that the mesh is made of.
+      asked: what they are called.
+      hbm: GiB that a device has; None is what its kind has.
+    """
+    mesh = sharding.make_mesh(experiment.mesh, devices=devices)
+    check_batch(experiment, mesh)
+    check_microbatches(experiment.data.batch_size, experiment.microbatches, mesh)
+    parts = Parts.of(experiment)
+    sharding.check_divisible(
+        mesh, parts.axes, parts.shapes, num_heads=getattr(experiment.model, "num_heads", None)
+    )
+    step, state = _step(parts, mesh)
+    kind = devices[0].device_kind
+    chip = chips.chip(kind)
+    if hbm is not None:
+        chip = dataclasses.replace(chip, hbm=int(hbm * GIB))
+    program: Program | None = None
+    try:
+        program = compile_step(step, state, _batch(experiment, mesh), mesh=mesh)
+        needed, seconds = program.memory.peak, program.compile_seconds
+    except OutOfMemory as overflow:
+        needed, seconds = overflow.needed, overflow.seconds
+        chip = dataclasses.replace(chip, hbm=overflow.available or chip.hbm)
+    sheet = Sheet(
+        model=type(experiment.model).__name__,
+        num_parameters=trees.count_parameters(parts.shapes),
+        compute_dtype=experiment.compute_dtype,
+        devices=(kind, asked),
+        num_devices=mesh.size,
+        mesh=dict(mesh.shape),
+        rows=experiment.data.batch_size,
+        lengths=row_lengths(experiment.data),
+        microbatches=experiment.microbatches,
+        chip=chip,
+        peak_flops=peak_flops(kind),
+        flops=step_flops(experiment),
+        memory=program.memory if program else None,
+        needed=needed,
+        reading=program.reading if program else None,
+        trace_seconds=program.trace_seconds if program else None,
+        compile_seconds=seconds,
+    )
+    if sheet.fits is not False:
+        return sheet
+    return dataclasses.replace(sheet, remedies=_remedies(experiment, mesh, state, chip.hbm or 0))
+
+
+def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]:
+    """The devices, and how they were asked for."""
+    if (topology is None) == (devices is None):
+        raise InputError("for which devices? give --topology, such as v5e:4x4, or --devices cpu:N")
+    # Tracing needs a backend; one that could take an accelerator of this machine is not started.
+    jax.config.update("jax_platforms", "cpu")
+    if topology is not None:
+        return chips.topology_devices(topology), topology
+    count = re.fullmatch(r"cpu:([1-9]\d*)", devices or "")
+    if count is None:
+        raise InputError(f"--devices must be cpu:N, got {devices!r}; TPU slices are --topology")
+    return chips.cpu_devices(int(count.group(1))), str(devices)
+
+
+def _step(parts: Parts, mesh: Mesh) -> tuple[Any, TrainState]:
+    """The step that `train` runs, and the shapes of its state."""
+    experiment = parts.experiment
+    optimizer = experiment.optimizer.build(parts.axes)
+    layout = state_shardings(
+        mesh, parts.axes, experiment.optimizer.state_axes(parts.axes, parts.shapes)
+    )
+    step = make_train_step(
+        parts.loss,
+        optimizer,
+        experiment.optimizer.schedule.build(),
+        mesh=mesh,
+        layout=layout,
+        seed=experiment.seed,
+        microbatches=experiment.microbatches,
+    )
+    return step, abstract_state(parts.shapes, optimizer, layout)
+
+
+def _batch(experiment: Experiment, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    rows = experiment.data.batch_size
+    split = sharding.batch_sharding(mesh, rank=2)
+    return {
+        name: jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=split)
+        for name, length in row_lengths(experiment.data).items()
+    }
+
+
+def _remedies(experiment: Experiment, mesh: Mesh, state: TrainState, hbm: int) -> list[str]:
+    """What makes a step smaller, of what the config does not do yet; the cheapest first."""
+    found = []
+    fsdp, shared = mesh.shape["fsdp"], sharding.data_parallelism(mesh)
+    if fsdp < shared and bytes_on_device((state.params, state.optimizer)) > 0.1 * hbm:
+        found.append(f"--mesh.data 1 --mesh.fsdp {shared // mesh.shape['replica']}")
+    remat = getattr(experiment.model, "remat", None)
+    if remat is not None and remat != "full":
+        names = ("dots_no_batch", "full") if remat != "dots_no_batch" else ("full",)
+        found.append(" or ".join(f"--model.remat {name}" for name in names))
+    microbatches = 2 * experiment.microbatches
+    if experiment.data.batch_size % (shared * microbatches) == 0:
+        found.append(f"--microbatches {microbatches}")
+    if getattr(experiment.objective, "logits_chunk", 0) is None:
+        found.append("--objective.logits-chunk 16")
+    if experiment.data.batch_size > shared:
+        found.append(f"--data.batch-size {max(shared, experiment.data.batch_size // 2)}")
+    return [*found, "more or larger devices"]

@@ -1,0 +1,185 @@
+"""Where a run begins: from its newest whole checkpoint, from other weights, or from its seed.
+
+The position in the data belongs to the checkpoint. In a cache it is the same in all processes: it
+is saved once, as data/position, and any number of processes goes on from there. What is read on the
+fly has a position in each process, data/process_0 and so on, which only the same number of
+processes can use.
+"""
+
+import dataclasses
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from t5x_lite import checkpoints as checkpointing
+from t5x_lite.checkpoint_saving import Checkpoints
+from t5x_lite.config import Experiment
+from t5x_lite.data.vocabulary import Vocabulary
+from t5x_lite.init_rules import InitRules
+from t5x_lite.remote import AnyPath
+from t5x_lite.run.parts import read_experiment
+from t5x_lite.run.workdir import WorkDirectory, holds_another
+from t5x_lite.serialization import to_json
+from t5x_lite.train.state import TrainState
+from t5x_lite.types import InputError, Params
+
+_logger = logging.getLogger(__name__)
+
+_GLOBAL_POSITION = "data/position"
+
+
+def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
+    """The step directory that `init` names, whose vocabulary must be that of the data.
+
+    Raises:
+      InputError: there is none, it is damaged, or its vocabulary is another one.
+    """
+    step = checkpointing.find_step(experiment.init)
+    files = checkpointing.step_files(step)
+    saved = step / "files" / checkpointing.VOCABULARY_DIRECTORY
+    if holds_another(saved, vocabulary):
+        raise InputError(
+            f"the vocabulary {experiment.data.vocabulary} is not that of the checkpoint {step}; "
+            f"use --data.vocabulary {saved}"
+        )
+    extra_ids = read_experiment(step, files).data.extra_ids
+    if extra_ids != vocabulary.extra_ids:
+        raise InputError(
+            f"data.extra_ids {vocabulary.extra_ids} is not that of the checkpoint {step}: "
+            f"use --data.extra-ids {extra_ids}"
+        )
+    return step
+
+
+def initial_weights(experiment: Experiment, vocabulary: Vocabulary, abstract: Any) -> Params:
+    """The weights that `init` names, by the rules init_rename and init_fresh.
+
+    Args:
+      experiment: with `init`.
+      vocabulary: that of the data.
+      abstract: shapes, dtypes and shardings of all parameters.
+
+    Returns:
+      Nested dict of arrays without those that stay fresh.
+
+    Raises:
+      InputError: see `check_init` and `checkpoints.restore_params`.
+    """
+    rules = InitRules.of(rename=experiment.init_rename, fresh=experiment.init_fresh)
+    step = check_init(experiment, vocabulary)
+    return checkpointing.restore_params(step, abstract, rules=rules)
+
+
+def with_initial(state: TrainState, initial: Params) -> TrainState:
+    """The state with the leaves of `initial` in place of its own."""
+    return dataclasses.replace(state, params=_overlaid(state.params, initial))
+
+
+def _overlaid(tree: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        if key not in above
+        else _overlaid(value, above[key])
+        if isinstance(value, Mapping)
+        else above[key]
+        for key, value in tree.items()
+    }
+
+
+def resume(
+    checkpoints: Checkpoints, experiment: Experiment, start: TrainState, batches: Any
+) -> TrainState | None:
+    """The state of the newest checkpoint that is whole; the batches go to its position.
+
+    Newer ones that are not whole are moved aside, and a warning says so.
+
+    Args:
+      checkpoints: of the work directory.
+      experiment: says whether the data are in a cache.
+      start: shapes, dtypes and shardings of the state.
+      batches: of training; its `restore` takes the position.
+
+    Returns:
+      The state; None where no checkpoint was ever finished, so that the run begins anew.
+
+    Raises:
+      InputError: all checkpoints are damaged, or this one fits neither the model nor the processes.
+    """
+    step, rejected = checkpoints.resume_point()
+    state = None
+    if step is not None:
+        position = _position(checkpoints, step, experiment)
+        params, optimizer = checkpoints.restore(
+            step, params=start.params, optimizer={"step": start.step, "state": start.optimizer}
+        )
+        batches.restore(position)
+        state = TrainState(optimizer["step"], params, optimizer["state"])
+    told = checkpoints.set_aside(rejected)
+    if told and jax.process_index() == 0:
+        then = "begins anew" if step is None else f"goes on from step {step}"
+        _logger.warning("%s; training %s", "; ".join(told), then)
+    return state
+
+
+def _position(checkpoints: Checkpoints, step: int, experiment: Experiment) -> bytes:
+    """The position in the data that this process goes on from."""
+    files = checkpoints.files(step)
+    name = _position_file(experiment)
+    saved = [path for path in files if re.fullmatch(r"data/process_\d+", path)]
+    processes = jax.process_count()
+    if name == _GLOBAL_POSITION or not saved or len(saved) == processes:
+        if name not in files:
+            raise checkpoints.damaged(step, f"files/{name} is missing")
+        return files[name]
+    raise InputError(
+        f"step {step} holds the data positions of {len(saved)} processes, and there are "
+        f"{processes}: a task that is read on the fly goes on with as many processes as before; "
+        f"start {len(saved)}, or train from a cache (t5x-lite cache)"
+    )
+
+
+def _position_file(experiment: Experiment) -> str:
+    """Where this process's position is among the files of a step."""
+    return _GLOBAL_POSITION if experiment.data.cache else f"data/process_{jax.process_index()}"
+
+
+def saver(
+    checkpoints: Checkpoints,
+    experiment: Experiment,
+    vocabulary: Vocabulary,
+    workdir: WorkDirectory,
+) -> Callable[..., None]:
+    """What `fit` saves by.
+
+    Args:
+      checkpoints: of the work directory.
+      experiment: its config goes into every step.
+      vocabulary: as does this.
+      workdir: copied to its bucket, if it is in one, at every save.
+    """
+    constant = {
+        checkpointing.CONFIG_FILE: to_json(experiment).encode(),
+        **{
+            f"{checkpointing.VOCABULARY_DIRECTORY}/{name}": content
+            for name, content in vocabulary.files().items()
+        },
+    }
+    name = _position_file(experiment)
+
+    def save(state: TrainState, position: bytes, metrics: Mapping[str, float] | None) -> None:
+        # Before the step, so that the record holds every evaluation that the step has behind it.
+        workdir.copy()
+        is_global = name == _GLOBAL_POSITION
+        checkpoints.save(
+            int(state.step),
+            params=state.params,
+            optimizer={"step": state.step, "state": state.optimizer},
+            files={**constant, name: position} if is_global else constant,
+            own_files={} if is_global else {name: position},
+            metrics=metrics,
+        )
+
+    return save

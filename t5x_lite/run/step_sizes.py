@@ -1,0 +1,23 @@
+"""What a config's train step works on: the features of a row, and its floating-point operations."""
+
+import numpy as np
+
+from t5x_lite.config import Experiment
+from t5x_lite.data import rows
+from t5x_lite.data.config import Data
+from t5x_lite.models.flops import train_step_flops
+
+
+def row_lengths(data: Data) -> dict[str, int]:
+    """The features of a row, with their lengths in tokens; no data is read."""
+    lengths = {"inputs": data.inputs_length, "targets": data.targets_length}
+    none = np.zeros(0, np.int64)
+    row = rows.lay_out([], none, num_rows=1, layout=data.layout, lengths=lengths, pack=data.pack)
+    return {name: value.shape[1] for name, value in row.items()}
+
+
+def step_flops(experiment: Experiment) -> int | None:
+    """FLOPs of a train step over all devices; None for a model that is not counted."""
+    return train_step_flops(
+        experiment.model, rows=experiment.data.batch_size, lengths=row_lengths(experiment.data)
+    )

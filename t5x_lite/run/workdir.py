@@ -1,0 +1,139 @@
+"""The work directory of a run: whose it is, what is written there, and where.
+
+    config.json  vocabulary/  checkpoints/  metrics.jsonl  tensorboard/  samples.jsonl
+
+A bucket (gs://bucket/run) holds whole objects: nothing can be appended to one. There, what is
+appended to (metrics.jsonl, samples.jsonl, TensorBoard's events) is written to a directory of this
+machine that goes when the run ends, and copied to the bucket at every checkpoint and at the end.
+"""
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+from t5x_lite import checkpoints as checkpointing
+from t5x_lite import config as configs
+from t5x_lite import remote
+from t5x_lite.config import Experiment
+from t5x_lite.data.vocabulary import Vocabulary
+from t5x_lite.data.vocabulary_files import BYTES_NAME, LAYOUT_NAME, MODEL_NAME
+from t5x_lite.remote import AnyPath
+from t5x_lite.serialization import from_json, to_json
+from t5x_lite.types import InputError
+
+_APPENDED = ("metrics.jsonl", "samples.jsonl")
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkDirectory:
+    """A run's directory.
+
+    Attributes:
+      path: what --workdir names.
+      local: the same, or the directory of this machine that stands in for a bucket.
+      sizes: bytes of the local files when they were last copied, by name.
+    """
+
+    path: AnyPath
+    local: Path
+    sizes: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, workdir: str) -> "Iterator[WorkDirectory]":
+        """The work directory that a command line names; it need not exist yet.
+
+        Raises:
+          InputError: none is named, or its bucket cannot be reached.
+        """
+        if not workdir:
+            raise InputError("where should the run go? give --workdir DIR")
+        path = remote.open_path(workdir)
+        if isinstance(path, Path):
+            yield cls(path, path)
+            return
+        with tempfile.TemporaryDirectory(prefix="t5x_lite-") as directory:
+            found = cls(path, Path(directory))
+            for name in _APPENDED:
+                if (path / name).exists():
+                    (found.local / name).write_bytes((path / name).read_bytes())
+            try:
+                yield found
+            finally:
+                found.copy()
+
+    def copy(self) -> None:
+        """Copies to the bucket what is new since the last time; a local directory is not copied."""
+        if self.path == self.local or jax.process_index():
+            return
+        for name in remote.files_below(self.local):
+            content = (self.local / name).read_bytes()
+            if self.sizes.get(name) != len(content):
+                (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.path / name).write_bytes(content)
+                self.sizes[name] = len(content)
+
+    def check(self, experiment: Experiment) -> None:
+        """Refuses a directory that is neither new nor holds the same experiment.
+
+        Raises:
+          InputError: naming the settings that differ.
+        """
+        saved = self.path / checkpointing.CONFIG_FILE
+        if saved.exists():
+            # Decoded, not loaded: the project around a work directory must not become importable.
+            earlier: Experiment = from_json(saved.read_text(encoding="utf-8"), source=str(saved))
+            configs.check_same_experiment(earlier, experiment, str(self.path))
+        elif self.path.exists() and not self.path.is_dir():
+            raise InputError(f"workdir {self.path} is not a directory")
+        # A run that was killed while it wrote its first file leaves that file's hidden beginning.
+        elif self.path.exists() and any(p.name[:1] != "." for p in self.path.iterdir()):
+            raise InputError(
+                f"workdir {self.path} holds other files and no {saved.name}; use an empty directory"
+            )
+
+    def check_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """The file that data.vocabulary names must not have changed since the run began.
+
+        Raises:
+          InputError: it has.
+        """
+        saved = self.path / checkpointing.VOCABULARY_DIRECTORY
+        if holds_another(saved, vocabulary):
+            raise InputError(
+                f"workdir {self.path} was made with another vocabulary than "
+                f"{vocabulary.model_path} is now; put the old one back ({saved} is a copy) or use "
+                "another --workdir"
+            )
+
+    def write(self, experiment: Experiment, vocabulary: Vocabulary) -> None:
+        """Makes the directory, its config before all else: it says whose the rest is.
+
+        Raises:
+          InputError: it cannot be written.
+        """
+        if jax.process_index():
+            return
+        files = {
+            f"{checkpointing.VOCABULARY_DIRECTORY}/{n}": c for n, c in vocabulary.files().items()
+        }
+        content = {checkpointing.CONFIG_FILE: to_json(experiment).encode(), **files}
+        try:
+            for name, data in content.items():
+                (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+                remote.write_whole(self.path / name, data)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise InputError(f"workdir {self.path} cannot be written ({reason})") from error
+
+
+def holds_another(directory: AnyPath, vocabulary: Vocabulary) -> bool:
+    """Whether a directory holds the files of a vocabulary, and not of this one."""
+    paths = [directory / name for name in (MODEL_NAME, BYTES_NAME)]
+    there = {path.name: path.read_bytes() for path in paths if path.exists()}
+    own = {name: content for name, content in vocabulary.files().items() if name != LAYOUT_NAME}
+    return bool(there) and there != own

@@ -1,0 +1,90 @@
+"""Early stopping: training ends when a metric has not improved for several evaluations.
+
+    patience = Patience(EarlyStopping(metric="validation/loss", patience=2))
+    for loss in (3.0, 2.0, 2.5, 2.25):
+        patience.add({"validation/loss": loss})
+    patience.exhausted          # True: two evaluations without improvement
+
+Nothing of it is in a checkpoint: the evaluations so far are in the run's record, metrics.jsonl, and
+a run that is resumed goes through them again. So it ends where an uninterrupted one does.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from t5x_lite.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EarlyStopping:
+    """When training ends before its last step.
+
+    Attributes:
+      metric: a metric of the evaluation, such as "validation/loss"; None never ends early.
+      mode: whether the lowest or the highest value is best.
+      patience: evaluations in a row without improvement that end training.
+      min_delta: a change of no more than this is no improvement.
+    """
+
+    metric: str | None = None
+    mode: Literal["min", "max"] = "min"
+    patience: int = 3
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max"):
+            raise InputError(f"stop_early.mode must be min or max, got {self.mode!r}")
+        if self.patience < 1:
+            raise InputError(f"stop_early.patience must be at least 1, got {self.patience}")
+        if not 0 <= self.min_delta < math.inf:
+            raise InputError(f"stop_early.min_delta must not be negative, got {self.min_delta}")
+
+
+class Patience:
+    """Counts evaluations in a row that brought no improvement."""
+
+    def __init__(self, config: EarlyStopping, history: Iterable[Mapping[str, float]] = ()) -> None:
+        """Starts from the evaluations that the run has behind it, in their order.
+
+        Those without the metric are passed over: the run may have measured something else then.
+        """
+        self._config = config
+        self._best = math.inf
+        self._waited = 0
+        for metrics in history:
+            if config.metric in metrics:
+                self.add(metrics)
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Takes the metrics of an evaluation; not a number is no improvement.
+
+        Raises:
+          InputError: the metric is not among them.
+        """
+        name = self._config.metric
+        if name is None:
+            return
+        if name not in metrics:
+            raise InputError(
+                f"stop_early.metric {name!r} is not a metric of the evaluation: it gives "
+                f"{', '.join(metrics) or 'none'}"
+            )
+        value = metrics[name] if self._config.mode == "min" else -metrics[name]
+        if value < self._best - self._config.min_delta:
+            self._best = value
+            self._waited = 0
+        else:
+            self._waited += 1
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether training is to end."""
+        return self._waited >= self._config.patience
+
+    def __str__(self) -> str:
+        """Why training ends, as a message says it."""
+        name, best = self._config.metric, self._best
+        best = best if self._config.mode == "min" else -best
+        return f"{name} has not improved for {self._waited} evaluations (best {best:.4f})"

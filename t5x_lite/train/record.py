@@ -1,0 +1,102 @@
+"""The file of a run's metrics: metrics.jsonl in its work directory.
+
+One object a line: {"step": 1, "time": seconds since the epoch, "loss": 5.4, ...}; not a number and
+infinity are null. Of a step that was repeated after a restart the later line counts.
+
+    with Record("work/run") as record:
+        record.add(1, time.time(), {"loss": 5.4})
+    evaluations("work/run", until=1000)     # [{"validation/loss": 5.2, ...}, ...]
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from t5x_lite.errors import InputError
+
+METRICS_FILE = "metrics.jsonl"
+"""The file's name in a work directory."""
+
+
+class Record:
+    """Lines at the end of the file, each there at once; a context manager."""
+
+    def __init__(self, workdir: str | os.PathLike) -> None:
+        """Opens the file, and cuts what a killed run left unfinished.
+
+        Raises:
+          OSError: the directory or the file cannot be written.
+        """
+        path = Path(workdir) / METRICS_FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _cut_partial_line(path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def __enter__(self) -> "Record":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def add(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
+        """Writes one line; `seconds` since the epoch."""
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        line = {"step": step, "time": round(seconds, 3), **finite}
+        self._file.write(json.dumps(line, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def evaluations(workdir: str | os.PathLike, *, until: int) -> list[dict[str, float]]:
+    """The evaluations that a run's record holds, in the order of their steps.
+
+    A partial last line is left out.
+
+    Args:
+      workdir: the run's directory; a new one has none.
+      until: the last step that counts, that of the checkpoint from which the run goes on.
+
+    Returns:
+      Metrics named "<split>/<name>", one dict a step; what was not finite is not a number.
+
+    Raises:
+      InputError: a line is no record.
+    """
+    path = Path(workdir) / METRICS_FILE
+    found: dict[int, dict[str, float]] = {}
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        if not line.endswith("\n"):
+            continue
+        try:
+            record = json.loads(line)
+            step, values = record["step"], record.items()
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"{path}:{number} is no record of metrics; delete the line") from error
+        metrics = {
+            name: math.nan if value is None else value for name, value in values if "/" in name
+        }
+        if metrics and step <= until:
+            found.setdefault(step, {}).update(metrics)
+    return [found[step] for step in sorted(found)]
+
+
+def _cut_partial_line(path: Path) -> None:
+    """Cuts what follows the last newline of a file; a file that is missing stays missing."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        kept = 0
+        while end and not kept:
+            start = max(0, end - 65536)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            kept = start + newline + 1 if newline >= 0 else 0
+            end = start
+        file.truncate(kept)

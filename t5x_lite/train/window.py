@@ -1,0 +1,113 @@
+"""The metrics of the steps between two logs, and how fast the steps went.
+
+What a step returns stays on the device until it is asked for, so that the host runs ahead:
+
+    window = Window(flops=flops, peak=devices * peak_flops(kind))
+    for step in range(1, 101):
+        batch = window.next(batches)
+        state, metrics = train_step(state, batch)
+        window.add(step, metrics, tokens=512)
+    window.flush()      # {"loss", ..., "tokens_per_second", "steps_per_second", "data_wait", "mfu"}
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol, runtime_checkable
+
+import jax
+
+from t5x_lite.train.track import Throughput
+from t5x_lite.types import Array, Batch
+
+_AHEAD = 2
+"""Steps dispatched and not yet done: enough to keep a device busy, few for a signal to wait for."""
+
+
+@runtime_checkable
+class SupportsNext(Protocol):
+    """Whatever gives batches."""
+
+    def __next__(self) -> Batch: ...
+
+
+class NonFiniteLoss(RuntimeError):
+    """The loss or its gradient is not a finite number; the message names the step."""
+
+
+class Window:
+    """Metrics of the steps since the last log, left on the device until they are asked for."""
+
+    def __init__(
+        self,
+        *,
+        flops: int | None = None,
+        peak: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Starts with no step.
+
+        Args:
+          flops: floating-point operations of a step, over all devices.
+          peak: FLOP/s of all devices together; without it, or without `flops`, there is no "mfu".
+          clock: gives seconds.
+        """
+        self._pending: list[tuple[int, Mapping[str, Array]]] = []
+        self._checked: list[dict[str, float]] = []
+        self._clock = clock
+        self._throughput = Throughput(clock=clock)
+        self._first = True
+        self._mfu = flops / peak if flops and peak else None
+
+    def next(self, batches: SupportsNext) -> Batch:
+        """The next batch; the time that this takes is spent waiting for data."""
+        since = self._clock()
+        batch = next(batches)
+        self._throughput.wait(self._clock() - since)
+        return batch
+
+    def add(self, step: int, metrics: Mapping[str, Array], *, tokens: int) -> None:
+        """Takes the metrics of a step; waits for the first (it compiles) and for older ones."""
+        self._pending.append((step, metrics))
+        if len(self._pending) > _AHEAD:
+            jax.block_until_ready(self._pending[-1 - _AHEAD][1])
+        if self._first:
+            jax.block_until_ready(metrics)
+            self._first = False
+        self._throughput.add(tokens)
+
+    def restart(self) -> None:
+        """Leaves out the time that an evaluation took."""
+        self._throughput.start()
+
+    def check(self) -> None:
+        """Waits for the steps so far.
+
+        Raises:
+          NonFiniteLoss: naming the first step whose loss or gradient is not finite.
+        """
+        for step, metrics in self._pending:
+            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            # A gradient that is not finite spoils the parameters one step before the loss.
+            for name in ("loss", "gradient_norm"):
+                if not math.isfinite(values[name]):
+                    raise NonFiniteLoss(
+                        f"the {name.replace('_', ' ')} is {values[name]} at step {step}; the last "
+                        "checkpoint before it is kept. Try a lower learning rate, "
+                        "--optimizer.clip-norm 1, or float32"
+                    )
+            self._checked.append(values)
+        self._pending.clear()
+
+    def flush(self) -> dict[str, float]:
+        """The metrics of the last step, with the rates over the window.
+
+        The loss is the last step's, not a mean: a resumed run logs what an uninterrupted one does.
+        """
+        self.check()
+        rates = self._throughput.rates()
+        if rates and self._mfu is not None:
+            rates["mfu"] = self._mfu * rates["steps_per_second"]
+        values = self._checked[-1] | rates
+        self._checked.clear()
+        return values

@@ -1,0 +1,42 @@
+"""import and export: the options that reach `run`."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("line", "function", "args", "kwargs"),
+    [
+        (
+            "import hf src dst",
+            "interchange.import_hf",
+            ("src", "dst"),
+            {"dtype": "keep", "sentinels": "hf"},
+        ),
+        (
+            "import hf src dst --dtype bfloat16 --sentinels seqio",
+            "interchange.import_hf",
+            ("src", "dst"),
+            {"dtype": "bfloat16", "sentinels": "seqio"},
+        ),
+        (
+            "import t5x src dst --vocabulary v.model --step 5 --extra-ids 0 --dropout-rate 0",
+            "interchange.import_t5x",
+            ("src", "dst"),
+            {
+                "vocabulary": "v.model",
+                "extra_ids": 0,
+                "step": 5,
+                "dtype": "keep",
+                "dropout_rate": 0.0,
+            },
+        ),
+        (
+            "export hf w dst --step 5 --dtype float32",
+            "interchange.export_hf",
+            ("w", "dst"),
+            {"step": 5, "dtype": "float32"},
+        ),
+    ],
+)
+def test_options_reach_run(check_call, line, function, args, kwargs):
+    check_call(line, function, args, kwargs)

@@ -1,0 +1,34 @@
+import pytest
+
+from t5x_lite.data.positions import FROM_CACHE, ON_THE_FLY, check_identity, seal, unseal
+from t5x_lite.errors import InputError
+
+
+def test_what_was_sealed_is_found_again():
+    assert unseal(FROM_CACHE, seal(FROM_CACHE, b"content")) == b"content"
+
+
+@pytest.mark.parametrize("place", [5, 30, -1])
+def test_a_changed_byte_is_damage(place):
+    state = bytearray(seal(FROM_CACHE, b"content"))
+    state[place] ^= 1
+    with pytest.raises(InputError, match="the saved data position is damaged"):
+        unseal(FROM_CACHE, bytes(state))
+
+
+def test_a_truncated_position_is_damage():
+    with pytest.raises(InputError, match="damaged"):
+        unseal(ON_THE_FLY, seal(ON_THE_FLY, b"content")[:-3])
+
+
+def test_the_other_kind_is_named():
+    with pytest.raises(InputError, match=r"is of a cache: set data\.cache, or begin a new run"):
+        unseal(ON_THE_FLY, seal(FROM_CACHE, b""))
+    with pytest.raises(InputError, match=r"read on the fly: leave data\.cache away, or begin"):
+        unseal(FROM_CACHE, seal(ON_THE_FLY, b""))
+
+
+def test_all_that_differs_is_named():
+    check_identity({"seed": 1}, {"seed": 1})
+    with pytest.raises(InputError, match=r"other data: pack True \(now None\), seed 1 \(now 2\)$"):
+        check_identity({"seed": 1, "pack": True}, {"seed": 2})

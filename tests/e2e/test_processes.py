@@ -1,0 +1,117 @@
+"""Processes that form one JAX job train as one does, stop together, and end together."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(__file__).with_name("tiny_training.py")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(job, *, count):
+    """Starts so many processes, of one device each."""
+    port = free_port()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), "process", str(port), str(count), str(index), job],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(count)
+    ]
+
+
+def finish(processes, *, timeout=600):
+    """Waits for all; [(exit code, standard output, standard error)]."""
+    try:
+        return [
+            (process.wait(), out, err)
+            for process in processes
+            for out, err in [process.communicate(timeout=timeout)]
+        ]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def results(processes):
+    done = finish(processes)
+    assert [code for code, _, _ in done] == [0] * len(done), done[0][2][-3000:]
+    return [json.loads(out.splitlines()[-1]) for _, out, _ in done]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """What the only process finds."""
+    [found] = results(start("train", count=1))
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_processes_train_and_measure_as_one(alone, count):
+    found = results(start("train", count=count))
+    assert all(other == found[0] for other in found)  # equal on all of them
+    for kind in ("plain", "dropout"):
+        losses = np.array(found[0][kind]["losses"])
+        assert losses.shape == (20, 3)
+        np.testing.assert_allclose(losses, alone[kind]["losses"], rtol=1e-5)
+        np.testing.assert_allclose(found[0][kind]["sums"], alone[kind]["sums"], rtol=1e-4)
+    assert alone["plain"]["losses"] != alone["dropout"]["losses"]
+    measured, expected = found[0]["evaluation"], alone["evaluation"]
+    assert measured.pop("texts") == expected["texts"]
+    assert len(measured["scores"]) == 8
+    for name, value in measured.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-4)
+
+
+def wait_for_steps(processes, *, steps):
+    """Waits until all have printed so many steps."""
+    for process in processes:
+        for _ in range(steps):
+            assert process.stdout.readline(), process.stderr.read()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_one_killed_process_ends_the_others_with_a_message(victim):
+    processes = start("endless", count=2)
+    wait_for_steps(processes, steps=5)
+    processes[victim].kill()
+    began = time.monotonic()
+    done = finish(processes, timeout=90)
+    assert time.monotonic() - began < 60
+    assert done[victim][0] == -signal.SIGKILL
+    other = 1 - victim
+    code, _, said = done[other]
+    expected = (
+        f"error: process {other} of 2: another process of this run has failed or cannot be reached"
+    )
+    assert expected in said
+    assert code == 1, said
+
+
+def test_a_signal_to_one_process_stops_all_after_the_same_step():
+    processes = start("endless", count=2)
+    wait_for_steps(processes, steps=5)
+    processes[1].send_signal(signal.SIGTERM)
+    found = results(processes)
+    assert found[0] == {"step": found[1]["step"], "signal": signal.SIGTERM, "received": None}
+    assert found[1]["received"] == signal.SIGTERM

@@ -1,0 +1,126 @@
+import json
+
+import pytest
+
+from t5x_lite.plan.chips import Chip
+from t5x_lite.plan.hlo import Reading, Traffic
+from t5x_lite.plan.program import Memory
+from t5x_lite.plan.sheet import Estimate, Sheet
+
+GIB = 2**30
+MEMORY = Memory(
+    parameters=GIB, optimizer=GIB // 2, batch=0, temporaries=4 * GIB, results=0, program=0,
+    peak=6 * GIB,
+)  # fmt: skip
+READING = Reading({"all-reduce": Traffic(3, 2_000_000)}, cycles=3_000_000, unknown_loops=0)
+
+
+def sheet(**changes):
+    fields = {
+        "model": "T5Config",
+        "num_parameters": 247_577_856,
+        "compute_dtype": "bfloat16",
+        "devices": ("TPU v5 lite", "v5e:4x4"),
+        "num_devices": 16,
+        "mesh": {"replica": 1, "data": 8, "fsdp": 2, "sequence": 1, "tensor": 1},
+        "rows": 256,
+        "lengths": {"encoder_input_tokens": 512, "decoder_target_tokens": 114},
+        "microbatches": 1,
+        "chip": Chip(hbm=8 * GIB, clock=1.5e9),
+        "peak_flops": 200e12,
+        "flops": int(1.6e12),
+        "memory": MEMORY,
+        "needed": 6 * GIB,
+        "reading": READING,
+        "trace_seconds": 5.0,
+        "compile_seconds": 61.0,
+    }
+    return Sheet(**{**fields, **changes})
+
+
+def test_the_text():
+    assert (
+        sheet().text()
+        == """\
+T5Config, 247,577,856 parameters, bfloat16
+16 x TPU v5 lite (v5e:4x4), mesh: data 8, fsdp 2
+batch of 256 rows of 512 / 114 tokens
+
+memory of a device, GiB
+  parameters                                1.00
+  optimizer state                           0.50
+  batch                                     0.00
+  temporaries (activations, gradients)      4.00
+  results                                   0.00
+  program                                   0.00
+  peak, with padding                        6.00
+  fits: 2.00 GiB of 8.00 are left
+
+FLOPs of a step            1.600e+12 (analytic: matrix products, no rematerialisation)
+collectives of a device in a step
+  all-reduce                      2.0 MB in 3
+compile time               61 s, after 5 s of tracing
+estimated step time        2.0 ms, estimated MFU 0.25
+  an ESTIMATE: the compiler's cycles at 1.50 GHz, without waiting for collectives; nothing was run\
+"""
+    )
+
+
+def test_the_record_has_the_same_numbers_and_is_json():
+    record = json.loads(json.dumps(sheet().record()))
+    assert record["fits"] is True
+    assert record["memory_bytes"]["temporaries"] == 4 * GIB
+    assert record["memory_bytes_available"] == 8 * GIB
+    assert record["collectives"] == {"all-reduce": {"count": 3, "bytes": 2_000_000}}
+    assert record["estimated_step_seconds"] == pytest.approx(2e-3)
+    assert record["estimated_mfu"] == pytest.approx(0.25)
+    assert record["mesh"]["data"] == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "estimate"),
+    [
+        ({}, Estimate(seconds=2e-3, mfu=0.25)),
+        ({"flops": None}, Estimate(seconds=2e-3, mfu=None)),
+        ({"peak_flops": None}, Estimate(seconds=2e-3, mfu=None)),
+        ({"chip": Chip(hbm=GIB)}, None),
+        ({"reading": Reading({}, cycles=None, unknown_loops=0)}, None),
+        ({"reading": None}, None),
+    ],
+)
+def test_the_estimate(changes, estimate):
+    assert sheet(**changes).estimate == estimate
+
+
+def test_memory_that_is_not_known():
+    unknown = sheet(chip=Chip(), devices=("cpu", "cpu:8"))
+    assert unknown.fits is None
+    assert "the memory of a cpu device is not known" in unknown.text()
+
+
+def test_a_step_that_did_not_compile():
+    full = sheet(
+        memory=None, needed=25 * GIB, reading=None, trace_seconds=None,
+        remedies=("--model.remat full", "--microbatches 2"),
+    )  # fmt: skip
+    assert full.fits is False
+    assert full.over == 17 * GIB
+    assert full.verdict() == (
+        "does not fit by 17.00 GiB: 25.00 GiB are needed and a TPU v5 lite has 8.00. Try "
+        "--model.remat full; --microbatches 2"
+    )
+    assert full.verdict() in full.text()
+    assert full.record()["memory_bytes"] is None
+
+
+def test_a_step_that_compiled_and_is_too_large():
+    full = sheet(chip=Chip(hbm=5 * GIB), remedies=("more or larger devices",))
+    assert full.fits is False
+    assert full.verdict().startswith("does not fit by 1.00 GiB: 6.00 GiB are needed and a TPU v5")
+
+
+def test_an_overflow_of_unknown_size():
+    full = sheet(memory=None, needed=None, reading=None, remedies=("--microbatches 2",))
+    assert full.over is None
+    assert full.verdict() == "does not fit. Try --microbatches 2"
+    assert json.dumps(full.record())

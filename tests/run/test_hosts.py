@@ -1,0 +1,150 @@
+"""How processes are found, what they say when one fails; tests/e2e/test_processes.py runs some."""
+
+import subprocess
+import sys
+
+import pytest
+
+from t5x_lite.config import Hosts
+from t5x_lite.errors import InputError, Interrupted
+from t5x_lite.run import hosts
+
+SLURM = {
+    "SLURM_JOB_ID": "1",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "2",
+    "SLURM_STEP_NODELIST": "node[1-4]",
+}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        (SLURM, "SLURM"),
+        (SLURM | {"SLURM_NTASKS": "1"}, None),  # one task: all its devices stay visible
+        ({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4"}, None),  # inside salloc, without srun
+        (
+            {
+                "OMPI_COMM_WORLD_SIZE": "2",
+                "OMPI_COMM_WORLD_RANK": "0",
+                "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911",
+            },
+            "Open MPI",
+        ),
+    ],
+)
+def test_the_launcher_is_known_by_its_variables(environment, expected, monkeypatch):
+    monkeypatch.setattr(hosts, "_has_tpu", lambda: False)
+    assert hosts._launcher(environment) == expected
+
+
+def test_a_tpu_is_asked_unless_it_is_not_used(monkeypatch):
+    monkeypatch.setattr(hosts, "_has_tpu", lambda: True)
+    assert hosts._launcher({}) == "Cloud TPU"
+    assert hosts._launcher({"JAX_PLATFORMS": "tpu,cpu"}) == "Cloud TPU"
+    assert hosts._launcher({"JAX_PLATFORMS": "cpu"}) is None
+    assert hosts._launcher(SLURM) == "SLURM"
+
+
+def test_a_tpu_is_a_device_of_google(tmp_path):
+    assert not hosts._has_tpu(tmp_path)
+    for name, vendor in (("a", "0x8086"), ("b", "0x1ae0")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vendor").write_text(vendor + "\n")
+    assert hosts._has_tpu(tmp_path)
+    (tmp_path / "b" / "vendor").write_text("0x10de\n")
+    assert not hosts._has_tpu(tmp_path)
+
+
+def test_one_process_joins_nothing(monkeypatch):
+    monkeypatch.setattr(hosts, "_launcher", lambda environment: None)
+
+    def initialize(**arguments):
+        raise AssertionError(arguments)
+
+    monkeypatch.setattr(hosts.jax.distributed, "initialize", initialize)
+    hosts.join(Hosts())
+
+
+def test_a_tpu_of_its_own_is_one_process(monkeypatch, caplog):
+    def initialize(**arguments):
+        assert arguments["coordinator_address"] is None
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(hosts.jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(hosts, "_launcher", lambda environment: "Cloud TPU")
+    hosts.join(Hosts())
+    monkeypatch.setattr(hosts, "_launcher", lambda environment: "SLURM")
+    with pytest.raises(InputError, match="did not all join within 300 s by what SLURM says: coord"):
+        hosts.join(Hosts())
+
+
+def test_an_error_of_one_process_is_raised_as_usual():
+    with pytest.raises(KeyError), hosts.ending_together():
+        raise KeyError("a")
+
+
+ENDING = """
+import sys
+import jax
+from t5x_lite.errors import InputError, Interrupted
+from t5x_lite.run import hosts
+
+jax.distributed.is_initialized = lambda: True
+jax.process_count = lambda: 4
+jax.process_index = lambda: 2
+with hosts.ending_together(OverflowError):
+    try:
+        raise eval(sys.argv[1])
+    finally:
+        print("unwound")
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        ("InputError('no such\\nfile')", 2, "error: process 2 of 4: no such file"),
+        ("KeyboardInterrupt()", 130, "error: process 2 of 4: interrupted"),
+        ("KeyError('a')", 1, "error: process 2 of 4: KeyError: 'a'"),
+        (
+            "ValueError('UNKNOWN: Gloo all-reduce failed: Connection reset by peer')",
+            1,
+            "error: process 2 of 4: another process of this run has failed or cannot be reached: "
+            "see its messages; the last checkpoint is kept (UNKNOWN: Gloo all-reduce failed: "
+            "Connection reset by peer)",
+        ),
+        ("OverflowError('agreed')", 1, "OverflowError: agreed"),
+    ],
+)
+def test_several_processes_end_by_one_line(error, code, said):
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING, error], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (code, "unwound\n")
+    assert done.stderr.splitlines()[-1] == said
+    assert ("Traceback" in done.stderr) == (said.startswith("Over") or "KeyError" in said)
+
+
+def test_what_all_processes_agree_on_passes(monkeypatch):
+    monkeypatch.setattr(hosts.jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(hosts.jax, "process_count", lambda: 2)
+    for error in (Interrupted(15, 3), SystemExit(0), FloatingPointError()):
+        with pytest.raises(type(error)), hosts.ending_together(FloatingPointError):
+            raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError("UNKNOWN: Gloo all-reduce failed: Read error"), True),
+        (RuntimeError("INTERNAL: Task 1 heartbeat timeout"), True),
+        (RuntimeError("UNAVAILABLE: Failed to send RPC to coordination service"), True),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), False),
+        (ValueError("the split gave no batch"), False),
+        (KeyError("gloo"), False),
+    ],
+)
+def test_lost_hosts_are_known_by_what_jax_says(error, expected):
+    assert hosts.is_lost_host(error) == expected

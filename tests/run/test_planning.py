@@ -1,0 +1,130 @@
+"""Plans of a tiny T5 for CPU devices, and of one for a TPU slice where libtpu is installed."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from t5x_lite import config
+from t5x_lite.errors import InputError
+from t5x_lite.plan.program import OutOfMemory
+from t5x_lite.run import planning
+from t5x_lite.run.planning import DoesNotFit, plan
+from t5x_lite.run.step_sizes import step_flops
+from t5x_lite.sharding import MeshConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM = """
+import json, sys
+sys.modules.update(dict.fromkeys(["tensorflow", "seqio", "tasks"]))
+from t5x_lite import config
+from t5x_lite.run.planning import plan
+plan(config.load(sys.argv[1]), as_json=True, **json.loads(sys.argv[2]))
+"""
+
+
+def run(experiment, tmp_path, **options):
+    """Plans in a process of its own, without TensorFlow; gives the JSON."""
+    config.save(experiment, tmp_path / "config.json")
+    environment = {key: value for key, value in os.environ.items() if key != "JAX_PLATFORMS"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "config.json"), json.dumps(options)],
+        capture_output=True,
+        text=True,
+        env={**environment, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_eight_cpu_devices(tiny_experiment, tmp_path):
+    experiment = dataclasses.replace(
+        tiny_experiment,
+        data=dataclasses.replace(tiny_experiment.data, batch_size=16),
+        mesh=MeshConfig(data=4, fsdp=2),
+    )
+    found = run(experiment, tmp_path, devices="cpu:8", hbm=1.0)
+    assert (found["num_devices"], found["devices"], found["device_kind"]) == (8, "cpu:8", "cpu")
+    assert found["mesh"] == {"replica": 1, "data": 4, "fsdp": 2, "sequence": 1, "tensor": 1}
+    assert found["fits"] is True
+    memory = found["memory_bytes"]
+    # Of float32 numbers every second one, and the norms' scales and biases whole.
+    assert 4 * found["parameters"] / 2 < memory["parameters"] < 4 * found["parameters"] * 0.6
+    features = 3 * 32 + 5 * 16
+    assert memory["batch"] == 2 * 4 * features
+    assert memory["peak"] >= memory["parameters"] + memory["temporaries"] > 0
+    assert found["flops"] == step_flops(experiment)
+    assert found["collectives"]["all-reduce"]["count"] > 0
+    assert found["estimated_step_seconds"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra `plan`")
+def test_a_tpu_slice(tiny_experiment, tmp_path):
+    experiment = dataclasses.replace(
+        tiny_experiment,
+        model=tiny_experiment.model.replace(d_model=128, d_kv=64, d_ff=256, num_encoder_layers=3),
+        data=dataclasses.replace(tiny_experiment.data, inputs_length=64, targets_length=64),
+        compute_dtype="bfloat16",
+    )
+    found = run(experiment, tmp_path, topology="v5e:2x2")
+    assert (found["num_devices"], found["device_kind"]) == (4, "TPU v5 lite")
+    assert found["fits"] is True
+    assert found["memory_bytes_available"] == int(15.75 * 2**30)
+    assert found["memory_bytes"]["parameters"] == 4 * found["parameters"]
+    assert found["collectives"]["all-reduce"]["bytes"] >= 2 * found["parameters"]
+    assert found["loops_of_unknown_length"] == 0
+    assert 1e-5 < found["estimated_step_seconds"] < 1e-1
+    assert 0 < found["estimated_mfu"] < 1
+
+
+@pytest.fixture
+def one_device(monkeypatch):
+    """The only CPU device; planning must not change the settings of this process."""
+    monkeypatch.setattr(planning, "_devices", lambda *_: (jax.devices()[:1], "cpu:1"))
+
+
+def test_what_does_not_fit_is_printed_and_raised(tiny_experiment, one_device, monkeypatch, capsys):
+    def compile_step(*_, **__):
+        raise OutOfMemory(3 * 2**30, 2 * 2**30, seconds=1.0)
+
+    monkeypatch.setattr(planning, "compile_step", compile_step)
+    with pytest.raises(DoesNotFit) as raised:
+        plan(tiny_experiment, devices="cpu:1")
+    assert str(raised.value) == (
+        "does not fit by 1.00 GiB: 3.00 GiB are needed and a cpu has 2.00. Try --model.remat "
+        "dots_no_batch or --model.remat full; --microbatches 2; --objective.logits-chunk 16; "
+        "--data.batch-size 2; more or larger devices"
+    )
+    assert str(raised.value) in capsys.readouterr().out
+    with pytest.raises(DoesNotFit):
+        plan(tiny_experiment, devices="cpu:1", as_json=True)
+    record = json.loads(capsys.readouterr().out)
+    assert (record["fits"], record["memory_bytes_over"]) == (False, 2**30)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "for which devices"),
+        ({"topology": "v5e:2x2", "devices": "cpu:8"}, "for which devices"),
+        ({"devices": "gpu:8"}, "--devices must be cpu:N, got 'gpu:8'"),
+        ({"devices": "cpu:0"}, "--devices must be cpu:N, got 'cpu:0'"),
+        ({"topology": "v9:2x2"}, "unknown topology 'v9:2x2'; known are"),
+    ],
+)
+def test_devices_that_are_none(tiny_experiment, options, message):
+    with pytest.raises(InputError, match=message):
+        plan(tiny_experiment, **options)
+
+
+def test_a_batch_that_does_not_divide(tiny_experiment, one_device):
+    with pytest.raises(InputError, match=r"microbatches 3 .* do not divide"):
+        plan(dataclasses.replace(tiny_experiment, microbatches=3), devices="cpu:1")

@@ -1,0 +1,81 @@
+"""Work directories: whose they are, and those that are in a bucket."""
+
+import json
+
+import pytest
+
+from t5x_lite import config
+from t5x_lite.data.vocabulary import load_vocabulary
+from t5x_lite.errors import InputError
+from t5x_lite.run.workdir import WorkDirectory, holds_another
+from tests.fake_bucket import bucket  # noqa: F401 (a fixture)
+
+
+@pytest.fixture
+def vocabulary(tiny_experiment):
+    return load_vocabulary(tiny_experiment.data.vocabulary)
+
+
+def test_a_directory_of_this_machine(tmp_path, tiny_experiment, vocabulary):
+    with WorkDirectory.open(str(tmp_path / "run")) as workdir:
+        assert workdir.local == workdir.path == tmp_path / "run"
+        workdir.check(tiny_experiment)
+        workdir.check_vocabulary(vocabulary)
+        assert not (tmp_path / "run").exists()
+        workdir.write(tiny_experiment, vocabulary)
+        workdir.copy()
+        workdir.check(tiny_experiment)
+    assert config.load(tmp_path / "run" / "config.json") == tiny_experiment
+    saved = tmp_path / "run" / "vocabulary" / "sentencepiece.model"
+    assert saved.read_bytes() == vocabulary.files()["sentencepiece.model"]
+    assert not holds_another(saved.parent, vocabulary)
+    saved.write_bytes(b"other")
+    with pytest.raises(InputError, match="was made with another vocabulary than"):
+        workdir.check_vocabulary(vocabulary)
+
+
+def test_what_is_no_work_directory(tmp_path, tiny_experiment, vocabulary):
+    (tmp_path / "file").write_text("")
+    for path, message in (
+        ("", "where should the run go"),
+        (str(tmp_path / "file"), "file is not a directory"),
+        (str(tmp_path), r"holds other files and no config\.json"),
+    ):
+        with (
+            pytest.raises(InputError, match=message),
+            WorkDirectory.open(path) as workdir,
+        ):
+            workdir.check(tiny_experiment)
+    with (
+        pytest.raises(InputError, match=r"file/run cannot be written \(Not a directory\)"),
+        WorkDirectory.open(str(tmp_path / "file" / "run")) as workdir,
+    ):
+        workdir.write(tiny_experiment, vocabulary)
+
+
+def test_a_bucket_gets_what_is_appended_to_at_every_copy(
+    bucket,  # noqa: F811
+    tiny_experiment,
+    vocabulary,
+):
+    with WorkDirectory.open("gs://bucket/run") as workdir:
+        workdir.check(tiny_experiment)
+        workdir.write(tiny_experiment, vocabulary)
+        workdir.check_vocabulary(vocabulary)
+        with (workdir.local / "metrics.jsonl").open("a") as file:
+            file.write("1\n")
+        (workdir.local / "tensorboard").mkdir()
+        (workdir.local / "tensorboard" / "events").write_bytes(b"e")
+        workdir.copy()
+        assert (bucket / "run" / "metrics.jsonl").read_text() == "1\n"
+        assert (bucket / "run" / "tensorboard" / "events").read_bytes() == b"e"
+        (bucket / "run" / "tensorboard" / "events").unlink()  # not copied again: it is unchanged
+        with (workdir.local / "metrics.jsonl").open("a") as file:
+            file.write("2\n")
+    assert (bucket / "run" / "metrics.jsonl").read_text() == "1\n2\n"
+    assert not (bucket / "run" / "tensorboard" / "events").exists()
+    assert not workdir.local.exists()
+    assert json.loads((bucket / "run" / "config.json").read_text())["steps"] == 10
+    with WorkDirectory.open("gs://bucket/run") as workdir:
+        workdir.check(tiny_experiment)
+        assert (workdir.local / "metrics.jsonl").read_text() == "1\n2\n"

@@ -1,0 +1,102 @@
+"""Paths of a bucket: what is read there, and what the refusals say."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from etils import epath
+from etils.epath import backend, gpath
+
+from t5x_lite import checkpoint_manifest, remote
+from t5x_lite.checkpoints import find_step, saved_steps, step_files
+from t5x_lite.errors import InputError
+from tests.fake_bucket import bucket  # noqa: F401 (a fixture)
+
+
+def test_local_paths_are_pathlibs():
+    assert remote.open_path("a/b") == Path("a/b")
+    assert isinstance(remote.open_path("a/b"), Path)
+    assert not remote.is_remote("a/b")
+    assert not remote.is_remote(Path("C:/b"))
+    assert remote.is_remote("gs://a/b")
+    assert remote.is_remote(epath.Path("gs://a/b"))
+
+
+def test_a_bucket_is_read_and_written(bucket):  # noqa: F811
+    path = remote.open_path("gs://bucket/run")
+    assert str(path / "config.json") == "gs://bucket/run/config.json"
+    remote.write_whole(path / "a" / "config.json", b"{}")
+    remote.write_whole(path / "b.txt", b"123")
+    assert (bucket / "run" / "a" / "config.json").read_bytes() == b"{}"
+    assert list(remote.files_below(path)) == ["a/config.json", "b.txt"]
+    assert remote.size_of(path / "b.txt") == 3
+    remote.remove_tree(path)
+    remote.remove_tree(path)
+    assert not (bucket / "run").exists()
+
+
+def test_files_below_a_local_directory(tmp_path):
+    for name in ("b/c/d", "b/a", "z", "a"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        remote.write_whole(tmp_path / name, name.encode())
+    assert list(remote.files_below(tmp_path)) == ["a", "b/a", "b/c/d", "z"]
+    assert remote.size_of(tmp_path / "b/c/d") == 5
+    with pytest.raises(FileNotFoundError):
+        remote.size_of(tmp_path / "none")
+
+
+def test_what_cannot_take_a_bucket_says_what_to_mount():
+    assert remote.local_path("a/b", what="data.directory") == Path("a/b")
+    with pytest.raises(InputError) as raised:
+        remote.local_path("gs://corpus/prose", what="data.directory")
+    assert str(raised.value) == (
+        "data.directory gs://corpus/prose: only files of this machine can be read here; mount the "
+        "bucket (gcsfuse corpus DIR) and give the path below DIR"
+    )
+
+
+def test_buckets_that_cannot_be_reached(monkeypatch):
+    monkeypatch.setattr(gpath, "_is_tf_installed", lambda: False)
+
+    def fails(error):
+        def exists(self, path):
+            raise error
+
+        monkeypatch.setattr(backend._FileSystemSpecBackend, "exists", exists)
+        with pytest.raises(InputError) as raised:
+            remote.open_path("gs://bucket/run")
+        return str(raised.value)
+
+    assert fails(ImportError("no gcsfs")) == (
+        "gs://bucket/run: a bucket is read by the package gcsfs, which is not installed; install "
+        "it, or mount the bucket and give the mounted path"
+    )
+    assert fails(OSError("no credentials\nat all")) == (
+        "gs://bucket/run cannot be reached (OSError: no credentials)"
+    )
+    with pytest.raises(InputError, match=r"^ftp://a/b: only gs:// and s3:// are known$"):
+        remote.open_path("ftp://a/b")
+
+
+def test_checkpoints_in_a_bucket_are_found_and_verified(bucket, tmp_path):  # noqa: F811
+    step = tmp_path / "20"
+    for name in ("params/a", "files/config.json", "files/data/process_0"):
+        (step / name).parent.mkdir(parents=True, exist_ok=True)
+        (step / name).write_bytes(name.encode())
+    checkpoint_manifest.write(step)
+    shutil.copytree(step, bucket / "run" / "checkpoints" / "20")
+    (bucket / "run" / "checkpoints" / "30" / "params").mkdir(parents=True)
+    found = find_step("gs://bucket/run")
+    assert str(found) == "gs://bucket/run/checkpoints/20"
+    assert saved_steps(found.parent) == [20]
+    assert step_files(found)["config.json"] == b"files/config.json"
+    (bucket / "run/checkpoints/20/files/config.json").write_bytes(b"files/config.jsoN")
+    with pytest.raises(InputError) as raised:
+        step_files(found)
+    assert str(raised.value) == (
+        "checkpoint gs://bucket/run/checkpoints/20 is damaged (files/config.json: its SHA-256 "
+        "differs); use another one"
+    )
+    assert checkpoint_manifest.find_damage(found, parts=["params"]) is None
+    with pytest.raises(InputError, match="gs://bucket/none: no such directory"):
+        find_step("gs://bucket/none")

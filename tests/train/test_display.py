@@ -1,0 +1,35 @@
+"""The words of a line; bars and messages are tested with the tracker that opens them."""
+
+from t5x_lite.train.display import Lines, line, open_display
+
+
+def test_a_line_of_training():
+    metrics = {
+        "learning_rate": 0.01,
+        "token_accuracy": 0.25,
+        "loss": 5.43211,
+        "tokens_per_second": 12345.0,
+        "steps_per_second": 2.0,
+        "mfu": 0.4142,
+        "data_wait": 0.02,
+        "epoch": 0.5,
+        "gradient_norm": 1.0,
+    }
+    assert line(200, 1000, metrics, 65.2) == (
+        "step 200/1000  loss 5.4321  token_accuracy 0.2500  lr 0.0100  12.3k tokens/s  mfu 0.41"
+        "  ETA 0:01:05"
+    )
+
+
+def test_a_long_wait_for_data_is_shown():
+    assert line(2, 9, {"loss": 1.0, "data_wait": 0.334}) == (
+        "step 2/9  loss 1.0000  33% waiting for data"
+    )
+    assert line(2, 9, {"loss": 1.0, "data_wait": 0.09}) == "step 2/9  loss 1.0000"
+
+
+def test_without_a_terminal_there_are_lines(capsys):
+    display = open_display(10)
+    assert type(display) is Lines
+    display.training(3, {"loss": 1e-9, "learning_rate": 2e7}, None)
+    assert capsys.readouterr().err == "step 3/10  loss 1.00e-09  lr 2.00e+07\n"

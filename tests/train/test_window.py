@@ -1,0 +1,86 @@
+import jax.numpy as jnp
+import pytest
+
+from t5x_lite.train.window import NonFiniteLoss, Window
+
+
+class Clock:
+    """Seconds that a test moves on."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Slow:
+    """Batches that take two seconds each."""
+
+    def __init__(self, clock):
+        self._clock = clock
+
+    def __next__(self):
+        self._clock.now += 2.0
+        return {"decoder_target_tokens": 1}
+
+
+def metrics(loss):
+    return {"loss": jnp.float32(loss), "gradient_norm": jnp.float32(1)}
+
+
+def test_rates_wait_and_mfu():
+    clock = Clock()
+    window = Window(flops=3 * 10**12, peak=12e12, clock=clock)
+    batches = Slow(clock)
+    for step, loss in enumerate((4.0, 3.0, 2.0), 1):
+        window.next(batches)
+        clock.now += 6.0
+        window.add(step, metrics(loss), tokens=16)
+    # The first step, which compiles, and its data do not count: two steps of 8 seconds.
+    assert window.flush() == {
+        "loss": 2.0,
+        "gradient_norm": 1.0,
+        "tokens_per_second": 2.0,
+        "steps_per_second": 0.125,
+        "data_wait": 0.25,
+        "mfu": pytest.approx(3e12 * 0.125 / 12e12),
+    }
+
+
+@pytest.mark.parametrize("known", [{}, {"flops": 10**12}, {"peak": 1e12}])
+def test_no_mfu_without_flops_and_peak(known):
+    clock = Clock()
+    window = Window(**known, clock=clock)
+    for step in (1, 2):
+        clock.now += 1.0
+        window.add(step, metrics(1.0), tokens=16)
+    assert set(window.flush()) == {
+        "loss", "gradient_norm", "tokens_per_second", "steps_per_second", "data_wait",
+    }  # fmt: skip
+
+
+def test_the_first_step_alone_has_no_rates():
+    window = Window(flops=1, peak=1.0, clock=Clock())
+    window.add(1, metrics(1.0), tokens=16)
+    assert set(window.flush()) == {"loss", "gradient_norm"}
+
+
+def test_an_evaluation_is_left_out():
+    clock = Clock()
+    window = Window(clock=clock)
+    for step in (1, 2, 3):
+        if step == 3:
+            clock.now += 100.0
+            window.restart()
+        clock.now += 1.0
+        window.add(step, metrics(1.0), tokens=16)
+    assert window.flush()["steps_per_second"] == 1.0
+
+
+def test_the_first_step_that_is_not_finite_is_named():
+    window = Window()
+    for step, loss in enumerate((1.0, float("inf"), float("nan")), 7):
+        window.add(step, metrics(loss), tokens=16)
+    with pytest.raises(NonFiniteLoss, match="the loss is inf at step 8; the last checkpoint"):
+        window.check()
