@@ -22,4 +22,5 @@ step ruff format --check .
 step ruff check .
 step basedpyright
 step lint-imports --no-logo
-step python -m pytest -q -m "not slow and not oracle" --durations=10 "$@"
+# Two processes: most of a test is one thread of the compiler, or the import of TensorFlow.
+step python -m pytest -q -n 2 --dist loadfile -m "not slow and not oracle" --durations=10 "$@"

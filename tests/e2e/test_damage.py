@@ -1,6 +1,7 @@
 """Every file of the newest checkpoint cut, changed or lost: never a silent wrong resume."""
 
 import dataclasses
+import json
 import os
 import shutil
 import subprocess
@@ -105,8 +106,10 @@ def test_by_the_command_line(tiny_run, tiny_experiment, tmp_path, compile_once):
     [warning] = [line for line in done.stderr.splitlines() if "is damaged" in line]
     assert warning.endswith("and is now 10.damaged; training goes on from step 5")
     assert steps(run) == [5, 10]
-    again, before = (
-        [path.read_bytes() for path in sorted(directory.rglob("process_0")) if path.is_file()]
-        for directory in (run / "checkpoints/10/files", tiny_run / "checkpoints/10/files")
-    )
-    assert again == before
+    assert losses(run) == pytest.approx(losses(tiny_run), rel=1e-6)
+
+
+def losses(run):
+    """The losses of a run by step; of a step that was taken twice, the later one."""
+    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return {record["step"]: record["loss"] for record in records if "loss" in record}
