@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 
 import flax.serialization
 import jax
@@ -204,7 +205,7 @@ def test_tokenizers_have_the_same_ids(release, tmp_path, english_lines, variant)
     vocabulary = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None).vocabulary
     export_hf(tmp_path / "ours", tmp_path / "theirs")
     # A run of one character has several segmentations of the same score.
-    texts = TEXTS + [line for line in english_lines[:200] if "==" not in line and "--" not in line]
+    texts = TEXTS + [line for line in english_lines[:200] if not re.search(r"(\W)\1", line)]
     for directory in (source, tmp_path / "theirs"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
         assert len(tokenizer) == vocabulary.size

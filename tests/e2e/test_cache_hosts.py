@@ -1,0 +1,68 @@
+"""A run from a cache goes on with another number of processes, in the same batches."""
+
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from t5x_lite import config
+from t5x_lite.run.caching import cache
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def train(tmp_path, environment, *, workdir, steps, processes):
+    """`t5x-lite train` in so many processes, to the end."""
+    line = f"train tiny.json --workdir {workdir} --steps {steps}"
+    if processes > 1:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        line += f" --hosts.coordinator 127.0.0.1:{port} --hosts.num-processes {processes}"
+    running = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "t5x_lite", *line.split()),
+                *(["--hosts.process-id", str(i)] if processes > 1 else []),
+            ],
+            cwd=tmp_path,
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(processes)
+    ]
+    told = [process.communicate(timeout=300)[1] for process in running]
+    assert [process.returncode for process in running] == [0] * processes, told
+
+
+def losses(workdir):
+    records = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return {record["step"]: record["loss"] for record in records if "loss" in record}
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_two_processes_begin_and_one_or_four_go_on(tiny_experiment, tmp_path):
+    cache(tiny_experiment, output=str(tmp_path / "cache"))
+    data = dataclasses.replace(
+        tiny_experiment.data, task="", directory="", cache=str(tmp_path / "cache")
+    )
+    model = tiny_experiment.model.replace(dropout_rate=0.0)
+    config.save(
+        dataclasses.replace(tiny_experiment, data=data, model=model, steps=12),
+        tmp_path / "tiny.json",
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    train(tmp_path, environment, workdir="alone", steps=12, processes=1)
+    train(tmp_path, environment, workdir="several", steps=4, processes=2)
+    train(tmp_path, environment, workdir="several", steps=8, processes=1)
+    train(tmp_path, environment, workdir="several", steps=12, processes=4)
+    alone = losses(tmp_path / "alone")
+    assert list(alone) == list(range(1, 13))
+    assert losses(tmp_path / "several") == pytest.approx(alone, abs=1e-5)
