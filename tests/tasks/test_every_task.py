@@ -138,7 +138,7 @@ def layouts(task):
 
 
 @pytest.mark.usefixtures("_small_python_docs")
-@pytest.mark.parametrize("name", marked(TASKS))
+@pytest.mark.parametrize("name", list(marked(TASKS)))
 def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocabulary):
     from t5x_lite.data import pipeline
 

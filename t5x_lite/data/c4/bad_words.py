@@ -4,7 +4,7 @@ Source: c4_utils.get_badwords_filter_fn. A page is bad if its lower-cased text c
 with a non-word character, or an end of the text, on either side: `(?:\W|^)(entry)(?:\W|$)`, every
 entry taken literally. The reference tries one alternation of 400 entries at every place. Here the
 text is normalized to bytes, in which all but ASCII letters, digits and underscores is a space, and
-a table of hashes of the first bytes of entries is asked about the first bytes of all words at once;
+a table of hashes of the first bytes of entries is asked about all places of the text at once;
 entries that the table cannot hold (those beyond ASCII, those of languages without spaces) are found
 by one automaton (Aho and Corasick, 1975). What is found so is looked at again exactly.
 

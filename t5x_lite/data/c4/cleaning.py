@@ -152,18 +152,17 @@ def _watched(text: str, cleaning: Cleaning) -> bool:
 
 @functools.lru_cache
 def _words(phrases: tuple[str, ...]) -> tuple[bytes, ...] | None:
-    """As few words as possible one of which every phrase has; None if any is beyond ASCII.
+    """Few texts of which every phrase contains one; None if any is beyond ASCII.
 
-    "use cookies", "uses cookies" and "cookie policy" all have "cookie".
+    "use cookies", "uses cookies" and "cookie policy" all have "cookie"; "terms of use" is alone.
     """
     if not all(phrase.isascii() for phrase in phrases):
         return None
     longest = {max(phrase.split() or [phrase], key=len) for phrase in phrases}
-    return tuple(
-        word.encode()
-        for word in sorted(longest)
-        if not any(other != word and other in word for other in longest)
-    )
+    shared = {word for word in longest if sum(word in phrase for phrase in phrases) > 1}
+    alone = {phrase for phrase in phrases if not any(word in phrase for word in shared)}
+    needed = {word for word in shared if not any(o != word and o in word for o in shared)}
+    return tuple(text.encode() for text in sorted(needed | alone))
 
 
 def _enough_sentences(lines: list[str], minimum: int, counter: SentenceCounter) -> bool:

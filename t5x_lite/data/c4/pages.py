@@ -40,8 +40,6 @@ STAGES = (
 SAMPLES = 20
 """Samples of each rule, at most one of a URL."""
 SAMPLE_CHARS = 400
-SAMPLED_LINES = 64
-"""Of more lines than these, spread over the page, none is a sample."""
 DAMAGED_NAMED = 1000
 """Damaged records that are named, the first by path and offset; all are counted."""
 
@@ -116,8 +114,8 @@ def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-_Sample = tuple[str, str, str, str]
-"""MD5 of the URL, MD5 of the sample, URL, sample."""
+_Sample = tuple[str, str, str]
+"""MD5 of the URL, URL, text."""
 
 
 class Tally:
@@ -198,7 +196,7 @@ class Tally:
 
     def samples(self, stage: str, rule: str) -> list[tuple[str, str]]:
         """At most `SAMPLES` pairs of URL and text (cut) that a rule dropped, in a fixed order."""
-        return [(url, text) for _, _, url, text in self._samples.get((stage, rule), ())]
+        return [(url, text) for _, url, text in self._samples.get((stage, rule), ())]
 
     @property
     def damaged_records(self) -> list[tuple[str, int, str]]:
@@ -245,7 +243,7 @@ class Tally:
             **{name: dict(sorted(getattr(self, name).items())) for name in _COUNTERS},
             "damaged_records": [list(record) for record in self._damaged],
             "samples": [
-                {"stage": stage, "rule": rule, "dropped": [list(sample[2:]) for sample in found]}
+                {"stage": stage, "rule": rule, "dropped": [list(sample[1:]) for sample in found]}
                 for (stage, rule), found in sorted(self._samples.items())
             ],
         }
@@ -270,7 +268,7 @@ class Tally:
         ]
         for entry in value["samples"]:
             tally._samples[entry["stage"], entry["rule"]] = [
-                (url_md5(url), _md5(text), url, text) for url, text in entry["dropped"]
+                (url_md5(url), url, text) for url, text in entry["dropped"]
             ]
         return tally
 
@@ -304,10 +302,7 @@ class Tally:
         samples = self._samples.setdefault((stage, rule), [])
         if len(samples) == SAMPLES and key > samples[-1][0]:
             return
-        spread = texts[:: len(texts) // SAMPLED_LINES + 1]
-        cut = (text[:SAMPLE_CHARS] for text in spread)
-        digest, text = min((_md5(text), text) for text in cut)
-        _keep(samples, (key, digest, url, text))
+        _keep(samples, (key, url, texts[int(key[:8], 16) % len(texts)][:SAMPLE_CHARS]))
 
 
 _COUNTERS = ("languages", "domains", "damage", "notes")
@@ -332,7 +327,3 @@ def _order(stages: Iterable[str]) -> list[str]:
 def _add(counts: Counter[Any], more: Mapping[Any, int]) -> None:
     for key, count in more.items():
         counts[key] += count
-
-
-def _md5(text: str) -> str:
-    return hashlib.md5(_utf8(text)).hexdigest()

@@ -39,10 +39,12 @@ class SentenceCounter:
 
     Attributes:
       name: the parameters and the version of NLTK, for the manifest.
+      parameters: nltk's PunktParameters.
     """
 
     def __init__(self, parameters: Any, *, name: str):
         self.name = name
+        self.parameters = parameters
         self._unsure = parameters.abbrev_types | {first for first, _ in parameters.collocations}
         self._tokenizer = _tokenizer(parameters)
 

@@ -94,11 +94,9 @@ def test_samples_are_the_smallest_hashes_one_of_a_url_and_cut():
         tally.drop_lines("clean", "policy", page(url), ["x" * 1000, f"line of {url}"])
     found = tally.samples("clean", "policy")
     assert [url for url, _ in found] == sorted(urls, key=url_md5)[:SAMPLES]
-    cut = "x" * SAMPLE_CHARS
-    assert all(
-        text == min((cut, f"line of {url}"), key=lambda line: hashlib.md5(line.encode()).digest())
-        for url, text in found
-    )
+    assert {text for _, text in found if text[0] == "x"} == {"x" * SAMPLE_CHARS}
+    assert all(text in ("x" * SAMPLE_CHARS, f"line of {url}") for url, text in found)
+    assert len({text for _, text in found}) > 2
 
 
 def make_tallies(count):
