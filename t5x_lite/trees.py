@@ -1,4 +1,4 @@
-"""Nested dicts of leaves <-> paths "a/b/c": flatten, unflatten, partition, merge, rename.
+"""Nested dicts of leaves <-> paths "a/b/c": flatten, unflatten, partition, merge, overlaid.
 
 A tree is a nested dict whose keys are strings; everything that is no mapping is a leaf (an array,
 a shape, a tuple of axis names). A path is the keys joined by "/". For example
@@ -90,6 +90,21 @@ def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"trees to merge must have different paths; in both: {_list(twice)}")
         flat.update(new)
     return unflatten(flat)
+
+
+def overlaid(tree: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the tree with the leaves of `above` in place of its own; what it lacks is not added.
+
+    Empty dicts of the tree stay.
+    """
+    return {
+        key: value
+        if key not in above
+        else overlaid(value, above[key])
+        if isinstance(value, Mapping)
+        else above[key]
+        for key, value in tree.items()
+    }
 
 
 def rename(

@@ -92,3 +92,11 @@ def test_difference():
 def test_count_parameters():
     tree = {"a": np.zeros((3, 4)), "b": {"c": np.zeros(5), "d": np.zeros(())}}
     assert trees.count_parameters(tree) == 18
+
+
+def test_overlaid_replaces_leaves_and_keeps_the_rest():
+    tree = {"model": {"wi": 1, "wo": 2}, "objective": {}}
+    assert trees.overlaid(tree, {"model": {"wo": 3, "other": 4}}) == {
+        "model": {"wi": 1, "wo": 3},
+        "objective": {},
+    }

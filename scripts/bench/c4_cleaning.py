@@ -1,16 +1,18 @@
 """Pages a second on one core: C4's cleaning and bad-word filter beside tensorflow_datasets' own.
 
     python scripts/bench/c4_cleaning.py --data TEXT_DIRECTORY [--bad-words FILE] [--pages 4000]
-        [--bad-word-pages 1000] [--repeats 3] [--seed 0]
+        [--bad-word-pages 1000] [--bad-word-bytes 6500] [--repeats 3] [--seed 0]
 
 Pages are put together from the paragraphs of DIRECTORY/*.txt and from the kinds of lines that fill
 real ones: menus, lists, policies, citations, code. All sides get the same pages and the same
 parameters of punkt, count into plain dictionaries (c4_utils' own counters, Beam's, cost it several
 times more), and run in turn, `repeats` times each; that they keep the same pages with the same text
 is asserted. "c4_utils" has NLTK's tokenizer as it is, "c4_utils_untimed" that tokenizer without the
-limit of wall clock on each pattern, as ours is. The bad-word filters get cleaned pages and the same
-list: FILE, or 400 rare words of the text. Time is CPU time of the process, so that other programs
-count less.
+limit of wall clock on each pattern, as ours is. Where datatrove is installed, its C4QualityFilter
+runs too, with T5's thresholds and ends of lines, and NLTK's punkt in place of its own, slower
+sentences. The bad-word filters get cleaned pages, put together to 6,500 bytes, and the same list:
+FILE, or 400 rare words of the text. Time is CPU time of the process, so that other programs count
+less.
 
 One JSON line for each of the two: pages a second and MB a second (median and range), the ratio of
 the medians, the share of pages that is kept, and the machine's load.
@@ -52,6 +54,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--bad-words", type=pathlib.Path)
     parser.add_argument("--pages", type=int, default=4000)
     parser.add_argument("--bad-word-pages", type=int, default=1000)
+    parser.add_argument("--bad-word-bytes", type=int, default=6500, help="of a page, at least")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
@@ -130,7 +133,7 @@ def race(sides: dict[str, Callable[[], object]], repeats: int) -> dict[str, list
             start = time.process_time()
             results.append(run())
             seconds[name].append(time.process_time() - start)
-        assert all(result == results[0] for result in results), "the two keep different pages"
+        assert all(result == results[0] for result in results), "they keep different pages"
     return seconds
 
 
@@ -169,6 +172,31 @@ def report(stage: str, pages: Sequence[Page], kept: int, seconds: dict[str, list
     )
 
 
+def datatrove_run(
+    pages: list[Page], tokenize: Callable[[str], list[str]]
+) -> Callable[[], list[tuple[str, str]]] | None:
+    """datatrove's filter over the pages, with T5's thresholds; None where it is not installed."""
+    try:
+        from datatrove.data import Document
+        from datatrove.pipeline.filters import c4_filters
+    except ImportError:
+        return None
+
+    c4_filters.split_into_sentences = lambda text, language: tokenize(text)
+    c4_filters.END_PUNCTUATION = (".", "?", "!", '"')
+    rules = c4_filters.C4QualityFilter(min_num_sentences=3, min_words_per_line=5)
+
+    def run() -> list[tuple[str, str]]:
+        found = []
+        for page in pages:
+            document = Document(text=page.text, id=page.url)
+            if rules.filter(document) is True:
+                found.append((page.url, document.text))
+        return found
+
+    return run
+
+
 def bench_cleaning(pages: list[Page], arguments: argparse.Namespace) -> list[Page]:
     from nltk.tokenize.punkt import PunktSentenceTokenizer
 
@@ -191,14 +219,15 @@ def bench_cleaning(pages: list[Page], arguments: argparse.Namespace) -> list[Pag
         ]
 
     nltk = PunktSentenceTokenizer(counter.parameters)
-    seconds = race(
-        {
-            "t5x_lite": ours,
-            "c4_utils": lambda: reference_run(nltk.tokenize),
-            "c4_utils_untimed": lambda: reference_run(counter.sentences),
-        },
-        arguments.repeats,
-    )
+    runs = {
+        "t5x_lite": ours,
+        "c4_utils": lambda: reference_run(nltk.tokenize),
+        "c4_utils_untimed": lambda: reference_run(counter.sentences),
+    }
+    datatrove = datatrove_run(pages, nltk.tokenize)
+    if datatrove:
+        runs["datatrove"] = datatrove
+    seconds = race(runs, arguments.repeats)
     kept = dict(ours())
     report("clean", pages, len(kept), seconds, counter=counter.name)
     return [page.with_text(kept[page.url]) for page in pages if page.url in kept]
@@ -213,10 +242,23 @@ def rare_words(pages: Sequence[Page], count: int) -> list[str]:
     return [word for _, word in rare[:count]]
 
 
+def joined(pages: Sequence[Page], size: int) -> list[Page]:
+    """Pages put together until they have so many bytes."""
+    texts, found, length = [], [], 0
+    for page in pages:
+        texts.append(page.text)
+        length += utf8_length(page.text)
+        if length >= size:
+            found.append(page.with_text("\n".join(texts)))
+            texts, length = [], 0
+    return found
+
+
 def bench_bad_words(pages: list[Page], arguments: argparse.Namespace) -> None:
     path = arguments.bad_words
     entries = load_bad_words(path) if path else rare_words(pages, 400)
-    pages = [page.with_language("en") for page in pages[: arguments.bad_word_pages]]
+    pages = joined(pages, arguments.bad_word_bytes)[: arguments.bad_word_pages]
+    pages = [page.with_language("en") for page in pages]
     reference = load_reference()
     theirs = [
         reference.c4_utils.PageFeatures(url=page.url, text=page.text, language="en")

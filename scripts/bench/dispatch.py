@@ -26,6 +26,7 @@ from t5x_lite.optim.schedules import Constant
 from t5x_lite.sharding import MeshConfig, make_mesh, put_batch
 from t5x_lite.train.state import init_state, state_shardings
 from t5x_lite.train.step import make_train_step
+from t5x_lite.train.updates import Update
 
 
 def measure(*, layers: int, steps: int, microbatches: int) -> dict:
@@ -54,9 +55,7 @@ def measure(*, layers: int, steps: int, microbatches: int) -> dict:
     built = optimizer.build(axes)
     state = init_state(lambda key: init(learner, key), built, layout, seed=0)
     step = make_train_step(
-        loss,
-        built,
-        optimizer.schedule.build(),
+        [Update(loss, built, optimizer.schedule.build())],
         mesh=mesh,
         layout=layout,
         seed=0,

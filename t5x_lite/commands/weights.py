@@ -17,7 +17,9 @@ from t5x_lite.commands.options import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImportHF:
-    """Make a checkpoint of a directory of Hugging Face's transformers: any T5, mT5, umT5 or ByT5.
+    """Make a checkpoint of a directory of Hugging Face's transformers.
+
+    Any T5, mT5, umT5 or ByT5; of encoders BERT, RoBERTa, XLM-R and ELECTRA.
 
     predict, score, evaluate, train --init and export take what it writes.
 
@@ -87,19 +89,21 @@ class ImportT5X:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportHF:
-    """Write a checkpoint of a T5 as a directory that Hugging Face's transformers loads.
+    """Write a checkpoint of a T5 or an encoder as Hugging Face's transformers loads it.
 
     Attributes:
       source: a work directory or a step directory.
       destination: the directory to write; it must not exist yet.
       step: the step to take from a work directory; the newest if not given.
       dtype: what the weights are stored in.
+      part: the model or, if it was trained to detect replaced tokens, the generator that drew them.
     """
 
     source: Source
     destination: Destination
     step: OptionalCount = None
     dtype: Dtype = "keep"
+    part: Literal["model", "generator"] = "model"
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -109,4 +113,4 @@ class ExportHF:
         """Calls run.interchange.export_hf."""
         from t5x_lite.run.interchange import export_hf
 
-        export_hf(self.source, self.destination, step=self.step, dtype=self.dtype)
+        export_hf(self.source, self.destination, step=self.step, dtype=self.dtype, part=self.part)

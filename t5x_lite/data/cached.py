@@ -22,7 +22,8 @@ import numpy as np
 
 from t5x_lite.data.cache_files import Cache
 from t5x_lite.data.cache_mixture import mixed_sources
-from t5x_lite.data.config import Data, check_inputs
+from t5x_lite.data.config import Data, check_features, lengths_of
+from t5x_lite.data.encoder_tokens import tokens_of
 from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.data.positions import (
     FROM_CACHE,
@@ -166,7 +167,14 @@ def train_batches(
     """
     share = share_of_batch(data, process_count)
     sources = open_sources(data, vocabulary, split="train")
-    stream = Stream(data, sources, seed=seed, shuffle=data.shuffle, repeat=True)
+    stream = Stream(
+        data,
+        sources,
+        seed=seed,
+        shuffle=data.shuffle,
+        repeat=True,
+        tokens=tokens_of(data.layout, vocabulary),
+    )
     identity = {
         **identity_of(data, seed=seed),
         "cache": [[source.cache.digest, str(source.rate)] for source in sources],
@@ -217,14 +225,22 @@ def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
             f"--data.vocabulary {where / 'vocabulary'} --data.extra-ids "
             f"{index.vocabulary['extra_ids']}"
         )
-    check_inputs(data.layout, there="inputs" in index.recipe.outputs)
+    check_features(data.layout, index.recipe.outputs)
     for name, length in (index.recipe.lengths or {}).items():
-        now = getattr(data, f"{name}_length")
-        if now != length:
+        now = lengths_of(data)[name]
+        if now == length:
+            continue
+        if name == "passages":
             raise InputError(
-                f"cache {where} was made for data.{name}_length {length}, and it is {now}: set "
-                f"--data.{name}-length {length}, or write another cache"
+                f"cache {where} was made for {length} tokens of passages, data.targets_length for "
+                f"each of 1 + data.negatives, and they are {now}: change them, or write another "
+                "cache"
             )
+        side = {"query": "inputs"}.get(name, name)
+        raise InputError(
+            f"cache {where} was made for data.{side}_length {length}, and it is {now}: set "
+            f"--data.{side}-length {length}, or write another cache"
+        )
 
 
 # Evaluation.
@@ -254,8 +270,8 @@ def eval_batches(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Batches for a held-out loss: one pass in order, the same in every run whatever its seed.
 
-    The last batch is filled up with rows of zeros, whose loss weights are 0. A mixture is mixed at
-    its rates, and ends where a cache would begin anew.
+    The last batch is filled up with rows of padding, whose loss weights are 0. A mixture is mixed
+    at its rates, and ends where a cache would begin anew.
 
     Args:
       data: the data config.
@@ -270,7 +286,8 @@ def eval_batches(
       InputError: as `train_batches`, and if there is no such split.
     """
     sources = open_sources(data, vocabulary, split=split)
-    stream = Stream(data, sources, seed=0, shuffle=False, repeat=False)
+    tokens = tokens_of(data.layout, vocabulary)
+    stream = Stream(data, sources, seed=0, shuffle=False, repeat=False, tokens=tokens)
     return itertools.islice(_one_pass(stream, data.batch_size), max_batches)
 
 

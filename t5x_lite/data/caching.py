@@ -28,7 +28,7 @@ import numpy as np
 
 from t5x_lite.data.cache_files import DTYPES, Index
 from t5x_lite.data.cache_writer import SHARD_BYTES, SplitWriter, new_cache, write_index
-from t5x_lite.data.config import Data
+from t5x_lite.data.config import Data, lengths_of
 from t5x_lite.data.recipe import Recipe
 from t5x_lite.data.task_recipe import recipe_of
 from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
@@ -181,7 +181,7 @@ def _run(job: _Job, split: str) -> Iterator[list[np.ndarray]]:
     from t5x_lite.data import pipeline
 
     if job.bake:
-        lengths = {"inputs": job.data.inputs_length, "targets": job.data.targets_length}
+        lengths = lengths_of(job.data)
         dataset = job.task.get_dataset(
             lengths, split, shuffle=False, seed=job.seed, try_in_mem_cache=False
         )

@@ -8,6 +8,7 @@ TensorFlow:
 `function` takes `TaskArguments` and returns a `seqio.Task`.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from t5x_lite.data.columns import Columns
@@ -16,7 +17,7 @@ from t5x_lite.data.vocabulary import Vocabulary
 from t5x_lite.errors import InputError
 from t5x_lite.options import nearest
 
-LAYOUT_NAMES = ("seq2seq", "lm", "prefix_lm", "concat_lm")
+LAYOUT_NAMES = ("seq2seq", "lm", "prefix_lm", "concat_lm", "encoder", "pairs")
 """How examples become rows; what each means stands in layouts.py, which needs TensorFlow."""
 
 
@@ -28,14 +29,40 @@ def check_layout(name: str) -> None:
         raise InputError(f"unknown data.layout {name!r}: {hint}")
 
 
-def check_inputs(layout: str, *, there: bool) -> None:
-    """Refuses a task without the inputs that a layout shows, or with inputs that it does not."""
-    if there and layout == "lm":
+def check_features(layout: str, there: Collection[str]) -> None:
+    """Refuses a task without the features that a layout shows, or with some that it does not.
+
+    Args:
+      layout: a name in `LAYOUT_NAMES`.
+      there: the task's features, and others, which are passed over.
+    """
+    if layout == "pairs":
+        if not {"query", "passages"} <= {*there}:
+            raise InputError(
+                "data.layout 'pairs' shows queries and passages, and the task gives "
+                f"{' and '.join(sorted(there))}: use a task such as tasks.pairs:jsonl"
+            )
+    elif "query" in there:
+        raise InputError(
+            f"the task gives queries and passages, and data.layout is {layout!r}: use pairs"
+        )
+    elif layout == "encoder":
+        if "targets" in there or "inputs" not in there:
+            raise InputError(
+                "data.layout 'encoder' shows inputs only, and the task gives "
+                f"{' and '.join(sorted({'inputs', 'targets'} & {*there}))}: use a task such as "
+                "tasks.encoder:documents"
+            )
+    elif "targets" not in there:
+        raise InputError(
+            f"data.layout {layout!r} shows targets, but the task gives inputs only: use encoder"
+        )
+    elif "inputs" in there and layout == "lm":
         raise InputError(
             f"data.layout {layout!r} shows targets only, but the task gives inputs too: use "
             "prefix_lm or concat_lm"
         )
-    if not there and layout != "lm":
+    elif "inputs" not in there and layout != "lm":
         raise InputError(
             f"data.layout {layout!r} shows inputs and targets, but the task gives targets only: "
             "use lm"
@@ -50,24 +77,27 @@ class Data:
       task: "module:function" of a function TaskArguments -> seqio.Task, or "module:name" of a
         `mixtures.Mixture` of tasks. With a cache it serves the task's own metrics alone, and may be
         "".
-      vocabulary: a SentencePiece .model file, or a directory that holds sentencepiece.model or
-        bytes.json; "bytes" and "bytes-hf" are byte vocabularies (ByT5).
+      vocabulary: a SentencePiece .model file, a tokenizer.json, WordPiece's vocab.txt, or a
+        directory that holds sentencepiece.model, bytes.json, tokenizer.json or vocab.txt; "bytes"
+        and "bytes-hf" are byte vocabularies (ByT5).
       directory: where the task's files are; "" for a task that needs none.
       cache: a directory that `t5x-lite cache` wrote, to be read in place of the task's files, and
         without TensorFlow; several as "DIRECTORY=RATE" are mixed, and without rates as `mixing`
         says. "" runs the task on the fly.
       mixing: how the tasks of a mixture are mixed, or several caches that are given without rates.
       columns: of files of one's own (tasks/files.py), what is shown and what is to be written.
-      layout: how examples become rows: "seq2seq" of an encoder-decoder, or "lm", "prefix_lm" or
-        "concat_lm" of a decoder alone.
+      layout: how examples become rows: "seq2seq" of an encoder-decoder, "lm", "prefix_lm" or
+        "concat_lm" of a decoder alone, "encoder" of an encoder alone, or "pairs" of an encoder that
+        compares queries with passages.
       batch_size: rows of the global batch.
-      inputs_length: tokens of an encoder row, EOS included. Rows of a decoder alone have
-        inputs_length plus targets_length tokens, in layout "lm" targets_length.
-      targets_length: tokens of a decoder row, EOS included.
+      inputs_length: tokens of an encoder row, EOS included; of pairs, tokens of a query. Rows of a
+        decoder alone have inputs_length plus targets_length tokens, in layout "lm" targets_length.
+      targets_length: tokens of a decoder row, EOS included; of pairs, tokens of a passage.
+      negatives: of pairs, passages of a query besides the one that answers it.
       pack: whether several short examples share a row.
       shuffle: whether training examples are shuffled.
       shuffle_buffer: examples that the shuffle holds at a time; a cache is shuffled as a whole.
-      extra_ids: sentinels above the vocabulary's own pieces.
+      extra_ids: sentinels above the own pieces of a SentencePiece vocabulary, or above bytes.
     """
 
     task: str = ""
@@ -80,6 +110,7 @@ class Data:
     batch_size: int = 128
     inputs_length: int = 512
     targets_length: int = 114
+    negatives: int = 0
     pack: bool = True
     shuffle: bool = True
     shuffle_buffer: int = 1000
@@ -95,8 +126,24 @@ class Data:
             value = getattr(self, name)
             if value < 1:
                 raise InputError(f"data.{name} must be at least 1, got {value}")
-        if self.extra_ids < 0:
-            raise InputError(f"data.extra_ids must not be negative, got {self.extra_ids}")
+        for name in ("extra_ids", "negatives"):
+            if getattr(self, name) < 0:
+                raise InputError(f"data.{name} must not be negative, got {getattr(self, name)}")
+        if self.layout == "pairs" and self.pack:
+            raise InputError("data.layout 'pairs' has a query a row: set data.pack to False")
+
+
+def lengths_of(data: Data) -> dict[str, int]:
+    """Tokens at most of each feature that a task may have; those that it lacks are passed over.
+
+    "passages" are one behind the other, each of targets_length.
+    """
+    return {
+        "inputs": data.inputs_length,
+        "targets": data.targets_length,
+        "query": data.inputs_length,
+        "passages": data.targets_length * (1 + data.negatives),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +157,7 @@ class TaskArguments:
       targets_length: tokens of a decoder row, EOS included.
       seed: of all randomness that belongs to single examples (which spans are corrupted).
       columns: of the user's own files.
+      negatives: of pairs, passages of a query besides the one that answers it.
     """
 
     vocabulary: Vocabulary
@@ -118,3 +166,4 @@ class TaskArguments:
     targets_length: int
     seed: int = 0
     columns: Columns = field(default_factory=Columns)
+    negatives: int = 0

@@ -21,6 +21,8 @@ import numpy as np
 
 FIELD = "epoch_of_example"
 _BITS = 24
+PLAIN = (1 << _BITS) - 1
+"""The bits of a token's id: what `mark` adds lies above them."""
 _MOST = (1 << (31 - _BITS)) - 1
 """The last epoch that is told: the 128th and all later ones are one."""
 
@@ -84,5 +86,5 @@ def unmark(batch: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], int]
     """The batch without the marks, and the latest epoch among its examples."""
     tokens = [name for name in batch if name.endswith("_tokens")]
     epoch = max((int(batch[name].max(initial=0)) >> _BITS for name in tokens), default=0)
-    plain = {name: batch[name] & ((1 << _BITS) - 1) for name in tokens}
+    plain = {name: batch[name] & PLAIN for name in tokens}
     return {**batch, **plain}, epoch

@@ -26,13 +26,44 @@ examples with lengths 8 and 7:
 weights are 1 on both, and there is no `decoder_causal_attention`, which would show the model what
 it shall predict. "lm" is seqio's LMFeatureConverter: rows of targets_length tokens of a task that
 has targets only; inputs_length means nothing to it.
+
+"encoder" is for an encoder alone, of a task that has inputs only: documents, or pieces of such,
+each of them [CLS] ... [SEP]. Those that share a row do not see each other. Nothing is masked yet:
+masks are drawn on the device, among the tokens that have a word's number. With [CLS] 2, [SEP] 3,
+padding 0, and 7 a piece that goes on with a word:
+
+    {"inputs": [2 5 7 6 3]}, {"inputs": [2 4 3]}
+
+    encoder_input_tokens   2 5 7 6 3 2 4 3 0 0
+    encoder_segment_ids    1 1 1 1 1 2 2 2 0 0
+    encoder_positions      0 1 2 3 4 0 1 2 0 0
+    encoder_word_ids       0 1 1 2 0 0 3 0 0 0
+
+Its rows have all of these without packing, too, in one segment each. It is not seqio's, for which
+id 0 is always padding (RoBERTa's [CLS] is 0): rows.py makes it, of 256 examples at a time.
+
+"pairs" is for an encoder that compares a query with passages, of a task that has a "query" and its
+"passages", one behind the other: first the one that answers it, then others that do not. Each is
+[CLS] ... [SEP]. Of 1 + data.negatives passages those that are missing are padding, and take no part
+in a loss. With query and passages of 4 and 3 tokens at most and one negative:
+
+    {"query": [2 5 6 3], "passages": [2 5 3 2 4 3]}, {"query": [2 4 3], "passages": [2 4 3]}
+
+    query_tokens          [2 5 6 3]            [2 4 3 0]            [B, _]
+    query_segment_ids     [1 1 1 1]            [1 1 1 0]
+    passage_tokens        [[2 5 3] [2 4 3]]    [[2 4 3] [0 0 0]]    [B, 1 + negatives, _]
+    passage_segment_ids   [[1 1 1] [1 1 1]]    [[1 1 1] [0 0 0]]
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from t5x_lite.data.config import check_inputs, check_layout
+import numpy as np
+
+from t5x_lite.data import packing, rows, stages
+from t5x_lite.data.config import check_features, check_layout
+from t5x_lite.data.encoder_tokens import EncoderTokens
 from t5x_lite.data.quiet_tensorflow import seqio, tf
 
 Convert = Callable[[tf.data.Dataset, Mapping[str, int]], tf.data.Dataset]
@@ -43,14 +74,18 @@ LAYOUTS: dict[str, Callable[..., seqio.FeatureConverter]] = {
     "prefix_lm": seqio.PrefixLMFeatureConverter,
     "concat_lm": partial(seqio.PrefixLMFeatureConverter, loss_on_targets_only=False),
 }
+"""seqio's; "encoder" and "pairs" are our own."""
+_PACKED_AT_A_TIME = 256
+_LAID_OUT_AT_A_TIME = 32
 
 
-def feature_converter(layout: str, *, pack: bool) -> Convert:
+def feature_converter(layout: str, *, pack: bool, tokens: EncoderTokens | None = None) -> Convert:
     """The conversion of task features to model features.
 
     Args:
-      layout: a name in `LAYOUTS`.
+      layout: a name in `config.LAYOUT_NAMES`.
       pack: whether several examples share a row.
+      tokens: the vocabulary's, for "encoder" and "pairs".
 
     Returns:
       A function of a task's dataset and of {"inputs", "targets"}: their lengths. It raises
@@ -62,14 +97,63 @@ def feature_converter(layout: str, *, pack: bool) -> Convert:
     check_layout(layout)
 
     def convert(dataset: tf.data.Dataset, lengths: Mapping[str, int]) -> tf.data.Dataset:
+        there: Any = dataset.element_spec
+        check_features(layout, there)
+        if layout not in LAYOUTS:
+            return _own_rows(dataset, lengths, layout=layout, pack=pack, tokens=tokens)
         converter = LAYOUTS[layout](pack=pack)
         features: Any = converter.TASK_FEATURES
-        there: Any = dataset.element_spec
-        check_inputs(layout, there="inputs" in there)
-        rows = converter(dataset, {name: lengths[name] for name in features})
-        return rows.map(_without_prefix) if layout == "concat_lm" else rows
+        found = converter(dataset, {name: lengths[name] for name in features})
+        return found.map(_without_prefix) if layout == "concat_lm" else found
 
     return convert
+
+
+def _own_rows(
+    dataset: tf.data.Dataset,
+    lengths: Mapping[str, int],
+    *,
+    layout: str,
+    pack: bool,
+    tokens: EncoderTokens | None,
+) -> tf.data.Dataset:
+    """Rows by blocks of examples, of which each block is a pure function."""
+    names = rows.features(layout)
+
+    def flat(block):
+        found = {}
+        for name in names:
+            feature: Any = block[name]
+            if isinstance(feature, tf.Tensor):  # all of one length
+                ragged: Any = tf.RaggedTensor
+                feature = ragged.from_tensor(feature)
+            found |= {name: feature.flat_values, f"{name}_ends": feature.row_limits()}
+        return found
+
+    def laid_out(block):
+        columns = [np.split(block[name], block[f"{name}_ends"][:-1]) for name in names]
+        examples = [dict(zip(names, parts, strict=True)) for parts in zip(*columns, strict=True)]
+        taken = np.arange(len(examples))
+        if pack:
+            sizes = np.array([[len(part) for part in e.values()] for e in examples])
+            capacity = rows.capacity(layout, lengths)
+            taken = packing.first_fit(rows.packed_lengths(layout, sizes), capacity=capacity)
+        return rows.lay_out(
+            examples,
+            taken,
+            num_rows=int(taken.max()) + 1,
+            layout=layout,
+            lengths=lengths,
+            pack=pack,
+            tokens=tokens,
+        )
+
+    none = np.zeros(0, np.int64)
+    row = rows.lay_out([], none, num_rows=1, layout=layout, lengths=lengths, pack=pack)
+    spec = {name: tf.TensorSpec([None, *v.shape[1:]], tf.int32) for name, v in row.items()}
+    examples = dataset.map(lambda example: {name: example[name] for name in names})
+    blocks = examples.ragged_batch(_PACKED_AT_A_TIME if pack else _LAID_OUT_AT_A_TIME)
+    return stages.map_numpy(blocks.map(flat), laid_out, spec).unbatch()
 
 
 def _without_prefix(row: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from t5x_lite.data.config import Data
+from t5x_lite.data.config import Data, lengths_of
+from t5x_lite.data.encoder_tokens import tokens_of
 from t5x_lite.data.mixtures import Member, Mixture, find_mixture, member_data
 from t5x_lite.data.task_names import find_task
 from t5x_lite.data.vocabulary import Vocabulary
@@ -177,6 +178,7 @@ def train_batches(
         _num_examples(one)  # seqio would repeat a split without examples for ever
     rows = _rows(
         data,
+        vocabulary,
         trained,
         rates,
         split="train",
@@ -216,7 +218,7 @@ def eval_batches(
     """Batches for a held-out loss, the same in every run: drawn at the rates of training.
 
     Tasks that are not there, or lack the split, are passed over; the batches end where a task would
-    begin anew. The last one is filled up with rows of zeros, whose loss weights are 0.
+    begin anew. The last one is filled up with rows of padding, whose loss weights are 0.
 
     Args:
       data: the data config; its task is a mixture.
@@ -227,6 +229,8 @@ def eval_batches(
     Raises:
       InputError: as `train_batches`, or no task that is trained on has the split.
     """
+    from t5x_lite.data import pipeline
+
     trained, rates = _trained(data, vocabulary, seed=0, all_of_them=False)
     pairs = [
         (one, rate)
@@ -237,9 +241,17 @@ def eval_batches(
         raise InputError(f"no trained task of the mixture {data.task!r} has a split {split!r}")
     chosen, chosen_rates = [one for one, _ in pairs], [rate for _, rate in pairs]
     rows = _rows(
-        data, chosen, chosen_rates, split=split, draw_seed=_EVAL_SEED, shuffle=False, num_epochs=1
+        data,
+        vocabulary,
+        chosen,
+        chosen_rates,
+        split=split,
+        draw_seed=_EVAL_SEED,
+        shuffle=False,
+        num_epochs=1,
     )
-    batches = itertools.islice(_padded(rows.batch(data.batch_size), data.batch_size), max_batches)
+    found = pipeline.padded(pipeline.as_numpy(rows.batch(data.batch_size)), data, vocabulary)
+    batches = itertools.islice(found, max_batches)
     first = next(batches, None)
     if first is None:
         raise InputError(f"the mixture {data.task!r} found no example for split {split!r}")
@@ -259,6 +271,7 @@ def _is_there(one: Present, split: str) -> bool:
 
 def _rows(
     data: Data,
+    vocabulary: Vocabulary,
     tasks: Sequence[Present],
     rates: Sequence[float],
     *,
@@ -271,7 +284,7 @@ def _rows(
     from t5x_lite.data.layouts import feature_converter
     from t5x_lite.data.quiet_tensorflow import tf
 
-    lengths = {"inputs": data.inputs_length, "targets": data.targets_length}
+    lengths = lengths_of(data)
     features = {tuple(one.task.output_features) for one in tasks}
     if len(features) > 1:
         raise InputError(
@@ -294,13 +307,6 @@ def _rows(
         seed=draw_seed,
         stop_on_empty_dataset=True,
     )
-    convert = feature_converter(data.layout, pack=data.pack)
+    tokens = tokens_of(data.layout, vocabulary)
+    convert = feature_converter(data.layout, pack=data.pack, tokens=tokens)
     return pipeline.deterministic(convert(drawn, lengths))
-
-
-def _padded(dataset: Any, size: int) -> Iterator[dict[str, np.ndarray]]:
-    from t5x_lite.data import pipeline
-
-    for batch in pipeline.as_numpy(dataset):
-        missing = size - len(next(iter(batch.values())))
-        yield {name: np.pad(value, ((0, missing), (0, 0))) for name, value in batch.items()}

@@ -19,7 +19,8 @@ import numpy as np
 
 from t5x_lite.data import epochs, stages
 from t5x_lite.data.batches import Batches
-from t5x_lite.data.config import Data, TaskArguments
+from t5x_lite.data.config import Data, TaskArguments, lengths_of
+from t5x_lite.data.encoder_tokens import tokens_of
 from t5x_lite.data.layouts import feature_converter
 from t5x_lite.data.positions import identity_of, share_of_batch
 from t5x_lite.data.quiet_tensorflow import seqio, tf
@@ -54,6 +55,7 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
         targets_length=data.targets_length,
         seed=seed,
         columns=data.columns,
+        negatives=data.negatives,
     )
     try:
         task = function(arguments)
@@ -138,7 +140,7 @@ def train_batches(
     )
     spec: Any = examples.element_spec
     counted = epochs.FIELD in spec
-    rows = _rows(data, examples.map(epochs.mark) if counted else examples)
+    rows = _rows(data, vocabulary, examples.map(epochs.mark) if counted else examples)
     identity = {
         **identity_of(data, seed=seed),
         "task": data.task,
@@ -150,11 +152,6 @@ def train_batches(
     dataset = rows.batch(share, drop_remainder=True).prefetch(1)
     tells = data.task if process_index == 0 else None
     return Batches(dataset, identity=identity, epoch=0 if counted else None, tells=tells)
-
-
-def _lengths(data: Data) -> dict[str, int]:
-    """The lengths of the features that a task may have; one that it lacks is passed over."""
-    return {"inputs": data.inputs_length, "targets": data.targets_length}
 
 
 def check_split(data: Data, task: seqio.Task, *, split: str) -> None:
@@ -194,14 +191,15 @@ def as_numpy(dataset: tf.data.Dataset) -> Iterator[dict[str, Any]]:
 def _dataset(data: Data, task: seqio.Task, *, split: str, **options) -> tf.data.Dataset:
     """The task's examples, trimmed."""
     return task.get_dataset(
-        sequence_length=_lengths(data), split=split, try_in_mem_cache=False, **options
+        sequence_length=lengths_of(data), split=split, try_in_mem_cache=False, **options
     )
 
 
-def _rows(data: Data, examples: tf.data.Dataset) -> tf.data.Dataset:
+def _rows(data: Data, vocabulary: Vocabulary, examples: tf.data.Dataset) -> tf.data.Dataset:
     """Examples, laid out as rows of model features, not yet batched."""
-    converter = feature_converter(data.layout, pack=data.pack)
-    return deterministic(converter(examples, _lengths(data)))
+    tokens = tokens_of(data.layout, vocabulary)
+    converter = feature_converter(data.layout, pack=data.pack, tokens=tokens)
+    return deterministic(converter(examples, lengths_of(data)))
 
 
 def deterministic(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -223,7 +221,7 @@ def eval_batches(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Batches for a held-out loss: one pass in order, the same in every run whatever its seed.
 
-    The last batch is filled up with rows of zeros, whose loss weights are 0.
+    The last batch is filled up with rows of padding, whose loss weights are 0.
 
     Args:
       data: the data config.
@@ -239,16 +237,28 @@ def eval_batches(
     """
     task = load_task(data, vocabulary)
     check_split(data, task, split=split)
-    rows = _rows(data, _dataset(data, task, split=split, shuffle=False))
-    dataset = rows.batch(data.batch_size)
-    batches = _not_empty(_padded(dataset, data.batch_size), data, split=split)
+    rows = _rows(data, vocabulary, _dataset(data, task, split=split, shuffle=False))
+    found = padded(as_numpy(rows.batch(data.batch_size)), data, vocabulary)
+    batches = _not_empty(found, data, split=split)
     return itertools.islice(batches, max_batches)
 
 
-def _padded(dataset: tf.data.Dataset, size: int) -> Iterator[dict[str, np.ndarray]]:
-    for batch in as_numpy(dataset):
-        missing = size - len(next(iter(batch.values())))
-        yield {name: np.pad(value, ((0, missing), (0, 0))) for name, value in batch.items()}
+def padded(
+    batches: Iterator[dict[str, np.ndarray]], data: Data, vocabulary: Vocabulary
+) -> Iterator[dict[str, np.ndarray]]:
+    """The same batches, the last one filled up with rows of padding."""
+    tokens = tokens_of(data.layout, vocabulary)
+    pad_id = 0 if tokens is None else tokens.pad_id
+    for batch in batches:
+        missing = data.batch_size - len(next(iter(batch.values())))
+        yield {
+            name: np.pad(
+                value,
+                ((0, missing), *((0, 0),) * (value.ndim - 1)),
+                constant_values=pad_id if name.endswith("_tokens") else 0,
+            )
+            for name, value in batch.items()
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

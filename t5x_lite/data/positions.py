@@ -52,7 +52,9 @@ def share_of_batch(data: Data, process_count: int) -> int:
 
 def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
     """What must be equal for a position to fit, wherever the data are read from."""
-    names = ("layout", "batch_size", "inputs_length", "targets_length", "pack", "shuffle")
+    names = ["layout", "batch_size", "inputs_length", "targets_length", "pack", "shuffle"]
+    if data.layout == "pairs":
+        names.append("negatives")
     return {**{name: getattr(data, name) for name in names}, "seed": seed}
 
 

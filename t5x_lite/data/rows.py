@@ -2,7 +2,7 @@
 
 What the layouts mean, with pictures, stands in layouts.py; the rows here are equal to those of
 seqio's feature converters, names, segments and positions included. Which examples share a row is
-decided before (`packing.first_fit`).
+decided before (`packing.first_fit`). Rows of "encoder" are made here for tf.data, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,28 +10,40 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Int, Int32
 
+from t5x_lite.data.encoder_tokens import EncoderTokens
+from t5x_lite.data.epochs import PLAIN
+
 Example = Mapping[str, np.ndarray]
+
+ENCODER_FEATURES = (
+    "encoder_input_tokens",
+    "encoder_segment_ids",
+    "encoder_positions",
+    "encoder_word_ids",
+)
+"""Of the rows of an encoder alone."""
 
 
 def features(layout: str) -> tuple[str, ...]:
     """The features of a task that a layout shows."""
-    return ("targets",) if layout == "lm" else ("inputs", "targets")
+    alone = {"lm": ("targets",), "encoder": ("inputs",), "pairs": ("query", "passages")}
+    return alone.get(layout, ("inputs", "targets"))
 
 
 def capacity(layout: str, lengths: Mapping[str, int]) -> tuple[int, ...]:
-    """Tokens of a row: of encoder and decoder, or of the decoder alone.
+    """Tokens of a row: of encoder and decoder, of query and passages, or of the one there is.
 
     Args:
       layout: a name in `config.LAYOUT_NAMES`.
       lengths: tokens of each feature at most, EOS included.
     """
     sizes = tuple(lengths[name] for name in features(layout))
-    return sizes if layout == "seq2seq" else (sum(sizes),)
+    return sizes if layout in ("seq2seq", "pairs") else (sum(sizes),)
 
 
 def packed_lengths(layout: str, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
     """What examples with features of `lengths` take of a row's `capacity`."""
-    return lengths if layout == "seq2seq" else lengths.sum(1, keepdims=True)
+    return lengths if layout in ("seq2seq", "pairs") else lengths.sum(1, keepdims=True)
 
 
 def lay_out(
@@ -42,7 +54,8 @@ def lay_out(
     layout: str,
     lengths: Mapping[str, int],
     pack: bool,
-) -> dict[str, Int32[np.ndarray, "B _"]]:
+    tokens: EncoderTokens | None = None,
+) -> dict[str, Int32[np.ndarray, "B *_"]]:
     """Puts examples in rows, those of a row in their order.
 
     Args:
@@ -51,7 +64,10 @@ def lay_out(
       num_rows: rows in all; those without an example are zeros.
       layout: a name in `config.LAYOUT_NAMES`.
       lengths: tokens of each feature at most.
-      pack: whether rows say which example and which position a token is of.
+      pack: whether rows say which example and which position a token is of; those of "encoder" do
+        in any case.
+      tokens: the vocabulary's, for the rows of "encoder" and "pairs"; without it those of "encoder"
+        have no words.
 
     Returns:
       The model's features under seqio's names.
@@ -59,10 +75,14 @@ def lay_out(
     Raises:
       ValueError: examples do not fit in their row.
     """
-    sizes = capacity(layout, lengths)
     order = np.argsort(rows, kind="stable")
     ordered = [examples[i] for i in order]
+    if layout == "pairs":
+        return _pairs(ordered, rows[order], num_rows=num_rows, lengths=lengths, tokens=tokens)
+    sizes = capacity(layout, lengths)
     stream = _Stream(rows[order], num_rows=num_rows, pack=pack)
+    if layout == "encoder":
+        return stream.encoder_alone([e["inputs"] for e in ordered], sizes[0], tokens)
     if layout == "seq2seq":
         inputs, targets = ([e[name] for e in ordered] for name in ("inputs", "targets"))
         return stream.encoder(inputs, sizes[0]) | stream.decoder(targets, sizes[1])
@@ -74,6 +94,37 @@ def lay_out(
         widths = np.array([len(example["inputs"]) for example in ordered], np.int64)
         found |= stream.prefix(widths, found["decoder_loss_weights"])
     return found
+
+
+def _pairs(
+    examples: Sequence[Example],
+    rows: Int[np.ndarray, " n"],
+    *,
+    num_rows: int,
+    lengths: Mapping[str, int],
+    tokens: EncoderTokens | None,
+) -> dict[str, Int32[np.ndarray, "B *_"]]:
+    """A query a row, in the order of rows, and its passages, which begin at each [CLS]."""
+    size = lengths["targets"]
+    num_passages = lengths["passages"] // size if "passages" in lengths else 1
+    passages, places = [], []
+    for row, example in zip(rows.tolist(), examples, strict=True):
+        joined = example["passages"]
+        plain = joined & PLAIN
+        parts = np.split(joined, np.flatnonzero(plain == plain[0])[1:])
+        passages += parts[:num_passages]
+        places += [row * num_passages + place for place in range(len(parts[:num_passages]))]
+    queries = _Stream(rows, num_rows=num_rows, pack=False)
+    found = queries.encoder_alone([e["query"] for e in examples], lengths["inputs"], tokens)
+    below = _Stream(np.array(places, np.int64), num_rows=num_rows * num_passages, pack=False)
+    under = below.encoder_alone(passages, size, tokens)
+    shape = (num_rows, num_passages, size)
+    return {
+        "query_tokens": found["encoder_input_tokens"],
+        "query_segment_ids": found["encoder_segment_ids"],
+        "passage_tokens": under["encoder_input_tokens"].reshape(shape),
+        "passage_segment_ids": under["encoder_segment_ids"].reshape(shape),
+    }
 
 
 class _Stream:
@@ -93,6 +144,18 @@ class _Stream:
         if self._pack:
             found |= {"encoder_segment_ids": segments, "encoder_positions": positions}
         return found
+
+    def encoder_alone(
+        self, parts: Sequence[np.ndarray], length: int, special: EncoderTokens | None
+    ) -> dict[str, Int32[np.ndarray, "B _"]]:
+        """Any id may be padding's, and 0 may be [CLS]."""
+        tokens, _, positions = self._place(parts, length)
+        segments, words = np.zeros_like(tokens), np.zeros_like(tokens)
+        segments.flat[self._places] = np.repeat(self._segments, self._sizes)
+        if special is not None:
+            words = special.word_ids(tokens & PLAIN) * (segments > 0)
+            tokens[segments == 0] = special.pad_id
+        return dict(zip(ENCODER_FEATURES, (tokens, segments, positions, words), strict=True))
 
     def decoder(
         self, parts: Sequence[np.ndarray], length: int

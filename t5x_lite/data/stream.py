@@ -19,7 +19,8 @@ from jaxtyping import Int
 
 from t5x_lite.data import packing, rows
 from t5x_lite.data.cache_files import Cache, Split
-from t5x_lite.data.config import Data
+from t5x_lite.data.config import Data, lengths_of
+from t5x_lite.data.encoder_tokens import EncoderTokens
 from t5x_lite.data.mixing import Schedule
 from t5x_lite.data.permutation import order
 from t5x_lite.data.recipe import Recipe
@@ -109,7 +110,14 @@ class Stream:
     """
 
     def __init__(
-        self, data: Data, sources: list[Source], *, seed: int, shuffle: bool, repeat: bool
+        self,
+        data: Data,
+        sources: list[Source],
+        *,
+        seed: int,
+        shuffle: bool,
+        repeat: bool,
+        tokens: EncoderTokens | None = None,
     ):
         """Makes the stream; nothing is read yet.
 
@@ -119,10 +127,11 @@ class Stream:
           seed: of order and corruption.
           shuffle: whether each epoch of a cache has an order of its own, or all have the cache's.
           repeat: whether it goes on for ever, or ends before a cache would begin anew.
+          tokens: the vocabulary's, for the layout "encoder".
         """
         self.sources = sources
-        self._data, self._seed, self._shuffle = data, seed, shuffle
-        self._lengths = {"inputs": data.inputs_length, "targets": data.targets_length}
+        self._data, self._seed, self._shuffle, self._tokens = data, seed, shuffle, tokens
+        self._lengths = lengths_of(data)
         self._schedule = Schedule([source.rate for source in sources])
         sizes = [source.split.size for source in sources]
         self._size = None if repeat else self._schedule.before_repeating(sizes)
@@ -194,7 +203,7 @@ class Stream:
         return found
 
     def batch(self, spans: list[Span], *, first: int, num_rows: int) -> dict[str, np.ndarray]:
-        """Rows [first, first + num_rows) of those in `spans`; zeros where there are no more."""
+        """Rows [first, first + num_rows) of those in `spans`; padding where there are no more."""
         examples: list[dict[str, np.ndarray]] = []
         placed = [np.zeros(0, np.int64)]
         before = -first  # the row of the batch at which the span begins
@@ -212,6 +221,7 @@ class Stream:
             layout=self._data.layout,
             lengths=self._lengths,
             pack=self._data.pack,
+            tokens=self._tokens,
         )
 
     def _read(self, window: Window, chosen: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:

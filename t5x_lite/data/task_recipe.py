@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from t5x_lite.data.config import Data
+from t5x_lite.data.config import Data, lengths_of
 from t5x_lite.data.corruption import CORRUPTIONS
 from t5x_lite.data.recipe import Recipe
 from t5x_lite.data.vocabulary import Vocabulary
@@ -31,7 +31,7 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
     """
     from t5x_lite.data.quiet_tensorflow import seqio
 
-    known = {"inputs": data.inputs_length, "targets": data.targets_length}
+    known = lengths_of(data)
     lengths = {name: length for name, length in known.items() if name in task.output_features}
     outputs = {name: bool(task.output_features[name].add_eos) for name in lengths}
     if bake:

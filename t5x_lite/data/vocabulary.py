@@ -13,7 +13,8 @@ then the sentinels as user-defined pieces, `<extra_id_0>` last (T5, Raffel et al
 As in seqio, a sentinel in text is found at the start of a word only; with layout "hf" it is found
 anywhere, and so are `</s>`, `<pad>` and `<unk>`, as in transformers. A model that already holds its
 sentinels, as mT5's does, is loaded with extra_ids=0. The byte vocabulary of ByT5 is in
-`t5x_lite.data.bytes_vocabulary`; `load_vocabulary` gives either.
+`t5x_lite.data.bytes_vocabulary`, those of encoders (WordPiece, tokenizer.json) are in
+`t5x_lite.data.tokenizer_vocabulary`; `load_vocabulary` gives any of them.
 """
 
 import contextlib
@@ -31,13 +32,16 @@ from typing import Any, TypeAlias
 
 from t5x_lite.data.bytes_vocabulary import NAMES, Bytes, Layout, read_bytes_vocabulary, read_layout
 from t5x_lite.data.special_tokens import SpecialTokens
+from t5x_lite.data.tokenizer_vocabulary import Tokenizer
 from t5x_lite.data.vocabulary_files import (
     BYTES_NAME,
     EOS_ID,
     LAYOUT_NAME,
     MODEL_NAME,
     PAD_ID,
+    TOKENIZER_NAME,
     UNK_ID,
+    WORDPIECE_NAME,
     reason,
     write_file,
 )
@@ -142,6 +146,10 @@ class SentencePiece:
         known = [int(i) if i < self.size else UNK_ID for i in ids]
         return self._processor.DecodeIds(known[: [*known, EOS_ID].index(EOS_ID)])
 
+    def pieces(self) -> list[str]:
+        """The piece of each id."""
+        return [self._processor.IdToPiece(number) for number in range(self.size)]
+
     def seqio(self) -> Any:
         """The same ids as a seqio vocabulary, which reads special tokens in text as seqio does.
 
@@ -198,8 +206,8 @@ def _load_processor(model_bytes: bytes, *, extra_ids: int, where: str) -> Any:
     return processor
 
 
-Vocabulary: TypeAlias = SentencePiece | Bytes
-"""Either, with the same methods."""
+Vocabulary: TypeAlias = SentencePiece | Bytes | Tokenizer
+"""Any of them, with the same methods."""
 
 
 def _num_sentinels(processor: Any) -> int:
@@ -215,13 +223,15 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
     """The vocabulary in a file or a directory, or the byte vocabulary of a name.
 
     Args:
-      path: a SentencePiece model, a bytes.json, a directory that holds sentencepiece.model (and
-        special_tokens.json, where they are read as transformers does) or bytes.json, or "bytes" or
-        "bytes-hf" (a directory of that name is "./bytes").
-      extra_ids: how many sentinels there are besides a model's own pieces.
+      path: a SentencePiece model, a bytes.json, a tokenizer.json (any name in .json), WordPiece's
+        vocab.txt (any name in .txt), a directory that holds one of them under these names (of a
+        SentencePiece model sentencepiece.model and, where special tokens are read as transformers
+        does, special_tokens.json), or "bytes" or "bytes-hf" (a directory of that name is
+        "./bytes").
+      extra_ids: how many sentinels there are besides a SentencePiece model's own pieces or bytes.
 
     Raises:
-      InputError: see `SentencePiece` and `Bytes`.
+      InputError: see `SentencePiece`, `Bytes` and `Tokenizer`.
     """
     if str(path) in NAMES:
         return Bytes(layout=NAMES[str(path)], extra_ids=extra_ids)
@@ -230,9 +240,12 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
     if where.is_dir():
         if (where / LAYOUT_NAME).is_file():
             layout = read_layout(where / LAYOUT_NAME)
-        where /= BYTES_NAME if (where / BYTES_NAME).is_file() else MODEL_NAME
+        known = (BYTES_NAME, MODEL_NAME, TOKENIZER_NAME, WORDPIECE_NAME)
+        where /= next((name for name in known if (where / name).is_file()), MODEL_NAME)
     if where.name == BYTES_NAME:
         return read_bytes_vocabulary(where, extra_ids=extra_ids)
+    if where.suffix in (".json", ".txt"):
+        return Tokenizer(where)
     return SentencePiece(where, extra_ids=extra_ids, layout=layout)
 
 

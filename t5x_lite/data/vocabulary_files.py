@@ -10,6 +10,10 @@ MODEL_NAME = "sentencepiece.model"
 BYTES_NAME = "bytes.json"
 LAYOUT_NAME = "special_tokens.json"
 """Beside a SentencePiece model that does not read special tokens as seqio does."""
+WORDPIECE_NAME = "vocab.txt"
+TOKENIZER_NAME = "tokenizer.json"
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+"""Beside either of these two: the names of the special pieces, and how text is normalised."""
 
 
 def write_file(content: bytes, target: Path) -> Path:

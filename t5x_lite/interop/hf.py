@@ -29,7 +29,9 @@ from t5x_lite.interop.rules import (
     check_finite,
     check_names,
     check_shape,
+    is_same,
     pieces,
+    value_of,
 )
 from t5x_lite.interop.tensor_files import Arrays, read_tensors
 from t5x_lite.models.t5 import T5Config
@@ -105,7 +107,7 @@ class HFCheckpoint(Source):
 
     def read(self, piece: Piece) -> np.ndarray:
         """One piece in our layout, a view of the file where there can be one."""
-        tensor = _read(self.tensors[piece.name])
+        tensor = value_of(self.tensors[piece.name])
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
 
@@ -133,7 +135,7 @@ def read_hf(source: str | Path) -> HFCheckpoint:
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise InputError(f"{tensors.where}: {piece.name} holds {array.dtype}, not weights")
     for copy in (name for name in _COPIES if name in arrays):
-        if not _equal(arrays[names[EMBEDDING]], arrays[copy]):
+        if not is_same(arrays[names[EMBEDDING]], arrays[copy]):
             raise InputError(
                 f"{tensors.where}: {copy} differs from {names[EMBEDDING]}: a model with several "
                 "embeddings is not supported"
@@ -161,7 +163,7 @@ def _with_output(
     head = arrays.get(HEAD)
     if embedding is None or (head is None and not how.declared_tied and not how.lenient):
         return config, arrays  # and the missing tensors are listed
-    separate = head is not None and not (how.declared_tied and _equal(embedding, head))
+    separate = head is not None and not (how.declared_tied and is_same(embedding, head))
     if separate and how.declared_tied and not how.lenient:
         raise InputError(
             f"{where}: {HEAD} differs from {EMBEDDING}, and tie_word_embeddings in {CONFIG} says "
@@ -175,27 +177,10 @@ def _with_output(
     return config.replace(tie_embeddings=False), arrays
 
 
-def _read(array: np.ndarray | LazyArray) -> np.ndarray:
-    return array.read() if isinstance(array, LazyArray) else array
-
-
 def _scaled(array: np.ndarray | LazyArray, factor: float) -> LazyArray:
     dtype = np.dtype(np.float32)
     return LazyArray(
-        tuple(array.shape), dtype, lambda: _read(array).astype(dtype) * np.float32(factor)
-    )
-
-
-def _equal(a: np.ndarray | LazyArray, b: np.ndarray | LazyArray) -> bool:
-    """Whether two tensors are the same; row by row, as they may be large."""
-    if tuple(a.shape) != tuple(b.shape) or a.dtype != b.dtype:
-        return False
-    first, second = _read(a), _read(b)
-    if first.__array_interface__["data"] == second.__array_interface__["data"]:
-        return True  # one storage under two names
-    blocks = range(0, len(first), 4096)
-    return all(
-        np.array_equal(first[i : i + 4096], second[i : i + 4096], equal_nan=True) for i in blocks
+        tuple(array.shape), dtype, lambda: value_of(array).astype(dtype) * np.float32(factor)
     )
 
 

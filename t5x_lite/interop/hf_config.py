@@ -28,6 +28,8 @@ _ARCHITECTURES = {
     "mt5": "MT5ForConditionalGeneration",
     "umt5": "UMT5ForConditionalGeneration",
 }
+MODEL_TYPES = tuple(_ARCHITECTURES)
+"""Those of this family."""
 _SIZES = {
     "vocab_size": "vocab_size",
     "d_model": "d_model",

@@ -5,6 +5,10 @@ term by its own global weight and adds scale * term, once, over the global batch
 packing and data parallelism give the same gradient.
 
     Loss(terms={"cross_entropy": Term(total, weight)}, metrics={"accuracy": (correct, weight)})
+
+An objective may have several phases: the step then minimises one loss after the other on one batch,
+each over its own paths with an optimizer of its own, and the later ones read what the earlier ones
+have left in `Loss.features`.
 """
 
 import dataclasses
@@ -15,6 +19,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from t5x_lite.models.base import ModelConfig
+from t5x_lite.optim.config import Optimizer
 from t5x_lite.types import Array, Batch, Key, Params
 
 
@@ -38,10 +43,13 @@ class Loss(NamedTuple):
     Attributes:
       terms: name -> Term; differentiated.
       metrics: name -> (total, weight); logged as total / weight.
+      features: arrays [B, ...] that the later phases of a step find in their batch; without
+        gradient.
     """
 
     terms: Mapping[str, Term]
     metrics: Mapping[str, tuple[Array, Array]]
+    features: Mapping[str, Array] = {}
 
     def value(self) -> Array:
         """scale * total / weight, summed over the terms; a term of weight 0 counts 0."""
@@ -70,6 +78,21 @@ class Loss(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One of the updates that a step makes, in their order, on one batch.
+
+    Attributes:
+      name: given to the objective's module, and the name of the optimizer's state.
+      trains: a regular expression that matches the whole paths of what it trains.
+      optimizer: None is the experiment's, with a state of its own.
+    """
+
+    name: str
+    trains: str
+    optimizer: Optimizer | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective:
     """Base of the objectives' configs.
 
@@ -80,8 +103,19 @@ class Objective:
     layouts: ClassVar[tuple[str, ...]] = ()
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
-        """Makes the module `(model, batch, key) -> Loss`, with parameters of its own or none."""
+        """Makes the module `(model, batch, key) -> Loss`, with parameters of its own or none.
+
+        Where there are phases the module takes `phase`, too: its name, or None for the loss of all
+        of them together, which is what is measured.
+        """
         raise TypeError(f"{type(self).__name__} does not define build")
+
+    def phases(self) -> tuple[Phase, ...]:
+        """The updates of a step; none is one update of everything by the experiment's optimizer."""
+        return ()
+
+    def prepare(self, model: nnx.Module) -> None:
+        """Changes a model with fresh parameters, before any training."""
 
     def check_model(self, model: nnx.Module) -> None:
         """Refuses, by an InputError, a model that the objective cannot train."""
@@ -89,6 +123,11 @@ class Objective:
     def export(self, params: Params) -> Params:
         """The model's own parameters, from {"model": ..., "objective": ...}."""
         return params["model"]
+
+    def stores_as(self, other: "Objective") -> bool:
+        """Whether the other one reads params["model"] as it is, or needs what this one exports."""
+        del other
+        return True
 
 
 class Learner(nnx.Module):
@@ -103,8 +142,11 @@ class Learner(nnx.Module):
     def __init__(self, model: ModelConfig, objective: Objective, *, rngs: nnx.Rngs):
         self.model = model.build(rngs=rngs)
         objective.check_model(self.model)
+        objective.prepare(self.model)
         self.objective = objective.build(model, rngs=rngs)
 
-    def __call__(self, batch: Batch, *, key: Key | None = None) -> Loss:
-        """The loss of a batch; a key turns dropout on."""
-        return self.objective(self.model, batch, key=key)
+    def __call__(self, batch: Batch, *, key: Key | None = None, phase: str | None = None) -> Loss:
+        """The loss of a batch, or of one of its phases; a key turns dropout on."""
+        if phase is None:
+            return self.objective(self.model, batch, key=key)
+        return self.objective(self.model, batch, key=key, phase=phase)

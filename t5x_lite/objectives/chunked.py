@@ -55,6 +55,7 @@ def token_losses(
     targets: Int[Array, "B T"],
     *,
     chunk: int,
+    bias: Float[Array, " V"] | None = None,
     z_loss: float = 0.0,
     label_smoothing: float = 0.0,
 ) -> TokenLosses:
@@ -65,6 +66,7 @@ def token_losses(
       output: the output layer.
       targets: token of each position.
       chunk: positions of a row at a time, at most; T need not be a multiple of it.
+      bias: added to the logits, after the divisor.
       z_loss: as in `losses.cross_entropy`, like label_smoothing.
       label_smoothing: the probability given to the other tokens together.
 
@@ -90,15 +92,17 @@ def token_losses(
         return jnp.moveaxis(x, 0, 2).reshape(batch, num_chunks * width)[:, :length]
 
     rules = _Rules(output.axes, output.divisor, z_loss, label_smoothing)
-    parts: Any = _losses(rules, chunks(hidden), output.kernel, chunks(targets))
+    parts: Any = _losses(rules, chunks(hidden), output.kernel, bias, chunks(targets))
     return TokenLosses(*map(whole, parts))
 
 
-def _logits(rules: _Rules, hidden: Array, kernel: Array) -> Array:
+def _logits(rules: _Rules, hidden: Array, kernel: Array, bias: Array | None) -> Array:
     hidden = constrain(hidden, "batch", "length", "activation_embed")
     logits = einsum(f"BTD,{rules.kernel}->BTV", hidden.astype(kernel.dtype), kernel)
     if rules.divisor != 1.0:
         logits = logits / rules.divisor
+    if bias is not None:
+        logits = logits + bias.astype(jnp.float32)
     return constrain(logits, "batch", "length", "vocab")
 
 
@@ -109,16 +113,18 @@ def _is_target(targets: Array, logits: Array) -> Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _losses(rules: _Rules, hidden: Array, kernel: Array, targets: Array) -> TokenLosses:
-    return _forward(rules, hidden, kernel, targets)[0]
+def _losses(
+    rules: _Rules, hidden: Array, kernel: Array, bias: Array | None, targets: Array
+) -> TokenLosses:
+    return _forward(rules, hidden, kernel, bias, targets)[0]
 
 
 def _forward(
-    rules: _Rules, hidden: Array, kernel: Array, targets: Array
+    rules: _Rules, hidden: Array, kernel: Array, bias: Array | None, targets: Array
 ) -> tuple[TokenLosses, tuple]:
     def chunk(_: None, slices: tuple[Array, Array]) -> tuple[None, tuple[TokenLosses, Array]]:
         hidden, targets = slices
-        logits = _logits(rules, hidden, kernel)
+        logits = _logits(rules, hidden, kernel, bias)
         largest = jnp.max(logits, axis=-1)
         log_z = largest + jnp.log(jnp.sum(jnp.exp(logits - largest[..., None]), axis=-1))
         target_logit = jnp.sum(jnp.where(_is_target(targets, logits), logits, 0.0), axis=-1)
@@ -133,31 +139,43 @@ def _forward(
         return None, (TokenLosses(loss + penalty, penalty, correct), log_z)
 
     _, (losses, log_z) = jax.lax.scan(chunk, None, (hidden, targets))
-    return losses, (hidden, kernel, targets, log_z)
+    return losses, (hidden, kernel, bias, targets, log_z)
 
 
-def _backward(rules: _Rules, saved: tuple, cotangents: TokenLosses) -> tuple[Array, Array, None]:
-    hidden, kernel, targets, log_z = saved
+def _backward(
+    rules: _Rules, saved: tuple, cotangents: TokenLosses
+) -> tuple[Array, Array, Array | None, None]:
+    hidden, kernel, bias, targets, log_z = saved
 
-    def chunk(grad_kernel: Array, slices: tuple) -> tuple[Array, Array]:
+    def chunk(
+        sums: tuple[Array, Array | None], slices: tuple
+    ) -> tuple[tuple[Array, Array | None], Array]:
+        grad_kernel, grad_bias = sums
         hidden, targets, log_z, grad_loss, grad_z_loss = slices
-        logits = _logits(rules, hidden, kernel)
+        logits = _logits(rules, hidden, kernel, bias)
         confidence, low = smoothed(rules.label_smoothing, logits.shape[-1])
         of_log_z = grad_loss + 2.0 * rules.z_loss * log_z * (grad_loss + grad_z_loss)
         wanted = jnp.where(_is_target(targets, logits), confidence, low)
         grad = of_log_z[..., None] * jnp.exp(logits - log_z[..., None])
-        grad = (grad - grad_loss[..., None] * wanted) / rules.divisor
+        grad = grad - grad_loss[..., None] * wanted
+        if grad_bias is not None:
+            grad_bias = grad_bias + jnp.sum(grad, axis=(0, 1))
+        grad = grad / rules.divisor
         grad = constrain(grad.astype(kernel.dtype), "batch", "length", "vocab")
         here = hidden.astype(kernel.dtype)
         grad_hidden = einsum(f"BTV,{rules.kernel}->BTD", grad, kernel)
         grad_hidden = constrain(grad_hidden, "batch", "length", "activation_embed")
         grad_kernel = grad_kernel + einsum(f"BTD,BTV->{rules.kernel}", here, grad)
-        return constrain(grad_kernel, *rules.axes), grad_hidden.astype(hidden.dtype)
+        sums = (constrain(grad_kernel, *rules.axes), grad_bias)
+        return sums, grad_hidden.astype(hidden.dtype)
 
     zeros = jnp.zeros(kernel.shape, jnp.float32)
+    no_bias = None if bias is None else jnp.zeros(bias.shape, jnp.float32)
     slices = (hidden, targets, log_z, cotangents.loss, cotangents.z_loss)
-    grad_kernel, grad_hidden = jax.lax.scan(chunk, zeros, slices)
-    return grad_hidden, grad_kernel.astype(kernel.dtype), None
+    (grad_kernel, grad_bias), grad_hidden = jax.lax.scan(chunk, (zeros, no_bias), slices)
+    if bias is not None and grad_bias is not None:
+        grad_bias = grad_bias.astype(bias.dtype)
+    return grad_hidden, grad_kernel.astype(kernel.dtype), grad_bias, None
 
 
 _losses.defvjp(_forward, _backward)

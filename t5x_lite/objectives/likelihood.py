@@ -107,14 +107,20 @@ class LikelihoodLoss(nnx.Module):
         config.check_batch(batch)
         given = {name: batch[name] for name in config.reads}
         given |= {name: batch[name] for name in config.reads_if_there if name in batch}
-        options = {"z_loss": config.z_loss, "label_smoothing": config.label_smoothing}
+        z_loss, smoothing = config.z_loss, config.label_smoothing
         targets = batch["decoder_target_tokens"]
         if config.logits_chunk is None:
-            losses = _of_logits(model(**given, key=key), targets, **options)
+            logits = model(**given, key=key)
+            losses = _of_logits(logits, targets, z_loss=z_loss, label_smoothing=smoothing)
         else:
             hidden = model.hidden(**given, key=key)
             losses = token_losses(
-                hidden, model.output(), targets, chunk=config.logits_chunk, **options
+                hidden,
+                model.output(),
+                targets,
+                chunk=config.logits_chunk,
+                z_loss=z_loss,
+                label_smoothing=smoothing,
             )
         return _sums(losses, batch["decoder_loss_weights"].astype(jnp.float32))
 

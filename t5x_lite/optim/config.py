@@ -9,8 +9,9 @@ axes are a nested dict of the same structure, whose leaves are tuples. Clipping 
 add nothing to it but the count.
 """
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from t5x_lite import trees
 from t5x_lite.optim import adafactor
 from t5x_lite.optim.schedules import (
     Schedule,
@@ -25,7 +27,7 @@ from t5x_lite.optim.schedules import (
     require_below_one,
     require_not_negative,
 )
-from t5x_lite.types import Axes, Params
+from t5x_lite.types import Axes, InputError, Params
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +38,22 @@ class Optimizer(ABC):
       schedule: the learning rate.
       clip_norm: gradients are scaled down to this norm over all parameters, before anything else;
         None leaves them.
+      clip_groups: regular expressions of whole paths; the parameters that one matches have a norm
+        of their own for clip_norm, and so have those that none matches. Two networks that are
+        trained by one loss: ("objective/generator.*",).
     """
 
     schedule: Schedule
     clip_norm: float | None = None
+    clip_groups: tuple[str, ...] = ()
 
     def __post_init__(self):
         require_above_zero(self, "clip_norm")
+        for pattern in self.clip_groups:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise InputError(f"optimizer.clip_groups: {pattern!r}: {error}") from error
 
     def build(self, axes: Axes) -> optax.GradientTransformation:
         """Returns the transformation for parameters with these logical axes.
@@ -53,10 +64,10 @@ class Optimizer(ABC):
         inner = self._build(axes)
         if self.clip_norm is None:
             return inner
-        clip = optax.clip_by_global_norm(self.clip_norm)
+        clip = _clipping(self.clip_norm, self.clip_groups, axes)
 
         def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-            return inner.update(clip.update(updates, optax.EmptyState())[0], state, params)
+            return inner.update(clip(updates), state, params)
 
         return optax.GradientTransformation(inner.init, update)
 
@@ -106,12 +117,16 @@ class AdamW(Optimizer):
       b2: decay of the mean of squared gradients.
       eps: added to the root of the second moment.
       weight_decay: part of a parameter that is taken off at each step, times the learning rate.
+      bias_correction: whether the moments are divided by 1 - b^t. BERT and ELECTRA leave it out
+        (google-research/electra model/optimization.py), and their rate is
+        Warmup(steps=10_000, then=Linear(peak=5e-4, total_steps=1_000_000)).
     """
 
     b1: float = 0.9
     b2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.01
+    bias_correction: bool = True
 
     def __post_init__(self):
         super().__post_init__()
@@ -134,6 +149,10 @@ class AdamW(Optimizer):
             moments = optax.ScaleByAdamState(**state)
             directions, moved = adam.update(_as_float32(updates), moments)
             new: Any = moved
+            if not self.bias_correction:
+                directions = jax.tree.map(
+                    lambda mu, nu: mu / (jnp.sqrt(nu) + self.eps), new.mu, new.nu
+                )
             rate = schedule(state["count"])
 
             def step(names: Sequence[str | None], direction: Any, param: Any) -> Any:
@@ -149,6 +168,33 @@ class AdamW(Optimizer):
         """Returns the logical axes of the state: {"count", "mu", "nu"}."""
         adafactor.check_axes(axes, shapes)
         return {"count": (), "mu": axes, "nu": axes}
+
+
+def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any], Any]:
+    """Scales gradients down to a norm, those of each group by themselves.
+
+    Raises:
+      InputError: a group has no parameter.
+    """
+    clip = optax.clip_by_global_norm(norm)
+    rest, paths = list(trees.flatten(axes)), []
+    for pattern in groups:
+        paths.append({path for path in rest if re.fullmatch(pattern, path)})
+        rest = [path for path in rest if path not in paths[-1]]
+        if not paths[-1]:
+            raise InputError(f"optimizer.clip_groups: {pattern!r} matches no path that is left")
+
+    def clipped(grads: Any) -> Any:
+        if not groups:
+            return clip.update(grads, optax.EmptyState())[0]
+        result = grads
+        for group in (*paths, set(rest)):
+            part = trees.partition(grads, lambda path, _, group=group: path in group)[0]
+            scaled: Any = clip.update(part, optax.EmptyState())[0]
+            result = trees.overlaid(result, scaled)
+        return result
+
+    return clipped
 
 
 def decays(names: Sequence[str | None]) -> bool:

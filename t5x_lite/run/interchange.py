@@ -32,17 +32,20 @@ from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
 from t5x_lite.errors import InputError
 from t5x_lite.interop import hf_config
 from t5x_lite.interop.directories import new_directory
-from t5x_lite.interop.hf import HFCheckpoint, common_dtype, read_hf, their_tensors
+from t5x_lite.interop.encoders import Family
+from t5x_lite.interop.hf import common_dtype, read_hf, their_tensors
 from t5x_lite.interop.orbax_params import lazy_params, write_params
-from t5x_lite.interop.rules import LazyArray
-from t5x_lite.interop.t5x import T5XCheckpoint, read_t5x
+from t5x_lite.interop.rules import LazyArray, Source
+from t5x_lite.interop.t5x import read_t5x
 from t5x_lite.interop.tensor_files import write_tensors
 from t5x_lite.interop.tokenizer import read_tokenizer, write_tokenizer
+from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.remote import AnyPath, local_path
+from t5x_lite.run import encoder_interchange
 from t5x_lite.run.parts import read_experiment
 from t5x_lite.serialization import to_json
 
@@ -64,7 +67,9 @@ def import_hf(
     dtype: Dtype = "keep",
     sentinels: Layout = "hf",
 ) -> None:
-    """Imports a Hugging Face directory of T5, mT5, umT5, ByT5 or Flan-T5.
+    """Imports a Hugging Face directory of T5, mT5, umT5, ByT5 or Flan-T5, or of an encoder.
+
+    Encoders are BERT, RoBERTa, XLM-R and ELECTRA; their heads come along.
 
     Args:
       source: config.json, weights (safetensors, PyTorch's or Flax's; sharded too) and tokenizer.
@@ -79,6 +84,14 @@ def import_hf(
         destination exists; nothing is left behind then.
     """
     with new_directory(destination) as directory, tempfile.TemporaryDirectory() as scratch:
+        config = hf_config.read_config(Path(source))
+        if (family := encoder_interchange.family_of(config)) is not None:
+            _import_encoder(family, Path(source), directory, destination, config, dtype=dtype)
+            return
+        kinds = (*hf_config.MODEL_TYPES, *encoder_interchange.MODEL_TYPES)
+        if (kind := config.get("model_type")) not in kinds:
+            where = Path(source) / hf_config.CONFIG
+            raise InputError(f"{where}: model_type {kind!r} is none of {', '.join(kinds)}")
         found = read_hf(source)
         vocabulary = read_tokenizer(
             Path(source),
@@ -93,7 +106,30 @@ def import_hf(
             kept[_GENERATION] = _json(hf_config.read_json(generation))
         files = {f"{_HUGGINGFACE}/{name}": content for name, content in kept.items()}
         _warn_of_few_tokens(source, vocabulary, vocab_size=found.config.vocab_size)
-        _write(directory, destination, found, vocabulary, dtype=dtype, files=files)
+        experiment = _experiment(found.config, vocabulary, _vocabulary_of(destination))
+        _write(directory, found, experiment, vocabulary, dtype=dtype, files=files)
+
+
+def _import_encoder(
+    family: Family,
+    source: Path,
+    directory: Path,
+    destination: str | Path,
+    config: Mapping[str, Any],
+    *,
+    dtype: Dtype,
+) -> None:
+    found = encoder_interchange.read_release(family, source, config)
+    kept = {hf_config.CONFIG: _json(config), **found.tokenizer}
+    _write(
+        directory,
+        found.checkpoint,
+        found.experiment(_vocabulary_of(destination)),
+        found.vocabulary,
+        prefix="",
+        dtype=dtype,
+        files={f"{_HUGGINGFACE}/{name}": content for name, content in kept.items()},
+    )
 
 
 def import_t5x(
@@ -129,7 +165,8 @@ def import_t5x(
                 f"extra ids, and the embedding of {source} {found.config.vocab_size} rows"
             )
         _warn_of_few_tokens(source, loaded, vocab_size=found.config.vocab_size)
-        _write(directory, destination, found, loaded, dtype=dtype, files={})
+        experiment = _experiment(found.config, loaded, _vocabulary_of(destination))
+        _write(directory, found, experiment, loaded, dtype=dtype, files={})
 
 
 def _warn_of_few_tokens(source: str | Path, vocabulary: Vocabulary, *, vocab_size: int) -> None:
@@ -161,8 +198,9 @@ def export_hf(
     *,
     step: int | None = None,
     dtype: Dtype = "keep",
+    part: encoder_interchange.Part = "model",
 ) -> None:
-    """Exports a T5 as a directory that transformers' `from_pretrained` loads.
+    """Exports a T5 or an encoder as a directory that transformers' `from_pretrained` loads.
 
     Of an untied umT5, transformers 5 multiplies the logits by d_model**-0.5, that of the released
     models included; transformers 4 does not.
@@ -172,6 +210,8 @@ def export_hf(
       destination: a new directory.
       step: of a work directory; None is the newest.
       dtype: of the weights there; "keep" is that of the checkpoint, float32 where it was trained.
+      part: "generator" is, of an encoder that was trained to detect replaced tokens, what drew
+        them.
 
     Raises:
       InputError: the checkpoint is damaged or no T5, or the destination exists; nothing is left
@@ -183,13 +223,19 @@ def export_hf(
         files = checkpointing.step_files(source)
         experiment = read_experiment(source, files)
         model = experiment.model
+        saved = {p: _cast(a, dtype) for p, a in lazy_params(source / "params").items()}
+        if isinstance(model, EncoderConfig):
+            _export_encoder(source, files, experiment, saved, directory, part=part)
+            return
+        if part != "model":
+            raise InputError(f"checkpoint {source}: a {type(model).__name__} has no {part}")
         if not isinstance(model, T5Config):
             raise InputError(
-                f"checkpoint {source} is a {type(model).__name__}; only a T5Config can be exported"
+                f"checkpoint {source} is a {type(model).__name__}; only a T5Config or an encoder "
+                "can be exported"
             )
-        saved = lazy_params(source / "params")
         arrays = {
-            path.removeprefix(_MODEL): _cast(array, dtype)
+            path.removeprefix(_MODEL): array
             for path, array in saved.items()
             if path.startswith(_MODEL)
         }
@@ -211,6 +257,33 @@ def export_hf(
         (directory / _GENERATION).write_bytes(kept)
 
 
+def _export_encoder(
+    source: Path,
+    files: Mapping[str, bytes],
+    experiment: Experiment,
+    params: Mapping[str, LazyArray],
+    directory: Path,
+    *,
+    part: encoder_interchange.Part,
+) -> None:
+    start = f"{_HUGGINGFACE}/"
+    made = encoder_interchange.export_of(
+        experiment,
+        params,
+        load_vocabulary(
+            source / "files" / checkpointing.VOCABULARY_DIRECTORY,
+            extra_ids=experiment.data.extra_ids,
+        ),
+        part=part,
+        model_type=_earlier_type(source, files),
+        kept={name.removeprefix(start): files[name] for name in files if name.startswith(start)},
+        where=source,
+    )
+    write_tensors(directory, made.tensors)
+    for name, content in {**made.files, hf_config.CONFIG: _json(made.config)}.items():
+        (directory / name).write_bytes(content)
+
+
 def _earlier_type(source: AnyPath, files: Mapping[str, bytes]) -> str | None:
     """The model_type that an imported model had.
 
@@ -228,16 +301,15 @@ def _earlier_type(source: AnyPath, files: Mapping[str, bytes]) -> str | None:
 
 def _write(
     directory: Path,
-    destination: str | Path,
-    checkpoint: HFCheckpoint | T5XCheckpoint,
+    checkpoint: Source,
+    experiment: Experiment,
     vocabulary: Vocabulary,
     *,
+    prefix: str = _MODEL,
     dtype: Dtype,
     files: Mapping[str, bytes],
 ) -> None:
-    """Writes the step directory."""
-    place = Path(destination).absolute() / "files" / checkpointing.VOCABULARY_DIRECTORY
-    experiment = _experiment(checkpoint.config, vocabulary, place)
+    """Writes the step directory; `prefix` is what stands before the checkpoint's paths there."""
     contents = {
         checkpointing.CONFIG_FILE: to_json(experiment).encode(),
         **{
@@ -251,7 +323,7 @@ def _write(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     arrays = {
-        _MODEL + path: _cast(
+        prefix + path: _cast(
             LazyArray(shape, checkpoint.dtype(path), functools.partial(checkpoint.array, path)),
             dtype,
         )
@@ -259,6 +331,11 @@ def _write(
     }
     write_params(directory / "params", arrays)
     checkpoint_manifest.write(directory)
+
+
+def _vocabulary_of(destination: str | Path) -> Path:
+    """Where the vocabulary of a step directory will be."""
+    return Path(destination).absolute() / "files" / checkpointing.VOCABULARY_DIRECTORY
 
 
 def _cast(array: LazyArray, dtype: Dtype) -> LazyArray:

@@ -3,6 +3,7 @@
 import atexit
 import dataclasses
 import functools
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -14,15 +15,17 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from t5x_lite import checkpoints as checkpointing
-from t5x_lite import remote, sharding
+from t5x_lite import remote, sharding, trees
 from t5x_lite.config import Experiment
 from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
+from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.models.t5 import StackConfig
 from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes
-from t5x_lite.objectives.base import Learner
+from t5x_lite.objectives.base import Learner, Phase
 from t5x_lite.remote import AnyPath
 from t5x_lite.serialization import from_json
 from t5x_lite.train.step import check_microbatches
+from t5x_lite.train.updates import Update, check_updates
 from t5x_lite.types import Axes, Batch, InputError, Key, Params
 
 
@@ -44,9 +47,42 @@ class Parts:
         """Initial parameters."""
         return init(functools.partial(_learner, self.experiment), key)
 
-    def loss(self, params: Params, batch: Batch, key: Key | None = None) -> Any:
-        """The objective's sums over a batch."""
-        return self.bind(params)(batch, key=key)
+    def loss(
+        self, params: Params, batch: Batch, key: Key | None = None, *, phase: str | None = None
+    ) -> Any:
+        """The objective's sums over a batch, or those of one of its phases."""
+        return self.bind(params)(batch, key=key, phase=phase)
+
+    def updates(self) -> tuple[Update, ...]:
+        """What a train step does: one update, or one for each phase of the objective."""
+        phases, main = self.experiment.objective.phases(), self.experiment.optimizer
+        if not phases:
+            return (Update(self.loss, main.build(self.axes), main.schedule.build()),)
+        made = []
+        for phase in phases:
+            optimizer = phase.optimizer or main
+            update = Update(
+                functools.partial(self.loss, phase=phase.name),
+                optimizer.build(_trained(phase, self.axes)),
+                optimizer.schedule.build(),
+                name=phase.name,
+                trains=functools.partial(_matches, phase.trains),
+            )
+            made.append(update)
+        check_updates(made, list(trees.flatten(self.shapes)))
+        return tuple(made)
+
+    def optimizer_axes(self) -> Axes:
+        """Logical axes of the optimizer's state, in the structure of the state."""
+        phases, main = self.experiment.objective.phases(), self.experiment.optimizer
+        if not phases:
+            return main.state_axes(self.axes, self.shapes)
+        return {
+            phase.name: (phase.optimizer or main).state_axes(
+                _trained(phase, self.axes), _trained(phase, self.shapes)
+            )
+            for phase in phases
+        }
 
     def bind(self, params: Params) -> Any:
         """The learner, in the compute dtype."""
@@ -58,8 +94,21 @@ class Parts:
         return type(bind(self.graphdef, self.shapes).model)
 
     def bind_model(self, params: Params) -> Any:
-        """The model alone, in the compute dtype, from the learner's parameters."""
-        return self.bind(params).model
+        """The model alone, in the compute dtype, from the learner's parameters.
+
+        Its parameters are what the objective exports, which may be more than training changed.
+        """
+        exported = self.experiment.objective.export(params)
+        return self.bind({**params, "model": exported}).model
+
+
+def _matches(pattern: str, path: str) -> bool:
+    return re.fullmatch(pattern, path) is not None
+
+
+def _trained(phase: Phase, tree: Any) -> dict[str, Any]:
+    """What a phase trains, of a tree that has the parameters' paths."""
+    return trees.partition(tree, lambda path, _: _matches(phase.trains, path))[0]
 
 
 def _learner(experiment: Experiment, rngs: Any) -> Learner:
@@ -69,7 +118,7 @@ def _learner(experiment: Experiment, rngs: Any) -> Learner:
 def _unrolled(experiment: Experiment) -> Experiment:
     """The same model, on CPU as straight-line code: a scan copies the layers at every token."""
     model = experiment.model
-    if jax.default_backend() != "cpu" or not isinstance(model, StackConfig):
+    if jax.default_backend() != "cpu" or not isinstance(model, StackConfig | EncoderConfig):
         return experiment
     return dataclasses.replace(experiment, model=model.replace(unroll=True))
 

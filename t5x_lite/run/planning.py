@@ -21,9 +21,10 @@ from t5x_lite.plan.chips import GIB
 from t5x_lite.plan.program import OutOfMemory, Program, bytes_on_device, compile_step
 from t5x_lite.plan.sheet import Sheet
 from t5x_lite.run.parts import Parts, check_batch
-from t5x_lite.run.step_sizes import row_lengths, step_flops
+from t5x_lite.run.step_sizes import row_lengths, row_shapes, step_flops
 from t5x_lite.train.state import TrainState, abstract_state, state_shardings
 from t5x_lite.train.step import check_microbatches, make_train_step
+from t5x_lite.train.updates import joint_optimizer
 from t5x_lite.types import InputError
 
 
@@ -130,28 +131,25 @@ def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]
 def _step(parts: Parts, mesh: Mesh) -> tuple[Any, TrainState]:
     """The step that `train` runs, and the shapes of its state."""
     experiment = parts.experiment
-    optimizer = experiment.optimizer.build(parts.axes)
-    layout = state_shardings(
-        mesh, parts.axes, experiment.optimizer.state_axes(parts.axes, parts.shapes)
-    )
+    updates = parts.updates()
+    layout = state_shardings(mesh, parts.axes, parts.optimizer_axes())
     step = make_train_step(
-        parts.loss,
-        optimizer,
-        experiment.optimizer.schedule.build(),
+        updates,
         mesh=mesh,
         layout=layout,
         seed=experiment.seed,
         microbatches=experiment.microbatches,
     )
-    return step, abstract_state(parts.shapes, optimizer, layout)
+    return step, abstract_state(parts.shapes, joint_optimizer(updates), layout)
 
 
 def _batch(experiment: Experiment, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
     rows = experiment.data.batch_size
-    split = sharding.batch_sharding(mesh, rank=2)
     return {
-        name: jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=split)
-        for name, length in row_lengths(experiment.data).items()
+        name: jax.ShapeDtypeStruct(
+            (rows, *shape), jnp.int32, sharding=sharding.batch_sharding(mesh, rank=1 + len(shape))
+        )
+        for name, shape in row_shapes(experiment.data).items()
     }
 
 

@@ -15,12 +15,13 @@ from typing import Any
 import jax
 
 from t5x_lite import checkpoints as checkpointing
+from t5x_lite import trees
 from t5x_lite.checkpoint_saving import Checkpoints
 from t5x_lite.config import Experiment
 from t5x_lite.data.vocabulary import Vocabulary
 from t5x_lite.init_rules import InitRules
 from t5x_lite.remote import AnyPath
-from t5x_lite.run.parts import read_experiment
+from t5x_lite.run.parts import Parts, read_experiment
 from t5x_lite.run.workdir import WorkDirectory, holds_another
 from t5x_lite.serialization import to_json
 from t5x_lite.train.state import TrainState
@@ -70,23 +71,33 @@ def initial_weights(experiment: Experiment, vocabulary: Vocabulary, abstract: An
     """
     rules = InitRules.of(rename=experiment.init_rename, fresh=experiment.init_fresh)
     step = check_init(experiment, vocabulary)
-    return checkpointing.restore_params(step, abstract, rules=rules)
+    initial = checkpointing.restore_params(step, abstract, rules=rules)
+    saved = read_experiment(step, checkpointing.step_files(step))
+    if saved.objective.stores_as(experiment.objective):
+        return initial
+    return trees.overlaid(initial, _exported(step, saved, abstract, rules))
+
+
+def _exported(
+    step: AnyPath, saved: Experiment, abstract: Params, rules: InitRules
+) -> dict[str, Any]:
+    """The weights of the model as the saved objective exports them, by our paths."""
+    params = checkpointing.restore_params(step, Parts.of(saved).shapes)
+    exported = trees.flatten({"model": saved.objective.export(params)})
+    wanted = trees.flatten(abstract)
+    sources = rules.sources(trees.flatten(params), wanted)
+    return trees.unflatten(
+        {
+            ours: jax.device_put(exported[theirs], wanted[ours].sharding)
+            for ours, theirs in sources.items()
+            if theirs in exported
+        }
+    )
 
 
 def with_initial(state: TrainState, initial: Params) -> TrainState:
     """The state with the leaves of `initial` in place of its own."""
-    return dataclasses.replace(state, params=_overlaid(state.params, initial))
-
-
-def _overlaid(tree: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: value
-        if key not in above
-        else _overlaid(value, above[key])
-        if isinstance(value, Mapping)
-        else above[key]
-        for key, value in tree.items()
-    }
+    return dataclasses.replace(state, params=trees.overlaid(state.params, initial))
 
 
 def resume(

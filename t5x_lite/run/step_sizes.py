@@ -4,16 +4,21 @@ import numpy as np
 
 from t5x_lite.config import Experiment
 from t5x_lite.data import rows
-from t5x_lite.data.config import Data
+from t5x_lite.data.config import Data, lengths_of
 from t5x_lite.models.flops import train_step_flops
 
 
-def row_lengths(data: Data) -> dict[str, int]:
-    """The features of a row, with their lengths in tokens; no data is read."""
-    lengths = {"inputs": data.inputs_length, "targets": data.targets_length}
+def row_shapes(data: Data) -> dict[str, tuple[int, ...]]:
+    """The features of a row, with their shapes; no data is read."""
+    lengths = lengths_of(data)
     none = np.zeros(0, np.int64)
     row = rows.lay_out([], none, num_rows=1, layout=data.layout, lengths=lengths, pack=data.pack)
-    return {name: value.shape[1] for name, value in row.items()}
+    return {name: value.shape[1:] for name, value in row.items()}
+
+
+def row_lengths(data: Data) -> dict[str, int]:
+    """The features of a row, with their lengths in tokens: of several texts, that of each."""
+    return {name: shape[-1] for name, shape in row_shapes(data).items()}
 
 
 def step_flops(experiment: Experiment) -> int | None:

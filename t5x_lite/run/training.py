@@ -11,6 +11,7 @@ from t5x_lite import checkpoints as checkpointing
 from t5x_lite import sharding, trees
 from t5x_lite.checkpoint_saving import Checkpoints
 from t5x_lite.config import Experiment, Hosts
+from t5x_lite.data.encoder_tokens import encoder_tokens
 from t5x_lite.data.sources import batch_source
 from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
 from t5x_lite.metrics.selection import matching, refuse_test
@@ -29,6 +30,7 @@ from t5x_lite.train.state import abstract_state, init_state, state_shardings
 from t5x_lite.train.step import make_train_step
 from t5x_lite.train.stop import StopSignals
 from t5x_lite.train.track import Tracker
+from t5x_lite.train.updates import joint_optimizer
 from t5x_lite.train.window import NonFiniteLoss
 from t5x_lite.types import InputError
 
@@ -69,10 +71,9 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
     sharding.check_divisible(
         mesh, parts.axes, parts.shapes, num_heads=getattr(experiment.model, "num_heads", None)
     )
-    optimizer = experiment.optimizer.build(parts.axes)
-    layout = state_shardings(
-        mesh, parts.axes, experiment.optimizer.state_axes(parts.axes, parts.shapes)
-    )
+    updates = parts.updates()
+    optimizer = joint_optimizer(updates)
+    layout = state_shardings(mesh, parts.axes, parts.optimizer_axes())
     batches = _batches(experiment, vocabulary, part=sharding.batch_part(mesh))
     measurement = Measurement(parts, vocabulary, mesh=mesh, workdir=workdir.local)
     _check_metrics(experiment, measurement.names(parts.shapes))
@@ -105,9 +106,7 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
                 f"{mesh.devices.flat[0].device_kind} device(s), {experiment.compute_dtype}"
             )
             step = make_train_step(
-                parts.loss,
-                optimizer,
-                experiment.optimizer.schedule.build(),
+                updates,
                 mesh=mesh,
                 layout=layout,
                 seed=experiment.seed,
@@ -168,6 +167,12 @@ def _vocabulary(experiment: Experiment) -> Vocabulary:
             f"model.vocab_size {experiment.model.vocab_size} is smaller than the vocabulary "
             f"{experiment.data.vocabulary}, which has {vocabulary.size} tokens with "
             f"{experiment.data.extra_ids} extra ids; set --model.vocab-size"
+        )
+    masked = getattr(experiment.objective, "mask_id", None)
+    if masked is not None and masked != (found := encoder_tokens(vocabulary).mask_id):
+        raise InputError(
+            f"objective.mask_id {masked} is not the [MASK] of the vocabulary "
+            f"{experiment.data.vocabulary}: set --objective.mask-id {found}"
         )
     return vocabulary
 

@@ -23,7 +23,14 @@ from t5x_lite import config as configs
 from t5x_lite import remote
 from t5x_lite.config import Experiment
 from t5x_lite.data.vocabulary import Vocabulary
-from t5x_lite.data.vocabulary_files import BYTES_NAME, LAYOUT_NAME, MODEL_NAME
+from t5x_lite.data.vocabulary_files import (
+    BYTES_NAME,
+    LAYOUT_NAME,
+    MODEL_NAME,
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_NAME,
+    WORDPIECE_NAME,
+)
 from t5x_lite.remote import AnyPath
 from t5x_lite.serialization import from_json, to_json
 from t5x_lite.types import InputError
@@ -31,6 +38,13 @@ from t5x_lite.types import InputError
 _logger = logging.getLogger(__name__)
 
 _APPENDED = ("metrics.jsonl", "samples.jsonl")
+_VOCABULARY_FILES = (
+    MODEL_NAME,
+    BYTES_NAME,
+    WORDPIECE_NAME,
+    TOKENIZER_NAME,
+    TOKENIZER_CONFIG_NAME,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +182,7 @@ class WorkDirectory:
 
 def holds_another(directory: AnyPath, vocabulary: Vocabulary) -> bool:
     """Whether a directory holds the files of a vocabulary, and not of this one."""
-    paths = [directory / name for name in (MODEL_NAME, BYTES_NAME)]
+    paths = [directory / name for name in _VOCABULARY_FILES]
     there = {path.name: path.read_bytes() for path in paths if path.exists()}
     own = {name: content for name, content in vocabulary.files().items() if name != LAYOUT_NAME}
     return bool(there) and there != own

@@ -7,10 +7,12 @@ token counts more where the padding is).
 
     microbatches 2, batch of 4 rows on 2 devices: rows 0 1 | 2 3
     the first microbatch has rows 0 | 2, the second 1 | 3: every row stays on its device
+
+A step makes one update, or several one after the other: see `train.updates`.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,21 +21,17 @@ from jax.sharding import Mesh
 
 from t5x_lite.sharding import batch_sharding, constrain, data_parallelism, replicated
 from t5x_lite.train.state import TrainState
+from t5x_lite.train.updates import LossFunction, Update, joint_state, state_of
 from t5x_lite.types import Array, Batch, InputError, Key, Params
-
-LossFunction = Callable[[Params, Batch, Key | None], Any]
-"""(params, batch, key) -> Loss with .value(), .terms and .metrics; see objectives/base.py."""
 
 Metrics = dict[str, Array]
 
 _Value = tuple[Array, Any]
-"""The loss, and the metrics' (total, weight) by name."""
+"""The loss, and the metrics' (total, weight) by name with the features for the next update."""
 
 
 def make_train_step(
-    loss_function: LossFunction,
-    optimizer: optax.GradientTransformation,
-    schedule: Callable[[Any], Any],
+    updates: Sequence[Update],
     *,
     mesh: Mesh,
     layout: TrainState,
@@ -47,9 +45,7 @@ def make_train_step(
     that key with i folded in.
 
     Args:
-      loss_function: gives the sums of a batch; their quotient over the global batch is minimised.
-      optimizer: gives the update.
-      schedule: step -> learning rate, for the metrics.
+      updates: made one after the other; most steps have one.
       mesh: the device mesh.
       layout: the state's shardings.
       seed: of dropout.
@@ -57,28 +53,34 @@ def make_train_step(
 
     Returns:
       (state, batch) -> (state, metrics). Metrics are float32 scalars: "loss", "learning_rate",
-      "gradient_norm", and the objective's. It raises InputError where the batch does not divide.
+      "gradient_norm", and the objective's. Of several updates the losses are added up, the norm is
+      that of all gradients, the learning rate that of the first, and each has its own norm and rate
+      under its name, too. It raises InputError where the batch does not divide.
     """
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         dropout_base = jax.random.fold_in(jax.random.key(seed), 1)
         key = jax.random.fold_in(dropout_base, state.step)
-        if microbatches == 1:
-            (loss, sums), grads = _whole(loss_function, state.params, batch, key)
-        else:
-            parts = split_batch(batch, microbatches, mesh)
-            (loss, sums), grads = _in_parts(loss_function, state.params, parts, key, layout.params)
-        updates, optimizer_state = optimizer.update(grads, state.optimizer, state.params)
-        params = cast(Params, optax.apply_updates(state.params, updates))
-        metrics = {
-            "loss": loss,
-            "learning_rate": jnp.asarray(schedule(state.step), jnp.float32),
-            "gradient_norm": optax.tree.norm(grads),
-        }
-        metrics |= {
-            name: total / jnp.maximum(weight, 1.0) for name, (total, weight) in sums.items()
-        }
-        return TrainState(state.step + 1, params, optimizer_state), metrics
+        given = batch if microbatches == 1 else split_batch(batch, microbatches, mesh)
+        params, states, found = state.params, [], []
+        for update in updates:
+            loss_function, trained = update.loss_of(params), update.part(params)
+            if microbatches == 1:
+                (loss, (sums, features)), grads = _whole(loss_function, trained, given, key)
+            else:
+                own_layout = update.part(layout.params)
+                (loss, (sums, features)), grads = _in_parts(
+                    loss_function, trained, given, key, own_layout
+                )
+            own = state_of(update, state.optimizer)
+            params, own = update.apply(grads, own, params)
+            given = {**given, **features}
+            states.append(own)
+            rate = jnp.asarray(update.schedule(state.step), jnp.float32)
+            found.append((loss, rate, optax.tree.norm(grads), sums))
+        return TrainState(state.step + 1, params, joint_state(updates, states)), _metrics(
+            [update.name for update in updates], found
+        )
 
     # With the length split too, `put_batch` says how: arrays of one axis have none.
     batch_layout = batch_sharding(mesh) if mesh.shape["sequence"] == 1 else None
@@ -88,6 +90,23 @@ def make_train_step(
         out_shardings=(layout, replicated(mesh)),
         donate_argnums=0,
     )
+
+
+def _metrics(
+    names: Sequence[str], found: Sequence[tuple[Array, Array, Array, Mapping[str, Any]]]
+) -> Metrics:
+    """The metrics of a step, of each update's loss, learning rate, gradient norm and sums."""
+    losses, rates, norms, sums = zip(*found, strict=True)
+    metrics = {
+        "loss": sum(losses[1:], start=losses[0]),
+        "learning_rate": rates[0],
+        "gradient_norm": norms[0] if len(norms) == 1 else jnp.linalg.norm(jnp.stack(norms)),
+    }
+    for name, rate, norm, each in zip(names, rates, norms, sums, strict=True):
+        if name:
+            metrics |= {f"{name}_learning_rate": rate, f"{name}_gradient_norm": norm}
+        metrics |= {key: total / jnp.maximum(weight, 1.0) for key, (total, weight) in each.items()}
+    return metrics
 
 
 def check_microbatches(batch_size: int, microbatches: int, mesh: Mesh) -> None:
@@ -132,11 +151,11 @@ def _columns(x: Array, mesh: Mesh) -> tuple[str | None, ...]:
 def _whole(
     loss_function: LossFunction, params: Params, batch: Batch, key: Key
 ) -> tuple[_Value, Params]:
-    """The loss, its metrics and its gradient."""
+    """The loss, its metrics and features, and its gradient."""
 
     def value(params: Params) -> _Value:
         loss = loss_function(params, batch, key)
-        return loss.value(), loss.metrics
+        return loss.value(), (loss.metrics, loss.features)
 
     return jax.value_and_grad(value, has_aux=True)(params)
 
@@ -173,20 +192,23 @@ def _in_parts(
     def value(params: Params, index: Array, batch: Batch) -> _Value:
         loss = loss_function(params, batch, jax.random.fold_in(key, index))
         terms = {name: term._replace(weight=weights[name]) for name, term in loss.terms.items()}
-        return loss._replace(terms=terms).value(), loss.metrics
+        return loss._replace(terms=terms).value(), (loss.metrics, loss.features)
 
-    def add(carry: Any, given: tuple[Array, Batch]) -> tuple[Any, None]:
-        new = jax.value_and_grad(value, has_aux=True)(params, *given)
+    def add(carry: Any, given: tuple[Array, Batch]) -> tuple[Any, Mapping[str, Array]]:
+        (loss, (sums, features)), grads = jax.value_and_grad(value, has_aux=True)(params, *given)
+        new = ((loss, sums), grads)
         total = jax.tree.map(lambda a, b: a + b.astype(a.dtype), carry, new)
-        return (total[0], _laid_out(total[1], layout)), None
+        return (total[0], _laid_out(total[1], layout)), features
 
     first = jax.tree.map(lambda x: x[0], inputs)
-    shapes = jax.eval_shape(value, params, *first)
-    no_value = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), shapes)
+    loss_shape, (sums_shapes, _) = jax.eval_shape(value, params, *first)
+    no_value = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, jnp.float32), (loss_shape, sums_shapes)
+    )
     no_gradient = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params)
     start = (no_value, _laid_out(no_gradient, layout))
-    (sums, grads), _ = jax.lax.scan(add, start, inputs)
-    return sums, grads
+    ((loss, sums), grads), features = jax.lax.scan(add, start, inputs)
+    return (loss, (sums, features)), grads
 
 
 def _laid_out(tree: Any, layout: Any) -> Any:

@@ -34,7 +34,13 @@ import pytest
             "export hf w dst --step 5 --dtype float32",
             "interchange.export_hf",
             ("w", "dst"),
-            {"step": 5, "dtype": "float32"},
+            {"step": 5, "dtype": "float32", "part": "model"},
+        ),
+        (
+            "export hf w dst --part generator",
+            "interchange.export_hf",
+            ("w", "dst"),
+            {"step": None, "dtype": "keep", "part": "generator"},
         ),
     ],
 )

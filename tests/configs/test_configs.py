@@ -12,6 +12,7 @@ from t5x_lite.data.task_names import find_task
 from t5x_lite.run.parts import Parts
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train.state import abstract_state, state_shardings
+from t5x_lite.train.updates import joint_optimizer
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = [
@@ -44,6 +45,9 @@ def test_a_config_loads_and_is_saved_as_it_is(path, tmp_path):
 
 def row_features(data):
     """Names and lengths of the features in a row, as the layouts make them."""
+    if data.layout == "encoder":
+        names = ("input_tokens", "segment_ids", "positions", "word_ids")
+        return {f"encoder_{name}": data.inputs_length for name in names}
     ids = ["segment_ids"] if data.pack else []
     decoder = ["input_tokens", "target_tokens", "loss_weights", *ids]
     if data.layout == "seq2seq":
@@ -65,9 +69,8 @@ def test_the_shapes_of_a_config_trace(path):
     }
     loss = jax.eval_shape(parts.loss, parts.shapes, batch)
     assert set(loss.metrics) >= {"token_accuracy"}
-    optimizer = experiment.optimizer.build(parts.axes)
-    axes = experiment.optimizer.state_axes(parts.axes, parts.shapes)
-    layout = state_shardings(make_mesh(MeshConfig()), parts.axes, axes)
+    optimizer = joint_optimizer(parts.updates())
+    layout = state_shardings(make_mesh(MeshConfig()), parts.axes, parts.optimizer_axes())
     state = abstract_state(parts.shapes, optimizer, layout)
     assert trees.count_parameters(state.params) == trees.count_parameters(parts.shapes) > 100_000
     assert float(experiment.optimizer.schedule.build()(0)) >= 0

@@ -1,6 +1,6 @@
 import pytest
 
-from t5x_lite.data.config import Data, check_inputs
+from t5x_lite.data.config import Data, check_features, lengths_of
 from t5x_lite.errors import InputError
 
 
@@ -25,17 +25,29 @@ def test_a_task_or_a_cache_must_be_given():
         Data(vocabulary="v")
 
 
+BOTH = ["inputs", "targets"]
+
+
 @pytest.mark.parametrize(
     ("layout", "there", "message"),
     [
-        ("lm", True, "'lm' shows targets only, but the task gives inputs too: use prefix_lm"),
-        ("seq2seq", False, "'seq2seq' shows inputs and targets, but the task gives targets only"),
+        ("lm", BOTH, "'lm' shows targets only, but the task gives inputs too: use prefix_lm"),
+        ("seq2seq", ["targets"], "'seq2seq' shows inputs and targets, but the task gives targets"),
+        ("seq2seq", ["inputs"], "'seq2seq' shows targets, but the task gives inputs only: use enc"),
+        ("pairs", BOTH, "'pairs' shows queries and passages, and the task gives inputs and targ"),
+        ("encoder", ["query", "passages"], "gives queries and passages, and data.layout is 'enco"),
+        ("encoder", BOTH, "'encoder' shows inputs only, and the task gives inputs and targets: "),
     ],
 )
 def test_a_layout_that_does_not_fit_the_features_is_refused(layout, there, message):
-    check_inputs(layout, there=not there)
+    fitting = {
+        "lm": ["targets"],
+        "encoder": ["inputs", "idx"],
+        "pairs": ["query", "passages"],
+    }
+    check_features(layout, fitting.get(layout, BOTH))
     with pytest.raises(InputError, match=message):
-        check_inputs(layout, there=there)
+        check_features(layout, there)
 
 
 def test_negative_extra_ids_are_refused():
@@ -47,9 +59,26 @@ def test_negative_extra_ids_are_refused():
     ("layout", "hint"),
     [
         ("prefix-lm", "did you mean prefix_lm"),
-        ("rows", "there are: seq2seq, lm, prefix_lm, concat_lm"),
+        ("rows", "there are: seq2seq, lm, prefix_lm, concat_lm, encoder, pairs"),
     ],
 )
 def test_an_unknown_layout_is_refused(layout, hint):
     with pytest.raises(InputError, match=f"unknown data.layout '{layout}': {hint}"):
         Data(task="a:b", vocabulary="v", layout=layout)
+
+
+def test_pairs_have_a_query_a_row_and_passages_one_behind_the_other():
+    with pytest.raises(InputError, match=r"has a query a row: set data\.pack to False"):
+        Data(task="a:b", vocabulary="v", layout="pairs")
+    with pytest.raises(InputError, match=r"data\.negatives must not be negative, got -1"):
+        Data(task="a:b", vocabulary="v", negatives=-1)
+    data = Data(
+        task="a:b",
+        vocabulary="v",
+        layout="pairs",
+        pack=False,
+        inputs_length=8,
+        targets_length=10,
+        negatives=2,
+    )
+    assert lengths_of(data) == {"inputs": 8, "targets": 10, "query": 8, "passages": 30}

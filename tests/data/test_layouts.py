@@ -8,16 +8,17 @@ EXAMPLES = [
     {"inputs": [8, 4, 9, 3, 1], "targets": [4, 1]},
 ]
 TARGETS = [{"targets": example["targets"]} for example in EXAMPLES]
+DOCUMENTS = [{"inputs": example["inputs"]} for example in EXAMPLES]
 
 
-def rows(layout, *, pack, examples=EXAMPLES, inputs=10, targets=7):
+def rows(layout, *, pack, examples=EXAMPLES, inputs=10, targets=7, tokens=None):
     from t5x_lite.data.layouts import feature_converter
     from t5x_lite.data.quiet_tensorflow import tf
 
     columns = {k: tf.ragged.constant([e[k] for e in examples], tf.int32) for k in examples[0]}
     dataset = tf.data.Dataset.from_tensor_slices(columns)
     dataset = dataset.map(lambda e: {k: tf.ensure_shape(v, [None]) for k, v in e.items()})
-    converter = feature_converter(layout, pack=pack)
+    converter = feature_converter(layout, pack=pack, tokens=tokens)
     found = converter(dataset, {"inputs": inputs, "targets": targets}).as_numpy_iterator()
     return [{k: v.tolist() for k, v in row.items()} for row in found]
 
@@ -25,7 +26,7 @@ def rows(layout, *, pack, examples=EXAMPLES, inputs=10, targets=7):
 def test_the_names_are_those_of_the_config():
     from t5x_lite.data.layouts import LAYOUTS
 
-    assert tuple(LAYOUTS) == LAYOUT_NAMES
+    assert (*LAYOUTS, "encoder", "pairs") == LAYOUT_NAMES
 
 
 def test_packed_examples_share_a_row_with_their_segments_and_positions():
@@ -106,9 +107,47 @@ def test_rows_of_a_language_model_hold_targets_only():
     }
 
 
+def tokens_of_bytes():
+    """Ids 3, 7, 8 and 9 are bytes that are no letters; EOS is 1."""
+    from t5x_lite.data.bytes_vocabulary import Bytes
+    from t5x_lite.data.encoder_tokens import encoder_tokens
+
+    return encoder_tokens(Bytes())
+
+
+@pytest.mark.parametrize("examples", [DOCUMENTS, [{"inputs": [7, 8, 1]}] * 2])
+def test_documents_of_an_encoder(examples):
+    [row] = rows("encoder", pack=True, examples=examples, tokens=tokens_of_bytes())
+    sizes = [len(example["inputs"]) for example in examples]
+    rest = [0] * (10 - sum(sizes))
+    assert row["encoder_input_tokens"] == [*examples[0]["inputs"], *examples[1]["inputs"], *rest]
+    assert row["encoder_segment_ids"] == [1] * sizes[0] + [2] * sizes[1] + rest
+    assert row["encoder_positions"] == [*range(sizes[0]), *range(sizes[1]), *rest]
+    assert row["encoder_word_ids"] == [
+        *[1] * (sizes[0] - 1),
+        *[0, *[2] * (sizes[1] - 1), 0],
+        *rest,
+    ]
+    apart = rows("encoder", pack=False, examples=examples, tokens=tokens_of_bytes())
+    assert [found["encoder_segment_ids"] for found in apart] == [
+        [1] * size + [0] * (10 - size) for size in sizes
+    ]
+
+
+def test_words_are_found_in_tokens_that_carry_their_epoch():
+    marked = [{"inputs": [7 + (2 << 24), 8 + (2 << 24), 1 + (2 << 24)]}]
+    [row] = rows("encoder", pack=True, examples=marked, inputs=4, tokens=tokens_of_bytes())
+    assert row["encoder_input_tokens"] == [*marked[0]["inputs"], 0]
+    assert row["encoder_word_ids"] == [1, 1, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("layout", "examples", "message"),
     [
+        ("pairs", EXAMPLES, "'pairs' shows queries and passages, and the task gives inputs and"),
+        ("encoder", EXAMPLES, "'encoder' shows inputs only, and the task gives inputs and targets"),
+        ("encoder", TARGETS, "'encoder' shows inputs only, and the task gives targets: use a task"),
+        ("lm", DOCUMENTS, "'lm' shows targets, but the task gives inputs only: use encoder"),
         ("lm", EXAMPLES, "'lm' shows targets only, but the task gives inputs too: use prefix_lm"),
         ("prefix_lm", TARGETS, "'prefix_lm' shows inputs and targets, but the task gives targets"),
         ("seq2seq", TARGETS, "'seq2seq' shows inputs and targets, but the task gives targets"),

@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from t5x_lite.data.text_source import text_lines
+from t5x_lite.data.text_source import json_objects, text_documents, text_lines
 from t5x_lite.errors import InputError
 
 
@@ -118,3 +118,50 @@ def test_a_file_that_cannot_be_read_is_the_users_and_a_wrong_shape_is_not(stages
     assert "a.txt" in str(error)
     ours = tf.errors.InvalidArgumentError(None, None, "shapes do not match")
     assert stages.input_error(ours) is ours
+
+
+def test_text_documents_are_what_blank_lines_divide(stages, tmp_path):
+    a = write(tmp_path / "a.txt", "\ufeff\n one \r\ntwo\n\n\n \t\nthree\n")
+    b = write(tmp_path / "b.txt", "")
+    c = write(tmp_path / "c.txt", "four\n\nfive")
+    assert texts(text_documents([a, b, c])) == ["one\ntwo", "four", "three", "five"]
+
+
+def test_text_documents_may_be_longer_than_a_block_of_lines(stages, tmp_path):
+    documents = ["\n".join(f"{n}.{i}" for i in range(size)) for n, size in enumerate(SIZES)]
+    file = write(tmp_path / "a.txt", "\n\n".join(documents))
+    assert texts(text_documents([file])) == documents
+    chosen = texts(text_documents([file], keep=lambda texts: texts == documents[3]))
+    assert chosen == [documents[3]]
+
+
+SIZES = (127, 1, 128, 300, 126, 2, 127)
+
+
+def test_text_documents_takes_the_objects_of_json_lines_as_they_are(stages, tmp_path):
+    a = write(tmp_path / "a.jsonl", '{"text": "one\\n\\ntwo"}\n')
+    b = write(tmp_path / "b.txt", "three\n\nfour")
+    assert texts(text_documents([a, b])) == ["three", "four", "one\n\ntwo"]
+    assert texts(text_documents([a])) == ["one\n\ntwo"]
+
+
+def test_text_documents_names_a_line_that_is_not_utf8(stages, tf, tmp_path):
+    file = write(tmp_path / "a.txt", b"one\n\ncaf\xe9\n")
+    with pytest.raises(tf.errors.OpError) as caught:
+        texts(text_documents([file]))
+    assert str(stages.input_error(caught.value)) == (f"{file}:3: not UTF-8: convert it to UTF-8")
+    with pytest.raises(InputError, match="cannot read"):
+        text_documents([tmp_path / "missing.txt"])
+
+
+def test_json_objects_are_what_is_made_of_them(stages, tf, tmp_path):
+    file = write(tmp_path / "a.jsonl", '{"n": 1}\n\n{"n": 20}\n[]\n')
+    found = json_objects(
+        [file],
+        lambda record, where: f"{record['n']} at {where.rpartition('/')[2]}",
+        keep=lambda lines: tf.strings.length(lines) > 2,
+    )
+    assert texts(found) == ["1 at a.jsonl:1", "20 at a.jsonl:3"]
+    with pytest.raises(tf.errors.OpError) as caught:
+        texts(json_objects([file], lambda record, where: ""))
+    assert str(stages.input_error(caught.value)) == f"{file}:4: must be a JSON object, got list"

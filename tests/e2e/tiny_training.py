@@ -33,6 +33,7 @@ from t5x_lite.sharding import MeshConfig, batch_part, check_divisible, make_mesh
 from t5x_lite.train.state import init_state, state_shardings
 from t5x_lite.train.step import make_train_step
 from t5x_lite.train.stop import StopSignals
+from t5x_lite.train.updates import Update
 
 ROWS = 8
 STEPS = 20
@@ -85,9 +86,7 @@ class Training:
         layout = state_shardings(mesh, axes, names)
         self.state = init_state(functools.partial(init, self.learner), optimizer, layout, seed=0)
         self.step = make_train_step(
-            self.loss,
-            optimizer,
-            OPTIMIZER.schedule.build(),
+            [Update(self.loss, optimizer, OPTIMIZER.schedule.build())],
             mesh=mesh,
             layout=layout,
             seed=0,

@@ -69,6 +69,28 @@ def test_gradients_equal_finite_differences():
     check_grads(function, (HIDDEN, KERNEL), order=1, modes=["rev"], atol=1e-2, rtol=1e-2)
 
 
+def test_a_bias_is_added_to_the_logits():
+    bias = normal(V, seed=5)
+
+    @jax.jit
+    def both(hidden, kernel, bias):
+        def chunked(hidden, kernel, bias):
+            output = Output(kernel, TIED, 2.0)
+            parts = token_losses(hidden, output, TARGETS, chunk=3, bias=bias, z_loss=0.1)
+            return jnp.sum(parts.loss * WEIGHTS)
+
+        def plain(hidden, kernel, bias):
+            loss, _ = cross_entropy(hidden @ kernel.T / 2.0 + bias, TARGETS, z_loss=0.1)
+            return jnp.sum(loss * WEIGHTS)
+
+        run = [jax.value_and_grad(loss, (0, 1, 2)) for loss in (chunked, plain)]
+        return [function(hidden, kernel, bias) for function in run]
+
+    got, expected = both(HIDDEN, KERNEL, bias)
+    for ours, wanted in zip(*map(jax.tree.leaves, (got, expected)), strict=True):
+        np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_large_logits_neither_overflow_nor_cancel():
     kernel = jnp.array([[1e4], [0.0], [-1e4]])
     hidden, targets = jnp.ones((1, 2, 1)), jnp.array([[0, 2]])

@@ -8,7 +8,7 @@ import pytest
 from t5x_lite import trees
 from t5x_lite.errors import InputError
 from t5x_lite.optim.config import Adafactor, AdamW, decays
-from t5x_lite.optim.schedules import Constant, Linear
+from t5x_lite.optim.schedules import Constant, Linear, Warmup
 
 AXES = {
     "model": {
@@ -114,6 +114,53 @@ def test_clip_norm_scales_all_gradients_together():
     # g = (0.6, 0.8) after clipping; the step is g / (|g| + 1).
     np.testing.assert_allclose(updates["a"], [-0.6 / 1.6], rtol=1e-6)
     np.testing.assert_allclose(updates["b"], [-0.8 / 1.8], rtol=1e-6)
+
+
+def test_groups_are_clipped_apart():
+    params = {"a": {"w": jnp.zeros(1), "v": jnp.zeros(1)}, "b": jnp.zeros(1), "objective": {}}
+    axes = {"a": {"w": ("embed",), "v": ("embed",)}, "b": ("embed",), "objective": {}}
+    options = {"b1": 0.0, "b2": 0.0, "eps": 1.0, "weight_decay": 0.0, "clip_norm": 1.0}
+
+    def made(*groups):
+        return AdamW(schedule=Constant(value=1.0), clip_groups=groups, **options).build(axes)
+
+    grads = {
+        "a": {"w": jnp.asarray([30.0]), "v": jnp.asarray([40.0])},
+        "b": jnp.asarray([0.5]),
+        "objective": {},
+    }
+    transformation = made("a/.*")
+    updates, _ = transformation.update(grads, transformation.init(params), params)
+    # g = (0.6, 0.8) and 0.5, whose norm is below 1; the step is g / (|g| + 1).
+    np.testing.assert_allclose(updates["a"]["w"], [-0.6 / 1.6], rtol=1e-6)
+    np.testing.assert_allclose(updates["a"]["v"], [-0.8 / 1.8], rtol=1e-6)
+    np.testing.assert_allclose(updates["b"], [-0.5 / 1.5], rtol=1e-6)
+    with pytest.raises(InputError, match=r"'c/\.\*' matches no path that is left"):
+        made("a/.*", "c/.*")
+    with pytest.raises(InputError, match=r"clip_groups: '\('"):
+        made("(")
+
+
+def test_adam_without_bias_correction():
+    """Of the first step: m = 0.1 g, v = 0.001 g^2, so that the step is about 3.2 times larger."""
+    optimizer = AdamW(
+        schedule=Constant(value=1.0), eps=1e-6, weight_decay=0.0, bias_correction=False
+    )
+    params, axes = {"a": jnp.zeros(2)}, {"a": ("embed",)}
+    transformation = optimizer.build(axes)
+    grads = {"a": jnp.asarray([0.5, -2.0])}
+    updates, state = transformation.update(grads, transformation.init(params), params)
+    expected = 0.1 * 0.5 / (np.sqrt(0.001) * 0.5 + 1e-6), -0.2 / (np.sqrt(0.001) * 2.0 + 1e-6)
+    np.testing.assert_allclose(updates["a"], -np.asarray(expected), rtol=1e-5)
+    updates, _ = transformation.update(grads, state, params)
+    m, v = 0.19 * 0.5, 0.001999 * 0.25
+    np.testing.assert_allclose(updates["a"][0], -m / (np.sqrt(v) + 1e-6), rtol=1e-5)
+
+
+def test_the_rate_of_electra_decays_during_its_warmup():
+    rate = Warmup(steps=10, then=Linear(peak=5e-4, total_steps=100)).build()
+    expected = [5e-4 * (1 - step / 100) * min(1.0, step / 10) for step in (0, 5, 10, 50, 100)]
+    np.testing.assert_allclose([rate(step) for step in (0, 5, 10, 50, 100)], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,11 @@ import pytest
 from t5x_lite.checkpoint_saving import Checkpoints
 from t5x_lite.data.vocabulary import load_vocabulary
 from t5x_lite.errors import InputError
+from t5x_lite.models.bert import BertConfig
+from t5x_lite.objectives.electra import Electra
+from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.run import restoring
+from t5x_lite.run.parts import Parts
 from t5x_lite.run.workdir import WorkDirectory
 from t5x_lite.train.state import TrainState
 
@@ -82,3 +86,43 @@ def test_leaves_in_place_of_others():
     state = TrainState(0, {"a": {"b": 1, "c": 2}, "d": 3, "e": {}}, None)
     got = restoring.with_initial(state, {"a": {"c": 20}, "e": {}})
     assert got.params == {"a": {"b": 1, "c": 20}, "d": 3, "e": {}}
+
+
+def test_tables_that_are_stored_as_differences_are_added_up_for_another_objective(
+    tmp_path, tiny_experiment
+):
+    model = BertConfig(
+        vocab_size=400, d_model=8, d_ff=8, num_heads=1, num_layers=1, max_positions=16
+    )
+    pretrained = dataclasses.replace(
+        tiny_experiment,
+        model=model,
+        objective=Electra(generator=model, sharing="gdes"),
+        data=dataclasses.replace(tiny_experiment.data, layout="encoder"),
+    )
+    vocabulary = load_vocabulary(pretrained.data.vocabulary)
+    params = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.5), Parts.of(pretrained).shapes)
+    state = TrainState(jnp.int32(7), params, {"mean": jnp.ones(2)})
+    with Checkpoints(tmp_path) as checkpoints, WorkDirectory.open(str(tmp_path)) as workdir:
+        restoring.saver(checkpoints, pretrained, vocabulary, workdir)(state, b"here", None)
+
+    def initial(experiment):
+        experiment = dataclasses.replace(
+            experiment,
+            init=str(tmp_path),
+            init_rename=("objective/.* ->",),
+            init_fresh=("objective/.*",),
+        )
+        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        abstract = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
+            Parts.of(experiment).shapes,
+        )
+        return restoring.initial_weights(experiment, vocabulary, abstract)["model"]
+
+    other = initial(dataclasses.replace(pretrained, objective=MaskedLM()))
+    for name, rows in (("token", 400), ("position", 16)):
+        np.testing.assert_array_equal(other["embedding"][name], np.full((rows, 8), 1.0))
+    np.testing.assert_array_equal(other["layers"]["wi"]["kernel"], np.full((1, 8, 8), 0.5))
+    same = initial(pretrained)
+    np.testing.assert_array_equal(same["embedding"]["token"], np.full((400, 8), 0.5))

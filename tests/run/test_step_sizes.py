@@ -4,7 +4,7 @@ import pytest
 
 from t5x_lite.data.config import Data
 from t5x_lite.models.base import ModelConfig
-from t5x_lite.run.step_sizes import row_lengths, step_flops
+from t5x_lite.run.step_sizes import row_lengths, row_shapes, step_flops
 
 
 def data(**fields):
@@ -29,6 +29,13 @@ def test_row_lengths(layout, pack, length, more):
     names = (*DECODER, *IDS) if pack else DECODER
     expected = {f"decoder_{name}": length for name in names} | more
     assert row_lengths(data(layout=layout, pack=pack)) == expected
+
+
+def test_pairs_have_several_passages_a_row():
+    pairs = data(layout="pairs", pack=False, negatives=2)
+    assert row_shapes(pairs)["query_tokens"] == (8,)
+    assert row_shapes(pairs)["passage_tokens"] == (3, 5)
+    assert row_lengths(pairs)["passage_tokens"] == 5
 
 
 def test_step_flops(tiny_experiment):

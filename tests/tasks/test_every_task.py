@@ -2,8 +2,8 @@
 
 Tasks are found in the source, by what their functions return, and their layouts by their features;
 a new module in tasks/ that reads files of its own needs them in `FILES`, and a new task nothing.
-The first task of each module and those in `BY_DEFAULT` are tried by default, the others where slow
-tests are.
+The first task of each module and those in `BY_DEFAULT` are tried by default, the others by
+`pytest -m exhaustive`.
 """
 
 import ast
@@ -48,7 +48,11 @@ TASKS = found_tasks()
 def test_tasks_are_found():
     assert {
         "tasks.c4:c4_v220_span_corruption",
+        "tasks.encoder:documents",
+        "tasks.encoder:lines",
         "tasks.glue:sst2",
+        "tasks.pairs:beir",
+        "tasks.pairs:jsonl",
         "tasks.python_docs:module",
         "tasks.text:iid_15_u_u",
         "tasks.text:prefix_lm",
@@ -65,7 +69,9 @@ def marked(tasks):
         module = task.partition(":")[0]
         like_another = module in seen and task not in BY_DEFAULT
         seen.add(module)
-        yield pytest.param(task, marks=[pytest.mark.slow] if like_another else [])
+        yield pytest.param(
+            task, marks=[pytest.mark.slow, pytest.mark.exhaustive] if like_another else []
+        )
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +85,31 @@ def text_files(root, lines):
     (root / "prose.txt").write_text("\n".join(lines))
 
 
+def documents(root, lines):
+    (root / "prose.txt").write_text("\n\n".join(lines))
+
+
 def c4_files(root, lines):
     pages = "\n".join(json.dumps({"text": line, "url": "https://a.org"}) for line in lines)
     for split in ("train", "validation"):
         shard = root / f"c4-{split}.00000-of-00001.json.gz"
         shard.write_bytes(gzip.compress(pages.encode()))
+
+
+def pairs(root, lines):
+    """Files that are pairs, texts and BEIR's, all of the same lines."""
+    rows = [
+        json.dumps(
+            {"_id": str(i), "text": line, "query": line[:40], "pos": [line], "neg": lines[:2]}
+        )
+        for i, line in enumerate(lines)
+    ]
+    judgements = ["query-id\tcorpus-id\tscore", *(f"{i}\t{i}\t1" for i in range(len(lines)))]
+    (root / "qrels").mkdir()
+    for split in ("train", "dev"):
+        (root / "qrels" / f"{split}.tsv").write_text("\n".join(judgements))
+    for name in ("corpus", "queries", "validation"):
+        (root / f"{name}.jsonl").write_text("\n".join(rows))
 
 
 def own_files(root, lines):
@@ -92,12 +118,20 @@ def own_files(root, lines):
         (root / f"{split}.jsonl").write_text("\n".join(rows))
 
 
-FILES = {"tasks.text": text_files, "tasks.c4": c4_files, "tasks.files": own_files}
+FILES = {
+    "tasks.c4": c4_files,
+    "tasks.encoder": documents,
+    "tasks.files": own_files,
+    "tasks.pairs": pairs,
+    "tasks.text": text_files,
+}
 """What writes a module's files; the others read benchmarks."""
 
 
 def options(module):
     """What a module's tasks need in the config."""
+    if module == "tasks.pairs":
+        return {"negatives": 1, "pack": False}
     if module != "tasks.files":
         return {}
     from t5x_lite.data.columns import Columns
@@ -131,7 +165,9 @@ def _small_python_docs(monkeypatch, english_lines):
 
 
 def layouts(task):
-    """The layouts that are tried: that of a decoder alone for a task that is meant for it."""
+    """The layouts that are tried: that of a model of one part for a task that is meant for it."""
+    if "targets" not in task.output_features:
+        return ["encoder" if "inputs" in task.output_features else "pairs"]
     if "inputs" not in task.output_features:
         return ["lm"]
     return ["seq2seq", "prefix_lm"] if task.name == "text_prefix_lm" else ["seq2seq"]
@@ -165,7 +201,8 @@ def _check(data, task, vocabulary):
     if "validation" not in task.splits:
         return
     batch = next(pipeline.eval_batches(data, vocabulary, max_batches=1))
-    assert batch["decoder_loss_weights"].sum() > 0
+    learned = {"encoder": "encoder_word_ids", "pairs": "passage_segment_ids"}
+    assert batch[learned.get(data.layout, "decoder_loss_weights")].sum() > 0
     postprocess, metrics = pipeline.task_metrics(task)
     if metrics:
         examples = pipeline.eval_examples(data, vocabulary, max_examples=3)

@@ -11,6 +11,7 @@ from t5x_lite.objectives.base import Loss, Term
 from t5x_lite.sharding import MESH_AXES, MeshConfig, make_mesh
 from t5x_lite.train.state import init_state, state_shardings
 from t5x_lite.train.step import check_microbatches, make_train_step, split_batch
+from t5x_lite.train.updates import Update
 
 BATCH = {"x": np.array([[1.0], [2.0], [5.0]], np.float32)}
 
@@ -47,9 +48,7 @@ def made(loss_function, *, seed=0, microbatches=1):
     layout = state_shardings(mesh, {"w": ()}, {"count": ()})
     state = init_state(lambda _: {"w": jnp.float32(2)}, optimizer, layout, seed=seed)
     step = make_train_step(
-        loss_function,
-        optimizer,
-        schedule,
+        [Update(loss_function, optimizer, schedule)],
         mesh=mesh,
         layout=layout,
         seed=seed,
@@ -188,9 +187,7 @@ def test_the_weights_cost_no_forward_pass():
         layout = state_shardings(mesh, {"w": (None, None)}, {"count": ()})
         state = init_state(lambda _: {"w": jnp.eye(64)}, optimizer, layout, seed=0)
         step = make_train_step(
-            matrix_loss,
-            optimizer,
-            schedule,
+            [Update(matrix_loss, optimizer, schedule)],
             mesh=mesh,
             layout=layout,
             seed=0,

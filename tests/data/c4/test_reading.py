@@ -266,5 +266,6 @@ def test_mutated_files(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ten_thousand_mutated_files(tmp_path):
     fuzz(10_000, tmp_path)

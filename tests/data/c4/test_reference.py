@@ -290,6 +290,7 @@ def test_clean_and_dedup_synthetic_pages(reference, counter, english_lines):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_clean_and_dedup_many_pages_of_docstrings(reference, counter):
     from t5x_lite.data.python_docs import documents
 

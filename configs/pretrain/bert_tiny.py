@@ -1,0 +1,44 @@
+"""Pretrains a small BERT by masked language modelling, on documents of one's own.
+
+4.8M parameters, 4.0M of them embeddings. DIR holds *.txt with blank lines between documents, or
+*.jsonl; vocab.txt is that of the uncased BERT. Rows are packed: no document sees another.
+
+Command:
+    t5x-lite train configs/pretrain/bert_tiny.py --data.directory DIR \
+        --data.vocabulary vocab.txt --workdir WORKDIR
+"""
+
+from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.data.config import Data
+from t5x_lite.models.bert import BertConfig
+from t5x_lite.objectives.masked_lm import MaskedLM
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Linear
+
+experiment = Experiment(
+    model=BertConfig(
+        vocab_size=30522,
+        d_model=128,
+        d_ff=512,
+        num_heads=2,
+        num_layers=4,
+        max_positions=512,
+        token_types=2,
+        unroll=True,
+    ),
+    objective=MaskedLM(mask_id=103, whole_word=True),
+    data=Data(
+        task="tasks.encoder:documents",
+        layout="encoder",
+        vocabulary="vocab.txt",
+        batch_size=64,
+        inputs_length=128,
+    ),
+    optimizer=AdamW(
+        schedule=Linear(peak=1e-3, total_steps=20_000, warmup_steps=1000), clip_norm=1.0
+    ),
+    steps=20_000,
+    log_period=50,
+    checkpoints=Checkpoints(period=1000),
+    evaluation=Evaluation(period=1000, max_batches=16, task_metrics=False),
+)

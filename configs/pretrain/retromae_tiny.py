@@ -1,0 +1,20 @@
+"""Pretrains the BERT of configs/pretrain/bert_tiny.py for retrieval, by RetroMAE.
+
+Enhanced decoding. One document a row, as each row has one [CLS]. To go on from a masked language
+model: --init WORKDIR_OF_BERT_TINY --init-fresh 'objective/decoder/.*'.
+
+Command:
+    t5x-lite train configs/pretrain/retromae_tiny.py --data.directory DIR \
+        --data.vocabulary vocab.txt --workdir WORKDIR
+"""
+
+import dataclasses
+
+from configs.pretrain.bert_tiny import experiment as bert
+from t5x_lite.objectives.retromae import RetroMAE
+
+experiment = dataclasses.replace(
+    bert,
+    objective=RetroMAE(mask_id=103),
+    data=dataclasses.replace(bert.data, pack=False),
+)

@@ -1,0 +1,251 @@
+"""Hugging Face's BERT, RoBERTa, XLM-R and ELECTRA, in and out.
+
+| model_type | encoder | masked language model | detection |
+|---|---|---|---|
+| bert | bert. | cls.predictions. | |
+| roberta, xlm-roberta | roberta. | lm_head. | |
+| electra | electra. | generator_predictions., generator_lm_head. | discriminator_predictions. |
+
+The pooler and BERT's head for the next sentence are not read: nothing here was trained with them.
+Source: transformers/models/{bert,roberta,xlm_roberta,electra}/{configuration,modeling}_*.py, 5.23.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.errors import InputError
+from t5x_lite.interop.encoders import (
+    HEAD,
+    MODEL,
+    Family,
+    Head,
+    dense_rules,
+    norm_rules,
+    number,
+    with_prefix,
+)
+from t5x_lite.interop.rules import LAYER, LazyArray, Rule
+from t5x_lite.models.bert import BertConfig
+from t5x_lite.nn.post_norm import Activation
+
+_PREFIXES = {
+    "bert": "bert.",
+    "roberta": "roberta.",
+    "xlm-roberta": "roberta.",
+    "electra": "electra.",
+}
+_CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "electra": "Electra"}
+_SUFFIXES = {"none": "Model", "masked_lm": "ForMaskedLM", "electra_rtd": "ForPreTraining"}
+_ROBERTA = ("roberta", "xlm-roberta")
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "d_model",
+    "intermediate_size": "d_ff",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+}
+_COUNTS = {
+    "max_position_embeddings": ("max_positions", 512),
+    "type_vocab_size": ("token_types", 2),
+}
+_RATES = {
+    "hidden_dropout_prob": ("dropout_rate", 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout_rate", 0.1),
+    "layer_norm_eps": ("norm_epsilon", 1e-12),
+    "initializer_range": ("initializer_stddev", 0.02),
+}
+_ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "relu": "relu",
+    "gelu_new": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "tanh": "tanh",
+}
+_FIXED = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
+
+
+def _to_model(where: Path, config: Mapping[str, Any]) -> BertConfig:
+    """The config of a model.
+
+    Raises:
+      InputError: naming the first field that is missing, malformed or not supported.
+    """
+    kind = config["model_type"]
+    for name, value in _FIXED.items():
+        if config.get(name, value) not in (value, None):
+            raise InputError(f"{where}: {name} {config[name]!r} is not supported, only {value!r}")
+    if "quantization_config" in config:
+        raise InputError(f"{where}: quantized weights (quantization_config) are not supported")
+    activation = config.get("hidden_act", "gelu")
+    if activation not in _ACTIVATIONS:
+        raise InputError(f"{where}: hidden_act {activation!r} is none of {', '.join(_ACTIVATIONS)}")
+    numbers: dict[str, Any] = {
+        ours: number(where, config, theirs) for theirs, ours in _SIZES.items()
+    }
+    for theirs, (ours, default) in _COUNTS.items():
+        numbers[ours] = number(where, config, theirs, default=default)
+    for theirs, (ours, rate) in _RATES.items():
+        numbers[ours] = float(number(where, config, theirs, default=rate))
+    pad_id = number(where, config, "pad_token_id", default=1 if kind in _ROBERTA else 0)
+    embedding_size = number(where, config, "embedding_size") if kind == "electra" else None
+    try:
+        return BertConfig(
+            **numbers,
+            activation=_ACTIVATIONS[activation],
+            pad_id=pad_id,
+            embedding_size=embedding_size,
+            position_offset=pad_id + 1 if kind in _ROBERTA else 0,
+        )
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _from_model(model: BertConfig, head: Head, model_type: str | None) -> dict[str, Any]:
+    """The content of a config.json.
+
+    Raises:
+      InputError: transformers has no such model.
+    """
+    kind = _kind(model, head, model_type)
+    suffix = _SUFFIXES[head]
+    activations = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
+    return {
+        "architectures": [_CLASSES[kind] + suffix],
+        "model_type": kind,
+        **{theirs: getattr(model, ours) for theirs, ours in _SIZES.items()},
+        **{theirs: getattr(model, ours) for theirs, (ours, _) in {**_COUNTS, **_RATES}.items()},
+        "hidden_act": activations[model.activation],
+        **({"embedding_size": model.table_size} if kind == "electra" else {}),
+        "pad_token_id": model.pad_id,
+        "tie_word_embeddings": True,
+    }
+
+
+def _kind(model: BertConfig, head: Head, model_type: str | None) -> str:
+    """The model_type of a config: the one that it had, if it still fits."""
+    if model.positions != "learned":
+        raise InputError("transformers has no BERT with a relative bias (model.positions)")
+    factored = model.table_size != model.d_model
+    if head == "electra_rtd" or factored or (model_type == "electra" and not model.position_offset):
+        kind = "electra"
+    elif model.position_offset:
+        kind = model_type if model_type in _ROBERTA else "roberta"
+    else:
+        kind = "bert"
+    offset = model.pad_id + 1 if kind in _ROBERTA else 0
+    if model.position_offset != offset:
+        raise InputError(
+            f"transformers has no {_CLASSES[kind]} whose positions begin at "
+            f"{model.position_offset} (model.position_offset); there it is {offset}"
+        )
+    if head == "masked_lm" and kind != "bert" and model.activation != "gelu":
+        raise InputError(
+            f"the masked language model's head of {_CLASSES[kind]} has gelu in transformers, and "
+            f"here {model.activation!r} (model.activation)"
+        )
+    return kind
+
+
+def _fitted(
+    model: BertConfig, arrays: dict[str, LazyArray]
+) -> tuple[BertConfig, dict[str, LazyArray]]:
+    """The model with a token type, of zeros where it has none."""
+    if model.token_types:
+        return model, arrays
+    shape, dtype = (1, model.table_size), arrays[f"{MODEL}embedding/token"].dtype
+    zeros = LazyArray(shape, dtype, lambda: np.zeros(shape, dtype))
+    return model.replace(token_types=1), {**arrays, f"{MODEL}embedding/token_type": zeros}
+
+
+def _table(model: BertConfig, head: Head, model_type: str) -> list[Rule]:
+    """The rules: ours -> PyTorch's names."""
+    embeddings = "embeddings"
+    rules = [
+        Rule(f"{MODEL}embedding/token", f"{embeddings}.word_embeddings.weight"),
+        Rule(f"{MODEL}embedding/position", f"{embeddings}.position_embeddings.weight"),
+        *norm_rules(f"{MODEL}embedding/norm", f"{embeddings}.LayerNorm"),
+    ]
+    if model.token_types:
+        name = f"{embeddings}.token_type_embeddings.weight"
+        rules.append(Rule(f"{MODEL}embedding/token_type", name))
+    if model.table_size != model.d_model:
+        rules += dense_rules(f"{MODEL}projection", "embeddings_project")
+    ours, theirs = f"{MODEL}layers", f"encoder.layer.{LAYER}"
+    for name in ("query", "key", "value"):
+        rules += dense_rules(f"{ours}/attention/{name}", f"{theirs}.attention.self.{name}")
+    rules += dense_rules(f"{ours}/attention/out", f"{theirs}.attention.output.dense")
+    rules += norm_rules(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm")
+    rules += dense_rules(f"{ours}/wi", f"{theirs}.intermediate.dense")
+    rules += dense_rules(f"{ours}/wo", f"{theirs}.output.dense")
+    rules += norm_rules(f"{ours}/mlp_norm", f"{theirs}.output.LayerNorm")
+    prefixed = with_prefix(rules, _PREFIXES[model_type], written=head != "none")
+    return [*prefixed, *_head_rules(head, model_type)]
+
+
+def _head_rules(head: Head, model_type: str) -> list[Rule]:
+    dense, norm, bias = f"{HEAD}dense", f"{HEAD}norm", f"{HEAD}bias"
+    if head == "electra_rtd":
+        theirs = "discriminator_predictions.dense"
+        return dense_rules(dense, theirs) + dense_rules(f"{HEAD}out", f"{theirs}_prediction")
+    if head == "none":
+        return []
+    if model_type == "electra":
+        theirs, out = "generator_predictions", "generator_lm_head"
+        return [
+            *dense_rules(dense, f"{theirs}.dense"),
+            *norm_rules(norm, f"{theirs}.LayerNorm"),
+            Rule(bias, f"{out}.bias"),
+        ]
+    if model_type == "bert":
+        theirs = "cls.predictions"
+        return [
+            *dense_rules(dense, f"{theirs}.transform.dense"),
+            *norm_rules(norm, f"{theirs}.transform.LayerNorm"),
+            Rule(bias, f"{theirs}.bias", aliases=(f"{theirs}.decoder.bias",)),
+        ]
+    return [
+        *dense_rules(dense, "lm_head.dense"),
+        *norm_rules(norm, "lm_head.layer_norm"),
+        Rule(bias, "lm_head.bias", aliases=("lm_head.decoder.bias",)),
+    ]
+
+
+def _head_of(names: Iterable[str]) -> Head:
+    """The head that the tensors have."""
+    heads: dict[str, Head] = {
+        "cls.predictions.": "masked_lm",
+        "lm_head.": "masked_lm",
+        "generator_predictions.": "masked_lm",
+        "discriminator_predictions.": "electra_rtd",
+    }
+    found: set[Head] = {
+        head for name in names for start, head in heads.items() if name.startswith(start)
+    }
+    return found.pop() if len(found) == 1 else "none"
+
+
+BERT = Family(
+    model_types=tuple(_PREFIXES),
+    config=BertConfig,
+    heads=("none", "masked_lm", "electra_rtd"),
+    to_model=_to_model,
+    from_model=_from_model,
+    table=_table,
+    head_of=_head_of,
+    ignored=(
+        rf"({'|'.join(re.escape(prefix) for prefix in sorted(set(_PREFIXES.values())))})?"
+        r"(pooler\.dense\.(weight|bias)|embeddings\.(position_ids|token_type_ids))",
+        r"cls\.seq_relationship\.(weight|bias)",
+    ),
+    copies={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "generator_lm_head.weight": "electra.embeddings.word_embeddings.weight",
+    },
+    fitted=_fitted,
+)
+"""The family of BERT, RoBERTa, XLM-R and ELECTRA."""

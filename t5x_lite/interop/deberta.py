@@ -1,0 +1,294 @@
+"""Hugging Face's and Microsoft's DeBERTa v2 and v3, in and out.
+
+| part | tensors |
+|---|---|
+| encoder | deberta. |
+| masked language model | lm_predictions.lm_head. (Microsoft's), cls.predictions. (transformers') |
+| detection (v3) | mask_predictions. |
+
+transformers knows no enhanced mask decoder: it reads the head's logits from the encoder's output,
+and leaves the table of positions out. So does an import, unless config.json holds the field that
+an export writes, `"enhanced_mask_decoder": true`; a release that was trained with one, such as the
+generators of v3, wants it added. Where a file has both heads, as v3's discriminators have, the one
+for detection is read. What is written has Microsoft's names and `"legacy": false`, with
+transformers' names where the embedding is factorised, which the others cannot say.
+
+Source: transformers/models/deberta_v2/{configuration,modeling}_deberta_v2.py, 5.23;
+microsoft/DeBERTa apps/models/{masked_language_model,replaced_token_detection_model}.py.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from t5x_lite.errors import InputError
+from t5x_lite.interop.encoders import (
+    HEAD,
+    MODEL,
+    Family,
+    Head,
+    dense_rules,
+    norm_rules,
+    number,
+    with_prefix,
+)
+from t5x_lite.interop.rules import LAYER, Rule
+from t5x_lite.models.deberta import DebertaConfig
+
+_PREFIX = "deberta."
+_KIND = "deberta-v2"
+_LM_HEADS = ("lm_predictions.lm_head", "cls.predictions")
+_DETECTION = "mask_predictions"
+_ARCHITECTURES: dict[Head, str] = {
+    "none": "DebertaV2Model",
+    "masked_lm": "DebertaV2ForMaskedLM",
+    "deberta_rtd": "DebertaV2Model",
+}
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "d_model",
+    "intermediate_size": "d_ff",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+}
+_COUNTS = {
+    "max_position_embeddings": ("max_positions", 512),
+    "type_vocab_size": ("token_types", 0),
+    "pad_token_id": ("pad_id", 0),
+}
+_RATES = {
+    "hidden_dropout_prob": ("dropout_rate", 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout_rate", 0.1),
+    "layer_norm_eps": ("norm_epsilon", 1e-7),
+    "initializer_range": ("initializer_stddev", 0.02),
+}
+# Theirs -> ours, and what a config without the field means.
+_SWITCHES = {
+    "share_att_key": ("share_position_projections", False),
+    "position_biased_input": ("position_biased_input", True),
+    "enhanced_mask_decoder": ("enhanced_mask_decoder", False),
+}
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "relu": "relu",
+    "gelu_new": "gelu_new",
+    "gelu_pytorch_tanh": "gelu_new",
+    "tanh": "tanh",
+}
+_NORMS = {"layer_norm": True, "none": False}
+
+
+def _to_model(where: Path, config: Mapping[str, Any]) -> DebertaConfig:
+    """The config of a model.
+
+    Raises:
+      InputError: naming the first field that is missing, malformed or not supported.
+    """
+    if config.get("relative_attention", False) is not True:
+        raise InputError(f"{where}: relative_attention must be true; there is no other DeBERTa")
+    if config.get("conv_groups", 1) != 1:
+        raise InputError(f"{where}: conv_groups {config['conv_groups']!r} is not supported, only 1")
+    if "quantization_config" in config:
+        raise InputError(f"{where}: quantized weights (quantization_config) are not supported")
+    sizes = {ours: number(where, config, theirs) for theirs, ours in _SIZES.items()}
+    counts = {
+        ours: number(where, config, theirs, default=default)
+        for theirs, (ours, default) in _COUNTS.items()
+    }
+    rates = {
+        ours: float(number(where, config, theirs, default=default))
+        for theirs, (ours, default) in _RATES.items()
+    }
+    switches: dict[str, Any] = {
+        ours: _switch(where, config, theirs, default)
+        for theirs, (ours, default) in _SWITCHES.items()
+    }
+    head_size = sizes["d_model"] // max(sizes["num_heads"], 1)
+    if config.get("attention_head_size", head_size) != head_size:
+        raise InputError(
+            f"{where}: attention_head_size {config['attention_head_size']!r} is not supported, "
+            f"only hidden_size / num_attention_heads, {head_size}"
+        )
+    embedding_size = number(where, config, "embedding_size", default=sizes["d_model"])
+    farthest = number(where, config, "max_relative_positions", default=-1)
+    try:
+        return DebertaConfig(
+            **sizes,
+            **counts,
+            **rates,
+            **switches,
+            activation=_choice(where, config, "hidden_act", _ACTIVATIONS, "gelu"),
+            embedding_size=None if embedding_size == sizes["d_model"] else embedding_size,
+            position_buckets=max(number(where, config, "position_buckets", default=-1), 0),
+            max_relative_positions=farthest if farthest > 0 else None,
+            position_terms=_terms(config),
+            norm_relative=_choice(where, config, "norm_rel_ebd", _NORMS, "none"),
+            conv_kernel_size=number(where, config, "conv_kernel_size", default=0),
+            conv_activation=_choice(where, config, "conv_act", _ACTIVATIONS, "tanh"),
+        )
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _terms(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What "p2c|c2p" or ["p2c", "c2p"] names."""
+    terms = config.get("pos_att_type") or ()
+    terms = terms.lower().split("|") if isinstance(terms, str) else terms
+    return tuple(str(term).strip() for term in terms)
+
+
+def _switch(where: Path, config: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = config.get(name, default)
+    if not isinstance(value, bool):
+        raise InputError(f"{where}: {name} must be true or false, got {value!r}")
+    return value
+
+
+def _choice(
+    where: Path, config: Mapping[str, Any], name: str, choices: Mapping[str, Any], default: str
+) -> Any:
+    value = config.get(name, default)
+    if value not in choices:
+        raise InputError(f"{where}: {name} {value!r} is none of {', '.join(choices)}")
+    return choices[value]
+
+
+def _from_model(model: DebertaConfig, head: Head, model_type: str | None) -> dict[str, Any]:
+    """The content of a config.json."""
+    activations = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
+    factored = model.table_size != model.d_model
+    farthest = model.max_relative_positions
+    return {
+        "architectures": [_ARCHITECTURES[head]],
+        "model_type": _KIND,
+        **{theirs: getattr(model, ours) for theirs, ours in _SIZES.items()},
+        **{theirs: getattr(model, ours) for theirs, (ours, _) in {**_COUNTS, **_RATES}.items()},
+        **{theirs: getattr(model, ours) for theirs, (ours, _) in _SWITCHES.items()},
+        "hidden_act": activations[model.activation],
+        **({"embedding_size": model.table_size} if factored else {}),
+        "relative_attention": True,
+        "position_buckets": model.position_buckets or -1,
+        "max_relative_positions": -1 if farthest is None else farthest,
+        "pos_att_type": "|".join(model.position_terms),
+        "norm_rel_ebd": "layer_norm" if model.norm_relative else "none",
+        **_convolution(model, activations),
+        "legacy": factored,
+        "pooler_hidden_size": model.d_model,
+        "pooler_hidden_act": activations[model.activation],
+        "pooler_dropout": 0,
+        "tie_word_embeddings": True,
+    }
+
+
+def _convolution(model: DebertaConfig, activations: Mapping[str, str]) -> dict[str, Any]:
+    if not model.conv_kernel_size:
+        return {}
+    return {
+        "conv_kernel_size": model.conv_kernel_size,
+        "conv_act": activations[model.conv_activation],
+    }
+
+
+def _table(model: DebertaConfig, head: Head, model_type: str) -> list[Rule]:
+    """The rules: ours -> PyTorch's names."""
+    embeddings = "embeddings"
+    rules = [
+        Rule(f"{MODEL}embedding/token", f"{embeddings}.word_embeddings.weight"),
+        *norm_rules(f"{MODEL}embedding/norm", f"{embeddings}.LayerNorm"),
+        Rule(f"{MODEL}relative_table", "encoder.rel_embeddings.weight"),
+    ]
+    if model.position_rows:
+        name = f"{embeddings}.position_embeddings.weight"
+        rules.append(Rule(f"{MODEL}embedding/position", name))
+    if model.token_types:
+        name = f"{embeddings}.token_type_embeddings.weight"
+        rules.append(Rule(f"{MODEL}embedding/token_type", name))
+    if model.table_size != model.d_model:
+        name = f"{embeddings}.embed_proj.weight"
+        rules.append(Rule(f"{MODEL}projection/kernel", name, transpose=True))
+    if model.norm_relative:
+        rules += norm_rules(f"{MODEL}relative_norm", "encoder.LayerNorm")
+    if model.conv_kernel_size:
+        ours, theirs = f"{MODEL}convolution", "encoder.conv"
+        # Theirs is [out, in, places], ours [places, in, out].
+        name = f"{theirs}.conv.weight"
+        rules.append(Rule(f"{ours}/kernel", name, transpose=True, stack_axis=2))
+        rules.append(Rule(f"{ours}/bias", f"{theirs}.conv.bias"))
+        rules += norm_rules(f"{ours}/norm", f"{theirs}.LayerNorm")
+    rules += _layer_rules(model, f"{MODEL}layers", f"encoder.layer.{LAYER}")
+    prefixed = with_prefix(rules, _PREFIX, written=head != "none")
+    return [*prefixed, *_head_rules(model, head)]
+
+
+def _layer_rules(model: DebertaConfig, ours: str, theirs: str) -> list[Rule]:
+    projections = {"query": "query_proj", "key": "key_proj", "value": "value_proj"}
+    if not model.share_position_projections:
+        if "c2p" in model.position_terms:
+            projections["position_key"] = "pos_key_proj"
+        if "p2c" in model.position_terms:
+            projections["position_query"] = "pos_query_proj"
+    rules: list[Rule] = []
+    for name, projection in projections.items():
+        rules += dense_rules(f"{ours}/attention/{name}", f"{theirs}.attention.self.{projection}")
+    rules += dense_rules(f"{ours}/attention/out", f"{theirs}.attention.output.dense")
+    rules += norm_rules(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm")
+    rules += dense_rules(f"{ours}/wi", f"{theirs}.intermediate.dense")
+    rules += dense_rules(f"{ours}/wo", f"{theirs}.output.dense")
+    return rules + norm_rules(f"{ours}/mlp_norm", f"{theirs}.output.LayerNorm")
+
+
+def _head_rules(model: DebertaConfig, head: Head) -> list[Rule]:
+    if head == "none":
+        return []
+    dense, norm = f"{HEAD}dense", f"{HEAD}norm"
+    if head == "deberta_rtd":
+        return [
+            *norm_rules(norm, f"{_DETECTION}.LayerNorm"),
+            *dense_rules(dense, f"{_DETECTION}.dense"),
+            *dense_rules(f"{HEAD}out", f"{_DETECTION}.classifier"),
+        ]
+    original, legacy = _LM_HEADS
+    names = {
+        f"{dense}/kernel": ("dense.weight", "transform.dense.weight"),
+        f"{dense}/bias": ("dense.bias", "transform.dense.bias"),
+        f"{norm}/scale": ("LayerNorm.weight", "transform.LayerNorm.weight"),
+        f"{norm}/bias": ("LayerNorm.bias", "transform.LayerNorm.bias"),
+        f"{HEAD}bias": ("bias", "bias"),
+    }
+    rules = []
+    for ours, (one, other) in names.items():
+        first, second = f"{original}.{one}", f"{legacy}.{other}"
+        if model.table_size != model.d_model:
+            first, second = second, first
+        more = (f"{legacy}.decoder.bias",) if ours == f"{HEAD}bias" else ()
+        transpose = ours.endswith("kernel")
+        rules.append(Rule(ours, first, transpose=transpose, aliases=(second, *more)))
+    return rules
+
+
+def _head_of(names: Iterable[str]) -> Head:
+    """The head that the tensors have; of both, the one for detection."""
+    names = tuple(names)
+    if any(name.startswith(f"{_DETECTION}.") for name in names):
+        return "deberta_rtd"
+    if any(name.startswith(tuple(f"{head}." for head in _LM_HEADS)) for name in names):
+        return "masked_lm"
+    return "none"
+
+
+DEBERTA = Family(
+    model_types=(_KIND,),
+    config=DebertaConfig,
+    heads=tuple(_ARCHITECTURES),
+    to_model=_to_model,
+    from_model=_from_model,
+    table=_table,
+    head_of=_head_of,
+    ignored=(
+        r"(deberta\.)?embeddings\.(position_ids|position_embeddings\.weight)",
+        r"pooler\.dense\.(weight|bias)",
+        r"lm_predictions\..*|cls\.predictions\..*",
+    ),
+    copies={"cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight"},
+)
+"""The family of DeBERTa v2 and v3."""

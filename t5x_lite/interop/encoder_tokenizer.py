@@ -1,0 +1,128 @@
+"""Tokenizers of Hugging Face's encoders, in and out.
+
+    tokenizer.json       all that there is to know; what transformers 5 writes
+    vocab.txt            WordPiece: BERT and ELECTRA
+
+All of a release's tokenizer files are kept as they are, for the way out. What was trained here is
+written in the same two forms, with the names of the special pieces in tokenizer_config.json; a
+tokenizer.json that adds none of them to a text is made to add [CLS] and [SEP].
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from t5x_lite.data.tokenizer_vocabulary import Tokenizer
+from t5x_lite.data.vocabulary_files import (
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_NAME,
+    WORDPIECE_NAME,
+)
+from t5x_lite.errors import InputError
+
+_FILES = (
+    TOKENIZER_NAME,
+    TOKENIZER_CONFIG_NAME,
+    WORDPIECE_NAME,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "spm.model",
+)
+
+
+def read_encoder_tokenizer(directory: Path, *, vocab_size: int, pad_id: int) -> Tokenizer:
+    """The vocabulary of a Hugging Face directory.
+
+    Args:
+      directory: what holds it.
+      vocab_size: rows of the embedding, which must hold all ids.
+      pad_id: the model's token of padding.
+
+    Raises:
+      InputError: there is no tokenizer, or it is damaged, larger than the model, or pads otherwise.
+    """
+    names = (TOKENIZER_NAME, WORDPIECE_NAME)
+    path = next((directory / name for name in names if (directory / name).is_file()), None)
+    if path is None:
+        raise InputError(
+            f"{directory}: holds no tokenizer that is read here, neither {TOKENIZER_NAME} nor "
+            f"{WORDPIECE_NAME}: transformers' AutoTokenizer.from_pretrained(...).save_pretrained "
+            "writes the first"
+        )
+    vocabulary = Tokenizer(path)
+    if vocabulary.size > vocab_size:
+        raise InputError(
+            f"{directory}: the tokenizer has {vocabulary.size} tokens, and the model's embedding "
+            f"{vocab_size} rows"
+        )
+    if vocabulary.pad_id != pad_id:
+        raise InputError(
+            f"{directory}: the tokenizer pads with {vocabulary.pad_id}, and the model's "
+            f"pad_token_id is {pad_id}"
+        )
+    return vocabulary
+
+
+def kept_files(directory: Path, vocabulary: Tokenizer) -> dict[str, bytes]:
+    """The tokenizer files of a directory that the vocabulary does not have as they are."""
+    found = {
+        name: (directory / name).read_bytes() for name in _FILES if (directory / name).is_file()
+    }
+    own = vocabulary.files()
+    return {name: content for name, content in found.items() if own.get(name) != content}
+
+
+def tokenizer_files(
+    vocabulary: Tokenizer, kept: Mapping[str, bytes], *, max_length: int
+) -> dict[str, bytes]:
+    """The files from which AutoTokenizer makes a tokenizer with the same ids.
+
+    Args:
+      vocabulary: that the model was trained with.
+      kept: files of where the model was imported from, by name; others are passed over.
+      max_length: tokens of a text at most.
+    """
+    files = vocabulary.files()
+    kept = {name: content for name, content in kept.items() if name in _FILES}
+    if kept:
+        return {**files, **kept}
+    config = json.loads(files[TOKENIZER_CONFIG_NAME])
+    wordpiece = WORDPIECE_NAME in files
+    config["tokenizer_class"] = "BertTokenizer" if wordpiece else "PreTrainedTokenizerFast"
+    config["model_max_length"] = max_length
+    if not wordpiece:
+        description = vocabulary.description()
+        if description.get("post_processor") is None:
+            description["post_processor"] = _template(vocabulary)
+        files[TOKENIZER_NAME] = _json(description)
+    return {**files, TOKENIZER_CONFIG_NAME: _json(config)}
+
+
+def _template(vocabulary: Tokenizer) -> dict[str, Any]:
+    """The step of a tokenizer.json that puts [CLS] and [SEP] around a text, or a pair."""
+    ids = {vocabulary.names["cls"]: vocabulary.cls_id, vocabulary.names["sep"]: vocabulary.sep_id}
+    cls, sep = ids
+
+    def special(name: str, kind: int) -> dict[str, Any]:
+        return {"SpecialToken": {"id": name, "type_id": kind}}
+
+    def text(name: str, kind: int) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": kind}}
+
+    single = [special(cls, 0), text("A", 0), special(sep, 0)]
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, text("B", 1), special(sep, 1)],
+        "special_tokens": {
+            name: {"id": name, "ids": [number], "tokens": [name]} for name, number in ids.items()
+        },
+    }
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"

@@ -1,0 +1,265 @@
+"""Hugging Face directories of encoders: what BERT's relatives and DeBERTa's have in common.
+
+    checkpoint = read_encoder(BERT, Path("bert-base-uncased"), config)
+    checkpoint.model                                  BertConfig(d_model=768, ...)
+    checkpoint.head                                   "masked_lm"
+    checkpoint.array("objective/head/dense/kernel")   read now, in our layout
+
+A `Family` is a table of rules and a config.json, both ways. Our arrays are those of a learner: the
+encoder's at "model/" and the head's, where there is one, at "objective/head/". Names stand with the
+prefix of the model's class or without it, as `AutoModel` saves them; old files call a norm's scale
+and bias gamma and beta.
+"""
+
+import dataclasses
+import functools
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+
+from t5x_lite import trees
+from t5x_lite.errors import InputError
+from t5x_lite.interop.rules import (
+    LazyArray,
+    Piece,
+    Rule,
+    Source,
+    check_finite,
+    check_names,
+    check_shape,
+    is_same,
+    pieces,
+    value_of,
+)
+from t5x_lite.interop.tensor_files import read_tensors
+from t5x_lite.models.encoder import EncoderConfig
+from t5x_lite.nn.bind import shapes
+from t5x_lite.nn.heads import DebertaRtdHead, ElectraRtdHead, MaskedLMHead
+
+Head = Literal["none", "masked_lm", "electra_rtd", "deberta_rtd"]
+"""What stands on the encoder in a directory."""
+
+MODEL, HEAD = "model/", "objective/head/"
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+    """How a family of encoders is written down.
+
+    Attributes:
+      model_types: of config.json.
+      config: the class of the encoder's config.
+      heads: those that it has.
+      to_model: the config from a config.json; its arguments are the file, for messages, and its
+        content.
+      from_model: the content of a config.json from a config, a head, and the model_type that the
+        model had where it came from, or None.
+      table: the rules of a config and a head, for a model_type; our paths begin with "model/" or
+        "objective/head/".
+      head_of: the head that tensors of these names have.
+      ignored: regular expressions of names that may be there and are not read.
+      copies: name -> name of the tensor that it must equal where it is there.
+      fitted: an encoder and its arrays as the other code base can have them, before they are
+        written; None changes nothing.
+    """
+
+    model_types: tuple[str, ...]
+    config: type[EncoderConfig]
+    heads: tuple[Head, ...]
+    to_model: Callable[[Path, Mapping[str, Any]], EncoderConfig]
+    from_model: Callable[[Any, Head, str | None], dict[str, Any]]
+    table: Callable[[Any, Head, str], list[Rule]]
+    head_of: Callable[[Iterable[str]], Head]
+    ignored: tuple[str, ...]
+    copies: Mapping[str, str]
+    fitted: Callable[[Any, dict[str, LazyArray]], tuple[Any, dict[str, LazyArray]]] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderCheckpoint(Source):
+    """A directory whose tensors are those of its config; no large array has been read.
+
+    Attributes:
+      model: the encoder.
+      head: what stands on it.
+      hf_config: the content of config.json.
+    """
+
+    model: EncoderConfig
+    head: Head
+    hf_config: Mapping[str, Any]
+
+    def read(self, piece: Piece) -> np.ndarray:
+        """One piece in our layout, a view of the file where there can be one."""
+        tensor = value_of(self.tensors[piece.name])
+        check_finite(self.where, piece.name, tensor)
+        return piece.to_ours(tensor)
+
+
+def learner_shapes(model: EncoderConfig, head: Head) -> dict[str, tuple[int, ...]]:
+    """The shapes of an encoder and its head by path."""
+    parts = {MODEL: lambda rngs: model.build(rngs=rngs)}
+    if head == "masked_lm":
+        parts[HEAD] = lambda rngs: MaskedLMHead(
+            model.d_model, model.table_size, model.vocab_size, rngs=rngs
+        )
+    elif head == "electra_rtd":
+        parts[HEAD] = lambda rngs: ElectraRtdHead(model.d_model, rngs=rngs)
+    elif head == "deberta_rtd":
+        parts[HEAD] = lambda rngs: DebertaRtdHead(model.d_model, rngs=rngs)
+    return {
+        prefix + path: tuple(leaf.shape)
+        for prefix, build in parts.items()
+        for path, leaf in trees.flatten(shapes(build)[1]).items()
+    }
+
+
+def read_encoder(
+    family: Family, directory: Path, hf_config: Mapping[str, Any], *, where: Path
+) -> EncoderCheckpoint:
+    """Reads what a directory holds, but no large array.
+
+    Args:
+      family: of the model.
+      directory: of `save_pretrained`, or a clone of a model's repository.
+      hf_config: the content of its config.json.
+      where: that file, for messages.
+
+    Raises:
+      InputError: its config or weights are missing, damaged or of another model; tensors that are
+        missing, unexpected or of another shape are named.
+    """
+    model = family.to_model(where, hf_config)
+    tensors = read_tensors(directory)
+    head = family.head_of(tensors.arrays)
+    ours = learner_shapes(model, head)
+    wanted = pieces(family.table(model, head, str(hf_config["model_type"])), ours)
+    ignored = (*family.ignored, *(re.escape(name) for name in family.copies))
+    names = check_names(tensors.where, wanted, tensors.arrays, ignored=ignored)
+    known = {name for piece in wanted for name in (piece.name, *piece.aliases)}
+    for piece in wanted:
+        array = tensors.arrays[names[piece.name]]
+        check_shape(tensors.where, piece, array.shape)
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise InputError(f"{tensors.where}: {piece.name} holds {array.dtype}, not weights")
+    for copy, original in family.copies.items():
+        both = copy in tensors.arrays and original in names
+        if both and not is_same(tensors.arrays[names[original]], tensors.arrays[copy]):
+            raise InputError(
+                f"{tensors.where}: {copy} differs from {original}: an output of its own is not "
+                "supported"
+            )
+    if left := sorted(set(tensors.arrays) - known - set(family.copies)):
+        _logger.info("%s: not read: %s", tensors.where, ", ".join(left))
+    return EncoderCheckpoint(
+        where=tensors.where,
+        model=model,
+        head=head,
+        hf_config=hf_config,
+        shapes=ours,
+        pieces=wanted,
+        tensors={piece.name: tensors.arrays[names[piece.name]] for piece in wanted},
+    )
+
+
+def encoder_tensors(
+    family: Family,
+    model: EncoderConfig,
+    head: Head,
+    arrays: Mapping[str, LazyArray],
+    *,
+    model_type: str,
+    where: object,
+) -> dict[str, LazyArray]:
+    """The tensors of a `model.safetensors`, each made of our array when it is read.
+
+    Args:
+      family: of the model.
+      model: the encoder.
+      head: what stands on it.
+      arrays: ours by path; each is read once, if its tensors are read one after another.
+      model_type: of the config.json.
+      where: they are from, for messages.
+
+    Raises:
+      InputError: the arrays are not those of the config; one that holds NaN or infinity is refused
+        when it is read.
+    """
+    ours = learner_shapes(model, head)
+    if difference := trees.difference(ours, arrays):
+        raise InputError(f"{where}: the parameters are not those of the model: {difference}")
+    wanted = pieces(family.table(model, head, model_type), ours)
+
+    @functools.lru_cache(maxsize=1)
+    def array(path: str) -> np.ndarray:
+        found = arrays[path].read()
+        check_finite(where, path, found)
+        return found
+
+    def tensor(piece: Piece) -> np.ndarray:
+        return piece.to_theirs(piece.of(array(piece.path)))
+
+    return {
+        piece.name: LazyArray(
+            piece.shape, arrays[piece.path].dtype, functools.partial(tensor, piece)
+        )
+        for piece in wanted
+    }
+
+
+def dense_rules(ours: str, theirs: str) -> list[Rule]:
+    """A dense layer's kernel and bias."""
+    return [
+        Rule(f"{ours}/kernel", f"{theirs}.weight", transpose=True),
+        Rule(f"{ours}/bias", f"{theirs}.bias"),
+    ]
+
+
+def norm_rules(ours: str, theirs: str) -> list[Rule]:
+    """A layer norm's scale and bias, under their old names too."""
+    return [
+        Rule(f"{ours}/scale", f"{theirs}.weight", aliases=(f"{theirs}.gamma",)),
+        Rule(f"{ours}/bias", f"{theirs}.bias", aliases=(f"{theirs}.beta",)),
+    ]
+
+
+def with_prefix(rules: Iterable[Rule], prefix: str, *, written: bool) -> list[Rule]:
+    """The rules of an encoder whose names may stand with a prefix or without it.
+
+    Args:
+      rules: without it.
+      prefix: such as "bert.".
+      written: whether the name that is written, and looked for first, has it.
+    """
+    changed = []
+    for rule in rules:
+        names = (rule.theirs, *rule.aliases)
+        longer = tuple(prefix + name for name in names)
+        first, *others = (*longer, *names) if written else (*names, *longer)
+        changed.append(dataclasses.replace(rule, theirs=first, aliases=tuple(others)))
+    return changed
+
+
+def number(
+    where: Path, config: Mapping[str, Any], name: str, *, default: int | float | None = None
+) -> Any:
+    """A number of a config.json; one without a default must be there and whole.
+
+    Raises:
+      InputError: it is missing or no number.
+    """
+    value = config.get(name)
+    value = default if value is None else value
+    if value is None:
+        raise InputError(f"{where}: {name} is missing")
+    whole = default is None or isinstance(default, int)
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+        raise InputError(f"{where}: {name} must be a {'whole ' * whole}number, got {value!r}")
+    return value

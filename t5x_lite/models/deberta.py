@@ -1,0 +1,363 @@
+"""DeBERTa v2 and v3: disentangled attention, and its enhanced mask decoder (He et al. 2020, 2021).
+
+    config = DebertaConfig(vocab_size=128100, d_model=768, d_ff=3072, num_heads=12, num_layers=12)
+    model = config.build(rngs=nnx.Rngs(0))
+    hidden = model(tokens)                        # [B, S, D]
+    states = model.masked_lm_states(tokens)       # what a masked language model's head reads
+
+Positions are distances, seen by attention alone (`t5x_lite.nn.disentangled`). Tokens have none of
+their own unless `position_biased_input`; the enhanced mask decoder (EMD) tells them late:
+
+    z0 = h + P              h the states before the last layer, P the raw table of positions
+    z1 = last(z0, h)        the last layer with z0 for queries and residual, h for keys and values
+    z2 = last(z1, h)        and again, with the same parameters; z2 is what the head reads
+
+The order of the embeddings: sum, projection without bias, norm, zeros at padding, dropout.
+Numerics: microsoft/DeBERTa deberta/{bert,disentangled_attention}.py and
+apps/models/masked_language_model.py. Rows that see no key differ from transformers: zeros here.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, get_args
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Bool, Float, Int
+
+from t5x_lite.models.encoder import EncoderConfig, EncoderModel, Tables, document_positions
+from t5x_lite.nn.bind import bind, split, stacked
+from t5x_lite.nn.disentangled import DisentangledLayer, Distances, RelativePositions
+from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.layers import split_key
+from t5x_lite.nn.linear import Linear, einsum, lookup
+from t5x_lite.nn.masks import Visibility, segments
+from t5x_lite.nn.post_norm import Activation, LayerNorm, activate
+from t5x_lite.nn.scan import scan_layers
+from t5x_lite.sharding import constrain
+from t5x_lite.types import Array, InputError, Key
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DebertaConfig(EncoderConfig):
+    """Sizes and choices of a DeBERTa; those of `EncoderConfig` and these.
+
+    Attributes:
+      position_buckets: log buckets of distances to either side; 0 is one for each distance.
+      max_relative_positions: distances from here on are one; None is max_positions.
+      position_terms: of attention, besides content to content: "c2p", "p2c".
+      share_position_projections: distances are projected as contents are (v2 xlarge and v3).
+      norm_relative: a layer norm of the relative table.
+      position_biased_input: adds the table of positions to the embeddings.
+      enhanced_mask_decoder: as the module's docstring has it; the table of positions is its own
+        unless the input has it too.
+      conv_kernel_size: positions that a convolution beside the first layer sees (3 in v2 xlarge);
+        0 is none.
+      conv_activation: after it; transformers takes tanh where a config does not say.
+    """
+
+    norm_epsilon: float = 1e-7
+    position_buckets: int = 256
+    max_relative_positions: int | None = None
+    position_terms: tuple[str, ...] = ("p2c", "c2p")
+    share_position_projections: bool = True
+    norm_relative: bool = True
+    position_biased_input: bool = False
+    enhanced_mask_decoder: bool = False
+    conv_kernel_size: int = 0
+    conv_activation: Activation = "tanh"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            _ = self.relative
+        except ValueError as error:
+            raise InputError(
+                "model.position_buckets, model.max_relative_positions and model.position_terms "
+                f"do not go together: {error}"
+            ) from error
+        if self.conv_kernel_size < 0 or (self.conv_kernel_size and self.conv_kernel_size % 2 == 0):
+            raise InputError(
+                f"model.conv_kernel_size must be odd, or 0 for none: got {self.conv_kernel_size}"
+            )
+        if self.conv_activation not in get_args(Activation):
+            raise InputError(
+                f"model.conv_activation must be one of {get_args(Activation)}: "
+                f"got {self.conv_activation!r}"
+            )
+
+    @property
+    def relative(self) -> RelativePositions:
+        """How distances are seen."""
+        most = self.max_relative_positions
+        return RelativePositions(
+            position_buckets=self.position_buckets,
+            max_positions=self.max_positions if most is None else most,
+            terms=self.position_terms,
+            shared=self.share_position_projections,
+        )
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of the table of positions; 0 where nothing reads it."""
+        read = self.position_biased_input or self.enhanced_mask_decoder
+        return self.max_positions if read else 0
+
+    def build(self, *, rngs: nnx.Rngs) -> "Deberta":
+        """Makes the module with fresh parameters."""
+        return Deberta(self, rngs=rngs)
+
+
+class Convolution(nnx.Module):
+    """LayerNorm(h1 + activation(convolution(h0))), h1 being what a layer makes of h0.
+
+    Args:
+      config: of the model.
+      rngs: the stream "params" is used.
+
+    Source: microsoft/DeBERTa deberta/bert.py, ConvLayer.
+    """
+
+    def __init__(self, config: DebertaConfig, *, rngs: nnx.Rngs):
+        size = config.d_model
+        init = jax.nn.initializers.truncated_normal(config.initializer_stddev)
+        kernel = init(rngs.params(), (config.conv_kernel_size, size, size), jnp.float32)
+        self.kernel = nnx.Param(kernel, logical=(None, "mlp", "embed"))
+        self.bias = nnx.Param(jnp.zeros((size,), jnp.float32), logical=("embed",))
+        self.norm = LayerNorm(size, config.norm_epsilon)
+        self.activation: Activation = config.conv_activation
+        self.dropout_rate = config.dropout_rate
+
+    def __call__(
+        self,
+        before: Float[Array, "B S D"],
+        after: Float[Array, "B S D"],
+        *,
+        segment_ids: Int[Array, "B S"],
+        key: Key | None = None,
+    ) -> Float[Array, "B S D"]:
+        """The layer's output with the convolution of its input.
+
+        Args:
+          before: what the layer got.
+          after: what it gave.
+          segment_ids: of documents, which do not see each other; 0 is padding, which becomes 0.
+          key: turns dropout on.
+        """
+        kernel = self.kernel[...]
+        reach = kernel.shape[0] // 2
+        real = (segment_ids > 0)[..., None]
+        sides = ((0, 0), (reach, reach))
+        padded, ids = jnp.pad(before, (*sides, (0, 0))), jnp.pad(segment_ids, sides)
+        length = before.shape[1]
+        windows = []
+        for place in range(kernel.shape[0]):
+            seen = ids[:, place : place + length] == segment_ids
+            window = padded[:, place : place + length]
+            windows.append(jnp.where(seen[..., None] & real, window, 0))
+        columns = jnp.concatenate(windows, axis=-1)
+        out = einsum("BSI,IO->BSO", columns, kernel.reshape(columns.shape[-1], -1))
+        out = jnp.where(real, out + self.bias[...].astype(jnp.float32), 0.0)
+        out = dropout(out, self.dropout_rate, key=key)
+        return self.norm(after + activate(out, self.activation).astype(after.dtype)) * real
+
+
+class Deberta(EncoderModel):
+    """Embeddings, layers of disentangled attention and their relative table.
+
+    Args:
+      config: its sizes.
+      rngs: the stream "params" is used.
+    """
+
+    config: DebertaConfig
+
+    def __init__(self, config: DebertaConfig, *, rngs: nnx.Rngs):
+        super().__init__(config, rngs=rngs)
+        init = jax.nn.initializers.truncated_normal(config.initializer_stddev)
+        if config.table_size != config.d_model:
+            axes = ("mlp", "embed")
+            self.projection = Linear(
+                config.table_size, config.d_model, axes=axes, initializer=init, rngs=rngs
+            )
+            self.embedding.norm = LayerNorm(config.d_model, config.norm_epsilon)
+        table = init(rngs.params(), (2 * config.relative.span, config.d_model), jnp.float32)
+        self.relative_table = nnx.Param(table, logical=("relpos_buckets", "embed"))
+        if config.norm_relative:
+            self.relative_norm = LayerNorm(config.d_model, config.norm_epsilon)
+        if config.conv_kernel_size:
+            self.convolution = Convolution(config, rngs=rngs)
+        layer, relative = config.layer, config.relative
+        self.layers = stacked(
+            lambda rngs: DisentangledLayer(layer, relative, rngs=rngs),
+            rngs,
+            num=config.num_layers,
+        )
+
+    def masked_lm_states(
+        self,
+        tokens: Int[Array, "B S"],
+        *,
+        segment_ids: Int[Array, "B S"] | None = None,
+        positions: Int[Array, "B S"] | None = None,
+        token_types: Int[Array, "B S"] | None = None,
+        tables: Tables | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B S D"]:
+        """What a masked language model's head reads: z2 with the enhanced mask decoder.
+
+        Args: as for the call.
+        """
+        given: dict[str, Any] = {
+            "segment_ids": segment_ids,
+            "positions": positions,
+            "token_types": token_types,
+            "tables": tables,
+        }
+        if not self.config.enhanced_mask_decoder:
+            return self(tokens, **given, key=key)
+        if positions is None and segment_ids is not None:
+            positions = document_positions(segment_ids)
+        start_key, layers_key, *query_keys = split_key(key, 4)
+        x, mask = self.start(tokens, **given, key=start_key)
+        last = self.config.num_layers - 1
+        distances = self._distances(x.shape[1])
+        hidden = self._run(x, last, mask=mask, distances=distances, key=layers_key)
+        rows = self._position_rows(tokens.shape[1], real=None, positions=positions)
+        position = self._to_model(lookup(self._tables(tables)["position"], rows))
+        query = hidden + position.astype(hidden.dtype)
+        dense = _dense(mask)
+
+        def call(layer: DisentangledLayer, x: Array, key: Key | None) -> tuple[Array, None]:
+            out = layer(x, keys_from=hidden, mask=dense, distances=distances, key=key)
+            return out, None
+
+        for query_key in query_keys:
+            keys = None if query_key is None else query_key[None]
+            query = self._scan(query, slice(last, last + 1), call, keys)
+        return query
+
+    def apply_layers(
+        self, x: Float[Array, "B S D"], *, mask: Visibility, key: Key | None = None
+    ) -> Float[Array, "B S D"]:
+        """All layers.
+
+        Args:
+          x: embeddings of d_model columns.
+          mask: which keys a token sees, from `visibility`.
+          key: turns dropout on.
+        """
+        distances = self._distances(x.shape[1])
+        return self._run(x, self.config.num_layers, mask=mask, distances=distances, key=key)
+
+    def start(
+        self,
+        tokens: Int[Array, "B S"],
+        *,
+        segment_ids: Int[Array, "B S"] | None = None,
+        positions: Int[Array, "B S"] | None = None,
+        token_types: Int[Array, "B S"] | None = None,
+        tables: Tables | None = None,
+        key: Key | None = None,
+    ) -> tuple[Float[Array, "B S D"], Visibility]:
+        """What the first layer gets, zeros at padding, and which keys a token sees.
+
+        Args: as for the call.
+        """
+        x, mask = super().start(
+            tokens,
+            segment_ids=segment_ids,
+            positions=positions,
+            token_types=token_types,
+            tables=tables,
+            key=key,
+        )
+        return x * (_segments_of(mask) > 0)[..., None], mask
+
+    def visibility(
+        self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
+    ) -> Visibility:
+        """A token sees the tokens of its own document; padding sees nothing."""
+        if segment_ids is None:
+            segment_ids = (tokens != self.config.pad_id).astype(jnp.int32)
+        return Visibility(keys=segment_ids, queries=segment_ids)
+
+    def project(self, x: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
+        """Embeddings as they are: they have been projected before their norm."""
+        return constrain(x, "batch", "length", "activation_embed")
+
+    def _to_model(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch D"]:
+        return x if self.config.table_size == self.config.d_model else self.projection(x)
+
+    def _embed(
+        self,
+        vectors: Float[Array, "B S E"],
+        *,
+        tables: Tables,
+        real: Bool[Array, "B S"] | None,
+        positions: Int[Array, "B S"] | None,
+        token_types: Int[Array, "B S"] | None,
+        key: Key | None,
+    ) -> Float[Array, "B S D"]:
+        total = vectors.astype(jnp.float32)
+        if self.config.position_biased_input:
+            rows = self._position_rows(vectors.shape[1], real=real, positions=positions)
+            total = total + lookup(tables["position"], rows).astype(jnp.float32)
+        if self.config.token_types:
+            types = self.embedding.token_type[...]
+            if token_types is None or self.config.token_types == 1:
+                total = total + types[0].astype(jnp.float32)
+            else:
+                total = total + lookup(types, token_types).astype(jnp.float32)
+        x = self.embedding.norm(self._to_model(total.astype(vectors.dtype)))
+        x = constrain(x, "batch", "length", "activation_embed")
+        return dropout(x, self.config.dropout_rate, key=key)
+
+    def _distances(self, length: int) -> Distances:
+        """The rows of the relative table that are needed, normalised once for all layers."""
+        table, rows = self.config.relative.distances(self.relative_table[...], length)
+        return Distances(self.relative_norm(table) if self.config.norm_relative else table, rows)
+
+    def _run(
+        self,
+        x: Float[Array, "B S D"],
+        num: int,
+        *,
+        mask: Visibility,
+        distances: Distances,
+        key: Key | None,
+    ) -> Float[Array, "B S D"]:
+        """The first `num` layers, and the convolution beside the first of them."""
+        layers_key, conv_key = split_key(key, 2)
+        keys = None if layers_key is None else jax.random.split(layers_key, self.config.num_layers)
+        dense = _dense(mask)
+
+        def call(layer: DisentangledLayer, x: Array, key: Key | None) -> tuple[Array, None]:
+            return layer(x, mask=dense, distances=distances, key=key), None
+
+        first = 0
+        if self.config.conv_kernel_size and num:
+            after = self._scan(x, slice(0, 1), call, None if keys is None else keys[:1])
+            x = self.convolution(x, after, segment_ids=_segments_of(mask), key=conv_key)
+            first = 1
+        if first == num:
+            return x
+        return self._scan(x, slice(first, num), call, None if keys is None else keys[first:num])
+
+    def _scan(self, x: Array, part: slice, call: Callable[..., Any], keys: Any) -> Array:
+        """Some of the layers, one after the other."""
+        graphdef, params, _ = split(self.layers)
+        layers = bind(graphdef, jax.tree.map(lambda stack: stack[part], params))
+        return scan_layers(layers, call, x, inputs=keys, running=self.config.running)[0]
+
+
+def _dense(mask: Visibility) -> Bool[Array, "B 1 S S"]:
+    ids = _segments_of(mask)
+    return segments(ids, ids)
+
+
+def _segments_of(mask: Visibility) -> Int[Array, "B S"]:
+    if mask.keys is None:
+        raise ValueError("a mask without segment ids of the keys: give what `visibility` made")
+    return mask.keys

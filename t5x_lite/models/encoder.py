@@ -1,0 +1,398 @@
+"""The base of the encoders: config, embeddings, and what the objectives ask of a model.
+
+    config = BertConfig(vocab_size=30522, d_model=256, d_ff=1024, num_heads=4, num_layers=4)
+    model = config.build(rngs=nnx.Rngs(0))
+    hidden = model(tokens)                                      # [B, S, D]
+    hidden = model(tokens, segment_ids=ids, positions=within)   # packed documents
+
+Padding is segment 0 where segment ids are given, and `pad_id` where not. An architecture is a
+subclass that defines `apply_layers`.
+
+Embedding sharing without a module of two parents: `tables()` gives the arrays of one model, and
+`tables=` in another model's call puts them in place of its own, by name.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Bool, Float, Int
+
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.layers import split_key
+from t5x_lite.nn.linear import lookup
+from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.post_norm import Activation, Dense, LayerNorm, PostNormConfig
+from t5x_lite.nn.remat import check_remat
+from t5x_lite.nn.scan import Running
+from t5x_lite.sharding import constrain
+from t5x_lite.types import Array, InputError, Key
+
+Tables = Mapping[str, Array]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderConfig(ModelConfig):
+    """Sizes and choices of all encoders.
+
+    Attributes:
+      d_model: size of the hidden states.
+      d_ff: size of the feed-forward hidden layers.
+      num_heads: attention heads, each of d_model / num_heads.
+      num_layers: how many.
+      embedding_size: columns of the embedding tables, projected to d_model (ELECTRA); None is
+        d_model, without a projection.
+      max_positions: rows of the table of positions.
+      token_types: rows of the table of token types; 0 is no table. With one row all tokens have it.
+      pad_id: the token of padding.
+      activation: of the feed-forward layers, and of heads.
+      dropout_rate: of embeddings and of the blocks' outputs.
+      attention_dropout_rate: of the attention weights.
+      norm_epsilon: of the layer norms.
+      initializer_stddev: of kernels and tables.
+      unroll: layers per iteration of the scan, True for straight-line code (faster on CPU).
+      remat: what a layer keeps for its backward pass (`t5x_lite.nn.remat`).
+    """
+
+    d_model: int
+    d_ff: int
+    num_heads: int
+    num_layers: int
+    embedding_size: int | None = None
+    max_positions: int = 512
+    token_types: int = 0
+    pad_id: int = 0
+    activation: Activation = "gelu"
+    dropout_rate: float = 0.1
+    attention_dropout_rate: float = 0.1
+    norm_epsilon: float = 1e-12
+    initializer_stddev: float = 0.02
+    unroll: int | bool = 1
+    remat: str = "none"
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "d_model", "d_ff", "num_heads", "num_layers", "max_positions",
+                     "table_size", "unroll"):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise InputError(f"model.{name} must be at least 1: got {getattr(self, name)}")
+        if self.d_model % self.num_heads:
+            raise InputError(
+                "model.d_model must be a multiple of model.num_heads: "
+                f"got {self.d_model} and {self.num_heads}"
+            )
+        if self.token_types < 0:
+            raise InputError(f"model.token_types must be at least 0: got {self.token_types}")
+        if not 0 <= self.pad_id < self.vocab_size:
+            raise InputError(
+                f"model.pad_id must be in [0, vocab_size), {self.vocab_size}: got {self.pad_id}"
+            )
+        if self.activation not in get_args(Activation):
+            raise InputError(
+                f"model.activation must be one of {get_args(Activation)}: got {self.activation!r}"
+            )
+        for name in ("dropout_rate", "attention_dropout_rate"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise InputError(f"model.{name} must be in [0, 1): got {getattr(self, name)}")
+        for name in ("norm_epsilon", "initializer_stddev"):
+            if getattr(self, name) <= 0:
+                raise InputError(f"model.{name} must be above 0: got {getattr(self, name)}")
+        check_remat(self.remat)
+
+    @property
+    def table_size(self) -> int:
+        """Columns of the embedding tables."""
+        return self.d_model if self.embedding_size is None else self.embedding_size
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of the table of positions that there is; 0 is no table."""
+        return self.max_positions
+
+    @property
+    def first_position(self) -> int:
+        """The row of the table that a document's first token reads."""
+        return 0
+
+    @property
+    def layer(self) -> PostNormConfig:
+        """The sizes of one layer."""
+        names = {field.name for field in dataclasses.fields(PostNormConfig)}
+        return PostNormConfig(**{name: getattr(self, name) for name in names})
+
+    @property
+    def running(self) -> Running:
+        """How the stack of layers is run."""
+        return Running(unroll=self.unroll, remat=self.remat)
+
+
+def document_positions(segment_ids: Int[Array, "B S"]) -> Int[Array, "B S"]:
+    """Positions from 0 within each run of one segment id: [1, 1, 2, 2, 2] -> [0, 1, 0, 1, 2]."""
+    place = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None]
+    begins = jnp.pad(segment_ids[:, 1:] != segment_ids[:, :-1], ((0, 0), (1, 0)))
+    return place - jax.lax.cummax(jnp.where(begins, place, 0), axis=1)
+
+
+class Embeddings(nnx.Module):
+    """The tables and the norm of their sum.
+
+    Args:
+      config: of the model.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        init = jax.nn.initializers.truncated_normal(config.initializer_stddev)
+
+        def table(rows: int, name: str | None) -> nnx.Param:
+            values = init(rngs.params(), (rows, config.table_size), jnp.float32)
+            return nnx.Param(values, logical=(name, "embed"))
+
+        self.token = table(config.vocab_size, "vocab")
+        if config.position_rows:
+            self.position = table(config.position_rows, None)
+        if config.token_types:
+            self.token_type = table(config.token_types, None)
+        self.norm = LayerNorm(config.table_size, config.norm_epsilon)
+
+    def tables(self) -> dict[str, Array]:
+        """The tables that models may share, by name."""
+        names = ("token", "position")
+        return {name: getattr(self, name)[...] for name in names if hasattr(self, name)}
+
+
+class EncoderModel(nnx.Module):
+    """Embeddings and whatever layers a subclass has.
+
+    Args:
+      config: its sizes.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        self.embedding = Embeddings(config, rngs=rngs)
+        if config.table_size != config.d_model:
+            self.projection = Dense(
+                config.table_size,
+                config.d_model,
+                axes=("mlp", "embed"),
+                stddev=config.initializer_stddev,
+                rngs=rngs,
+            )
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B S"],
+        *,
+        segment_ids: Int[Array, "B S"] | None = None,
+        positions: Int[Array, "B S"] | None = None,
+        token_types: Int[Array, "B S"] | None = None,
+        tables: Tables | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B S D"]:
+        """The last layer's states.
+
+        Args:
+          tokens: padded with `pad_id`.
+          segment_ids: of packed documents, from 1; 0 is padding.
+          positions: from 0 within each document; None is taken from the segment ids, or counted.
+          token_types: None is 0 everywhere; a model with one type or none does not read them.
+          tables: in place of the model's own, by the names of `tables()`.
+          key: turns dropout on.
+        """
+        embedding_key, layers_key = split_key(key, 2)
+        x, mask = self.start(
+            tokens,
+            segment_ids=segment_ids,
+            positions=positions,
+            token_types=token_types,
+            tables=tables,
+            key=embedding_key,
+        )
+        return self.apply_layers(x, mask=mask, key=layers_key)
+
+    def encode(self, tokens: Int[Array, "B S"], **options: Any) -> Float[Array, "B S D"]:
+        """The call under the name that it has in T5."""
+        return self(tokens, **options)
+
+    def masked_lm_states(
+        self,
+        tokens: Int[Array, "B S"],
+        *,
+        segment_ids: Int[Array, "B S"] | None = None,
+        positions: Int[Array, "B S"] | None = None,
+        token_types: Int[Array, "B S"] | None = None,
+        tables: Tables | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B S D"]:
+        """What a masked language model's head reads: the output, unless a subclass says otherwise.
+
+        Args: as for the call.
+        """
+        return self(
+            tokens,
+            segment_ids=segment_ids,
+            positions=positions,
+            token_types=token_types,
+            tables=tables,
+            key=key,
+        )
+
+    def start(
+        self,
+        tokens: Int[Array, "B S"],
+        *,
+        segment_ids: Int[Array, "B S"] | None = None,
+        positions: Int[Array, "B S"] | None = None,
+        token_types: Int[Array, "B S"] | None = None,
+        tables: Tables | None = None,
+        key: Key | None = None,
+    ) -> tuple[Float[Array, "B S D"], Visibility]:
+        """What the first layer gets: the projected embeddings, and which keys a token sees.
+
+        Args: as for the call.
+        """
+        if positions is None and segment_ids is not None:
+            positions = document_positions(segment_ids)
+        x = self.embeddings(
+            tokens, positions=positions, token_types=token_types, tables=tables, key=key
+        )
+        return self.project(x), self.visibility(tokens, segment_ids)
+
+    def apply_layers(
+        self, x: Float[Array, "B S D"], *, mask: Visibility, key: Key | None = None
+    ) -> Float[Array, "B S D"]:
+        """All layers.
+
+        Args:
+          x: embeddings of d_model columns.
+          mask: which keys a token sees; `mask.dense(S)` is the array.
+          key: turns dropout on.
+        """
+        raise TypeError(f"{type(self).__name__} does not define apply_layers")
+
+    def tables(self) -> dict[str, Array]:
+        """The tables that models may share: "token" [V, E] and, where there is one, "position"."""
+        return self.embedding.tables()
+
+    def embeddings(
+        self,
+        tokens: Int[Array, "B S"],
+        *,
+        positions: Int[Array, "B S"] | None = None,
+        token_types: Int[Array, "B S"] | None = None,
+        tables: Tables | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B S E"]:
+        """Normalised sums of the tables' rows, with dropout, before a projection to d_model.
+
+        Args: as for the call.
+        """
+        tables = self._tables(tables)
+        return self._embed(
+            lookup(tables["token"], tokens),
+            tables=tables,
+            real=tokens != self.config.pad_id,
+            positions=positions,
+            token_types=token_types,
+            key=key,
+        )
+
+    def embed_vectors(
+        self,
+        vectors: Float[Array, "B S E"],
+        *,
+        positions: Int[Array, "B S"] | None = None,
+        token_types: Int[Array, "B S"] | None = None,
+        key: Key | None = None,
+    ) -> Float[Array, "B S E"]:
+        """`embeddings` with given vectors in place of the tokens' rows.
+
+        Args:
+          vectors: one for each position.
+          positions: None counts all of them.
+          token_types: as for the call, like key.
+          key: turns dropout on.
+        """
+        return self._embed(
+            vectors,
+            tables=self._tables(None),
+            real=None,
+            positions=positions,
+            token_types=token_types,
+            key=key,
+        )
+
+    def project(self, x: Float[Array, "B S E"]) -> Float[Array, "B S D"]:
+        """Embeddings to d_model columns; as they are where they have them."""
+        if self.config.table_size != self.config.d_model:
+            x = self.projection(x)
+        return constrain(x, "batch", "length", "activation_embed")
+
+    def visibility(
+        self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
+    ) -> Visibility:
+        """A token sees all that is not padding, or its own segment."""
+        if segment_ids is not None:
+            return Visibility(keys=segment_ids, queries=segment_ids)
+        return Visibility(keys=(tokens != self.config.pad_id).astype(jnp.int32))
+
+    def _tables(self, given: Tables | None) -> dict[str, Array]:
+        own = self.tables()
+        unknown = sorted(set(given or {}) - set(own))
+        if unknown:
+            raise ValueError(f"tables are {sorted(own)}: got {unknown}")
+        return {**own, **(given or {})}
+
+    def _embed(
+        self,
+        vectors: Float[Array, "B S E"],
+        *,
+        tables: Tables,
+        real: Bool[Array, "B S"] | None,
+        positions: Int[Array, "B S"] | None,
+        token_types: Int[Array, "B S"] | None,
+        key: Key | None,
+    ) -> Float[Array, "B S E"]:
+        total = vectors.astype(jnp.float32)
+        if self.config.position_rows:
+            rows = self._position_rows(vectors.shape[1], real=real, positions=positions)
+            total = total + lookup(tables["position"], rows).astype(jnp.float32)
+        if self.config.token_types:
+            types = self.embedding.token_type[...]
+            if token_types is None or self.config.token_types == 1:
+                total = total + types[0].astype(jnp.float32)
+            else:
+                total = total + lookup(types, token_types).astype(jnp.float32)
+        x = self.embedding.norm(total).astype(vectors.dtype)
+        x = constrain(x, "batch", "length", "activation_embed")
+        return dropout(x, self.config.dropout_rate, key=key)
+
+    def _position_rows(
+        self,
+        length: int,
+        *,
+        real: Bool[Array, "B S"] | None,
+        positions: Int[Array, "B S"] | None,
+    ) -> Int[Array, "#B S"]:
+        """Rows of the table of positions: those of tokens from `first_position` on.
+
+        Where that is above 0, padding has the row of `pad_id` and is not counted (RoBERTa:
+        transformers modeling_roberta.py, create_position_ids_from_input_ids).
+        """
+        first, most = self.config.first_position, self.config.max_positions
+        if positions is None and length + first > most:
+            raise InputError(
+                f"rows of {length} tokens are longer than the model's {most - first} positions; "
+                "shorten data.inputs_length, or give it a larger model.max_positions"
+            )
+        if first == 0 or real is None:
+            places = jnp.arange(length, dtype=jnp.int32)[None] if positions is None else positions
+            return places + first
+        if positions is None:
+            positions = jnp.cumsum(real.astype(jnp.int32), axis=1) - 1
+        return jnp.where(real, positions + first, self.config.pad_id)

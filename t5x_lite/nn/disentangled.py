@@ -1,0 +1,308 @@
+"""Disentangled attention of DeBERTa v2 and v3 (He et al. 2020, section 3.1; He et al. 2021).
+
+A token is seen by its content and by its distance; R is a table of distances for all layers:
+
+    A[q, k] = (Q[q] K[k] + Q[q] Kr[I(q - k)] + K[k] Qr[I(q - k)]) / sqrt(3 d)
+              content      content to position  position to content
+
+    I(r) = b(r) + S          Kr, Qr: keys and queries of the rows of R, S of them to either side
+    b(r) = r                 as far as a half of S
+    b(r) = the logarithm     beyond: with S = 8 and distances below 16,
+                             r    0 1 2 3 4 5 6 7 8 9 10 ... 15
+                             b(r) 0 1 2 3 4 5 5 6 6 6  7 ...  7
+
+Both terms read the SAME row. The paper writes the second with the distance of k from q; that is not
+what its released weights were trained with (microsoft/DeBERTa disentangled_attention.py:145,155).
+
+As a row depends on q - k alone, the table is first written out by distance. The products with it
+are then [T, 2 T - 1], and moving row t by t places makes them [T, T]: nothing is gathered.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Bool, Float, Int
+
+from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.layers import split_key
+from t5x_lite.nn.linear import einsum, lookup
+from t5x_lite.nn.masks import MASKED
+from t5x_lite.nn.post_norm import Dense, PostNormAttention, PostNormConfig, PostNormLayer
+from t5x_lite.sharding import constrain
+from t5x_lite.types import Array, Key
+
+Term = Literal["c2p", "p2c"]
+"""Content to position, position to content. Position to position (p2p) is broken in the source."""
+
+
+@functools.cache
+def log_buckets(position_buckets: int, max_positions: int) -> tuple[int, ...]:
+    """b(0), ..., b(max_positions - 1), by exact arithmetic: no logarithm is rounded.
+
+    b(n) = n up to mid = position_buckets // 2, and beyond it
+    ceil(log(n / mid) / log((max_positions - 1) / mid) * (mid - 1)) + mid.
+
+    Args:
+      position_buckets: S; all values are below it.
+      max_positions: distances from here on are as the one before.
+
+    Raises:
+      ValueError: fewer than 2 buckets, or max_positions not above a half of them by 2.
+
+    Source: microsoft/DeBERTa deberta/da_utils.py, make_log_bucket_position.
+    """
+    mid, last = position_buckets // 2, max_positions - 1
+    if position_buckets < 2 or last <= mid:
+        raise ValueError(
+            "log buckets need at least 2 buckets and max_positions - 1 above a half of them: got "
+            f"{position_buckets} and {max_positions}"
+        )
+    buckets = list(range(mid + 1))
+    step = 0
+    for distance in range(mid + 1, max_positions):
+        # (distance / mid) ** (mid - 1) <= (last / mid) ** step, in integers
+        while distance ** (mid - 1) * mid**step > last**step * mid ** (mid - 1):
+            step += 1
+        buckets.append(mid + step)
+    return tuple(buckets)
+
+
+class Distances(NamedTuple):
+    """The rows of a relative table for the distances between a row's positions.
+
+    Attributes:
+      rows: [R, D], those that occur.
+      index: int32 [2 T - 1], which of them is that of the distance -(T - 1), ..., T - 1.
+    """
+
+    rows: Float[Array, "R D"]
+    index: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RelativePositions:
+    """How distances are seen.
+
+    Attributes:
+      position_buckets: S, log buckets to either side; 0 is one for each distance.
+      max_positions: distances from here on are one; S where there are no log buckets.
+      terms: which of content to position ("c2p") and position to content ("p2c").
+      shared: whether Kr and Qr are projected as keys and queries are (share_att_key), or have
+        projections of their own.
+
+    Raises:
+      ValueError: another term (p2p too), none or one twice, or sizes that make no buckets.
+    """
+
+    position_buckets: int = 256
+    max_positions: int = 512
+    terms: tuple[str, ...] = ("p2c", "c2p")
+    shared: bool = True
+
+    def __post_init__(self) -> None:
+        known = get_args(Term)
+        if not self.terms or len({*self.terms}) < len(self.terms) or {*self.terms} - {*known}:
+            raise ValueError(
+                f"the terms of disentangled attention are some of {', '.join(known)}, each once: "
+                f"got {self.terms}"
+            )
+        if self.position_buckets < 0 or self.max_positions < 1:
+            raise ValueError(
+                "position_buckets must be at least 0 and max_positions at least 1: got "
+                f"{self.position_buckets} and {self.max_positions}"
+            )
+        if self.position_buckets:
+            log_buckets(self.position_buckets, self.max_positions)
+
+    @property
+    def span(self) -> int:
+        """S: the table has 2 S rows."""
+        return self.position_buckets or self.max_positions
+
+    def index(self, length: int) -> Int[np.ndarray, " W"]:
+        """I(r) of r = -(length - 1), ..., length - 1."""
+        distance = np.arange(1 - length, length)
+        if self.position_buckets:
+            # transformers does not cut off at max_positions; the row that it reads for distances
+            # beyond to the left has never been trained.
+            reach = np.minimum(np.abs(distance), self.max_positions - 1)
+            buckets = np.asarray(log_buckets(self.position_buckets, self.max_positions))
+            distance = np.sign(distance) * buckets[reach]
+        return np.clip(distance + self.span, 0, 2 * self.span - 1).astype(np.int32)
+
+    def distances(self, table: Float[Array, "R D"], length: int) -> Distances:
+        """The part of the table [2 S, D] that positions 0, ..., length - 1 need."""
+        index = self.index(length)
+        first, last = int(index.min()), int(index.max())
+        return Distances(table[first : last + 1], index - first)
+
+
+def by_distance(x: Float[Array, "*batch T W"]) -> Float[Array, "*batch T S"]:
+    """x[t, s - t + T - 1] for all t and s below T, where W = 2 T - 1; no gather.
+
+    Args:
+      x: for each row its values by the distance of the column from the row, from -(T - 1) on.
+    """
+    *batch, length, width = x.shape
+    flat = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]).reshape(*batch, length * (width + 1))
+    flat = flat[..., length - 1 : length - 1 + length * width]
+    return flat.reshape(*batch, length, width)[..., :length]
+
+
+@jax.custom_vjp
+def masked_weighting(
+    logits: Float[Array, "B H T S"],
+    value: Float[Array, "B S H K"],
+    mask: Bool[Array, "#B 1 #T S"],
+) -> Float[Array, "B T H K"]:
+    """softmax(logits) value over the keys that a query may see; 0 where it may see none.
+
+    The logits and the softmax are float32, and the product is in the dtype of value. Forward and
+    backward are those of `attention.softmax_attention`.
+
+    Source: microsoft/DeBERTa deberta/ops.py, XSoftmax.
+    """
+    return _weighting_forward(logits, value, mask)[0]
+
+
+def _weighting_forward(logits: Array, value: Array, mask: Array) -> tuple[Array, tuple]:
+    logits = jnp.where(mask, logits, MASKED)
+    exponentials = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+    exponentials = jnp.where(mask, exponentials, 0.0)
+    normaliser = jnp.sum(exponentials, axis=-1)
+    weights = exponentials.astype(value.dtype)
+    scale = 1.0 / jnp.where(normaliser > 0, normaliser, 1.0).swapaxes(1, 2)[..., None]
+    out = (einsum("BHTS,BSHK->BTHK", weights, value) * scale).astype(value.dtype)
+    return out, (value, weights, scale, out)
+
+
+def _weighting_backward(saved: tuple, g: Array) -> tuple[Array, Array, None]:
+    value, weights, scale, out = saved
+    g32 = g.astype(jnp.float32) * scale
+    inner = jnp.sum(g32 * out.astype(jnp.float32), axis=-1).swapaxes(1, 2)[..., None]
+    g = g32.astype(value.dtype)
+    grad_value = einsum("BHTS,BTHK->BSHK", weights, g).astype(value.dtype)
+    grad_weights = einsum("BTHK,BSHK->BHTS", g, value)
+    return weights.astype(jnp.float32) * (grad_weights - inner), grad_value, None
+
+
+masked_weighting.defvjp(_weighting_forward, _weighting_backward)
+
+
+class DisentangledAttention(PostNormAttention):
+    """Attention by content and by distance; the residual is not part of it.
+
+    Args:
+      config: sizes of the layer.
+      relative: how distances are seen.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, config: PostNormConfig, relative: RelativePositions, *, rngs: nnx.Rngs):
+        super().__init__(config, rngs=rngs)
+        own = () if relative.shared else relative.terms
+
+        def dense() -> Dense:
+            stddev, axes = config.initializer_stddev, ("embed", "joined_kv")
+            return Dense(config.d_model, config.d_model, axes=axes, stddev=stddev, rngs=rngs)
+
+        if "c2p" in own:
+            self.position_key = dense()
+        if "p2c" in own:
+            self.position_query = dense()
+        self.terms = relative.terms
+        self.shared = relative.shared
+        self.position_dropout_rate = config.dropout_rate
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        source: Float[Array, "B T D"],
+        *,
+        mask: Bool[Array, "#B 1 #T T"],
+        distances: Distances,
+        key: Key | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Attends from x to the source, which is of the same length.
+
+        Args:
+          x: what asks.
+          source: what keys and values are made of.
+          mask: True where a position may see another; one that may see none gets zeros.
+          distances: rows of the relative table, after its norm and before dropout.
+          key: turns dropout on, of weights and of the table.
+        """
+        weights_key, table_key = split_key(key, 2)
+        scale = 1.0 / math.sqrt(x.shape[-1] // self.num_heads * (1 + len(self.terms)))
+        queries = self._heads((self.query.product(x) * scale).astype(x.dtype), "length")
+        keys, values = (self._heads(of(source), None) for of in (self.key, self.value))
+        rows = dropout(distances.rows, self.position_dropout_rate, key=table_key)
+        rows = rows.astype(x.dtype)
+        logits = einsum("BTHK,BSHK->BHTS", queries, keys)
+        if "c2p" in self.terms:
+            project = self.key if self.shared else self.position_key
+            # by_distance counts from the row on: here from the query, so the other way round.
+            written_out = self._written_out(project(rows), distances.index[::-1])
+            logits += by_distance(einsum("BTHK,WHK->BHTW", queries, written_out))
+        if "p2c" in self.terms:
+            project = self.query if self.shared else self.position_query
+            projected = (project.product(rows) * scale).astype(x.dtype)
+            written_out = self._written_out(projected, distances.index)
+            scores = by_distance(einsum("BSHK,WHK->BHSW", keys, written_out))
+            logits += scores.swapaxes(2, 3)
+        # As in `dot_product_attention`: a mask shared over the queries scales each value.
+        kept = jnp.ones((*values.shape[:-1], 1), values.dtype)
+        values = values * dropout(kept, self.dropout_rate, key=weights_key)
+        mixed = constrain(masked_weighting(logits, values, mask), "batch", "length", "heads", "kv")
+        out = self.out(mixed.reshape(x.shape))
+        return constrain(out, "batch", "length", "activation_embed")
+
+    def _written_out(self, rows: Float[Array, "R D"], index: np.ndarray) -> Array:
+        """The heads of a row for each distance: [W, H, K]."""
+        return lookup(rows, jnp.asarray(index)).reshape(index.size, self.num_heads, -1)
+
+
+class DisentangledLayer(PostNormLayer):
+    """A post-norm layer with disentangled attention.
+
+    Args:
+      config: its sizes.
+      relative: how distances are seen.
+      rngs: the stream "params" is used.
+    """
+
+    attention: DisentangledAttention
+
+    def __init__(self, config: PostNormConfig, relative: RelativePositions, *, rngs: nnx.Rngs):
+        super().__init__(config, rngs=rngs)
+        self.attention = DisentangledAttention(config, relative, rngs=rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        keys_from: Float[Array, "B T D"] | None = None,
+        mask: Bool[Array, "#B 1 #T T"],
+        distances: Distances,
+        key: Key | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Applies the layer.
+
+        Args:
+          x: what asks, and what the residual follows.
+          keys_from: what keys and values are made of; None is x.
+          mask: True where a position may see another.
+          distances: rows of the relative table, after its norm.
+          key: turns dropout on.
+        """
+        attention_key, attended_key, mlp_key = split_key(key, 3)
+        source = x if keys_from is None else keys_from
+        attended = self.attention(x, source, mask=mask, distances=distances, key=attention_key)
+        x = self.attention_norm(x + dropout(attended, self.dropout_rate, key=attended_key))
+        return self.feed_forward(x, key=mlp_key)

@@ -1,0 +1,356 @@
+"""RetroMAE: an encoder whose [CLS] state must be enough for a weak decoder to rebuild the text.
+
+Xiao et al. 2022, arXiv:2205.12035, and the code of staoxiao/RetroMAE; Xiao et al. 2023 for the bag
+of words (DupMAE, arXiv:2305.02564). The encoder is a masked language model, c its last [CLS] state:
+
+    enhanced:  one layer with the queries  c + p_i           (or, normalised, LN(c + p_i + type))
+               and the keys                c, e_1, e_2, ...  (e the embeddings of the whole text)
+               where i sees j if  j is real, j != i, and j is not masked for i
+               loss over all tokens of a document but the first and the last
+    basic:     `decoder_layers` layers over c, e_1, e_2, ... with masked tokens; loss over those
+
+Each query of the enhanced decoder has a mask of its own, one of `mask_pool` that are drawn for the
+row. For the text  [CLS] a b [SEP]  and masks {a} for a, {b} for [SEP], none for b, visible(i, j) is
+
+              [CLS]  a   b  [SEP]
+    a           1    0   1    1
+    b           1    1   0    1          its own token alone is hidden
+    [SEP]       1    1   0    0
+
+Both losses and the bag of words share the head. BGE's models have the normalised queries. Rows may
+be packed: each document has its own c, and sees itself alone; the bag of words needs one document a
+row. c is the encoder's output, also in a model whose masked-LM head reads something else.
+"""
+
+import dataclasses
+from typing import ClassVar, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Bool, Float, Int
+
+from t5x_lite.models.base import ModelConfig, Output
+from t5x_lite.models.encoder import EncoderConfig, EncoderModel, document_positions
+from t5x_lite.nn.bind import stacked
+from t5x_lite.nn.heads import MaskedLMHead
+from t5x_lite.nn.layers import split_key
+from t5x_lite.nn.linear import lookup
+from t5x_lite.nn.post_norm import PostNormLayer
+from t5x_lite.nn.scan import Running, scan_layers
+from t5x_lite.objectives import masking
+from t5x_lite.objectives.bag_of_words import bag_losses
+from t5x_lite.objectives.base import Loss, Objective, Term
+from t5x_lite.objectives.chunked import token_losses
+from t5x_lite.objectives.masked_lm import (
+    Masks,
+    check_batch,
+    features,
+    masked_lm_head,
+    real_tokens,
+    require_encoder,
+    require_ratio,
+    sums,
+)
+from t5x_lite.types import Array, Batch, InputError, Key
+
+Decoder = Literal["enhanced", "basic"]
+Query = Literal["raw", "normalised"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RetroMAE(Masks, Objective):
+    """Masked language modelling and the decoder's loss; the fields of `Masks` and these.
+
+    Attributes:
+      ratio: of the encoder's masks.
+      whole_word: of the encoder's masks and of the decoder's.
+      decoder: "enhanced" or "basic".
+      decoder_ratio: of the decoder's masks; None is 0.5 (enhanced) or 0.7 (basic).
+      decoder_layers: of the basic decoder; the enhanced one has one.
+      query: of the enhanced decoder: "raw" c + p, or "normalised" by the embeddings' norm.
+      mask_pool: masks drawn for each row, at most; each query takes one of them.
+      bag_of_words: weight of DupMAE's term; 0 leaves it out (the paper: 0.1).
+      logits_chunk: positions of a row whose logits are made at a time; None is all at once.
+    """
+
+    ratio: float = 0.3
+    whole_word: bool = True
+    decoder: Decoder = "enhanced"
+    decoder_ratio: float | None = None
+    decoder_layers: int = 1
+    query: Query = "raw"
+    mask_pool: int = 256
+    bag_of_words: float = 0.0
+    logits_chunk: int | None = 32
+
+    layouts: ClassVar[tuple[str, ...]] = ("encoder",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_ratio("decoder_ratio", self.ratio_of_decoder)
+        for name, choices in (("decoder", Decoder), ("query", Query)):
+            if getattr(self, name) not in get_args(choices):
+                raise InputError(
+                    f"objective.{name} must be one of {get_args(choices)}: "
+                    f"got {getattr(self, name)!r}"
+                )
+        if self.decoder_layers < 1 or (self.decoder == "enhanced" and self.decoder_layers > 1):
+            raise InputError(
+                "objective.decoder_layers must be at least 1, and is 1 in the enhanced decoder: "
+                f"got {self.decoder_layers}"
+            )
+        for name in ("mask_pool", "logits_chunk"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise InputError(f"objective.{name} must be at least 1: got {getattr(self, name)}")
+        if self.bag_of_words < 0.0:
+            raise InputError(f"objective.bag_of_words must be at least 0: got {self.bag_of_words}")
+
+    @property
+    def ratio_of_decoder(self) -> float:
+        """The ratio of the decoder's masks."""
+        default = 0.5 if self.decoder == "enhanced" else 0.7
+        return default if self.decoder_ratio is None else self.decoder_ratio
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "RetroMAELoss":
+        """Makes the loss module, whose parameters are those of the head and the decoder."""
+        self.check_vocabulary(model)
+        if not isinstance(model, EncoderConfig):
+            raise InputError(f"RetroMAE needs an encoder, not {type(model).__name__}")
+        if model.table_size != model.d_model:
+            raise InputError(
+                "RetroMAE adds hidden states to embeddings: model.embedding_size must be "
+                f"model.d_model, {model.d_model}, or None: got {model.table_size}"
+            )
+        if self.decoder == "enhanced" and self.query == "raw" and not model.position_rows:
+            raise InputError(
+                "a model without a table of positions needs --objective.query normalised"
+            )
+        return RetroMAELoss(self, model, rngs=rngs)
+
+    def check_model(self, model: nnx.Module) -> None:
+        """Refuses what is no encoder."""
+        require_encoder(self, model)
+
+
+class RetroMAELoss(nnx.Module):
+    """Sums of the encoder's and the decoder's losses.
+
+    Args:
+      config: the objective.
+      model: of the encoder.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, config: RetroMAE, model: EncoderConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        self.head = masked_lm_head(model, rngs=rngs)
+        layer = model.layer
+        self.decoder = stacked(
+            lambda rngs: PostNormLayer(layer, rngs=rngs), rngs, num=config.decoder_layers
+        )
+
+    def __call__(self, model: EncoderModel, batch: Batch, *, key: Key | None = None) -> Loss:
+        """The loss of a batch of the layout "encoder".
+
+        Raises:
+          InputError: the features are those of another layout.
+        """
+        check_batch(self.config, batch)
+        noise, dropout = masking.noise_and_dropout(key)
+        encoder_noise, decoder_noise = jax.random.split(noise)
+        encoder_key, decoder_key = split_key(dropout, 2)
+        vocabulary = {"vocab_size": model.config.vocab_size, "pad_id": model.config.pad_id}
+        inputs, slots = self.config.draw(batch, **vocabulary, key=encoder_noise)
+        hidden = model(inputs, **features(batch), key=encoder_key)
+        table, tokens = model.tables()["token"], batch["encoder_input_tokens"]
+        total, correct, weight = sums(
+            self.head(masking.at_slots(hidden, slots), table),
+            masking.at_slots(tokens, slots),
+            slots.used,
+        )
+        losses, right, weights = self._decoded(
+            model, hidden, batch, noise=decoder_noise, key=decoder_key
+        )
+        decoder_total, decoder_weight = jnp.sum(losses * weights), jnp.sum(weights)
+        terms = {
+            "encoder": Term(total, weight),
+            "decoder": Term(decoder_total, decoder_weight),
+        }
+        metrics = {
+            "token_accuracy": (correct, weight),
+            "cross_entropy": (total, weight),
+            "decoder_accuracy": (jnp.sum(right * weights), decoder_weight),
+            "decoder_cross_entropy": (decoder_total, decoder_weight),
+        }
+        if self.config.bag_of_words:
+            row_losses, there = self._bags(model, hidden, batch)
+            bag, num_rows = jnp.sum(row_losses * there), jnp.sum(there)
+            terms["bag_of_words"] = Term(bag, num_rows, self.config.bag_of_words)
+            metrics["bag_of_words"] = (bag, num_rows)
+        return Loss(terms=terms, metrics=metrics)
+
+    def _decoded(
+        self,
+        model: EncoderModel,
+        hidden: Float[Array, "B S D"],
+        batch: Batch,
+        *,
+        noise: Key,
+        key: Key | None,
+    ) -> tuple[Float[Array, "B S"], Float[Array, "B S"], Float[Array, "B S"]]:
+        """The decoder's cross-entropy, whether it is right, and weight, at each position."""
+        config, tokens = self.config, batch["encoder_input_tokens"]
+        documents = Documents.of(batch, pad_id=model.config.pad_id)
+        embedding_key, query_key, layers_key = split_key(key, 3)
+        ids = {n: v for n, v in features(batch).items() if n != "segment_ids"}
+        ids.setdefault("positions", documents.positions)
+        summary = jnp.take_along_axis(hidden, documents.first[..., None], axis=1)
+        if config.decoder == "enhanced":
+            keys = documents.headed(model.embeddings(tokens, **ids, key=embedding_key), summary)
+            mask = self._visible(batch, documents, key=noise)
+            if config.query == "raw":
+                rows = ids["positions"] + model.config.first_position
+                places = lookup(model.tables()["position"], rows)
+                query = summary + places.astype(summary.dtype)
+            else:
+                query = model.embed_vectors(summary, **ids, key=query_key)
+            weights = documents.inner
+        else:
+            of_decoder = dataclasses.replace(
+                config, ratio=config.ratio_of_decoder, mask_fraction=1.0, random_fraction=0.0
+            )
+            masked, slots = of_decoder.draw(
+                batch,
+                vocab_size=model.config.vocab_size,
+                pad_id=model.config.pad_id,
+                key=noise,
+            )
+            query = documents.headed(model.embeddings(masked, **ids, key=embedding_key), summary)
+            keys, mask = None, documents.together
+            chosen = masking.put_at_slots(
+                jnp.zeros_like(tokens), slots, jnp.ones_like(slots.positions)
+            )
+            weights = chosen > 0
+        decoded = self._layers(query, keys, mask, key=layers_key)
+        losses, right = _token_losses(
+            self.head, decoded, model.tables()["token"], tokens, chunk=config.logits_chunk
+        )
+        return losses, right, weights.astype(jnp.float32)
+
+    def _layers(
+        self, x: Array, keys: Array | None, mask: Bool[Array, "B S S"], *, key: Key | None
+    ) -> Float[Array, "B S D"]:
+        def call(layer: PostNormLayer, x: Array, key: Key | None) -> tuple[Array, None]:
+            return layer(x, keys_from=keys, mask=mask[:, None], key=key), None
+
+        num = self.config.decoder_layers
+        each = None if key is None else jax.random.split(key, num)
+        running = Running(unroll=True, remat="none")
+        return scan_layers(self.decoder, call, x, inputs=each, running=running)[0]
+
+    def _visible(self, batch: Batch, documents: "Documents", *, key: Key) -> Bool[Array, "B S S"]:
+        """Which keys each query of the enhanced decoder sees."""
+        config, word_ids = self.config, batch["encoder_word_ids"]
+        batch_size, length = word_ids.shape
+        unit_key, choice_key, pick_key = jax.random.split(key, 3)
+        what = masking.units(
+            word_ids, whole_word=config.whole_word, max_ngram=config.max_ngram, key=unit_key
+        )
+        pool = min(length, config.mask_pool)
+        number = masking.counts(documents.real, config.ratio_of_decoder)
+        masks = masking.choose(
+            jnp.broadcast_to(what[:, None], (batch_size, pool, length)),
+            jnp.broadcast_to(number[:, None], (batch_size, pool)),
+            key=choice_key,
+        )
+        picked = jax.random.randint(pick_key, (batch_size, length), 0, pool)
+        return visible(masks, picked, documents.together)
+
+    def _bags(
+        self, model: EncoderModel, hidden: Float[Array, "B S D"], batch: Batch
+    ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
+        """DupMAE's loss of each row, and 1 where the row holds a word."""
+        tokens = batch["encoder_input_tokens"]
+        real = real_tokens(batch, pad_id=model.config.pad_id)
+        length = tokens.shape[1]
+        return bag_losses(
+            self.head.transform(hidden),
+            model.tables()["token"],
+            self.head.bias[...],
+            tokens,
+            read=real & (jnp.arange(length) > 0),
+            counted=batch["encoder_word_ids"] > 0,
+            chunk=length if self.config.logits_chunk is None else self.config.logits_chunk,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Documents:
+    """Where the documents of each row begin and end.
+
+    Attributes:
+      positions: from 0 within each.
+      real: what is not padding.
+      first: index of the first token of a position's own document.
+      together: [B, S, S], whether a position's document holds a key.
+      inner: all tokens of a document but the first and the last.
+    """
+
+    positions: Int[Array, "B S"]
+    real: Bool[Array, "B S"]
+    first: Int[Array, "B S"]
+    together: Bool[Array, "B S S"]
+    inner: Bool[Array, "B S"]
+
+    @classmethod
+    def of(cls, batch: Batch, *, pad_id: int) -> "Documents":
+        """Reads them off segment ids and positions, where there are any."""
+        tokens = batch["encoder_input_tokens"]
+        real = real_tokens(batch, pad_id=pad_id)
+        place = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+        positions = batch.get("encoder_positions")
+        if positions is None and "encoder_segment_ids" in batch:
+            positions = document_positions(batch["encoder_segment_ids"])
+        if positions is None:
+            positions = jnp.broadcast_to(place, tokens.shape)
+        first = place - positions
+        same_as_next = (first[:, 1:] == first[:, :-1]) & real[:, 1:]
+        last = ~jnp.pad(same_as_next, ((0, 0), (0, 1)))
+        together = (first[:, :, None] == first[:, None, :]) & real[:, None, :]
+        return cls(positions, real, first, together, real & ~last & (positions > 0))
+
+    def headed(
+        self, embeddings: Float[Array, "B S D"], summary: Float[Array, "B S D"]
+    ) -> Float[Array, "B S D"]:
+        """The embeddings with c in place of each document's first."""
+        return jnp.where((self.positions == 0)[..., None], summary, embeddings)
+
+
+def visible(
+    masks: Bool[Array, "B P S"], picked: Int[Array, "B S"], together: Bool[Array, "B S S"]
+) -> Bool[Array, "B S S"]:
+    """Which keys each query sees: those of its document that its mask leaves, and never itself.
+
+    Args:
+      masks: True where a token is masked.
+      picked: the number of each query's mask.
+      together: whether query and key are in one document.
+    """
+    hidden = jnp.take_along_axis(masks, picked[..., None], axis=1)
+    itself = jnp.eye(picked.shape[1], dtype=bool)
+    return together & ~hidden & ~itself
+
+
+def _token_losses(
+    head: MaskedLMHead, hidden: Array, table: Array, targets: Array, *, chunk: int | None
+) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
+    """Cross-entropy of each position, and whether it is right, some logits at a time."""
+    found = token_losses(
+        head.transform(hidden),
+        Output(table, ("vocab", "embed"), 1.0),
+        targets,
+        chunk=targets.shape[1] if chunk is None else chunk,
+        bias=head.bias[...],
+    )
+    return found.loss, found.correct

@@ -1,0 +1,253 @@
+"""What `run.interchange` needs of encoders: their directories read, and made.
+
+A masked language model is imported with objective MaskedLM, whose head is at objective/head; a
+discriminator and an encoder alone with objective Imported. On the way out the objective says which
+head there is, and what the model's own parameters are.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from t5x_lite import trees
+from t5x_lite.config import Experiment
+from t5x_lite.data.config import Data
+from t5x_lite.data.tokenizer_vocabulary import Tokenizer
+from t5x_lite.data.vocabulary import Vocabulary
+from t5x_lite.errors import InputError
+from t5x_lite.interop.bert import BERT
+from t5x_lite.interop.deberta import DEBERTA
+from t5x_lite.interop.encoder_tokenizer import (
+    kept_files,
+    read_encoder_tokenizer,
+    tokenizer_files,
+)
+from t5x_lite.interop.encoders import (
+    HEAD,
+    MODEL,
+    EncoderCheckpoint,
+    Family,
+    Head,
+    encoder_tensors,
+    read_encoder,
+)
+from t5x_lite.interop.hf import common_dtype
+from t5x_lite.interop.hf_config import CONFIG
+from t5x_lite.interop.rules import LazyArray
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import EncoderConfig
+from t5x_lite.nn.bind import bind
+from t5x_lite.nn.heads import DebertaRtdHead, ElectraRtdHead, MaskedLMHead
+from t5x_lite.objectives.base import Objective
+from t5x_lite.objectives.electra import Electra
+from t5x_lite.objectives.imported import Imported
+from t5x_lite.objectives.masked_lm import MaskedLM
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Constant
+from t5x_lite.run.parts import Parts
+
+FAMILIES: tuple[Family, ...] = (BERT, DEBERTA)
+
+MODEL_TYPES = tuple(kind for family in FAMILIES for kind in family.model_types)
+"""Those of all encoders."""
+
+Part = Literal["model", "generator"]
+"""What of a checkpoint is exported."""
+
+_logger = logging.getLogger(__name__)
+
+
+def family_of(hf_config: Mapping[str, Any]) -> Family | None:
+    """The family of a config.json's model_type; None where it is of no encoder."""
+    kind = hf_config.get("model_type")
+    return next((family for family in FAMILIES if kind in family.model_types), None)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Release:
+    """An encoder's directory.
+
+    Attributes:
+      checkpoint: config and arrays.
+      vocabulary: of its tokenizer.
+      tokenizer: its tokenizer files by name, those that the vocabulary does not write.
+    """
+
+    checkpoint: EncoderCheckpoint
+    vocabulary: Tokenizer
+    tokenizer: Mapping[str, bytes]
+
+    def experiment(self, place: Path) -> Experiment:
+        """A config around the model.
+
+        Args:
+          place: where its vocabulary will be.
+        """
+        model, head = self.checkpoint.model, self.checkpoint.head
+        objective: Objective
+        if head == "masked_lm":
+            objective = MaskedLM(mask_id=self.vocabulary.mask_id)
+        else:
+            objective = Imported(head=head)
+        return Experiment(
+            model=model,
+            objective=objective,
+            data=Data(
+                task="tasks.encoder:documents",
+                vocabulary=str(place),
+                layout="encoder",
+                inputs_length=min(512, model.max_positions - model.first_position),
+                extra_ids=0,
+            ),
+            optimizer=AdamW(schedule=Constant(value=5e-5)),
+            steps=1000,
+        )
+
+
+def read_release(family: Family, source: Path, hf_config: Mapping[str, Any]) -> Release:
+    """Reads an encoder's directory, but no large array.
+
+    Raises:
+      InputError: it is incomplete, damaged or of another kind.
+    """
+    checkpoint = read_encoder(family, source, hf_config, where=source / CONFIG)
+    model = checkpoint.model
+    vocabulary = read_encoder_tokenizer(source, vocab_size=model.vocab_size, pad_id=model.pad_id)
+    return Release(
+        checkpoint=checkpoint, vocabulary=vocabulary, tokenizer=kept_files(source, vocabulary)
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Export:
+    """What a directory for transformers is made of.
+
+    Attributes:
+      config: the content of config.json.
+      tensors: of the weights, by name.
+      files: the tokenizer's, by name.
+    """
+
+    config: dict[str, Any]
+    tensors: dict[str, LazyArray]
+    files: dict[str, bytes]
+
+
+def export_of(
+    experiment: Experiment,
+    params: Mapping[str, LazyArray],
+    vocabulary: Vocabulary,
+    *,
+    part: Part = "model",
+    model_type: str | None,
+    kept: Mapping[str, bytes],
+    where: object,
+) -> Export:
+    """An encoder and its head, as transformers has them.
+
+    Args:
+      experiment: of the checkpoint.
+      params: the learner's, by path.
+      vocabulary: that it was trained with.
+      part: the model, or the generator that it was trained against.
+      model_type: that it had where it was imported from, if it was.
+      kept: files from there, by name.
+      where: the checkpoint, for messages.
+
+    Raises:
+      InputError: transformers has no such model, or the parameters are not those of the config.
+    """
+    if part == "generator":
+        generator, head, arrays = _generator(experiment.objective, params, where=where)
+        model, family = _with_family(generator, where=where)
+    else:
+        model, family = _with_family(experiment.model, where=where)
+        head, arrays = head_of(experiment), _own(experiment, params)
+    if head not in family.heads:
+        _logger.warning("%s: transformers has no such head, %s; it is left out", where, head)
+        head = "none"
+    if head == "none":
+        arrays = {path: array for path, array in arrays.items() if not path.startswith(HEAD)}
+    if family.fitted is not None:
+        model, arrays = family.fitted(model, arrays)
+    config = family.from_model(model, head, model_type)
+    tensors = encoder_tensors(
+        family, model, head, arrays, model_type=config["model_type"], where=where
+    )
+    dtype = common_dtype(arrays.values())
+    files: dict[str, bytes] = {}
+    if isinstance(vocabulary, Tokenizer):
+        longest = model.max_positions - model.first_position
+        files = tokenizer_files(vocabulary, kept, max_length=longest)
+    else:
+        _logger.warning(
+            "%s: its vocabulary is a %s, of which no tokenizer of transformers is written",
+            where,
+            type(vocabulary).__name__,
+        )
+    return Export(
+        config={**config, "dtype": dtype, "torch_dtype": dtype}, tensors=tensors, files=files
+    )
+
+
+def _with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Family]:
+    for family in FAMILIES:
+        if isinstance(model, EncoderConfig) and isinstance(model, family.config):
+            return model, family
+    raise InputError(f"checkpoint {where}: transformers has no {type(model).__name__}")
+
+
+def head_of(experiment: Experiment) -> Head:
+    """The kind of the head that the objective keeps at objective/head."""
+    parts = Parts.of(experiment)
+    head = getattr(bind(parts.graphdef, parts.shapes).objective, "head", None)
+    if isinstance(head, MaskedLMHead):
+        return "masked_lm"
+    if isinstance(head, ElectraRtdHead):
+        return "electra_rtd"
+    return "deberta_rtd" if isinstance(head, DebertaRtdHead) else "none"
+
+
+def _generator(
+    objective: Objective, params: Mapping[str, LazyArray], *, where: object
+) -> tuple[EncoderConfig, Head, dict[str, LazyArray]]:
+    """The generator of replaced-token detection as a model with its head."""
+    if not isinstance(objective, Electra):
+        raise InputError(
+            f"checkpoint {where}: only objective Electra has a generator, and this one is "
+            f"{type(objective).__name__}"
+        )
+    arrays = _moved(params, "objective/generator/", MODEL)
+    if objective.sharing == "es":
+        names = ("token", "position") if objective.generator.position_rows else ("token",)
+        shared = (f"{MODEL}embedding/{name}" for name in names)
+        arrays = {path: params[path] for path in shared if path in params} | arrays
+    arrays |= _moved(params, "objective/generator_head/", HEAD)
+    return objective.generator, "masked_lm", arrays
+
+
+def _own(experiment: Experiment, params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
+    """The model and its head; what an objective makes of several arrays is made now."""
+    objective, head = experiment.objective, _moved(params, HEAD, HEAD)
+    if type(objective).export is Objective.export:
+        return _moved(params, MODEL, MODEL) | head
+    everything = trees.unflatten({path: array.read() for path, array in params.items()})
+    made = trees.flatten(objective.export(everything))
+    return {MODEL + path: _made(np.asarray(array)) for path, array in made.items()} | head
+
+
+def _moved(params: Mapping[str, LazyArray], old: str, new: str) -> dict[str, LazyArray]:
+    """The arrays below one path, at another."""
+    return {
+        new + path.removeprefix(old): array
+        for path, array in params.items()
+        if path.startswith(old)
+    }
+
+
+def _made(array: np.ndarray) -> LazyArray:
+    return LazyArray(array.shape, array.dtype, lambda: array)

@@ -1,0 +1,57 @@
+"""Pretraining of encoders on any text files: data.layout is "encoder".
+
+    --data.task tasks.encoder:documents --data.directory DIR --data.layout encoder
+
+    documents    *.txt with blank lines between documents; each line may be a sentence or a
+                 paragraph, as in the files that BERT's code reads
+    lines        *.txt with one document a line, as tasks.text reads them
+
+Both read *.jsonl, too: objects with a "text", one document each. What is held out for validation
+is said in `t5x_lite.data.text_files`: whole files or, of fewer than 20 files, about every 100th
+document. A document is cut into pieces of data.inputs_length that are filled with whole sentences
+(`t5x_lite.data.sentences`), and no piece has text of two documents. With data.pack several pieces
+share a row and do not see each other; without it each has a row, as RetroMAE wants it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import seqio
+import tensorflow as tf
+
+from t5x_lite.data import stages
+from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.encoder_task import encoder_task
+from t5x_lite.data.text_files import split_files
+from t5x_lite.data.text_source import text_documents, text_lines
+from tasks.text import LINES_PER_HELD_OUT_LINE
+
+
+def documents(arguments: TaskArguments) -> seqio.Task:
+    """Documents with blank lines between them."""
+    return _task("documents", text_documents, arguments)
+
+
+def lines(arguments: TaskArguments) -> seqio.Task:
+    """A document a line."""
+    return _task("lines", text_lines, arguments)
+
+
+def _task(name: str, read: Callable[..., tf.data.Dataset], arguments: TaskArguments) -> seqio.Task:
+    splits = split_files(arguments.directory)
+    source = stages.source(("train", "validation"), partial(_documents, splits, read))
+    return encoder_task(f"encoder_{name}", arguments, source=source)
+
+
+def _documents(
+    splits: Mapping[str, Sequence[Path]], read: Callable[..., tf.data.Dataset], split: str
+) -> tf.data.Dataset:
+    if splits["train"] is not splits["validation"]:
+        return read(splits[split])
+
+    def keep(texts: tf.Tensor) -> tf.Tensor:
+        held_out = tf.strings.to_hash_bucket_fast(texts, LINES_PER_HELD_OUT_LINE) == 0
+        return held_out if split == "validation" else ~held_out
+
+    return read(splits[split], keep=keep)

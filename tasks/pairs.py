@@ -1,0 +1,69 @@
+"""Queries and passages for contrastive training of encoders: data.layout is "pairs".
+
+    --data.task tasks.pairs:jsonl --data.directory DIR --data.layout pairs --data.pack False
+
+    jsonl        DIR's *.jsonl, objects {"query": str, "pos": [str, ...], "neg": [str, ...]}
+    beir         a BEIR directory: corpus.jsonl, queries.jsonl, qrels/train.tsv
+    same_text    *.txt, one text a line, or *.jsonl with "text": each text answers itself (SimCSE,
+                 Gao et al. 2021), and the encoder's dropout makes two views of it
+
+A query is cut at data.inputs_length tokens, a passage at data.targets_length; data.negatives says
+how many of a query's "neg" go with it. What of jsonl and same_text is held out for validation is
+said in `t5x_lite.data.text_files`; BEIR's dev.tsv is "validation".
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import seqio
+import tensorflow as tf
+
+from t5x_lite.data import beir_files, pair_task, stages
+from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.text_files import split_files
+from t5x_lite.data.text_source import json_objects, text_lines
+from tasks.text import LINES_PER_HELD_OUT_LINE
+
+
+def jsonl(arguments: TaskArguments) -> seqio.Task:
+    """Objects with a query, passages that answer it, and others that do not."""
+    read = partial(json_objects, parse=pair_task.checked)
+    return pair_task.pair_task("pairs_jsonl", arguments, source=_source(arguments, read))
+
+
+def same_text(arguments: TaskArguments) -> seqio.Task:
+    """Each text as a query and as what answers it."""
+    source = _source(arguments, text_lines)
+    return pair_task.pair_task("pairs_same", arguments, source=source, read=pair_task.same_text)
+
+
+def beir(arguments: TaskArguments) -> seqio.Task:
+    """The queries and the documents of a BEIR directory."""
+
+    def texts(split: str) -> tf.data.Dataset:
+        found = beir_files.read_pairs(arguments.directory, split)
+        return stages.text_documents([pair_task.to_json(pairs) for pairs in found])
+
+    source = stages.source(beir_files.splits(arguments.directory), texts)
+    return pair_task.pair_task("pairs_beir", arguments, source=source)
+
+
+def _source(
+    arguments: TaskArguments, read: Callable[..., tf.data.Dataset]
+) -> seqio.FunctionDataSource:
+    splits = split_files(arguments.directory)
+    return stages.source(("train", "validation"), partial(_lines, splits, read))
+
+
+def _lines(
+    splits: Mapping[str, Sequence[Path]], read: Callable[..., tf.data.Dataset], split: str
+) -> tf.data.Dataset:
+    if splits["train"] is not splits["validation"]:
+        return read(splits[split])
+
+    def keep(texts: tf.Tensor) -> tf.Tensor:
+        held_out = tf.strings.to_hash_bucket_fast(texts, LINES_PER_HELD_OUT_LINE) == 0
+        return held_out if split == "validation" else ~held_out
+
+    return read(splits[split], keep=keep)

@@ -1,0 +1,65 @@
+import json
+
+import pytest
+
+from t5x_lite.data import beir_files
+from t5x_lite.data.pair_task import Pairs
+from t5x_lite.errors import InputError
+
+DOCUMENTS = [
+    {"_id": "a", "title": "Emma", "text": "A novel."},
+    {"_id": "b", "title": "", "text": "A film."},
+    {"_id": "c", "text": "No title."},
+    {"_id": "d", "title": "Not judged", "text": "At all."},
+]
+QUERIES = [{"_id": "1", "text": "who is Emma"}, {"_id": "2", "text": "what is c"}]
+TRAIN = "query-id\tcorpus-id\tscore\n1\tb\t0\n1\ta\t2\n2\tc\t1\n1\tc\t1\n"
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    for name, records in (("corpus", DOCUMENTS), ("queries", QUERIES)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, records)))
+    (tmp_path / "qrels" / "train.tsv").write_text(TRAIN)
+    (tmp_path / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n2\tb\t0\n2\tc\t1\n")
+    return tmp_path
+
+
+def test_queries_with_what_answers_them_and_what_does_not(directory):
+    assert beir_files.splits(str(directory)) == ("train", "validation")
+    assert beir_files.read_pairs(str(directory), "train") == [
+        Pairs("who is Emma", ["Emma A novel.", "No title."], ["A film."]),
+        Pairs("what is c", ["No title."], []),
+    ]
+    assert beir_files.read_pairs(str(directory), "validation") == [
+        Pairs("what is c", ["No title."], ["A film."])
+    ]
+
+
+def test_a_query_that_nothing_answers_is_passed_over(directory):
+    (directory / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n2\tb\t0\n")
+    assert beir_files.read_pairs(str(directory), "test") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1\ta", r"train.tsv:6: must be query-id, corpus-id and a whole number, with tabs"),
+        ("1\ta\tyes", r"train.tsv:6: must be query-id, corpus-id and a whole number, with tabs"),
+        ("3\ta\t1", r"train.tsv names '3', which queries.jsonl beside it does not have"),
+        ("1\tz\t1", r"train.tsv names 'z', which corpus.jsonl beside it does not have"),
+    ],
+)
+def test_wrong_judgements_are_named(directory, line, message):
+    (directory / "qrels" / "train.tsv").write_text(f"{TRAIN}{line}\n")
+    with pytest.raises(InputError, match=message):
+        beir_files.read_pairs(str(directory), "train")
+
+
+def test_a_directory_that_is_none_of_beir_is_refused(tmp_path):
+    for directory in ("", str(tmp_path)):
+        with pytest.raises(InputError, match="is no BEIR directory: it must hold corpus"):
+            beir_files.splits(directory)
+    with pytest.raises(InputError, match=r"train.tsv: No such file"):
+        beir_files.read_pairs(str(tmp_path), "train")

@@ -1,0 +1,335 @@
+"""Replaced-token detection: both losses, and what the three ways of sharing tables do."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5x_lite.config import Experiment
+from t5x_lite.data.config import Data
+from t5x_lite.errors import InputError
+from t5x_lite.models.deberta import DebertaConfig
+from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.objectives import masking
+from t5x_lite.objectives.base import Learner
+from t5x_lite.objectives.electra import Electra, draw
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Constant
+from t5x_lite.run.parts import Parts
+from t5x_lite.serialization import from_json, to_json
+from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.train.state import init_state, state_shardings
+from t5x_lite.train.step import make_train_step
+from t5x_lite.train.updates import joint_optimizer
+from t5x_lite.trees import flatten
+from tests.objectives.encoder_rows import LENGTH, MASK, MODEL, VOCAB, learner, loss_of, rows
+
+DISCRIMINATOR = MODEL.replace(embedding_size=8, dropout_rate=0.1)
+GENERATOR = DISCRIMINATOR.replace(d_model=8, d_ff=16, num_heads=1)
+BATCH = rows()
+STEPS = 4
+
+
+def objective(**changes):
+    return Electra(**{"generator": GENERATOR, "mask_id": MASK, "ratio": 0.3, **changes})
+
+
+def parts(config, *, clip_groups=()):
+    experiment = Experiment(
+        model=DISCRIMINATOR,
+        objective=config,
+        data=Data(task="x:y", vocabulary="v", layout="encoder", inputs_length=LENGTH),
+        optimizer=AdamW(schedule=Constant(value=0.01), clip_norm=0.5, clip_groups=clip_groups),
+        steps=STEPS,
+    )
+    return Parts.of(experiment)
+
+
+def started(made):
+    """The step of a learner, and its state at the beginning."""
+    mesh, updates = make_mesh(MeshConfig()), made.updates()
+    layout = state_shardings(mesh, made.axes, made.optimizer_axes())
+    state = init_state(made.init, joint_optimizer(updates), layout, seed=0)
+    return make_train_step(updates, mesh=mesh, layout=layout, seed=0), state
+
+
+@functools.cache
+def trained(sharing, *, decoupled):
+    """The parameters at the start and after some steps."""
+    groups = () if decoupled else ("objective/generator.*",)
+    step, state = started(
+        parts(objective(sharing=sharing, decoupled=decoupled), clip_groups=groups)
+    )
+    start = jax.tree.map(np.asarray, state.params)
+    for number in range(STEPS):
+        state, metrics = step(state, rows(seed=number))
+        assert np.isfinite(float(metrics["loss"]))
+    return start, jax.tree.map(np.asarray, state.params)
+
+
+def of_generator(params):
+    return {
+        path: leaf
+        for path, leaf in flatten(params["objective"]).items()
+        if path.startswith("generator")
+    }
+
+
+@pytest.mark.slow
+def test_decoupled_generators_of_gdes_and_nes_are_equal_bit_for_bit():
+    runs = [trained(sharing, decoupled=True) for sharing in ("nes", "gdes")]
+    for nes, gdes in zip(*runs, strict=True):
+        ours, theirs = of_generator(gdes), of_generator(nes)
+        assert ours.keys() == theirs.keys()
+        for path, leaf in ours.items():
+            np.testing.assert_array_equal(leaf, theirs[path], err_msg=path)
+    moved = of_generator(runs[0][1])["generator/embedding/token"]
+    assert np.any(moved != of_generator(runs[0][0])["generator/embedding/token"])
+    assert np.any(runs[1][1]["model"]["embedding"]["token"])
+
+
+@pytest.mark.slow
+def test_joint_generators_of_gdes_and_nes_are_equal_and_that_of_es_is_not():
+    runs = {sharing: trained(sharing, decoupled=False) for sharing in ("nes", "gdes", "es")}
+    expected = of_generator(runs["nes"][1])
+    for path, leaf in of_generator(runs["gdes"][1]).items():
+        np.testing.assert_allclose(leaf, expected[path], rtol=0, atol=1e-6, err_msg=path)
+    other = of_generator(runs["es"][1])
+    start = of_generator(runs["es"][0])
+    assert set(expected) - set(other) == {
+        "generator/embedding/token",
+        "generator/embedding/position",
+    }
+    for path in ("generator/layers/wi/kernel", "generator_head/dense/kernel"):
+        np.testing.assert_array_equal(start[path], of_generator(runs["nes"][0])[path])
+        assert np.max(np.abs(other[path] - expected[path])) > 1e-3
+
+
+@pytest.fixture(scope="module")
+def made():
+    return {sharing: learner(objective(sharing=sharing), DISCRIMINATOR) for sharing in SHARINGS}
+
+
+SHARINGS = ("es", "nes", "gdes")
+
+
+def terms_and_gradients(graphdef, params):
+    def total(params, name):
+        loss = loss_of(graphdef, params, BATCH, jax.random.key(1))
+        return loss.terms[name].total
+
+    return [jax.grad(total)(params, name) for name in ("generator", "discriminator")]
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_which_tables_the_losses_move(made, sharing):
+    graphdef, params, _ = made[sharing]
+    of_g, of_d = jax.jit(functools.partial(terms_and_gradients, graphdef))(params)
+
+    def moved(grads):
+        paths = {path for path, leaf in flatten(grads).items() if np.any(np.abs(leaf) > 1e-9)}
+        return {path for path in paths if path.endswith(("/token", "/position"))}
+
+    model = {"model/embedding/token", "model/embedding/position"}
+    generator = {"objective/generator/embedding/token", "objective/generator/embedding/position"}
+    assert moved(of_g) == (model if sharing == "es" else generator)
+    assert moved(of_d) == model
+    # Drawn tokens carry no gradient: L_D moves nothing of the generator.
+    assert not any(np.any(leaf) for leaf in of_generator(of_d).values())
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((of_g, of_d)))
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_what_the_towers_read(made, sharing):
+    graphdef, params, _ = made[sharing]
+    module = bind(graphdef, params)
+    own = params["model"]["embedding"]
+    of_generator, of_discriminator = module.objective.tables(module.model)
+    if sharing == "es":
+        assert jax.tree.all(jax.tree.map(np.array_equal, of_generator, {
+            "token": own["token"], "position": own["position"],
+        }))  # fmt: skip
+        assert not of_discriminator
+    elif sharing == "nes":
+        assert not of_generator
+        assert not of_discriminator
+    else:
+        theirs = params["objective"]["generator"]["embedding"]
+        assert not of_generator
+        for name, table in of_discriminator.items():
+            np.testing.assert_allclose(table, theirs[name] + own[name], rtol=1e-6)
+
+
+@pytest.mark.parametrize("sharing", ["nes", "gdes"])
+def test_export_is_the_discriminator_as_it_reads(sharing):
+    made = parts(objective(sharing=sharing))
+    params = jax.jit(made.init)(jax.random.key(0))
+    exported = made.experiment.objective.export(params)
+    own = params["model"]["embedding"]
+    theirs = params["objective"]["generator"]["embedding"]
+    for name in ("token", "position"):
+        if sharing == "nes":
+            assert np.any(own[name])
+            np.testing.assert_array_equal(exported["embedding"][name], own[name])
+        else:
+            assert not np.any(own[name])
+            np.testing.assert_array_equal(exported["embedding"][name], theirs[name])
+    if sharing == "gdes":
+        delta = np.full(own["token"].shape, 0.5, np.float32)
+        params["model"]["embedding"]["token"] = delta
+        table = made.bind_model(params).tables()["token"]
+        np.testing.assert_array_equal(table, theirs["token"] + delta)
+    assert set(flatten(exported)) == set(flatten(params["model"]))
+
+
+def test_losses_by_hand(made):
+    graphdef, params, _ = made["gdes"]
+    ids = {name: BATCH[f"encoder_{name}"] for name in ("segment_ids", "positions")}
+
+    @jax.jit
+    def pieces(params):
+        """The loss, and what it is made of."""
+        module = bind(graphdef, params)
+        rtd = module.objective
+        mask_key, draw_key = jax.random.split(jax.random.key(0))
+        inputs, slots = rtd.config.draw(BATCH, vocab_size=VOCAB, pad_id=0, key=mask_key)
+        states = masking.at_slots(rtd.generator(inputs, **ids), slots)
+        logits = rtd.generator_head(states, params["objective"]["generator"]["embedding"]["token"])
+        sampled = draw(logits, draw_key, temperature=1.0)
+        drawn = masking.put_at_slots(BATCH["encoder_input_tokens"], slots, sampled)
+        hidden = module.model(drawn, **ids, tables=rtd.tables(module.model)[1])
+        found = inputs, slots, jax.nn.log_softmax(logits), drawn, rtd.head(hidden)
+        return module(BATCH), found
+
+    loss, found = pieces(params)
+    inputs, slots, log_p, drawn, logits = jax.tree.map(np.asarray, found)
+    tokens = np.asarray(BATCH["encoder_input_tokens"])
+    assert set(inputs[inputs != tokens]) == {MASK}
+    used = slots.used > 0
+    # 0.3 of 12, 10 and 8 tokens.
+    assert used.sum(axis=1).tolist() == [4, 3, 2]
+    targets = np.take_along_axis(tokens, slots.positions, axis=1)
+    likelihoods = np.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
+    total, weight, scale = loss.terms["generator"]
+    np.testing.assert_allclose(total, -np.sum(likelihoods[used]), rtol=1e-5)
+    assert (float(weight), float(scale)) == (9, 1)
+
+    label, real = drawn != tokens, np.asarray(BATCH["encoder_segment_ids"]) > 0
+    # Replaced are some of the masked, of which the generator reads 85 % as [MASK].
+    assert 0 < label.sum() <= 9
+    losses = np.where(label, np.log1p(np.exp(-logits)), np.log1p(np.exp(logits)))
+    total, weight, scale = loss.terms["discriminator"]
+    np.testing.assert_allclose(total, np.sum(losses[real]), rtol=1e-5)
+    assert (float(weight), float(scale)) == (real.sum(), 50)
+    got = {name: tuple(map(float, value)) for name, value in loss.metrics.items()}
+    assert got["replaced"] == (label.sum(), real.sum())
+    assert got["detection_accuracy"] == (np.sum((logits > 0)[real] == label[real]), real.sum())
+    assert got["detection_recall"] == (np.sum((logits > 0) & label & real), label.sum())
+
+
+@pytest.mark.slow
+def test_the_decoupled_discriminator_reads_the_updated_table_and_the_earlier_draw():
+    made = parts(objective(sharing="gdes", decoupled=True))
+    step, state = started(made)
+    generator, discriminator = made.updates()
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 1), 0)
+
+    @jax.jit
+    def by_hand(params):
+        def value(trained):
+            loss = generator.loss_of(params)(trained, BATCH, key)
+            return loss.value(), loss.features
+
+        part = generator.part(params)
+        grads, features = jax.grad(value, has_aux=True)(part)
+        updated, _ = generator.apply(grads, generator.optimizer.init(part), params)
+        batch = {**BATCH, **features}
+        losses = [discriminator.loss_function(given, batch, key) for given in (updated, params)]
+        return [loss.terms["discriminator"].total for loss in losses], features["drawn_tokens"]
+
+    (updated, stale), drawn = by_hand(state.params)
+    assert float(updated) != float(stale)
+    assert np.any(np.asarray(drawn) != np.asarray(BATCH["encoder_input_tokens"]))
+    state, metrics = step(state, BATCH)
+    weight = float(np.sum(np.asarray(BATCH["encoder_segment_ids"]) > 0))
+    np.testing.assert_allclose(metrics["detection_loss"], updated / weight, rtol=1e-5)
+    assert set(state.optimizer) == {"generator", "discriminator"}
+    assert float(metrics["generator_learning_rate"]) == pytest.approx(0.01)
+
+
+def test_the_decoupled_discriminator_may_have_its_own_optimizer():
+    own = AdamW(schedule=Constant(value=0.5))
+    made = parts(objective(sharing="nes", decoupled=True, discriminator_optimizer=own))
+    rates = [float(update.schedule(0)) for update in made.updates()]
+    assert rates == pytest.approx([0.01, 0.5])
+    trains = {update.name: set(flatten(update.part(made.shapes))) for update in made.updates()}
+    assert "objective/generator/embedding/token" in trains["generator"]
+    assert "objective/head/out/kernel" in trains["discriminator"]
+    assert sum(map(len, trains.values())) == len(flatten(made.shapes))
+
+
+def test_draws_follow_the_logits_and_the_temperature():
+    logits = jnp.broadcast_to(jnp.log(jnp.array([0.8, 0.2])), (20_000, 2))
+    for temperature, expected in ((1.0, 0.2), (2.0, 1 / 3)):
+        drawn = draw(logits, jax.random.key(0), temperature=temperature)
+        np.testing.assert_allclose(np.mean(np.asarray(drawn)), expected, atol=0.01)
+
+
+@pytest.mark.slow
+def test_deberta_with_an_enhanced_mask_decoder_in_the_generator():
+    model = DebertaConfig(
+        vocab_size=VOCAB, d_model=16, d_ff=32, num_heads=2, num_layers=1, max_positions=16,
+        position_buckets=4,
+    )  # fmt: skip
+    config = objective(
+        generator=model.replace(enhanced_mask_decoder=True, num_layers=2),
+        sharing="gdes",
+        head="deberta",
+        mask_fraction=1.0,
+    )
+    graphdef, params, _ = learner(config, model)
+    loss = jax.jit(functools.partial(loss_of, graphdef))(params, rows(packed=True))
+    assert np.isfinite(float(loss.value()))
+    assert set(config.export(params)["embedding"]) == {"token", "norm"}
+
+
+def test_configs_are_saved():
+    config = objective(discriminator_optimizer=AdamW(schedule=Constant()), sharing="nes",
+                       decoupled=True)  # fmt: skip
+    assert from_json(to_json(config), source="here") == config
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"decoupled": True}, "decoupled goes with sharing gdes or nes"),
+        ({"temperature": 0.0}, "must be above 0: got 50.0 and 0.0"),
+        (
+            {"discriminator_optimizer": AdamW(schedule=Constant())},
+            "discriminator_optimizer needs --objective.decoupled True",
+        ),
+    ],
+)
+def test_refuses_nonsense(changes, message):
+    with pytest.raises(InputError, match=message):
+        objective(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 51}, "generator's vocab_size .*: objective.generator has 51, model has 50"),
+        ({"embedding_size": 4}, "table_size must be the model's for sharing es"),
+        ({"max_positions": 32}, "max_positions must be the model's"),
+    ],
+)
+def test_refuses_generators_whose_tables_cannot_be_shared(changes, message):
+    config = objective(generator=dataclasses.replace(GENERATOR, **changes))
+    with pytest.raises(InputError, match=message):
+        shapes(lambda rngs: Learner(DISCRIMINATOR, config, rngs=rngs))
+    if "vocab_size" not in changes:
+        separate = dataclasses.replace(config, sharing="nes")
+        shapes(lambda rngs: Learner(DISCRIMINATOR, separate, rngs=rngs))

@@ -1,0 +1,241 @@
+"""Encoders through `import` and `export`: what is written is what other commands take."""
+
+import json
+import logging
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scripts import encoder_goldens as goldens
+from t5x_lite.config import Experiment
+from t5x_lite.data.config import Data
+from t5x_lite.data.vocabulary import load_vocabulary
+from t5x_lite.errors import InputError
+from t5x_lite.interop.orbax_params import lazy_params
+from t5x_lite.interop.rules import LazyArray
+from t5x_lite.interop.tensor_files import read_safetensors
+from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.encoder import EncoderConfig
+from t5x_lite.objectives.electra import Electra
+from t5x_lite.objectives.imported import Imported
+from t5x_lite.objectives.masked_lm import MaskedLM
+from t5x_lite.optim.config import Adafactor
+from t5x_lite.optim.schedules import Constant
+from t5x_lite.run.encoder_interchange import export_of, family_of, head_of
+from t5x_lite.run.interchange import export_hf, import_hf
+from t5x_lite.run.parts import Loaded, Parts
+from t5x_lite.trees import flatten
+
+BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ROBERTA = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
+
+
+def release(tmp_path, variant):
+    """A variant's directory with a vocab.txt of 20 pieces whose padding is the config's."""
+    golden = goldens.read(variant)
+    directory = tmp_path / variant
+    goldens.write_release(golden, directory)
+    special = ROBERTA if golden.config["pad_token_id"] == 1 else BERT
+    (directory / "vocab.txt").write_text("\n".join([*special, *"abcdefghijklmno"]) + "\n")
+    (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    return golden, directory
+
+
+def params_of(directory):
+    return {path: array.read() for path, array in lazy_params(directory / "params").items()}
+
+
+def same(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        assert array.dtype == theirs[name].dtype, name
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+
+
+@pytest.mark.parametrize("variant", goldens.VARIANTS)
+def test_in_out_and_in_again_is_bit_equal(tmp_path, variant):
+    golden, source = release(tmp_path, variant)
+    import_hf(source, tmp_path / "ours")
+    export_hf(tmp_path / "ours", tmp_path / "theirs")
+    same(read_safetensors(tmp_path / "theirs" / "model.safetensors"), golden.weights)
+    import_hf(tmp_path / "theirs", tmp_path / "again")
+    same(params_of(tmp_path / "again"), params_of(tmp_path / "ours"))
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert {name: config[name] for name in golden.config} == golden.config
+    assert config["dtype"] == "bfloat16"
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        assert (tmp_path / "theirs" / name).read_bytes() == (source / name).read_bytes()
+
+
+def test_what_is_imported_is_a_checkpoint(tmp_path):
+    golden, source = release(tmp_path, "bert")
+    import_hf(source, tmp_path / "ours", dtype="float32")
+    (tmp_path / "ours").rename(tmp_path / "moved")
+    loaded = Loaded.from_checkpoint(str(tmp_path / "moved"), step=None)
+    experiment = loaded.parts.experiment
+    assert experiment.objective == MaskedLM(mask_id=4)
+    assert (experiment.data.layout, experiment.data.inputs_length) == ("encoder", 16)
+    assert loaded.vocabulary.encode("b a") == [6, 5]
+    table = flatten(loaded.params)["model/embedding/token"]
+    name = "bert.embeddings.word_embeddings.weight"
+    np.testing.assert_array_equal(table, golden.weights[name].astype(np.float32))
+    assert {leaf.dtype for leaf in flatten(loaded.params).values()} == {jnp.dtype("float32")}
+
+
+def test_a_discriminator_keeps_its_head(tmp_path):
+    _, source = release(tmp_path, "electra_discriminator")
+    import_hf(source, tmp_path / "ours")
+    loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
+    assert loaded.parts.experiment.objective == Imported(head="electra_rtd")
+    assert "objective/head/out/kernel" in flatten(loaded.params)
+
+
+def test_a_directory_without_a_tokenizer_leaves_nothing_behind(tmp_path):
+    _, source = release(tmp_path, "bert")
+    (source / "vocab.txt").unlink()
+    with pytest.raises(InputError, match="holds no tokenizer"):
+        import_hf(source, tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def test_other_model_types_are_refused_with_all_that_there_are(tmp_path):
+    _, source = release(tmp_path, "bert")
+    (source / "config.json").write_text('{"model_type": "bart"}')
+    with pytest.raises(InputError, match=r"'bart' is none of t5, mt5, umt5, bert, .*electra"):
+        import_hf(source, tmp_path / "ours")
+
+
+def test_families():
+    kinds = ("bert", "roberta", "xlm-roberta", "electra")
+    for kind in kinds:
+        family = family_of({"model_type": kind})
+        assert family is not None
+        assert set(kinds) <= set(family.model_types)
+    assert family_of({"model_type": "t5"}) is None
+    assert family_of({}) is None
+
+
+MODEL = BertConfig(vocab_size=20, d_model=4, d_ff=6, num_heads=2, num_layers=1, max_positions=8)
+
+
+def experiment(objective, **changes):
+    return Experiment(
+        model=MODEL.replace(**changes),
+        objective=objective,
+        data=Data(task="tasks.encoder:documents", vocabulary="v", layout="encoder"),
+        optimizer=Adafactor(schedule=Constant(value=1e-3)),
+        steps=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [
+        (MaskedLM(mask_id=4), "masked_lm"),
+        (Imported(), "none"),
+        (Imported(head="electra_rtd"), "electra_rtd"),
+        (Imported(head="deberta_rtd"), "deberta_rtd"),
+    ],
+)
+def test_the_head_is_the_objectives(objective, expected):
+    assert head_of(experiment(objective)) == expected
+
+
+def params(of):
+    rng = np.random.default_rng(0)
+    found = {}
+    for path, leaf in flatten(Parts.of(of).shapes).items():
+        array = rng.normal(size=leaf.shape).astype(np.float32)
+        found[path] = LazyArray(array.shape, array.dtype, lambda array=array: array)
+    return found
+
+
+@pytest.fixture
+def wordpiece(tmp_path):
+    _, source = release(tmp_path, "bert")
+    return load_vocabulary(source)
+
+
+def test_a_head_that_transformers_lacks_is_left_out(wordpiece, caplog):
+    of = experiment(Imported(head="deberta_rtd"))
+    with caplog.at_level(logging.WARNING):
+        made = export_of(of, params(of), wordpiece, model_type=None, kept={}, where="here")
+    assert "no such head, deberta_rtd" in caplog.text
+    assert made.config["architectures"] == ["BertModel"]
+    assert "embeddings.word_embeddings.weight" in made.tensors
+    # A model without token types gets one.
+    assert made.config["type_vocab_size"] == 1
+    assert (made.tensors["embeddings.token_type_embeddings.weight"].read() == 0).all()
+    assert set(made.files) == {"vocab.txt", "tokenizer_config.json"}
+
+
+def test_an_objective_says_what_the_models_parameters_are(wordpiece):
+    class Doubled(Imported):
+        def export(self, params):
+            model = dict(params["model"])
+            model["embedding"] = {**model["embedding"], "token": 2 * model["embedding"]["token"]}
+            return model
+
+    of = experiment(Doubled())
+    arrays = params(of)
+    made = export_of(of, arrays, wordpiece, model_type=None, kept={}, where="here")
+    np.testing.assert_array_equal(
+        made.tensors["embeddings.word_embeddings.weight"].read(),
+        2 * arrays["model/embedding/token"].read(),
+    )
+
+
+GENERATOR = MODEL.replace(num_layers=2, embedding_size=4, d_model=2, d_ff=4, num_heads=1)
+
+
+@pytest.mark.parametrize("sharing", ["es", "nes", "gdes"])
+def test_both_parts_of_replaced_token_detection(wordpiece, sharing):
+    of = experiment(Electra(mask_id=4, generator=GENERATOR, sharing=sharing))
+    arrays = params(of)
+    options = {"model_type": None, "kept": {}, "where": "here"}
+    model = export_of(of, arrays, wordpiece, **options)
+    generator = export_of(of, arrays, wordpiece, part="generator", **options)
+    assert model.config["architectures"] == ["ElectraForPreTraining"]
+    assert generator.config["architectures"] == ["ElectraForMaskedLM"]
+    assert (model.config["hidden_size"], generator.config["hidden_size"]) == (4, 2)
+    ours = arrays["model/embedding/token"].read()
+    theirs = ours if sharing == "es" else arrays["objective/generator/embedding/token"].read()
+    name = "electra.embeddings.word_embeddings.weight"
+    np.testing.assert_array_equal(generator.tensors[name].read(), theirs)
+    whole = ours + theirs if sharing == "gdes" else ours
+    np.testing.assert_array_equal(model.tensors[name].read(), whole)
+    np.testing.assert_array_equal(
+        model.tensors["discriminator_predictions.dense_prediction.weight"].read(),
+        arrays["objective/head/out/kernel"].read().T,
+    )
+    np.testing.assert_array_equal(
+        generator.tensors["generator_lm_head.bias"].read(),
+        arrays["objective/generator_head/bias"].read(),
+    )
+
+
+def test_other_objectives_have_no_generator(wordpiece):
+    of = experiment(MaskedLM(mask_id=4))
+    with pytest.raises(InputError, match="only objective Electra has a generator"):
+        export_of(of, {}, wordpiece, part="generator", model_type=None, kept={}, where="here")
+
+
+def test_a_sentencepiece_vocabulary_is_not_written(tiny_vocabulary, caplog):
+    of = experiment(MaskedLM(mask_id=4), vocab_size=400)
+    vocabulary = load_vocabulary(tiny_vocabulary)
+    with caplog.at_level(logging.WARNING):
+        made = export_of(of, params(of), vocabulary, model_type=None, kept={}, where="here")
+    assert "no tokenizer of transformers is written" in caplog.text
+    assert made.files == {}
+
+
+def test_other_models_are_refused(wordpiece):
+    names = ("vocab_size", "d_model", "d_ff", "num_heads", "num_layers")
+    other = EncoderConfig(**{name: getattr(MODEL, name) for name in names})
+    of = experiment(Imported())
+    of = Experiment(
+        model=other, objective=of.objective, data=of.data, optimizer=of.optimizer, steps=1
+    )
+    with pytest.raises(InputError, match="checkpoint here: transformers has no EncoderConfig"):
+        export_of(of, {}, wordpiece, model_type=None, kept={}, where="here")

@@ -1,0 +1,77 @@
+import json
+
+import pytest
+
+from t5x_lite.errors import InputError
+from tests import tokenizer_files
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    from t5x_lite.data.vocabulary import load_vocabulary
+
+    return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
+
+
+@pytest.fixture
+def texts(tmp_path, vocabulary):
+    """A function that gives query and passages of a task's examples, as text."""
+    from t5x_lite.data.config import TaskArguments
+    from tasks import pairs
+
+    def read(name, *, split="train"):
+        arguments = TaskArguments(
+            vocabulary=vocabulary,
+            directory=str(tmp_path),
+            inputs_length=10,
+            targets_length=12,
+            negatives=1,
+        )
+        task = getattr(pairs, name)(arguments)
+        lengths = {"query": 10, "passages": 24}
+        dataset = task.get_dataset(lengths, split, shuffle=False)
+        return [
+            tuple(vocabulary.decode(example[name].tolist()) for name in ("query", "passages"))
+            for example in dataset.as_numpy_iterator()
+        ]
+
+    return read
+
+
+def write(path, *records):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(map(json.dumps, records)))
+
+
+def test_jsonl(texts, tmp_path):
+    write(tmp_path / "a.jsonl", {"query": "The dog", "pos": ["run", "dogs"], "neg": ["the"]})
+    write(tmp_path / "validation.jsonl", {"query": "dog", "pos": ["dogs"]})
+    assert texts("jsonl") == [("the dog", "run the"), ("the dog", "dogs the")]
+    assert texts("jsonl", split="validation") == [("dog", "dogs")]
+
+
+def test_a_line_that_is_no_pair_is_named(texts, tmp_path):
+    from t5x_lite.data import stages
+    from t5x_lite.data.quiet_tensorflow import tf
+
+    write(tmp_path / "a.jsonl", {"query": "The dog", "pos": ["run"]}, {"query": "The dog"})
+    write(tmp_path / "validation.jsonl", {"query": "dog", "pos": ["dogs"]})
+    with pytest.raises(tf.errors.OpError) as caught:
+        texts("jsonl")
+    found = stages.input_error(caught.value)
+    assert isinstance(found, InputError)
+    assert str(found).endswith('a.jsonl:2: "pos" must have a passage that answers the query')
+
+
+def test_the_same_text(texts, tmp_path):
+    (tmp_path / "a.txt").write_text("The dog\n\nrun")
+    (tmp_path / "validation.txt").write_text("dogs")
+    assert texts("same_text") == [("the dog", "the dog"), ("run", "run")]
+
+
+def test_beir(texts, tmp_path):
+    write(tmp_path / "corpus.jsonl", *({"_id": w, "title": "The", "text": w} for w in ("dog", "a")))
+    write(tmp_path / "queries.jsonl", {"_id": "1", "text": "Dogs"})
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "train.tsv").write_text("q\tc\ts\n1\tdog\t1\n1\ta\t0\n")
+    assert texts("beir") == [("dogs", "the dog the a")]
