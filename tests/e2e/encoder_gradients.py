@@ -1,0 +1,94 @@
+"""Gradients of encoders' objectives on one device and on meshes of eight; prints JSON.
+
+Run by test_encoder_meshes.py in a process with eight CPU devices.
+"""
+
+import json
+
+import jax
+import numpy as np
+
+from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.deberta import DebertaConfig
+from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.objectives.base import Learner
+from t5x_lite.objectives.electra import Electra
+from t5x_lite.objectives.masked_lm import MaskedLM
+from t5x_lite.objectives.retromae import RetroMAE
+from t5x_lite.sharding import MeshConfig, check_divisible, make_mesh, put_batch, shardings
+from t5x_lite.trees import flatten
+
+SIZES = {
+    "vocab_size": 40,
+    "d_model": 16,
+    "d_ff": 24,
+    "num_heads": 4,
+    "num_layers": 2,
+    "max_positions": 12,
+    "embedding_size": 8,
+    "dropout_rate": 0.0,
+    "attention_dropout_rate": 0.0,
+}
+BERT = BertConfig(**SIZES, token_types=2)
+LEARNERS = {
+    "bert": (BERT, MaskedLM(mask_id=3)),
+    "retromae": (BERT.replace(embedding_size=None), RetroMAE(mask_id=3)),
+    "electra": (BERT, Electra(mask_id=3, generator=BERT.replace(d_model=8, num_heads=2))),
+    "deberta": (DebertaConfig(**SIZES, position_buckets=4), MaskedLM(mask_id=3)),
+}
+MESHES = {
+    "data 8": MeshConfig(),
+    "fsdp 8": MeshConfig(fsdp=8),
+    "data 2, fsdp 2, tensor 2": MeshConfig(fsdp=2, tensor=2),
+}
+
+
+def rows():
+    """Eight rows of two packed documents each."""
+    every = {
+        "encoder_segment_ids": [1, 1, 1, 1, 2, 2, 2, 0],
+        "encoder_positions": [0, 1, 2, 3, 0, 1, 2, 0],
+        "encoder_word_ids": [0, 1, 2, 0, 0, 3, 4, 0],
+    }
+    batch = {name: np.tile(np.asarray([row], np.int32), (8, 1)) for name, row in every.items()}
+    tokens = np.random.default_rng(0).integers(4, 40, (8, 8)).astype(np.int32)
+    return {"encoder_input_tokens": tokens * (batch["encoder_segment_ids"] > 0), **batch}
+
+
+def largest_error(model, objective):
+    """{mesh: the leaf with the largest difference of a gradient, and how large it is}.
+
+    Differences are relative to the largest gradient of the leaf, or to a hundredth of the largest
+    of all: that of a key's bias, which softmax does not see, is rounding alone.
+    """
+    graphdef, abstract, axes = shapes(lambda rngs: Learner(model, objective, rngs=rngs))
+    random = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda leaf: random.normal(size=leaf.shape, scale=0.5).astype(np.float32), abstract
+    )
+
+    def loss(params, batch):
+        return bind(graphdef, params)(batch, key=jax.random.key(0)).value()
+
+    value, grads = jax.jit(jax.value_and_grad(loss))(params, rows())
+    expected = {path: np.asarray(leaf) for path, leaf in flatten(grads).items()}
+    least = 0.01 * max(np.max(np.abs(leaf), initial=0.0) for leaf in expected.values())
+    found = {}
+    for name, config in MESHES.items():
+        mesh = make_mesh(config)
+        check_divisible(mesh, axes, abstract, num_heads=model.num_heads)
+        placed = jax.device_put(params, shardings(mesh, axes))
+        with jax.set_mesh(mesh):
+            other, grads = jax.jit(jax.value_and_grad(loss))(placed, put_batch(rows(), mesh))
+        errors = {"loss": abs(float(other) - float(value)) / abs(float(value))}
+        for path, leaf in flatten(grads).items():
+            wanted = expected[path]
+            scale = max(np.max(np.abs(wanted), initial=0.0), least)
+            errors[path] = float(np.max(np.abs(np.asarray(leaf) - wanted), initial=0.0) / scale)
+        worst = max(errors, key=errors.__getitem__)
+        found[name] = (worst, errors[worst])
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: largest_error(*learner) for name, learner in LEARNERS.items()}))
