@@ -148,6 +148,7 @@ class Arm:
                     t5x_lite(
                         *("train", *self.arguments, "--workdir", str(self.workdir)),
                         *("--steps", str(self.steps), "--checkpoints.period", "500"),
+                        *("--compilation-cache", str(self.workdir.parent / "compiled")),
                     ),
                     stdout=log,
                     stderr=log,
