@@ -3,7 +3,7 @@
     python scripts/bench/c4.py --data PROSE_DIRECTORY [--size 0.05] [--workers 2] [--seed 0]
 
 The input is a crawl of WET files that is recombined from the sentences of the *.txt files of
---data: lines of one to three random sentences, lines of a small pool that come again and again,
+--data: lines of two or three random sentences, lines of a small pool that come again and again,
 and lines as menus have them. At least half of all lines are unique, or it stops. --size is in GB
 of records before compression. Each run is a process of its own; memory is the resident set of it
 and of all that it starts, summed, looked at ten times a second. One JSON line for each run.
@@ -60,7 +60,7 @@ def page(rng: random.Random, parts: list[str], pool: list[str]) -> list[str]:
         elif kind < 0.35:
             lines.append(rng.choice(pool))
         else:
-            lines.append(" ".join(rng.choices(parts, k=rng.randint(1, 3))))
+            lines.append(" ".join(rng.choices(parts, k=rng.randint(2, 3))))
     return lines
 
 
