@@ -48,6 +48,7 @@ class Task:
     name: str
     labels: Sequence[str]
     splits: dict[str, list[tuple[str, str]]]
+    inputs_length: int = 128
 
 
 def read_tsv(path: Path) -> list[dict[str, str]]:
@@ -70,6 +71,7 @@ def sst2(glue: Path, examples: int) -> Task:
         "sst2",
         ("negative", "positive"),
         {"train": train[:examples], "validation": pairs("dev")},
+        inputs_length=64,
     )
 
 
@@ -88,17 +90,22 @@ def mrpc(glue: Path) -> Task:
 
 
 def novels(prose: Path, count: int, examples: int) -> Task:
-    """Passages of `count` novels of a middle size, as many of each; the label is the file's name.
+    """Passages of `count` novels of a middle size, as many of each; the label is the author's name.
 
-    Passages of the training split and of the validation split do not overlap.
+    It is that of the file's name, with a letter behind it where there are several of one author: a
+    vocabulary of novels has no digits. Passages of training and of validation do not overlap.
     """
     files = sorted(prose.glob("*.txt"), key=lambda path: path.stat().st_size)
     start = (len(files) - count) // 2
     labels, train, validation = [], [], []
-    for path in sorted(files[start : start + count]):
+    chosen = sorted(files[start : start + count])
+    authors = [path.stem.rpartition("_")[2] for path in chosen]
+    for number, path in enumerate(chosen):
         words = path.read_text(encoding="utf-8").split()
         pieces = [words[at : at + PASSAGE_WORDS] for at in range(0, len(words), PASSAGE_WORDS)]
-        label = path.stem.rpartition("_")[2] + path.stem.rpartition("_")[0][3:]
+        label = authors[number]
+        if authors.count(label) > 1:
+            label += " " + "ABCDEFGHIJ"[authors[:number].count(label)]
         passages = [(" ".join(piece), label) for piece in pieces[:-1]]
         random.Random(0).shuffle(passages)
         held = VALIDATION // count
@@ -224,6 +231,7 @@ class Study:
                 *("--data.directory", str(self.output / "data" / task.name)),
                 *("--data.vocabulary", str(self.vocabulary)),
                 *("--data.columns.labels", *task.labels),
+                *("--data.inputs-length", str(task.inputs_length)),
                 *("--evaluation.period", str(self.options.finetuning_steps)),
                 *("--init", init, "--seed", str(seed)),
             ),
@@ -287,7 +295,7 @@ def main() -> None:
     parser.add_argument("--glue", required=True)
     parser.add_argument("--output", required=True)
     parser.add_argument("--steps", type=int, default=12000, help="of pretraining")
-    parser.add_argument("--finetuning-steps", type=int, default=600)
+    parser.add_argument("--finetuning-steps", type=int, default=400)
     parser.add_argument("--examples", type=int, default=8000, help="of SST-2, and of passages")
     parser.add_argument("--novels", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
