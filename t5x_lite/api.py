@@ -17,9 +17,12 @@ import numpy as np
 
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
+from t5x_lite.evaluate.embed import Embedder
 from t5x_lite.evaluate.generate import Generator, Prediction
 from t5x_lite.evaluate.rank import Ranker
 from t5x_lite.evaluate.score import Scorer
+from t5x_lite.models.pooling import Pooling
+from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.run.text_to_text import TextToText, check_finite
 
 __all__ = ["Decoding", "Model", "Prediction", "Ranking", "load"]
@@ -79,6 +82,7 @@ class Model:
         self._model = model
         self._batch_size = batch_size
         self._generators: dict[Decoding, Generator] = {}
+        self._encoders: dict[tuple[Pooling, bool], tuple[TextEncoder, Embedder]] = {}
         self._scorer: Scorer | None = None
 
     def generate(
@@ -161,29 +165,50 @@ class Model:
         return [Ranking(candidates[int(np.argmax(scores))], tuple(scores)) for scores in found]
 
     @overload
-    def encode(self, texts: Sequence[str], *, per_token: Literal[False] = False) -> np.ndarray: ...
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        per_token: Literal[False] = False,
+        pooling: Pooling = "mean",
+        normalize: bool = False,
+    ) -> np.ndarray: ...
 
     @overload
     def encode(self, texts: Sequence[str], *, per_token: Literal[True]) -> list[np.ndarray]: ...
 
     def encode(
-        self, texts: Sequence[str], *, per_token: bool = False
+        self,
+        texts: Sequence[str],
+        *,
+        per_token: bool = False,
+        pooling: Pooling = "mean",
+        normalize: bool = False,
     ) -> np.ndarray | list[np.ndarray]:
         """The encoder's output.
 
         Args:
           texts: the inputs.
-          per_token: whether the states are given token by token, and not as their mean.
+          per_token: whether the states are given token by token, and not as one vector of a text.
+          pooling: "mean" over a text's tokens and those that begin and end it, [CLS], [SEP] or EOS;
+            or "cls", the state of [CLS], which T5 has not.
+          normalize: whether vectors have length 1.
 
         Returns:
-          float32 [n, d_model], the mean over each text's tokens and its EOS; or per_token an array
-          [tokens, d_model] for each text.
+          float32 [n, d_model], a vector of each text; or per_token an array [tokens, d_model] for
+          each text.
 
         Raises:
-          InputError: the model has no encoder, or is an ensemble.
+          InputError: the model has no encoder or no [CLS] that is asked for, or is an ensemble.
         """
-        embedder = self._model.embedder(batch_size=self._batch_size)
-        inputs = self._inputs(texts)
+        _check_texts(texts)
+        how = (pooling, normalize)
+        if how not in self._encoders:
+            encoder = self._model.encoder(pooling=pooling, normalize=normalize)
+            self._encoders[how] = encoder, encoder.embedder(batch_size=self._batch_size)
+        encoder, embedder = self._encoders[how]
+        inputs, cut = encoder.rows(texts)
+        self._tell_cut(cut)
         if per_token:
             states = embedder.states(self._model.params, inputs)
         else:
@@ -196,6 +221,10 @@ class Model:
     def _inputs(self, texts: Sequence[str]) -> list[np.ndarray]:
         _check_texts(texts)
         rows, cut = self._model.inputs(texts)
+        self._tell_cut(cut)
+        return rows
+
+    def _tell_cut(self, cut: Sequence[int]) -> None:
         if cut:
             _logger.warning(
                 "%d inputs were cut to %d tokens, text %d the first (load(..., inputs_length=N))",
@@ -203,7 +232,6 @@ class Model:
                 self._model.inputs_length,
                 cut[0],
             )
-        return rows
 
     def _get_scorer(self) -> Scorer:
         if self._scorer is None:

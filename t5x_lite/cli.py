@@ -115,17 +115,19 @@ def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
     command, prog = COMMANDS[name], f"{PROG} {name}"
     if not command.takes_overrides:
         return parse(command, rest, prog=prog)
+    end = rest.index("--") if "--" in rest else len(rest)
+    rest, last = rest[:end], rest[end:]  # what follows -- is not for us to read
     if "config" not in command.__dataclass_fields__:
-        end = rest.index("--") if "--" in rest else len(rest)  # what follows is not for us to read
-        parsed, others = parse(command, rest[:end], prog=prog, other_options=None)
-        return parsed, [*others, *rest[end:]]
+        parsed, others = parse(command, rest, prog=prog, other_options=None)
+        return parsed, [*others, *last]
     asks_help = "--help" in rest or "-h" in rest
     config_first = bool(rest) and not rest[0].startswith("-")
     if rest and not config_first and not asks_help:
         raise OptionError(f"CONFIG comes first: {prog} CONFIG [--FIELD VALUE ...]")
     if command is Train and config_first:
-        return Train(config=rest[0]), rest[1:]
-    return parse(command, rest, prog=prog, other_options=None)
+        return Train(config=rest[0]), [*rest[1:], *last]
+    parsed, others = parse(command, rest, prog=prog, other_options=None)
+    return parsed, [*others, *last]
 
 
 def _command_name(args: Sequence[str]) -> tuple[str, list[str]]:

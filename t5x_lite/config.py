@@ -26,6 +26,7 @@ from typing import Any, Literal
 from t5x_lite.config_file import read_config
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
+from t5x_lite.evaluate.retrieval import Retrieval
 from t5x_lite.files import write_atomically
 from t5x_lite.init_rules import InitRules
 from t5x_lite.metrics.selection import refuse_test
@@ -89,6 +90,7 @@ class Evaluation:
       submission: whether `evaluate --output` also answers the test splits of GLUE and SuperGLUE,
         and writes the files that their servers take; needs max_examples None.
       num_samples: predictions written to samples.jsonl at each evaluation.
+      retrieval: documents that queries are to find by an encoder's vectors, of the same split.
     """
 
     period: int = 1000
@@ -106,6 +108,7 @@ class Evaluation:
     bootstrap: int = 0
     submission: bool = True
     num_samples: int = 8
+    retrieval: Retrieval = dataclasses.field(default_factory=Retrieval)
 
     def __post_init__(self) -> None:
         counts = (
@@ -113,6 +116,11 @@ class Evaluation:
         )  # fmt: skip
         _at_least(1, {f"evaluation.{name}": getattr(self, name) for name in counts})
         _at_least(0, {f"evaluation.{n}": getattr(self, n) for n in ("num_samples", "bootstrap")})
+
+    @property
+    def retrieval_alone(self) -> bool:
+        """Whether retrieval is all that is measured, so that the data are not read."""
+        return bool(self.retrieval.directory) and not (self.loss or self.task_metrics)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -228,6 +236,12 @@ class Experiment:
             )
         counts = ("steps", "log_period", "microbatches")
         _at_least(1, {name: getattr(self, name) for name in counts})
+        if self.microbatches > 1 and self.objective.indivisible:
+            raise InputError(
+                f"microbatches {self.microbatches}: objective {type(self.objective).__name__} "
+                f"cannot run a batch in parts: {self.objective.indivisible}; set microbatches to "
+                "1, and to save memory take a smaller data.batch_size or --model.remat full"
+            )
         end = getattr(self.optimizer.schedule, "total_steps", None)
         if end is not None and self.steps > end:
             raise InputError(

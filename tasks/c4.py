@@ -16,8 +16,10 @@ The c4_v220 names are tasks of the package t5; the others are its gin files of t
 comparisons, as in tasks.text.
 """
 
+import contextlib
+import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -66,7 +68,7 @@ span_10_15_u_u = partial(_task, "c4_span_10_15_u_u", partial(_spans, mean_noise_
 ul2 = partial(_task, "c4_ul2", unsupervised.mixture_of_denoisers)
 
 
-def source(directory: str) -> seqio.FunctionDataSource:
+def source(directory: str) -> stages.FileSource:
     """The pages of C4, or other documents, as examples {"text"}, always in the same order."""
     try:
         shards = {split: _shards(directory, split) for split in SPLITS}
@@ -75,9 +77,11 @@ def source(directory: str) -> seqio.FunctionDataSource:
     except tf.errors.OpError as error:
         raise InputError(f"cannot read data.directory {directory}: {error.message}") from error
     if any(shards.values()):
-        return stages.source([s for s in SPLITS if shards[s]], partial(_lines, shards))
+        there = [split for split in SPLITS if shards[split]]
+        return stages.FileSource(there, shards.__getitem__, _lines)
     if prepared or tfds:
-        return stages.source(SPLITS, partial(_tfds, directory, prepared))
+        builder = functools.cache(partial(_tfds_builder, directory, prepared))
+        return stages.FileSource(SPLITS, partial(_tfds_shards, builder), partial(_tfds, builder))
     return text.source(directory)
 
 
@@ -95,25 +99,45 @@ def _shards(directory: str, split: str) -> list[str]:
     return found
 
 
-def _lines(shards: Mapping[str, Sequence[str]], split: str) -> tf.data.Dataset:
-    return text_lines(shards[split])
+def _lines(split: str, files: Sequence[str]) -> tf.data.Dataset:
+    del split
+    return text_lines(files)
 
 
-def _tfds(directory: str, prepared: bool, split: str) -> tf.data.Dataset:
+def _tfds_builder(directory: str, prepared: bool) -> Any:
     import tensorflow_datasets as tfds
 
-    try:
-        builder: Any
+    with _tfds_errors(directory):
         if prepared:
-            builder = tfds.builder_from_directory(directory)
-        else:
-            there = sorted(tf.io.gfile.glob(f"{directory}/{TFDS_NAME}/*")) if directory else []
-            version = there[-1].rpartition("/")[2] if there else TFDS_VERSION
-            builder = tfds.builder(f"{TFDS_NAME}:{version}", data_dir=directory or None)
-        dataset = builder.as_dataset(split=split, shuffle_files=False)
+            return tfds.builder_from_directory(directory)
+        there = sorted(tf.io.gfile.glob(f"{directory}/{TFDS_NAME}/*")) if directory else []
+        version = there[-1].rpartition("/")[2] if there else TFDS_VERSION
+        return tfds.builder(f"{TFDS_NAME}:{version}", data_dir=directory or None)
+
+
+def _tfds_shards(builder: Callable[[], Any], split: str) -> Sequence[str]:
+    """TFDS's own names of the shards of a split."""
+    there = builder().info.splits
+    number = there[split].num_shards if split in there else 0
+    return [f"{split}[{shard}shard]" for shard in range(number)]
+
+
+def _tfds(builder: Callable[[], Any], split: str, shards: Sequence[str]) -> tf.data.Dataset:
+    whole = len(shards) == len(_tfds_shards(builder, split))
+    with _tfds_errors(builder().data_dir):
+        dataset = builder().as_dataset(
+            split=split if whole else "+".join(shards), shuffle_files=False
+        )
+    return dataset.map(lambda page: {"text": page["text"]})
+
+
+@contextlib.contextmanager
+def _tfds_errors(directory: Any) -> Iterator[None]:
+    """Raises InputError where TFDS does not find its data."""
+    try:
+        yield
     except (AssertionError, ValueError, OSError) as error:
         what = " ".join(str(error).split())
         raise InputError(
             f"TFDS has no {TFDS_NAME} in {directory or 'its place'}: {what}"
         ) from error
-    return dataset.map(lambda page: {"text": page["text"]})

@@ -6,6 +6,9 @@ GLUE holds SST-2/{train,dev,test}.tsv and the like, or is that folder itself; or
 TensorFlow Datasets are (`t5x_lite.data.benchmarks`). A task is a row, `GlueTask`. Test files have
 no labels: their targets are "<unk>", class -1.
 
+With --data.layout labelled they are the tasks of an encoder's head: the same files, labels and
+metrics, the sentences as they are (configs/finetune/encoder_glue.py).
+
 MNLI is validated on matched genres; `mnli_matched` and `mnli_mismatched` measure either. The
 diagnostic set `ax`, asked as MNLI, has a test split only. WNLI is asked in WSC's form and never
 trained on: give a model that was trained on SuperGLUE's WSC.
@@ -77,6 +80,7 @@ MNLI = GlueTask(
     labels={word: word for word in ("entailment", "neutral", "contradiction")},
     prefix="mnli",
     columns={"hypothesis": "sentence2", "premise": "sentence1"},
+    texts=("premise", "hypothesis"),
     label_column="gold_label",
     files={"train": "train.tsv", **MATCHED},
     tfds_splits={"validation": "validation_matched", "test": "test_matched"},

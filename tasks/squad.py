@@ -5,6 +5,9 @@
 SQUAD holds train-v1.1.json and dev-v1.1.json, or is where TensorFlow Datasets are
 (`t5x_lite.data.benchmarks`). The target is a question's first answer; the metrics are exact match
 and F1, the best over all of its answers. `closed_book` shows the question alone.
+
+With --data.layout labelled the answer is a span of the context's tokens, for an encoder's head
+(`t5x_lite.data.span_task`, configs/finetune/encoder_squad.py).
 """
 
 from dataclasses import replace
@@ -16,8 +19,21 @@ from t5x_lite.data import benchmarks, postprocess, preprocess
 from t5x_lite.data.benchmark_files import read_squad
 from t5x_lite.data.benchmarks import Benchmark
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.labelled_task import Labelled
+from t5x_lite.data.span_task import first_answer
 from t5x_lite.metrics import text
 
+SQUAD_SPANS = Labelled(
+    texts=("question", "context"),
+    label=first_answer,
+    target=lambda record: (record["answers"]["text"] or [preprocess.UNKNOWN])[0],
+    spans=True,
+    fields=lambda record: {
+        "question": record["question"],
+        "context": record["context"],
+        "answers": record["answers"]["text"],
+    },
+)
 SQUAD = Benchmark(
     name="squad",
     tfds="squad/v1.1",
@@ -28,6 +44,7 @@ SQUAD = Benchmark(
     extras={"id": str, "context": str, "question": str, "answers": list},
     postprocess=postprocess.qa,
     metrics=(text.squad,),
+    labelled=SQUAD_SPANS,
 )
 CLOSED_BOOK = replace(
     SQUAD,
@@ -35,6 +52,7 @@ CLOSED_BOOK = replace(
     examples=lambda record, split: [
         preprocess.squad(record, inputs="squad trivia question: {question}")
     ],
+    labelled=None,
 )
 
 

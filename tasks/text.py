@@ -13,7 +13,7 @@ is left after dropping, "m" the same sentinel for each token, "r10s90" random to
 them. `t5x_lite.data.unsupervised` says what each does and which lengths go with it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -81,18 +81,21 @@ span_5_15_u_u = partial(span_corruption, mean_noise_span_length=5.0)
 span_10_15_u_u = partial(span_corruption, mean_noise_span_length=10.0)
 
 
-def source(directory: str) -> seqio.FunctionDataSource:
+def source(directory: str) -> stages.FileSource:
     """The lines of a directory's files, as documents of the splits "train" and "validation"."""
     splits = split_files(directory)
-    return stages.source(("train", "validation"), partial(_lines, splits))
+    by_line = splits["train"] is splits["validation"]
+    return stages.FileSource(
+        ("train", "validation"), splits.__getitem__, partial(_lines, by_line=by_line)
+    )
 
 
-def _lines(splits: Mapping[str, Sequence[Path]], split: str) -> tf.data.Dataset:
-    if splits["train"] is not splits["validation"]:
-        return text_lines(splits[split])
+def _lines(split: str, files: Sequence[Path], *, by_line: bool) -> tf.data.Dataset:
+    if not by_line:
+        return text_lines(files)
 
     def keep(texts: tf.Tensor) -> tf.Tensor:
         held_out = tf.strings.to_hash_bucket_fast(texts, LINES_PER_HELD_OUT_LINE) == 0
         return held_out if split == "validation" else ~held_out
 
-    return text_lines(splits[split], keep=keep)
+    return text_lines(files, keep=keep)

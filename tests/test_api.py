@@ -105,6 +105,10 @@ def test_encode(model):
     assert len(states[1]) == 1  # the end
     np.testing.assert_allclose(vectors, [s.mean(axis=0) for s in states], atol=1e-5)
     assert model.encode([]).shape == (0, 16)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.testing.assert_allclose(model.encode(TEXTS, normalize=True), unit, atol=1e-5)
+    with pytest.raises(InputError, match=r"the rows of a T5Config do not begin with \[CLS\]"):
+        model.encode(TEXTS, pooling="cls")
 
 
 def test_long_inputs_are_cut_with_a_warning(model, caplog):

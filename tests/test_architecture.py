@@ -24,7 +24,9 @@ HEAVY = ("apache_beam", "seqio", "tensorflow", "tensorflow_datasets", "torch", "
 # The same modules as in pyproject.toml's contract "heavy".
 HEAVY_MODULES = {
     "data/batches.py",
+    "data/beam_runner.py",
     "data/c4/beam.py",
+    "data/caching_beam.py",
     "data/layouts.py",
     "data/pipeline.py",
     "data/quiet_tensorflow.py",

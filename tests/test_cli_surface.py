@@ -10,6 +10,7 @@ from pathlib import Path
 from t5x_lite.commands import COMMANDS
 from t5x_lite.config import Checkpoints, Evaluation, Experiment, Hosts
 from t5x_lite.data.c4.config import Cleaning
+from t5x_lite.evaluate.retrieval import Retrieval
 from t5x_lite.options import is_positional
 from t5x_lite.sharding import MeshConfig
 from t5x_lite.train.early_stopping import EarlyStopping
@@ -30,6 +31,7 @@ def surface() -> str:
     parts = {
         "checkpoints": Checkpoints,
         "evaluation": Evaluation,
+        "evaluation.retrieval": Retrieval,
         "mesh": MeshConfig,
         "hosts": Hosts,
         "profile": Profile,

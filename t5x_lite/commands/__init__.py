@@ -7,6 +7,7 @@ from typing import Any
 
 from t5x_lite.commands.answers import Predict, Score
 from t5x_lite.commands.c4 import C4
+from t5x_lite.commands.embeddings import Embed
 from t5x_lite.commands.options import PROG
 from t5x_lite.commands.runs import Evaluate, Plan, Report, Train
 from t5x_lite.commands.texts import Cache, Vocab
@@ -19,6 +20,7 @@ COMMANDS: dict[str, Any] = {
     "evaluate": Evaluate,
     "predict": Predict,
     "score": Score,
+    "embed": Embed,
     "import hf": ImportHF,
     "import t5x": ImportT5X,
     "export hf": ExportHF,

@@ -13,6 +13,7 @@ from t5x_lite.commands.options import (
     OptionalFile,
     Text,
     at_least,
+    before_beam,
 )
 from t5x_lite.data.c4.config import Cleaning, preset
 from t5x_lite.options import OptionError, option_names, parse
@@ -87,11 +88,8 @@ class C4:
         Args:
           overrides: --cleaning.RULE VALUE, and after "--" the options of Beam.
         """
-        end = overrides.index("--") if "--" in overrides else len(overrides)
-        beam_options = tuple(overrides[end + 1 :])
-        if beam_options and self.runner == "local":
-            raise OptionError("what follows -- is for Apache Beam; choose a --runner")
-        cleaning = self._cleaning(overrides[:end])
+        rules, beam_options = before_beam(overrides, runner=self.runner)
+        cleaning = self._cleaning(rules)
         from t5x_lite.run.c4 import c4
 
         c4(

@@ -28,6 +28,7 @@ Texts = Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT [TEXT ...]")]
 OptionalText = Annotated[str | None, tyro.conf.arg(metavar="TEXT")]
 LongInputs = Literal["cut", "refuse"]
 Dtype = Literal["keep", "float32", "bfloat16"]
+OptionalPooling = Literal["cls", "mean"] | None
 
 
 def some_directory(directories: Sequence[str]) -> None:
@@ -41,6 +42,19 @@ def at_least(minimum: int, values: dict[str, int | None]) -> None:
     for name, value in values.items():
         if value is not None and value < minimum:
             raise OptionError(f"{name} must be at least {minimum}, got {value}")
+
+
+def before_beam(overrides: Sequence[str], *, runner: str) -> tuple[list[str], tuple[str, ...]]:
+    """What comes before "--", and what comes after it: the options of Beam.
+
+    Raises:
+      OptionError: there are such options, and the runner is none of Beam.
+    """
+    end = overrides.index("--") if "--" in overrides else len(overrides)
+    beam_options = tuple(overrides[end + 1 :])
+    if beam_options and runner == "local":
+        raise OptionError("what follows -- is for Apache Beam; choose a --runner")
+    return list(overrides[:end]), beam_options
 
 
 def load_config(path: str, overrides: Sequence[str], *, command: type) -> Any:

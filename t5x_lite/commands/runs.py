@@ -51,6 +51,9 @@ class Train:
 class Evaluate:
     """Measure a checkpoint on a config's task: held-out loss and the task's metrics.
 
+    With --evaluation.retrieval.directory DIR, also how an encoder retrieves the documents of a
+    directory in BEIR's format: nDCG@10, MRR@10, Recall@100.
+
     --FIELD VALUE changes a field of the config, as for train. Of several checkpoints, an ensemble
     that averages their logits, the task's metrics alone are measured.
 
@@ -58,7 +61,7 @@ class Evaluate:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       checkpoint: a work directory or a step directory; several are an ensemble.
       step: the step to take from a work directory; the newest if not given.
-      output: where metrics.json and the predictions go; nowhere if not given.
+      output: where metrics.json and the predictions or rankings go; nowhere if not given.
     """
 
     config: Config

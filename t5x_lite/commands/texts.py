@@ -4,7 +4,17 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from t5x_lite.commands.options import Config, Count, Directory, Files, Texts, at_least, load_config
+from t5x_lite.commands.options import (
+    Config,
+    Count,
+    Directory,
+    Files,
+    Text,
+    Texts,
+    at_least,
+    before_beam,
+    load_config,
+)
 from t5x_lite.options import OptionError
 
 
@@ -39,14 +49,19 @@ class Vocab:
 class Cache:
     """Run a config's task once and write its tokens, which train reads by --data.cache DIR.
 
-    Training from a cache needs no TensorFlow, and corrupts every epoch anew.
+    Training from a cache needs no TensorFlow, and corrupts every epoch anew. What follows -- are
+    options of Apache Beam, with any --runner but local:
+
+        t5x-lite cache CONFIG --output /shared/cache --runner FlinkRunner
+        -- --flink_master=HOST:8081
 
     Attributes:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       output: the directory to write; it must not exist yet.
       splits: the splits to write; all that have an example if not given.
-      num_workers: processes that run the task.
-      bake: writes whole examples, corrupted once and for all.
+      num_workers: processes that run the task. Of the runner local.
+      bake: writes whole examples, corrupted once and for all. Of the runner local.
+      runner: local, or a runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ...
     """
 
     config: Config
@@ -54,13 +69,23 @@ class Cache:
     splits: Texts = ()
     num_workers: Count = 1
     bake: bool = False
+    runner: Text = "local"
     takes_overrides: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         at_least(1, {"--num-workers": self.num_workers})
+        if self.runner != "local" and self.num_workers != 1:
+            raise OptionError("--num-workers is for --runner local; other runners have their own")
+        if self.runner != "local" and self.bake:
+            raise OptionError("--bake is for --runner local")
 
     def run(self, overrides: Sequence[str]) -> None:
-        """Calls run.caching.cache with the config's overrides."""
+        """Calls run.caching.cache.
+
+        Args:
+          overrides: of the config and, after "--", the options of Beam.
+        """
+        overrides, beam_options = before_beam(overrides, runner=self.runner)
         experiment = load_config(self.config, overrides, command=Cache)
         from t5x_lite.run.caching import cache
 
@@ -70,4 +95,6 @@ class Cache:
             splits=self.splits or None,
             num_workers=self.num_workers,
             bake=self.bake,
+            runner=self.runner,
+            beam_options=beam_options,
         )

@@ -10,6 +10,7 @@ from t5x_lite.commands.options import (
     File,
     Number,
     OptionalCount,
+    OptionalPooling,
     Source,
     at_least,
 )
@@ -97,6 +98,10 @@ class ExportHF:
       step: the step to take from a work directory; the newest if not given.
       dtype: what the weights are stored in.
       part: the model or, if it was trained to detect replaced tokens, the generator that drew them.
+      sentence_transformers: whether SentenceTransformer loads the directory, too, with the vectors
+        that embed gives; of an encoder, whose head is left out.
+      pooling: of these vectors; if not given, what the objective says, or else mean.
+      normalize: whether they have length 1; if not given, what the objective says, or else True.
     """
 
     source: Source
@@ -104,6 +109,9 @@ class ExportHF:
     step: OptionalCount = None
     dtype: Dtype = "keep"
     part: Literal["model", "generator"] = "model"
+    sentence_transformers: bool = False
+    pooling: OptionalPooling = None
+    normalize: bool | None = None
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -113,4 +121,13 @@ class ExportHF:
         """Calls run.interchange.export_hf."""
         from t5x_lite.run.interchange import export_hf
 
-        export_hf(self.source, self.destination, step=self.step, dtype=self.dtype, part=self.part)
+        export_hf(
+            self.source,
+            self.destination,
+            step=self.step,
+            dtype=self.dtype,
+            part=self.part,
+            sentence_transformers=self.sentence_transformers,
+            pooling=self.pooling,
+            normalize=self.normalize,
+        )

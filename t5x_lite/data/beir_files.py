@@ -10,11 +10,13 @@ Source: Thakur et al. 2021, "BEIR: A Heterogenous Benchmark for Zero-shot Evalua
 Retrieval Models"; beir/datasets/data_loader.py.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from t5x_lite.data.json_lines import read_examples
 from t5x_lite.data.pair_task import Pairs
+from t5x_lite.data.text_records import TextRecord, titled_text
 from t5x_lite.data.vocabulary_files import reason
 from t5x_lite.errors import InputError
 
@@ -22,8 +24,26 @@ FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
 """The judgements of each split."""
 
 
-def splits(directory: str) -> tuple[str, ...]:
+class Judged(NamedTuple):
+    """What a ranking of a directory's documents is measured by.
+
+    Attributes:
+      queries: the text of each query that has judgements.
+      judgements: the scores of documents by query.
+      twins: how many documents have the id and the text of such a query.
+    """
+
+    queries: dict[str, str]
+    judgements: dict[str, dict[str, int]]
+    twins: int
+
+
+def splits(directory: str, *, field: str = "data.directory") -> tuple[str, ...]:
     """The splits that have judgements.
+
+    Args:
+      directory: in BEIR's format.
+      field: of the config, for the message.
 
     Raises:
       InputError: there are none.
@@ -31,7 +51,7 @@ def splits(directory: str) -> tuple[str, ...]:
     found = tuple(s for s, name in FILES.items() if Path(directory, "qrels", name).is_file())
     if not directory or not found:
         raise InputError(
-            f"data.directory {directory!r} is no BEIR directory: it must hold corpus.jsonl, "
+            f"{field} {directory!r} is no BEIR directory: it must hold corpus.jsonl, "
             f"queries.jsonl and one of qrels/{', qrels/'.join(FILES.values())}"
         )
     return found
@@ -75,11 +95,51 @@ def read_documents(directory: str, wanted: Collection[str]) -> dict[str, str]:
     path = str(Path(directory, "corpus.jsonl"))
     lines = read_examples(path, fields=("_id", "text"), optional=("title",))
     records = (line.record for line in lines)
-    return {
-        record["_id"]: f"{record.get('title', '')} {record['text']}".strip()
-        for record in records
-        if record["_id"] in wanted
-    }
+    return {record["_id"]: titled_text(record) for record in records if record["_id"] in wanted}
+
+
+def read_corpus(directory: str) -> Iterator[TextRecord]:
+    """All documents, in order; the file is read as they are asked for.
+
+    Raises:
+      InputError: naming file and line.
+    """
+    path = str(Path(directory, "corpus.jsonl"))
+    for line in read_examples(path, fields=("_id", "text"), optional=("title",)):
+        yield TextRecord(line.where, line.record["_id"], titled_text(line.record))
+
+
+def read_judged(directory: str, split: str) -> Judged:
+    """The judgements of a split and its queries; the corpus is read through once and not kept.
+
+    Raises:
+      InputError: a file is wrong, there is no judgement or no document, the files lack what the
+        judgements name, or a judged document comes twice.
+    """
+    path = Path(directory, "qrels", FILES[split])
+    judgements = read_judgements(path)
+    if not judgements:
+        raise InputError(
+            f"{path}: no judgement; lines of query-id, corpus-id, score after a header"
+        )
+    queries = read_queries(directory)
+    _check_there(judgements, queries, path=path, file="queries.jsonl")
+    wanted = {document for scores in judgements.values() for document in scores}
+    places: dict[str, str] = {}
+    is_empty, twins = True, 0
+    for document in read_corpus(directory):
+        is_empty = False
+        twins += document.id in judgements and document.text == queries[document.id].strip()
+        if document.id in places:
+            raise InputError(
+                f"{document.where}: the id {document.id!r} is that of {places[document.id]} too"
+            )
+        if document.id in wanted:
+            places[document.id] = document.where
+    if is_empty:
+        raise InputError(f"{Path(directory, 'corpus.jsonl')}: no document")
+    _check_there(wanted, places, path=path, file="corpus.jsonl")
+    return Judged({query: queries[query] for query in judgements}, judgements, twins)
 
 
 def read_pairs(directory: str, split: str) -> list[Pairs]:

@@ -27,13 +27,16 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.labelled_task import LAYOUT, Labelled, labelled_task
+from t5x_lite.data.labelled_task import extras as labelled_extras
+from t5x_lite.data.span_task import SpanText
 from t5x_lite.errors import InputError
 from t5x_lite.remote import is_remote
 
@@ -60,6 +63,7 @@ class Benchmark:
       tfds_splits: what TFDS calls a split, where it has another name for it.
       postprocess: (text, example=, is_target=) -> what the metrics compare; None is the text.
       metrics: functions (targets, predictions) -> {name: value}.
+      labelled: how an encoder reads the records, for the layout "labelled"; None where it cannot.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Benchmark:
     tfds_splits: Mapping[str, str] = field(default_factory=dict)
     postprocess: Callable[..., Any] | None = None
     metrics: Sequence[Callable[..., Any]] = ()
+    labelled: Labelled | None = None
 
 
 def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
@@ -84,6 +89,8 @@ def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
     from t5x_lite.data import stages
     from t5x_lite.data.quiet_tensorflow import seqio
 
+    if arguments.layout == LAYOUT:
+        return _labelled(benchmark, arguments)
     return seqio.Task(
         benchmark.name,
         source=stages.source(tuple(benchmark.files), _datasets(benchmark, arguments.directory)),
@@ -91,6 +98,33 @@ def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
         output_features=stages.features(arguments.vocabulary),
         postprocess_fn=benchmark.postprocess,
         metric_fns=list(benchmark.metrics),
+    )
+
+
+def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
+    """The same task for an encoder's head."""
+    from t5x_lite.data import stages
+
+    form = benchmark.labelled
+    if form is None:
+        raise InputError(
+            f"the task {benchmark.name} is text to text alone: it has no form for data.layout "
+            f"{LAYOUT!r}"
+        )
+
+    def examples(record: Record, split: str) -> list[Example]:
+        made = benchmark.examples(record, split)[0]
+        return [form.example(record, {name: made[name] for name in benchmark.extras})]
+
+    shown = replace(benchmark, examples=examples, extras=labelled_extras(benchmark.extras))
+    postprocess = benchmark.postprocess
+    return labelled_task(
+        benchmark.name,
+        arguments,
+        form,
+        source=stages.source(tuple(benchmark.files), _datasets(shown, arguments.directory)),
+        postprocess=SpanText(arguments.vocabulary) if form.spans else postprocess,
+        metrics=benchmark.metrics,
     )
 
 

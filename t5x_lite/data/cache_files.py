@@ -69,6 +69,16 @@ class SplitIndex:
     shards: tuple[File, ...]
     lengths: File
 
+    @classmethod
+    def from_json(cls, node: Mapping[str, Any]) -> "SplitIndex":
+        """What `dataclasses.asdict` gave.
+
+        Raises:
+          KeyError, TypeError: it is none.
+        """
+        shards = tuple(File(**shard) for shard in node["shards"])
+        return cls(**{**node, "shards": shards, "lengths": File(**node["lengths"])})
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Index:
@@ -107,13 +117,8 @@ class Index:
         node = json.loads(content)
         if node.pop("sha256") != _digest(node) or node.pop("format") != FORMAT:
             raise ValueError("the content does not fit its checksum")
-        splits = {name: _split_index(split) for name, split in node.pop("splits").items()}
+        splits = {name: SplitIndex.from_json(split) for name, split in node.pop("splits").items()}
         return cls(**node | {"recipe": Recipe.from_json(node["recipe"]), "splits": splits})
-
-
-def _split_index(node: Mapping[str, Any]) -> SplitIndex:
-    shards = tuple(File(**shard) for shard in node["shards"])
-    return SplitIndex(**{**node, "shards": shards, "lengths": File(**node["lengths"])})
 
 
 def _digest(node: Any) -> str:

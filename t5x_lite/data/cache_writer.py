@@ -60,19 +60,19 @@ def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.mkdir(parents=True)
         yield temporary
         for path in temporary.rglob("*"):
-            _sync(path)
-        _sync(temporary)
+            sync(path)
+        sync(temporary)
         temporary.replace(target)
-        _sync(target.parent)
+        sync(target.parent)
     except OSError as error:
-        if not _is_about(error, temporary):
+        if not is_about(error, temporary):
             raise  # a file that the task reads
         raise InputError(f"--output {output} cannot be written: {reason(error)}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _is_about(error: OSError, directory: Path) -> bool:
+def is_about(error: OSError, directory: Path) -> bool:
     """Whether an error is about a directory or what is in it; that of a full disk names none."""
     if error.filename is None:
         return True
@@ -80,7 +80,8 @@ def _is_about(error: OSError, directory: Path) -> bool:
     return path.is_relative_to(directory) or directory.is_relative_to(path)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Waits until a file or directory is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -125,7 +126,7 @@ class SplitWriter:
         self._largest = np.iinfo(self._dtype).max
         self._shard_bytes = shard_bytes
         self._shards: list[File] = []
-        self._lengths_name = f"{split}.lengths"
+        self._lengths_name = lengths_name(split)
         self._lengths = (directory / self._lengths_name).open("wb")
         self._records = None
         self._in_shard = self._bytes = 0
@@ -156,7 +157,7 @@ class SplitWriter:
             self._end_shard()
 
     def _path(self) -> Path:
-        return self._directory / f"{self._split}-{len(self._shards):05d}.array_record"
+        return self._directory / shard_name(self._split, len(self._shards))
 
     def _writer(self):
         if self._records is None:
@@ -169,7 +170,7 @@ class SplitWriter:
     def _end_shard(self) -> None:
         if self._records is not None:
             self._records.close()
-            self._shards.append(_file(self._path(), examples=self._in_shard))
+            self._shards.append(described(self._path(), examples=self._in_shard))
         self._records, self._in_shard, self._bytes = None, 0, 0
 
     def finish(self) -> SplitIndex:
@@ -180,11 +181,29 @@ class SplitWriter:
             examples=self.examples,
             tokens=self.tokens,
             shards=tuple(self._shards),
-            lengths=_file(self._directory / self._lengths_name, examples=self.examples),
+            lengths=described(self._directory / self._lengths_name, examples=self.examples),
         )
 
+    def close(self) -> None:
+        """Closes the files of a split that is given up; does nothing after `finish`."""
+        if self._records is not None:
+            self._records.close()
+            self._records = None
+        self._lengths.close()
 
-def _file(path: Path, *, examples: int) -> File:
+
+def shard_name(split: str, number: int) -> str:
+    """The name of a file of records."""
+    return f"{split}-{number:05d}.array_record"
+
+
+def lengths_name(split: str) -> str:
+    """The name of a file of lengths."""
+    return f"{split}.lengths"
+
+
+def described(path: Path, *, examples: int) -> File:
+    """What the index says of a file."""
     return File(
         name=path.name, size=path.stat().st_size, sha256=file_digest(path), examples=examples
     )

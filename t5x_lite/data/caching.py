@@ -9,7 +9,7 @@ cache holds whole examples of one epoch, which do not change any more.
 One process runs a task as training does, over all of its source at once. Several get blocks of 4096
 raw examples each; their results are written in order. For a task whose preprocessors before the
 placeholder look at one raw example at a time, or at groups of 128 as `stages.chunk_documents` does,
-the cache is the same.
+the cache is the same. caching_beam.py runs a task on a cluster, file by file.
 """
 
 import collections
@@ -18,18 +18,25 @@ import itertools
 import logging
 import multiprocessing
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from t5x_lite.data.cache_files import DTYPES, Index
+from t5x_lite.data.cache_files import Index, SplitIndex
+from t5x_lite.data.cache_job import (
+    Job,
+    features_of,
+    goes_without,
+    index_of,
+    load_job,
+    stored_examples,
+)
 from t5x_lite.data.cache_writer import SHARD_BYTES, SplitWriter, new_cache, write_index
 from t5x_lite.data.config import Data, lengths_of
-from t5x_lite.data.recipe import Recipe
 from t5x_lite.data.task_recipe import recipe_of
 from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
 from t5x_lite.errors import InputError
@@ -40,29 +47,6 @@ BLOCK = 4096
 """Raw examples that a worker gets at a time: whole groups of `stages.DOCUMENTS_PER_GROUP`."""
 _AHEAD = 2
 _NOTE_SECONDS = 30.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Job:
-    """A task that is run once.
-
-    Attributes:
-      data: the data config.
-      vocabulary: of inputs and targets.
-      task: the seqio.Task.
-      recipe: what the records hold.
-      seed: of randomness before the placeholder and, baked, of the corruption.
-      bake: whether whole examples are written.
-      num_workers: processes.
-    """
-
-    data: Data
-    vocabulary: Vocabulary
-    task: Any
-    recipe: Recipe
-    seed: int
-    bake: bool
-    num_workers: int
 
 
 def write_cache(
@@ -95,72 +79,42 @@ def write_cache(
     Raises:
       InputError: the task, its files or `output` are wrong, or the task cannot be cached so.
     """
-    from t5x_lite.data import pipeline  # now, because TensorFlow takes seconds
-
     if num_workers < 1 or (bake and num_workers > 1):
         raise InputError(
             f"--num-workers must be at least 1{', and with --bake 1' if bake else ''}: "
             f"got {num_workers}"
         )
-    if not data.task:
-        raise InputError("which task is cached? give --data.task module:function")
-    task = pipeline.load_task(data, vocabulary, seed=seed)
-    for split in splits or ():
-        pipeline.check_split(data, task, split=split)
-    job = _Job(
-        data=data,
-        vocabulary=vocabulary,
-        task=task,
-        recipe=recipe_of(data, vocabulary, task, bake=bake),
-        seed=seed,
-        bake=bake,
-        num_workers=num_workers,
-    )
+    job = load_job(data, vocabulary, splits=splits, seed=seed, bake=bake)
+    run = _run if num_workers == 1 else partial(_run_in_workers, num_workers=num_workers)
     with new_cache(output) as directory:
-        index = _write(job, directory, splits=splits, shard_bytes=shard_bytes)
+        written = {}
+        for split in splits or job.task.splits:
+            found = _write(job, run, split, directory=directory, shard_bytes=shard_bytes)
+            if found.examples:
+                written[split] = found
+            else:
+                goes_without(job, split, asked=bool(splits))
+                (directory / found.lengths.name).unlink()
+        index = index_of(job, written)
         write_index(directory, index, vocabulary)
     return index
 
 
-def _write(job: _Job, directory: Path, *, splits: Sequence[str] | None, shard_bytes: int) -> Index:
-    """Writes the splits, and gives the index of them."""
-    dtype = DTYPES[0] if job.vocabulary.size <= 1 << 16 else DTYPES[1]
-    written = {}
-    for split in splits or job.task.splits:
-        writer = SplitWriter(
-            directory,
-            split,
-            num_features=len(job.recipe.stored),
-            dtype=dtype,
-            shard_bytes=shard_bytes,
-        )
-        run = _run if job.num_workers == 1 else _run_in_workers
-        for features in _telling(run(job, split), split=split):
-            writer.add(features)
-        found = writer.finish()
-        if found.examples:
-            written[split] = found
-            continue
-        if splits or split == "train":
-            where = f" in {job.data.directory}" if job.data.directory else ""
-            raise InputError(
-                f"data.task {job.data.task!r} found no example for split {split!r}{where}"
-            )
-        _logger.warning("split %s has no example: the cache goes without it", split)
-        (directory / found.lengths.name).unlink()
-    return Index(
-        task=job.data.task,
-        vocabulary={
-            "digest": job.vocabulary.digest,
-            "extra_ids": job.vocabulary.extra_ids,
-            "size": job.vocabulary.size,
-        },
-        dtype=dtype,
-        recipe=job.recipe,
-        splits=written,
-        has_metrics=bool(job.task.predict_metric_fns),
-        baked=job.seed if job.bake else None,
+_Run = Callable[[Job, str], Iterator[list[np.ndarray]]]
+
+
+def _write(job: Job, run: _Run, split: str, *, directory: Path, shard_bytes: int) -> SplitIndex:
+    """Writes a split, and gives what the index says of it."""
+    writer = SplitWriter(
+        directory,
+        split,
+        num_features=len(job.recipe.stored),
+        dtype=job.dtype,
+        shard_bytes=shard_bytes,
     )
+    for features in _telling(run(job, split), split=split):
+        writer.add(features)
+    return writer.finish()
 
 
 def _telling(examples: Iterator[Any], *, split: str) -> Iterator[Any]:
@@ -176,10 +130,8 @@ def _telling(examples: Iterator[Any], *, split: str) -> Iterator[Any]:
 # Running it.
 
 
-def _run(job: _Job, split: str) -> Iterator[list[np.ndarray]]:
+def _run(job: Job, split: str) -> Iterator[list[np.ndarray]]:
     """The stored features of all examples of a split."""
-    from t5x_lite.data import pipeline
-
     if job.bake:
         lengths = lengths_of(job.data)
         dataset = job.task.get_dataset(
@@ -188,37 +140,10 @@ def _run(job: _Job, split: str) -> Iterator[list[np.ndarray]]:
     else:
         raw = job.task.source.get_dataset(split=split, shuffle=False)
         dataset = job.task.preprocess_precache(raw, seed=job.seed)
-    names = _features(dataset, job.recipe, job.data.task)
-    needed = [name for name in dataset.element_spec if name in (*names, "index")]
-    dataset = dataset.map(lambda example: {name: example[name] for name in needed})
-    for number, example in enumerate(pipeline.as_numpy(pipeline.deterministic(dataset))):
-        if example.get("index", number) != number:
-            raise InputError(
-                f"data.task {job.data.task!r} drops or reorders examples behind stages.number, "
-                "which must come right before the CacheDatasetPlaceholder"
-            )
-        yield [example[name] for name in names]
+    yield from stored_examples(job, dataset)
 
 
-def _features(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
-    """The stored features, after a look whether they are sequences of token ids."""
-    there = dataset.element_spec
-    for name in recipe.stored:
-        if name not in there:
-            raise InputError(
-                f"data.task {task!r} gives {', '.join(there)} at its CacheDatasetPlaceholder, and "
-                f"not {name}: put the placeholder behind its tokenisation"
-            )
-        if not there[name].dtype.is_integer or there[name].shape.rank != 1:
-            raise InputError(
-                f"data.task {task!r}: {name} must be a sequence of token ids at the "
-                f"CacheDatasetPlaceholder, and is {there[name].dtype.name} of shape "
-                f"{there[name].shape}"
-            )
-    return recipe.stored
-
-
-def _run_in_workers(job: _Job, split: str) -> Iterator[list[np.ndarray]]:
+def _run_in_workers(job: Job, split: str, *, num_workers: int) -> Iterator[list[np.ndarray]]:
     """The same from several processes, in the same order."""
     from t5x_lite.data import pipeline
 
@@ -233,7 +158,7 @@ def _run_in_workers(job: _Job, split: str) -> Iterator[list[np.ndarray]]:
     pending: collections.deque[concurrent.futures.Future] = collections.deque()
     # Spawned, not forked: TensorFlow's threads do not survive a fork.
     with concurrent.futures.ProcessPoolExecutor(
-        job.num_workers,
+        num_workers,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
         initargs=given,
@@ -241,7 +166,7 @@ def _run_in_workers(job: _Job, split: str) -> Iterator[list[np.ndarray]]:
         try:
             for block in blocks:
                 pending.append(pool.submit(_run_block, block))
-                if len(pending) > _AHEAD * job.num_workers:
+                if len(pending) > _AHEAD * num_workers:
                     yield from _split(*pending.popleft().result())
             while pending:
                 yield from _split(*pending.popleft().result())
@@ -279,7 +204,7 @@ def _run_block(block: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]
     columns: Any = dict(block)
     raw = tf.data.Dataset.from_tensor_slices(columns)
     dataset = _worker["task"].preprocess_precache(raw, seed=_worker["seed"])
-    names = _features(dataset, _worker["recipe"], _worker["name"])
+    names = features_of(dataset, _worker["recipe"], _worker["name"])
     found = [
         [example[name] for name in names]
         for example in pipeline.as_numpy(pipeline.deterministic(dataset))

@@ -12,12 +12,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from t5x_lite.data.columns import Columns
+from t5x_lite.data.labels import WIDTH as LABEL_WIDTH
 from t5x_lite.data.rates import Mixing
 from t5x_lite.data.vocabulary import Vocabulary
 from t5x_lite.errors import InputError
 from t5x_lite.options import nearest
 
-LAYOUT_NAMES = ("seq2seq", "lm", "prefix_lm", "concat_lm", "encoder", "pairs")
+LAYOUT_NAMES = ("seq2seq", "lm", "prefix_lm", "concat_lm", "encoder", "pairs", "labelled")
 """How examples become rows; what each means stands in layouts.py, which needs TensorFlow."""
 
 
@@ -45,6 +46,17 @@ def check_features(layout: str, there: Collection[str]) -> None:
     elif "query" in there:
         raise InputError(
             f"the task gives queries and passages, and data.layout is {layout!r}: use pairs"
+        )
+    elif layout == "labelled":
+        if not {"inputs", "labels"} <= {*there}:
+            raise InputError(
+                "data.layout 'labelled' shows a text and its label, and the task gives "
+                f"{' and '.join(sorted({'inputs', 'targets'} & {*there}))}: use a task such as "
+                "tasks.glue:sst2"
+            )
+    elif "labels" in there:
+        raise InputError(
+            f"the task gives texts and labels, and data.layout is {layout!r}: use labelled"
         )
     elif layout == "encoder":
         if "targets" in there or "inputs" not in there:
@@ -87,8 +99,8 @@ class Data:
       mixing: how the tasks of a mixture are mixed, or several caches that are given without rates.
       columns: of files of one's own (tasks/files.py), what is shown and what is to be written.
       layout: how examples become rows: "seq2seq" of an encoder-decoder, "lm", "prefix_lm" or
-        "concat_lm" of a decoder alone, "encoder" of an encoder alone, or "pairs" of an encoder that
-        compares queries with passages.
+        "concat_lm" of a decoder alone, "encoder" of an encoder alone, "pairs" of an encoder that
+        compares queries with passages, or "labelled" of an encoder with a head that answers.
       batch_size: rows of the global batch.
       inputs_length: tokens of an encoder row, EOS included; of pairs, tokens of a query. Rows of a
         decoder alone have inputs_length plus targets_length tokens, in layout "lm" targets_length.
@@ -129,8 +141,11 @@ class Data:
         for name in ("extra_ids", "negatives"):
             if getattr(self, name) < 0:
                 raise InputError(f"data.{name} must not be negative, got {getattr(self, name)}")
-        if self.layout == "pairs" and self.pack:
-            raise InputError("data.layout 'pairs' has a query a row: set data.pack to False")
+        if self.layout in ("pairs", "labelled") and self.pack:
+            what = "query" if self.layout == "pairs" else "text"
+            raise InputError(
+                f"data.layout {self.layout!r} has a {what} a row: set data.pack to False"
+            )
 
 
 def lengths_of(data: Data) -> dict[str, int]:
@@ -143,6 +158,7 @@ def lengths_of(data: Data) -> dict[str, int]:
         "targets": data.targets_length,
         "query": data.inputs_length,
         "passages": data.targets_length * (1 + data.negatives),
+        "labels": LABEL_WIDTH,
     }
 
 
@@ -158,6 +174,8 @@ class TaskArguments:
       seed: of all randomness that belongs to single examples (which spans are corrupted).
       columns: of the user's own files.
       negatives: of pairs, passages of a query besides the one that answers it.
+      layout: how its examples are shown; a task may have one form as text to text, and another for
+        the layout "labelled".
     """
 
     vocabulary: Vocabulary
@@ -167,3 +185,4 @@ class TaskArguments:
     seed: int = 0
     columns: Columns = field(default_factory=Columns)
     negatives: int = 0
+    layout: str = "seq2seq"

@@ -35,6 +35,9 @@ from t5x_lite.errors import InputError
 SPECIAL, BEGINS, CONTINUES, ALONE = range(4)
 """What a piece is to words: of none, the first of one, a further one, or one by itself."""
 
+ENCODER_LAYOUTS = ("encoder", "pairs", "labelled")
+"""The values of data.layout that are of an encoder, with [CLS] and [SEP]."""
+
 _UNSPACED = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Myanmar
@@ -82,7 +85,7 @@ class EncoderTokens:
 
 def tokens_of(layout: str, vocabulary: Vocabulary) -> EncoderTokens | None:
     """`encoder_tokens` for a layout of encoders, None for the others."""
-    return encoder_tokens(vocabulary) if layout in ("encoder", "pairs") else None
+    return encoder_tokens(vocabulary) if layout in ENCODER_LAYOUTS else None
 
 
 @functools.lru_cache(maxsize=8)

@@ -19,8 +19,10 @@ from typing import Any
 
 from t5x_lite.data.benchmark_files import Row, label_index, numbered, read_tsv
 from t5x_lite.data.benchmarks import Benchmark
+from t5x_lite.data.labelled_task import Labelled
+from t5x_lite.data.labels import of_class, of_score
 from t5x_lite.data.postprocess import ClassIndex
-from t5x_lite.data.preprocess.classification import glue
+from t5x_lite.data.preprocess.classification import glue, label_text
 from t5x_lite.data.preprocess.templates import places
 from t5x_lite.errors import InputError
 from t5x_lite.metrics.classification import accuracy
@@ -51,6 +53,7 @@ class GlueTask:
       extras: the fields of an example beside inputs and targets.
       postprocess: None is the class index.
       metrics: functions (targets, predictions) -> {name: value}.
+      texts: the fields that an encoder reads, in its order; none are those of the template.
     """
 
     name: str
@@ -69,6 +72,7 @@ class GlueTask:
     extras: Mapping[str, type] = field(default_factory=lambda: {"idx": int})
     postprocess: Callable[..., Any] | None = None
     metrics: Sequence[Callable[..., Any]] = (accuracy,)
+    texts: Sequence[str] = ()
 
     def benchmark(self) -> Benchmark:
         """The task, to be read from its files or from TFDS."""
@@ -84,6 +88,26 @@ class GlueTask:
             tfds_splits=self.tfds_splits,
             postprocess=self.postprocess or ClassIndex(words),
             metrics=self.metrics,
+            labelled=self.labelled(),
+        )
+
+    def labelled(self) -> Labelled | None:
+        """How an encoder reads it; None where the template shows what no field is (WNLI)."""
+        shown = places(self.template)
+        texts = tuple(self.texts) or shown
+        if set(texts) - set(self.columns or shown):
+            return None
+        if not self.labels:
+            return Labelled(
+                texts=texts,
+                label=lambda record: of_score(record["label"]),
+                target=lambda record: f"{record['label']:g}",
+            )
+        words = tuple(self.labels.values())
+        return Labelled(
+            texts=texts,
+            label=lambda record: of_class(record["label"]),
+            target=lambda record: label_text(record["label"], words),
         )
 
     def example(self, record: Mapping[str, Any]) -> dict[str, Any]:

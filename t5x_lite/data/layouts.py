@@ -53,6 +53,15 @@ in a loss. With query and passages of 4 and 3 tokens at most and one negative:
     query_segment_ids     [1 1 1 1]            [1 1 1 0]
     passage_tokens        [[2 5 3] [2 4 3]]    [[2 4 3] [0 0 0]]    [B, 1 + negatives, _]
     passage_segment_ids   [[1 1 1] [1 1 1]]    [[1 1 1] [0 0 0]]
+
+"labelled" is for a head on an encoder, of a task that has "inputs", [CLS] a [SEP] or [CLS] a [SEP]
+b [SEP], and "labels" (`data.labels`: 0 is none). One example a row:
+
+    {"inputs": [2 5 3 6 4 3], "labels": [1 0]}
+
+    encoder_input_tokens  2 5 3 6 4 3 0        labels  1 0
+    encoder_segment_ids   1 1 1 1 1 1 0
+    encoder_token_types   0 0 0 1 1 1 0
 """
 
 from collections.abc import Callable, Mapping
@@ -74,7 +83,7 @@ LAYOUTS: dict[str, Callable[..., seqio.FeatureConverter]] = {
     "prefix_lm": seqio.PrefixLMFeatureConverter,
     "concat_lm": partial(seqio.PrefixLMFeatureConverter, loss_on_targets_only=False),
 }
-"""seqio's; "encoder" and "pairs" are our own."""
+"""seqio's; "encoder", "pairs" and "labelled" are our own."""
 _PACKED_AT_A_TIME = 256
 _LAID_OUT_AT_A_TIME = 32
 
@@ -85,7 +94,7 @@ def feature_converter(layout: str, *, pack: bool, tokens: EncoderTokens | None =
     Args:
       layout: a name in `config.LAYOUT_NAMES`.
       pack: whether several examples share a row.
-      tokens: the vocabulary's, for "encoder" and "pairs".
+      tokens: the vocabulary's, for "encoder", "pairs" and "labelled".
 
     Returns:
       A function of a task's dataset and of {"inputs", "targets"}: their lengths. It raises

@@ -146,12 +146,18 @@ def find_mixture(data: Data) -> Mixture | None:
     The module of data.task is imported.
 
     Raises:
-      InputError: there is no such name; or it is a task, and data.mixing is set.
+      InputError: there is no such name; it is a task, and data.mixing is set; or it is a mixture,
+        and data.layout is that of one task's labels.
     """
     if not data.task:
         return None
     found = find_task(data.task)
     if isinstance(found, Mixture):
+        if data.layout == "labelled":
+            raise InputError(
+                f"data.task {data.task!r} is a mixture, and a head on an encoder answers one task: "
+                "name that task"
+            )
         return found.without(data.mixing.leave_out)
     if data.mixing != Mixing() and not data.cache:
         raise InputError(

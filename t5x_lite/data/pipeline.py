@@ -56,6 +56,7 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
         seed=seed,
         columns=data.columns,
         negatives=data.negatives,
+        layout=data.layout,
     )
     try:
         task = function(arguments)

@@ -12,6 +12,7 @@ from jaxtyping import Int, Int32
 
 from t5x_lite.data.encoder_tokens import EncoderTokens
 from t5x_lite.data.epochs import PLAIN
+from t5x_lite.data.labels import WIDTH
 
 Example = Mapping[str, np.ndarray]
 
@@ -23,11 +24,19 @@ ENCODER_FEATURES = (
 )
 """Of the rows of an encoder alone."""
 
+_APART = ("seq2seq", "pairs", "labelled")
+"""The layouts that do not put one feature behind the other."""
+
 
 def features(layout: str) -> tuple[str, ...]:
     """The features of a task that a layout shows."""
-    alone = {"lm": ("targets",), "encoder": ("inputs",), "pairs": ("query", "passages")}
-    return alone.get(layout, ("inputs", "targets"))
+    others = {
+        "lm": ("targets",),
+        "encoder": ("inputs",),
+        "pairs": ("query", "passages"),
+        "labelled": ("inputs", "labels"),
+    }
+    return others.get(layout, ("inputs", "targets"))
 
 
 def capacity(layout: str, lengths: Mapping[str, int]) -> tuple[int, ...]:
@@ -38,12 +47,12 @@ def capacity(layout: str, lengths: Mapping[str, int]) -> tuple[int, ...]:
       lengths: tokens of each feature at most, EOS included.
     """
     sizes = tuple(lengths[name] for name in features(layout))
-    return sizes if layout in ("seq2seq", "pairs") else (sum(sizes),)
+    return sizes if layout in _APART else (sum(sizes),)
 
 
 def packed_lengths(layout: str, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
     """What examples with features of `lengths` take of a row's `capacity`."""
-    return lengths if layout in ("seq2seq", "pairs") else lengths.sum(1, keepdims=True)
+    return lengths if layout in _APART else lengths.sum(1, keepdims=True)
 
 
 def lay_out(
@@ -66,8 +75,8 @@ def lay_out(
       lengths: tokens of each feature at most.
       pack: whether rows say which example and which position a token is of; those of "encoder" do
         in any case.
-      tokens: the vocabulary's, for the rows of "encoder" and "pairs"; without it those of "encoder"
-        have no words.
+      tokens: the vocabulary's, for the rows of "encoder", "pairs" and "labelled"; without it those
+        of "encoder" have no words.
 
     Returns:
       The model's features under seqio's names.
@@ -79,6 +88,8 @@ def lay_out(
     ordered = [examples[i] for i in order]
     if layout == "pairs":
         return _pairs(ordered, rows[order], num_rows=num_rows, lengths=lengths, tokens=tokens)
+    if layout == "labelled":
+        return _labelled(ordered, rows[order], num_rows=num_rows, lengths=lengths, tokens=tokens)
     sizes = capacity(layout, lengths)
     stream = _Stream(rows[order], num_rows=num_rows, pack=pack)
     if layout == "encoder":
@@ -125,6 +136,38 @@ def _pairs(
         "passage_tokens": under["encoder_input_tokens"].reshape(shape),
         "passage_segment_ids": under["encoder_segment_ids"].reshape(shape),
     }
+
+
+def _labelled(
+    examples: Sequence[Example],
+    rows: Int[np.ndarray, " n"],
+    *,
+    num_rows: int,
+    lengths: Mapping[str, int],
+    tokens: EncoderTokens | None,
+) -> dict[str, Int32[np.ndarray, "B *_"]]:
+    """A text or a pair a row, its token types by the [SEP] before them, and its label."""
+    stream = _Stream(rows, num_rows=num_rows, pack=False)
+    found = stream.encoder_alone([e["inputs"] for e in examples], lengths["inputs"], tokens)
+    ids, segments = found["encoder_input_tokens"], found["encoder_segment_ids"]
+    types = np.zeros_like(ids)
+    if tokens is not None:
+        types = token_types(ids & PLAIN, sep_id=tokens.sep_id) * (segments > 0)
+    labels = np.zeros((num_rows, WIDTH), np.int32)
+    for row, example in zip(rows.tolist(), examples, strict=True):
+        labels[row] = example["labels"] & PLAIN
+    return {
+        "encoder_input_tokens": ids,
+        "encoder_segment_ids": segments,
+        "encoder_token_types": types,
+        "labels": labels,
+    }
+
+
+def token_types(ids: Int[np.ndarray, "B S"], *, sep_id: int) -> Int32[np.ndarray, "B S"]:
+    """0 for a row's first text, [CLS] and [SEP] included, and 1 for what comes behind it."""
+    ends = ids == sep_id
+    return (np.cumsum(ends, axis=1) > ends).astype(np.int32)
 
 
 class _Stream:

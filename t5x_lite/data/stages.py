@@ -231,6 +231,56 @@ def source(
     return seqio.FunctionDataSource(dataset_fn, splits=splits)
 
 
+class FileSource(seqio.FunctionDataSource):
+    """A source of files that can be read one by one, in an order that is always the same.
+
+    A cache that several workers write has them as its shards (caching_beam.py). `list_shards` does
+    not: processes that train would divide the files among them, and repeat those of the process
+    with the fewest more often than others. So they divide the examples.
+    """
+
+    def __init__(
+        self,
+        splits: Sequence[str],
+        files_of: Callable[[str], Sequence[Any]],
+        dataset_of: Callable[[str, Sequence[Any]], tf.data.Dataset],
+    ):
+        """A source from two functions of the split.
+
+        Args:
+          splits: their names.
+          files_of: gives a split's files, or whatever stands for them.
+          dataset_of: gives the examples of some of them.
+        """
+        self._files_of, self._of_files = files_of, dataset_of
+
+        def dataset_fn(split, shuffle_files, seed=None):
+            del shuffle_files, seed  # a cache must be able to hold what comes of it
+            return dataset_of(split, files_of(split))
+
+        super().__init__(dataset_fn, splits=splits)
+
+    def files(self, split: str) -> tuple[str, ...]:
+        """The names of a split's files, in order."""
+        return tuple(str(file) for file in self._files_of(split))
+
+    def get_dataset(
+        self,
+        split: str = "train",
+        shuffle: bool = True,
+        seed: int | None = None,
+        shard_info: Any = None,
+        **options: Any,
+    ) -> tf.data.Dataset:
+        """The examples of all files, or of those of one shard: each file of so many."""
+        if shard_info is None or shard_info.num_shards == 1:
+            return super().get_dataset(split, shuffle, seed, **options)
+        files = self._files_of(split)[shard_info.index :: shard_info.num_shards]
+        if not files:
+            raise ValueError(f"split {split} has no {shard_info.num_shards} files to divide")
+        return self._of_files(split, files)
+
+
 def text_documents(texts: Sequence[str]) -> tf.data.Dataset:
     """Examples {"text"}, held in memory."""
     encoded = tf.constant([text.encode() for text in texts], tf.string, shape=[len(texts)])

@@ -132,6 +132,13 @@ class Tokenizer:
         encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [one.ids for one in encoded]
 
+    def encode_with_offsets(
+        self, texts: Sequence[str]
+    ) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Ids of each text, with the first character of each and the one behind its last."""
+        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [(one.ids, one.offsets) for one in encoded]
+
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids`; special pieces are left out, ids above `size` are unknown."""
         known = [int(i) if i < self.size else self.unk_id for i in ids]

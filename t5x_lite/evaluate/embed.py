@@ -1,61 +1,133 @@
-"""Vectors of texts: the encoder's states, or their mean over the tokens of a text."""
+"""Vectors of texts: an encoder's [CLS] states, or the mean of its states over a text's tokens.
 
-from collections.abc import Iterator, Sequence
+    embedder = Embedder(bind, batch_size=32, pooling="mean", normalize=True)
+    embedder.run(params, [tokens, other_tokens])        # float32 [2, D], each of length 1
+
+Texts of about one length go through the model together, so that there is little padding; lengths
+are rounded up to few sizes, so that few programs are compiled. What is padding is said by the
+lengths of the rows, and not by their tokens: an encoder's padding need not be token 0.
+"""
+
+import collections
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Float
 
-from t5x_lite.evaluate.generate import Bind, batched, pad
+from t5x_lite.evaluate.generate import Bind, batched, padded_length
+from t5x_lite.models.pooling import Pooling, check_pooling, pool
+from t5x_lite.sharding import jit_rows, rounded_rows
 from t5x_lite.types import Array, Params
+
+_IN_FLIGHT = 4
+"""Batches whose vectors are still on the way from the device: it computes while the host pads."""
+_SHORTEST_NORM = 1e-12
+"""Vectors of a smaller length are divided by it, as PyTorch's `normalize` does."""
 
 
 class Embedder:
-    """Encodes in batches of one size; lengths are rounded up to powers of two.
+    """Encodes in batches of one size, and of few lengths.
 
     Args:
       bind: puts together a model that has `encode`.
-      batch_size: rows encoded at once.
+      batch_size: rows encoded at once; on a mesh, rounded up to what its devices can share.
+      pooling: "cls" or "mean"; `models.pooling`.
+      normalize: whether vectors are divided by their lengths.
+      pad_id: the model's token of padding.
+      max_length: tokens that rows are padded to at most, such as a model's positions; None is no
+        limit. An input may not be longer.
+      mesh: whose devices share the rows; None runs where the parameters are.
     """
 
-    def __init__(self, bind: Bind, *, batch_size: int):
-        def states(params: Params, tokens: Array) -> Array:
-            return bind(params).encode(tokens).astype(jnp.float32)
+    def __init__(
+        self,
+        bind: Bind,
+        *,
+        batch_size: int,
+        pooling: Pooling = "mean",
+        normalize: bool = False,
+        pad_id: int = 0,
+        max_length: int | None = None,
+        mesh: Mesh | None = None,
+    ):
+        check_pooling("pooling", pooling)
 
-        def mean(params: Params, tokens: Array) -> Array:
-            mask = (tokens > 0).astype(jnp.float32)[..., None]
-            total = jnp.sum(states(params, tokens) * mask, axis=1)
-            return total / jnp.maximum(jnp.sum(mask, axis=1), 1.0)
+        def encode(params: Params, tokens: Array, lengths: Array) -> tuple[Array, Array]:
+            segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
+            hidden = bind(params).encode(tokens, segment_ids=segment_ids)
+            return hidden.astype(jnp.float32), segment_ids
 
-        self._states = jax.jit(states)
-        self._mean = jax.jit(mean)
-        self._batch_size = batch_size
+        def vectors(params: Params, tokens: Array, lengths: Array) -> Array:
+            found = pool(*encode(params, tokens, lengths), pooling)
+            if not normalize:
+                return found
+            norm = jnp.linalg.norm(found, axis=1, keepdims=True)
+            return found / jnp.maximum(norm, _SHORTEST_NORM)
+
+        self._states = jit_rows(lambda *args: encode(*args)[0], mesh)
+        self._vectors = jit_rows(vectors, mesh)
+        self._batch_size = rounded_rows(batch_size, mesh)
+        self._pad_id, self._max_length = pad_id, max_length
 
     def run(self, params: Params, inputs: Sequence[np.ndarray]) -> Float[np.ndarray, "n D"]:
-        """The mean of each input's states, its EOS included: float32, in order.
+        """The vector of each input, in order.
 
         Args:
-          params: the model's own.
-          inputs: int32 tokens of each input, EOS included.
+          params: what `bind` takes.
+          inputs: int32 tokens of each, with those that begin and end a row.
         """
         # Of no inputs a row of padding tells D.
-        batches = self._batches(list(inputs) or [np.zeros(0, np.int32)])
-        found: dict[int, np.ndarray] = {}
-        for rows, tokens in batches:
-            vectors = np.asarray(self._mean(params, tokens))
-            found |= dict(zip(rows, vectors, strict=False))
-        return np.stack([found[row] for row in range(len(found))])[: len(inputs)]
+        rows = list(inputs) or [np.zeros(0, np.int32)]
+        found: np.ndarray | None = None
+        for batch, vectors in self._results(self._vectors, params, rows):
+            if found is None:
+                found = np.empty((len(rows), vectors.shape[1]), np.float32)
+            found[batch] = vectors[: len(batch)]
+        assert found is not None
+        return found[: len(inputs)]
 
     def states(self, params: Params, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The encoder's states of each input's tokens: float32 [length, D], in order."""
         found: dict[int, np.ndarray] = {}
-        for rows, tokens in self._batches(inputs):
-            vectors = np.asarray(self._states(params, tokens))
-            found |= {row: v[: len(inputs[row])] for row, v in zip(rows, vectors, strict=False)}
+        for batch, states in self._results(self._states, params, inputs):
+            found |= {row: v[: len(inputs[row])] for row, v in zip(batch, states, strict=False)}
         return [found[row] for row in range(len(inputs))]
 
-    def _batches(self, inputs: Sequence[np.ndarray]) -> Iterator[tuple[Sequence[int], np.ndarray]]:
-        order = sorted(range(len(inputs)), key=lambda row: len(inputs[row]))
-        for rows in batched(order, self._batch_size):
-            yield rows, pad([inputs[row] for row in rows], rows=self._batch_size)
+    def _results(
+        self, function: Callable[..., Any], params: Params, inputs: Sequence[np.ndarray]
+    ) -> Iterator[tuple[list[int], np.ndarray]]:
+        """What a function gives for each batch, and the numbers of the inputs in it."""
+        under_way: collections.deque[tuple[list[int], Array]] = collections.deque()
+        # Long ones first: what does not fit the memory is seen at once.
+        order = sorted(range(len(inputs)), key=lambda row: -len(inputs[row]))
+        for batch in batched(order, self._batch_size):
+            tokens, lengths = self._pad([inputs[row] for row in batch])
+            under_way.append((list(batch), function(params, tokens, lengths)))
+            if len(under_way) > _IN_FLIGHT:
+                done, result = under_way.popleft()
+                yield done, np.asarray(jax.device_get(result))
+        for done, result in under_way:
+            yield done, np.asarray(jax.device_get(result))
+
+    def _pad(self, rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens [batch_size, length] and the number of those that are no padding."""
+        longest = max(len(row) for row in rows)
+        size = rounded_length(longest)
+        if self._max_length is not None:
+            size = max(longest, min(size, self._max_length))
+        tokens = np.full((self._batch_size, size), self._pad_id, np.int32)
+        lengths = np.zeros(self._batch_size, np.int32)
+        for place, row in enumerate(rows):
+            tokens[place, : len(row)] = row
+            lengths[place] = len(row)
+        return tokens, lengths
+
+
+def rounded_length(length: int) -> int:
+    """The next of 16, 32, 64, 96, 128, 192, 256, 384, ...: less padding than powers of two."""
+    whole = padded_length(length)
+    return whole * 3 // 4 if whole > 64 and length <= whole * 3 // 4 else whole

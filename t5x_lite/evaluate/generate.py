@@ -223,14 +223,20 @@ class TaskEvaluator:
         """The task's metrics; `samples` then holds every prediction."""
         predicted = self._generator.run(params, [example.inputs for example in self._examples])
         texts = [best.text for best, *_ in predicted]
-        self.samples = [
-            Sample(inputs=example.inputs_text, targets=example.targets_text, prediction=prediction)
-            for example, prediction in zip(self._examples, texts, strict=True)
-        ]
         targets = [example.target for example in self._examples]
         predictions = [
             self._predicted(text, example)
             for text, example in zip(texts, self._examples, strict=True)
+        ]
+        shown = zip(self._examples, texts, predictions, strict=True)
+        self.samples = [
+            Sample(
+                inputs=example.inputs_text,
+                targets=example.targets_text,
+                # What a head finds are places, of which the postprocessor makes text.
+                prediction=found if isinstance(found, str) else text,
+            )
+            for example, text, found in shown
         ]
         self._compared = (targets, predictions)
         return self._measure(targets, predictions)

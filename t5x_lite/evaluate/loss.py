@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from t5x_lite.objectives.base import metric_value
 from t5x_lite.sharding import put_whole, replicated
 from t5x_lite.types import Batch, Params
 
@@ -47,5 +48,5 @@ class LossEvaluator:
                 sums = loss if sums is None else sums.plus(loss)
         if sums is None:
             raise ValueError("the split gave no batch")
-        metrics = {name: total / max(weight, 1.0) for name, (total, weight) in sums.metrics.items()}
+        metrics = {name: metric_value(value) for name, value in sums.metrics.items()}
         return {name: float(value) for name, value in {"loss": sums.value(), **metrics}.items()}

@@ -8,4 +8,5 @@ is 0, so that every value is a finite number.
     text.py            exact match, SQuAD           groups.py       MultiRC, ReCoRD
     generation.py      BLEU, ROUGE                  bootstrap.py    confidence intervals
     benchmarks.py      the scores of GLUE and SuperGLUE
+    ranking.py         nDCG, MRR and recall of retrieval
 """

@@ -34,7 +34,7 @@ from t5x_lite.nn.scan import Running
 from t5x_lite.nn.stack import Decoder, Encoder
 from t5x_lite.types import Array, InputError, Key
 
-AttentionKind = Literal["plain", "blocked"]
+AttentionKind = Literal["plain", "blocked", "pallas"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,8 +55,10 @@ class StackConfig(ModelConfig):
       unroll: layers per iteration of the scan, True for straight-line code (faster on CPU).
       remat: what a layer keeps for its backward pass: "none" is all, "full" its input alone, "dots"
         its matrix products, "dots_no_batch" its products with weights (`t5x_lite.nn.remat`).
-      attention: "plain", or "blocked", whose memory is linear in length; decoding is plain.
-      attention_block: keys that blocked attention takes at a time.
+      attention: "plain"; "blocked", whose memory is linear in length; "pallas", the same as a
+        kernel for TPUs, elsewhere blocked. Decoding is plain.
+      attention_block: keys that blocked attention takes at a time, and queries too if a kernel does
+        it: 256 is good there.
     """
 
     d_model: int
@@ -107,7 +109,8 @@ class StackConfig(ModelConfig):
         return Running(
             unroll=self.unroll,
             remat=self.remat,
-            attention_block=self.attention_block if self.attention == "blocked" else None,
+            attention_block=None if self.attention == "plain" else self.attention_block,
+            attention_kernel=self.attention == "pallas",
         )
 
 

@@ -93,7 +93,7 @@ def dot_product_attention(
     """Attention over all keys, unscaled.
 
     Arrays for mask and bias, and plain attention; a `Visibility` with a block size and a table, and
-    blocked attention. Both drop the same weights for the same key.
+    blocked attention, or the kernel if it says so. All drop the same weights for the same key.
 
     Args:
       query: projected queries.
@@ -115,6 +115,11 @@ def dot_product_attention(
     kept = dropout(jnp.ones(heads_and_keys, value.dtype), dropout_rate, key=dropout_key)
     value = value if dropout_key is None else value * kept
     if isinstance(mask, Visibility) and not isinstance(bias, jax.Array):
+        if mask.kernel:
+            # Late: importing Pallas takes as long as importing this package.
+            from t5x_lite.nn.pallas_attention import pallas_attention
+
+            return pallas_attention(query, key, value, visible=mask, bias=bias)
         return blocked_attention(query, key, value, visible=mask, bias=bias)
     if isinstance(mask, Visibility) or isinstance(bias, RelativeTable):
         raise ValueError(

@@ -22,12 +22,12 @@ from t5x_lite.nn.positions import RelativeTable
 from t5x_lite.nn.reductions import sum_leading
 from t5x_lite.types import Array
 
-_Rows = tuple[Array | None, Array | None, Array | None]
+Rows = tuple[Array | None, Array | None, Array | None]
 """Of a Visibility: keys, queries and both_ways."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Rules:
+@dataclasses.dataclass(frozen=True)
+class Rules:
     """What is known before any array is.
 
     Attributes:
@@ -41,6 +41,22 @@ class _Rules:
     causal: bool
     bidirectional: bool
     max_distance: int | None
+
+    @classmethod
+    def of(cls, visible: Visibility, bias: RelativeTable | None, *, num_keys: int) -> "Rules":
+        """Those of one call.
+
+        Raises:
+          ValueError: a block of less than 1 key.
+        """
+        if visible.block_size < 1:
+            raise ValueError(f"a block needs at least one key: got {visible.block_size}")
+        return cls(
+            block=min(visible.block_size, num_keys),
+            causal=visible.causal,
+            bidirectional=bias is not None and bias.bidirectional,
+            max_distance=None if bias is None else bias.max_distance,
+        )
 
 
 def blocked_attention(
@@ -67,40 +83,33 @@ def blocked_attention(
     Raises:
       ValueError: a block of less than 1 key.
     """
-    if visible.block_size < 1:
-        raise ValueError(f"a block needs at least one key: got {visible.block_size}")
-    rules = _Rules(
-        block=min(visible.block_size, key.shape[1]),
-        causal=visible.causal,
-        bidirectional=bias is not None and bias.bidirectional,
-        max_distance=None if bias is None else bias.max_distance,
-    )
+    rules = Rules.of(visible, bias, num_keys=key.shape[1])
     rows = (visible.keys, visible.queries, visible.both_ways)
     return _attend(rules, query, key, value, None if bias is None else bias.table, rows)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
-    rules: _Rules, query: Array, key: Array, value: Array, table: Array | None, rows: _Rows
+    rules: Rules, query: Array, key: Array, value: Array, table: Array | None, rows: Rows
 ) -> Array:
-    return _forward(rules, query, key, value, table, rows)[0]
+    return forward(rules, query, key, value, table, rows)[0]
 
 
-def _num_blocks(rules: _Rules, num_keys: int) -> int:
+def _num_blocks(rules: Rules, num_keys: int) -> int:
     return -(-num_keys // rules.block)
 
 
-def _padded(rules: _Rules, keys: Array) -> Array:
+def _padded(rules: Rules, keys: Array) -> Array:
     """Keys or values with as many zeros behind them as make the last block whole."""
     missing = _num_blocks(rules, keys.shape[1]) * rules.block - keys.shape[1]
     return jnp.pad(keys, ((0, 0), (0, missing), (0, 0), (0, 0))) if missing else keys
 
 
-def _slice(rules: _Rules, keys: Array, start: Int[Array, ""]) -> Array:
+def _slice(rules: Rules, keys: Array, start: Int[Array, ""]) -> Array:
     return jax.lax.dynamic_slice_in_dim(keys, start, rules.block, axis=1)
 
 
-def _bias(rules: _Rules, table: Array, num_queries: int, start: Int[Array, ""]) -> Array:
+def _bias(rules: Rules, table: Array, num_queries: int, start: Int[Array, ""]) -> Array:
     assert rules.max_distance is not None
     reading = RelativeTable(
         table=table, bidirectional=rules.bidirectional, max_distance=rules.max_distance
@@ -108,14 +117,14 @@ def _bias(rules: _Rules, table: Array, num_queries: int, start: Int[Array, ""]) 
     return reading.block(num_queries, start, rules.block)
 
 
-def _seen(rules: _Rules, rows: _Rows, num_queries: int, start: Int[Array, ""]) -> Array | None:
+def _seen(rules: Rules, rows: Rows, num_queries: int, start: Int[Array, ""]) -> Array | None:
     keys, queries, both_ways = rows
     visible = Visibility(keys=keys, queries=queries, causal=rules.causal, both_ways=both_ways)
     return visible.block(num_queries, start, rules.block)
 
 
 def _logits(
-    rules: _Rules,
+    rules: Rules,
     query: Array,
     key: Array,
     table: Array | None,
@@ -139,9 +148,10 @@ def _by_query(x: Array) -> Array:
     return x.swapaxes(1, 2)[..., None]
 
 
-def _forward(
-    rules: _Rules, query: Array, key: Array, value: Array, table: Array | None, rows: _Rows
+def forward(
+    rules: Rules, query: Array, key: Array, value: Array, table: Array | None, rows: Rows
 ) -> tuple[Array, tuple]:
+    """The output, and what `backward` takes, at its end output, largest logits and scales."""
     batch, num_queries, heads, _ = query.shape
     num_keys, dtype = key.shape[1], value.dtype
     keys, values = _padded(rules, key), _padded(rules, value)
@@ -178,7 +188,8 @@ def _forward(
     return out, (query, key, value, table, rows, out, largest, scale)
 
 
-def _backward(rules: _Rules, saved: tuple, g: Array) -> tuple:
+def backward(rules: Rules, saved: tuple, g: Array) -> tuple:
+    """The gradients of what `forward` takes."""
     query, key, value, table, rows, out, largest, scale = saved
     num_queries, num_keys, dtype = query.shape[1], key.shape[1], value.dtype
     keys, values = _padded(rules, key), _padded(rules, value)
@@ -217,4 +228,4 @@ def _backward(rules: _Rules, saved: tuple, g: Array) -> tuple:
     return grad_query.astype(dtype), grad_key, grad_value, grad_table, None
 
 
-_attend.defvjp(_forward, _backward)
+_attend.defvjp(forward, backward)

@@ -146,13 +146,15 @@ class DebertaRtdHead(nnx.Module):
 class ClassificationHead(nnx.Module):
     """Classes of a text, or one number, from the state of its [CLS] token.
 
-    dropout -> dense -> activation -> dropout -> dense. The first layer and tanh are BERT's pooler.
+    dropout -> dense -> activation -> dropout -> dense. The first layer and tanh are BERT's pooler,
+    which has no dropout before it (Devlin et al. 2019; transformers' *ForSequenceClassification).
 
     Args:
       d_model: size of the hidden states.
       num_classes: logits; 1 for regression.
       activation: after the first layer.
-      dropout_rate: before both layers.
+      dropout_rate: before the second layer.
+      input_dropout_rate: before the first one.
       stddev: of the kernels at the start.
       rngs: the stream "params" is used.
     """
@@ -164,6 +166,7 @@ class ClassificationHead(nnx.Module):
         *,
         activation: Activation = "tanh",
         dropout_rate: float = 0.1,
+        input_dropout_rate: float = 0.0,
         stddev: float = 0.02,
         rngs: nnx.Rngs,
     ):
@@ -171,13 +174,14 @@ class ClassificationHead(nnx.Module):
         self.out = Dense(d_model, num_classes, axes=("mlp", None), stddev=stddev, rngs=rngs)
         self.activation: Activation = activation
         self.dropout_rate = dropout_rate
+        self.input_dropout_rate = input_dropout_rate
 
     def __call__(
         self, hidden: Float[Array, "B S D"], *, key: Key | None = None
     ) -> Float[Array, "B C"]:
         """Logits of the classes; a key turns dropout on."""
         in_key, out_key = split_key(key, 2)
-        x = dropout(hidden[:, 0], self.dropout_rate, key=in_key)
+        x = dropout(hidden[:, 0], self.input_dropout_rate, key=in_key)
         x = activate(self.dense.product(x), self.activation).astype(hidden.dtype)
         return self.out.product(dropout(x, self.dropout_rate, key=out_key))
 

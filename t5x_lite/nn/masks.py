@@ -6,7 +6,8 @@ causal(3)            segments([[1, 1, 2]], [[1, 1, 2]])
 1 1 1                0 0 1
 
 `Visibility` is what such an array is made of, a few numbers for each position: `dense` gives the
-array, `block` the part of it that some of the keys make (`t5x_lite.nn.blocked_attention`).
+array, `block` the part of it that some of the keys make (`t5x_lite.nn.blocked_attention`); the
+kernel (`t5x_lite.nn.pallas_attention`) makes it of the same numbers.
 """
 
 import dataclasses
@@ -64,6 +65,7 @@ class Visibility:
       both_ways: group of each position; those of one group see each other whatever their order, as
         far as keys and queries allow. 0 is no group, None no groups.
       block_size: keys that attention takes at a time.
+      kernel: whether it is to take them by the kernel for TPUs.
     """
 
     keys: Int[Array, "B S"] | None = None
@@ -71,6 +73,7 @@ class Visibility:
     causal: bool = False
     both_ways: Int[Array, "B T"] | None = None
     block_size: int = 128
+    kernel: bool = False
 
     def dense(self, num_queries: int) -> Bool[Array, "#B 1 #T S"] | None:
         """The whole mask of `num_queries` queries; None where all is seen."""

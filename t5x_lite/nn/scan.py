@@ -26,6 +26,7 @@ class Running:
       remat: what a layer keeps for its backward pass (`t5x_lite.nn.remat`).
       attention_block: keys at a time, in memory linear in length (`t5x_lite.nn.blocked_attention`);
         None is plain attention. Decoding is plain.
+      attention_kernel: whether the kernel for TPUs takes them (`t5x_lite.nn.pallas_attention`).
 
     Raises:
       InputError: remat is no policy's name.
@@ -34,6 +35,7 @@ class Running:
     unroll: int | bool = 1
     remat: str = "none"
     attention_block: int | None = None
+    attention_kernel: bool = False
 
     def __post_init__(self) -> None:
         check_remat(self.remat)

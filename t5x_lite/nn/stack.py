@@ -45,7 +45,9 @@ def _as_run(mask: Any, num_queries: int, running: Running) -> Any:
         return mask
     if running.attention_block is None:
         return mask.dense(num_queries)
-    return dataclasses.replace(mask, block_size=running.attention_block)
+    return dataclasses.replace(
+        mask, block_size=running.attention_block, kernel=running.attention_kernel
+    )
 
 
 class Encoder(nnx.Module):

@@ -6,19 +6,24 @@ packing and data parallelism give the same gradient.
 
     Loss(terms={"cross_entropy": Term(total, weight)}, metrics={"accuracy": (correct, weight)})
 
+A metric that is no quotient is made of other sums, too: `objectives.roc`.
+
 An objective may have several phases: the step then minimises one loss after the other on one batch,
 each over its own paths with an optimizer of its own, and the later ones read what the earlier ones
 have left in `Loss.features`.
 """
 
 import dataclasses
+import operator
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from t5x_lite.models.base import ModelConfig
+from t5x_lite.objectives.roc import Roc
 from t5x_lite.optim.config import Optimizer
 from t5x_lite.types import Array, Batch, Key, Params
 
@@ -42,13 +47,13 @@ class Loss(NamedTuple):
 
     Attributes:
       terms: name -> Term; differentiated.
-      metrics: name -> (total, weight); logged as total / weight.
+      metrics: name -> (total, weight), logged as total / weight; or histograms, as their area.
       features: arrays [B, ...] that the later phases of a step find in their batch; without
         gradient.
     """
 
     terms: Mapping[str, Term]
-    metrics: Mapping[str, tuple[Array, Array]]
+    metrics: Mapping[str, tuple[Array, Array] | Roc]
     features: Mapping[str, Array] = {}
 
     def value(self) -> Array:
@@ -71,10 +76,22 @@ class Loss(NamedTuple):
                 for name, term in self.terms.items()
             },
             metrics={
-                name: (total + other.metrics[name][0], weight + other.metrics[name][1])
-                for name, (total, weight) in self.metrics.items()
+                name: jax.tree.map(operator.add, sums, other.metrics[name])
+                for name, sums in self.metrics.items()
             },
         )
+
+
+def metric_value(sums: Any) -> Any:
+    """The value of a metric: total / weight, or the area under its curve.
+
+    Args:
+      sums: (total, weight) or a `Roc`, of JAX's arrays or of NumPy's numbers.
+    """
+    if isinstance(sums, Roc):
+        return sums.area()
+    total, weight = sums
+    return total / (jnp.maximum if isinstance(weight, jax.Array) else max)(weight, 1.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,9 +115,11 @@ class Objective:
 
     Attributes:
       layouts: the values of data.layout whose rows it reads; none says nothing.
+      indivisible: why a batch cannot be run in microbatches; "" where it can.
     """
 
     layouts: ClassVar[tuple[str, ...]] = ()
+    indivisible: ClassVar[str] = ""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
         """Makes the module `(model, batch, key) -> Loss`, with parameters of its own or none.

@@ -51,6 +51,7 @@ from t5x_lite.objectives.masked_lm import (
     require_encoder,
     sums,
 )
+from t5x_lite.objectives.roc import Roc
 from t5x_lite.optim.config import Optimizer
 from t5x_lite.types import Array, Batch, InputError, Key, Params
 
@@ -287,6 +288,8 @@ class ElectraLoss(nnx.Module):
         total, weight = jnp.sum(losses * weights), jnp.sum(weights)
         right = ((logits > 0) == replaced).astype(jnp.float32) * weights
         fakes = replaced.astype(jnp.float32) * weights
+        # What is measured has no key; a training step is spared the histograms.
+        measured = {} if key is not None else {"detection_auc": Roc.of(logits, replaced, weights)}
         return Loss(
             terms={DISCRIMINATOR: Term(total, weight, self.config.discriminator_weight)},
             metrics={
@@ -294,6 +297,7 @@ class ElectraLoss(nnx.Module):
                 "detection_accuracy": (jnp.sum(right), weight),
                 "detection_recall": (jnp.sum(right * fakes), jnp.sum(fakes)),
                 "replaced": (jnp.sum(fakes), weight),
+                **measured,
             },
         )
 

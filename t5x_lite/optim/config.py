@@ -21,6 +21,7 @@ import optax
 
 from t5x_lite import trees
 from t5x_lite.optim import adafactor
+from t5x_lite.optim.layer_decay import decayed_by_layer
 from t5x_lite.optim.schedules import (
     Schedule,
     require_above_zero,
@@ -41,14 +42,19 @@ class Optimizer(ABC):
       clip_groups: regular expressions of whole paths; the parameters that one matches have a norm
         of their own for clip_norm, and so have those that none matches. Two networks that are
         trained by one loss: ("objective/generator.*",).
+      layer_decay: factor of the learning rate from one layer to the one below it, for fine-tuning:
+        `optim.layer_decay`. 1 is the same rate everywhere.
     """
 
     schedule: Schedule
     clip_norm: float | None = None
     clip_groups: tuple[str, ...] = ()
+    layer_decay: float = 1.0
 
     def __post_init__(self):
-        require_above_zero(self, "clip_norm")
+        require_above_zero(self, "clip_norm", "layer_decay")
+        if self.layer_decay > 1.0:
+            raise InputError(f"optimizer.layer_decay must be at most 1: got {self.layer_decay}")
         for pattern in self.clip_groups:
             try:
                 re.compile(pattern)
@@ -62,6 +68,8 @@ class Optimizer(ABC):
         optax.apply_updates adds to them.
         """
         inner = self._build(axes)
+        if self.layer_decay != 1.0:
+            inner = decayed_by_layer(inner, self.layer_decay, axes)
         if self.clip_norm is None:
             return inner
         clip = _clipping(self.clip_norm, self.clip_groups, axes)

@@ -26,22 +26,25 @@ class Chip:
     Attributes:
       hbm: bytes that a program can have; None where it is not known.
       clock: Hz of the estimates in cycles; None where it is not known.
+      bandwidth: bytes a second from and to HBM; None where it is not known.
     """
 
     hbm: int | None = None
     clock: float | None = None
+    bandwidth: float | None = None
 
 
 # hbm: as the compiler says it when a program does not fit; the rest is kept by the system.
 # clock: peak bf16 FLOP/s over 2 * 128 * 128 a cycle for each MXU, of which v5e has 4, v4 and v5p 8
 # (Cloud TPU documentation; v4's 1050 MHz is also in Jouppi et al. 2023, table 4). Of v6e the number
 # and the size of its MXUs and its peak do not give one.
+# bandwidth: Cloud TPU documentation, "System architecture".
 _CHIPS = {
-    "TPU v4": Chip(int(30.75 * GIB), 1.05e9),
-    "TPU v5 lite": Chip(int(15.75 * GIB), 1.50e9),
-    "TPU v5": Chip(int(95.74 * GIB), 1.75e9),
-    "TPU v5p": Chip(int(95.74 * GIB), 1.75e9),
-    "TPU v6 lite": Chip(int(31.25 * GIB)),
+    "TPU v4": Chip(int(30.75 * GIB), 1.05e9, 1228e9),
+    "TPU v5 lite": Chip(int(15.75 * GIB), 1.50e9, 819e9),
+    "TPU v5": Chip(int(95.74 * GIB), 1.75e9, 2765e9),
+    "TPU v5p": Chip(int(95.74 * GIB), 1.75e9, 2765e9),
+    "TPU v6 lite": Chip(int(31.25 * GIB), bandwidth=1640e9),
 }
 
 _FLAT = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")

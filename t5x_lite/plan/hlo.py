@@ -13,6 +13,8 @@
 
 A loop's body counts as often as it runs: the compiler's own cost analysis counts it once. How often
 is known, or is the constant that the loop's condition compares its counter with.
+
+Of a kernel (Pallas) the compiler estimates nothing: it has the FLOPs and bytes that its code says.
 """
 
 import dataclasses
@@ -50,6 +52,9 @@ _BRANCHES = re.compile(
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
+_KERNEL = re.compile(r'custom_call_target="tpu_custom_call"')
+_FLOPS = re.compile(r'"flops": ?"?(\d+)')
+_BYTES = re.compile(r'"bytes_accessed": ?"?(\d+)')
 _CONSTANT = re.compile(r"= s(?:32|64)\[\]\S* constant\((\d+)\)")
 
 _UNKNOWN_CYCLES = 1 << 62
@@ -70,6 +75,21 @@ class Traffic:
 
 
 @dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A kernel in one place of the program, on one device.
+
+    Attributes:
+      count: how often it runs.
+      flops: of one run, as its code says; 0 where it says nothing.
+      bytes: from and to HBM in one run; likewise.
+    """
+
+    count: int
+    flops: int
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Reading:
     """What a program says.
 
@@ -77,11 +97,13 @@ class Reading:
       collectives: kind -> what it moves; only kinds that there are.
       cycles: the sum of the estimates; None where the program has none, as on CPU.
       unknown_loops: loops whose number of runs is not found; they count once.
+      kernels: whose cycles are not estimated.
     """
 
     collectives: Mapping[str, Traffic]
     cycles: int | None
     unknown_loops: int
+    kernels: tuple[Kernel, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +158,8 @@ class _Program:
             before = traffic.get(kind, Traffic(0, 0))
             traffic[kind] = Traffic(before.count + runs, before.bytes + runs * size)
         cycles = self._cycles(self._entry)
-        return Reading(traffic, cycles if self._found_cycles else None, len(self._unknown))
+        kernels = tuple(self._kernels(self._entry, runs=1))
+        return Reading(traffic, cycles if self._found_cycles else None, len(self._unknown), kernels)
 
     def _collectives(self, name: str) -> Iterator[tuple[str, int, int]]:
         """(kind, runs, bytes) of the collectives of a computation and of all that it runs."""
@@ -152,6 +175,16 @@ class _Program:
             elif kind is not None and (channel is None or channel.group() not in seen):
                 seen |= {channel.group()} if channel else set()
                 yield kind, 1, self._moved(kind, instruction)
+
+    def _kernels(self, name: str, *, runs: int) -> Iterator[Kernel]:
+        """The kernels of a computation that runs so often, and of all that it runs."""
+        for instruction in self._straight(name):
+            if instruction.opcode == "while":
+                body = _first(_BODY, instruction.rest)
+                yield from self._kernels(body, runs=runs * self._trips(instruction))
+            elif instruction.opcode == "custom-call" and _KERNEL.search(instruction.rest):
+                flops, size = (_first(of, instruction.rest) or "0" for of in (_FLOPS, _BYTES))
+                yield Kernel(runs, int(flops), int(size))
 
     def _straight(self, name: str) -> Iterator[_Instruction]:
         """The instructions of a computation, with those inside of fusions and calls."""

@@ -19,7 +19,8 @@ class Estimate:
 
     Attributes:
       seconds: the sum of the estimated cycles of all operations, loops as often as they run, over
-        the clock. Operations without an estimate, such as collectives, count nothing.
+        the clock, and of each kernel its FLOPs at the chip's peak or its bytes at its bandwidth,
+        whichever takes longer. Operations without an estimate, such as collectives, count nothing.
       mfu: model FLOPs utilisation at that time; None where peak or FLOPs are not known.
     """
 
@@ -94,10 +95,20 @@ class Sheet:
         cycles = self.reading.cycles if self.reading else None
         if cycles is None or self.chip.clock is None:
             return None
-        seconds = cycles / self.chip.clock
+        seconds = cycles / self.chip.clock + self._kernel_seconds()
         known = self.flops is not None and self.peak_flops is not None and seconds > 0
         peak = (self.peak_flops or 0.0) * self.num_devices
         return Estimate(seconds=seconds, mfu=(self.flops or 0) / seconds / peak if known else None)
+
+    def _kernel_seconds(self) -> float:
+        """What the kernels take at least; 0 of a chip whose rates are not known."""
+        peak, bandwidth = self.peak_flops, self.chip.bandwidth
+        if self.reading is None or peak is None or bandwidth is None:
+            return 0.0
+        return sum(
+            kernel.count * max(kernel.flops / peak, kernel.bytes / bandwidth)
+            for kernel in self.reading.kernels
+        )
 
     def record(self) -> dict[str, Any]:
         """The plan as JSON holds it."""
@@ -123,6 +134,10 @@ class Sheet:
             "collectives": {
                 kind: dataclasses.asdict(traffic) for kind, traffic in collectives.items()
             },
+            "kernels": [
+                dataclasses.asdict(kernel)
+                for kernel in (self.reading.kernels if self.reading else ())
+            ],
             "loops_of_unknown_length": self.reading.unknown_loops if self.reading else None,
             "trace_seconds": self.trace_seconds,
             "compile_seconds": self.compile_seconds,
@@ -197,6 +212,15 @@ class Sheet:
             lines.append("collectives of a device in a step")
             for kind, traffic in sorted(self.reading.collectives.items()):
                 lines.append(f"  {kind:<25}{traffic.bytes / 1e6:>10.1f} MB in {traffic.count}")
+        kernels = self.reading.kernels if self.reading else ()
+        if kernels:
+            flops = sum(kernel.count * kernel.flops for kernel in kernels)
+            moved = sum(kernel.count * kernel.bytes for kernel in kernels)
+            lines += [
+                "kernels of a device in a step, as their code says",
+                f"  {sum(kernel.count for kernel in kernels)} runs, {flops:.3e} FLOPs, "
+                f"{moved / 1e6:.1f} MB from and to HBM",
+            ]
         if self.reading and self.reading.unknown_loops:
             lines.append(
                 f"  {self.reading.unknown_loops} loop(s) whose length is not known count once"
@@ -211,10 +235,14 @@ class Sheet:
             return []
         mfu = "" if estimate.mfu is None else f", estimated MFU {estimate.mfu:.2f}"
         clock = (self.chip.clock or 0.0) / 1e9
+        kernels = ""
+        if self.reading and self.reading.kernels:
+            share = f"{1e3 * self._kernel_seconds():.1f} ms"
+            kernels = f" and the kernels at the chip's rates ({share})"
         return [
             f"estimated step time        {1e3 * estimate.seconds:.1f} ms{mfu}",
-            f"  an ESTIMATE: the compiler's cycles at {clock:.2f} GHz, without waiting for "
-            "collectives; nothing was run",
+            f"  an ESTIMATE: the compiler's cycles at {clock:.2f} GHz{kernels}, without waiting "
+            "for collectives; nothing was run",
         ]
 
 

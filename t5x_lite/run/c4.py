@@ -14,6 +14,7 @@ from t5x_lite.data.c4.pages import Tally
 from t5x_lite.data.c4.sentences import load_counter
 from t5x_lite.errors import InputError
 from t5x_lite.run import c4_report
+from t5x_lite.run.beam import load_driver
 from t5x_lite.run.c4_progress import show_progress
 
 BYTES_OF_A_SHARD = 1 << 28
@@ -102,19 +103,7 @@ def c4(
 
 
 def _on_beam(runner: str) -> Any:
-    silent = logging.NullHandler()
-    logging.root.addHandler(silent)  # Beam warns at its import of what only BigQuery needs
-    try:
-        from t5x_lite.data.c4 import beam
-    except ImportError as error:
-        raise InputError(
-            f"--runner {runner} needs Apache Beam, which is missing: pip install "
-            '"t5x-lite[c4,beam]"'
-        ) from error
-    finally:
-        logging.root.removeHandler(silent)
-    _logger.info("handing the pipeline to %s, and waiting for its end", runner)
-    return beam.run
+    return load_driver("t5x_lite.data.c4.beam", runner=runner, extras="c4,beam").run
 
 
 def _check_lists(cleaning: Cleaning, variant: str) -> None:

@@ -5,14 +5,18 @@ training mixes again: --data.cache OUTPUT/glue_cola OUTPUT/glue_rte.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from t5x_lite.config import Experiment
 from t5x_lite.data.cache_files import Cache
 from t5x_lite.data.caching import write_cache
 from t5x_lite.data.mixtures import find_mixture, member_data
 from t5x_lite.data.vocabulary import load_vocabulary
+from t5x_lite.errors import InputError
+from t5x_lite.run.beam import load_driver
 
 
 def cache(
@@ -22,6 +26,8 @@ def cache(
     splits: Sequence[str] | None = None,
     num_workers: int = 1,
     bake: bool = False,
+    runner: str = "local",
+    beam_options: Sequence[str] = (),
 ) -> None:
     """Writes the cache of a config's task, and prints what is in it as one line of JSON.
 
@@ -32,12 +38,20 @@ def cache(
         the corruption is baked in.
       output: a new directory.
       splits: those to write; None writes all of the task that have an example.
-      num_workers: processes that run the task.
-      bake: whether whole examples are written, corrupted once and for all.
+      num_workers: processes that run the task, of the runner local.
+      bake: whether whole examples are written, corrupted once and for all; by the runner local.
+      runner: "local", or one of Apache Beam.
+      beam_options: of Beam, such as "--project=P".
 
     Raises:
       InputError: the task, its files, the vocabulary or `output` are wrong.
     """
+    write: Callable[..., Any] = partial(write_cache, bake=bake, num_workers=num_workers)
+    if runner != "local":
+        if bake or num_workers != 1:
+            raise InputError(f"--runner {runner} can have neither --bake nor --num-workers")
+        driver = load_driver("t5x_lite.data.caching_beam", runner=runner, extras="data,beam")
+        write = partial(driver.write_cache, runner=runner, options=beam_options)
     vocabulary = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
     caches = {output: experiment.data}
     mixture = find_mixture(experiment.data)
@@ -48,15 +62,7 @@ def cache(
             if member.is_trained
         }
     for directory, data in caches.items():
-        write_cache(
-            data,
-            vocabulary,
-            directory,
-            splits=splits,
-            seed=experiment.seed,
-            bake=bake,
-            num_workers=num_workers,
-        )
+        write(data, vocabulary, directory, splits=splits, seed=experiment.seed)
         print(json.dumps(summary(Cache(directory))))
 
 

@@ -38,6 +38,7 @@ from t5x_lite.interop.encoders import (
 from t5x_lite.interop.hf import common_dtype
 from t5x_lite.interop.hf_config import CONFIG
 from t5x_lite.interop.rules import LazyArray
+from t5x_lite.interop.sentence_transformers import SentenceEncoder, sentence_files
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.nn.bind import bind
@@ -129,7 +130,7 @@ class Export:
     Attributes:
       config: the content of config.json.
       tensors: of the weights, by name.
-      files: the tokenizer's, by name.
+      files: the tokenizer's and others, by their paths.
     """
 
     config: dict[str, Any]
@@ -145,6 +146,7 @@ def export_of(
     part: Part = "model",
     model_type: str | None,
     kept: Mapping[str, bytes],
+    sentences: SentenceEncoder | None = None,
     where: object,
 ) -> Export:
     """An encoder and its head, as transformers has them.
@@ -156,6 +158,8 @@ def export_of(
       part: the model, or the generator that it was trained against.
       model_type: that it had where it was imported from, if it was.
       kept: files from there, by name.
+      sentences: how sentence-transformers makes vectors of it, where that shall load it; there is
+        no head then.
       where: the checkpoint, for messages.
 
     Raises:
@@ -167,6 +171,8 @@ def export_of(
     else:
         model, family = _with_family(experiment.model, where=where)
         head, arrays = head_of(experiment), _own(experiment, params)
+    if sentences is not None:
+        head = "none"
     if head not in family.heads:
         _logger.warning("%s: transformers has no such head, %s; it is left out", where, head)
         head = "none"
@@ -189,6 +195,8 @@ def export_of(
             where,
             type(vocabulary).__name__,
         )
+    if sentences is not None:
+        files |= sentence_files(sentences, d_model=model.d_model)
     return Export(
         config={**config, "dtype": dtype, "torch_dtype": dtype}, tensors=tensors, files=files
     )

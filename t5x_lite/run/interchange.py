@@ -12,6 +12,7 @@ An imported directory is a step directory without an optimizer, which every `--c
 Arrays go through one by one, so the memory that is needed is that of the largest few.
 """
 
+import dataclasses
 import functools
 import json
 import logging
@@ -36,10 +37,12 @@ from t5x_lite.interop.encoders import Family
 from t5x_lite.interop.hf import common_dtype, read_hf, their_tensors
 from t5x_lite.interop.orbax_params import lazy_params, write_params
 from t5x_lite.interop.rules import LazyArray, Source
+from t5x_lite.interop.sentence_transformers import SentenceEncoder
 from t5x_lite.interop.t5x import read_t5x
 from t5x_lite.interop.tensor_files import write_tensors
 from t5x_lite.interop.tokenizer import read_tokenizer, write_tokenizer
 from t5x_lite.models.encoder import EncoderConfig
+from t5x_lite.models.pooling import Pooling
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor
@@ -47,6 +50,7 @@ from t5x_lite.optim.schedules import Constant
 from t5x_lite.remote import AnyPath, local_path
 from t5x_lite.run import encoder_interchange
 from t5x_lite.run.parts import read_experiment
+from t5x_lite.run.text_encoder import Vectors, trained_length
 from t5x_lite.serialization import to_json
 
 Dtype = Literal["keep", "float32", "bfloat16"]
@@ -199,6 +203,9 @@ def export_hf(
     step: int | None = None,
     dtype: Dtype = "keep",
     part: encoder_interchange.Part = "model",
+    sentence_transformers: bool = False,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
 ) -> None:
     """Exports a T5 or an encoder as a directory that transformers' `from_pretrained` loads.
 
@@ -212,11 +219,19 @@ def export_hf(
       dtype: of the weights there; "keep" is that of the checkpoint, float32 where it was trained.
       part: "generator" is, of an encoder that was trained to detect replaced tokens, what drew
         them.
+      sentence_transformers: whether SentenceTransformer loads the directory, too, and makes the
+        vectors of `embed`; of an encoder, whose head is left out.
+      pooling: of these vectors; None is what the objective says, or else "mean".
+      normalize: whether they have length 1; None is what the objective says, or else True.
 
     Raises:
-      InputError: the checkpoint is damaged or no T5, or the destination exists; nothing is left
-        behind then.
+      InputError: the checkpoint is damaged or no T5 or encoder, the options contradict each other,
+        or the destination exists; nothing is left behind then.
     """
+    if not sentence_transformers and (pooling is not None or normalize is not None):
+        raise InputError("pooling and normalize are for --sentence-transformers")
+    if sentence_transformers and part != "model":
+        raise InputError(f"sentence-transformers: vectors are those of the model, not of {part!r}")
     source = Path(checkpointing.find_step(local_path(checkpoint, what="checkpoint"), step=step))
     checkpoint_manifest.verify(source, "params", "files")
     with new_directory(destination) as directory:
@@ -225,8 +240,21 @@ def export_hf(
         model = experiment.model
         saved = {p: _cast(a, dtype) for p, a in lazy_params(source / "params").items()}
         if isinstance(model, EncoderConfig):
-            _export_encoder(source, files, experiment, saved, directory, part=part)
+            sentences = None
+            if sentence_transformers:
+                how = Vectors.of(experiment, pooling=pooling, normalize=normalize)
+                sentences = SentenceEncoder(
+                    **dataclasses.asdict(how), max_length=trained_length(experiment)
+                )
+            _export_encoder(
+                source, files, experiment, saved, directory, part=part, sentences=sentences
+            )
             return
+        if sentence_transformers:
+            raise InputError(
+                f"checkpoint {source}: a {type(model).__name__} is not exported for "
+                "sentence-transformers, but encoders are, such as a BERT"
+            )
         if part != "model":
             raise InputError(f"checkpoint {source}: a {type(model).__name__} has no {part}")
         if not isinstance(model, T5Config):
@@ -265,6 +293,7 @@ def _export_encoder(
     directory: Path,
     *,
     part: encoder_interchange.Part,
+    sentences: SentenceEncoder | None,
 ) -> None:
     start = f"{_HUGGINGFACE}/"
     made = encoder_interchange.export_of(
@@ -277,10 +306,12 @@ def _export_encoder(
         part=part,
         model_type=_earlier_type(source, files),
         kept={name.removeprefix(start): files[name] for name in files if name.startswith(start)},
+        sentences=sentences,
         where=source,
     )
     write_tensors(directory, made.tensors)
     for name, content in {**made.files, hf_config.CONFIG: _json(made.config)}.items():
+        (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_bytes(content)
 
 

@@ -19,11 +19,13 @@ from t5x_lite.data.sources import batch_source
 from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
 from t5x_lite.evaluate.generate import Bind, TaskEvaluator
 from t5x_lite.evaluate.loss import LossEvaluator
+from t5x_lite.evaluate.retrieval import RetrievalEvaluator
 from t5x_lite.run import hosts
 from t5x_lite.run.best import BestParams, SameParams
 from t5x_lite.run.outcome import Outcome, check_output
 from t5x_lite.run.parts import Parts, check_batch
 from t5x_lite.run.task_suite import TaskSuite
+from t5x_lite.run.text_encoder import retrieval_evaluator
 from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.types import InputError, Params
 
@@ -31,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Measurement:
-    """The held-out loss and the tasks' metrics that a config asks for.
+    """The held-out loss and the metrics of tasks and of retrieval that a config asks for.
 
     Args:
       parts: the learner.
@@ -54,6 +56,7 @@ class Measurement:
         self._settings = settings
         self._workdir = workdir
         self._loss: LossEvaluator | None = None
+        self.retrieval: RetrievalEvaluator | None = None
         self.suite: TaskSuite | None = None
         if settings.loss and ensemble is None:
             self._loss = LossEvaluator(
@@ -67,13 +70,34 @@ class Measurement:
                 ),
                 mesh=mesh,
             )
+        if settings.retrieval.directory:
+            if ensemble is not None:
+                raise InputError(
+                    "evaluation.retrieval: an ensemble has no common vectors; give one --checkpoint"
+                )
+            self.retrieval = retrieval_evaluator(
+                parts,
+                vocabulary,
+                settings.retrieval,
+                split=settings.split,
+                batch_size=settings.batch_size or data.batch_size,
+                mesh=mesh,
+            )
+            if not settings.task_metrics:
+                return  # the documents are all that is needed: no task, and no TensorFlow
         if data.cache:
             from t5x_lite.data import cached
 
             if not settings.rank and not (settings.task_metrics and cached.has_task_metrics(data)):
                 return  # the task is not needed, and TensorFlow may be missing
         bind = parts.bind_model if ensemble is None else ensemble
-        self.suite = TaskSuite(parts.experiment, vocabulary, bind=bind, mesh=mesh)
+        self.suite = TaskSuite(
+            parts.experiment,
+            vocabulary,
+            bind=bind,
+            mesh=mesh,
+            learner=parts.bind if ensemble is None else None,
+        )
 
     @property
     def evaluators(self) -> Mapping[str, TaskEvaluator]:
@@ -94,6 +118,8 @@ class Measurement:
             found += self._loss.names(params)
         if self.suite is not None:
             found += self.suite.names()
+        if self.retrieval is not None:
+            found += self.retrieval.names()
         return [f"{self._settings.split}/{name}" for name in dict.fromkeys(found)]
 
     def __call__(
@@ -113,6 +139,8 @@ class Measurement:
             # The task's own metric has the plain name: the token accuracy gives way to it.
             result |= self.suite.run(params if tasks is None else tasks)
             self._write_samples(step)
+        if self.retrieval is not None:
+            result |= self.retrieval.run(params)
         return {f"{self._settings.split}/{name}": value for name, value in result.items()}
 
     def _write_samples(self, step: int) -> None:
@@ -147,12 +175,13 @@ def evaluate(
 
     Args:
       experiment: its data, evaluation, mesh, hosts and compute_dtype are used; the model is the
-        checkpoint's, and so must the vocabulary be.
+        checkpoint's, and so must the vocabulary be. Data and vocabulary are the checkpoint's, too,
+        where retrieval alone is measured.
       checkpoints: a work directory or a step directory; of several, an ensemble, the task's metrics
         alone are measured.
       step: of work directories; None is the newest.
-      output: a directory for metrics.json, the predictions, and the files for the servers of GLUE
-        and SuperGLUE; None writes none of them.
+      output: a directory for metrics.json, the predictions or rankings, and the files for the
+        servers of GLUE and SuperGLUE; None writes none of them.
 
     Raises:
       InputError: the checkpoint or the data are wrong.
@@ -166,13 +195,20 @@ def _evaluate(
     experiment: Experiment, checkpoints: Sequence[str], *, step: int | None, output: str | None
 ) -> dict[str, float]:
     """As `evaluate`, once the processes have joined."""
+    settings = experiment.evaluation
+    if not (settings.loss or settings.task_metrics or settings.retrieval.directory):
+        raise InputError(
+            "there is nothing to measure: give --evaluation.retrieval.directory DIR, or set "
+            "--evaluation.loss True or --evaluation.task-metrics True"
+        )
     if output is not None:
         check_output(Path(output))
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
     loaded = TextToText.load(checkpoints, step=step, mesh=mesh)
     model = _as_configured(loaded, experiment)
-    _check_vocabulary(experiment, model)
+    if not experiment.evaluation.retrieval_alone:
+        _check_vocabulary(experiment, model)
     first, several = model.members[0], len(model.members) > 1
     measurement = Measurement(
         first.parts,
@@ -197,7 +233,13 @@ def _evaluate(
     summary = {"step": steps, **metrics}
     if jax.process_index() == 0:
         print(json.dumps(summary))
-    outcome = Outcome(measurement.suite, experiment.evaluation, metrics, chosen)
+    outcome = Outcome(
+        measurement.suite,
+        experiment.evaluation,
+        metrics,
+        chosen,
+        rankings=measurement.retrieval.rankings if measurement.retrieval is not None else {},
+    )
     outcome.tell()
     if output is not None:
         outcome.write(Path(output), summary)
@@ -205,12 +247,16 @@ def _evaluate(
 
 
 def _as_configured(model: TextToText, experiment: Experiment) -> TextToText:
-    """The same models with the data, the evaluation and the compute dtype of a config."""
+    """The same models with the data, the evaluation and the compute dtype of a config.
+
+    Where retrieval alone is measured the data are the checkpoint's: they say how long its rows are.
+    """
     members = []
     for member in model.members:
+        own = member.parts.experiment
         measured = dataclasses.replace(
-            member.parts.experiment,
-            data=experiment.data,
+            own,
+            data=own.data if experiment.evaluation.retrieval_alone else experiment.data,
             evaluation=experiment.evaluation,
             compute_dtype=experiment.compute_dtype,
         )

@@ -4,12 +4,13 @@ metrics.json                    the metrics; of a mixture also each task's row, 
 predictions.jsonl               {"inputs", "targets", "prediction"} a line; of a mixture
 predictions/glue_rte.jsonl      one file a task
 submission/glue/RTE.tsv         the files for a benchmark's server
+rankings.trec                   of retrieval, what was found for each query, for trec_eval
 """
 
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import jax
 
 from t5x_lite.config import Evaluation
 from t5x_lite.data import json_lines
+from t5x_lite.data.vocabulary_files import write_file
+from t5x_lite.evaluate.retrieval import Found, trec_lines
 from t5x_lite.evaluate.standings import SCORE, Standing, benchmark_scores, table
 from t5x_lite.evaluate.submission import FORMATS, Written, write
 from t5x_lite.run.best import SameParams
@@ -48,12 +51,14 @@ class Outcome:
       settings: of the evaluation.
       metrics: named "<split>/<name>".
       chosen: the checkpoints with which tasks were answered.
+      rankings: of retrieval, by query.
     """
 
     suite: TaskSuite | None
     settings: Evaluation
     metrics: Mapping[str, float]
     chosen: SameParams
+    rankings: Mapping[str, Sequence[Found]] = dataclasses.field(default_factory=dict)
 
     def tell(self) -> None:
         """Logs what was no label, and the table of a mixture, on the first process."""
@@ -95,6 +100,9 @@ class Outcome:
             with json_lines.writer(str(directory / "metrics.json")) as file:
                 file.write({**summary, **self._more()})
             self._write_predictions(directory)
+            if self.rankings:
+                content = "".join(trec_lines(self.rankings)).encode()
+                write_file(content, directory / "rankings.trec")
         self._write_submissions(directory / "submission", is_first=is_first)
 
     def _more(self) -> dict[str, Any]:

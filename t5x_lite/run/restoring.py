@@ -18,6 +18,7 @@ from t5x_lite import checkpoints as checkpointing
 from t5x_lite import trees
 from t5x_lite.checkpoint_saving import Checkpoints
 from t5x_lite.config import Experiment
+from t5x_lite.data.tokenizer_vocabulary import Tokenizer
 from t5x_lite.data.vocabulary import Vocabulary
 from t5x_lite.init_rules import InitRules
 from t5x_lite.remote import AnyPath
@@ -47,7 +48,8 @@ def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
             f"use --data.vocabulary {saved}"
         )
     extra_ids = read_experiment(step, files).data.extra_ids
-    if extra_ids != vocabulary.extra_ids:
+    # A tokenizer has no sentinels, whatever a config says of them.
+    if not isinstance(vocabulary, Tokenizer) and extra_ids != vocabulary.extra_ids:
         raise InputError(
             f"data.extra_ids {vocabulary.extra_ids} is not that of the checkpoint {step}: "
             f"use --data.extra-ids {extra_ids}"

@@ -4,7 +4,8 @@
     suite.run(params)           # {"accuracy": 0.9}; of a mixture {"glue_rte/accuracy": 0.7, ...}
     suite.answers("glue_rte", params)       # to the test split, for a submission
 
-Of a mixture, the tasks are measured whose data are there; the others are named in the log.
+Of a mixture, the tasks are measured whose data are there; the others are named in the log. Where
+the objective is a head on an encoder it answers its one task (`evaluate.heads`).
 """
 
 import dataclasses
@@ -18,14 +19,19 @@ from jax.sharding import Mesh
 
 from t5x_lite.config import Evaluation, Experiment
 from t5x_lite.data.config import Data
+from t5x_lite.data.encoder_tokens import encoder_tokens
+from t5x_lite.data.labelled_task import LAYOUT
 from t5x_lite.data.mixtures import Member, find_mixture
 from t5x_lite.data.vocabulary import Vocabulary
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.evaluate.generate import Bind, Generator, TaskEvaluator
+from t5x_lite.evaluate.heads import ClassAnswers, ScoreAnswers, SpanAnswers
 from t5x_lite.evaluate.rank import LabelGenerator, Ranker
 from t5x_lite.evaluate.score import Scorer
 from t5x_lite.evaluate.standings import scored
 from t5x_lite.evaluate.submission import FORMATS, Answer, example_index
+from t5x_lite.objectives.classify import Classify
+from t5x_lite.objectives.spans import Spans
 from t5x_lite.types import InputError, Params
 
 _logger = logging.getLogger(__name__)
@@ -59,7 +65,13 @@ class TaskSuite:
     """
 
     def __init__(
-        self, experiment: Experiment, vocabulary: Vocabulary, *, bind: Bind, mesh: Mesh
+        self,
+        experiment: Experiment,
+        vocabulary: Vocabulary,
+        *,
+        bind: Bind,
+        mesh: Mesh,
+        learner: Bind | None = None,
     ) -> None:
         """Reads the examples.
 
@@ -68,10 +80,12 @@ class TaskSuite:
           vocabulary: of the data.
           bind: the model that answers.
           mesh: where batches go.
+          learner: the model with its objective, whose head answers; None where there is none.
 
         Raises:
-          InputError: a task cannot be made or read, or has no labels to rank.
+          InputError: a task cannot be made or read, has no labels to rank, or is none for the head.
         """
+        self._objective, self._learner = experiment.objective, learner
         self._data, self._settings = experiment.data, experiment.evaluation
         self._vocabulary = vocabulary
         self._bind, self._mesh = bind, mesh
@@ -215,6 +229,8 @@ class TaskSuite:
         """What answers a task's examples: a search, or the rank of its labels."""
         from t5x_lite.data import pipeline
 
+        if self._data.layout == LAYOUT:
+            return self._head(pipeline.task_labels(task))
         labels = pipeline.task_labels(task) if self._settings.rank else None
         if labels is None:
             return self._search
@@ -223,6 +239,41 @@ class TaskSuite:
             for ids in self._vocabulary.encode_batch(labels)
         ]
         return LabelGenerator(self._ranker, labels, tokens)
+
+    def _head(self, labels: tuple[str, ...] | None) -> Generator:
+        """What answers by the objective's head.
+
+        Args:
+          labels: of the task; None where it has no closed set of them.
+        """
+        objective, task = self._objective, f"data.task {self._data.task!r}"
+        if self._learner is None:
+            raise InputError(f"{task}: an ensemble has no head in common; give one --checkpoint")
+        tokens = encoder_tokens(self._vocabulary)
+        options = {
+            "batch_size": self._batch_size,
+            "longest": self._data.inputs_length,
+            "pad_id": tokens.pad_id,
+            "sep_id": tokens.sep_id,
+            "mesh": self._mesh,
+        }
+        if isinstance(objective, Spans):
+            return SpanAnswers(self._learner, longest_answer=objective.longest, **options)
+        if not isinstance(objective, Classify):
+            raise InputError(
+                f"{task} is answered by a head: the objective must be Classify or Spans, and is "
+                f"{type(objective).__name__}"
+            )
+        wanted = 1 if labels is None else len(labels)
+        if objective.num_classes != wanted:
+            said = "is a score" if labels is None else f"has the labels {', '.join(labels)}"
+            raise InputError(
+                f"objective.num_classes {objective.num_classes}: {task} {said}: set "
+                f"--objective.num-classes {wanted}"
+            )
+        if labels is None:
+            return ScoreAnswers(self._learner, **options)
+        return ClassAnswers(self._learner, labels, **options)
 
     @functools.cached_property
     def _search(self) -> Generator:

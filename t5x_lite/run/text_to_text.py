@@ -24,11 +24,12 @@ from t5x_lite.data.vocabulary import Vocabulary
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.ensemble import Ensemble
 from t5x_lite.decoding.prepare import Preparation
-from t5x_lite.evaluate.embed import Embedder
 from t5x_lite.evaluate.generate import Generator, Prediction
 from t5x_lite.evaluate.score import Scorer
+from t5x_lite.models.pooling import Pooling
 from t5x_lite.remote import AnyPath
 from t5x_lite.run.parts import Loaded
+from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.types import InputError, Params
 
 
@@ -155,16 +156,18 @@ class TextToText:
         self._check_has("target_logits", "writes no text, so that no target has a likelihood")
         return Scorer(self.bind, batch_size=batch_size)
 
-    def embedder(self, *, batch_size: int) -> Embedder:
-        """What turns inputs into vectors.
+    def encoder(self, *, pooling: Pooling, normalize: bool) -> TextEncoder:
+        """What turns texts into vectors.
 
         Raises:
           InputError: this is an ensemble, or a model without an encoder.
         """
-        if len(self.members) > 1:
+        first, *others = self.members
+        if others:
             raise InputError("an ensemble has no common vectors; load one checkpoint")
-        self._check_has("encode", "has no encoder")
-        return Embedder(self.bind, batch_size=batch_size)
+        return TextEncoder.of(
+            first, length=self.inputs_length, pooling=pooling, normalize=normalize
+        )
 
     def inputs(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[int]]:
         """Tokens of each text, at most `inputs_length`.

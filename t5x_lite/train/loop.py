@@ -157,11 +157,8 @@ def fit(
 
 def count_tokens(batch: Mapping[str, np.ndarray]) -> int:
     """Tokens of this process's rows that are not padding, inputs and targets."""
-    return sum(
-        int(np.count_nonzero(batch[name]))
-        for name in ("encoder_input_tokens", "decoder_target_tokens")
-        if name in batch
-    )
+    counted = ("encoder_input_tokens", "decoder_target_tokens", "query_tokens", "passage_tokens")
+    return sum(int(np.count_nonzero(batch[name])) for name in counted if name in batch)
 
 
 def _epoch(batches: Batches) -> dict[str, float]:

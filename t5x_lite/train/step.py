@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from t5x_lite.objectives.base import metric_value
 from t5x_lite.sharding import batch_sharding, constrain, data_parallelism, replicated
 from t5x_lite.train.state import TrainState
 from t5x_lite.train.updates import LossFunction, Update, joint_state, state_of
@@ -27,7 +28,7 @@ from t5x_lite.types import Array, Batch, InputError, Key, Params
 Metrics = dict[str, Array]
 
 _Value = tuple[Array, Any]
-"""The loss, and the metrics' (total, weight) by name with the features for the next update."""
+"""The loss, and the metrics' sums by name with the features for the next update."""
 
 
 def make_train_step(
@@ -105,7 +106,7 @@ def _metrics(
     for name, rate, norm, each in zip(names, rates, norms, sums, strict=True):
         if name:
             metrics |= {f"{name}_learning_rate": rate, f"{name}_gradient_norm": norm}
-        metrics |= {key: total / jnp.maximum(weight, 1.0) for key, (total, weight) in each.items()}
+        metrics |= {key: metric_value(value) for key, value in each.items()}
     return metrics
 
 

@@ -4,6 +4,17 @@ from unittest import mock
 
 import pytest
 
+from t5x_lite.cli import main
+
+DEFAULTS = {
+    "output": "c",
+    "splits": None,
+    "num_workers": 1,
+    "bake": False,
+    "runner": "local",
+    "beam_options": (),
+}
+
 
 @pytest.mark.parametrize(
     ("line", "function", "args", "kwargs"),
@@ -18,16 +29,43 @@ import pytest
             "cache configs/tiny_pretrain.py --output c",
             "caching.cache",
             (mock.ANY,),
-            {"output": "c", "splits": None, "num_workers": 1, "bake": False},
+            DEFAULTS,
         ),
         (
             "cache configs/tiny_pretrain.py --output c --splits train validation --num-workers 2 "
             "--bake --data.batch-size 2",
             "caching.cache",
             (mock.ANY,),
-            {"output": "c", "splits": ("train", "validation"), "num_workers": 2, "bake": True},
+            DEFAULTS | {"splits": ("train", "validation"), "num_workers": 2, "bake": True},
+        ),
+        (
+            "cache configs/tiny_pretrain.py --output c --runner FlinkRunner --data.batch-size 2 "
+            "-- --flink_master=host:8081 --parallelism 8",
+            "caching.cache",
+            (mock.ANY,),
+            DEFAULTS
+            | {
+                "runner": "FlinkRunner",
+                "beam_options": ("--flink_master=host:8081", "--parallelism", "8"),
+            },
         ),
     ],
 )
 def test_options_reach_run(check_call, line, function, args, kwargs):
     check_call(line, function, args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--runner FlinkRunner --bake", "--bake is for --runner local"),
+        ("--runner FlinkRunner --num-workers 2", "--num-workers is for --runner local"),
+        ("-- --parallelism=2", "what follows -- is for Apache Beam; choose a --runner"),
+        ("--runner FlinkRunner --data.batch-sise 2 -- --x=1", "did you mean --data.batch-size?"),
+    ],
+)
+def test_what_is_wrong_is_one_line(capsys, line, told):
+    assert main(f"cache configs/tiny_pretrain.py --output c {line}".split()) == 2
+    [message] = capsys.readouterr().err.splitlines()
+    assert message.startswith("error: ")
+    assert told in message

@@ -2,6 +2,15 @@
 
 import pytest
 
+EXPORTED = {
+    "step": None,
+    "dtype": "keep",
+    "part": "model",
+    "sentence_transformers": False,
+    "pooling": None,
+    "normalize": None,
+}
+
 
 @pytest.mark.parametrize(
     ("line", "function", "args", "kwargs"),
@@ -34,13 +43,19 @@ import pytest
             "export hf w dst --step 5 --dtype float32",
             "interchange.export_hf",
             ("w", "dst"),
-            {"step": 5, "dtype": "float32", "part": "model"},
+            {**EXPORTED, "step": 5, "dtype": "float32"},
         ),
         (
             "export hf w dst --part generator",
             "interchange.export_hf",
             ("w", "dst"),
-            {"step": None, "dtype": "keep", "part": "generator"},
+            {**EXPORTED, "part": "generator"},
+        ),
+        (
+            "export hf w dst --sentence-transformers --pooling cls --normalize False",
+            "interchange.export_hf",
+            ("w", "dst"),
+            {**EXPORTED, "sentence_transformers": True, "pooling": "cls", "normalize": False},
         ),
     ],
 )

@@ -63,3 +63,44 @@ def test_a_directory_that_is_none_of_beir_is_refused(tmp_path):
             beir_files.splits(directory)
     with pytest.raises(InputError, match=r"train.tsv: No such file"):
         beir_files.read_pairs(str(tmp_path), "train")
+
+
+# What a ranking is measured by.
+
+
+def test_judgements_with_their_queries(directory):
+    judged = beir_files.read_judged(str(directory), "validation")
+    assert judged == ({"2": "what is c"}, {"2": {"b": 0, "c": 1}}, 0)
+    corpus = list(beir_files.read_corpus(str(directory)))
+    assert [(one.id, one.text) for one in corpus[:2]] == [("a", "Emma A novel."), ("b", "A film.")]
+
+
+def test_queries_that_are_documents_are_counted(directory):
+    with open(directory / "corpus.jsonl", "a") as file:
+        file.write('\n{"_id": "2", "text": "what is c"}\n{"_id": "1", "text": "other"}\n')
+    assert beir_files.read_judged(str(directory), "train").twins == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "added", "message"),
+    [
+        ("qrels/dev.tsv", "9\tc\t1\n", r"dev\.tsv names '9', which queries\.jsonl beside it does"),
+        ("qrels/dev.tsv", "1\tz\t1\n", r"dev\.tsv names 'z', which corpus\.jsonl beside it does"),
+        ("corpus.jsonl", '\n{"_id": "c", "text": ""}', r"jsonl:5: the id 'c' is that of .*:3 too"),
+        ("corpus.jsonl", "\n{", r"corpus\.jsonl:5: not JSON"),
+    ],
+)
+def test_judgements_of_what_is_not_there(directory, name, added, message):
+    with open(directory / name, "a") as file:
+        file.write(added)
+    with pytest.raises(InputError, match=message):
+        beir_files.read_judged(str(directory), "validation")
+
+
+def test_files_that_hold_nothing(directory):
+    (directory / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n")
+    with pytest.raises(InputError, match=r"dev\.tsv: no judgement; lines of query-id"):
+        beir_files.read_judged(str(directory), "validation")
+    (directory / "corpus.jsonl").write_text("")
+    with pytest.raises(InputError, match=r"corpus\.jsonl: no document"):
+        beir_files.read_judged(str(directory), "train")

@@ -24,6 +24,15 @@ def test_shards_are_of_whole_examples(tmp_path):
     assert np.fromfile(tmp_path / "train.lengths", "<u4").tolist() == [2, 1, 3, 1, 5, 1, 1, 1]
 
 
+def test_a_split_that_is_given_up_closes_its_files(tmp_path):
+    writer = SplitWriter(tmp_path, "train", num_features=1, dtype="uint16")
+    writer.add([np.arange(3)])
+    writer.close()
+    writer.close()
+    with pytest.raises(ValueError, match="closed"):
+        writer.add([np.arange(3)])
+
+
 @pytest.mark.parametrize("tokens", [[3, 65536], [-1, 3]])
 def test_ids_that_do_not_fit_are_refused(tmp_path, tokens):
     writer = SplitWriter(tmp_path, "train", num_features=1, dtype="uint16")

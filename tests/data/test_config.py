@@ -36,6 +36,12 @@ BOTH = ["inputs", "targets"]
         ("seq2seq", ["inputs"], "'seq2seq' shows targets, but the task gives inputs only: use enc"),
         ("pairs", BOTH, "'pairs' shows queries and passages, and the task gives inputs and targ"),
         ("encoder", ["query", "passages"], "gives queries and passages, and data.layout is 'enco"),
+        (
+            "labelled",
+            BOTH,
+            "'labelled' shows a text and its label, and the task gives inputs and t",
+        ),
+        ("seq2seq", ["inputs", "labels"], "gives texts and labels, and data.layout is 'seq2seq'"),
         ("encoder", BOTH, "'encoder' shows inputs only, and the task gives inputs and targets: "),
     ],
 )
@@ -44,6 +50,7 @@ def test_a_layout_that_does_not_fit_the_features_is_refused(layout, there, messa
         "lm": ["targets"],
         "encoder": ["inputs", "idx"],
         "pairs": ["query", "passages"],
+        "labelled": ["inputs", "labels", "idx"],
     }
     check_features(layout, fitting.get(layout, BOTH))
     with pytest.raises(InputError, match=message):
@@ -81,4 +88,5 @@ def test_pairs_have_a_query_a_row_and_passages_one_behind_the_other():
         targets_length=10,
         negatives=2,
     )
-    assert lengths_of(data) == {"inputs": 8, "targets": 10, "query": 8, "passages": 30}
+    lengths = {"inputs": 8, "targets": 10, "query": 8, "passages": 30, "labels": 2}
+    assert lengths_of(data) == lengths

@@ -26,7 +26,7 @@ def rows(layout, *, pack, examples=EXAMPLES, inputs=10, targets=7, tokens=None):
 def test_the_names_are_those_of_the_config():
     from t5x_lite.data.layouts import LAYOUTS
 
-    assert (*LAYOUTS, "encoder", "pairs") == LAYOUT_NAMES
+    assert (*LAYOUTS, "encoder", "pairs", "labelled") == LAYOUT_NAMES
 
 
 def test_packed_examples_share_a_row_with_their_segments_and_positions():

@@ -5,7 +5,7 @@ from t5x_lite.data.config import LAYOUT_NAMES
 from t5x_lite.data.encoder_tokens import ALONE, BEGINS, CONTINUES, SPECIAL, EncoderTokens
 from t5x_lite.data.rows import ENCODER_FEATURES, capacity, features, lay_out, packed_lengths
 
-SEQIOS = [name for name in LAYOUT_NAMES if name not in ("encoder", "pairs")]
+SEQIOS = [name for name in LAYOUT_NAMES if name not in ("encoder", "pairs", "labelled")]
 EXAMPLES = [
     {"inputs": [7, 8, 5, 1], "targets": [3, 9, 1]},
     {"inputs": [8, 4, 9, 3, 1], "targets": [4, 1]},
@@ -158,6 +158,25 @@ def test_pairs():
     none = made("pairs", np.zeros(0, np.int64), examples=[])
     assert np.shape(none["query_tokens"]) == (1, 10)
     assert np.shape(none["passage_tokens"]) == (1, 1, 7)
+
+
+def test_texts_with_labels():
+    examples = [
+        {"inputs": [2, 5, 3, 6, 4, 3], "labels": [2, 0]},
+        # The marks of an example's epoch, which its tokens carry.
+        {"inputs": [2 + (1 << 24), 4, 3 + (1 << 24)], "labels": [(1 << 24) + 7, 0]},
+    ]
+    found = made("labelled", [2, 0], num_rows=3, pack=False, examples=examples, tokens=BERT)
+    assert found["encoder_segment_ids"] == [[1] * 3 + [0] * 7, [0] * 10, [1] * 6 + [0] * 4]
+    assert found["encoder_token_types"] == [[0] * 10, [0] * 10, [0, 0, 0, 1, 1, 1, 0, 0, 0, 0]]
+    assert found["encoder_input_tokens"][2] == [2, 5, 3, 6, 4, 3, 0, 0, 0, 0]
+    assert found["labels"] == [[7, 0], [0, 0], [2, 0]]
+    assert capacity("labelled", {"inputs": 10, "labels": 2}) == (10, 2)
+    none = made("labelled", np.zeros(0, np.int64), examples=[])
+    assert {name: np.shape(value) for name, value in none.items()} == {
+        **dict.fromkeys(found, (1, 10)),
+        "labels": (1, 2),
+    }
 
 
 def test_the_features_of_an_encoders_row_are_known_without_a_vocabulary():

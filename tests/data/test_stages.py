@@ -181,3 +181,19 @@ def test_text_pairs_and_documents_may_be_empty(stages):
     assert list(stages.text_pairs([], [])) == []
     assert list(stages.text_documents([])) == []
     assert texts(stages.text_documents(["a", "é"])) == ["a", "é"]
+
+
+def test_a_source_of_files_gives_all_or_those_of_a_shard(stages):
+    import seqio
+
+    files = {"train": ["a", "b", "c"], "test": ["d"]}
+    source = stages.FileSource(
+        list(files), files.__getitem__, lambda split, of: stages.text_documents([*of, split])
+    )
+    assert source.files("train") == ("a", "b", "c")
+    assert texts(source.get_dataset("train", shuffle=False)) == ["a", "b", "c", "train"]
+    assert texts(source.get_dataset("test", shard_info=seqio.ShardInfo(0, 1))) == ["d", "test"]
+    assert texts(source.get_dataset("train", shard_info=seqio.ShardInfo(1, 2))) == ["b", "train"]
+    with pytest.raises(ValueError, match="split test has no 2 files"):
+        source.get_dataset("test", shard_info=seqio.ShardInfo(1, 2))
+    assert source.list_shards("train") == ["train"]

@@ -12,6 +12,7 @@ from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives.base import Learner
+from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
@@ -35,6 +36,8 @@ LEARNERS = {
     "retromae": (BERT.replace(embedding_size=None), RetroMAE(mask_id=3)),
     "electra": (BERT, Electra(mask_id=3, generator=BERT.replace(d_model=8, num_heads=2))),
     "deberta": (DebertaConfig(**SIZES, position_buckets=4), MaskedLM(mask_id=3)),
+    # Its dropout, too, must not depend on the devices.
+    "contrastive": (BERT.replace(dropout_rate=0.1), Contrastive(temperature=0.2, pooling="mean")),
 }
 MESHES = {
     "data 8": MeshConfig(),
@@ -55,6 +58,19 @@ def rows():
     return {"encoder_input_tokens": tokens * (batch["encoder_segment_ids"] > 0), **batch}
 
 
+def pairs():
+    """Eight queries with two passages each; the last one lacks its second passage."""
+    rng = np.random.default_rng(1)
+    batch = {}
+    for name, shape in (("query", (8, 6)), ("passage", (8, 2, 7))):
+        real = np.arange(shape[-1]) < rng.integers(3, shape[-1] + 1, shape[:-1])[..., None]
+        if name == "passage":
+            real[-1, 1] = False
+        batch[f"{name}_tokens"] = (rng.integers(4, 40, shape) * real).astype(np.int32)
+        batch[f"{name}_segment_ids"] = real.astype(np.int32)
+    return batch
+
+
 def largest_error(model, objective):
     """{mesh: the leaf with the largest difference of a gradient, and how large it is}.
 
@@ -67,10 +83,12 @@ def largest_error(model, objective):
         lambda leaf: random.normal(size=leaf.shape, scale=0.5).astype(np.float32), abstract
     )
 
+    batch = pairs() if isinstance(objective, Contrastive) else rows()
+
     def loss(params, batch):
         return bind(graphdef, params)(batch, key=jax.random.key(0)).value()
 
-    value, grads = jax.jit(jax.value_and_grad(loss))(params, rows())
+    value, grads = jax.jit(jax.value_and_grad(loss))(params, batch)
     expected = {path: np.asarray(leaf) for path, leaf in flatten(grads).items()}
     least = 0.01 * max(np.max(np.abs(leaf), initial=0.0) for leaf in expected.values())
     found = {}
@@ -79,7 +97,7 @@ def largest_error(model, objective):
         check_divisible(mesh, axes, abstract, num_heads=model.num_heads)
         placed = jax.device_put(params, shardings(mesh, axes))
         with jax.set_mesh(mesh):
-            other, grads = jax.jit(jax.value_and_grad(loss))(placed, put_batch(rows(), mesh))
+            other, grads = jax.jit(jax.value_and_grad(loss))(placed, put_batch(batch, mesh))
         errors = {"loss": abs(float(other) - float(value)) / abs(float(value))}
         for path, leaf in flatten(grads).items():
             wanted = expected[path]

@@ -197,7 +197,8 @@ def test_an_output_of_another_run_is_left_alone(here, capfd):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", gzip.compress(b""), b"no crawl at all", b"WARC/1.0\r\n", b"\x1f\x8b\x08" * 99]
+    "content",
+    [b"", gzip.compress(b"", mtime=0), b"no crawl at all", b"WARC/1.0\r\n", b"\x1f\x8b\x08" * 99],
 )
 def test_a_file_without_pages_gives_an_empty_c4(here, content, capfd):
     Path("odd.wet.gz").write_bytes(content)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """
@@ -30,6 +32,7 @@ COMMANDS = [
     "--num-beams 2 --num-return 2 --prompt a",
     "score --checkpoint moved --input in.jsonl --output scores.jsonl",
     "score --checkpoint moved --input in.jsonl --output ranks.jsonl --candidates candidates.txt",
+    "embed --checkpoint moved --input candidates.txt --output vectors.npy",
     "export hf moved exported",
     "import hf exported imported",
     "predict --checkpoint imported --input in.jsonl --output again.jsonl --max-decode-length 4",
@@ -58,8 +61,9 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
         text=True,
     )
     *told, codes = done.stderr.splitlines()
-    assert codes == "[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]", done.stderr
-    [message] = told
+    assert codes == "[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]", done.stderr
+    embedded, message = told
+    assert embedded == "vectors.npy: 2 vectors of 16 numbers (pooling mean, of length 1)"
     assert message.startswith("error: reading text needs TensorFlow and seqio (")
     assert message.endswith("pip install 't5x_lite[data]'")
     assert "score" in done.stdout
@@ -69,6 +73,7 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
     assert len(json.loads(beams)["predictions"]) == 2
     [rank] = (tmp_path / "ranks.jsonl").read_text().splitlines()
     assert json.loads(rank)["prediction"] in ("b", "c")
+    assert np.load(tmp_path / "vectors.npy").shape == (2, 16)
     assert (tmp_path / "exported" / "model.safetensors").is_file()
     assert (tmp_path / "again.jsonl").read_text() == (tmp_path / "predictions.jsonl").read_text()
     [score] = (tmp_path / "scores.jsonl").read_text().splitlines()

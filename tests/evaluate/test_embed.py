@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.evaluate.embed import Embedder
+from t5x_lite.evaluate.embed import Embedder, rounded_length
 from t5x_lite.models.t5_encoder import T5EncoderConfig
 
 INPUTS = [[7, 5, 1], [9, 1], [*range(10, 30), 1], [1]]
@@ -58,9 +58,45 @@ def test_no_inputs(embedder, params):
 
 def test_half_precision_states_are_added_up_in_float32():
     class Ones:
-        def encode(self, tokens):
+        def encode(self, tokens, *, segment_ids):
             return jnp.ones((*tokens.shape, 2), jnp.bfloat16)
 
     long = [np.full(400, 5, np.int32)]
     found = Embedder(lambda _: Ones(), batch_size=1).run({}, long)
     np.testing.assert_array_equal(found, [[1.0, 1.0]])
+
+
+class Shown:
+    """States that say what the model is given: token, whether it is a text's, and the length."""
+
+    def encode(self, tokens, *, segment_ids):
+        length = jnp.full_like(tokens, tokens.shape[1])
+        return jnp.stack([tokens, segment_ids, length], axis=-1).astype(jnp.float32)
+
+
+def shown(inputs, **options):
+    return Embedder(lambda _: Shown(), batch_size=2, **options).run({}, arrays(inputs))
+
+
+def test_a_token_that_others_pad_with_is_a_token():
+    mean = shown([[0, 0, 6], [1, 3]], pad_id=1)
+    np.testing.assert_allclose(mean, [[2.0, 1.0, 16.0], [2.0, 1.0, 16.0]])
+    cls = shown([[0, 0, 6], [7, 3]], pad_id=1, pooling="cls")
+    np.testing.assert_array_equal(cls, [[0, 1, 16], [7, 1, 16]])
+
+
+def test_vectors_of_length_1():
+    found = shown([[2, 2], [0]], normalize=True, max_length=2)
+    np.testing.assert_allclose(found, [[2 / 3, 1 / 3, 2 / 3], [0, 0.2**0.5, 0.8**0.5]], rtol=1e-6)
+
+
+def test_rows_are_not_longer_than_the_model_reads():
+    long = [5] * 33
+    assert shown([long])[0, 2] == 64
+    assert shown([long], max_length=40)[0, 2] == 40
+
+
+def test_lengths_are_few():
+    lengths = [1, 16, 17, 33, 64, 65, 96, 97, 129, 192, 193, 400, 513]
+    rounded = [16, 16, 32, 64, 64, 96, 96, 128, 192, 192, 256, 512, 768]
+    assert [rounded_length(length) for length in lengths] == rounded

@@ -7,6 +7,7 @@ import pytest
 
 from t5x_lite.evaluate.loss import LossEvaluator
 from t5x_lite.objectives.base import Loss, Term
+from t5x_lite.objectives.roc import Roc
 from t5x_lite.sharding import MeshConfig, make_mesh
 
 # Rows of a value and a weight; the last batch is filled up with a row of weight 0.
@@ -42,6 +43,17 @@ def test_sums_are_divided_once():
     uneven = [BATCHES[0], {name: value[:1] * 3 for name, value in BATCHES[1].items()}]
     # Weights 2 and 6: (3 + 18 * 6) / 8.
     assert evaluator(lambda: uneven).run({"scale": jnp.float32(1)})["loss"] == 111 / 8 + 10
+
+
+def test_a_curve_is_that_of_the_whole_split():
+    def ranks(params, batch):
+        value, weight = batch["value"][:, 0], batch["weight"][:, 0]
+        loss = loss_function(params, batch)
+        return loss._replace(metrics={"auc": Roc.of(value, value > 1.5, weight)})
+
+    got = evaluator(lambda: BATCHES, loss_function=ranks)
+    assert got.run({"scale": jnp.float32(1)})["auc"] == 1.0
+    assert got.names({"scale": jnp.float32(1)}) == ["loss", "auc"]
 
 
 def test_every_run_reads_the_split_anew_and_takes_its_parameters():

@@ -395,6 +395,8 @@ def test_how_a_stack_is_run():
     other = T5_1_1.replace(unroll=2, remat="dots", attention="blocked", attention_block=8)
     assert other.running == Running(unroll=2, remat="dots", attention_block=8)
     assert T5_1_1.replace(attention_block=8).running.attention_block is None
+    kernel = T5_1_1.replace(attention="pallas", attention_block=256)
+    assert kernel.running == Running(attention_block=256, attention_kernel=True)
 
 
 def test_an_unknown_policy_is_refused_with_the_nearest():

@@ -224,7 +224,15 @@ def test_losses_by_hand(made):
     total, weight, scale = loss.terms["discriminator"]
     np.testing.assert_allclose(total, np.sum(losses[real]), rtol=1e-5)
     assert (float(weight), float(scale)) == (real.sum(), 50)
-    got = {name: tuple(map(float, value)) for name, value in loss.metrics.items()}
+    ranked = loss.metrics["detection_auc"]
+    assert (float(np.sum(ranked.positives)), float(np.sum(ranked.negatives))) == (
+        label.sum(), (real & ~label).sum(),
+    )  # fmt: skip
+    above = logits[label][:, None] - logits[real & ~label][None]
+    area = np.mean((above > 0) + 0.5 * (above == 0))
+    assert abs(float(ranked.area()) - area) <= float(ranked.error()) + 1e-6 < 0.05
+    sums = {name: value for name, value in loss.metrics.items() if name != "detection_auc"}
+    got = {name: tuple(map(float, value)) for name, value in sums.items()}
     assert got["replaced"] == (label.sum(), real.sum())
     assert got["detection_accuracy"] == (np.sum((logits > 0)[real] == label[real]), real.sum())
     assert got["detection_recall"] == (np.sum((logits > 0) & label & real), label.sum())

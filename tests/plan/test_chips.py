@@ -11,7 +11,7 @@ from t5x_lite.plan.chips import TOPOLOGIES, Chip, chip, cpu_devices, topology_de
 
 
 def test_chips():
-    assert chip("TPU v5 lite") == Chip(hbm=int(15.75 * 2**30), clock=1.5e9)
+    assert chip("TPU v5 lite") == Chip(hbm=int(15.75 * 2**30), clock=1.5e9, bandwidth=819e9)
     assert chip("TPU v6 lite").clock is None
     assert chip("cpu") == Chip(hbm=None, clock=None)
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from t5x_lite.plan.hlo import Traffic, array_bytes, read
+from t5x_lite.plan.hlo import Kernel, Traffic, array_bytes, read
 
 
 @pytest.mark.parametrize(
@@ -174,3 +174,20 @@ def test_a_program_of_this_jax():
     found = read(text)
     assert (found.collectives, found.cycles, found.unknown_loops) == ({}, None, 0)
     assert " while(" in text
+
+
+KERNELS = """\
+%body (q: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %k.1 = f32[8] custom-call(%x), custom_call_target="tpu_custom_call", backend_config={"custom_call_config":{"body":"TUw=","cost_estimate":{"flops":"300","transcendentals":"9","bytes_accessed":"40","remote_bytes_transferred":"0"}}}
+  %k.2 = f32[8] custom-call(%x), custom_call_target="tpu_custom_call", backend_config={"custom_call_config":{"body":"TUw="}}
+  %other = f32[8] custom-call(%x), custom_call_target="Sharding"
+}
+
+ENTRY %main (arg: f32[8]) -> f32[8] {
+  %loop = (s32[], f32[8]) while(%init), body=%body, backend_config={"known_trip_count":{"n":"12"}}
+}
+"""  # noqa: E501
+
+
+def test_kernels_have_what_their_code_says():
+    assert read(KERNELS).kernels == (Kernel(12, flops=300, bytes=40), Kernel(12, 0, 0))

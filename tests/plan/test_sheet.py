@@ -4,7 +4,7 @@ import json
 import pytest
 
 from t5x_lite.plan.chips import Chip
-from t5x_lite.plan.hlo import Reading, Traffic
+from t5x_lite.plan.hlo import Kernel, Reading, Traffic
 from t5x_lite.plan.program import Memory
 from t5x_lite.plan.sheet import Estimate, Sheet
 
@@ -135,3 +135,18 @@ def test_an_overflow_of_unknown_size():
     assert full.over is None
     assert full.verdict() == "does not fit. Try --microbatches 2"
     assert json.dumps(full.record())
+
+
+def test_kernels_count_by_the_chip_s_rates():
+    kernels = (Kernel(2, flops=10**11, bytes=10**6), Kernel(1, flops=10**6, bytes=10**9))
+    reading = dataclasses.replace(READING, kernels=kernels)
+    plan = sheet(reading=reading, chip=Chip(hbm=8 * GIB, clock=1.5e9, bandwidth=1e12))
+    # Twice 0.5 ms at 200 TFLOP/s, and 1 ms at 1 TB/s, besides the 2 ms of before.
+    assert plan.estimate is not None
+    assert plan.estimate.seconds == pytest.approx(4e-3)
+    assert plan.estimate.mfu == pytest.approx(0.125)
+    text = plan.text()
+    assert "  3 runs, 2.000e+11 FLOPs, 1002.0 MB from and to HBM" in text
+    assert "cycles at 1.50 GHz and the kernels at the chip's rates (2.0 ms), without" in text
+    assert plan.record()["kernels"][0] == {"count": 2, "flops": 10**11, "bytes": 10**6}
+    assert sheet(reading=reading).estimate == sheet().estimate  # no bandwidth is known

@@ -1,10 +1,12 @@
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from t5x_lite.data.rates import Mixing
 from t5x_lite.errors import InputError
+from t5x_lite.run import caching
 from t5x_lite.run.caching import cache, verify
 
 
@@ -41,3 +43,27 @@ def test_each_task_of_a_mixture_has_a_cache(tmp_path, tiny_experiment, tiny_glue
     assert told["cache"] == str(tmp_path / "c" / "glue_sst2")
     assert (told["task"], told["splits"]["train"]["examples"]) == ("tasks.glue:sst2", 40)
     assert [path.name for path in (tmp_path / "c").iterdir()] == ["glue_sst2"]
+
+
+def test_beam_gets_the_options_of_its_runner(tmp_path, tiny_experiment, monkeypatch):
+    got = {}
+
+    def write_cache(data, vocabulary, output, **options):
+        got.update(options, data=data, output=output)
+        raise InputError("so far")
+
+    driver = SimpleNamespace(write_cache=write_cache)
+    monkeypatch.setattr(caching, "load_driver", lambda *_, **__: driver)
+    options = {"runner": "FlinkRunner", "beam_options": ("--parallelism=2",)}
+    with pytest.raises(InputError, match="so far"):
+        cache(tiny_experiment, output=str(tmp_path / "c"), **options)
+    assert got == {
+        "data": tiny_experiment.data,
+        "output": str(tmp_path / "c"),
+        "runner": "FlinkRunner",
+        "options": ("--parallelism=2",),
+        "splits": None,
+        "seed": tiny_experiment.seed,
+    }
+    with pytest.raises(InputError, match="neither --bake nor --num-workers"):
+        cache(tiny_experiment, output=str(tmp_path / "c"), bake=True, **options)

@@ -68,6 +68,36 @@ def test_in_out_and_in_again_is_bit_equal(tmp_path, variant):
         assert (tmp_path / "theirs" / name).read_bytes() == (source / name).read_bytes()
 
 
+def test_for_sentence_transformers(tmp_path):
+    _, source = release(tmp_path, "bert")
+    import_hf(source, tmp_path / "ours")
+    options = {"sentence_transformers": True, "pooling": "cls"}
+    export_hf(tmp_path / "ours", tmp_path / "theirs", **options)
+    written = sorted(
+        path.relative_to(tmp_path / "theirs").as_posix()
+        for path in (tmp_path / "theirs").rglob("*")
+        if path.is_file()
+    )
+    assert written == [
+        "1_Pooling/config.json",
+        "2_Normalize/config.json",
+        "config.json",
+        "config_sentence_transformers.json",
+        "model.safetensors",
+        "modules.json",
+        "sentence_bert_config.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    ]
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert config["architectures"] == ["BertModel"]  # the head is left out
+    with pytest.raises(InputError, match="vectors are those of the model, not of 'generator'"):
+        export_hf(tmp_path / "ours", tmp_path / "other", part="generator", **options)
+    with pytest.raises(InputError, match="pooling and normalize are for --sentence-transformers"):
+        export_hf(tmp_path / "ours", tmp_path / "other", normalize=False)
+    assert not (tmp_path / "other").exists()
+
+
 def test_what_is_imported_is_a_checkpoint(tmp_path):
     golden, source = release(tmp_path, "bert")
     import_hf(source, tmp_path / "ours", dtype="float32")

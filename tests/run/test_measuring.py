@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from t5x_lite import config
 from t5x_lite.config import Evaluation
 from t5x_lite.errors import InputError
+from t5x_lite.metrics.ranking import NAMES
+from t5x_lite.objectives.contrastive import Contrastive
+from t5x_lite.run import measuring
 from t5x_lite.run.measuring import Measurement, evaluate
 from t5x_lite.run.parts import Loaded
 from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.sharding import MeshConfig, make_mesh
+from tests.encoder_checkpoint import write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +173,48 @@ def test_another_vocabulary_is_refused(tiny_run, labelled, tmp_path):
     data = dataclasses.replace(labelled.data, extra_ids=90)
     with pytest.raises(InputError, match=r"not that of the checkpoint .*; use --data\.v"):
         evaluate(dataclasses.replace(labelled, data=data), [str(tiny_run)])
+
+
+def test_retrieval_needs_neither_data_nor_task(tmp_path, capsys, monkeypatch, compile_once):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    pytest.importorskip("pytrec_eval")
+    checkpoint = write_checkpoint(tmp_path, "bert")
+    (tmp_path / "beir" / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", ["b c", "a d", "c c"]), ("queries", ["c c"])):
+        lines = [json.dumps({"_id": f"{name}{i}", "text": text}) for i, text in enumerate(texts)]
+        (tmp_path / "beir" / f"{name}.jsonl").write_text("\n".join(lines))
+    (tmp_path / "beir" / "qrels" / "test.tsv").write_text("\nqueries0\tcorpus2\t1\n")
+    experiment = config.load(
+        "configs/retrieve/beir.py",
+        ["--evaluation.retrieval.directory", str(tmp_path / "beir")],
+    )
+    metrics = evaluate(experiment, [str(checkpoint)], output=str(tmp_path / "out"))
+    assert metrics == dict.fromkeys([f"test/{name}" for name in NAMES], 1.0)
+    assert json.loads(capsys.readouterr().out)["test/mrr_at_10"] == 1.0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "metrics.json",
+        "rankings.trec",
+    ]
+    lines = (tmp_path / "out" / "rankings.trec").read_text().splitlines()
+    assert lines[0].split()[:4] == ["queries0", "Q0", "corpus2", "1"]
+    assert len(lines) == 3
+    with pytest.raises(InputError, match="an ensemble has no common vectors"):
+        evaluate(experiment, [str(checkpoint), str(checkpoint)])
+    # The data of the config would not fit every objective: the checkpoint's own stay.
+    loaded = Loaded.from_checkpoint(str(checkpoint), step=None)
+    own = loaded.parts.experiment
+    data = dataclasses.replace(own.data, layout="pairs", pack=False)
+    trained = dataclasses.replace(own, objective=Contrastive(), data=data)
+    parts = dataclasses.replace(loaded.parts, experiment=trained)
+    model = TextToText((dataclasses.replace(loaded, parts=parts),), 16)
+    [member] = measuring._as_configured(model, experiment).members
+    assert member.parts.experiment.data == data
+    assert member.parts.experiment.evaluation == experiment.evaluation
+    made = Measurement(member.parts, loaded.vocabulary, mesh=make_mesh(MeshConfig()), workdir=None)
+    assert made.names(loaded.parts.shapes) == list(metrics)
+    nothing = config.load("configs/retrieve/beir.py")
+    with pytest.raises(InputError, match=r"nothing to measure: give .*retrieval\.directory DIR"):
+        evaluate(nothing, [str(checkpoint)])
 
 
 def test_an_output_that_is_a_file_is_refused(tiny_run, labelled, tmp_path):

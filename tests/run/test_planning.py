@@ -85,6 +85,26 @@ def test_a_tpu_slice(tiny_experiment, tmp_path):
     assert 0 < found["estimated_mfu"] < 1
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra `plan`")
+@pytest.mark.parametrize(
+    "topology", ["v5e:2x2", pytest.param("v5p:2x2x1", marks=pytest.mark.exhaustive)]
+)
+def test_the_attention_kernel_for_a_tpu(tiny_experiment, tmp_path, topology):
+    experiment = dataclasses.replace(
+        tiny_experiment,
+        model=tiny_experiment.model.replace(d_model=128, d_kv=64, d_ff=256, attention="pallas"),
+        data=dataclasses.replace(tiny_experiment.data, inputs_length=160, targets_length=64),
+        compute_dtype="bfloat16",
+        mesh=MeshConfig(data=2, tensor=2),
+    )
+    found = run(experiment, tmp_path, topology=topology)
+    # Self-attention of both stacks and across, each forwards and backwards; one head a device.
+    assert len(found["kernels"]) == 6
+    assert all(kernel["flops"] > 0 and kernel["bytes"] > 0 for kernel in found["kernels"])
+    assert found["estimated_step_seconds"] > 0
+
+
 @pytest.fixture
 def one_device(monkeypatch):
     """The only CPU device; planning must not change the settings of this process."""

@@ -204,13 +204,13 @@ def test_what_a_model_lacks_is_said(model, ensemble, monkeypatch):
     from t5x_lite.models.t5_encoder import T5Encoder
 
     with pytest.raises(InputError, match="an ensemble has no common vectors"):
-        ensemble.embedder(batch_size=1)
+        ensemble.encoder(pooling="mean", normalize=False)
     monkeypatch.setattr(Parts, "model_type", LM)
     model.generator(Decoding(), batch_size=1)
     with pytest.raises(InputError, match="checkpoints/10: LM has no encoder"):
-        model.embedder(batch_size=1)
+        model.encoder(pooling="mean", normalize=False)
     monkeypatch.setattr(Parts, "model_type", T5Encoder)
-    model.embedder(batch_size=1)
+    model.encoder(pooling="mean", normalize=False)
     with pytest.raises(InputError, match="checkpoints/10: T5Encoder writes no text"):
         model.generator(Decoding(), batch_size=1)
     with pytest.raises(InputError, match="T5Encoder writes no text, so that no target has a"):

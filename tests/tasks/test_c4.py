@@ -122,6 +122,17 @@ def test_pages_of_tfds(c4, tfds_directory, below):
     assert texts(source, "validation") == PAGES["validation"]
 
 
+def test_each_shard_of_tfds_can_be_read_alone(c4, tfds_directory):
+    import seqio
+
+    source = c4.source(str(tfds_directory))
+    assert source.files("train") == ("train[0shard]",)
+    found = source._of_files("train", ["train[0shard]"])
+    assert [page["text"].decode() for page in found.as_numpy_iterator()] == PAGES["train"]
+    with pytest.raises(ValueError, match="has no 2 files"):
+        source.get_dataset("train", shard_info=seqio.ShardInfo(1, 2))
+
+
 def test_tfds_without_c4_is_refused(c4, monkeypatch, tmp_path):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     (tmp_path / "c4" / "en").mkdir(parents=True)

@@ -19,21 +19,19 @@ So that every runner works, there are no side inputs and no tagged outputs, keys
 numbers, and everything ends in one collection of one element; docs/guides/c4.md says why.
 """
 
-import contextlib
-import io
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import StandardOptions
 from apache_beam.pvalue import PValue
-from apache_beam.runners.runner import create_runner
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
+from t5x_lite.data.beam_runner import DASK, pipeline_options
 from t5x_lite.data.c4.cluster import CarriedRules, Job, Result, largest
 from t5x_lite.data.c4.cluster_work import (
     ByShard,
@@ -59,7 +57,6 @@ from t5x_lite.data.c4.urls import normalize_url, url_digest
 from t5x_lite.errors import InputError
 from t5x_lite.remote import open_path, write_whole
 
-_DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
 _DOMAIN_GROUPS = 64
 
 
@@ -83,7 +80,7 @@ def run(
       inputs: from `expand_inputs`; every worker must be able to read them.
       output: a new directory, or that of this run; every worker must be able to write to it.
       cleaning: the rules.
-      runner: see `pipeline_options`.
+      runner: see `beam_runner.pipeline_options`.
       options: of Beam.
       num_shards: of the training split.
       kinds: of files to be written.
@@ -118,7 +115,7 @@ def run(
     try:
         result = job.read_result()
         if result is None:
-            every = 1 if found.view_as(StandardOptions).runner == _DASK else 0
+            every = 1 if found.view_as(StandardOptions).runner == DASK else 0
             with beam.Pipeline(options=found) as pipeline:
                 build(
                     pipeline,
@@ -139,32 +136,6 @@ def run(
     finally:
         job.close()
     return result.tally
-
-
-def pipeline_options(runner: str, options: Sequence[str]) -> PipelineOptions:
-    """Beam's options of a command line.
-
-    Args:
-      runner: a name that Beam knows, or a class's full name; DaskRunner too, which Beam 2.77 has
-        and does not know by that name.
-      options: as Beam's own, such as "--project=P".
-
-    Raises:
-      InputError: there is no such runner, or an option has a wrong value.
-    """
-    name = _DASK if runner.lower().removesuffix("runner") == "dask" else runner
-    told = io.StringIO()
-    try:
-        create_runner(name)
-        with contextlib.redirect_stderr(told):
-            found = PipelineOptions([*options, f"--runner={name}"])
-            found.get_all_options()
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"--runner {runner}: {error}") from error
-    except SystemExit as error:  # argparse
-        words = told.getvalue().strip().splitlines() or ["a wrong value"]
-        raise InputError(f"an option of Beam: {words[-1].partition('error: ')[2]}") from error
-    return found
 
 
 def build(

@@ -2,10 +2,6 @@
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,12 +11,12 @@ from t5x_lite.data.c4.config import Cleaning, preset
 from t5x_lite.data.c4.inputs import expand_inputs
 from t5x_lite.data.c4.pages import Tally
 from t5x_lite.errors import InputError
+from tests.data.beam_service import job_service, run_python
 from tests.data.c4.made_up_crawl import BAD_WORDS, write_crawl
 from tests.data.c4.wet_files import members, wet_record
 from tests.fake_bucket import bucket  # noqa: F401
 
 pytest.importorskip("apache_beam")
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -146,22 +142,6 @@ def test_a_job_that_ended_while_nobody_waited_is_finished(crawl, by_local, tmp_p
     assert files(tmp_path / "out") == by_local(cleaning)[0]
 
 
-@pytest.mark.parametrize(
-    ("runner", "options", "told"),
-    [
-        ("NoSuchRunner", [], "--runner NoSuchRunner: .*FlinkRunner"),
-        ("no.such.Runner", [], "--runner no.such.Runner: No module named"),
-        ("FnApiRunner", ["--direct_num_workers=many"], "direct_num_workers: invalid int"),
-    ],
-)
-def test_wrong_options_are_one_line(runner, options, told):
-    from t5x_lite.data.c4.beam import pipeline_options
-
-    with pytest.raises(InputError, match=told) as error:
-        pipeline_options(runner, options)
-    assert len(str(error.value).splitlines()) == 1
-
-
 def test_an_input_that_vanished_is_named(crawl, tmp_path):
     gone = dataclasses.replace(expand_inputs([str(crawl)])[0], path=str(tmp_path / "gone.wet"))
     from t5x_lite.data.c4 import beam
@@ -177,7 +157,8 @@ def test_the_pipeline_and_the_options_of_dataflow(crawl, tmp_path):
     from apache_beam.options import pipeline_options as options
     from apache_beam.portability import common_urns
 
-    from t5x_lite.data.c4.beam import build, pipeline_options
+    from t5x_lite.data.beam_runner import pipeline_options
+    from t5x_lite.data.c4.beam import build
 
     found = pipeline_options(
         "DirectRunner",  # DataflowRunner itself is of the extra apache-beam[gcp]
@@ -222,33 +203,15 @@ def test_the_pipeline_and_the_options_of_dataflow(crawl, tmp_path):
 @pytest.mark.multiprocess
 def test_two_worker_processes_on_the_portable_job_service(crawl, by_local, tmp_path):
     cleaning = rules(crawl)
-    port_file = tmp_path / "port"
-    # What local_job_service_main does, with two workers: the service has no option for that, and
-    # of a job's options it passes direct_num_workers by.
-    service = subprocess.Popen(
-        [sys.executable, "-c", _SERVICE, "--port_file", str(port_file)],
-        stderr=(tmp_path / "service.log").open("w"),
-    )
-    try:
-        for _ in range(600):
-            if port_file.exists() and port_file.read_text().strip():
-                break
-            time.sleep(0.1)
+    with job_service(tmp_path) as options:
         script = _SCRIPT.format(
             crawl=str(crawl),
             output=str(tmp_path / "out"),
             bad_words=cleaning.bad_words,
             runner="PortableRunner",
-            options=[
-                f"--job_endpoint=localhost:{port_file.read_text().strip()}",
-                "--environment_type=LOOPBACK",
-                "--experiments=use_loopback_process_worker=True",
-            ],
+            options=options,
         )
         told = run_python(script)
-    finally:
-        service.terminate()
-        service.wait()
     shards, counts = by_local(cleaning)
     assert files(tmp_path / "out") == shards
     assert json.loads((tmp_path / "tally.json").read_text()) == counts
@@ -275,31 +238,6 @@ def test_a_dask_cluster(crawl, by_local, tmp_path):
     assert json.loads((tmp_path / "tally.json").read_text()) == counts
 
 
-def run_python(script: str) -> str:
-    """What a script says; its workers find `python` and our package by the environment."""
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stderr
-
-
-_SERVICE = """
-import sys
-from apache_beam.runners.portability import local_job_service_main
-from apache_beam.runners.portability.fn_api_runner import fn_runner
-init = fn_runner.FnApiRunner.__init__
-def with_two_workers(self, *args, **kwargs):
-    init(self, *args, **kwargs)
-    self._num_workers = 2
-fn_runner.FnApiRunner.__init__ = with_two_workers
-local_job_service_main.run(sys.argv[1:])
-"""
 _SCRIPT = """
 import dataclasses, json, pathlib
 from t5x_lite.data.c4 import beam

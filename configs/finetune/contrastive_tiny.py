@@ -1,0 +1,39 @@
+"""Trains the BERT of configs/pretrain/bert_tiny.py as a retrieval encoder, by in-batch negatives.
+
+From queries and passages that answer them: objects {"query", "pos", "neg"} in *.jsonl, or, with
+--data.task tasks.pairs:beir, a directory in BEIR's format that has qrels/train.tsv. Of single texts
+(--data.task tasks.pairs:same_text) dropout makes the pairs, as in SimCSE; the lengths of query and
+passage should be the same then. --data.negatives says how many of a query's "neg" go with it. The
+batch is never divided: its passages are the negatives.
+
+Command:
+    t5x-lite train configs/finetune/contrastive_tiny.py --init work/bert \
+        --data.directory DIR --data.vocabulary vocab.txt --workdir WORKDIR
+"""
+
+from configs.pretrain.bert_tiny import experiment as bert
+from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.data.config import Data
+from t5x_lite.objectives.contrastive import Contrastive
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Linear
+
+experiment = Experiment(
+    model=bert.model,
+    objective=Contrastive(temperature=0.05, pooling="mean"),
+    data=Data(
+        task="tasks.pairs:jsonl",
+        layout="pairs",
+        vocabulary="vocab.txt",
+        batch_size=64,
+        inputs_length=64,
+        targets_length=128,
+        pack=False,
+    ),
+    optimizer=AdamW(schedule=Linear(peak=1e-4, total_steps=1000, warmup_steps=100), clip_norm=1.0),
+    steps=1000,
+    # Heads of pretraining stay behind; what is not the model's is left out.
+    init_rename=(r"(model/.*)|objective/.* -> \1",),
+    checkpoints=Checkpoints(period=500),
+    evaluation=Evaluation(period=250, max_batches=16, task_metrics=False),
+)

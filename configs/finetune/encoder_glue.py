@@ -1,0 +1,52 @@
+"""Fine-tunes BERT base, or another encoder, on a task of GLUE by a head on its [CLS] state.
+
+The recipe of BERT and its successors: rows of 128 tokens, batches of 32, AdamW at 2e-5 to 5e-5 with
+a warm-up over a tenth of the steps, and a linear decay; about three epochs, of SST-2 6300 steps.
+The encoder comes by --init, what `t5x-lite import hf` wrote or a pretraining run; its heads stay
+behind. The head is that of `objectives.classify`:
+
+    --data.task tasks.glue:mnli --objective.num-classes 3      the number of the task's labels
+    --data.task tasks.glue:stsb --objective.num-classes 1      a score
+    --objective.head electra --optimizer.layer-decay 0.8       as ELECTRA is fine-tuned
+
+RoBERTa, ELECTRA and DeBERTa have their own sizes: write a config with model=roberta_base() and the
+like in place of bert_base(). The loss on the split is measured too, beside the task's metrics.
+
+Command:
+    t5x-lite import hf bert-base-uncased work/bert_base
+    t5x-lite train configs/finetune/encoder_glue.py --init work/bert_base --data.directory GLUE \
+        --data.vocabulary work/bert_base/files/vocabulary --workdir WORKDIR
+    t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR --output OUT
+"""
+
+from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.data.config import Data
+from t5x_lite.models.encoder_presets import bert_base
+from t5x_lite.objectives.classify import Classify
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Linear
+
+experiment = Experiment(
+    model=bert_base(),
+    objective=Classify(num_classes=2),
+    data=Data(
+        task="tasks.glue:sst2",
+        layout="labelled",
+        vocabulary="vocab.txt",
+        batch_size=32,
+        inputs_length=128,
+        pack=False,
+        shuffle_buffer=100_000,
+        extra_ids=0,
+    ),
+    optimizer=AdamW(
+        schedule=Linear(peak=3e-5, total_steps=6300, warmup_steps=630), eps=1e-6, clip_norm=1.0
+    ),
+    steps=6300,
+    # The heads of pretraining stay behind, and ours begins afresh.
+    init_rename=(r"(model/.*)|objective/.* -> \1",),
+    init_fresh=("objective/.*",),
+    log_period=50,
+    checkpoints=Checkpoints(period=2100),
+    evaluation=Evaluation(period=2100),
+)

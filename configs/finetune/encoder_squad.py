@@ -1,0 +1,28 @@
+"""Fine-tunes BERT base on SQuAD 1.1: the answer is a span of the context.
+
+A question and its context share a row of 384 tokens, and a context that does not fit is cut; the
+metrics are SQuAD's exact match and F1. The encoder comes by --init, as in encoder_glue.py.
+
+Command:
+    t5x-lite train configs/finetune/encoder_squad.py --init work/bert_base \
+        --data.directory SQUAD --data.vocabulary work/bert_base/files/vocabulary --workdir WORKDIR
+"""
+
+import dataclasses
+
+from configs.finetune.encoder_glue import experiment as glue
+from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.objectives.spans import Spans
+from t5x_lite.optim.schedules import Linear
+
+experiment = dataclasses.replace(
+    glue,
+    objective=Spans(),
+    data=dataclasses.replace(glue.data, task="tasks.squad:squad", inputs_length=384),
+    optimizer=dataclasses.replace(
+        glue.optimizer, schedule=Linear(peak=3e-5, total_steps=5500, warmup_steps=550)
+    ),
+    steps=5500,
+    checkpoints=Checkpoints(period=2750),
+    evaluation=Evaluation(period=2750),
+)

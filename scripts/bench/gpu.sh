@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Runs scripts/bench/gpu.py from a checkout on a machine that has Python 3.12, jax, flax, optax and
+# orbax, and nothing of t5x_lite installed:
+#
+#     scripts/bench/gpu.sh --budget 450
+#
+# PYTHON chooses the interpreter. Preallocation leaves the rest of the memory to cuDNN and cuBLAS.
+set -euo pipefail
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}"
+export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-3}"
+exec "${PYTHON:-python3}" "$root/scripts/bench/gpu.py" "$@"

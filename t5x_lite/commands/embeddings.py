@@ -1,0 +1,75 @@
+"""Commands that make vectors of texts: embed."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from t5x_lite.commands.options import (
+    Count,
+    Directory,
+    File,
+    LongInputs,
+    OptionalCount,
+    OptionalPooling,
+    Text,
+    at_least,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Embed:
+    """Turn texts into vectors by an encoder: text or JSON lines to .npy or .parquet.
+
+    All devices share a batch. The output appears when it is whole.
+
+    Attributes:
+      checkpoint: a work directory or a step directory.
+      input: a file of texts, one a line, or of JSON lines {"text"}, with "title" and "_id" if they
+        have them, as BEIR's corpus.jsonl; - is standard input.
+      output: FILE.npy, float32 [N, D] in the order of the input, or FILE.parquet, columns id and
+        vector (needs pyarrow); it is replaced if it is there.
+      step: the step to take from a work directory; the newest if not given.
+      format: of the input; auto is jsonl of files that are named so.
+      pooling: the state of [CLS], or the mean of all; if not given, what the objective says, or
+        else mean.
+      normalize: whether vectors have length 1; if not given, what the objective says, or else True.
+      prefix: what every text begins with, such as "query: ".
+      batch_size: texts encoded at once.
+      inputs_length: tokens of a text at most; what the model was trained with if not given.
+      long_inputs: whether longer texts are cut, with a warning, or refused.
+    """
+
+    checkpoint: Directory
+    input: File
+    output: File
+    step: OptionalCount = None
+    format: Literal["auto", "text", "jsonl"] = "auto"
+    pooling: OptionalPooling = None
+    normalize: bool | None = None
+    prefix: Text = ""
+    batch_size: Count = 32
+    inputs_length: OptionalCount = None
+    long_inputs: LongInputs = "cut"
+    takes_overrides: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        at_least(0, {"--step": self.step})
+        at_least(1, {"--batch-size": self.batch_size, "--inputs-length": self.inputs_length})
+
+    def run(self, _: Sequence[str]) -> None:
+        """Calls run.embedding.embed."""
+        from t5x_lite.run.embedding import embed
+
+        embed(
+            self.checkpoint,
+            step=self.step,
+            input=self.input,
+            output=self.output,
+            format=self.format,
+            pooling=self.pooling,
+            normalize=self.normalize,
+            prefix=self.prefix,
+            batch_size=self.batch_size,
+            inputs_length=self.inputs_length,
+            long_inputs=self.long_inputs,
+        )

@@ -1,0 +1,264 @@
+"""Zero-shot retrieval: how well an encoder's vectors find what answers a query.
+
+    evaluator = RetrievalEvaluator(
+        parts.bind_model,
+        text_rows(vocabulary, begins=True),
+        Retrieval(directory="scifact", pooling="mean"),
+        split="test",
+    )
+    evaluator.run(params)       # {"ndcg_at_10": 0.6, "mrr_at_10": 0.5, "recall_at_100": 0.9}
+
+The directory is in BEIR's format. All of its documents are candidates for every query that has
+judgements, and they are compared exactly. Documents are read, encoded and forgotten a chunk at a
+time: a corpus may be larger than memory. Of equal scores the document that stands first in the
+corpus is first in the ranking.
+
+Source: Thakur et al. 2021, arXiv:2104.08663.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from t5x_lite.data import beir_files
+from t5x_lite.data.prefetch import Prefetch
+from t5x_lite.data.text_rows import TextRows
+from t5x_lite.evaluate.embed import Embedder
+from t5x_lite.evaluate.generate import Bind
+from t5x_lite.evaluate.search import ExactSearch
+from t5x_lite.metrics import ranking
+from t5x_lite.models.pooling import Pooling, check_pooling
+from t5x_lite.types import InputError, Params
+
+_logger = logging.getLogger(__name__)
+
+DEPTH = 100
+"""Documents in a ranking, as Recall@100 needs them."""
+CHUNK_BATCHES = 32
+"""Batches of documents that are held at a time, and sorted by length."""
+_TELL_SECONDS = 60
+
+SameIds = Literal["keep", "drop"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Retrieval:
+    """What is searched, and how texts become vectors.
+
+    Attributes:
+      directory: in BEIR's format: corpus.jsonl, queries.jsonl, qrels/*.tsv; "" measures nothing.
+      pooling: "cls" or "mean"; None is what the objective says, or else "mean".
+      normalize: whether vectors have length 1, so that a score is a cosine; None is what the
+        objective says, or else True.
+      query_length: tokens of a query at most; None is data.inputs_length.
+      document_length: tokens of a document at most; None is data.inputs_length, or with
+        data.layout "pairs" data.targets_length.
+      query_prefix: what every query begins with, as some models ask for.
+      document_prefix: what every document begins with.
+      same_ids: "drop" leaves a document that has a query's id out of that query's ranking, as BEIR
+        does; where queries are documents (ArguAna, Quora) each would find itself.
+    """
+
+    directory: str = ""
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    query_length: int | None = None
+    document_length: int | None = None
+    query_prefix: str = ""
+    document_prefix: str = ""
+    same_ids: SameIds = "keep"
+
+    def __post_init__(self) -> None:
+        if self.pooling is not None:
+            check_pooling("evaluation.retrieval.pooling", self.pooling)
+        if self.same_ids not in get_args(SameIds):
+            raise InputError(
+                f"evaluation.retrieval.same_ids must be keep or drop, got {self.same_ids!r}"
+            )
+        for name in ("query_length", "document_length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"evaluation.retrieval.{name} must be at least 1, got {value}")
+
+
+class Found(NamedTuple):
+    """A document in a ranking."""
+
+    document: str
+    score: float
+
+
+class RetrievalEvaluator:
+    """Measures rankings of a BEIR directory's documents; made once, run as often as needed.
+
+    Attributes:
+      rankings: what the last run found for each query, best first.
+      per_query: its metrics by query.
+    """
+
+    def __init__(
+        self,
+        bind: Bind,
+        rows: TextRows,
+        settings: Retrieval,
+        *,
+        split: str = "test",
+        batch_size: int = 32,
+        max_length: int = 512,
+        mesh: Mesh | None = None,
+    ):
+        """Reads queries and judgements, and goes through the corpus once to check it.
+
+        Args:
+          bind: puts together a model that has `encode` from what `run` is given.
+          rows: makes rows of texts.
+          settings: of the search; pooling None is "mean", normalize None is True, and a length None
+            is `max_length`.
+          split: "train", "validation" (qrels/dev.tsv) or "test".
+          batch_size: texts encoded at once.
+          max_length: tokens that the model can read.
+          mesh: whose devices share the texts, and the queries in the search; None is one device.
+
+        Raises:
+          InputError: the directory or a file in it is wrong, or lacks what the judgements name; a
+            length is too short or too long; or the package that computes the metrics is missing.
+        """
+        ranking.check_installed()
+        self._settings, self._rows = settings, rows
+        self._lengths = {
+            "query": _length(settings.query_length, max_length, name="query_length", rows=rows),
+            "document": _length(
+                settings.document_length, max_length, name="document_length", rows=rows
+            ),
+        }
+        self._judged = _read(settings.directory, split)
+        if self._judged.twins and settings.same_ids == "keep" and jax.process_index() == 0:
+            _logger.warning(
+                "%s: %d queries are documents, too (the same id and text), and find themselves: "
+                "BEIR leaves these out (--evaluation.retrieval.same-ids drop)",
+                settings.directory,
+                self._judged.twins,
+            )
+        self._embedder = Embedder(
+            bind,
+            batch_size=batch_size,
+            pooling="mean" if settings.pooling is None else settings.pooling,
+            normalize=settings.normalize is not False,
+            pad_id=rows.pad_id,
+            max_length=max_length,
+            mesh=mesh,
+        )
+        self._chunk, self._mesh = CHUNK_BATCHES * batch_size, mesh
+        self.rankings: dict[str, list[Found]] = {}
+        self.per_query: dict[str, dict[str, float]] = {}
+
+    def names(self) -> list[str]:
+        """The names of the metrics."""
+        return list(ranking.NAMES)
+
+    def run(self, params: Params) -> dict[str, float]:
+        """The means of nDCG@10, MRR@10 and Recall@100 over the queries.
+
+        Args:
+          params: what `bind` takes.
+
+        Raises:
+          InputError: a vector is not finite, or a document comes twice.
+        """
+        names = list(self._judged.queries)
+        texts = [self._settings.query_prefix + text for text in self._judged.queries.values()]
+        queries = self._rows(texts, length=self._lengths["query"])
+        drop = self._settings.same_ids == "drop"
+        search = ExactSearch(
+            self._embedder.run(params, queries.rows),
+            depth=DEPTH,
+            names=names if drop else None,
+            mesh=self._mesh,
+        )
+        cut, done, told = 0, 0, time.monotonic()
+        with contextlib.closing(Prefetch(self._documents(), depth=2)) as chunks:
+            for documents, rows, longer in chunks:
+                search.add(self._embedder.run(params, rows), documents)
+                cut, done = cut + longer, done + len(documents)
+                if time.monotonic() - told > _TELL_SECONDS and jax.process_index() == 0:
+                    _logger.info("%d documents searched", done)
+                    told = time.monotonic()
+        self._tell_cut(len(queries.longer), cut)
+        self.rankings = {
+            name: [Found(*found) for found in results]
+            for name, results in zip(names, search.results(), strict=True)
+        }
+        self._check_rankings()
+        found = {q: [one.document for one in best] for q, best in self.rankings.items()}
+        self.per_query = ranking.per_query(self._judged.judgements, found)
+        return ranking.means(self.per_query)
+
+    def _documents(self) -> Iterator[tuple[list[str], list[np.ndarray], int]]:
+        """Names and rows of documents, a chunk at a time, and how many of them were cut."""
+        records = beir_files.read_corpus(self._settings.directory)
+        while some := list(itertools.islice(records, self._chunk)):
+            texts = [self._settings.document_prefix + record.text for record in some]
+            rows, longer = self._rows(texts, length=self._lengths["document"])
+            yield [record.id for record in some], rows, len(longer)
+
+    def _tell_cut(self, queries: int, documents: int) -> None:
+        """Says, after the first run, how many texts were too long."""
+        if self.rankings or jax.process_index():
+            return
+        for kind, number in (("query", queries), ("document", documents)):
+            if number:
+                _logger.info(
+                    "%d texts of kind %s were cut to %d tokens (evaluation.retrieval.%s_length)",
+                    number,
+                    kind,
+                    self._lengths[kind],
+                    kind,
+                )
+
+    def _check_rankings(self) -> None:
+        """What is not judged may come twice: that is seen where it is found."""
+        for best in self.rankings.values():
+            names = [one.document for one in best]
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise InputError(
+                    f"{self._settings.directory}: corpus.jsonl has the id {twice!r} more than once"
+                )
+
+
+def trec_lines(rankings: Mapping[str, Sequence[Found]]) -> Iterator[str]:
+    """Rankings as trec_eval reads them: query, Q0, document, rank, score and a name of the run.
+
+    The score is that of the search; trec_eval sorts equal ones by the documents' names.
+    """
+    for query, best in rankings.items():
+        for rank, found in enumerate(best, start=1):
+            yield f"{query} Q0 {found.document} {rank} {found.score!r} t5x_lite\n"
+
+
+def _read(directory: str, split: str) -> beir_files.Judged:
+    there = beir_files.splits(directory, field="evaluation.retrieval.directory")
+    if split not in there:
+        raise InputError(
+            f"{directory} has no judgements of the split {split!r}, but of {', '.join(there)}: set "
+            f"--evaluation.split {there[-1]}"
+        )
+    return beir_files.read_judged(directory, split)
+
+
+def _length(given: int | None, most: int, *, name: str, rows: TextRows) -> int:
+    length = most if given is None else given
+    if not rows.shortest < length <= most:
+        raise InputError(
+            f"evaluation.retrieval.{name} must be more than {rows.shortest}, the tokens that begin "
+            f"and end a row, and at most {most}, what the model can read: got {length}"
+        )
+    return length

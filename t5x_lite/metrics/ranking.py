@@ -1,0 +1,107 @@
+"""Metrics of rankings: nDCG@10, MRR@10 and Recall@100, as BEIR and trec_eval reckon them.
+
+    retrieval({"q": {"a": 2, "b": 0}}, {"q": ["b", "a"]})
+    # {"ndcg_at_10": 0.630..., "mrr_at_10": 0.5, "recall_at_100": 1.0}
+
+    nDCG@10      sum of score / log2(1 + rank) over the first ten, over the same of the best order
+    MRR@10       1 / rank of the first relevant document, 0 where none is among the first ten
+    Recall@100   part of the relevant documents that is among the first hundred
+
+A document is relevant where its score is above 0; one without a score is not. A query without a
+relevant document counts, and has 0, as in BEIR. trec_eval does the reckoning (pytrec_eval;
+Van Gysel and de Rijke 2018, arXiv:1805.01597); it is given ranks, not scores, so that equal scores
+stay in the order in which they were found.
+
+Sources: Thakur et al. 2021, arXiv:2104.08663; Jaervelin and Kekaelaeinen 2002.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from t5x_lite.errors import InputError
+
+NAMES = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
+
+Judgements = Mapping[str, Mapping[str, int]]
+"""Query -> document -> score."""
+
+
+def retrieval(judgements: Judgements, rankings: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """Returns the means of `per_query` over the queries that have judgements.
+
+    Args: as for `per_query`, like what it raises.
+    """
+    return means(per_query(judgements, rankings))
+
+
+def means(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Returns the mean of each metric over the queries of `per_query`."""
+    return {name: sum(one[name] for one in found.values()) / len(found) for name in NAMES}
+
+
+def per_query(
+    judgements: Judgements, rankings: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, float]]:
+    """Returns {"ndcg_at_10", "mrr_at_10", "recall_at_100"} of each query.
+
+    Args:
+      judgements: at least one query.
+      rankings: the documents of each of these queries, best first, none of them twice.
+
+    Raises:
+      ValueError: there are no judgements, a query has no ranking, or a document is in one twice.
+      InputError: pytrec_eval is not installed.
+    """
+    if not judgements:
+        raise ValueError("retrieval metrics need at least one query with judgements")
+    for query in judgements:
+        if query not in rankings:
+            raise ValueError(f"the query {query!r} has no ranking")
+        if len(set(rankings[query])) < len(rankings[query]):
+            raise ValueError(f"the ranking of the query {query!r} has a document twice")
+    relevance = {
+        query: {document: max(0, score) for document, score in scores.items()}
+        for query, scores in judgements.items()
+    }
+    whole = _evaluate(relevance, rankings, {"ndcg_cut.10", "recall.100"})
+    first = _evaluate(
+        relevance, {q: ranking[:10] for q, ranking in rankings.items()}, {"recip_rank"}
+    )
+    return {
+        query: {
+            "ndcg_at_10": whole[query]["ndcg_cut_10"],
+            "mrr_at_10": first[query]["recip_rank"],
+            "recall_at_100": whole[query]["recall_100"],
+        }
+        for query in judgements
+    }
+
+
+def check_installed() -> None:
+    """Says, by an InputError, that the package is missing, before the work and not after it."""
+    _library()
+
+
+def _evaluate(
+    relevance: dict[str, dict[str, int]], rankings: Mapping[str, Sequence[str]], measures: set[str]
+) -> dict[str, dict[str, float]]:
+    runs = {
+        query: {document: float(-rank) for rank, document in enumerate(rankings[query])}
+        for query in relevance
+    }
+    found = _library().RelevanceEvaluator(relevance, measures).evaluate(runs)
+    return {query: found.get(query, dict.fromkeys(_KEYS, 0.0)) for query in relevance}
+
+
+_KEYS = ("ndcg_cut_10", "recall_100", "recip_rank")
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("pytrec_eval")
+    except ImportError as error:
+        raise InputError(
+            "retrieval metrics need the package pytrec-eval-terrier: "
+            'pip install "t5x-lite[metrics]"'
+        ) from error

@@ -1,0 +1,347 @@
+"""Attention as a Pallas kernel for TPUs, which computes T5's relative bias inside each block.
+
+    out = pallas_attention(query, key, value, visible=masks.of_decoder(segments), bias=table)
+
+What `t5x_lite.nn.blocked_attention` computes, with blocks of queries too and everything between the
+products in VMEM: a logit, a bias or a mask is never in HBM. The kernels are in `pallas_forward` and
+`pallas_backward`, what they share, with the way of the bias, in `pallas_blocks`. Where the program
+is not for a TPU, blocked attention runs in their place, with the same memory in HBM. Dropout of
+attention weights, whose mask T5 shares over the queries, is a scaling of the values and outside of
+this (`attention.dot_product_attention`); a mask of its own for each query has no implementation.
+
+On a mesh each device works on its rows (replica, data, fsdp) and heads (tensor); the table's
+gradient is summed over the rows' devices. A split length (sequence) is refused.
+
+Costs of T5 1.1 base, bfloat16, as `costs` gives them: 12 heads of 64, blocks of 256. GFLOPs and MB
+from and to HBM are those of one row, VMEM that of one program. FLOPs are over all 128 lanes of two
+heads, also where a product contracts over one head's 64: useful are 2/3 forwards, 5/9 backwards.
+
+|                      | forward GFLOP, MB, MiB of VMEM | backward GFLOP, MB, MiB of VMEM |
+|---|---|---|
+| encoder, 512         | 1.21, 7.9, 3.2                 | 3.62, 9.6, 5.8                  |
+| encoder, 2048        | 19.3, 108, 4.2                 | 58.0, 75.9, 9.3                 |
+| encoder, 8192        | 309, 1643, 4.2                 | 928, 938, 15.3                  |
+| decoder, 114         | 0.08, 1.2, 0.8                 | 0.23, 2.2, 1.3                  |
+| decoder, 2048        | 10.9, 108, 3.2                 | 32.6, 75.9, 7.3                 |
+| across, 114 to 512   | 0.30, 3.6, 1.1                 | 0.91, 5.7, 1.6                  |
+
+Bytes of long rows fall with larger blocks: keys are read once for each block of queries. VMEM grows
+with them, and backwards with the length, of which a row's gradient of the queries is kept whole.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from t5x_lite.nn import blocked_attention as blocked
+from t5x_lite.nn.blocked_attention import Rows, Rules
+from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.pallas_backward import backward_kernel
+from t5x_lite.nn.pallas_blocks import (
+    LANES,
+    SUBLANES,
+    Cost,
+    Layout,
+    backward_cost,
+    forward_cost,
+)
+from t5x_lite.nn.pallas_forward import forward_kernel
+from t5x_lite.nn.positions import RelativeTable
+from t5x_lite.sharding import partition_spec
+from t5x_lite.types import Array, InputError
+
+_UNKNOWN = -1
+"""The id of positions that only fill up the last block."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Call:
+    """What is known before any array is.
+
+    Attributes:
+      rules: as blocked attention has them.
+      buckets: rows of the table; None without one.
+      finds_itself: every query but those of segment 0 sees at least its own key.
+      interpret: runs the kernels as plain operations.
+    """
+
+    rules: Rules
+    buckets: int | None
+    finds_itself: bool
+    interpret: bool
+
+    def layout(self, queries: tuple[int, ...], num_keys: int) -> Layout:
+        """The division of the work on one device, whose queries have this shape."""
+        _, num_queries, num_heads, d_kv = queries
+        granule = SUBLANES if self.interpret else LANES
+        lengths = (num_queries, num_keys)
+        # A bias is made for diagonals of square blocks.
+        lengths = lengths if self.buckets is None else (max(lengths),) * 2
+        query_block, key_block = (
+            min(-(-self.rules.block // granule), -(-length // granule)) * granule
+            for length in lengths
+        )
+        return Layout(
+            num_queries=num_queries,
+            num_keys=num_keys,
+            num_heads=num_heads,
+            d_kv=d_kv,
+            query_block=query_block,
+            key_block=key_block,
+            causal=self.rules.causal,
+            skips=self.finds_itself,
+            buckets=self.buckets,
+            bidirectional=self.rules.bidirectional,
+            max_distance=self.rules.max_distance or 0,
+        )
+
+
+def pallas_attention(
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S H K"],
+    value: Float[Array, "B S H K"],
+    *,
+    visible: Visibility,
+    bias: RelativeTable | None = None,
+    interpret: bool = False,
+) -> Float[Array, "B T H K"]:
+    """softmax(query key^T + bias) value, the softmax in float32.
+
+    As `softmax_attention` in all else: unscaled logits, products in the dtype of value with float32
+    accumulation, and a query that may see no key attends to all of them equally and passes no
+    gradient to its logits.
+
+    Args:
+      query: projected queries, bfloat16 or float32.
+      key: projected keys.
+      value: projected values.
+      visible: which keys a query sees; block_size keys and queries make a block, rounded up to a
+        multiple of 128. The lengths need not be multiples of it.
+      bias: a relative bias; its table gets a gradient.
+      interpret: runs the kernels as plain operations on any device, in blocks of multiples of 8;
+        slow, for tests.
+
+    Raises:
+      ValueError: a block of less than 1 key.
+      InputError: the mesh splits the length.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty and mesh.shape["sequence"] > 1:
+        raise InputError(
+            f"the attention kernel needs whole rows: mesh.sequence is {mesh.shape['sequence']}; "
+            "set --mesh.sequence 1 or --model.attention blocked"
+        )
+    # Queries and keys of one array of segments: a query's own key is of its segment.
+    alone = visible.keys is None and visible.queries is None
+    same = visible.keys is not None and visible.queries is visible.keys
+    call = _Call(
+        rules=Rules.of(visible, bias, num_keys=key.shape[1]),
+        buckets=None if bias is None else bias.table.shape[0],
+        finds_itself=visible.causal and visible.both_ways is None and (alone or same),
+        interpret=interpret,
+    )
+    rows = (visible.keys, visible.queries, visible.both_ways)
+    return _attend(call, query, key, value, None if bias is None else bias.table, rows)
+
+
+def costs(
+    *,
+    batch: int,
+    num_queries: int,
+    num_keys: int,
+    num_heads: int,
+    d_kv: int,
+    block: int = 256,
+    itemsize: int = 2,
+    causal: bool = False,
+    bidirectional: bool | None = None,
+) -> tuple[Cost, Cost]:
+    """What the forward and the backward kernel do on one device.
+
+    Args:
+      batch: rows on the device.
+      num_queries: T.
+      num_keys: S.
+      num_heads: heads on the device.
+      d_kv: K.
+      block: queries and keys of a block.
+      itemsize: bytes of a number: 2 of bfloat16.
+      causal: whether blocks above the diagonal are passed over.
+      bidirectional: of T5's bias with 32 buckets; None has no bias.
+    """
+    buckets = None if bidirectional is None else 32
+    rules = Rules(block, causal, bool(bidirectional), None if buckets is None else 128)
+    call = _Call(rules=rules, buckets=buckets, finds_itself=causal, interpret=False)
+    layout = call.layout((batch, num_queries, num_heads, d_kv), num_keys)
+    return (
+        forward_cost(layout, batch=batch, itemsize=itemsize),
+        backward_cost(layout, batch=batch, itemsize=itemsize),
+    )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(
+    call: _Call, query: Array, key: Array, value: Array, table: Array | None, rows: Rows
+) -> Array:
+    return _forward(call, query, key, value, table, rows)[0]
+
+
+def _forward(
+    call: _Call, query: Array, key: Array, value: Array, table: Array | None, rows: Rows
+) -> tuple[Array, tuple]:
+    given = (query, key, value, table, rows)
+
+    def kernel(*given: Any) -> tuple[Array, Array, Array]:
+        return _on_mesh(functools.partial(_forward_here, call), given, "xss")
+
+    def elsewhere(*given: Any) -> tuple[Array, Array, Array]:
+        return blocked.forward(call.rules, *given)[1][-3:]
+
+    if call.interpret:
+        out, largest, scale = kernel(*given)
+    else:
+        out, largest, scale = jax.lax.platform_dependent(*given, tpu=kernel, default=elsewhere)
+    return out, (*given, out, largest, scale)
+
+
+def _backward(call: _Call, saved: tuple, g: Array) -> tuple:
+    def kernel(*given: Any) -> tuple:
+        return _on_mesh(functools.partial(_backward_here, call), given, "xxxt")
+
+    def elsewhere(*given: Any) -> tuple:
+        *saved, g = given
+        return blocked.backward(call.rules, tuple(saved), g)[:-1]
+
+    if call.interpret:
+        return *kernel(*saved, g), None
+    return *jax.lax.platform_dependent(*saved, g, tpu=kernel, default=elsewhere), None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _on_mesh(function: Any, given: tuple, results: str) -> Any:
+    """Calls a function of rows and heads on each device's own; as it is without a mesh.
+
+    Args:
+      function: takes what it is given, and the mesh axes over which the rows are split.
+      given: query, key, value, table, ids, and more that is laid out like the first or [B, H, T].
+      results: a letter for each: x as queries, s [B, H, T], t as the table.
+    """
+    specs = {
+        "x": partition_spec(("batch", None, "heads", "kv")),
+        "s": partition_spec(("batch", "heads", None)),
+        "t": partition_spec(("relpos_buckets", "heads")),
+    }
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return function(*given, axes=())
+    table, rows, *more = given[3:]
+    ids = [None if row is None else partition_spec(("batch", None)) for row in rows]
+    rest = [specs["x"] if x.ndim == 4 else specs["s"] for x in more]
+    in_specs = (*3 * (specs["x"],), None if table is None else specs["t"], tuple(ids), *rest)
+    axes = partition_spec(("batch",))[0]
+    out_specs = tuple(None if r == "t" and table is None else specs[r] for r in results)
+    mapped = jax.shard_map(
+        functools.partial(function, axes=axes),
+        in_specs=in_specs,
+        out_specs=out_specs,
+        check_vma=False,
+    )
+    return mapped(*given)
+
+
+def _forward_here(
+    call: _Call,
+    query: Array,
+    key: Array,
+    value: Array,
+    table: Array | None,
+    rows: Rows,
+    *,
+    axes: Any,
+) -> tuple[Array, Array, Array]:
+    """The values' weighted sum, the largest logits and the scales, of one device's rows."""
+    del axes
+    layout = call.layout(query.shape, key.shape[1])
+    out, statistics = forward_kernel(
+        layout, _inputs(layout, query, key, value, table, rows), interpret=call.interpret
+    )
+    batch, length, heads, d_kv = query.shape
+    largest, scale = (
+        part.reshape(batch, heads, -1)[..., :length] for part in jnp.split(statistics, 2, axis=2)
+    )
+    return out[:, :length].reshape(batch, length, heads, d_kv), largest, scale
+
+
+def _backward_here(
+    call: _Call,
+    query: Array,
+    key: Array,
+    value: Array,
+    table: Array | None,
+    rows: Rows,
+    out: Array,
+    largest: Array,
+    scale: Array,
+    g: Array,
+    *,
+    axes: Any,
+) -> tuple[Array, Array, Array, Array | None]:
+    layout = call.layout(query.shape, key.shape[1])
+    inner = jnp.sum(g.astype(jnp.float32) * out.astype(jnp.float32), axis=-1).swapaxes(1, 2)
+    batch, length, heads, _ = query.shape
+    groups, fill = heads // layout.group, layout.padded[0] - length
+    statistics = jnp.concatenate(
+        [x.reshape(batch, groups, layout.group, length) for x in (largest, scale, inner)], axis=2
+    )
+    statistics = jnp.pad(statistics, ((0, 0), (0, 0), (0, 0), (0, fill)))
+    inputs = _inputs(layout, query, key, value, table, rows)
+    inputs["cotangent"] = _joined(g.astype(value.dtype), layout.padded[0])
+    *grads, grad_table = backward_kernel(layout, inputs, statistics, interpret=call.interpret)
+    query_grad, key_grad, value_grad = (
+        grad[:, : x.shape[1]].reshape(x.shape)
+        for grad, x in zip(grads, (query, key, value), strict=True)
+    )
+    if grad_table is not None and axes:
+        grad_table = jax.lax.psum(grad_table, axes)
+    return query_grad, key_grad, value_grad, grad_table
+
+
+def _inputs(
+    layout: Layout, query: Array, key: Array, value: Array, table: Array | None, rows: Rows
+) -> dict[str, Array]:
+    """What both kernels read, by name: see `forward_kernel`."""
+    queries, keys = layout.padded
+    inputs = {
+        "query": _joined(query, queries),
+        "key": _joined(key, keys),
+        "value": _joined(value, keys),
+    }
+    if table is not None:
+        inputs["table"] = table.astype(jnp.float32)
+    of_keys, of_queries, groups = rows
+    if of_keys is not None:
+        inputs["keys"] = _filled(of_keys, keys)[:, :, None]
+    if of_keys is not None and of_queries is not None:
+        inputs["queries"] = _filled(of_queries, queries)[:, None]
+    if layout.causal and groups is not None:
+        inputs["key_groups"] = _filled(groups, keys)[:, :, None]
+        inputs["query_groups"] = _filled(groups, queries)[:, None]
+    return inputs
+
+
+def _joined(x: Array, length: int) -> Array:
+    """[B, T, H, K] as [B, length, H * K], with zeros behind the last."""
+    fill = length - x.shape[1]
+    joined = x.reshape(*x.shape[:2], -1)
+    return jnp.pad(joined, ((0, 0), (0, fill), (0, 0))) if fill else joined
+
+
+def _filled(ids: Array, length: int) -> Array:
+    fill = ((0, 0), (0, length - ids.shape[1]))
+    return jnp.pad(ids.astype(jnp.int32), fill, constant_values=_UNKNOWN)

@@ -1,0 +1,412 @@
+"""What the two attention kernels share: how they divide the work, and T5's bias inside a block.
+
+A program works on a block of queries and a block of keys of one row and of the few heads that fill
+128 lanes ([B, T, H * K] as the projections give it: nothing is transposed or padded in HBM). Inside
+it, keys lie along the first axis and queries along the second, so that what belongs to a query (the
+largest logit, the sum of exponentials) is a row, and the softmax reduces over sublanes.
+
+The bias depends on key - query alone, and is constant beyond the last bucket's start. With blocks
+of one size for both, a block's bias depends on which diagonal of blocks it lies on, and few
+diagonals differ: 5 with blocks of 256 and a max_distance of 128, however long the rows are. So a
+head's bias is made in VMEM once, for all rows of the batch, from its row of the bucket table:
+
+    block 4, keys 0..3 (down) and queries 4..7: key - query        strip of 8 rows, moved right
+      -4 -5 -6 -7                                                  by 8 for every 8 further keys
+      -3 -4 -5 -6
+      -2 -3 -4 -5
+      -1 -2 -3 -4
+
+Its gradient is added up in the same form, and brought back to the buckets once, at the end.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from t5x_lite.nn.masks import MASKED
+from t5x_lite.nn.positions import bucket_starts
+from t5x_lite.types import Array
+
+LANES = 128
+SUBLANES = 8
+
+Refs = Mapping[str, Any]
+"""References to the blocks of a program, by name."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How the work on one device is divided; all of it is known before any array is.
+
+    Attributes:
+      num_queries: T.
+      num_keys: S.
+      num_heads: H.
+      d_kv: K.
+      query_block: queries of a block.
+      key_block: keys of a block; the same where there is a bias.
+      causal: a query sees itself and the keys before it, or those of its group.
+      skips: whether blocks above the diagonal may be passed over: nothing in them is seen, but by
+        queries that see nothing at all and attend to all keys equally.
+      buckets: rows of the bias table; None without one.
+      bidirectional: how it is read, like max_distance.
+      max_distance: distances from here on share a bucket.
+    """
+
+    num_queries: int
+    num_keys: int
+    num_heads: int
+    d_kv: int
+    query_block: int
+    key_block: int
+    causal: bool
+    skips: bool
+    buckets: int | None
+    bidirectional: bool
+    max_distance: int
+
+    @property
+    def group(self) -> int:
+        """Heads of a program: as few as fill whole lanes, or else all."""
+        fits = LANES // math.gcd(LANES, self.d_kv)
+        return fits if self.num_heads % fits == 0 else self.num_heads
+
+    @property
+    def lanes(self) -> int:
+        """Width of a program's queries, keys and values."""
+        return self.group * self.d_kv
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Blocks of queries and of keys in a row."""
+        return -(-self.num_queries // self.query_block), -(-self.num_keys // self.key_block)
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """T and S, rounded up to whole blocks."""
+        rows, columns = self.blocks
+        return rows * self.query_block, columns * self.key_block
+
+    @property
+    def diagonals(self) -> tuple[int, int]:
+        """The first and the last diagonal of blocks whose bias is made; those beyond equal them.
+
+        Number n has the blocks of queries i and keys i + n.
+        """
+        if self.buckets is None:
+            return 0, 0
+        one_side = self.buckets // 2 if self.bidirectional else self.buckets
+        # Of diagonal n the nearest key is (n - 1) * block + 1 away.
+        start = bucket_starts(one_side, self.max_distance)[-1]
+        reach = max(1, 1 + -(-(start - 1) // self.key_block))
+        rows, columns = self.blocks
+        right = 0 if self.skips else reach if self.bidirectional else 1
+        return -min(rows - 1, reach), min(columns - 1, right)
+
+    @property
+    def num_diagonals(self) -> int:
+        """How many are made."""
+        low, high = self.diagonals
+        return high - low + 1
+
+    @property
+    def strip(self) -> int:
+        """Width of a strip: a block's queries, and the keys by which it is moved."""
+        return self.query_block + self.key_block
+
+    @property
+    def bias_shape(self) -> tuple[int, ...]:
+        """Of the bias of one program's heads, or of its gradient."""
+        return self.num_diagonals, self.group, self.key_block, self.query_block
+
+    def heads(self) -> Sequence[slice]:
+        """The lanes of each head of a program."""
+        return [slice(head * self.d_kv, (head + 1) * self.d_kv) for head in range(self.group)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What one call of a kernel does on one device.
+
+    Attributes:
+      flops: of its products, over the lanes that they run over: with d_kv 64 two heads lie in the
+        128 lanes, and the products that contract over them do twice the useful work, in the time
+        that the matrix unit takes for 64 lanes as well.
+      exponentials: that it takes.
+      bytes: from and to HBM, a block as often as it is fetched.
+      vmem: bytes of one program: its blocks, twice where the next is fetched meanwhile, what stays
+        between programs, and the logits' three temporaries.
+    """
+
+    flops: int
+    exponentials: int
+    bytes: int
+    vmem: int
+
+
+def forward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
+    """Of the forward kernel; `itemsize` is that of the queries."""
+    (rows, columns), (queries, keys) = layout.blocks, layout.padded
+    programs = batch * (layout.num_heads // layout.group)
+    pairs = programs * _visited(layout) * layout.query_block * layout.key_block
+    lanes, d_kv, group = layout.lanes, layout.d_kv, layout.group
+    blocks = (2 * layout.query_block + 2 * layout.key_block) * _wide(lanes) * itemsize
+    ids = 4 * (LANES * layout.key_block + SUBLANES * layout.query_block)
+    statistics = 4 * 2 * group * layout.query_block
+    kept = 4 * (lanes * layout.query_block + 2 * SUBLANES * layout.query_block)
+    moved = (2 * queries + 2 * keys * rows) * lanes * itemsize + 4 * 2 * group * queries
+    moved += (4 * LANES * keys * rows) + 4 * queries * columns
+    return Cost(
+        flops=2 * pairs * group * (lanes + d_kv),
+        exponentials=pairs * group,
+        bytes=programs * moved,
+        vmem=2 * (blocks + ids + statistics) + kept + _bias_bytes(layout) + _temporaries(layout),
+    )
+
+
+def backward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
+    """Of the backward kernel: five products, of which the logits are one for the second time."""
+    columns, (queries, keys) = layout.blocks[1], layout.padded
+    programs = batch * (layout.num_heads // layout.group)
+    pairs = programs * _visited(layout) * layout.query_block * layout.key_block
+    lanes, d_kv, group = layout.lanes, layout.d_kv, layout.group
+    blocks = (2 * layout.query_block + 4 * layout.key_block + queries) * _wide(lanes) * itemsize
+    ids = 4 * (LANES * layout.key_block + SUBLANES * layout.query_block)
+    statistics = 4 * 3 * group * layout.query_block
+    kept = 4 * lanes * queries + 4 * 2 * _wide(lanes) * layout.key_block
+    table = 4 * (layout.buckets or 0) * group * layout.strip
+    moved = (2 * queries * columns + 4 * keys + queries) * lanes * itemsize
+    moved += 4 * 3 * group * queries * columns + 4 * LANES * keys + 4 * queries * columns
+    return Cost(
+        flops=2 * pairs * group * (4 * lanes + d_kv),
+        exponentials=pairs * group,
+        bytes=programs * moved + (layout.num_heads // layout.group) * table,
+        vmem=2 * (blocks + ids + statistics + table)
+        + kept
+        + 2 * _bias_bytes(layout)
+        + _temporaries(layout),
+    )
+
+
+def _visited(layout: Layout) -> int:
+    """Pairs of blocks that are worked on in a row."""
+    rows, columns = layout.blocks
+    return sum(min(columns, row + 1) if layout.skips else columns for row in range(rows))
+
+
+def _wide(lanes: int) -> int:
+    return -(-lanes // LANES) * LANES
+
+
+def _bias_bytes(layout: Layout) -> int:
+    return 0 if layout.buckets is None else 4 * math.prod(layout.bias_shape)
+
+
+def _temporaries(layout: Layout) -> int:
+    return 3 * 4 * layout.query_block * layout.key_block
+
+
+def compiler_params(cost: Cost) -> pltpu.CompilerParams:
+    """Heads may be split over the cores of a chip; all else runs in order.
+
+    The compiler is given half as much again as the blocks need, and at least its own 16 MiB.
+    """
+    return pltpu.CompilerParams(
+        dimension_semantics=("parallel", "arbitrary", "arbitrary", "arbitrary"),
+        vmem_limit_bytes=max(16 * 2**20, 3 * cost.vmem // 2),
+    )
+
+
+def estimate(cost: Cost) -> pl.CostEstimate:
+    """The cost as the compiler takes it, and writes it into the program's text."""
+    return pl.CostEstimate(
+        flops=cost.flops, transcendentals=cost.exponentials, bytes_accessed=cost.bytes
+    )
+
+
+def product(a: Array, b: Array, contract: tuple[int, int]) -> Array:
+    """A product of two matrices over the given axes, in float32."""
+    dimensions = (((contract[0],), (contract[1],)), ((), ()))
+    return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
+
+
+def transpose(x: Array) -> Array:
+    """The transpose of a matrix, by way of float32 for whatever the chip can transpose."""
+    return x.astype(jnp.float32).T.astype(x.dtype)
+
+
+def only(x: Array, lanes: slice) -> Array:
+    """A matrix with zeros in all lanes but these; as it is where these are all."""
+    if (lanes.stop - lanes.start) == x.shape[1]:
+        return x
+    lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
+    kept = (lane >= lanes.start) & (lane < lanes.stop)
+    return jnp.where(kept, x.astype(jnp.float32), 0.0).astype(x.dtype)
+
+
+def positions(layout: Layout, query_block: Any, key_block: Any) -> tuple[Array, Array]:
+    """Row positions of a block's queries and keys, both [keys, queries]."""
+    shape = (layout.key_block, layout.query_block)
+    key = key_block * layout.key_block + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+    query = query_block * layout.query_block + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+    return query, key
+
+
+def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array | None:
+    """Which of a block's keys a query sees, bool [keys, queries]; None where all.
+
+    Args:
+      layout: of the work.
+      ids: "keys" and "key_groups" as columns, "queries" and "query_groups" as rows: those that
+        there are.
+      query_block: its number.
+      key_block: its number.
+    """
+    shape = (layout.key_block, layout.query_block)
+
+    def both(name: str, other: str) -> tuple[Array, Array]:
+        column, row = ids[name][0], ids[other][0]
+        return jnp.broadcast_to(column, shape), jnp.broadcast_to(row, shape)
+
+    found = None
+    if layout.causal:
+        query, key = positions(layout, query_block, key_block)
+        found = key <= query
+        if "key_groups" in ids:
+            key, query = both("key_groups", "query_groups")
+            found = found | ((key == query) & (key > 0))
+    if "keys" in ids:
+        key = jnp.broadcast_to(ids["keys"][0], shape)
+        here = key > 0
+        if "queries" in ids:
+            here = here & (key == jnp.broadcast_to(ids["queries"][0], shape))
+        found = here if found is None else found & here
+    return found
+
+
+def is_worked_on(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Any:
+    """Whether a block has anything to work on: see `Layout.skips`."""
+    if not layout.skips:
+        return True
+    reached = key_block * layout.key_block < (query_block + 1) * layout.query_block
+    if "queries" not in ids:
+        return reached
+    # A query of segment 0 sees nothing, and so attends to every key.
+    return reached | (jnp.min(jnp.abs(ids["queries"][0].astype(jnp.float32))) == 0.0)
+
+
+def masked_logits(
+    layout: Layout, logits: Array, visible: Array | None, query_block: Any, key_block: Any
+) -> Array:
+    """Logits with what is not seen at `MASKED`, and keys behind the last at -inf."""
+    if visible is not None:
+        logits = jnp.where(visible, logits, MASKED)
+    if layout.num_keys % layout.key_block:
+        _, key = positions(layout, query_block, key_block)
+        logits = jnp.where(key < layout.num_keys, logits, -jnp.inf)
+    return logits
+
+
+def diagonal_of(layout: Layout, query_block: Any, key_block: Any) -> Any:
+    """Where a block's bias is among those that are made."""
+    low, high = layout.diagonals
+    return jnp.clip(key_block - query_block, low, high) - low
+
+
+def _strip_distances(layout: Layout, diagonal: Any) -> Array:
+    """Key minus query in a strip, int32 [8, strip].
+
+    Row s is for key s of the block. The lanes hold queries 0, 1, ... of the block, and after them
+    those before query 0, as far as moving the strip to the right brings them in.
+    """
+    shape = (SUBLANES, layout.strip)
+    lane = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+    query = jnp.where(lane < layout.query_block, lane, lane - layout.strip)
+    key = jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+    low, _ = layout.diagonals
+    return key - query + (diagonal + low) * layout.key_block
+
+
+def by_bucket(layout: Layout, relative: Array, value: Callable[[int], Any]) -> Array:
+    """value(bucket) of each distance, by comparing it with the buckets' starts."""
+    assert layout.buckets is not None
+    one_side = layout.buckets // 2 if layout.bidirectional else layout.buckets
+    starts = bucket_starts(one_side, layout.max_distance)
+
+    def side(distance: Array, first: int) -> Array:
+        found = jnp.full(distance.shape, value(first))
+        for bucket, start in enumerate(starts[1:], start=1):
+            found = jnp.where(distance >= start, value(first + bucket), found)
+        return found
+
+    left = side(jnp.maximum(-relative, 0), 0)
+    return jnp.where(relative > 0, side(relative, one_side), left) if layout.bidirectional else left
+
+
+def fill_bias(layout: Layout, table: Any, bias: Any, group: Any) -> None:
+    """Makes the bias of a program's heads.
+
+    Args:
+      layout: of the work.
+      table: a reference to float32 [buckets, H], scalars.
+      bias: a reference to `layout.bias_shape`.
+      group: the number of the heads' group.
+    """
+
+    def fill(diagonal: Any, _: Any) -> Any:
+        relative = _strip_distances(layout, diagonal)
+        for head in range(layout.group):
+            column = group * layout.group + head
+            strip = by_bucket(layout, relative, lambda bucket, c=column: table[bucket, c])
+
+            def put(number: Any, _: Any, head: int = head, strip: Array = strip) -> Any:
+                first = pl.multiple_of(number * SUBLANES, SUBLANES)
+                rows = pltpu.roll(strip, first, 1)[:, : layout.query_block]
+                bias[diagonal, head, pl.ds(first, SUBLANES), :] = rows
+                return 0
+
+            jax.lax.fori_loop(0, layout.key_block // SUBLANES, put, 0)
+        return 0
+
+    jax.lax.fori_loop(0, layout.num_diagonals, fill, 0)
+
+
+def gather_table(layout: Layout, bias: Any, table: Any) -> None:
+    """Adds up a bias's gradient by bucket; the reverse of `fill_bias`.
+
+    Args:
+      layout: of the work.
+      bias: a reference to the gradient, `layout.bias_shape`.
+      table: a reference to float32 [1, group * buckets, strip], whose sum over the last axis is
+        the gradient of the heads' rows of the table.
+    """
+    assert layout.buckets is not None
+    buckets = layout.buckets
+    table[...] = jnp.zeros(table.shape, jnp.float32)
+    rest = jnp.zeros((SUBLANES, layout.key_block), jnp.float32)
+
+    def gather(diagonal: Any, _: Any) -> Any:
+        bucket = by_bucket(layout, _strip_distances(layout, diagonal), jnp.int32)
+        for head in range(layout.group):
+
+            def add(number: Any, strip: Array, head: int = head) -> Array:
+                first = pl.multiple_of(number * SUBLANES, SUBLANES)
+                rows = bias[diagonal, head, pl.ds(first, SUBLANES), :]
+                wide = jnp.concatenate([rows, rest], axis=1)
+                return strip + pltpu.roll(wide, layout.strip - first, 1)
+
+            strip = jnp.zeros((SUBLANES, layout.strip), jnp.float32)
+            strip = jax.lax.fori_loop(0, layout.key_block // SUBLANES, add, strip)
+            for index in range(buckets):
+                row = pl.ds(head * buckets + index, 1)
+                here = jnp.where(bucket == index, strip, 0.0)
+                table[0, row, :] += jnp.sum(here, axis=0, keepdims=True)
+        return 0
+
+    jax.lax.fori_loop(0, layout.num_diagonals, gather, 0)

@@ -1,0 +1,191 @@
+"""Contrastive training of a bi-encoder: InfoNCE with the other passages of the batch as negatives.
+
+One encoder reads queries and passages apart; a text's vector is pooled from its states. A query's
+own passage must be closer to it than all other passages of the batch, those of other queries and
+the hard negatives of the layout "pairs" alike (Oord et al. 2018, arXiv:1807.03748; Karpukhin et al.
+2020, arXiv:2004.04906; Gao et al. 2021, arXiv:2104.08821):
+
+    loss of query i = -log( exp(s_ii / t) / sum_j exp(s_ij / t) ),     s_ij = q_i . p_j
+
+    two queries, a passage each, t = 1:
+    q = [[1, 0], [0, 1]], p = [[1, 0], [1, 1]]:  s = [[1, 1], [0, 1]]
+    losses log 2 and log(1 + 1/e)
+
+The passages are those of the whole batch, whatever devices it is spread over: they are gathered,
+and the gradient is that of one device (RetroMAE's code gathers, and then averages the gradients of
+the devices, which makes them too small by their number). Microbatches are refused: each would see
+its own passages alone, and so compute another loss.
+
+Without labels, a text is query and passage at once (task tasks.pairs:same_text): the two are
+encoded under two dropout keys, and so are two views of it (SimCSE). A passage that is the same as
+the query's own, or the answer of the same query in another row, is no negative.
+"""
+
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Bool, Float, Int
+
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import EncoderModel
+from t5x_lite.models.pooling import Pooling, check_pooling, pool
+from t5x_lite.nn.layers import split_key
+from t5x_lite.objectives.base import Loss, Objective, Term
+from t5x_lite.objectives.losses import cross_entropy
+from t5x_lite.objectives.masked_lm import require_encoder
+from t5x_lite.sharding import constrain
+from t5x_lite.types import Array, Batch, InputError, Key
+
+_FEATURES = ("query_tokens", "query_segment_ids", "passage_tokens", "passage_segment_ids")
+_NEVER = -1e9
+"""The score of what is no candidate; finite, so that a row of padding has no NaN."""
+
+
+class Embeddings(NamedTuple):
+    """The vectors of a batch, float32.
+
+    Attributes:
+      queries: one a row.
+      passages: of each row the answer, then the hard negatives.
+    """
+
+    queries: Float[Array, "B D"]
+    passages: Float[Array, "B P D"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contrastive(Objective):
+    """Cross-entropy of a query's own passage among those of the batch.
+
+    Attributes:
+      temperature: that scores are divided by.
+      normalize: whether vectors have length 1, so that a score is a cosine.
+      pooling: "cls" or "mean"; `models.pooling`.
+    """
+
+    temperature: float = 0.05
+    normalize: bool = True
+    pooling: Pooling = "cls"
+
+    layouts: ClassVar[tuple[str, ...]] = ("pairs",)
+    indivisible: ClassVar[str] = (
+        "the passages of a batch are the negatives of all of its queries, and a part of the batch "
+        "would have those of that part alone"
+    )
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0.0:
+            raise InputError(f"objective.temperature must be above 0: got {self.temperature}")
+        check_pooling("objective.pooling", self.pooling)
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ContrastiveLoss":
+        """Makes the loss module, which has no parameters."""
+        return ContrastiveLoss(self)
+
+    def check_model(self, model: nnx.Module) -> None:
+        """Refuses what is no encoder."""
+        require_encoder(self, model)
+
+
+class ContrastiveLoss(nnx.Module):
+    """The loss in its two parts: vectors of texts, and a loss of all vectors.
+
+    Args:
+      config: the objective.
+    """
+
+    def __init__(self, config: Contrastive):
+        self.config = config
+
+    def __call__(self, model: EncoderModel, batch: Batch, *, key: Key | None = None) -> Loss:
+        """The loss of a batch of the layout "pairs".
+
+        Raises:
+          InputError: the features are those of another layout.
+        """
+        missing = sorted(set(_FEATURES) - set(batch))
+        if missing:
+            raise InputError(
+                f"objective Contrastive reads {', '.join(_FEATURES)}, but the batch has no "
+                f"{', '.join(missing)}: data.layout must be pairs"
+            )
+        return self.loss(self.encode(model, batch, key=key), batch)
+
+    def encode(self, model: EncoderModel, batch: Batch, *, key: Key | None = None) -> Embeddings:
+        """The vectors of queries and passages; a key turns dropout on, of each its own."""
+        query_key, passage_key = split_key(key, 2)
+        rows, num, length = batch["passage_tokens"].shape
+        queries = self._vectors(
+            model, batch["query_tokens"], batch["query_segment_ids"], key=query_key
+        )
+        passages = self._vectors(
+            model,
+            batch["passage_tokens"].reshape(rows * num, length),
+            batch["passage_segment_ids"].reshape(rows * num, length),
+            key=passage_key,
+        )
+        return Embeddings(queries, passages.reshape(rows, num, -1))
+
+    def loss(self, embeddings: Embeddings, batch: Batch) -> Loss:
+        """InfoNCE of the vectors of a whole batch.
+
+        Args:
+          embeddings: of its texts.
+          batch: says which of them there are, and which are the same.
+        """
+        queries, passages = embeddings
+        rows, num, size = passages.shape
+        # Every device needs all passages; the gradient goes back to those that made them.
+        gathered = constrain(passages.reshape(rows * num, size), None, None)
+        products = jnp.einsum("BD,ND->BN", queries, gathered, precision=jax.lax.Precision.HIGHEST)
+        scores = jnp.where(candidates(batch), products / self.config.temperature, _NEVER)
+        own = jnp.arange(rows, dtype=jnp.int32) * num
+        losses, _ = cross_entropy(scores, own)
+        weights = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
+        own_scores = jnp.take_along_axis(scores, own[:, None], axis=1)[:, 0]
+        right = (own_scores >= jnp.max(scores, axis=1)).astype(jnp.float32)
+        total, weight = jnp.sum(losses * weights), jnp.sum(weights)
+        return Loss(
+            terms={"contrastive": Term(total, weight)},
+            metrics={"accuracy": (jnp.sum(right * weights), weight)},
+        )
+
+    def _vectors(
+        self,
+        model: EncoderModel,
+        tokens: Int[Array, "B S"],
+        segment_ids: Int[Array, "B S"],
+        *,
+        key: Key | None,
+    ) -> Float[Array, "B D"]:
+        hidden = model(tokens, segment_ids=segment_ids, key=key)
+        vectors = pool(hidden, segment_ids, self.config.pooling)
+        vectors = constrain(vectors, "batch", None)
+        return unit(vectors) if self.config.normalize else vectors
+
+
+def unit(vectors: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
+    """The vectors at length 1; one of zeros stays as it is, with a gradient that is finite."""
+    squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
+    return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
+
+
+def candidates(batch: Batch) -> Bool[Array, "B N"]:
+    """Which passages of the batch, N of them, a query is compared with: its own, and negatives.
+
+    Args:
+      batch: of the layout "pairs", B rows of N / B passages.
+    """
+    queries, passages = batch["query_tokens"], batch["passage_tokens"]
+    rows, num, length = passages.shape
+    there = jnp.any(batch["passage_segment_ids"] > 0, axis=2).reshape(1, rows * num)
+    first = jnp.arange(num) == 0
+    asked_again = jnp.all(queries[:, None] == queries[None], axis=2)
+    answers_it = (asked_again[:, :, None] & first).reshape(rows, rows * num)
+    flat = passages.reshape(1, rows * num, length)
+    same_text = jnp.all(passages[:, :1] == flat, axis=2)
+    own = jnp.arange(rows * num)[None] == jnp.arange(rows)[:, None] * num
+    return (there & ~answers_it & ~same_text) | own

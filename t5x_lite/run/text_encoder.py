@@ -1,0 +1,247 @@
+"""A checkpoint that turns texts into vectors.
+
+    encoder = TextEncoder.load("work/bert", pooling="mean")
+    rows, longer = encoder.rows(["dogs bark"])
+    encoder.embedder(batch_size=32).run(encoder.params, rows)       # float32 [1, D]
+
+What says how, unless the caller does: the objective's `pooling` and `normalize` where it has them
+(Contrastive), "cls" of RetroMAE, which trains that state, and else the mean; vectors have length 1
+where nothing is said.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+from jax.sharding import Mesh
+
+from t5x_lite.config import Experiment
+from t5x_lite.data.text_rows import Cut, TextRows, text_rows
+from t5x_lite.data.vocabulary import Vocabulary
+from t5x_lite.evaluate.embed import Embedder
+from t5x_lite.evaluate.retrieval import Retrieval, RetrievalEvaluator
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import EncoderConfig
+from t5x_lite.models.pooling import Pooling, check_pooling
+from t5x_lite.objectives.retromae import RetroMAE
+from t5x_lite.run.parts import Loaded, Parts
+from t5x_lite.types import InputError, Params
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Vectors:
+    """How a text becomes a vector.
+
+    Attributes:
+      pooling: of the states.
+      normalize: whether it has length 1.
+    """
+
+    pooling: Pooling
+    normalize: bool
+
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+    ) -> "Vectors":
+        """What is asked for, and else what the objective says.
+
+        Raises:
+          InputError: there is no such pooling, or no [CLS] for it.
+        """
+        objective = experiment.objective
+        usual: Pooling = "cls" if isinstance(objective, RetroMAE) else "mean"
+        kind: Pooling = getattr(objective, "pooling", usual) if pooling is None else pooling
+        check_pooling("pooling", kind)
+        if kind == "cls" and not has_cls(experiment.model):
+            raise InputError(
+                f"pooling 'cls': the rows of a {type(experiment.model).__name__} do not begin with "
+                "[CLS]; use 'mean'"
+            )
+        own = getattr(objective, "normalize", True)
+        return cls(pooling=kind, normalize=bool(own if normalize is None else normalize))
+
+
+def has_cls(model: ModelConfig) -> bool:
+    """Whether a row of the model begins with [CLS]."""
+    return isinstance(model, EncoderConfig)
+
+
+def rows_of(experiment: Experiment, vocabulary: Vocabulary) -> TextRows:
+    """What makes rows of texts for a model."""
+    return text_rows(vocabulary, begins=has_cls(experiment.model))
+
+
+def most_tokens(experiment: Experiment) -> int | None:
+    """Tokens that a row can have at most; None is no limit."""
+    model = experiment.model
+    if isinstance(model, EncoderConfig) and model.position_rows:
+        return model.position_rows - model.first_position
+    return None
+
+
+def trained_length(experiment: Experiment) -> int:
+    """Tokens of the longest rows that the model was trained with."""
+    data = experiment.data
+    longest = data.inputs_length
+    if data.layout == "pairs":
+        longest = max(longest, data.targets_length)
+    return min(longest, most_tokens(experiment) or longest)
+
+
+def check_encodes(parts: Parts, where: object) -> None:
+    """Refuses a model that gives no vectors.
+
+    Args:
+      parts: of its learner.
+      where: the checkpoint, for the message.
+
+    Raises:
+      InputError: it has no encoder.
+    """
+    if not hasattr(parts.model_type, "encode"):
+        raise InputError(f"checkpoint {where}: {parts.model_type.__name__} has no encoder")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextEncoder:
+    """A checkpoint's encoder.
+
+    Attributes:
+      loaded: the checkpoint.
+      vectors: how a text becomes a vector.
+      length: tokens of a text at most, with those that begin and end a row.
+      mesh: whose devices share the texts; None runs where the parameters are.
+    """
+
+    loaded: Loaded
+    vectors: Vectors
+    length: int
+    mesh: Mesh | None = None
+
+    @classmethod
+    def load(
+        cls,
+        checkpoint: str,
+        *,
+        step: int | None = None,
+        mesh: Mesh | None = None,
+        length: int | None = None,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+    ) -> "TextEncoder":
+        """Reads a checkpoint.
+
+        Args:
+          checkpoint: a work directory or a step directory.
+          step: of a work directory; None is the newest.
+          mesh: where the parameters go, and whose devices share the texts; None is one device.
+          length: tokens of a text at most; None is what the model was trained with.
+          pooling: "cls" or "mean"; None is what the objective says.
+          normalize: None is what the objective says.
+
+        Raises:
+          InputError: the checkpoint is damaged or has no encoder, or cannot do what is asked for.
+        """
+        loaded = Loaded.from_checkpoint(checkpoint, step=step, mesh=mesh)
+        return cls.of(loaded, mesh=mesh, length=length, pooling=pooling, normalize=normalize)
+
+    @classmethod
+    def of(
+        cls,
+        loaded: Loaded,
+        *,
+        mesh: Mesh | None = None,
+        length: int | None = None,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+    ) -> "TextEncoder":
+        """As `load`, of a checkpoint that has been read."""
+        check_encodes(loaded.parts, loaded.directory)
+        experiment = loaded.parts.experiment
+        most = most_tokens(experiment)
+        if length is not None and most is not None and length > most:
+            raise InputError(
+                f"checkpoint {loaded.directory}: the model reads {most} tokens at most, and texts "
+                f"of {length} are asked for (inputs_length)"
+            )
+        return cls(
+            loaded=loaded,
+            vectors=Vectors.of(experiment, pooling=pooling, normalize=normalize),
+            length=trained_length(experiment) if length is None else length,
+            mesh=mesh,
+        )
+
+    @property
+    def params(self) -> Params:
+        """What the embedder takes: the learner's parameters."""
+        return self.loaded.params
+
+    def rows(self, texts: Sequence[str]) -> Cut:
+        """The tokens of each text, and the numbers of the texts that were cut."""
+        experiment = self.loaded.parts.experiment
+        return rows_of(experiment, self.loaded.vocabulary)(texts, length=self.length)
+
+    def embedder(self, *, batch_size: int) -> Embedder:
+        """What gives the vectors of rows."""
+        return Embedder(
+            self.loaded.parts.bind_model,
+            batch_size=batch_size,
+            pooling=self.vectors.pooling,
+            normalize=self.vectors.normalize,
+            pad_id=self.loaded.vocabulary.pad_id,
+            max_length=most_tokens(self.loaded.parts.experiment),
+            mesh=self.mesh,
+        )
+
+
+def retrieval_evaluator(
+    parts: Parts,
+    vocabulary: Vocabulary,
+    settings: Retrieval,
+    *,
+    split: str,
+    batch_size: int,
+    mesh: Mesh | None = None,
+) -> RetrievalEvaluator:
+    """What measures a learner's parameters, at any time, by the retrieval of documents.
+
+        evaluator = retrieval_evaluator(
+            Parts.of(experiment), vocabulary, Retrieval(directory="scifact"), split="test",
+            batch_size=64,
+        )
+        evaluator.run(state.params)["ndcg_at_10"]
+
+    Args:
+      parts: the learner's.
+      vocabulary: of the model.
+      settings: what they leave open is as the objective and the data say.
+      split: whose judgements.
+      batch_size: texts encoded at once.
+      mesh: as for `RetrievalEvaluator`.
+
+    Raises:
+      InputError: the model has no encoder; or as `RetrievalEvaluator`.
+    """
+    experiment = parts.experiment
+    check_encodes(parts, "of evaluation.retrieval")
+    vectors = Vectors.of(experiment, pooling=settings.pooling, normalize=settings.normalize)
+    data, most = experiment.data, most_tokens(experiment)
+    trained = {"query_length": data.inputs_length, "document_length": data.inputs_length}
+    if data.layout == "pairs":
+        trained["document_length"] = data.targets_length
+    lengths = {name: min(length, most or length) for name, length in trained.items()}
+    asked = {name: getattr(settings, name) for name in lengths}
+    lengths |= {name: length for name, length in asked.items() if length is not None}
+    return RetrievalEvaluator(
+        parts.bind_model,
+        rows_of(experiment, vocabulary),
+        dataclasses.replace(settings, **dataclasses.asdict(vectors), **lengths),
+        split=split,
+        batch_size=batch_size,
+        max_length=max(lengths.values()) if most is None else most,
+        mesh=mesh,
+    )

@@ -1,0 +1,52 @@
+"""embed: the options that reach `run`."""
+
+import pytest
+
+USUAL = {
+    "step": None,
+    "format": "auto",
+    "pooling": None,
+    "normalize": None,
+    "prefix": "",
+    "batch_size": 32,
+    "inputs_length": None,
+    "long_inputs": "cut",
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "kwargs"),
+    [
+        ("--input i.txt --output o.npy", USUAL),
+        (
+            "--input - --output o.npy --step 3 --format jsonl --pooling cls --normalize False "
+            "--prefix q: --batch-size 8 --inputs-length 64 --long-inputs refuse",
+            {
+                "step": 3,
+                "format": "jsonl",
+                "pooling": "cls",
+                "normalize": False,
+                "prefix": "q:",
+                "batch_size": 8,
+                "inputs_length": 64,
+                "long_inputs": "refuse",
+            },
+        ),
+    ],
+)
+def test_options_reach_run(check_call, line, kwargs):
+    source = line.split()[1]
+    check_call(
+        f"embed --checkpoint w {line}",
+        "embedding.embed",
+        ("w",),
+        {"input": source, "output": "o.npy", **kwargs},
+    )
+
+
+@pytest.mark.parametrize("option", ["--step -1", "--batch-size 0", "--inputs-length 0"])
+def test_numbers_that_are_too_small(option, capsys):
+    from t5x_lite.cli import main
+
+    assert main(f"embed --checkpoint w --input i --output o.npy {option}".split()) == 2
+    assert "must be at least" in capsys.readouterr().err

@@ -1,0 +1,30 @@
+import json
+
+import pytest
+
+from t5x_lite.interop.sentence_transformers import SentenceEncoder, sentence_files
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_files_of_a_directory(normalize):
+    encoder = SentenceEncoder(pooling="cls", normalize=normalize, max_length=128)
+    files = {n: json.loads(c) for n, c in sentence_files(encoder, d_model=16).items()}
+    modules = files["modules.json"]
+    paths = ["", "1_Pooling", "2_Normalize"][: 2 + normalize]
+    assert [(module["idx"], module["path"]) for module in modules] == list(enumerate(paths))
+    assert modules[1]["type"] == "sentence_transformers.models.Pooling"
+    assert ("2_Normalize/config.json" in files) == normalize
+    assert files["sentence_bert_config.json"]["max_seq_length"] == 128
+    pooling = files["1_Pooling/config.json"]
+    assert pooling.pop("word_embedding_dimension") == 16
+    assert [name for name, value in pooling.items() if value] == ["pooling_mode_cls_token"]
+    assert files["config_sentence_transformers.json"]["similarity_fn_name"] == (
+        "cosine" if normalize else "dot"
+    )
+
+
+def test_the_mean():
+    encoder = SentenceEncoder(pooling="mean", normalize=True, max_length=8)
+    pooling = json.loads(sentence_files(encoder, d_model=4)["1_Pooling/config.json"])
+    assert pooling["pooling_mode_mean_tokens"]
+    assert not pooling["pooling_mode_cls_token"]

@@ -1,0 +1,261 @@
+"""InfoNCE: literals, a NumPy reference, and what is no negative."""
+
+import dataclasses
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.data.config import Data
+from t5x_lite.errors import InputError
+from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.lm import LMConfig
+from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.objectives.base import Learner
+from t5x_lite.objectives.contrastive import (
+    Contrastive,
+    ContrastiveLoss,
+    Embeddings,
+    candidates,
+    unit,
+)
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Constant
+from t5x_lite.serialization import from_json, to_json
+from tests.objectives.encoder_rows import CLS, MODEL, SEP, learner, loss_of
+
+
+def batch_of(queries, passages):
+    """A batch of texts given by their tokens, [] for one that is missing."""
+
+    def padded(texts, length):
+        tokens = np.zeros((len(texts), length), np.int32)
+        for row, text in zip(tokens, texts, strict=True):
+            row[: len(text)] = text
+        return tokens
+
+    tokens = padded(queries, 5)
+    under = np.stack([padded(row, 6) for row in passages])
+    batch = {"query_tokens": tokens, "query_segment_ids": (tokens > 0).astype(np.int32)}
+    batch |= {"passage_tokens": under, "passage_segment_ids": (under > 0).astype(np.int32)}
+    return {name: jnp.asarray(value) for name, value in batch.items()}
+
+
+BATCH = batch_of(
+    [[CLS, 10, SEP], [CLS, 11, 12, SEP], [CLS, 13, SEP]],
+    [
+        [[CLS, 20, 21, SEP], [CLS, 22, SEP]],
+        [[CLS, 23, 24, 25, SEP], [CLS, 26, SEP]],
+        [[CLS, 27, SEP], []],
+    ],
+)
+
+
+def loss_of_vectors(queries, passages, batch, **fields):
+    module = ContrastiveLoss(Contrastive(**fields))
+    return module.loss(Embeddings(jnp.asarray(queries), jnp.asarray(passages)), batch)
+
+
+def test_two_queries_by_hand():
+    queries = [[1.0, 0.0], [0.0, 1.0]]
+    passages = [[[1.0, 0.0]], [[1.0, 1.0]]]
+    batch = batch_of([[CLS, 10], [CLS, 11]], [[[CLS, 20]], [[CLS, 21]]])
+    loss = loss_of_vectors(queries, passages, batch, temperature=1.0)
+    total, weight, scale = loss.terms["contrastive"]
+    expected = math.log(2) + math.log(1 + math.exp(-1))
+    assert (float(total), float(weight), scale) == (pytest.approx(expected, abs=1e-6), 2.0, 1.0)
+    # 1 against 1 counts as right, as it does for tokens.
+    assert tuple(map(float, loss.metrics["accuracy"])) == (2.0, 2.0)
+    other = loss_of_vectors(queries, passages, batch, temperature=0.5)
+    expected = math.log(2) + math.log(1 + math.exp(-2))
+    assert float(other.terms["contrastive"].total) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("pooling", "normalize"), [("cls", True), ("mean", False)])
+def test_the_loss_is_that_of_numpy(pooling, normalize):
+    objective = Contrastive(temperature=0.5, pooling=pooling, normalize=normalize)
+    graphdef, params, _ = learner(objective)
+    loss = jax.jit(lambda params: loss_of(graphdef, params, BATCH))(params)
+    model = bind(graphdef, params).model
+
+    def vectors(name):
+        tokens = np.asarray(BATCH[f"{name}_tokens"]).reshape(-1, BATCH[f"{name}_tokens"].shape[-1])
+        hidden = np.asarray(model(jnp.asarray(tokens)), np.float64)
+        real = (tokens > 0).astype(np.float64)[..., None]
+        means = np.sum(hidden * real, axis=1) / np.maximum(np.sum(real, axis=1), 1)
+        found = hidden[:, 0] if pooling == "cls" else means
+        return found / np.linalg.norm(found, axis=-1, keepdims=True) if normalize else found
+
+    scores = vectors("query") @ vectors("passage").T / 0.5
+    scores = scores[:, :5]  # the sixth passage is missing
+    losses = np.log(np.sum(np.exp(scores), axis=1)) - scores[[0, 1, 2], [0, 2, 4]]
+    np.testing.assert_allclose(loss.terms["contrastive"].total, np.sum(losses), rtol=1e-4)
+    right = np.sum(np.argmax(scores, axis=1) == [0, 2, 4])
+    assert tuple(map(float, loss.metrics["accuracy"])) == (right, 3.0)
+
+
+def test_what_is_a_candidate():
+    np.testing.assert_array_equal(
+        candidates(BATCH), [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 0]]
+    )
+    query, other = [CLS, 10, SEP], [CLS, 11, SEP]
+    twice = batch_of(
+        [query, query, other],
+        [
+            [[CLS, 20], [CLS, 30]],
+            [[CLS, 21], [CLS, 31]],
+            [[CLS, 21], [CLS, 20]],
+        ],
+    )
+    # Of the first query, the answer in the second row is no negative, nor is its text in the
+    # third row's negatives; the second row's hard negative is one.
+    np.testing.assert_array_equal(
+        candidates(twice), [[1, 1, 0, 1, 1, 0], [0, 1, 1, 1, 0, 1], [1, 1, 0, 1, 1, 1]]
+    )
+
+
+def test_a_row_of_padding_has_no_part_in_the_loss():
+    pad = jax.tree.map(lambda x: jnp.concatenate([x, jnp.zeros_like(x[:1])]), BATCH)
+    queries = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    passages = np.random.default_rng(1).normal(size=(4, 2, 3)).astype(np.float32)
+    whole = loss_of_vectors(queries, passages, pad)
+    part = loss_of_vectors(queries[:3], passages[:3], BATCH)
+    assert float(whole.value()) == pytest.approx(float(part.value()), rel=1e-6)
+    assert float(whole.terms["contrastive"].weight) == 3.0
+
+
+def test_one_text_has_two_views_under_dropout():
+    graphdef, params, _ = learner(Contrastive(), MODEL.replace(dropout_rate=0.2))
+    texts = [[CLS, 10, 11, SEP], [CLS, 12, 13, SEP]]
+    batch = batch_of(texts, [[text] for text in texts])
+    module = bind(graphdef, params)
+    plain = module.objective.encode(module.model, batch)
+    np.testing.assert_allclose(plain.queries, plain.passages[:, 0], rtol=1e-5, atol=1e-6)
+    two = module.objective.encode(module.model, batch, key=jax.random.key(0))
+    assert np.all(np.max(np.abs(two.queries - two.passages[:, 0]), axis=1) > 1e-3)
+    np.testing.assert_allclose(np.linalg.norm(two.queries, axis=1), 1.0, rtol=1e-5)
+
+
+def test_vectors_of_length_one_and_one_of_zeros():
+    np.testing.assert_allclose(
+        unit(jnp.array([[3.0, 4.0], [0.0, 0.0]])), [[0.6, 0.8], [0.0, 0.0]], rtol=1e-6
+    )
+    assert np.all(np.isfinite(jax.grad(lambda x: jnp.sum(unit(x)))(jnp.zeros((1, 2)))))
+
+
+def experiment(**changes):
+    return Experiment(
+        **{
+            "model": MODEL,
+            "objective": Contrastive(),
+            "data": Data(task="x:y", vocabulary="v", layout="pairs", pack=False),
+            "optimizer": AdamW(schedule=Constant(value=0.01)),
+            "steps": 4,
+            **changes,
+        }
+    )
+
+
+def test_microbatches_are_refused_with_the_reason():
+    with pytest.raises(InputError, match=r"microbatches 2: .* would have those of that part alone"):
+        experiment(microbatches=2)
+    assert experiment().microbatches == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temperature": 0.0}, r"objective\.temperature must be above 0: got 0\.0"),
+        ({"temperature": -1.0}, "temperature must be above 0"),
+    ],
+)
+def test_refuses_nonsense(fields, message):
+    with pytest.raises(InputError, match=message):
+        Contrastive(**fields)
+
+
+def test_refuses_parts_that_do_not_go_together():
+    decoder = LMConfig(vocab_size=8, d_model=4, d_kv=2, d_ff=8, num_heads=2, num_layers=1)
+    with pytest.raises(InputError, match="Contrastive trains an encoder, but the model is a LM"):
+        shapes(lambda rngs: Learner(decoder, Contrastive(), rngs=rngs))
+    graphdef, params, _ = learner(Contrastive())
+    with pytest.raises(
+        InputError, match=r"the batch has no passage_.*: data\.layout must be pairs"
+    ):
+        loss_of(graphdef, params, {"query_tokens": jnp.ones((1, 4), jnp.int32)})
+    with pytest.raises(InputError, match=r"needs data\.layout pairs, got 'encoder'"):
+        experiment(data=Data(task="x:y", vocabulary="v", layout="encoder"))
+
+
+def test_configs_are_saved():
+    objective = Contrastive(temperature=0.1, pooling="mean")
+    assert from_json(to_json(objective), source="here") == objective
+
+
+@pytest.mark.slow
+def test_trains_on_pairs_and_goes_on_exactly(
+    tiny_vocabulary, english_lines, compile_once, tmp_path
+):
+    """Through `t5x-lite train`, from {query, pos, neg}; stopped and resumed it is the same run."""
+    from t5x_lite.run.training import train
+
+    def pairs(lines):
+        return "\n".join(
+            json.dumps({"query": line[:30], "pos": [line[30:90]], "neg": [other[:40]]})
+            for line, other in zip(lines, reversed(lines), strict=True)
+        )
+
+    (tmp_path / "train.jsonl").write_text(pairs(english_lines[:40]))
+    (tmp_path / "validation.jsonl").write_text(pairs(english_lines[40:50]))
+    whole = experiment(
+        model=BertConfig(
+            vocab_size=400,
+            d_model=16,
+            d_ff=32,
+            num_heads=2,
+            num_layers=1,
+            max_positions=32,
+            unroll=True,
+        ),
+        objective=Contrastive(temperature=0.2, pooling="mean"),
+        data=Data(
+            task="tasks.pairs:jsonl",
+            vocabulary=str(tiny_vocabulary),
+            directory=str(tmp_path),
+            layout="pairs",
+            pack=False,
+            batch_size=8,
+            inputs_length=16,
+            targets_length=16,
+            negatives=1,
+            shuffle_buffer=20,
+        ),
+        optimizer=AdamW(schedule=Constant(value=0.01)),
+        steps=12,
+        log_period=1,
+        checkpoints=Checkpoints(period=6),
+        evaluation=Evaluation(period=12, task_metrics=False),
+        workdir=str(tmp_path / "whole"),
+    )
+    train(whole)
+    parted = dataclasses.replace(whole, steps=6, workdir=str(tmp_path / "parted"))
+    train(parted)
+    train(dataclasses.replace(parted, steps=12))
+
+    def logged(name):
+        text = (tmp_path / name / "metrics.jsonl").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        return {line["step"]: line["loss"] for line in lines if "loss" in line}, lines
+
+    losses, lines = logged("whole")
+    assert losses == logged("parted")[0]
+    assert len(losses) == 12
+    assert losses[12] < losses[1]
+    assert all(0 <= line["accuracy"] <= 1 for line in lines if "accuracy" in line)
+    measured = [line for line in lines if "validation/accuracy" in line]
+    assert {"validation/loss", "validation/accuracy"} <= set(measured[-1])
+    assert any(line.get("tokens_per_second", 0) > 0 for line in lines)

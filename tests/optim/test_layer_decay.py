@@ -1,0 +1,92 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.deberta import DebertaConfig
+from t5x_lite.nn.bind import shapes
+from t5x_lite.objectives.base import Learner
+from t5x_lite.objectives.classify import Classify
+from t5x_lite.optim.config import Adafactor, AdamW, decays
+from t5x_lite.optim.layer_decay import decayed_by_layer
+from t5x_lite.optim.schedules import Constant
+from t5x_lite.trees import flatten
+
+SIZES = {"vocab_size": 9, "d_model": 8, "d_ff": 8, "num_heads": 2, "num_layers": 2}
+MODELS = {
+    "bert": BertConfig(**SIZES, embedding_size=4, token_types=2),
+    "deberta": DebertaConfig(**SIZES, position_buckets=4, conv_kernel_size=3),
+}
+
+
+def learner(name):
+    return shapes(lambda rngs: Learner(MODELS[name], Classify(), rngs=rngs))
+
+
+def ones(abstract):
+    return jax.tree.map(lambda leaf: jnp.ones(leaf.shape, jnp.float32), abstract)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_parameter_of_an_encoder_has_the_rate_of_its_depth(name):
+    import optax
+
+    _, abstract, axes = learner(name)
+    scaled, _ = decayed_by_layer(optax.identity(), 0.5, axes).update(ones(abstract), ())
+    for path, leaf in flatten(scaled).items():
+        if path.startswith("model/layers/"):
+            expected = np.array([0.25, 0.5]).reshape(2, *[1] * (leaf.ndim - 1))
+        else:
+            expected = 1.0 if path.startswith("objective/classifier/") else 0.125
+        np.testing.assert_array_equal(leaf, np.broadcast_to(expected, leaf.shape), err_msg=path)
+
+
+@pytest.mark.parametrize("optimizer", [AdamW, Adafactor])
+def test_an_update_is_scaled_with_its_decay_and_the_state_is_as_it_was(optimizer):
+    axes = {
+        "model": {
+            "layers": {"kernel": ("layers", "embed", "mlp")},
+            "embedding": {"token": ("vocab", "embed")},
+            "final_norm": {"scale": ("embed",)},
+        },
+        "objective": {},
+    }
+    params = {
+        "model": {
+            "layers": {"kernel": jnp.ones((2, 3, 4))},
+            "embedding": {"token": jnp.ones((5, 3))},
+            "final_norm": {"scale": jnp.ones((3,))},
+        },
+        "objective": {},
+    }
+    grads = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1), params)
+    plain, decayed = (
+        optimizer(schedule=Constant(value=0.1), layer_decay=decay).build(axes)
+        for decay in (1.0, 0.5)
+    )
+    steps, state = plain.update(grads, plain.init(params), params)
+    other, other_state = decayed.update(grads, decayed.init(params), params)
+    assert jax.tree.structure(steps) == jax.tree.structure(other) == jax.tree.structure(params)
+    factors = {"layers/kernel": [[[0.25]], [[0.5]]], "embedding/token": 0.125}
+    for path, leaf in flatten(steps["model"]).items():
+        expected = np.asarray(leaf) * np.asarray(factors.get(path, 1.0), np.float32)
+        np.testing.assert_allclose(flatten(other["model"])[path], expected, rtol=1e-6)
+    jax.tree.map(np.testing.assert_array_equal, state, other_state)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_norms_and_biases_of_encoders_have_no_weight_decay(name):
+    _, _, axes = learner(name)
+    spared = {path for path, names in flatten(axes).items() if not decays(names)}
+    last = {path.rsplit("/", 1)[-1] for path in spared}
+    assert last == {"scale", "bias"} | ({"relative_table"} if name == "deberta" else set())
+    kept = {path.rsplit("/", 1)[-1] for path in set(flatten(axes)) - spared}
+    assert kept == {"kernel", "token"} | ({"position", "token_type"} if name == "bert" else set())
+
+
+@pytest.mark.parametrize(("decay", "message"), [(0.0, "above 0"), (1.5, "at most 1: got 1.5")])
+def test_refuses_nonsense(decay, message):
+    with pytest.raises(InputError, match=message):
+        AdamW(schedule=Constant(value=0.1), layer_decay=decay)

@@ -1,0 +1,132 @@
+"""embed: vectors in the order of the file, in constant memory, and what is wrong."""
+
+import io
+import json
+import logging
+import os
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.evaluate.embed import Embedder
+from t5x_lite.run import embedding
+from t5x_lite.run.text_encoder import TextEncoder
+from tests.encoder_checkpoint import write_checkpoint
+
+TEXTS = ["a b c", "", "c", "a a a a a a a a a a", "b c"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, compile_once):
+    return write_checkpoint(tmp_path_factory.mktemp("encoder"), "bert")
+
+
+@pytest.fixture
+def embed(checkpoint, tmp_path):
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS) + "\n")
+
+    def run(**options):
+        options = {
+            "input": str(tmp_path / "in.txt"),
+            "output": str(tmp_path / "out.npy"),
+            "batch_size": 2,
+        } | options
+        embedding.embed(options.pop("checkpoint", str(checkpoint)), **options)
+        return np.load(options["output"])
+
+    return run
+
+
+def expected(checkpoint, texts, **how):
+    encoder = TextEncoder.load(str(checkpoint), **how)
+    return encoder.embedder(batch_size=8).run(encoder.params, encoder.rows(texts).rows)
+
+
+def test_vectors_are_in_the_order_of_the_file(embed, checkpoint, tmp_path, monkeypatch, caplog):
+    with caplog.at_level(logging.INFO):
+        found = embed()
+    output = tmp_path / "out.npy"
+    assert caplog.messages[-1] == (f"{output}: 5 vectors of 12 numbers (pooling mean, of length 1)")
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected(checkpoint, TEXTS), atol=1e-5)
+    monkeypatch.setattr(embedding, "CHUNK_BATCHES", 1)
+    np.testing.assert_allclose(embed(), found, atol=1e-6)
+
+
+def test_json_lines_pooling_and_a_prefix(embed, checkpoint, tmp_path):
+    pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    records = [{"_id": "x", "title": "a", "text": "b"}, {"text": "c"}]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, records)))
+    how = {"pooling": "cls", "normalize": False}
+    options = {"input": str(tmp_path / "in.jsonl"), "prefix": "d ", **how}
+    found = embed(**options)
+    np.testing.assert_allclose(found, expected(checkpoint, ["d a b", "d c"], **how), atol=1e-5)
+    with pytest.raises(ValueError, match="pickled"):  # it is no array
+        embed(**options, output=str(tmp_path / "out.parquet"))
+    table = parquet.read_table(tmp_path / "out.parquet").to_pydict()
+    assert table == {"id": ["x", "1"], "vector": found.tolist()}
+
+
+def test_standard_input(embed, monkeypatch):
+    content = io.BytesIO("\n".join(TEXTS).encode())
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=content))
+    assert embed(input="-").shape == (5, 12)
+
+
+def test_long_texts_are_cut_or_refused(embed, tmp_path, caplog):
+    found = embed(inputs_length=4)
+    source = tmp_path / "in.txt"
+    assert caplog.messages[:2] == [
+        f"{source}:1: the text is cut to 4 tokens, as all longer ones are (--inputs-length)",
+        "2 texts were cut",
+    ]
+    np.testing.assert_array_equal(found[2], embed()[2])
+    (tmp_path / "out.npy").unlink()
+    with pytest.raises(InputError, match=r"in\.txt:1: the text is longer than 4 tokens; shorten"):
+        embed(inputs_length=4, long_inputs="refuse")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"in\.txt: no text to read"),
+        (b"a\n" * 5 + b"\xff\n", r"in\.txt:6: not .*UTF-8"),
+    ],
+)
+def test_a_wrong_input_leaves_what_was_there(embed, tmp_path, monkeypatch, content, message):
+    monkeypatch.setattr(embedding, "CHUNK_BATCHES", 1)
+    (tmp_path / "in.txt").write_bytes(content)
+    (tmp_path / "out.npy").write_text("old")
+    with pytest.raises(InputError, match=message):
+        embed()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.npy"]
+    assert (tmp_path / "out.npy").read_text() == "old"
+
+
+def test_files_that_cannot_be(embed, tmp_path):
+    os.link(tmp_path / "in.txt", tmp_path / "link.npy")
+    for options, message in (
+        ({"output": str(tmp_path / "out.csv")}, r"must end in \.npy or \.parquet"),
+        (
+            {"output": str(tmp_path / "none" / "o.npy")},
+            r"cannot be written \(.*none is no directory",
+        ),
+        ({"output": str(tmp_path / "link.npy")}, r"--input and --output are one file"),
+        ({"input": str(tmp_path / "none.txt")}, r"none\.txt: No such file"),
+        ({"checkpoint": str(tmp_path / "none")}, r"none: no such directory"),
+    ):
+        with pytest.raises(InputError, match=message):
+            embed(**options)
+
+
+def test_vectors_that_are_not_finite_are_refused(embed, monkeypatch, tmp_path):
+    monkeypatch.setattr(Embedder, "run", lambda *_: np.array([[0], [np.nan]] * 3, np.float32)[:5])
+    with pytest.raises(InputError, match=r"in\.txt:2: the vector is not finite: the checkpoint's"):
+        embed()
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]

@@ -1,0 +1,45 @@
+"""scripts/bench/gpu.sh where nothing is installed but what a bare machine has."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bench" / "gpu.sh"
+MISSING = "array_record grain seqio sentencepiece tensorboardX tensorflow torch transformers tyro"
+
+
+def test_the_dry_run_on_a_bare_machine(tmp_path):
+    for name in MISSING.split():
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('there is no {name}')\n")
+    rows = np.random.default_rng(0).integers(2, 64, (6, 20)).astype(np.uint16)
+    ones = np.ones_like(rows)
+    np.savez_compressed(
+        tmp_path / "rows.npz",
+        encoder_input_tokens=rows,
+        encoder_segment_ids=ones,
+        encoder_positions=rows,
+        decoder_input_tokens=rows[:, :8],
+        decoder_target_tokens=rows[:, 1:9],
+        decoder_loss_weights=ones[:, :8],
+        decoder_segment_ids=ones[:, :8],
+        decoder_positions=rows[:, :8],
+    )
+    command = [str(SCRIPT), "--dry-run", "--dropout", "0", "--tokens", str(tmp_path)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    matrix, train, decode = map(json.loads, done.stdout.splitlines())
+    assert not any("error" in line for line in (matrix, train, decode))
+    assert matrix["flops_per_second"] > 0
+    assert (train["size"], train["dropout"], train["rows"]) == ("tiny", 0.0, 4)
+    assert train["parameters"] > 0 < train["mfu_of_measured_peak"]
+    assert 3 < train["last_loss"] < 6  # of 64 tokens, log 64 is 4.2
+    assert decode["tokens_per_second"] > 0
