@@ -129,10 +129,22 @@ class Bytes:
         return b"".join(parts).decode("utf-8", "ignore")
 
     def seqio(self) -> Any:
-        """The same ids as a seqio vocabulary; it reads no sentinels in text."""
-        from t5x_lite.data.quiet_tensorflow import seqio
+        """The same ids as a seqio vocabulary; it reads no sentinels in text.
 
-        return seqio.ByteVocabulary(extra_ids=self.size - _NUM_PLAIN)
+        seqio's own takes one text at a time in TensorFlow; this one takes several, too, as ragged
+        ids, like those of other vocabularies.
+        """
+        from t5x_lite.data.quiet_tensorflow import seqio, tf
+
+        class ByteVocabulary(seqio.ByteVocabulary):
+            def _encode_tf(self, s: Any) -> Any:
+                if s.shape.rank == 0:
+                    return super()._encode_tf(s)
+                split = tf.strings.bytes_split(s)
+                values = tf.io.decode_raw(split.flat_values, tf.uint8)[:, 0]
+                return split.with_flat_values(tf.cast(values, tf.int32) + _FIRST_BYTE)
+
+        return ByteVocabulary(extra_ids=self.size - _NUM_PLAIN)
 
     def files(self) -> dict[str, bytes]:
         """What `load_vocabulary` reads it from: file name -> content."""

@@ -12,7 +12,6 @@ and bias gamma and beta.
 """
 
 import dataclasses
-import functools
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -33,6 +32,7 @@ from t5x_lite.interop.rules import (
     check_names,
     check_shape,
     is_same,
+    lazy_tensors,
     pieces,
     value_of,
 )
@@ -196,22 +196,7 @@ def encoder_tensors(
     if difference := trees.difference(ours, arrays):
         raise InputError(f"{where}: the parameters are not those of the model: {difference}")
     wanted = pieces(family.table(model, head, model_type), ours)
-
-    @functools.lru_cache(maxsize=1)
-    def array(path: str) -> np.ndarray:
-        found = arrays[path].read()
-        check_finite(where, path, found)
-        return found
-
-    def tensor(piece: Piece) -> np.ndarray:
-        return piece.to_theirs(piece.of(array(piece.path)))
-
-    return {
-        piece.name: LazyArray(
-            piece.shape, arrays[piece.path].dtype, functools.partial(tensor, piece)
-        )
-        for piece in wanted
-    }
+    return lazy_tensors(wanted, arrays, where=where)
 
 
 def dense_rules(ours: str, theirs: str) -> list[Rule]:

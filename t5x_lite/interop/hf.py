@@ -9,7 +9,6 @@ under PyTorch's names). Kernels are transposed, and layers are numbered in the n
 """
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from t5x_lite.interop.rules import (
     check_names,
     check_shape,
     is_same,
+    lazy_tensors,
     pieces,
     value_of,
 )
@@ -201,22 +201,7 @@ def their_tensors(
     ours, wanted = model_pieces(config)
     if difference := trees.difference(ours, arrays):
         raise InputError(f"the parameters are not those of the model: {difference}")
-
-    @functools.lru_cache(maxsize=1)
-    def array(path: str) -> np.ndarray:
-        found = arrays[path].read()
-        check_finite(where, path, found)
-        return found
-
-    def tensor(piece: Piece) -> np.ndarray:
-        return piece.to_theirs(piece.of(array(piece.path)))
-
-    return {
-        piece.name: LazyArray(
-            piece.shape, arrays[piece.path].dtype, functools.partial(tensor, piece)
-        )
-        for piece in wanted
-    }
+    return lazy_tensors(wanted, arrays, where=where)
 
 
 def common_dtype(arrays: Iterable[LazyArray]) -> str:

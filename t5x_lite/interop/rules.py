@@ -203,6 +203,37 @@ def _without(shape: Sequence[int], axis: int) -> tuple[int, ...]:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
+def lazy_tensors(
+    wanted: Iterable[Piece], arrays: Mapping[str, LazyArray], *, where: object
+) -> dict[str, LazyArray]:
+    """The other code base's tensors by name, each made of our array when it is read.
+
+    Args:
+      wanted: the pieces that the tensors are.
+      arrays: ours by path; each is read once, if its tensors are read one after another.
+      where: they are from, for messages.
+
+    Raises:
+      InputError: when an array is read that holds NaN or infinity.
+    """
+
+    @functools.lru_cache(maxsize=1)
+    def array(path: str) -> np.ndarray:
+        found = arrays[path].read()
+        check_finite(where, path, found)
+        return found
+
+    def tensor(piece: Piece) -> np.ndarray:
+        return piece.to_theirs(piece.of(array(piece.path)))
+
+    return {
+        piece.name: LazyArray(
+            piece.shape, arrays[piece.path].dtype, functools.partial(tensor, piece)
+        )
+        for piece in wanted
+    }
+
+
 def check_names(
     where: object, wanted: Iterable[Piece], found: Iterable[str], *, ignored: Iterable[str] = ()
 ) -> dict[str, str]:

@@ -104,6 +104,11 @@ class DebertaConfig(EncoderConfig):
         read = self.position_biased_input or self.enhanced_mask_decoder
         return self.max_positions if read else 0
 
+    @property
+    def positions_at_input(self) -> bool:
+        """Whether the table of positions is added to the embeddings."""
+        return self.position_biased_input
+
     def build(self, *, rngs: nnx.Rngs) -> "Deberta":
         """Makes the module with fresh parameters."""
         return Deberta(self, rngs=rngs)
@@ -290,29 +295,8 @@ class Deberta(EncoderModel):
     def _to_model(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch D"]:
         return x if self.config.table_size == self.config.d_model else self.projection(x)
 
-    def _embed(
-        self,
-        vectors: Float[Array, "B S E"],
-        *,
-        tables: Tables,
-        real: Bool[Array, "B S"] | None,
-        positions: Int[Array, "B S"] | None,
-        token_types: Int[Array, "B S"] | None,
-        key: Key | None,
-    ) -> Float[Array, "B S D"]:
-        total = vectors.astype(jnp.float32)
-        if self.config.position_biased_input:
-            rows = self._position_rows(vectors.shape[1], real=real, positions=positions)
-            total = total + lookup(tables["position"], rows).astype(jnp.float32)
-        if self.config.token_types:
-            types = self.embedding.token_type[...]
-            if token_types is None or self.config.token_types == 1:
-                total = total + types[0].astype(jnp.float32)
-            else:
-                total = total + lookup(types, token_types).astype(jnp.float32)
-        x = self.embedding.norm(self._to_model(total.astype(vectors.dtype)))
-        x = constrain(x, "batch", "length", "activation_embed")
-        return dropout(x, self.config.dropout_rate, key=key)
+    def _normed(self, total: Float[Array, "B S E"], dtype: jnp.dtype) -> Float[Array, "B S D"]:
+        return self.embedding.norm(self._to_model(total.astype(dtype)))
 
     def _distances(self, length: int) -> Distances:
         """The rows of the relative table that are needed, normalised once for all layers."""

@@ -113,6 +113,11 @@ class EncoderConfig(ModelConfig):
         return self.max_positions
 
     @property
+    def positions_at_input(self) -> bool:
+        """Whether the table of positions is added to the embeddings."""
+        return self.position_rows > 0
+
+    @property
     def first_position(self) -> int:
         """The row of the table that a document's first token reads."""
         return 0
@@ -357,9 +362,9 @@ class EncoderModel(nnx.Module):
         positions: Int[Array, "B S"] | None,
         token_types: Int[Array, "B S"] | None,
         key: Key | None,
-    ) -> Float[Array, "B S E"]:
+    ) -> Float[Array, "B S D"]:
         total = vectors.astype(jnp.float32)
-        if self.config.position_rows:
+        if self.config.positions_at_input:
             rows = self._position_rows(vectors.shape[1], real=real, positions=positions)
             total = total + lookup(tables["position"], rows).astype(jnp.float32)
         if self.config.token_types:
@@ -368,9 +373,13 @@ class EncoderModel(nnx.Module):
                 total = total + types[0].astype(jnp.float32)
             else:
                 total = total + lookup(types, token_types).astype(jnp.float32)
-        x = self.embedding.norm(total).astype(vectors.dtype)
+        x = self._normed(total, vectors.dtype)
         x = constrain(x, "batch", "length", "activation_embed")
         return dropout(x, self.config.dropout_rate, key=key)
+
+    def _normed(self, total: Float[Array, "B S E"], dtype: jnp.dtype) -> Float[Array, "B S D"]:
+        """The sum of the embeddings, normalised."""
+        return self.embedding.norm(total).astype(dtype)
 
     def _position_rows(
         self,

@@ -76,6 +76,15 @@ def test_documents_may_be_split_each_on_its_own(stages, tf, vocabulary):
     assert chunks == [chunk for chunk in expected if len(chunk) > 1]
 
 
+def test_bytes_of_documents_are_joined_and_split(stages, tf):
+    from t5x_lite.data.bytes_vocabulary import Bytes
+
+    dataset = tf.data.Dataset.from_tensor_slices({"text": ["hé", "", "abc"]})
+    found = stages.chunk_documents(dataset, stages.features(Bytes()), length=4)
+    chunks = [e["tokens"].tolist() for e in found.as_numpy_iterator()]
+    assert chunks == [[107, 198, 172, 100], [101, 102]]
+
+
 @pytest.mark.parametrize(("length", "sizes"), [(3, [3, 2]), (4, [4]), (5, [5]), (6, [5])])
 def test_a_last_chunk_of_one_token_is_dropped(stages, tf, vocabulary, length, sizes):
     words = ("a", "the", "of", "to", "is")
