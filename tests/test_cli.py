@@ -107,12 +107,12 @@ def test_evaluate_takes_several_checkpoints_and_overrides(run):
     [
         (
             "",
-            "which command? one of train, evaluate, predict, score, import hf, import t5x, export",
+            "which command? one of train, evaluate, predict, score, embed, import hf, import t5x",
         ),
         ("trian tiny.py", "unknown command trian; did you mean train?"),
         (
             "zzz",
-            "unknown command zzz; one of train, evaluate, predict, score, import hf, import t5",
+            "unknown command zzz; one of train, evaluate, predict, score, embed, import hf",
         ),
         ("import", "import what? import hf or import t5x; see t5x-lite import hf --help"),
         ("import pt a b", "import what? import hf or import t5x; see t5x-lite import hf --help"),
