@@ -256,7 +256,9 @@ def test_targets_that_are_too_long_are_cut_or_refused(score, files, caplog):
     ]
     assert (short["num_tokens"], cut["num_tokens"]) == (2, 4)
     whole = score()
-    assert (whole[0], whole[1]["num_tokens"]) == (short, 61)
+    # Rows of another length are another program, which on some processors rounds differently.
+    assert whole[0] == {**short, "log_likelihood": pytest.approx(short["log_likelihood"], rel=1e-6)}
+    assert whole[1]["num_tokens"] == 61
     assert whole[1]["log_likelihood"] < cut["log_likelihood"]
     with pytest.raises(InputError, match=r"in.jsonl:2: the target is longer than 4 tokens; short"):
         score(targets_length=4, long_inputs="refuse")
