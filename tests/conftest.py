@@ -15,8 +15,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Tests compile many tiny programs and run each a few times: the compiler's effort is the cost.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Tests compile many tiny programs and run each a few times: the compiler's effort is the cost. A
+# test whose two programs must agree to the bit compiles them with the fusions that users get.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+)
 
 import hypothesis
 import jaxtyping

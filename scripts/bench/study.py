@@ -14,18 +14,16 @@ deviation, marked where it is within two of them of the best. Stops with the fir
 """
 
 import argparse
-import concurrent.futures
 import csv
 import json
-import os
-import queue
 import random
 import statistics
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from arms import Arm, run_all, t5x_lite
 
 OBJECTIVES = {
     "span corruption": ("span_corruption", 16),
@@ -127,58 +125,6 @@ def write_task(task: Task, directory: Path) -> None:
         part.rename(directory / f"{split}.jsonl")
 
 
-def t5x_lite(*arguments: str) -> list[str]:
-    """A command line."""
-    return [sys.executable, "-m", "t5x_lite", *arguments]
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One training run; it waits for another where `init` names one."""
-
-    workdir: Path
-    steps: int
-    arguments: Sequence[str]
-
-    def done(self) -> bool:
-        """Whether its last step is there."""
-        return (self.workdir / "checkpoints" / str(self.steps)).is_dir()
-
-    def run(self, cores: "queue.Queue[int]") -> None:
-        """Trains, or goes on, on a core of its own."""
-        if self.done():
-            return
-        core = cores.get()
-        try:
-            with open(f"{self.workdir}.log", "a", encoding="utf-8") as log:
-                code = subprocess.run(
-                    t5x_lite(
-                        *("train", *self.arguments, "--workdir", str(self.workdir)),
-                        *("--steps", str(self.steps), "--checkpoints.period", "500"),
-                        *("--compilation-cache", str(self.workdir.parent / "compiled")),
-                    ),
-                    stdout=log,
-                    stderr=log,
-                    check=False,
-                    preexec_fn=lambda: os.sched_setaffinity(0, {core}),
-                ).returncode
-        finally:
-            cores.put(core)
-        if code:
-            raise SystemExit(f"exit code {code}: see {self.workdir}.log")
-        print(f"{self.workdir.name}: done", flush=True)
-
-    def accuracy(self) -> float | None:
-        """The metric of the last evaluation, in per cent; None before it is there."""
-        file = self.workdir / "metrics.jsonl"
-        if not self.done() or not file.exists():
-            return None
-        records = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-        found = [record for record in records if "validation/accuracy" in record]
-        last = max(found, key=lambda record: record["step"])
-        return 100 * last["validation/accuracy"]
-
-
 class Study:
     """All arms and where they are."""
 
@@ -239,16 +185,10 @@ class Study:
 
     def run(self) -> None:
         """Runs what is not there yet: objective by objective, so that a part is a result."""
-        cores: queue.Queue[int] = queue.Queue()
-        for core in sorted(os.sched_getaffinity(0))[: self.options.jobs]:
-            cores.put(core)
-        stages = (
-            [self.pretraining(objective) for objective in OBJECTIVES],
-            [arm for _, arms in self.results() for arm in arms],
+        run_all(
+            [self.pretraining(objective) for objective in OBJECTIVES], at_once=self.options.jobs
         )
-        with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
-            for arms in stages:
-                list(pool.map(lambda arm: arm.run(cores), arms))
+        run_all([arm for _, arms in self.results() for arm in arms], at_once=self.options.jobs)
 
     def results(self) -> Iterator[tuple[tuple[str, Task], list[Arm]]]:
         """(objective, task) and the arms of its seeds."""
@@ -264,7 +204,8 @@ class Study:
         """Prints the table of what is there."""
         found: dict[str, dict[str, tuple[float, float]]] = {}
         for (objective, task), arms in self.results():
-            values = [value for arm in arms if (value := arm.accuracy()) is not None]
+            found_here = [arm.last("validation/accuracy") for arm in arms]
+            values = [100 * value for value in found_here if value is not None]
             if len(values) > 1:
                 spread = statistics.stdev(values)
                 found.setdefault(task.name, {})[objective] = (statistics.mean(values), spread)

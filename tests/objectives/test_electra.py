@@ -64,6 +64,7 @@ def trained(sharing, *, decoupled):
         parts(objective(sharing=sharing, decoupled=decoupled), clip_groups=groups)
     )
     start = jax.tree.map(np.asarray, state.params)
+    step = step.lower(state, rows(seed=0)).compile({"xla_cpu_use_fusion_emitters": True})
     for number in range(STEPS):
         state, metrics = step(state, rows(seed=number))
         assert np.isfinite(float(metrics["loss"]))
