@@ -94,6 +94,7 @@ class Plan:
       devices: cpu:N, N devices of this machine's CPU, in place of a topology.
       json: prints one line of JSON.
       hbm: GiB of memory that a device has; what its kind has if not given.
+      operations: how many of the operations that take longest, by the estimate, to list.
     """
 
     config: Config
@@ -101,10 +102,12 @@ class Plan:
     devices: OptionalText = None
     json: bool = False
     hbm: OptionalNumber = None
+    operations: int = 0
     takes_overrides: ClassVar[bool] = True
 
     def run(self, overrides: Sequence[str]) -> None:
         """Calls run.planning.plan with the config's overrides."""
+        at_least(0, {"--operations": self.operations})
         experiment = load_config(self.config, overrides, command=Plan)
         from t5x_lite.run.planning import plan
 
@@ -114,6 +117,7 @@ class Plan:
             devices=self.devices,
             as_json=self.json,
             hbm=self.hbm,
+            operations=self.operations,
         )
 
 

@@ -10,6 +10,7 @@
     }
 
     read(text).collectives      {"all-reduce": Traffic(count=12, bytes=384)}
+    read(text).operations       what the estimated cycles are of, the costliest first
 
 A loop's body counts as often as it runs: the compiler's own cost analysis counts it once. How often
 is known, or is the constant that the loop's condition compares its counter with.
@@ -20,7 +21,7 @@ Of a kernel (Pallas) the compiler estimates nothing: it has the FLOPs and bytes 
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 COLLECTIVES = (
     "all-reduce",
@@ -55,6 +56,7 @@ _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
 _KERNEL = re.compile(r'custom_call_target="tpu_custom_call"')
 _FLOPS = re.compile(r'"flops": ?"?(\d+)')
 _BYTES = re.compile(r'"bytes_accessed": ?"?(\d+)')
+_SOURCE = re.compile(r'\bop_name="([^"]*)"')
 _CONSTANT = re.compile(r"= s(?:32|64)\[\]\S* constant\((\d+)\)")
 
 _UNKNOWN_CYCLES = 1 << 62
@@ -90,6 +92,22 @@ class Kernel:
 
 
 @dataclasses.dataclass(frozen=True)
+class Operation:
+    """What takes time, on one device: all that was made of one operation of the source.
+
+    Attributes:
+      source: JAX's name of it, "jit(step)/jvp()/while/body/dot_general"; of a fusion that of its
+        last operation, and the opcode where the compiler made it.
+      count: how often it runs.
+      cycles: of all its runs.
+    """
+
+    source: str
+    count: int
+    cycles: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Reading:
     """What a program says.
 
@@ -98,12 +116,14 @@ class Reading:
       cycles: the sum of the estimates; None where the program has none, as on CPU.
       unknown_loops: loops whose number of runs is not found; they count once.
       kernels: whose cycles are not estimated.
+      operations: what the cycles are of, the costliest first.
     """
 
     collectives: Mapping[str, Traffic]
     cycles: int | None
     unknown_loops: int
     kernels: tuple[Kernel, ...] = ()
+    operations: tuple[Operation, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +159,6 @@ class _Program:
         self._shapes: dict[str, str] = {}
         self._entry = ""
         self._unknown: set[str] = set()
-        self._found_cycles = False
         name = ""
         for line in text.splitlines():
             if header := _ENTRY.match(line):
@@ -157,9 +176,15 @@ class _Program:
         for kind, runs, size in self._collectives(self._entry):
             before = traffic.get(kind, Traffic(0, 0))
             traffic[kind] = Traffic(before.count + runs, before.bytes + runs * size)
-        cycles = self._cycles(self._entry)
+        operations = self._operations(self._entry, runs=1)
         kernels = tuple(self._kernels(self._entry, runs=1))
-        return Reading(traffic, cycles if self._found_cycles else None, len(self._unknown), kernels)
+        return Reading(
+            traffic,
+            _cycles(operations) if operations else None,
+            len(self._unknown),
+            kernels,
+            _by_source(operations),
+        )
 
     def _collectives(self, name: str) -> Iterator[tuple[str, int, int]]:
         """(kind, runs, bytes) of the collectives of a computation and of all that it runs."""
@@ -205,20 +230,24 @@ class _Program:
             return result - given  # its result holds the operand too
         return result if kind in ("all-gather", "collective-broadcast") else given
 
-    def _cycles(self, name: str) -> int:
-        total = 0
+    def _operations(self, name: str, *, runs: int) -> list[Operation]:
+        """What has an estimate, of a computation that runs so often and of all that it runs."""
+        found: list[Operation] = []
         for instruction in self._lines.get(name, ()):
             estimate = _CYCLES.search(instruction.rest)
             if estimate is not None and int(estimate.group(1)) < _UNKNOWN_CYCLES:
-                self._found_cycles = True
-                total += int(estimate.group(1))
+                source = _first(_SOURCE, instruction.rest) or instruction.opcode
+                found.append(Operation(source, runs, runs * int(estimate.group(1))))
             elif instruction.opcode == "while":
-                total += self._trips(instruction) * self._cycles(_first(_BODY, instruction.rest))
+                body = _first(_BODY, instruction.rest)
+                found += self._operations(body, runs=runs * self._trips(instruction))
             elif instruction.opcode == "conditional":
-                total += max((self._cycles(name) for name in _called(instruction)), default=0)
+                branches = [self._operations(each, runs=runs) for each in _called(instruction)]
+                found += max(branches, key=_cycles, default=[])
             elif instruction.opcode == "call":
-                total += sum(self._cycles(name) for name in _called(instruction))
-        return total
+                for each in _called(instruction):
+                    found += self._operations(each, runs=runs)
+        return found
 
     def _trips(self, loop: _Instruction) -> int:
         """How often a loop's body runs; 1 where that is not found."""
@@ -230,6 +259,21 @@ class _Program:
             return constants[0]
         self._unknown.add(loop.name)
         return 1
+
+
+def _cycles(operations: Iterable[Operation]) -> int:
+    return sum(operation.cycles for operation in operations)
+
+
+def _by_source(operations: Iterable[Operation]) -> tuple[Operation, ...]:
+    """One for each source, the costliest first."""
+    counts: dict[str, list[int]] = {}
+    for operation in operations:
+        total = counts.setdefault(operation.source, [0, 0])
+        total[0] += operation.count
+        total[1] += operation.cycles
+    found = (Operation(source, *total) for source, total in counts.items())
+    return tuple(sorted(found, key=lambda operation: -operation.cycles))
 
 
 def _instruction(line: str) -> _Instruction | None:

@@ -52,6 +52,7 @@ class Sheet:
       trace_seconds: None where the step did not compile.
       compile_seconds: until it was done, or had failed.
       remedies: what to change where it does not fit.
+      operations: how many of the costliest are listed.
     """
 
     model: str
@@ -72,6 +73,7 @@ class Sheet:
     trace_seconds: float | None
     compile_seconds: float
     remedies: Sequence[str] = ()
+    operations: int = 0
 
     @property
     def fits(self) -> bool | None:
@@ -110,6 +112,16 @@ class Sheet:
             for kernel in self.reading.kernels
         )
 
+    def costliest(self) -> list[dict[str, Any]]:
+        """The operations that take most of the estimate, as JSON holds them."""
+        clock = self.chip.clock
+        if self.reading is None or clock is None:
+            return []
+        return [
+            {"source": found.source, "count": found.count, "seconds": found.cycles / clock}
+            for found in self.reading.operations[: self.operations]
+        ]
+
     def record(self) -> dict[str, Any]:
         """The plan as JSON holds it."""
         estimate = self.estimate
@@ -144,6 +156,7 @@ class Sheet:
             "estimated_cycles": self.reading.cycles if self.reading else None,
             "estimated_step_seconds": estimate.seconds if estimate else None,
             "estimated_mfu": estimate.mfu if estimate else None,
+            "operations": self.costliest(),
             "remedies": list(self.remedies),
         }
 
@@ -243,6 +256,10 @@ class Sheet:
             f"estimated step time        {1e3 * estimate.seconds:.1f} ms{mfu}",
             f"  an ESTIMATE: the compiler's cycles at {clock:.2f} GHz{kernels}, without waiting "
             "for collectives; nothing was run",
+            *(
+                f"  {1e3 * found['seconds']:>9.2f} ms in {found['count']:>4}  {found['source']}"
+                for found in self.costliest()
+            ),
         ]
 
 

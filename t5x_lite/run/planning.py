@@ -39,6 +39,7 @@ def plan(
     devices: str | None = None,
     as_json: bool = False,
     hbm: float | None = None,
+    operations: int = 0,
 ) -> None:
     """Prints what a config's train step needs and does; exit code 1 if it does not fit.
 
@@ -48,6 +49,7 @@ def plan(
       devices: "cpu:N", N devices of this machine's CPU.
       as_json: one line of JSON in place of a text.
       hbm: GiB that a device has; None is what its kind has.
+      operations: how many of the costliest operations to list.
 
     Raises:
       InputError: the topology is not known, libtpu is missing, or the config does not fit the mesh.
@@ -55,6 +57,7 @@ def plan(
     """
     found, asked = _devices(topology, devices)
     sheet = make_sheet(experiment, found, asked=asked, hbm=hbm)
+    sheet = dataclasses.replace(sheet, operations=operations)
     print(json.dumps(sheet.record()) if as_json else sheet.text())
     if sheet.fits is False:
         raise DoesNotFit(sheet.verdict())

@@ -12,13 +12,20 @@ import pytest
             "plan configs/tiny_pretrain.py --topology v5e:4x4",
             "planning.plan",
             (mock.ANY,),
-            {"topology": "v5e:4x4", "devices": None, "as_json": False, "hbm": None},
+            {
+                "topology": "v5e:4x4",
+                "devices": None,
+                "as_json": False,
+                "hbm": None,
+                "operations": 0,
+            },
         ),
         (
-            "plan configs/tiny_pretrain.py --devices cpu:8 --json --hbm 2 --microbatches 2",
+            "plan configs/tiny_pretrain.py --devices cpu:8 --json --hbm 2 --operations 5 "
+            "--microbatches 2",
             "planning.plan",
             (mock.ANY,),
-            {"topology": None, "devices": "cpu:8", "as_json": True, "hbm": 2.0},
+            {"topology": None, "devices": "cpu:8", "as_json": True, "hbm": 2.0, "operations": 5},
         ),
         ("report w", "texts.report", ("w",), {"output": None}),
         ("report w --output page.html", "texts.report", ("w",), {"output": "page.html"}),

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from t5x_lite.plan.hlo import Kernel, Traffic, array_bytes, read
+from t5x_lite.plan.hlo import Kernel, Operation, Traffic, array_bytes, read
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,37 @@ def test_a_loop_s_body_counts_as_often_as_it_runs():
     }
     assert found.cycles == 12 * 100 + 7
     assert found.unknown_loops == 0
+
+
+def test_operations_by_source_the_costliest_first():
+    named = LOOP.replace(
+        "calls=%f, backend", 'calls=%f, metadata={op_name="jit(f)/while/body/dot"}, backend'
+    ).replace(
+        "  ROOT %all-gather.2",
+        '  %more = f32[8] copy(%y), backend_config={"estimated_cycles":"5"}\n  ROOT %all-gather.2',
+    )
+    assert read(named).operations == (
+        Operation("jit(f)/while/body/dot", count=12, cycles=1200),
+        Operation("copy", count=2, cycles=12),
+    )
+
+
+def test_of_a_conditional_the_costlier_branch_counts():
+    text = """\
+%cheap (p: f32[]) -> f32[] {
+  ROOT %one = f32[] copy(%p), backend_config={"estimated_cycles":"1"}
+}
+
+%dear (p: f32[]) -> f32[] {
+  ROOT %two = f32[] add(%p, %p), backend_config={"estimated_cycles":"2"}
+}
+
+ENTRY %main (p: f32[]) -> f32[] {
+  ROOT %c = f32[] conditional(%i, %p, %p), branch_computations={%cheap, %dear}
+}
+"""
+    assert read(text).operations == (Operation("add", count=1, cycles=2),)
+    assert read(text).cycles == 2
 
 
 def test_a_known_trip_count_goes_before_the_condition():

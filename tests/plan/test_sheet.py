@@ -4,7 +4,7 @@ import json
 import pytest
 
 from t5x_lite.plan.chips import Chip
-from t5x_lite.plan.hlo import Kernel, Reading, Traffic
+from t5x_lite.plan.hlo import Kernel, Operation, Reading, Traffic
 from t5x_lite.plan.program import Memory
 from t5x_lite.plan.sheet import Estimate, Sheet
 
@@ -101,6 +101,22 @@ def test_the_record_has_the_same_numbers_and_is_json():
 )
 def test_the_estimate(changes, estimate):
     assert sheet(**changes).estimate == estimate
+
+
+def test_the_costliest_operations_are_listed():
+    many = tuple(Operation(f"jit(step)/{name}", 12, 1_500_000) for name in ("dot", "exp", "add"))
+    reading = dataclasses.replace(READING, operations=many)
+    two = sheet(reading=reading, operations=2)
+    assert two.text().endswith(
+        "nothing was run\n"
+        "       1.00 ms in   12  jit(step)/dot\n"
+        "       1.00 ms in   12  jit(step)/exp"
+    )
+    assert two.record()["operations"] == [
+        {"source": f"jit(step)/{name}", "count": 12, "seconds": 1e-3} for name in ("dot", "exp")
+    ]
+    assert sheet(reading=reading).record()["operations"] == []
+    assert sheet(reading=reading, operations=2, chip=Chip(hbm=GIB)).record()["operations"] == []
 
 
 def test_memory_that_is_not_known():
