@@ -50,3 +50,31 @@ def _saved(tokenizer, directory: Path) -> Path:
     tokenizer.enable_truncation(3)
     path.write_text(json.dumps(json.loads(tokenizer.to_str())))
     return path
+
+
+def write_spm(directory: Path, lines: list[str], *, size: int = 300) -> Path:
+    """An spm.model as DeBERTa's: [PAD] 0, [CLS] 1, [SEP] 2, [UNK] 3, pieces; no [MASK]."""
+    import io
+
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        vocab_size=size,
+        model_type="unigram",
+        minloglevel=2,
+        num_threads=1,
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+        unk_id=3,
+        pad_piece="[PAD]",
+        bos_piece="[CLS]",
+        eos_piece="[SEP]",
+        unk_piece="[UNK]",
+    )
+    path = directory / "spm.model"
+    path.write_bytes(model.getvalue())
+    return path

@@ -65,18 +65,19 @@ class Tokenizer:
     extra_ids = 0
     num_sentinels = 0
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: str | os.PathLike[str], *, content: bytes | None = None):
         """Reads the file, and the tokenizer_config.json beside it where there is one.
 
         Args:
           path: a vocab.txt (any name that ends in .txt), or else a tokenizer.json.
+          content: of the tokenizer.json, where the path is what it was made from.
 
         Raises:
           InputError: a file is unreadable or of another kind, or a special piece is missing.
         """
         self.model_path = Path(path)
-        self.model_bytes = _read(self.model_path)
-        config = _read_config(self.model_path.with_name(TOKENIZER_CONFIG_NAME))
+        self.model_bytes = _read(self.model_path) if content is None else content
+        config = read_config(self.model_path.with_name(TOKENIZER_CONFIG_NAME))
         self._is_wordpiece = self.model_path.suffix == ".txt"
         if self._is_wordpiece:
             pieces = _lines(self.model_bytes, where=self.model_path)
@@ -182,8 +183,15 @@ def _read(path: Path) -> bytes:
         ) from error
 
 
-def _read_config(path: Path) -> Mapping[str, Any]:
-    """The content of a tokenizer_config.json; empty where there is none."""
+def read_config(path: Path) -> Mapping[str, Any]:
+    """The content of a tokenizer_config.json; empty where there is none.
+
+    Args:
+      path: of the file.
+
+    Raises:
+      InputError: it is no JSON, or unreadable.
+    """
     if not path.is_file():
         return {}
     try:

@@ -14,7 +14,7 @@ As in seqio, a sentinel in text is found at the start of a word only; with layou
 anywhere, and so are `</s>`, `<pad>` and `<unk>`, as in transformers. A model that already holds its
 sentinels, as mT5's does, is loaded with extra_ids=0. The byte vocabulary of ByT5 is in
 `t5x_lite.data.bytes_vocabulary`, those of encoders (WordPiece, tokenizer.json) are in
-`t5x_lite.data.tokenizer_vocabulary`; `load_vocabulary` gives any of them.
+`t5x_lite.data.tokenizer_vocabulary` and `t5x_lite.data.spm_tokenizer`; `load_vocabulary` gives any.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ from typing import Any, TypeAlias
 
 from t5x_lite.data.bytes_vocabulary import NAMES, Bytes, Layout, read_bytes_vocabulary, read_layout
 from t5x_lite.data.special_tokens import SpecialTokens
+from t5x_lite.data.spm_tokenizer import read_spm
 from t5x_lite.data.tokenizer_vocabulary import Tokenizer
 from t5x_lite.data.vocabulary_files import (
     BYTES_NAME,
@@ -39,6 +40,7 @@ from t5x_lite.data.vocabulary_files import (
     LAYOUT_NAME,
     MODEL_NAME,
     PAD_ID,
+    SPM_NAME,
     TOKENIZER_NAME,
     UNK_ID,
     WORDPIECE_NAME,
@@ -224,14 +226,14 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
 
     Args:
       path: a SentencePiece model, a bytes.json, a tokenizer.json (any name in .json), WordPiece's
-        vocab.txt (any name in .txt), a directory that holds one of them under these names (of a
-        SentencePiece model sentencepiece.model and, where special tokens are read as transformers
-        does, special_tokens.json), or "bytes" or "bytes-hf" (a directory of that name is
-        "./bytes").
+        vocab.txt (any name in .txt), DeBERTa's spm.model (by this name), a directory that holds one
+        of them under these names (of another SentencePiece model sentencepiece.model and, where
+        special tokens are read as transformers does, special_tokens.json), or "bytes" or "bytes-hf"
+        (a directory of that name is "./bytes").
       extra_ids: how many sentinels there are besides a SentencePiece model's own pieces or bytes.
 
     Raises:
-      InputError: see `SentencePiece`, `Bytes` and `Tokenizer`.
+      InputError: see `SentencePiece`, `Bytes`, `Tokenizer` and `read_spm`.
     """
     if str(path) in NAMES:
         return Bytes(layout=NAMES[str(path)], extra_ids=extra_ids)
@@ -240,10 +242,12 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
     if where.is_dir():
         if (where / LAYOUT_NAME).is_file():
             layout = read_layout(where / LAYOUT_NAME)
-        known = (BYTES_NAME, MODEL_NAME, TOKENIZER_NAME, WORDPIECE_NAME)
+        known = (BYTES_NAME, MODEL_NAME, TOKENIZER_NAME, WORDPIECE_NAME, SPM_NAME)
         where /= next((name for name in known if (where / name).is_file()), MODEL_NAME)
     if where.name == BYTES_NAME:
         return read_bytes_vocabulary(where, extra_ids=extra_ids)
+    if where.name == SPM_NAME:
+        return read_spm(where)
     if where.suffix in (".json", ".txt"):
         return Tokenizer(where)
     return SentencePiece(where, extra_ids=extra_ids, layout=layout)

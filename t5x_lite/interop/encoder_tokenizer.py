@@ -2,6 +2,7 @@
 
     tokenizer.json       all that there is to know; what transformers 5 writes
     vocab.txt            WordPiece: BERT and ELECTRA
+    spm.model            SentencePiece: DeBERTa v2 and v3, whose releases have no tokenizer.json
 
 All of a release's tokenizer files are kept as they are, for the way out. What was trained here is
 written in the same two forms, with the names of the special pieces in tokenizer_config.json; a
@@ -13,8 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from t5x_lite.data.spm_tokenizer import read_spm
 from t5x_lite.data.tokenizer_vocabulary import Tokenizer
 from t5x_lite.data.vocabulary_files import (
+    ADDED_NAME,
+    SPM_NAME,
     TOKENIZER_CONFIG_NAME,
     TOKENIZER_NAME,
     WORDPIECE_NAME,
@@ -26,11 +30,11 @@ _FILES = (
     TOKENIZER_CONFIG_NAME,
     WORDPIECE_NAME,
     "special_tokens_map.json",
-    "added_tokens.json",
+    ADDED_NAME,
     "vocab.json",
     "merges.txt",
     "sentencepiece.bpe.model",
-    "spm.model",
+    SPM_NAME,
 )
 
 
@@ -45,15 +49,14 @@ def read_encoder_tokenizer(directory: Path, *, vocab_size: int, pad_id: int) -> 
     Raises:
       InputError: there is no tokenizer, or it is damaged, larger than the model, or pads otherwise.
     """
-    names = (TOKENIZER_NAME, WORDPIECE_NAME)
+    names = (TOKENIZER_NAME, WORDPIECE_NAME, SPM_NAME)
     path = next((directory / name for name in names if (directory / name).is_file()), None)
     if path is None:
         raise InputError(
-            f"{directory}: holds no tokenizer that is read here, neither {TOKENIZER_NAME} nor "
-            f"{WORDPIECE_NAME}: transformers' AutoTokenizer.from_pretrained(...).save_pretrained "
-            "writes the first"
+            f"{directory}: holds no tokenizer that is read here, none of {', '.join(names)}: "
+            "transformers' AutoTokenizer.from_pretrained(...).save_pretrained writes the first"
         )
-    vocabulary = Tokenizer(path)
+    vocabulary = read_spm(path) if path.name == SPM_NAME else Tokenizer(path)
     if vocabulary.size > vocab_size:
         raise InputError(
             f"{directory}: the tokenizer has {vocabulary.size} tokens, and the model's embedding "

@@ -1,0 +1,121 @@
+"""DeBERTa's vocabulary: a SentencePiece model with [CLS] and [SEP], the spm.model of its releases.
+
+    vocabulary = read_spm("deberta-v3-base/spm.model")     # a Tokenizer: ids, offsets, [MASK]
+
+It becomes a tokenizer.json of the same ids, which is what a checkpoint then holds: the unigram
+pieces with their scores, and the model's own normalisation. [MASK] is a piece of the model, or has
+the id that added_tokens.json gives it, or else comes behind the last piece, as in DeBERTaV3
+(128000). split_by_punct and do_lower_case of a tokenizer_config.json are obeyed.
+
+Sources: transformers' convert_slow_tokenizer.py, DebertaV2Converter; the ids are those of the
+SentencePiece library (of a run such as "*****", which can be cut into the same pieces in several
+orders, the order may be another).
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from t5x_lite.data.tokenizer_vocabulary import Tokenizer, read_config
+from t5x_lite.data.vocabulary_files import ADDED_NAME, TOKENIZER_CONFIG_NAME, reason
+from t5x_lite.errors import InputError
+
+_MASK = "[MASK]"
+_SPACE = "▁"
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+"""Kinds of pieces in SentencePiece's format."""
+_UNIGRAM = 1
+
+
+def read_spm(path: str | os.PathLike[str]) -> Tokenizer:
+    """The vocabulary of an encoder's SentencePiece model.
+
+    Args:
+      path: the model; tokenizer_config.json and added_tokens.json may lie beside it.
+
+    Raises:
+      InputError: a file is unreadable, or the model is none of unigram pieces with [CLS] and [SEP].
+    """
+    path = Path(path)
+    config = read_config(path.with_name(TOKENIZER_CONFIG_NAME))
+    model = _read_model(path)
+    if model.trainer_spec.model_type != _UNIGRAM:
+        raise InputError(f"vocabulary {path}: only unigram models are read, as DeBERTa's is")
+    made = _tokenizer(model, config, where=path)
+    return Tokenizer(path, content=made.to_str().encode())
+
+
+def _read_model(path: Path) -> Any:
+    """The model's protocol buffer."""
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    kinds: Any = sentencepiece_model_pb2
+    model = kinds.ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"vocabulary {path}: {reason(error)}") from error
+    except DecodeError as error:
+        raise InputError(f"vocabulary {path}: not a SentencePiece model") from error
+    return model
+
+
+def _tokenizer(model: Any, config: Mapping[str, Any], *, where: Path) -> Any:
+    """The same ids by the `tokenizers` package."""
+    import tokenizers
+    from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    unknown = [i for i, piece in enumerate(model.pieces) if piece.type == _UNKNOWN]
+    if not unknown:
+        raise InputError(f"vocabulary {where}: not a SentencePiece model: no piece is the unknown")
+    if all(name != _MASK for name, _ in pieces):
+        place = _added(where).get(_MASK, len(pieces))
+        if place < len(pieces):
+            raise InputError(
+                f"vocabulary {where}: {ADDED_NAME} gives {_MASK} the id {place}, which is that of "
+                f"{pieces[place][0]!r}"
+            )
+        # Ids between the pieces and [MASK] stand for nothing: no text has these names.
+        pieces += [(f"[unused{i}]", 0.0) for i in range(len(pieces), place)]
+        pieces.append((_MASK, 0.0))
+    made = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unknown[0], byte_fallback=False))
+    special = {piece.piece for piece in model.pieces if piece.type in (_CONTROL, _UNKNOWN)}
+    special |= {_MASK}
+    user_defined = {piece.piece for piece in model.pieces if piece.type == _USER_DEFINED}
+    made.add_tokens(
+        [
+            AddedToken(name, normalized=False, special=name in special)
+            for name, _ in pieces
+            if name in special | user_defined
+        ]
+    )
+    steps: list[Any] = [normalizers.Lowercase()] if config.get("do_lower_case") else []
+    if model.normalizer_spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap))
+    steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
+    by_space: Any = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always")
+    splits: list[Any] = [by_space]
+    if config.get("split_by_punct"):
+        splits.insert(0, pre_tokenizers.Punctuation(behavior="isolated"))
+    normalizer: Any = normalizers.Sequence(steps)
+    pre_tokenizer: Any = pre_tokenizers.Sequence(splits)
+    decoder: Any = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
+    made.normalizer, made.pre_tokenizer, made.decoder = normalizer, pre_tokenizer, decoder
+    return made
+
+
+def _added(where: Path) -> dict[str, int]:
+    """Ids of added_tokens.json; none where there is no such file."""
+    path = where.with_name(ADDED_NAME)
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise InputError(f"vocabulary {path}: not JSON ({error}); mend or remove it") from error
+    entries = found.items() if isinstance(found, dict) else ()
+    return {name: number for name, number in entries if isinstance(number, int)}

@@ -1,0 +1,101 @@
+"""DeBERTa's spm.model: the ids are those of the SentencePiece library."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from t5x_lite.data.encoder_tokens import encoder_tokens
+from t5x_lite.data.spm_tokenizer import read_spm
+from t5x_lite.data.vocabulary import load_vocabulary
+from t5x_lite.errors import InputError
+from tests.tokenizer_files import write_spm
+
+STRANGE = [
+    "",
+    " ",
+    "  two  spaces\tand a tab\nand a line ",
+    "caf\u00e9 cafe\u0301 \ufb01ne \uff21\uff22\u3000\u00a0x",
+    "\u72ac\u72ac \u65e5\u672c \U0001f600\U0001f600 !",
+    "\u2581 already \u2581marked",
+]
+
+
+@pytest.fixture(scope="module")
+def spm(tmp_path_factory, english_lines):
+    return write_spm(tmp_path_factory.mktemp("spm"), english_lines)
+
+
+def test_ids_are_those_of_sentencepiece(spm, english_lines):
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(spm))
+    vocabulary = read_spm(spm)
+    texts = [*STRANGE, *english_lines]
+    pairs = list(
+        zip(vocabulary.encode_batch(texts), map(reference.encode, texts), texts, strict=True)
+    )
+    other = [(ours, theirs, text) for ours, theirs, text in pairs if ours != theirs]
+    # Rules ("*****", "=====") can be cut into the same pieces in several orders.
+    assert all(re.search(r"([*=-])\1{9}", text) for _, _, text in other)
+    assert all(sorted(ours) == sorted(theirs) for ours, theirs, _ in other)
+    assert len(other) < 0.1 * len(pairs)
+    ids = reference.encode("A small dog runs.")
+    assert vocabulary.decode(ids) == reference.decode(ids) == "A small dog runs."
+
+
+def test_special_pieces(spm):
+    vocabulary = read_spm(spm)
+    found = {name: getattr(vocabulary, f"{name}_id") for name in ("pad", "cls", "sep", "unk")}
+    assert found == {"pad": 0, "cls": 1, "sep": 2, "unk": 3}
+    # As in DeBERTaV3: behind the last piece.
+    assert (vocabulary.mask_id, vocabulary.size) == (300, 301)
+    assert vocabulary.encode("a[MASK]")[-1] == 300
+
+
+def test_words_begin_at_the_mark_of_a_space(spm):
+    vocabulary = read_spm(spm)
+    ids = vocabulary.encode("unhappily yours")
+    marks = [piece.startswith("\u2581") for piece in (vocabulary.pieces()[i] for i in ids)]
+    words = encoder_tokens(vocabulary).word_ids(np.array(ids))
+    assert marks.count(True) == 2
+    assert words.tolist() == np.cumsum(marks).tolist()
+
+
+def test_it_is_saved_as_a_tokenizer_json(spm, tmp_path):
+    vocabulary = load_vocabulary(spm)
+    assert vocabulary.save(tmp_path).name == "tokenizer.json"
+    again = load_vocabulary(tmp_path)
+    assert again.digest == vocabulary.digest
+    assert again.encode("two dogs") == vocabulary.encode("two dogs")
+    assert load_vocabulary(spm.parent).digest == vocabulary.digest
+
+
+def test_files_beside_it_are_obeyed(tmp_path, english_lines):
+    spm = write_spm(tmp_path, english_lines)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[MASK]": 310}))
+    config = {"do_lower_case": True, "split_by_punct": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    vocabulary = read_spm(spm)
+    assert (vocabulary.mask_id, vocabulary.size) == (310, 311)
+    assert vocabulary.encode("DOG(s)") == vocabulary.encode("dog(s)")
+    pieces = [vocabulary.pieces()[i] for i in vocabulary.encode("a-b")]
+    assert pieces[-3:] != ["a-b"]
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[MASK]": 5}))
+    with pytest.raises(InputError, match=r"gives \[MASK\] the id 5, which is that of"):
+        read_spm(spm)
+    (tmp_path / "added_tokens.json").write_text("{")
+    with pytest.raises(InputError, match=r"added_tokens.json: not JSON"):
+        read_spm(spm)
+
+
+def test_what_is_no_such_model(tmp_path, tiny_vocabulary):
+    path = tmp_path / "spm.model"
+    with pytest.raises(InputError, match="No such file"):
+        read_spm(path)
+    path.write_bytes(b"not a model")
+    with pytest.raises(InputError, match="not a SentencePiece model"):
+        read_spm(path)
+    path.write_bytes(tiny_vocabulary.read_bytes())
+    with pytest.raises(InputError, match=r"no piece \[CLS\]"):
+        read_spm(path)
