@@ -52,7 +52,7 @@ def _saved(tokenizer, directory: Path) -> Path:
     return path
 
 
-def write_spm(directory: Path, lines: list[str], *, size: int = 300) -> Path:
+def write_spm(directory: Path, lines: list[str], *, size: int = 300, **options: object) -> Path:
     """An spm.model as DeBERTa's: [PAD] 0, [CLS] 1, [SEP] 2, [UNK] 3, pieces; no [MASK]."""
     import io
 
@@ -63,7 +63,6 @@ def write_spm(directory: Path, lines: list[str], *, size: int = 300) -> Path:
         sentence_iterator=iter(lines),
         model_writer=model,
         vocab_size=size,
-        model_type="unigram",
         minloglevel=2,
         num_threads=1,
         pad_id=0,
@@ -74,6 +73,7 @@ def write_spm(directory: Path, lines: list[str], *, size: int = 300) -> Path:
         bos_piece="[CLS]",
         eos_piece="[SEP]",
         unk_piece="[UNK]",
+        **{"model_type": "unigram", **options},
     )
     path = directory / "spm.model"
     path.write_bytes(model.getvalue())

@@ -1,6 +1,6 @@
 """Runs of a study: each in a work directory that says what it is, and repeated by no second call.
 
-    run_all([Arm(work / "mlm", 400, ("configs/pretrain/bert_tiny.py", "--seed", "0"))], jobs=2)
+    run_all([Arm(work / "mlm", 400, ("configs/pretrain/bert_tiny.py", "--seed", "0"))], at_once=2)
 
 An arm that is there is not repeated, and one that was stopped goes on. Each has a core of its own.
 """

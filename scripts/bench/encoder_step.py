@@ -21,10 +21,11 @@ does not count (the references' data workers do it); ours are drawn in the step,
 flushes denormals.
 
 Each side has a process of its own, told when to run, and rounds are interleaved: ours, eager (as
-the references ran), sdpa (torch's scaled_dot_product_attention). A JSON line for each number of
-threads, objective and side: steps/s and tokens/s by the median round, "ours_over_it" (the median
-over the rounds of its seconds by ours), "first_losses" of the untrained weights (ln V, and ln 2 of
-the detection), "compile_seconds" (the first step less a usual one), peak memory of the process.
+the references ran), and, where --sides has it, sdpa (torch's scaled_dot_product_attention). A JSON
+line for each number of threads, objective and side: steps/s and tokens/s by the median round,
+"ours_over_it" (the median over the rounds of its seconds by ours), "first_losses" of the untrained
+weights (ln V, and ln 2 of the detection), "compile_seconds" (the first step less a usual
+one), peak memory of the process.
 """
 
 import argparse

@@ -20,8 +20,9 @@ fine-tuning. In the paper (He et al. 2021, arXiv:2111.09543) GDES >= ES > NES, t
 are above those of E_D, and the generator of GDES learns as fast as that of NES.
 
 Seeds are paired: seed i of every objective has the same batches. WORK holds the data and a work
-directory for every run, which is named by what it is: what is there is not repeated, and what was
-stopped goes on. At the end, and with --report alone, the tables: mean and standard deviation.
+directory for every run, which is named by objective and seed: what is there is not repeated, and
+what was stopped goes on (so other sizes or steps need another WORK). At the end, and with --report
+alone, the tables: mean and standard deviation.
 """
 
 import argparse
@@ -57,6 +58,7 @@ CONTINUED = {
 PAIRS = ("SimCSE",)
 """Those whose objective is contrastive, at its own lower rate."""
 SHARING = ("es", "nes", "gdes")
+PARTS = ("retrieval", "electra")
 METRICS = {"mrr_at_10": "MRR@10", "ndcg_at_10": "nDCG@10"}
 
 
@@ -88,7 +90,7 @@ def write_lines(path: Path, objects: Iterable[Mapping[str, object]]) -> None:
 
 
 def write_vocabulary(path: Path, source: Path, texts: Sequence[str], size: int) -> None:
-    """The pieces of `source` that are most frequent in the texts, and all single characters."""
+    """The pieces of `source` that are most frequent in the texts, and all characters in them."""
     from tokenizers import BertWordPieceTokenizer
 
     pieces = source.read_text(encoding="utf-8").split("\n")
@@ -97,8 +99,8 @@ def write_vocabulary(path: Path, source: Path, texts: Sequence[str], size: int) 
     for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=False):
         counts.update(encoding.tokens)
     characters = [p for p in pieces if len(p.removeprefix("##")) == 1 and counts[p]]
-    rest = [p for p, _ in counts.most_common() if p not in SPECIAL and p not in set(characters)]
-    kept = [*SPECIAL, *characters, *rest][:size]
+    frequent = [piece for piece, _ in counts.most_common()]
+    kept = list(dict.fromkeys((*SPECIAL, *characters, *frequent)))[:size]
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     part.write_text("\n".join(kept) + "\n", encoding="utf-8")
@@ -291,20 +293,21 @@ class Study:
         )
 
     def run(self) -> None:
-        """Runs what is not there yet."""
-        options, encoders = self.options, (RANDOM, WARM, *CONTINUED)
-        jobs = [self.warm(), *(self.untrained(seed) for seed in self.seeds)]
-        run_all(jobs, at_once=options.jobs)
-        for seed in self.seeds:
-            run_all([self.continued(name, seed) for name in CONTINUED], at_once=options.jobs)
-            run_all([self.contrastive(name, seed) for name in encoders], at_once=options.jobs)
-            run_all([self.detection(name, seed) for name in SHARING], at_once=options.jobs)
-            tuned = [self.finetuning(name, seed) for name in (RANDOM, *SHARING)]
-            run_all(tuned, at_once=options.jobs)
+        """Runs what is not there yet, seed by seed, so that a part is a result."""
+        jobs, parts = self.options.jobs, self.options.parts
+        untrained = [self.untrained(seed) for seed in self.seeds]
+        run_all([self.warm(), *untrained] if "retrieval" in parts else untrained, at_once=jobs)
+        encoders = (RANDOM, WARM, *CONTINUED)
+        for seed in self.seeds if "retrieval" in parts else ():
+            run_all([self.continued(name, seed) for name in CONTINUED], at_once=jobs)
+            run_all([self.contrastive(name, seed) for name in encoders], at_once=jobs)
             found = [self.source(name, seed) for name in encoders]
             searches = [self.search(arm, kind) for arm in found for kind in ("cls", "mean")]
             searches += [self.search(self.contrastive(name, seed), "cls") for name in encoders]
-            run_all(searches, at_once=options.jobs)
+            run_all(searches, at_once=jobs)
+        for seed in self.seeds if "electra" in parts else ():
+            run_all([self.detection(name, seed) for name in SHARING], at_once=jobs)
+            run_all([self.finetuning(name, seed) for name in (RANDOM, *SHARING)], at_once=jobs)
 
     def report(self) -> None:
         """Prints the tables of what is there."""
@@ -441,6 +444,7 @@ def main() -> None:
     parser.add_argument("--detection-steps", type=int, default=600)
     parser.add_argument("--glue-steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--report", action="store_true", help="the tables alone; run nothing")
     study = Study(parser.parse_args())

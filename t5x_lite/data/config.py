@@ -89,9 +89,9 @@ class Data:
       task: "module:function" of a function TaskArguments -> seqio.Task, or "module:name" of a
         `mixtures.Mixture` of tasks. With a cache it serves the task's own metrics alone, and may be
         "".
-      vocabulary: a SentencePiece .model file, a tokenizer.json, WordPiece's vocab.txt, or a
-        directory that holds sentencepiece.model, bytes.json, tokenizer.json or vocab.txt; "bytes"
-        and "bytes-hf" are byte vocabularies (ByT5).
+      vocabulary: a SentencePiece .model file, a tokenizer.json, WordPiece's vocab.txt, DeBERTa's
+        spm.model, or a directory that holds sentencepiece.model, bytes.json, tokenizer.json,
+        vocab.txt or spm.model; "bytes" and "bytes-hf" are byte vocabularies (ByT5).
       directory: where the task's files are; "" for a task that needs none.
       cache: a directory that `t5x-lite cache` wrote, to be read in place of the task's files, and
         without TensorFlow; several as "DIRECTORY=RATE" are mixed, and without rates as `mixing`

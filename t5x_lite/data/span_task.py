@@ -85,7 +85,7 @@ def offsets_of(
     if not isinstance(vocabulary, Tokenizer):
         raise InputError(
             "a task of spans needs a vocabulary that knows which characters a token is: a "
-            "tokenizer.json or a vocab.txt"
+            "tokenizer.json, a vocab.txt or an spm.model"
         )
     return vocabulary.encode_with_offsets(texts)
 

@@ -3,9 +3,10 @@
     vocabulary = read_spm("deberta-v3-base/spm.model")     # a Tokenizer: ids, offsets, [MASK]
 
 It becomes a tokenizer.json of the same ids, which is what a checkpoint then holds: the unigram
-pieces with their scores, and the model's own normalisation. [MASK] is a piece of the model, or has
-the id that added_tokens.json gives it, or else comes behind the last piece, as in DeBERTaV3
-(128000). split_by_punct and do_lower_case of a tokenizer_config.json are obeyed.
+pieces with their scores, bytes for what has no piece where the model says so, and its own
+normalisation. [MASK] is a piece of the model, or has the id that added_tokens.json gives it, or
+else comes behind the last piece, as in DeBERTaV3 (128000). split_by_punct and do_lower_case of a
+tokenizer_config.json are obeyed.
 
 Sources: transformers' convert_slow_tokenizer.py, DebertaV2Converter; the ids are those of the
 SentencePiece library (of a run such as "*****", which can be cut into the same pieces in several
@@ -24,8 +25,10 @@ from t5x_lite.errors import InputError
 
 _MASK = "[MASK]"
 _SPACE = "▁"
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+_UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
 """Kinds of pieces in SentencePiece's format."""
+_NEVER = -1e9
+"""The score of a piece that no text is cut into."""
 _UNIGRAM = 1
 
 
@@ -41,8 +44,13 @@ def read_spm(path: str | os.PathLike[str]) -> Tokenizer:
     path = Path(path)
     config = read_config(path.with_name(TOKENIZER_CONFIG_NAME))
     model = _read_model(path)
-    if model.trainer_spec.model_type != _UNIGRAM:
-        raise InputError(f"vocabulary {path}: only unigram models are read, as DeBERTa's is")
+    spaces = model.normalizer_spec.remove_extra_whitespaces
+    if model.trainer_spec.model_type != _UNIGRAM or not spaces:
+        what = "that keeps repeated spaces" if not spaces else "of another type than unigram"
+        raise InputError(
+            f"vocabulary {path}: a SentencePiece model {what}; have "
+            "transformers write a tokenizer.json (AutoTokenizer, save_pretrained) and use that"
+        )
     made = _tokenizer(model, config, where=path)
     return Tokenizer(path, content=made.to_str().encode())
 
@@ -57,9 +65,11 @@ def _read_model(path: Path) -> Any:
     try:
         model.ParseFromString(path.read_bytes())
     except OSError as error:
-        raise InputError(f"vocabulary {path}: {reason(error)}") from error
+        raise InputError(f"vocabulary {path}: {reason(error)}; give DeBERTa's spm.model") from error
     except DecodeError as error:
-        raise InputError(f"vocabulary {path}: not a SentencePiece model") from error
+        raise InputError(
+            f"vocabulary {path}: not a SentencePiece model; download it again"
+        ) from error
     return model
 
 
@@ -67,11 +77,15 @@ def _tokenizer(model: Any, config: Mapping[str, Any], *, where: Path) -> Any:
     """The same ids by the `tokenizers` package."""
     import tokenizers
     from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+    from tokenizers.processors import TemplateProcessing
 
-    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    pieces = [(str(piece.piece), _score(piece)) for piece in model.pieces]
     unknown = [i for i, piece in enumerate(model.pieces) if piece.type == _UNKNOWN]
     if not unknown:
-        raise InputError(f"vocabulary {where}: not a SentencePiece model: no piece is the unknown")
+        raise InputError(
+            f"vocabulary {where}: not a SentencePiece model, as no piece is the unknown; download "
+            "it again"
+        )
     if all(name != _MASK for name, _ in pieces):
         place = _added(where).get(_MASK, len(pieces))
         if place < len(pieces):
@@ -82,30 +96,45 @@ def _tokenizer(model: Any, config: Mapping[str, Any], *, where: Path) -> Any:
         # Ids between the pieces and [MASK] stand for nothing: no text has these names.
         pieces += [(f"[unused{i}]", 0.0) for i in range(len(pieces), place)]
         pieces.append((_MASK, 0.0))
-    made = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unknown[0], byte_fallback=False))
+    by_bytes = model.trainer_spec.byte_fallback
+    made = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unknown[0], byte_fallback=by_bytes))
     special = {piece.piece for piece in model.pieces if piece.type in (_CONTROL, _UNKNOWN)}
     special |= {_MASK}
-    user_defined = {piece.piece for piece in model.pieces if piece.type == _USER_DEFINED}
-    made.add_tokens(
-        [
-            AddedToken(name, normalized=False, special=name in special)
-            for name, _ in pieces
-            if name in special | user_defined
-        ]
+    made.add_special_tokens(
+        [AddedToken(name, normalized=False) for name, _ in pieces if name in special]
     )
+    said = model.normalizer_spec
     steps: list[Any] = [normalizers.Lowercase()] if config.get("do_lower_case") else []
-    if model.normalizer_spec.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap))
+    if said.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(said.precompiled_charsmap))
     steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
-    by_space: Any = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always")
-    splits: list[Any] = [by_space]
-    if config.get("split_by_punct"):
-        splits.insert(0, pre_tokenizers.Punctuation(behavior="isolated"))
+    split = bool(config.get("split_by_punct"))
+    # Between marks of punctuation, each part is a text of its own, as in DeBERTa's code.
+    scheme = "always" if said.add_dummy_prefix else "never"
+    splits: list[Any] = [pre_tokenizers.Punctuation(behavior="isolated")] if split else []
+    splits.append(pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme=scheme))
+    metaspace: Any = decoders.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
     normalizer: Any = normalizers.Sequence(steps)
     pre_tokenizer: Any = pre_tokenizers.Sequence(splits)
-    decoder: Any = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
-    made.normalizer, made.pre_tokenizer, made.decoder = normalizer, pre_tokenizer, decoder
+    decoder: Any = decoders.Sequence([decoders.ByteFallback(), metaspace])
+    made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizer
+    made.decoder = decoder if by_bytes else metaspace
+    ids = [(name, made.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    if all(number is not None for _, number in ids):
+        around: Any = TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0",
+            pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+            special_tokens=ids,
+        )
+        made.post_processor = around
     return made
+
+
+def _score(piece: Any) -> float:
+    """How likely a piece is, as the other library takes it."""
+    if piece.type == _BYTE:  # "<0x0A>" stands for a byte, and not for six characters of a text
+        return _NEVER
+    return 0.0 if piece.type == _USER_DEFINED else piece.score
 
 
 def _added(where: Path) -> dict[str, int]:
@@ -115,6 +144,8 @@ def _added(where: Path) -> dict[str, int]:
         return {}
     try:
         found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"vocabulary {path}: {reason(error)}; mend or remove it") from error
     except ValueError as error:
         raise InputError(f"vocabulary {path}: not JSON ({error}); mend or remove it") from error
     entries = found.items() if isinstance(found, dict) else ()

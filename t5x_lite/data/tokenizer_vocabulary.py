@@ -48,7 +48,7 @@ class Tokenizer:
 
     Attributes:
       model_path: the file that it was read from.
-      model_bytes: that file's content.
+      model_bytes: that file's content, or of the tokenizer.json that was made of it.
       names: the special pieces, by "cls", "sep", "mask", "pad" and "unk".
       cls_id: begins a row.
       sep_id: ends a text.

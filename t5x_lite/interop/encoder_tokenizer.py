@@ -5,7 +5,7 @@
     spm.model            SentencePiece: DeBERTa v2 and v3, whose releases have no tokenizer.json
 
 All of a release's tokenizer files are kept as they are, for the way out. What was trained here is
-written in the same two forms, with the names of the special pieces in tokenizer_config.json; a
+written in the first two forms, with the names of the special pieces in tokenizer_config.json; a
 tokenizer.json that adds none of them to a text is made to add [CLS] and [SEP].
 """
 

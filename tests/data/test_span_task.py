@@ -73,7 +73,7 @@ def test_the_first_answer_counts_for_training():
 
 
 def test_a_vocabulary_without_characters_is_refused(tiny_vocabulary):
-    with pytest.raises(InputError, match=r"a tokenizer\.json or a vocab\.txt"):
+    with pytest.raises(InputError, match=r"a tokenizer\.json, a vocab\.txt or an spm\.model"):
         encoded(load_vocabulary(tiny_vocabulary), (0, 1))
 
 

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import sentencepiece
+import tokenizers
 
 from t5x_lite.data.encoder_tokens import encoder_tokens
 from t5x_lite.data.spm_tokenizer import read_spm
@@ -44,6 +45,32 @@ def test_ids_are_those_of_sentencepiece(spm, english_lines):
     assert vocabulary.decode(ids) == reference.decode(ids) == "A small dog runs."
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"byte_fallback": True, "size": 560},
+        {"user_defined_symbols": ["<u>"]},
+        {"add_dummy_prefix": False},
+        {"normalization_rule_name": "identity"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_models_of_other_options(tmp_path, english_lines, options):
+    spm = write_spm(tmp_path, english_lines, **options)
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(spm))
+    # Of a text that begins with the mark of a space the other library marks the first word twice.
+    texts = [*STRANGE[:-1], "the<u>dog <u> runs <0x0A>"]
+    assert read_spm(spm).encode_batch(texts) == [reference.encode(text) for text in texts]
+    if "byte_fallback" in options:
+        ids = reference.encode("\u72ac!")
+        assert read_spm(spm).decode(ids) == reference.decode(ids) == "\u72ac!"
+
+
+def test_a_tokenizer_json_of_it_puts_special_pieces_around_a_text(spm):
+    made = tokenizers.Tokenizer.from_str(read_spm(spm).model_bytes.decode())
+    assert made.encode("dogs").tokens[:: len(made.encode("dogs").tokens) - 1] == ["[CLS]", "[SEP]"]
+
+
 def test_special_pieces(spm):
     vocabulary = read_spm(spm)
     found = {name: getattr(vocabulary, f"{name}_id") for name in ("pad", "cls", "sep", "unk")}
@@ -79,8 +106,9 @@ def test_files_beside_it_are_obeyed(tmp_path, english_lines):
     vocabulary = read_spm(spm)
     assert (vocabulary.mask_id, vocabulary.size) == (310, 311)
     assert vocabulary.encode("DOG(s)") == vocabulary.encode("dog(s)")
-    pieces = [vocabulary.pieces()[i] for i in vocabulary.encode("a-b")]
-    assert pieces[-3:] != ["a-b"]
+    # Each part is a text of its own, as the original code encodes them.
+    pieces = [vocabulary.pieces()[i] for i in vocabulary.encode("the(the")]
+    assert pieces == ["\u2581the", "\u2581(", "\u2581the"]
     (tmp_path / "added_tokens.json").write_text(json.dumps({"[MASK]": 5}))
     with pytest.raises(InputError, match=r"gives \[MASK\] the id 5, which is that of"):
         read_spm(spm)
@@ -89,10 +117,14 @@ def test_files_beside_it_are_obeyed(tmp_path, english_lines):
         read_spm(spm)
 
 
-def test_what_is_no_such_model(tmp_path, tiny_vocabulary):
+def test_what_is_no_such_model(tmp_path, tiny_vocabulary, english_lines):
     path = tmp_path / "spm.model"
     with pytest.raises(InputError, match="No such file"):
         read_spm(path)
+    for options in ({"remove_extra_whitespaces": False}, {"model_type": "bpe"}):
+        write_spm(tmp_path, english_lines, **options)
+        with pytest.raises(InputError, match=r"a SentencePiece model (that keeps|of another)"):
+            read_spm(path)
     path.write_bytes(b"not a model")
     with pytest.raises(InputError, match="not a SentencePiece model"):
         read_spm(path)

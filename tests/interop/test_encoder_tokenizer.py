@@ -9,7 +9,7 @@ from t5x_lite.interop.encoder_tokenizer import (
     read_encoder_tokenizer,
     tokenizer_files,
 )
-from tests.tokenizer_files import write_byte_level, write_wordpiece
+from tests.tokenizer_files import write_byte_level, write_spm, write_wordpiece
 
 
 def test_a_tokenizer_json_comes_before_a_vocab_txt(tmp_path):
@@ -52,6 +52,22 @@ def test_files_of_a_release_are_kept_as_they_are(tmp_path):
     assert set(written) == {*kept, "vocab.txt"}
     assert json.loads(written["tokenizer_config.json"]) == stated
     assert written["vocab.txt"] == (tmp_path / "vocab.txt").read_bytes()
+
+
+def test_an_spm_model_comes_in_and_goes_out(tmp_path, english_lines):
+    """As deberta-v3's releases have it: no tokenizer.json, and rows behind [MASK]."""
+    content = write_spm(tmp_path, english_lines).read_bytes()
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    vocabulary = read_encoder_tokenizer(tmp_path, vocab_size=400, pad_id=0)
+    kept = kept_files(tmp_path, vocabulary)
+    assert kept["spm.model"] == content
+    written = tokenizer_files(vocabulary, kept, max_length=99)
+    assert set(written) == {"spm.model", "tokenizer.json", "tokenizer_config.json"}
+    (tmp_path / "again").mkdir()
+    for name, file in written.items():
+        (tmp_path / "again" / name).write_bytes(file)
+    again = read_encoder_tokenizer(tmp_path / "again", vocab_size=400, pad_id=0)
+    assert again.encode("two dogs[MASK]") == vocabulary.encode("two dogs[MASK]")
 
 
 def test_a_wordpiece_of_ones_own(tmp_path):
