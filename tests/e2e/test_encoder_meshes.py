@@ -14,7 +14,11 @@ PROGRAM = Path(__file__).with_name("encoder_gradients.py")
 
 @pytest.mark.slow
 def test_gradients_on_eight_devices_are_those_on_one():
-    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=8"
+    # Two programs to the last digits: they are compiled with the fusions that users get.
+    flags = (
+        os.environ["XLA_FLAGS"]
+        + " --xla_cpu_use_fusion_emitters=true --xla_force_host_platform_device_count=8"
+    )
     done = subprocess.run(
         [sys.executable, str(PROGRAM)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
