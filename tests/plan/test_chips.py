@@ -57,6 +57,7 @@ except InputError as error:
 """
 
 
+@pytest.mark.slow  # it is not, but the extra is there with the slow ones alone
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra `plan`")
 def test_every_topology_that_is_offered_exists():
     """In a process of its own: libtpu writes to its environment and to standard error."""
