@@ -18,6 +18,7 @@ torch. Sides, of --sides (default: all that are compiled ahead or not at all):
     eager-f32 eager-bf16             transformers; bf16 is autocast
     sdpa-f32 sdpa-bf16               the same with torch's scaled_dot_product_attention
     compile-f32 compile-bf16         the same by torch.compile (sdpa)
+    plain-f32 plain-bf16             plain JAX, unrolled (scripts/bench/plain_t5.py); no dropout
 
 One JSON line for each shape, number of threads and side: tokens/s of inputs and targets together,
 MFU against the fastest matrix product (2048^3, of that dtype, by either library) in this run,
@@ -64,7 +65,14 @@ SHAPES = {
     "small": Shape(_sizes(512, 1024, 6, 8, 64), rows=8, inputs=512, targets=114),
     "base": Shape(_sizes(768, 2048, 12, 12, 64), rows=8, inputs=512, targets=114),
 }
-SIDES = ("ours", "eager", "sdpa", "compile")
+
+
+def shape_of(work: dict) -> Shape:
+    """One of `SHAPES` by name, or the fields of another."""
+    return SHAPES[work["shape"]] if isinstance(work["shape"], str) else Shape(**work["shape"])
+
+
+SIDES = ("ours", "eager", "sdpa", "compile", "plain")
 
 
 def parse() -> argparse.Namespace:
@@ -93,7 +101,7 @@ def parse() -> argparse.Namespace:
 
 def batches(work: dict, *, steps: int) -> list[dict[str, np.ndarray]]:
     """The batches of the first steps, the same on all sides."""
-    shape = SHAPES[work["shape"]]
+    shape = shape_of(work)
     random = np.random.default_rng(0)
     made = []
     for _ in range(steps):
@@ -110,7 +118,7 @@ def our_model(work: dict) -> Any:
     """The config of our model."""
     from t5x_lite.models.t5 import T5Config
 
-    sizes = SHAPES[work["shape"]].sizes
+    sizes = shape_of(work).sizes
     return T5Config(
         vocab_size=work["vocabulary"],
         d_model=sizes["d_model"],
@@ -196,12 +204,27 @@ def our_step(work: dict) -> Callable[[dict[str, np.ndarray]], float]:
     return run
 
 
+def plain_jax_step(work: dict) -> Callable[[dict[str, np.ndarray]], float]:
+    """As `our_step`, in plain JAX."""
+    from plain_t5 import plain_step
+
+    sizes = shape_of(work).sizes
+    with np.load(work["weights"]) as weights:
+        return plain_step(
+            weights,
+            heads=sizes["heads"],
+            layers=sizes["layers"],
+            dtype="bfloat16" if work["dtype"] == "bf16" else "float32",
+            rate=RATE,
+        )
+
+
 def their_step(work: dict) -> Callable[[dict[str, np.ndarray]], float]:
     """As `our_step`, of transformers."""
     import torch
     import transformers
 
-    sizes = SHAPES[work["shape"]].sizes
+    sizes = shape_of(work).sizes
     config = transformers.T5Config(
         vocab_size=work["vocabulary"],
         d_model=sizes["d_model"],
@@ -277,12 +300,14 @@ def child(work: dict) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
     os.sched_setaffinity(0, work["cores"])
-    ours = work["side"] in ("ours", "weights")
-    if ours:
+    jax_side = work["side"] in ("ours", "plain", "weights")
+    if jax_side:
         os.environ["JAX_PLATFORMS"] = "cpu"
         from t5x_lite.run.allocator import keep_freed_memory
+        from t5x_lite.train.compilation import use_compilation_cache
 
         keep_freed_memory()
+        use_compilation_cache(work.get("cache", ""))
     else:
         import torch
 
@@ -292,7 +317,8 @@ def child(work: dict) -> None:
     if work["side"] == "weights":
         write_weights(work)
         return
-    run = (our_step if ours else their_step)(work)
+    steps = {"ours": our_step, "plain": plain_jax_step}
+    run = steps.get(work["side"], their_step)(work)
     first = batches(work, steps=work["compare_steps"])
     for line in sys.stdin:
         asked = json.loads(line)
@@ -311,7 +337,7 @@ def child(work: dict) -> None:
                 "cpu_seconds": (time.process_time() - cpu) / work["steps"],
             }
         else:
-            peak = (our_peak if ours else their_peak)(work["peak_size"], work["dtype"])
+            peak = (our_peak if jax_side else their_peak)(work["peak_size"], work["dtype"])
             # Before the product's own buffers would count.
             answer = {"peak": 2 * work["peak_size"] ** 3 / peak}
         answer["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -350,7 +376,7 @@ class Side:
 def step_flops(work: dict) -> int:
     from t5x_lite.models.flops import train_step_flops
 
-    shape = SHAPES[work["shape"]]
+    shape = shape_of(work)
     lengths = {"encoder_input_tokens": shape.inputs, "decoder_target_tokens": shape.targets}
     return train_step_flops(our_model(work), rows=shape.rows, lengths=lengths) or 0
 
@@ -368,6 +394,8 @@ def measure(options: argparse.Namespace, name: str, cores: list[int], weights: P
     if made.wait():
         raise SystemExit("the weights were not made")
     sides = {}
+    if options.dropout and any(each.startswith("plain") for each in options.sides):
+        raise SystemExit("the plain sides have no dropout")
     for each in options.sides:
         side, dtype = each.split("-")
         sides[each] = Side({**common, "side": side, "dtype": dtype})
