@@ -6,6 +6,7 @@
 Command:
     t5x-lite train configs/pretrain/bert_tiny.py --data.directory DIR \
         --data.vocabulary vocab.txt --workdir WORKDIR
+    t5x-lite plan configs/pretrain/bert_tiny.py --topology v5e:2x2
 """
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment

@@ -7,6 +7,7 @@ updates generator and discriminator one after the other.
 Command:
     t5x-lite train configs/pretrain/electra_tiny.py --data.directory DIR \
         --data.vocabulary vocab.txt --workdir WORKDIR
+    t5x-lite plan configs/pretrain/electra_tiny.py --topology v5e:2x2
 """
 
 import dataclasses

@@ -7,6 +7,7 @@ of 4: an hour of CPU allows few tokens, and this learns most from them (docs/ben
 Command:
     t5x-lite train configs/pretrain/prose.py --data.directory DIR --data.vocabulary spiece.model \
         --workdir WORKDIR
+    t5x-lite plan configs/pretrain/prose.py --topology v5e:2x2
 """
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment

@@ -6,6 +6,7 @@ cross-attention). A step has as much text as there: 3,740 steps are one pass ove
 Command:
     t5x-lite train configs/pretrain/prose_lm.py --data.directory DIR \
         --data.vocabulary spiece.model --workdir WORKDIR
+    t5x-lite plan configs/pretrain/prose_lm.py --topology v5e:2x2
 """
 
 import dataclasses

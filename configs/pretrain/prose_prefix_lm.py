@@ -6,6 +6,7 @@ two chunks of text, each split at a random place.
 Command:
     t5x-lite train configs/pretrain/prose_prefix_lm.py --data.directory DIR \
         --data.vocabulary spiece.model --workdir WORKDIR
+    t5x-lite plan configs/pretrain/prose_prefix_lm.py --topology v5e:2x2
 
 The paper's prefix LM objective for an encoder-decoder (Raffel et al. 2020, section 3.3.1) is
 another task for configs/pretrain/prose.py:

@@ -6,6 +6,7 @@ model: --init WORKDIR_OF_BERT_TINY --init-fresh 'objective/decoder/.*'.
 Command:
     t5x-lite train configs/pretrain/retromae_tiny.py --data.directory DIR \
         --data.vocabulary vocab.txt --workdir WORKDIR
+    t5x-lite plan configs/pretrain/retromae_tiny.py --topology v5e:2x2
 """
 
 import dataclasses

@@ -6,6 +6,7 @@ the length that its own need: 16 for spans and replaced tokens, 64 for those tha
 Command:
     t5x-lite train configs/pretrain/study.py --data.task tasks.text:span_corruption \
         --data.targets-length 16 --data.directory DIR --data.vocabulary VOCABULARY --workdir WORKDIR
+    t5x-lite plan configs/pretrain/study.py --topology v5e:2x2
 
 `scripts/bench/study.py` runs all arms.
 """

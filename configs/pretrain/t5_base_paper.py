@@ -7,6 +7,7 @@ flat for 10^4. That is 2^35 tokens of inputs, a part of C4 that is never repeate
 Command, with C4 (tasks/c4.py says in which forms), on 16 TPU v5e chips or fewer:
     t5x-lite train configs/pretrain/t5_base_paper.py --data.directory C4 \
         --data.vocabulary spiece.model --workdir WORKDIR
+    t5x-lite plan configs/pretrain/t5_base_paper.py --topology v5e:4x4
 
 The paper's other objectives are tasks, with the lengths of their targets:
 

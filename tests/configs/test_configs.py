@@ -1,5 +1,9 @@
 """Every config under configs/ loads, saves, and its shapes trace; nothing is allocated."""
 
+import ast
+import importlib.util
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -65,3 +69,27 @@ def test_the_shapes_of_a_config_trace(path):
 @pytest.mark.parametrize("path", CONFIGS)
 def test_the_task_of_a_config_exists(path):
     assert callable(find_task(config.load(path).data.task))
+
+
+def slice_of(path):
+    """The slice for which a config's docstring compiles it."""
+    text = ast.get_docstring(ast.parse((ROOT / path).read_text())) or ""
+    return re.findall(rf"t5x-lite plan {re.escape(path)} --topology (\S+)", text)
+
+
+PRETRAINING = [path for path in CONFIGS if path.startswith("configs/pretrain/")]
+
+
+@pytest.mark.parametrize("path", PRETRAINING)
+def test_a_pretraining_config_names_its_slice(path):
+    assert len(slice_of(path)) == 1
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra `plan`")
+@pytest.mark.parametrize("path", PRETRAINING)
+def test_a_pretraining_config_fits_its_slice(path):
+    (topology,) = slice_of(path)
+    command = (sys.executable, "-m", "t5x_lite", "plan", path, "--topology", topology)
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
