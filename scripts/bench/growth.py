@@ -31,7 +31,7 @@ TPU_LENGTHS = (512, 2048, 8192)
 CHIPS = {4: "v5e:2x2", 16: "v5e:4x4", 64: "v5e:8x8", 256: "v5e:16x16"}
 TOKENS = 256 * 512
 BASE = "configs/pretrain/t5_1_1_base.py"
-LOOP = ("--model.unroll", "False", "--model.remat", "dots_no_batch")
+LOOP = ("--model.unroll", "1", "--model.remat", "dots_no_batch")
 KERNEL = ("--model.attention", "pallas", "--model.attention-block", "256")
 TPU_ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -130,7 +130,7 @@ def by_length(*, rounds: int) -> Iterator[tuple[str, int, Any]]:
 
 def by_chips(*, rounds: int) -> Iterator[tuple[str, int, Any]]:
     for chips, topology in CHIPS.items():
-        arguments = ("--model.unroll", "False", "--model.remat", "full")
+        arguments = ("--model.unroll", "1", "--model.remat", "full")
         yield "estimated", chips, lambda t=topology, a=arguments: plan(t, *a)
 
 

@@ -3,9 +3,10 @@
     python scripts/bench/startup.py [--shapes small base] [--rounds 3] [--markdown]
 
 The shapes and sides are those of scripts/bench/train_step.py. Every start is a process of its own:
-the seconds are those of the first step, which traces, compiles and runs, less those of a usual one.
-"cold" begins with an empty cache (t5x-lite train's --compilation-cache), "again" with what a cold
-one left there. Sides are interleaved; one JSON line for each, with medians.
+the seconds are those of the first step, which traces, compiles and runs, less those of a usual one;
+beside them the CPU seconds of all threads, which tell on a busy machine too. "cold" begins with an
+empty cache (t5x-lite train's --compilation-cache), "again" with what a cold one left there. Sides
+are interleaved; one JSON line for each, with medians.
 """
 
 import argparse
@@ -29,13 +30,15 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def seconds_of_start(work: dict) -> float:
-    """What the first step of a new process took beyond a usual one."""
+def seconds_of_start(work: dict) -> tuple[float, float]:
+    """What the first step of a new process took beyond a usual one, and in CPU seconds."""
     side = Side(work)
-    first = side.ask("compare")["first_seconds"]
-    usual = min(side.ask("time")["seconds"] for _ in range(2))
+    first = side.ask("compare")
+    usual = [side.ask("time") for _ in range(2)]
     side.end()
-    return max(0.0, first - usual)
+    names = ("seconds", "cpu_seconds")
+    wall, cpu = [first[f"first_{name}"] - min(u[name] for u in usual) for name in names]
+    return max(0.0, wall), max(0.0, cpu)
 
 
 def measure(options: argparse.Namespace, shape: str, directory: Path) -> list[dict]:
@@ -51,7 +54,9 @@ def measure(options: argparse.Namespace, shape: str, directory: Path) -> list[di
     }
     if Side({**common, "side": "weights", "dtype": "f32"}).process.wait():
         raise SystemExit("the weights were not made")
-    found: dict[str, dict[str, list[float]]] = {s: {"cold": [], "again": []} for s in options.sides}
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {
+        each: {"cold": [], "again": []} for each in options.sides
+    }
     for number in range(options.rounds):
         for each in options.sides:
             side, dtype = each.split("-")
@@ -65,8 +70,12 @@ def measure(options: argparse.Namespace, shape: str, directory: Path) -> list[di
             "threads": len(common["cores"]),
             "shape": shape,
             "side": each,
-            **{f"{name}_seconds": round(statistics.median(s), 2) for name, s in starts.items()},
-            "rounds": {name: [round(s, 2) for s in values] for name, values in starts.items()},
+            **{
+                f"{name}_{kind}": round(statistics.median(start[index] for start in those), 2)
+                for name, those in starts.items()
+                for index, kind in enumerate(("seconds", "cpu_seconds"))
+            },
+            "rounds": {name: [round(s, 2) for s, _ in those] for name, those in starts.items()},
         }
         for each, starts in found.items()
     ]
@@ -81,9 +90,10 @@ def main() -> None:
                 results.append(result)
                 print(json.dumps(result), flush=True)
     if options.markdown:
-        print("\n| shape | side | cold, s | again, s |\n|---|---|---|---|")
+        print("\n| shape | side | cold, s | CPU s | again, s | CPU s |\n|---|---|---|---|---|---|")
         for result in results:
-            names = ("shape", "side", "cold_seconds", "again_seconds")
+            names = ("shape", "side", "cold_seconds", "cold_cpu_seconds")
+            names += ("again_seconds", "again_cpu_seconds")
             print("| " + " | ".join(str(result[name]) for name in names) + " |")
 
 
