@@ -13,19 +13,15 @@ document. A document is cut into pieces of data.inputs_length that are filled wi
 share a row and do not see each other; without it each has a row, as RetroMAE wants it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable
 
 import seqio
 import tensorflow as tf
 
-from t5x_lite.data import stages
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.encoder_task import encoder_task
-from t5x_lite.data.text_files import split_files
 from t5x_lite.data.text_source import text_documents, text_lines
-from tasks.text import LINES_PER_HELD_OUT_LINE
+from tasks.text import source
 
 
 def documents(arguments: TaskArguments) -> seqio.Task:
@@ -39,19 +35,4 @@ def lines(arguments: TaskArguments) -> seqio.Task:
 
 
 def _task(name: str, read: Callable[..., tf.data.Dataset], arguments: TaskArguments) -> seqio.Task:
-    splits = split_files(arguments.directory)
-    source = stages.source(("train", "validation"), partial(_documents, splits, read))
-    return encoder_task(f"encoder_{name}", arguments, source=source)
-
-
-def _documents(
-    splits: Mapping[str, Sequence[Path]], read: Callable[..., tf.data.Dataset], split: str
-) -> tf.data.Dataset:
-    if splits["train"] is not splits["validation"]:
-        return read(splits[split])
-
-    def keep(texts: tf.Tensor) -> tf.Tensor:
-        held_out = tf.strings.to_hash_bucket_fast(texts, LINES_PER_HELD_OUT_LINE) == 0
-        return held_out if split == "validation" else ~held_out
-
-    return read(splits[split], keep=keep)
+    return encoder_task(f"encoder_{name}", arguments, source=source(arguments.directory, read))

@@ -12,30 +12,28 @@ how many of a query's "neg" go with it. What of jsonl and same_text is held out 
 said in `t5x_lite.data.text_files`; BEIR's dev.tsv is "validation".
 """
 
-from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import seqio
 import tensorflow as tf
 
 from t5x_lite.data import beir_files, pair_task, stages
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.text_files import split_files
 from t5x_lite.data.text_source import json_objects, text_lines
-from tasks.text import LINES_PER_HELD_OUT_LINE
+from tasks.text import source
 
 
 def jsonl(arguments: TaskArguments) -> seqio.Task:
     """Objects with a query, passages that answer it, and others that do not."""
     read = partial(json_objects, parse=pair_task.checked)
-    return pair_task.pair_task("pairs_jsonl", arguments, source=_source(arguments, read))
+    found = source(arguments.directory, read)
+    return pair_task.pair_task("pairs_jsonl", arguments, source=found)
 
 
 def same_text(arguments: TaskArguments) -> seqio.Task:
     """Each text as a query and as what answers it."""
-    source = _source(arguments, text_lines)
-    return pair_task.pair_task("pairs_same", arguments, source=source, read=pair_task.same_text)
+    found = source(arguments.directory, text_lines)
+    return pair_task.pair_task("pairs_same", arguments, source=found, read=pair_task.same_text)
 
 
 def beir(arguments: TaskArguments) -> seqio.Task:
@@ -45,25 +43,5 @@ def beir(arguments: TaskArguments) -> seqio.Task:
         found = beir_files.read_pairs(arguments.directory, split)
         return stages.text_documents([pair_task.to_json(pairs) for pairs in found])
 
-    source = stages.source(beir_files.splits(arguments.directory), texts)
-    return pair_task.pair_task("pairs_beir", arguments, source=source)
-
-
-def _source(
-    arguments: TaskArguments, read: Callable[..., tf.data.Dataset]
-) -> seqio.FunctionDataSource:
-    splits = split_files(arguments.directory)
-    return stages.source(("train", "validation"), partial(_lines, splits, read))
-
-
-def _lines(
-    splits: Mapping[str, Sequence[Path]], read: Callable[..., tf.data.Dataset], split: str
-) -> tf.data.Dataset:
-    if splits["train"] is not splits["validation"]:
-        return read(splits[split])
-
-    def keep(texts: tf.Tensor) -> tf.Tensor:
-        held_out = tf.strings.to_hash_bucket_fast(texts, LINES_PER_HELD_OUT_LINE) == 0
-        return held_out if split == "validation" else ~held_out
-
-    return read(splits[split], keep=keep)
+    found = stages.source(beir_files.splits(arguments.directory), texts)
+    return pair_task.pair_task("pairs_beir", arguments, source=found)

@@ -26,7 +26,8 @@ from t5x_lite.data.text_files import split_files
 from t5x_lite.data.text_source import text_lines
 from t5x_lite.data.unsupervised import Objective
 
-LINES_PER_HELD_OUT_LINE = 100
+HELD_OUT = 100
+"""One document in so many, of files that are not divided by split."""
 
 
 def span_corruption(
@@ -81,21 +82,27 @@ span_5_15_u_u = partial(span_corruption, mean_noise_span_length=5.0)
 span_10_15_u_u = partial(span_corruption, mean_noise_span_length=10.0)
 
 
-def source(directory: str) -> stages.FileSource:
-    """The lines of a directory's files, as documents of the splits "train" and "validation"."""
+def source(directory: str, read: Callable[..., tf.data.Dataset] = text_lines) -> stages.FileSource:
+    """The documents of a directory's files, in the splits "train" and "validation".
+
+    Args:
+      directory: see `t5x_lite.data.text_files`.
+      read: from files, and which of their documents to keep, to examples; of lines by default.
+    """
     splits = split_files(directory)
-    by_line = splits["train"] is splits["validation"]
-    return stages.FileSource(
-        ("train", "validation"), splits.__getitem__, partial(_lines, by_line=by_line)
-    )
+    by_document = splits["train"] is splits["validation"]
+    documents = partial(_documents, read=read, by_document=by_document)
+    return stages.FileSource(("train", "validation"), splits.__getitem__, documents)
 
 
-def _lines(split: str, files: Sequence[Path], *, by_line: bool) -> tf.data.Dataset:
-    if not by_line:
-        return text_lines(files)
+def _documents(
+    split: str, files: Sequence[Path], *, read: Callable[..., tf.data.Dataset], by_document: bool
+) -> tf.data.Dataset:
+    if not by_document:
+        return read(files)
 
     def keep(texts: tf.Tensor) -> tf.Tensor:
-        held_out = tf.strings.to_hash_bucket_fast(texts, LINES_PER_HELD_OUT_LINE) == 0
+        held_out = tf.strings.to_hash_bucket_fast(texts, HELD_OUT) == 0
         return held_out if split == "validation" else ~held_out
 
-    return text_lines(files, keep=keep)
+    return read(files, keep=keep)
