@@ -1,8 +1,9 @@
 """Tokens a second of greedy and beam search, beside transformers in the same run.
 
-    python scripts/bench/decode.py [--rounds 3] [--threads 1] [--markdown]
+    python scripts/bench/decode.py [--rounds 3] [--threads 1] [--dtypes f32 bf16] [--markdown]
 
-T5 1.1 small, float32, random weights, the same on both sides. Both are made to say --length tokens
+T5 1.1 small, random weights, the same on both sides; in bfloat16 both hold their weights in it, and
+choose other tokens now and then. Both are made to say --length tokens
 (there is no EOS), so that they do the same work. Rounds are interleaved and the first execution of
 each side is not timed: it compiles ours and lays its weights out, once for all calls.
 transformers' own initialisation of the output layer makes denormals, which are slow: it is
@@ -12,7 +13,9 @@ is the part of the tokens on which both sides agree. "cpu_ratio" is the ratio of
 """
 
 import argparse
+import copy
 import functools
+import itertools
 import json
 import os
 import platform
@@ -31,6 +34,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--inputs-length", type=int, default=128)
     parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--dtypes", nargs="+", default=["f32"], choices=["f32", "bf16"])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--markdown", action="store_true", help="a table after the JSON lines")
     return parser.parse_args()
@@ -82,16 +86,18 @@ def copy_weights(peer: Any) -> tuple[Any, Any]:
 
 
 def our_search(
-    graphdef: Any, params: Any, inputs: np.ndarray, *, num_beams: int, length: int
+    graphdef: Any, params: Any, inputs: np.ndarray, *, num_beams: int, length: int, dtype: str
 ) -> Callable[[], np.ndarray]:
     import jax
+    import jax.numpy as jnp
 
     from t5x_lite.decoding.config import Decoding
     from t5x_lite.decoding.generate import decode
     from t5x_lite.decoding.prepare import Preparation
-    from t5x_lite.nn.bind import bind
+    from t5x_lite.nn.bind import bind, cast
 
-    prepare = Preparation(lambda params: bind(graphdef, params))
+    precision = jnp.bfloat16 if dtype == "bf16" else jnp.float32
+    prepare = Preparation(lambda params: bind(graphdef, cast(params, precision)))
     no_eos = int(params["token_embedding"]["table"].shape[0])
     decoding = Decoding(max_length=length, num_beams=num_beams, length_rule="hf", eos_id=no_eos)
 
@@ -100,10 +106,12 @@ def our_search(
 
 
 def their_search(
-    peer: Any, inputs: np.ndarray, *, num_beams: int, length: int
+    peer: Any, inputs: np.ndarray, *, num_beams: int, length: int, dtype: str
 ) -> Callable[[], np.ndarray]:
     import torch
 
+    if dtype == "bf16":
+        peer = copy.deepcopy(peer).to(torch.bfloat16)
     tokens = torch.from_numpy(inputs).long()
 
     def search() -> np.ndarray:
@@ -158,8 +166,8 @@ def main() -> None:
     inputs = np.random.default_rng(0).integers(2, 32000, size=shape).astype(np.int32)
     num_tokens = options.batch_size * options.length
     results = []
-    for num_beams in options.beams:
-        work = {"num_beams": num_beams, "length": options.length}
+    for num_beams, dtype in itertools.product(options.beams, options.dtypes):
+        work = {"num_beams": num_beams, "length": options.length, "dtype": dtype}
         seconds, cpu_seconds, equal = measure(
             {
                 "t5x_lite": our_search(graphdef, params, inputs, **work),
@@ -171,6 +179,7 @@ def main() -> None:
             "device": platform.processor() or platform.machine(),
             "threads": torch.get_num_threads(),
             "search": "greedy" if num_beams == 1 else f"beam {num_beams}",
+            "dtype": dtype,
             "batch_size": options.batch_size,
             "inputs_length": options.inputs_length,
             "new_tokens": options.length,
@@ -197,7 +206,7 @@ def print_table(results: list[dict]) -> None:
     print("\n| search | t5x_lite, tokens/s | transformers, tokens/s | ratio |\n|---|---|---|---|")
     for result in results:
         ours, theirs = result["tokens_per_second"].values()
-        print(f"| {result['search']} | {ours} | {theirs} | {result['ratio']} |")
+        print(f"| {result['search']}, {result['dtype']} | {ours} | {theirs} | {result['ratio']} |")
 
 
 if __name__ == "__main__":
