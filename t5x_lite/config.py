@@ -234,6 +234,8 @@ class Experiment:
                 f"objective {type(self.objective).__name__} needs data.layout "
                 f"{' or '.join(layouts)}, got {self.data.layout!r}"
             )
+        if self.data.pack and (reason := self.objective.unpackable):
+            raise InputError(f"{reason}, which must be of one document: set --data.pack False")
         counts = ("steps", "log_period", "microbatches")
         _at_least(1, {name: getattr(self, name) for name in counts})
         if self.microbatches > 1 and self.objective.indivisible:

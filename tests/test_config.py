@@ -21,6 +21,7 @@ from t5x_lite.config import (
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.models.t5 import T5Config
+from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor, AdamW
 from t5x_lite.optim.schedules import Constant, InverseSquareRoot
@@ -193,6 +194,14 @@ def test_a_part_of_a_wrong_type_is_refused_with_the_line():
     assert error().startswith("tiny.py:9: ")
     Path("tiny.py").write_text("experiment = 3")
     assert error() == "tiny.py: the experiment must be an Experiment, got int"
+
+
+def test_a_bag_of_words_is_not_of_packed_rows():
+    data = dataclasses.replace(EXPERIMENT.data, layout="encoder", pack=True)
+    parts = _parts(objective=RetroMAE(bag_of_words=0.1), data=data)
+    with pytest.raises(InputError, match=r"must be of one document: set --data\.pack False$"):
+        Experiment(**parts)
+    Experiment(**{**parts, "data": dataclasses.replace(data, pack=False)})
 
 
 def test_what_was_saved_loads_equal_and_takes_overrides():

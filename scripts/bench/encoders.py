@@ -5,14 +5,14 @@
 
 A BERT of 4 layers and width 128 (configs/pretrain/bert_tiny.py), on passages of the novels of
 DIRECTORY and of Python's documentation, with those pieces of vocab.txt that are frequent there.
-Rows have 128 tokens, but for ELECTRA and the first half of the shared masked language model: so
-small a model learns to look at neighbours only if there are few (rows of 32), and is still at the
+Rows have 32 tokens, but for the second half of the shared masked language model (128, as documents
+have): so small a model learns to look at neighbours only if there are few, and is still at the
 frequencies of words after 1,500 batches of 32 rows of 128.
 
 Retrieval: from the weights of one masked language model, equal steps of MLM, SimCSE, RetroMAE with
 basic and with enhanced decoding; then the documents of BEIR are searched by the vectors, cosine of
 the [CLS] states and of the means: as they are (zero-shot), and after contrastive steps on pairs of
-a sentence and the rest of its passage. Beside them the MLM itself and random weights. In the paper
+a document's title and its text. Beside them the MLM itself and random weights. In the paper
 (Xiao et al. 2022, arXiv:2205.12035) RetroMAE is ahead of MLM and SimCSE in both.
 
 ELECTRA: embeddings shared (ES), not shared (NES) and shared without the discriminator's gradient
@@ -53,6 +53,7 @@ CONTINUED = {
     ),
     "RetroMAE, enhanced": (
         *("configs/pretrain/retromae_tiny.py", "--objective.decoder", "enhanced"),
+        *("--objective.query", "normalised"),
         *("--init-fresh", "objective/decoder/.*"),
     ),
 }
@@ -96,6 +97,16 @@ def passages(text: str) -> Iterator[list[str]]:
         size += words
     if group:
         yield group
+
+
+def title_pairs(beir: Path) -> Iterator[dict[str, object]]:
+    """The titles of BEIR's documents, and what else they say; no query and no judgement."""
+    for line in (beir / "corpus.jsonl").read_text(encoding="utf-8").splitlines():
+        document = json.loads(line)
+        title = document["title"].strip()
+        text = document["text"].strip().removeprefix(title).strip()
+        if title and text:
+            yield {"query": title, "pos": [text]}
 
 
 def write_lines(path: Path, objects: Iterable[Mapping[str, object]]) -> None:
@@ -189,14 +200,7 @@ class Study:
         texts = [" ".join(group) for group in groups[: self.options.passages]]
         write_lines(self.texts / "texts.jsonl", ({"text": text} for text in texts))
 
-        def pairs() -> Iterator[dict[str, object]]:
-            for group in groups[: self.options.passages]:
-                if len(group) > 2:
-                    at = generator.randrange(len(group))
-                    rest = " ".join(group[:at] + group[at + 1 :])
-                    yield {"query": group[at], "pos": [rest]}
-
-        write_lines(self.pairs / "pairs.jsonl", pairs())
+        write_lines(self.pairs / "pairs.jsonl", title_pairs(Path(self.options.beir)))
         source = Path(self.options.vocabulary)
         write_vocabulary(self.vocabulary, source, texts, self.options.vocabulary_size)
 
@@ -229,15 +233,15 @@ class Study:
             seed=seed,
         )
 
-    @property
-    def short_rows(self) -> tuple[str, ...]:
-        """More rows, of 32 tokens."""
-        return ("--data.inputs-length", "32", "--data.batch-size", str(4 * self.options.batch_size))
+    def rows(self, times: int) -> tuple[str, ...]:
+        """Rows of 32 tokens, and so many times as many of them."""
+        size = str(times * self.options.batch_size)
+        return ("--data.inputs-length", "32", "--data.batch-size", size)
 
     def short(self) -> Arm:
         """The first half of the shared MLM."""
         return self.masked(
-            *("short", "configs/pretrain/bert_tiny.py", *self.short_rows),
+            *("short", "configs/pretrain/bert_tiny.py", *self.rows(4)),
             steps=self.options.short_steps,
             peak=2e-3,
             seed=0,
@@ -267,12 +271,12 @@ class Study:
         """More steps, of one of the objectives, from the shared MLM."""
         config, *arguments = CONTINUED[objective]
         name, steps = f"{slug(objective)}-{seed}", self.options.steps
-        init = ("--init", str(self.warm().workdir))
+        init = ("--init", str(self.warm().workdir), *self.rows(2))
         if objective not in PAIRS:
-            return self.masked(name, config, *arguments, *init, steps=steps, peak=5e-4, seed=seed)
+            return self.masked(name, config, *arguments, *init, steps=steps, peak=2e-3, seed=seed)
         return self.arm(
             *(name, config, *arguments, *init, "--data.directory", str(self.texts)),
-            *("--data.targets-length", "128", "--objective.pooling", "cls"),
+            *("--data.targets-length", "32", "--objective.pooling", "cls"),
             *("--data.shuffle-buffer", "4096"),
             steps=steps,
             peak=1e-4,
@@ -291,7 +295,7 @@ class Study:
             f"pairs-{slug(objective)}-{seed}",
             *("configs/finetune/contrastive_tiny.py", "--data.directory", str(self.pairs)),
             *("--init", str(self.source(objective, seed).workdir)),
-            *("--data.inputs-length", "64", "--data.targets-length", "128"),
+            *("--data.inputs-length", "32", "--data.targets-length", "64"),
             *("--data.shuffle-buffer", "4096", "--objective.pooling", "cls"),
             steps=self.options.contrastive_steps,
             peak=1e-4,
@@ -308,7 +312,7 @@ class Study:
         steps = self.options.detection_steps
         return self.masked(
             *(f"{sharing}-{seed}", "configs/pretrain/electra_tiny.py"),
-            *("--objective.sharing", sharing, *DETECTION, *self.short_rows),
+            *("--objective.sharing", sharing, *DETECTION, *self.rows(4)),
             *("--objective.generator.vocab-size", str(self.options.vocabulary_size)),
             *("--optimizer.schedule.steps", str(max(1, steps // 6))),
             *("--optimizer.schedule.then.total-steps", str(steps)),
@@ -481,7 +485,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--short-steps", type=int, default=3000)
     parser.add_argument("--warm-steps", type=int, default=1200)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--contrastive-steps", type=int, default=200)
     parser.add_argument("--detection-steps", type=int, default=1000)
     parser.add_argument("--glue-steps", type=int, default=400)

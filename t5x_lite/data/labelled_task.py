@@ -24,6 +24,7 @@ from t5x_lite.data.vocabulary import Vocabulary
 from t5x_lite.errors import InputError
 
 LAYOUT = "labelled"
+_FORM = "labelled_form"
 _AT_A_TIME = 64
 _RAW = {"second": str, "label": int, "label_end": int}
 """Fields of an example that are not yet tokens."""
@@ -109,7 +110,7 @@ def labelled_task(
         "inputs": seqio.Feature(vocabulary=ids, add_eos=True, dtype=tf.int32),
         "labels": seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32),
     }
-    return seqio.Task(
+    task = seqio.Task(
         name,
         source=source,
         preprocessors=[
@@ -121,6 +122,13 @@ def labelled_task(
         postprocess_fn=postprocess,
         metric_fns=list(metrics),
     )
+    setattr(task, _FORM, form)
+    return task
+
+
+def task_form(task: Any) -> Labelled | None:
+    """How a task's records are shown; None of a task that `labelled_task` did not make."""
+    return getattr(task, _FORM, None)
 
 
 def encode_texts(

@@ -113,6 +113,11 @@ class EncoderConfig(ModelConfig):
         return self.max_positions
 
     @property
+    def longest_document(self) -> int | None:
+        """Tokens for which the table of positions has rows; None where there is no table."""
+        return self.position_rows - self.first_position if self.position_rows else None
+
+    @property
     def positions_at_input(self) -> bool:
         """Whether the table of positions is added to the embeddings."""
         return self.position_rows > 0
@@ -262,7 +267,8 @@ class EncoderModel(nnx.Module):
         Args: as for the call.
         """
         if positions is None and segment_ids is not None:
-            positions = document_positions(segment_ids)
+            # Padding may be longer than the table of positions.
+            positions = jnp.where(segment_ids > 0, document_positions(segment_ids), 0)
         x = self.embeddings(
             tokens, positions=positions, token_types=token_types, tables=tables, key=key
         )

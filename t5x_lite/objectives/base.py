@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from t5x_lite import trees
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.roc import Roc
 from t5x_lite.optim.config import Optimizer
@@ -143,10 +144,26 @@ class Objective:
         """The model's own parameters, from {"model": ..., "objective": ...}."""
         return params["model"]
 
-    def stores_as(self, other: "Objective") -> bool:
-        """Whether the other one reads params["model"] as it is, or needs what this one exports."""
-        del other
-        return True
+    @property
+    def unpackable(self) -> str:
+        """Why a row cannot hold several documents; "" where it can."""
+        return ""
+
+    @property
+    def stores_difference(self) -> bool:
+        """Whether some of params["model"] is stored as its difference from another model's."""
+        return False
+
+    def absorb(self, params: Params, model: Params) -> Params:
+        """The parameters with some of the model's own in the form that they are stored in.
+
+        The inverse of `export`.
+
+        Args:
+          params: {"model": ..., "objective": ...}, all of them.
+          model: of the model's own, those that are known.
+        """
+        return trees.overlaid(params, {"model": model})
 
 
 class Learner(nnx.Module):

@@ -37,7 +37,7 @@ from jaxtyping import Float, Int
 
 from t5x_lite import trees
 from t5x_lite.models.base import ModelConfig
-from t5x_lite.models.encoder import EncoderConfig, EncoderModel
+from t5x_lite.models.encoder import EncoderConfig, EncoderModel, document_positions
 from t5x_lite.nn.heads import DebertaRtdHead, ElectraRtdHead
 from t5x_lite.nn.layers import split_key
 from t5x_lite.objectives import masking
@@ -71,7 +71,8 @@ class Electra(Masks, Objective):
     Attributes:
       generator: config of the generator, of any size; its tables are those of the model's shape
         where they are shared.
-      sharing: of the embeddings: "es", "nes" or "gdes".
+      sharing: of the tables of tokens and of positions: "es", "nes" or "gdes"; each tower has token
+        types of its own, which google-research/electra shares, too.
       decoupled: whether generator and discriminator are updated one after the other.
       head: the discriminator's: "electra" or "deberta".
       discriminator_weight: lambda, the weight of L_D.
@@ -167,11 +168,24 @@ class Electra(Masks, Objective):
         summed = {n: own[n] + theirs[n] for n in ("token", "position") if n in own and n in theirs}
         return trees.overlaid(params["model"], {"embedding": summed})
 
-    def stores_as(self, other: Objective) -> bool:
-        """Not where the tables hold a difference, unless the other one's do."""
-        if self.sharing != "gdes":
-            return True
-        return isinstance(other, Electra) and other.sharing == "gdes"
+    @property
+    def stores_difference(self) -> bool:
+        """Whether the tables hold the difference from the generator's."""
+        return self.sharing == "gdes"
+
+    def absorb(self, params: Params, model: Params) -> Params:
+        """The parameters with some of the discriminator's, of the tables that it reads."""
+        if not self.stores_difference:
+            return super().absorb(params, model)
+        theirs = params["objective"]["generator"]["embedding"]
+        given = model.get("embedding", {})
+        subtract = jax.jit(jnp.subtract)  # of arrays that other processes have parts of, too
+        own = {
+            name: subtract(table, theirs[name])
+            for name, table in given.items()
+            if name in ("token", "position") and name in theirs
+        }
+        return super().absorb(params, trees.overlaid(model, {"embedding": {**given, **own}}))
 
     def shared_tables(self, model: EncoderConfig) -> tuple[str, ...]:
         """The tables that sharing is about, by name."""
@@ -279,7 +293,7 @@ class ElectraLoss(nnx.Module):
         tables = self.tables(model)[1]
         hidden = model(drawn, **features(batch), tables=tables or None, key=key)
         if isinstance(self.head, DebertaRtdHead):
-            logits = self.head(hidden, positions=batch.get("encoder_positions"))
+            logits = self.head(hidden, positions=_positions(batch))
         else:
             logits = self.head(hidden)
         replaced = drawn != batch["encoder_input_tokens"]
@@ -305,6 +319,13 @@ class ElectraLoss(nnx.Module):
 def draw(logits: Float[Array, "*batch V"], key: Key, *, temperature: float) -> Int[Array, "*batch"]:
     """A token of probability softmax(logits / temperature), by Gumbel noise in float32."""
     return jax.random.categorical(key, logits.astype(jnp.float32) / temperature).astype(jnp.int32)
+
+
+def _positions(batch: Batch) -> Int[Array, "B S"] | None:
+    """Positions within documents; None where a row is one document."""
+    if "encoder_positions" in batch or "encoder_segment_ids" not in batch:
+        return batch.get("encoder_positions")
+    return document_positions(batch["encoder_segment_ids"])
 
 
 def _logical(variable: Any) -> dict[str, Any]:

@@ -8,11 +8,12 @@ For the words  [CLS] un ##aff ##able men [SEP]  the word ids are 0 1 1 1 2 0, an
 with whole_word=False the units are 0 1 2 3 4 0. Special tokens and padding are in no unit, and are
 never masked.
 
-The number is exact: units are taken in random order, and one that is larger than what is left of
-the row's count is passed over (google-research/bert create_pretraining_data.py). ELECTRA draws as
-many positions with replacement, so that some count twice; here they are all different. DeBERTa
-looks for one n-gram in each window of six tokens, which leaves the end of a long row unmasked; here
-every word of a row is as likely as any other. All shapes are static.
+Of single tokens the number is exact, of longer units the most that there can be: they are taken in
+random order, and one that is larger than what is left of the row's count is passed over
+(google-research/bert create_pretraining_data.py). ELECTRA draws as many positions with replacement,
+so that some count twice; here they are all different. DeBERTa looks for one n-gram in each window
+of six tokens, which leaves the end of a long row unmasked; here every word of a row is as likely as
+any other. All shapes are static.
 """
 
 from typing import NamedTuple

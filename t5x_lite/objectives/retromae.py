@@ -107,6 +107,11 @@ class RetroMAE(Masks, Objective):
             raise InputError(f"objective.bag_of_words must be at least 0: got {self.bag_of_words}")
 
     @property
+    def unpackable(self) -> str:
+        """Why a row cannot hold several documents: a bag of words is one of a whole row."""
+        return "objective.bag_of_words counts the words of a row" if self.bag_of_words else ""
+
+    @property
     def ratio_of_decoder(self) -> float:
         """The ratio of the decoder's masks."""
         default = 0.5 if self.decoder == "enhanced" else 0.7
@@ -122,9 +127,10 @@ class RetroMAE(Masks, Objective):
                 "RetroMAE adds hidden states to embeddings: model.embedding_size must be "
                 f"model.d_model, {model.d_model}, or None: got {model.table_size}"
             )
-        if self.decoder == "enhanced" and self.query == "raw" and not model.position_rows:
+        if not model.positions_at_input:
             raise InputError(
-                "a model without a table of positions needs --objective.query normalised"
+                "RetroMAE's decoder knows positions by the model's embeddings alone: it needs "
+                "model.positions learned, or of a DeBERTa model.position_biased_input True"
             )
         return RetroMAELoss(self, model, rngs=rngs)
 

@@ -7,7 +7,7 @@ head there is, and what the model's own parameters are.
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -144,6 +144,7 @@ def export_of(
     vocabulary: Vocabulary,
     *,
     part: Part = "model",
+    cast: Callable[[LazyArray], LazyArray],
     model_type: str | None,
     kept: Mapping[str, bytes],
     sentences: SentenceEncoder | None = None,
@@ -156,6 +157,7 @@ def export_of(
       params: the learner's, by path.
       vocabulary: that it was trained with.
       part: the model, or the generator that it was trained against.
+      cast: gives its arrays the dtype that they shall have.
       model_type: that it had where it was imported from, if it was.
       kept: files from there, by name.
       sentences: how sentence-transformers makes vectors of it, where that shall load it; there is
@@ -178,6 +180,7 @@ def export_of(
         head = "none"
     if head == "none":
         arrays = {path: array for path, array in arrays.items() if not path.startswith(HEAD)}
+    arrays = {path: cast(array) for path, array in arrays.items()}
     if family.fitted is not None:
         model, arrays = family.fitted(model, arrays)
     config = family.from_model(model, head, model_type)

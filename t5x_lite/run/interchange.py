@@ -73,7 +73,7 @@ def import_hf(
 ) -> None:
     """Imports a Hugging Face directory of T5, mT5, umT5, ByT5 or Flan-T5, or of an encoder.
 
-    Encoders are BERT, RoBERTa, XLM-R and ELECTRA; their heads come along.
+    Encoders are BERT, RoBERTa, XLM-R, ELECTRA and DeBERTa; their heads come along.
 
     Args:
       source: config.json, weights (safetensors, PyTorch's or Flax's; sharded too) and tokenizer.
@@ -238,7 +238,7 @@ def export_hf(
         files = checkpointing.step_files(source)
         experiment = read_experiment(source, files)
         model = experiment.model
-        saved = {p: _cast(a, dtype) for p, a in lazy_params(source / "params").items()}
+        saved = lazy_params(source / "params")
         if isinstance(model, EncoderConfig):
             sentences = None
             if sentence_transformers:
@@ -247,7 +247,10 @@ def export_hf(
                     **dataclasses.asdict(how), max_length=trained_length(experiment)
                 )
             _export_encoder(
-                source, files, experiment, saved, directory, part=part, sentences=sentences
+                *(source, files, experiment, saved, directory),
+                part=part,
+                dtype=dtype,
+                sentences=sentences,
             )
             return
         if sentence_transformers:
@@ -263,7 +266,7 @@ def export_hf(
                 "can be exported"
             )
         arrays = {
-            path.removeprefix(_MODEL): array
+            path.removeprefix(_MODEL): _cast(array, dtype)
             for path, array in saved.items()
             if path.startswith(_MODEL)
         }
@@ -293,6 +296,7 @@ def _export_encoder(
     directory: Path,
     *,
     part: encoder_interchange.Part,
+    dtype: Dtype,
     sentences: SentenceEncoder | None,
 ) -> None:
     start = f"{_HUGGINGFACE}/"
@@ -304,6 +308,7 @@ def _export_encoder(
             extra_ids=experiment.data.extra_ids,
         ),
         part=part,
+        cast=functools.partial(_cast, dtype=dtype),
         model_type=_earlier_type(source, files),
         kept={name.removeprefix(start): files[name] for name in files if name.startswith(start)},
         sentences=sentences,

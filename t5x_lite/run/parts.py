@@ -132,11 +132,12 @@ def _on_mesh(parts: Parts, mesh: Mesh) -> Any:
 
 
 def check_batch(experiment: Experiment, mesh: Mesh) -> None:
-    """Refuses a batch that cannot be divided among the devices.
+    """Refuses a batch that cannot be divided among the devices, or has rows too long for the model.
 
     Raises:
       InputError: with the sizes.
     """
+    _check_lengths(experiment)
     parts, size = sharding.data_parallelism(mesh), experiment.data.batch_size
     if size % parts:
         raise InputError(
@@ -144,6 +145,24 @@ def check_batch(experiment: Experiment, mesh: Mesh) -> None:
             f"(mesh {dict(mesh.shape)}); change --data.batch-size or --mesh.*"
         )
     check_microbatches(size, experiment.microbatches, mesh)
+
+
+def _check_lengths(experiment: Experiment) -> None:
+    """Refuses documents of more tokens than a table of positions has rows."""
+    data = experiment.data
+    lengths = {"inputs_length": data.inputs_length}
+    if data.layout == "pairs":
+        lengths["targets_length"] = data.targets_length
+    generator = getattr(experiment.objective, "generator", None)
+    models = {"model": experiment.model, "objective.generator": generator}
+    for model, config in models.items():
+        most = getattr(config, "longest_document", None)
+        for name, length in lengths.items():
+            if most is not None and length > most:
+                raise InputError(
+                    f"data.{name} {length} is above the {most} positions of {model}: shorten it, "
+                    f"or make the table longer by --{model}.max-positions"
+                )
 
 
 def read_experiment(step_directory: AnyPath, files: Mapping[str, bytes]) -> Experiment:

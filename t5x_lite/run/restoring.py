@@ -57,16 +57,16 @@ def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
     return step
 
 
-def initial_weights(experiment: Experiment, vocabulary: Vocabulary, abstract: Any) -> Params:
-    """The weights that `init` names, by the rules init_rename and init_fresh.
+def with_initial(
+    state: TrainState, experiment: Experiment, vocabulary: Vocabulary, abstract: Any
+) -> TrainState:
+    """The state with the weights that `init` names, by the rules init_rename and init_fresh.
 
     Args:
+      state: with fresh parameters.
       experiment: with `init`.
       vocabulary: that of the data.
       abstract: shapes, dtypes and shardings of all parameters.
-
-    Returns:
-      Nested dict of arrays without those that stay fresh.
 
     Raises:
       InputError: see `check_init` and `checkpoints.restore_params`.
@@ -75,14 +75,26 @@ def initial_weights(experiment: Experiment, vocabulary: Vocabulary, abstract: An
     step = check_init(experiment, vocabulary)
     initial = checkpointing.restore_params(step, abstract, rules=rules)
     saved = read_experiment(step, checkpointing.step_files(step))
-    if saved.objective.stores_as(experiment.objective):
-        return initial
-    return trees.overlaid(initial, _exported(step, saved, abstract, rules))
+    params = trees.overlaid(state.params, initial)
+    if not _as_stored(saved, experiment, initial):
+        exported = _exported(step, saved, abstract, rules)
+        params = trees.overlaid(params, exported)
+        params = experiment.objective.absorb(params, exported.get("model", {}))
+    return dataclasses.replace(state, params=params)
 
 
-def _exported(
-    step: AnyPath, saved: Experiment, abstract: Params, rules: InitRules
-) -> dict[str, Any]:
+def _as_stored(saved: Experiment, experiment: Experiment, initial: Params) -> bool:
+    """Whether the model's parameters mean here what they mean in the checkpoint.
+
+    A difference does, if what it is a difference from came along.
+    """
+    if saved.objective.stores_difference != experiment.objective.stores_difference:
+        return False
+    tables = initial.get("objective", {}).get("generator", {}).get("embedding", {})
+    return not saved.objective.stores_difference or "token" in tables
+
+
+def _exported(step: AnyPath, saved: Experiment, abstract: Params, rules: InitRules) -> Params:
     """The weights of the model as the saved objective exports them, by our paths."""
     params = checkpointing.restore_params(step, Parts.of(saved).shapes)
     exported = trees.flatten({"model": saved.objective.export(params)})
@@ -95,11 +107,6 @@ def _exported(
             if theirs in exported
         }
     )
-
-
-def with_initial(state: TrainState, initial: Params) -> TrainState:
-    """The state with the leaves of `initial` in place of its own."""
-    return dataclasses.replace(state, params=trees.overlaid(state.params, initial))
 
 
 def resume(

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from t5x_lite.config import Evaluation, Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.data.encoder_tokens import encoder_tokens
-from t5x_lite.data.labelled_task import LAYOUT
+from t5x_lite.data.labelled_task import LAYOUT, task_form
 from t5x_lite.data.mixtures import Member, find_mixture
 from t5x_lite.data.vocabulary import Vocabulary
 from t5x_lite.decoding.config import Decoding
@@ -104,6 +104,8 @@ class TaskSuite:
 
         if not self.is_mixture:
             task = pipeline.load_task(self._data, self._vocabulary)
+            if self._data.layout == LAYOUT:
+                self._check_head(task)
             if self._settings.rank and pipeline.task_labels(task) is None:
                 raise InputError(
                     f"evaluation.rank: data.task {self._data.task!r} has no closed set of labels "
@@ -240,15 +242,48 @@ class TaskSuite:
         ]
         return LabelGenerator(self._ranker, labels, tokens)
 
+    def _check_head(self, task: Any) -> None:
+        """Refuses an objective whose head does not answer what a task asks."""
+        from t5x_lite.data import pipeline
+
+        objective, name = self._objective, f"data.task {self._data.task!r}"
+        kind, form = type(objective).__name__, task_form(task)
+        if not isinstance(objective, Classify | Spans):
+            raise InputError(
+                f"{name} is answered by a head: the objective must be Classify or Spans, and is "
+                f"{kind}"
+            )
+        if form is not None and form.spans != isinstance(objective, Spans):
+            raise InputError(
+                f"{name} asks for a span of the second text, and objective Classify gives a class "
+                "or a score: use objective Spans"
+                if form.spans
+                else f"{name} asks for a class or a score, and objective Spans gives a span: use "
+                "objective Classify"
+            )
+        if isinstance(objective, Spans):
+            return
+        labels = pipeline.task_labels(task)
+        wanted = 1 if labels is None else len(labels)
+        if objective.num_classes != wanted:
+            said = "is a score" if labels is None else f"has the labels {', '.join(labels)}"
+            raise InputError(
+                f"objective.num_classes {objective.num_classes}: {name} {said}: set "
+                f"--objective.num-classes {wanted}"
+            )
+
     def _head(self, labels: tuple[str, ...] | None) -> Generator:
-        """What answers by the objective's head.
+        """What answers by the objective's head, which `_check_head` has seen.
 
         Args:
           labels: of the task; None where it has no closed set of them.
         """
-        objective, task = self._objective, f"data.task {self._data.task!r}"
+        objective = self._objective
         if self._learner is None:
-            raise InputError(f"{task}: an ensemble has no head in common; give one --checkpoint")
+            raise InputError(
+                f"data.task {self._data.task!r}: an ensemble has no head in common; give one "
+                "--checkpoint"
+            )
         tokens = encoder_tokens(self._vocabulary)
         options = {
             "batch_size": self._batch_size,
@@ -259,18 +294,6 @@ class TaskSuite:
         }
         if isinstance(objective, Spans):
             return SpanAnswers(self._learner, longest_answer=objective.longest, **options)
-        if not isinstance(objective, Classify):
-            raise InputError(
-                f"{task} is answered by a head: the objective must be Classify or Spans, and is "
-                f"{type(objective).__name__}"
-            )
-        wanted = 1 if labels is None else len(labels)
-        if objective.num_classes != wanted:
-            said = "is a score" if labels is None else f"has the labels {', '.join(labels)}"
-            raise InputError(
-                f"objective.num_classes {objective.num_classes}: {task} {said}: set "
-                f"--objective.num-classes {wanted}"
-            )
         if labels is None:
             return ScoreAnswers(self._learner, **options)
         return ClassAnswers(self._learner, labels, **options)

@@ -78,9 +78,7 @@ def rows_of(experiment: Experiment, vocabulary: Vocabulary) -> TextRows:
 def most_tokens(experiment: Experiment) -> int | None:
     """Tokens that a row can have at most; None is no limit."""
     model = experiment.model
-    if isinstance(model, EncoderConfig) and model.position_rows:
-        return model.position_rows - model.first_position
-    return None
+    return model.longest_document if isinstance(model, EncoderConfig) else None
 
 
 def trained_length(experiment: Experiment) -> int:

@@ -85,11 +85,9 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
             "" if state is None else f"going on from step {int(state.step)} of {workdir.path}"
         )
         if state is None:
-            initial = {}
-            if experiment.init:
-                initial = restoring.initial_weights(experiment, vocabulary, start.params)
             state = init_state(parts.init, optimizer, layout, seed=experiment.seed)
-            state = restoring.with_initial(state, initial)
+            if experiment.init:
+                state = restoring.with_initial(state, experiment, vocabulary, start.params)
         # Not before: what cannot be resumed keeps the settings that it was made with.
         workdir.write(experiment, vocabulary)
         with Tracker(

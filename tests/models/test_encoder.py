@@ -172,6 +172,13 @@ def test_a_row_that_is_longer_than_the_table():
     assert np.isfinite(found).all()
 
 
+def test_padding_may_be_longer_than_the_table():
+    model, _ = filled(TYPED)
+    row = jnp.array([[2, 5, 3] + [0] * 9])
+    got = model(row, segment_ids=(row > 0).astype(jnp.int32))[:, :3]
+    np.testing.assert_allclose(got, model(row[:, :3]), rtol=1e-5, atol=1e-6)
+
+
 def test_an_architecture_must_say_what_its_layers_are():
     config = EncoderConfig(**SIZES)
     graphdef, abstract, _ = shapes(lambda rngs: EncoderModel(config, rngs=rngs))

@@ -303,7 +303,12 @@ def test_refuses_nonsense(changes, message):
 def test_refuses_models_that_it_cannot_train():
     for model, message in (
         (MODEL.replace(embedding_size=8), r"model\.embedding_size must be model\.d_model, 16"),
-        (MODEL.replace(positions="relative_bias"), "needs --objective.query normalised"),
+        (MODEL.replace(positions="relative_bias"), r"it needs model\.positions learned"),
     ):
         with pytest.raises(InputError, match=message):
             shapes(lambda rngs, model=model: Learner(model, objective(), rngs=rngs))
+
+
+def test_a_bag_of_words_is_of_one_document():
+    assert objective().unpackable == ""
+    assert "the words of a row" in objective(bag_of_words=0.1).unpackable

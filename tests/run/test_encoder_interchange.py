@@ -181,6 +181,9 @@ def params(of):
     return found
 
 
+OPTIONS = {"cast": lambda array: array, "model_type": None, "kept": {}, "where": "here"}
+
+
 @pytest.fixture
 def wordpiece(tmp_path):
     _, source = release(tmp_path, "bert")
@@ -190,7 +193,7 @@ def wordpiece(tmp_path):
 def test_a_head_that_transformers_lacks_is_left_out(wordpiece, caplog):
     of = experiment(Imported(head="deberta_rtd"))
     with caplog.at_level(logging.WARNING):
-        made = export_of(of, params(of), wordpiece, model_type=None, kept={}, where="here")
+        made = export_of(of, params(of), wordpiece, **OPTIONS)
     assert "no such head, deberta_rtd" in caplog.text
     assert made.config["architectures"] == ["BertModel"]
     assert "embeddings.word_embeddings.weight" in made.tensors
@@ -209,7 +212,7 @@ def test_an_objective_says_what_the_models_parameters_are(wordpiece):
 
     of = experiment(Doubled())
     arrays = params(of)
-    made = export_of(of, arrays, wordpiece, model_type=None, kept={}, where="here")
+    made = export_of(of, arrays, wordpiece, **OPTIONS)
     np.testing.assert_array_equal(
         made.tensors["embeddings.word_embeddings.weight"].read(),
         2 * arrays["model/embedding/token"].read(),
@@ -223,9 +226,8 @@ GENERATOR = MODEL.replace(num_layers=2, embedding_size=4, d_model=2, d_ff=4, num
 def test_both_parts_of_replaced_token_detection(wordpiece, sharing):
     of = experiment(Electra(mask_id=4, generator=GENERATOR, sharing=sharing))
     arrays = params(of)
-    options = {"model_type": None, "kept": {}, "where": "here"}
-    model = export_of(of, arrays, wordpiece, **options)
-    generator = export_of(of, arrays, wordpiece, part="generator", **options)
+    model = export_of(of, arrays, wordpiece, **OPTIONS)
+    generator = export_of(of, arrays, wordpiece, part="generator", **OPTIONS)
     assert model.config["architectures"] == ["ElectraForPreTraining"]
     assert generator.config["architectures"] == ["ElectraForMaskedLM"]
     assert (model.config["hidden_size"], generator.config["hidden_size"]) == (4, 2)
@@ -245,17 +247,34 @@ def test_both_parts_of_replaced_token_detection(wordpiece, sharing):
     )
 
 
+def test_tables_are_added_before_they_are_rounded(wordpiece):
+    of = experiment(Electra(mask_id=4, generator=GENERATOR, sharing="gdes"))
+    arrays = params(of)
+    for path, value in (("model", 0.0001), ("objective/generator", 1.0039)):
+        path += "/embedding/token"
+        table = np.full(arrays[path].shape, value, np.float32)
+        arrays[path] = LazyArray(table.shape, table.dtype, lambda table=table: table)
+
+    def rounded(array):
+        wanted = np.dtype(jnp.bfloat16)
+        return LazyArray(array.shape, wanted, lambda: array.read().astype(wanted))
+
+    made = export_of(of, arrays, wordpiece, **{**OPTIONS, "cast": rounded})
+    got = made.tensors["electra.embeddings.word_embeddings.weight"].read()
+    assert (got == np.float32(1.0078125)).all()
+
+
 def test_other_objectives_have_no_generator(wordpiece):
     of = experiment(MaskedLM(mask_id=4))
     with pytest.raises(InputError, match="only objective Electra has a generator"):
-        export_of(of, {}, wordpiece, part="generator", model_type=None, kept={}, where="here")
+        export_of(of, {}, wordpiece, part="generator", **OPTIONS)
 
 
 def test_a_sentencepiece_vocabulary_is_not_written(tiny_vocabulary, caplog):
     of = experiment(MaskedLM(mask_id=4), vocab_size=400)
     vocabulary = load_vocabulary(tiny_vocabulary)
     with caplog.at_level(logging.WARNING):
-        made = export_of(of, params(of), vocabulary, model_type=None, kept={}, where="here")
+        made = export_of(of, params(of), vocabulary, **OPTIONS)
     assert "no tokenizer of transformers is written" in caplog.text
     assert made.files == {}
 
@@ -268,4 +287,4 @@ def test_other_models_are_refused(wordpiece):
         model=other, objective=of.objective, data=of.data, optimizer=of.optimizer, steps=1
     )
     with pytest.raises(InputError, match="checkpoint here: transformers has no EncoderConfig"):
-        export_of(of, {}, wordpiece, model_type=None, kept={}, where="here")
+        export_of(of, {}, wordpiece, **OPTIONS)

@@ -1,6 +1,7 @@
 """A learner taken apart, and a checkpoint that is ready for use."""
 
 import dataclasses
+import re
 import shutil
 
 import jax
@@ -9,7 +10,11 @@ import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.t5 import T5
+from t5x_lite.objectives.contrastive import Contrastive
+from t5x_lite.objectives.electra import Electra
+from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.run.parts import Loaded, Parts, check_batch, read_experiment
 from t5x_lite.sharding import MeshConfig, make_mesh
 
@@ -110,3 +115,34 @@ def test_a_config_of_something_else(tmp_path, content, message):
 
 def test_every_batch_fits_one_device(tiny_experiment):
     check_batch(tiny_experiment, make_mesh(MeshConfig()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, None),
+        ({"inputs_length": 9}, "data.inputs_length 9 is above the 8 positions of model: shorten"),
+        (
+            {"targets_length": 9, "layout": "pairs", "pack": False},
+            "data.targets_length 9 is above the 8 positions of model: shorten it",
+        ),
+    ],
+)
+def test_rows_longer_than_the_table_of_positions(tiny_experiment, changes, message):
+    model = BertConfig(vocab_size=400, d_model=8, d_ff=8, num_heads=1, num_layers=1)
+    objective = Contrastive() if "pack" in changes else MaskedLM()
+    lengths = {"layout": "encoder", "inputs_length": 8, "targets_length": 8, **changes}
+    experiment = dataclasses.replace(
+        tiny_experiment,
+        model=model.replace(max_positions=10, position_offset=2),
+        objective=objective,
+        data=dataclasses.replace(tiny_experiment.data, **lengths),
+    )
+    mesh = make_mesh(MeshConfig(), devices=jax.devices()[:1])
+    if message is None:
+        check_batch(experiment, mesh)
+        short = Electra(generator=model.replace(max_positions=7), sharing="nes")
+        experiment = dataclasses.replace(experiment, objective=short)
+        message = "above the 7 positions of objective.generator"
+    with pytest.raises(InputError, match=re.escape(message)):
+        check_batch(experiment, mesh)

@@ -82,47 +82,77 @@ def test_the_position_of_another_kind_is_refused(save, tmp_path, tiny_experiment
         resume(tmp_path, from_cache(tiny_experiment), state)
 
 
-def test_leaves_in_place_of_others():
-    state = TrainState(0, {"a": {"b": 1, "c": 2}, "d": 3, "e": {}}, None)
-    got = restoring.with_initial(state, {"a": {"c": 20}, "e": {}})
-    assert got.params == {"a": {"b": 1, "c": 20}, "d": 3, "e": {}}
+BERT = BertConfig(vocab_size=400, d_model=8, d_ff=8, num_heads=1, num_layers=1, max_positions=16)
 
 
-def test_tables_that_are_stored_as_differences_are_added_up_for_another_objective(
-    tmp_path, tiny_experiment
-):
-    model = BertConfig(
-        vocab_size=400, d_model=8, d_ff=8, num_heads=1, num_layers=1, max_positions=16
-    )
-    pretrained = dataclasses.replace(
-        tiny_experiment,
-        model=model,
-        objective=Electra(generator=model, sharing="gdes"),
-        data=dataclasses.replace(tiny_experiment.data, layout="encoder"),
-    )
-    vocabulary = load_vocabulary(pretrained.data.vocabulary)
-    params = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.5), Parts.of(pretrained).shapes)
-    state = TrainState(jnp.int32(7), params, {"mean": jnp.ones(2)})
-    with Checkpoints(tmp_path) as checkpoints, WorkDirectory.open(str(tmp_path)) as workdir:
-        restoring.saver(checkpoints, pretrained, vocabulary, workdir)(state, b"here", None)
+@pytest.fixture
+def halves(tmp_path, tiny_experiment):
+    """An experiment of an objective whose only checkpoint holds nothing but 0.5."""
 
-    def initial(experiment):
+    def make(objective):
+        layout = dataclasses.replace(tiny_experiment.data, layout="encoder")
         experiment = dataclasses.replace(
-            experiment,
-            init=str(tmp_path),
-            init_rename=("objective/.* ->",),
-            init_fresh=("objective/.*",),
+            tiny_experiment, model=BERT, objective=objective, data=layout
         )
-        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        abstract = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
-            Parts.of(experiment).shapes,
-        )
-        return restoring.initial_weights(experiment, vocabulary, abstract)["model"]
+        vocabulary = load_vocabulary(experiment.data.vocabulary)
+        state = TrainState(jnp.int32(7), full(experiment, 0.5), {"mean": jnp.ones(2)})
+        with Checkpoints(tmp_path) as checkpoints, WorkDirectory.open(str(tmp_path)) as workdir:
+            restoring.saver(checkpoints, experiment, vocabulary, workdir)(state, b"here", None)
+        return dataclasses.replace(experiment, init=str(tmp_path))
 
-    other = initial(dataclasses.replace(pretrained, objective=MaskedLM()))
+    return make
+
+
+def full(experiment, value):
+    return jax.tree.map(lambda leaf: jnp.full(leaf.shape, value), Parts.of(experiment).shapes)
+
+
+def begun(experiment, fresh, *, objective, rename=(), leave=()):
+    """The parameters with which another objective begins, where all fresh ones are `fresh`."""
+    experiment = dataclasses.replace(
+        experiment, objective=objective, init_rename=rename, init_fresh=leave
+    )
+    params = full(experiment, fresh)
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), params
+    )
+    vocabulary = load_vocabulary(experiment.data.vocabulary)
+    state = TrainState(0, params, None)
+    return restoring.with_initial(state, experiment, vocabulary, abstract).params
+
+
+def test_tables_that_are_stored_as_differences_are_added_up_for_another_objective(halves):
+    got = begun(
+        halves(Electra(generator=BERT, sharing="gdes")),
+        3.0,
+        objective=MaskedLM(),
+        rename=("objective/.* ->",),
+        leave=("objective/.*",),
+    )
     for name, rows in (("token", 400), ("position", 16)):
-        np.testing.assert_array_equal(other["embedding"][name], np.full((rows, 8), 1.0))
-    np.testing.assert_array_equal(other["layers"]["wi"]["kernel"], np.full((1, 8, 8), 0.5))
-    same = initial(pretrained)
-    np.testing.assert_array_equal(same["embedding"]["token"], np.full((400, 8), 0.5))
+        np.testing.assert_array_equal(got["model"]["embedding"][name], np.full((rows, 8), 1.0))
+    np.testing.assert_array_equal(got["model"]["layers"]["wi"]["kernel"], np.full((1, 8, 8), 0.5))
+    np.testing.assert_array_equal(got["objective"]["head"]["bias"], np.full(400, 3.0))
+
+
+@pytest.mark.parametrize(("with_generator", "difference"), [(True, 0.5), (False, -2.0)])
+def test_a_difference_is_one_from_the_generator_that_there_is(halves, with_generator, difference):
+    objective = Electra(generator=BERT, sharing="gdes")
+    rules = {} if with_generator else {"rename": ("objective/.* ->",), "leave": ("objective/.*",)}
+    got = begun(halves(objective), 3.0, objective=objective, **rules)
+    tables = got["model"]["embedding"], objective.export(got)["embedding"]
+    np.testing.assert_array_equal(tables[0]["token"], np.full((400, 8), difference))
+    np.testing.assert_array_equal(tables[1]["token"], np.full((400, 8), 1.0))
+
+
+def test_a_discriminator_of_gdes_begins_with_the_tables_of_a_masked_language_model(halves):
+    objective = Electra(generator=BERT, sharing="gdes")
+    rename = (r"(model/.*)|objective/.* -> \1",)
+    got = begun(
+        halves(MaskedLM()), 0.125, objective=objective, rename=rename, leave=("objective/.*",)
+    )
+    for name, rows in (("token", 400), ("position", 16)):
+        np.testing.assert_array_equal(got["model"]["embedding"][name], np.full((rows, 8), 0.375))
+        exported = objective.export(got)["embedding"][name]
+        np.testing.assert_array_equal(exported, np.full((rows, 8), 0.5))
+    np.testing.assert_array_equal(got["model"]["layers"]["wi"]["kernel"], np.full((1, 8, 8), 0.5))

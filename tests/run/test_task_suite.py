@@ -6,15 +6,20 @@ import json
 import pytest
 
 from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.data.config import Data
 from t5x_lite.data.rates import Mixing
+from t5x_lite.data.vocabulary import load_vocabulary
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.submission import FORMATS, check
+from t5x_lite.objectives.classify import Classify
+from t5x_lite.objectives.spans import Spans
 from t5x_lite.run.measuring import Measurement, evaluate
 from t5x_lite.run.parts import Loaded
 from t5x_lite.run.task_suite import TaskSuite
 from t5x_lite.run.training import train
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train.early_stopping import EarlyStopping
+from tests import tokenizer_files
 
 pytest.importorskip("seqio")
 
@@ -204,3 +209,55 @@ def test_no_test_split_chooses_a_checkpoint(tiny_experiment, few_glue, tmp_path,
             )
         )
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.fixture(scope="module")
+def wordpiece(tmp_path_factory):
+    return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
+
+
+@pytest.mark.parametrize(
+    ("task", "objective", "message"),
+    [
+        ("tasks.glue:sst2", Classify(), None),
+        ("tasks.squad:squad", Spans(), None),
+        ("tasks.glue:sst2", Spans(), "asks for a class or a score, and objective Spans gives"),
+        ("tasks.squad:squad", Classify(num_classes=1), "use objective Spans$"),
+        ("tasks.glue:rte", Classify(num_classes=3), "set --objective.num-classes 2$"),
+    ],
+)
+def test_a_head_answers_what_its_task_asks(
+    tiny_experiment, few_glue, wordpiece, tmp_path, task, objective, message
+):
+    directory = few_glue
+    if "squad" in task:
+        answer = {"text": "Rain", "answer_start": 0}
+        asked = [{"id": "q", "question": "What fell?", "answers": [answer]}]
+        paragraphs = [{"context": "Rain fell.", "qas": asked}]
+        directory = tmp_path
+        for name in ("train-v1.1.json", "dev-v1.1.json"):
+            content = {"data": [{"title": "", "paragraphs": paragraphs}]}
+            (directory / name).write_text(json.dumps(content))
+    data = Data(
+        task=task,
+        vocabulary="",
+        directory=str(directory),
+        layout="labelled",
+        inputs_length=16,
+        pack=False,
+        batch_size=2,
+    )
+    # Whether metrics are asked for or not.
+    evaluation = Evaluation(task_metrics=False)
+    experiment = dataclasses.replace(
+        tiny_experiment, objective=objective, data=data, evaluation=evaluation
+    )
+
+    def make():
+        return TaskSuite(experiment, wordpiece, bind=lambda _: None, mesh=make_mesh(MeshConfig()))
+
+    if message is None:
+        assert len(make().sources) == 1
+        return
+    with pytest.raises(InputError, match=message):
+        make()
