@@ -12,7 +12,7 @@ import os
 import queue
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,19 @@ from typing import Protocol
 def t5x_lite(*arguments: str) -> list[str]:
     """A command line."""
     return [sys.executable, "-m", "t5x_lite", *arguments]
+
+
+def merged(arguments: Iterable[str]) -> list[str]:
+    """Flags and their values, where of a flag that is given twice the later one stands."""
+    values: dict[str, list[str]] = {}
+    flag = ""
+    for argument in arguments:
+        if argument.startswith("--"):
+            flag = argument
+            values[flag] = []
+        else:
+            values[flag].append(argument)
+    return [part for flag, those in values.items() for part in (flag, *those)]
 
 
 class Job(Protocol):

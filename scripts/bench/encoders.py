@@ -39,7 +39,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from arms import Arm, run_all, t5x_lite
+from arms import Arm, merged, run_all, t5x_lite
 
 PASSAGE_WORDS = 80
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -398,19 +398,6 @@ class Study:
             print(f"| {name.upper()} | " + " | ".join(map(spread, columns)) + " |")
         control = [self.finetuning(RANDOM, s).last("validation/accuracy") for s in self.seeds]
         print(f"| {RANDOM} | | | | | | {spread(control)} |")
-
-
-def merged(arguments: Iterable[str]) -> list[str]:
-    """Flags and their values, where of a flag that is given twice the later one stands."""
-    values: dict[str, list[str]] = {}
-    flag = ""
-    for argument in arguments:
-        if argument.startswith("--"):
-            flag = argument
-            values[flag] = []
-        else:
-            values[flag].append(argument)
-    return [part for flag, those in values.items() for part in (flag, *those)]
 
 
 def rate(peak: float | None, steps: int) -> tuple[str, ...]:
