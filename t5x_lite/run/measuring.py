@@ -23,7 +23,7 @@ from t5x_lite.evaluate.retrieval import RetrievalEvaluator
 from t5x_lite.run import hosts
 from t5x_lite.run.best import BestParams, SameParams
 from t5x_lite.run.outcome import Outcome, check_output
-from t5x_lite.run.parts import Parts, check_batch
+from t5x_lite.run.parts import Parts, check_batch, check_lengths
 from t5x_lite.run.task_suite import TaskSuite
 from t5x_lite.run.text_encoder import retrieval_evaluator
 from t5x_lite.run.text_to_text import TextToText
@@ -260,6 +260,8 @@ def _as_configured(model: TextToText, experiment: Experiment) -> TextToText:
             evaluation=experiment.evaluation,
             compute_dtype=experiment.compute_dtype,
         )
+        if not experiment.evaluation.retrieval_alone:
+            check_lengths(measured)
         parts = dataclasses.replace(member.parts, experiment=measured)
         members.append(dataclasses.replace(member, parts=parts))
     return dataclasses.replace(model, members=tuple(members))

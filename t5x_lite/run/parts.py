@@ -137,7 +137,7 @@ def check_batch(experiment: Experiment, mesh: Mesh) -> None:
     Raises:
       InputError: with the sizes.
     """
-    _check_lengths(experiment)
+    check_lengths(experiment)
     parts, size = sharding.data_parallelism(mesh), experiment.data.batch_size
     if size % parts:
         raise InputError(
@@ -147,8 +147,12 @@ def check_batch(experiment: Experiment, mesh: Mesh) -> None:
     check_microbatches(size, experiment.microbatches, mesh)
 
 
-def _check_lengths(experiment: Experiment) -> None:
-    """Refuses documents of more tokens than a table of positions has rows."""
+def check_lengths(experiment: Experiment) -> None:
+    """Refuses documents of more tokens than a table of positions has rows.
+
+    Raises:
+      InputError: with both.
+    """
     data = experiment.data
     lengths = {"inputs_length": data.inputs_length}
     if data.layout == "pairs":
