@@ -2,11 +2,12 @@
 
     python scripts/bench/startup.py [--shapes small base] [--rounds 3] [--markdown]
 
-The shapes and sides are those of scripts/bench/train_step.py. Every start is a process of its own:
-the seconds are those of the first step, which traces, compiles and runs, less those of a usual one;
-beside them the CPU seconds of all threads, which tell on a busy machine too. "cold" begins with an
-empty cache (t5x-lite train's --compilation-cache), "again" with what a cold one left there. Sides
-are interleaved; one JSON line for each, with medians.
+The shapes and sides are those of scripts/bench/train_step.py. Every start is a process of its own,
+"cold" with an empty cache (t5x-lite train's --compilation-cache), "again" with what a cold one left
+there. Of each: how long JAX takes to trace, lower and compile (or to read) the step's program, and
+the three together, "program"; and the first step less a usual one, by the clock and in CPU seconds
+of all threads, in which new pages of memory are dear. "times": cold over again, of the program.
+Sides are interleaved; one JSON line for each, with medians.
 """
 
 import argparse
@@ -19,6 +20,8 @@ from pathlib import Path
 
 from train_step import SHAPES, VOCABULARY, Side
 
+KINDS = ("trace", "lower", "compile", "program", "seconds", "cpu_seconds")
+
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -30,15 +33,23 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def seconds_of_start(work: dict) -> tuple[float, float]:
-    """What the first step of a new process took beyond a usual one, and in CPU seconds."""
+def start(work: dict) -> dict[str, float]:
+    """Seconds of the first step of a new process, see `KINDS`."""
     side = Side(work)
     first = side.ask("compare")
     usual = [side.ask("time") for _ in range(2)]
     side.end()
-    names = ("seconds", "cpu_seconds")
-    wall, cpu = [first[f"first_{name}"] - min(u[name] for u in usual) for name in names]
-    return max(0.0, wall), max(0.0, cpu)
+    beyond = {
+        name: max(0.0, first[f"first_{name}"] - min(u[name] for u in usual))
+        for name in ("seconds", "cpu_seconds")
+    }
+    return {**beyond, **first["phases"], "program": sum(first["phases"].values())}
+
+
+def ratios(starts: dict[str, list[dict[str, float]]]) -> list[float]:
+    """How many times faster a program is there again, by round."""
+    pairs = zip(starts["cold"], starts["again"], strict=True)
+    return [cold["program"] / again["program"] for cold, again in pairs]
 
 
 def measure(options: argparse.Namespace, shape: str, directory: Path) -> list[dict]:
@@ -54,7 +65,7 @@ def measure(options: argparse.Namespace, shape: str, directory: Path) -> list[di
     }
     if Side({**common, "side": "weights", "dtype": "f32"}).process.wait():
         raise SystemExit("the weights were not made")
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {
+    found: dict[str, dict[str, list[dict[str, float]]]] = {
         each: {"cold": [], "again": []} for each in options.sides
     }
     for number in range(options.rounds):
@@ -62,8 +73,8 @@ def measure(options: argparse.Namespace, shape: str, directory: Path) -> list[di
             side, dtype = each.split("-")
             cache = directory / f"{shape}-{each}-{number}"
             work = {**common, "side": side, "dtype": dtype, "cache": str(cache)}
-            for start in found[each].values():
-                start.append(seconds_of_start(work))
+            for starts in found[each].values():
+                starts.append(start(work))
     return [
         {
             "device": platform.processor() or platform.machine(),
@@ -71,11 +82,12 @@ def measure(options: argparse.Namespace, shape: str, directory: Path) -> list[di
             "shape": shape,
             "side": each,
             **{
-                f"{name}_{kind}": round(statistics.median(start[index] for start in those), 2)
+                name: {
+                    kind: round(statistics.median(one[kind] for one in those), 2) for kind in KINDS
+                }
                 for name, those in starts.items()
-                for index, kind in enumerate(("seconds", "cpu_seconds"))
             },
-            "rounds": {name: [round(s, 2) for s, _ in those] for name, those in starts.items()},
+            "times": round(statistics.median(ratios(starts)), 1),
         }
         for each, starts in found.items()
     ]
@@ -90,11 +102,11 @@ def main() -> None:
                 results.append(result)
                 print(json.dumps(result), flush=True)
     if options.markdown:
-        print("\n| shape | side | cold, s | CPU s | again, s | CPU s |\n|---|---|---|---|---|---|")
+        print(f"\n| shape | side | start | {' | '.join(KINDS)} |\n{'|---' * (3 + len(KINDS))}|")
         for result in results:
-            names = ("shape", "side", "cold_seconds", "cold_cpu_seconds")
-            names += ("again_seconds", "again_cpu_seconds")
-            print("| " + " | ".join(str(result[name]) for name in names) + " |")
+            for name in ("cold", "again"):
+                cells = (result["shape"], result["side"], name, *result[name].values())
+                print("| " + " | ".join(str(cell) for cell in cells) + " |")
 
 
 if __name__ == "__main__":

@@ -154,6 +154,15 @@ class Objective:
         """Whether some of params["model"] is stored as its difference from another model's."""
         return False
 
+    def reads_as_stored(self, saved: "Objective", given: Params) -> bool:
+        """Whether the model's parameters mean here what they mean in a checkpoint.
+
+        Args:
+          saved: the objective that the checkpoint was trained by.
+          given: those of the checkpoint's parameters that come along.
+        """
+        return not saved.stores_difference
+
     def absorb(self, params: Params, model: Params) -> Params:
         """The parameters with some of the model's own in the form that they are stored in.
 

@@ -173,6 +173,13 @@ class Electra(Masks, Objective):
         """Whether the tables hold the difference from the generator's."""
         return self.sharing == "gdes"
 
+    def reads_as_stored(self, saved: Objective, given: Params) -> bool:
+        """Whether both store differences, and what they are differences from comes along."""
+        if not self.stores_difference:
+            return super().reads_as_stored(saved, given)
+        tables = given.get("objective", {}).get("generator", {}).get("embedding", {})
+        return saved.stores_difference and "token" in tables
+
     def absorb(self, params: Params, model: Params) -> Params:
         """The parameters with some of the discriminator's, of the tables that it reads."""
         if not self.stores_difference:

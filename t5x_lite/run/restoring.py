@@ -76,22 +76,11 @@ def with_initial(
     initial = checkpointing.restore_params(step, abstract, rules=rules)
     saved = read_experiment(step, checkpointing.step_files(step))
     params = trees.overlaid(state.params, initial)
-    if not _as_stored(saved, experiment, initial):
+    if not experiment.objective.reads_as_stored(saved.objective, initial):
         exported = _exported(step, saved, abstract, rules)
         params = trees.overlaid(params, exported)
         params = experiment.objective.absorb(params, exported.get("model", {}))
     return dataclasses.replace(state, params=params)
-
-
-def _as_stored(saved: Experiment, experiment: Experiment, initial: Params) -> bool:
-    """Whether the model's parameters mean here what they mean in the checkpoint.
-
-    A difference does, if what it is a difference from came along.
-    """
-    if saved.objective.stores_difference != experiment.objective.stores_difference:
-        return False
-    tables = initial.get("objective", {}).get("generator", {}).get("embedding", {})
-    return not saved.objective.stores_difference or "token" in tables
 
 
 def _exported(step: AnyPath, saved: Experiment, abstract: Params, rules: InitRules) -> Params:

@@ -217,6 +217,14 @@ def test_retrieval_needs_neither_data_nor_task(tmp_path, capsys, monkeypatch, co
         evaluate(nothing, [str(checkpoint)])
 
 
+def test_rows_longer_than_the_table_of_positions_are_refused(tmp_path):
+    checkpoint = write_checkpoint(tmp_path, "bert")
+    own = Loaded.from_checkpoint(str(checkpoint), step=None).parts.experiment
+    longer = dataclasses.replace(own, data=dataclasses.replace(own.data, inputs_length=1000))
+    with pytest.raises(InputError, match=r"inputs_length 1000 is above the \d+ positions of model"):
+        evaluate(longer, [str(checkpoint)])
+
+
 def test_an_output_that_is_a_file_is_refused(tiny_run, labelled, tmp_path):
     (tmp_path / "out").write_text("mine")
     with pytest.raises(InputError, match="is not a directory"):
