@@ -74,7 +74,7 @@ def seconds(shape: Shape, *, rounds: int) -> Point:
         "dropout": 0.0,
         "dtype": "bf16",
         "steps": 1,
-        "compare_steps": 1,
+        "compare_steps": 3,
     }
     with tempfile.TemporaryDirectory() as directory:
         work["weights"] = str(Path(directory) / "weights.npz")

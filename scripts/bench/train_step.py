@@ -295,28 +295,6 @@ def best_time(run: Callable[[], Any]) -> float:
     return min(seconds)
 
 
-def jax_phases() -> dict[str, float]:
-    """The seconds that JAX takes, from now on, to trace, lower and compile its largest program.
-
-    What the persistent cache holds is compiled in the time that it takes to be read.
-    """
-    from jax import monitoring
-
-    names = {
-        "/jax/core/compile/jaxpr_trace_duration": "trace",
-        "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
-        "/jax/core/compile/backend_compile_duration": "compile",
-    }
-    phases: dict[str, float] = {}
-
-    def add(event: str, seconds: float, **_: Any) -> None:
-        if event in names:
-            phases[names[event]] = max(phases.get(names[event], 0.0), seconds)
-
-    monitoring.register_event_duration_secs_listener(add)
-    return phases
-
-
 def child(work: dict) -> None:
     """Answers the parent's lines, until it closes the pipe."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -325,7 +303,9 @@ def child(work: dict) -> None:
     jax_side = work["side"] in ("ours", "plain", "weights")
     if jax_side:
         os.environ["JAX_PLATFORMS"] = "cpu"
-        from t5x_lite.run.allocator import keep_freed_memory
+        from phases import jax_phases
+
+        from t5x_lite.run.allocator import keep_freed_memory, within_memory
         from t5x_lite.train.compilation import use_compilation_cache
 
         keep_freed_memory()
@@ -339,15 +319,15 @@ def child(work: dict) -> None:
     if work["side"] == "weights":
         write_weights(work)
         return
-    phases = jax_phases() if jax_side else {}
     steps = {"ours": our_step, "plain": plain_jax_step}
-    run = steps.get(work["side"], their_step)(work)
+    run, phases = steps.get(work["side"], their_step)(work), {}
+    if jax_side:
+        run, phases = within_memory(run), jax_phases()
     first = batches(work, steps=work["compare_steps"])
     for line in sys.stdin:
         asked = json.loads(line)
         start, cpu = time.perf_counter(), time.process_time()
         if asked["do"] == "compare":
-            phases.clear()
             losses = [run(first[0])]
             answer = {
                 "first_seconds": time.perf_counter() - start,

@@ -16,6 +16,7 @@ from t5x_lite.data.sources import batch_source
 from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
 from t5x_lite.metrics.selection import matching, refuse_test
 from t5x_lite.run import hosts, preemption, restoring
+from t5x_lite.run.allocator import within_memory
 from t5x_lite.run.best import best_of_run
 from t5x_lite.run.measuring import Measurement
 from t5x_lite.run.parts import Parts, check_batch
@@ -103,7 +104,7 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
                 f"{trees.count_parameters(parts.shapes):,} parameters on {mesh.size} "
                 f"{mesh.devices.flat[0].device_kind} device(s), {experiment.compute_dtype}"
             )
-            step = make_train_step(
+            train_step = make_train_step(
                 updates,
                 mesh=mesh,
                 layout=layout,
@@ -116,7 +117,7 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
                 fit(
                     state,
                     batches,
-                    step,
+                    within_memory(train_step),
                     mesh=mesh,
                     periods=_periods(experiment),
                     evaluate=measurement,

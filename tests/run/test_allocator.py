@@ -38,6 +38,53 @@ def test_the_second_time_no_page_is_new(monkeypatch):
     assert faults["leave"] > faults["keep"]
 
 
+GIVES_BACK = """
+import ctypes
+from t5x_lite.run import allocator
+assert allocator.keep_freed_memory()
+library = ctypes.CDLL(None)
+library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+library.free.argtypes = [ctypes.c_void_p]
+size, sizes = 128 << 20, []
+def step(value):
+    block, small = library.malloc(size), library.malloc(64)
+    ctypes.memset(block, 1, size)
+    sizes.append(allocator._resident())
+    library.free(block)
+    return value + 1
+before = allocator._resident()
+careful = allocator.within_memory(step, share=(before + size / 2) / allocator._memory())
+assert careful(1) == 2
+assert sizes[0] > before + 0.9 * size
+assert allocator._resident() < before + 0.1 * size  # within_memory gave it back
+assert careful(2) == 3
+assert allocator._resident() < before + 0.1 * size  # and so did malloc
+assert allocator.within_memory(step)(3) == 4
+assert allocator._resident() < before + 0.1 * size
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc is Linux's")
+def test_beyond_a_share_of_the_memory_nothing_is_kept(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    subprocess.run([sys.executable, "-c", GIVES_BACK], check=True)
+
+
+def test_a_container_s_memory_is_the_limit(monkeypatch, tmp_path):
+    monkeypatch.setattr(allocator, "_CGROUP", tmp_path / "memory.max")
+    machine = allocator._memory()
+    (tmp_path / "memory.max").write_text("max\n")
+    assert allocator._memory() == machine > 2**20
+    (tmp_path / "memory.max").write_text("1048576\n")
+    assert allocator._memory() == 2**20
+
+
+def test_a_step_on_an_accelerators_host_is_itself(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    assert allocator.within_memory(max) is max
+
+
 @pytest.mark.parametrize(("platforms", "done"), [("cuda", False), ("tpu,cpu", False)])
 def test_an_accelerators_host_is_left_alone(monkeypatch, platforms, done):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
