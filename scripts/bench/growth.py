@@ -188,7 +188,7 @@ PLOTS = (
         *("peak_gib", "GiB a chip (15.75 there are)"),
     ),
     Plot(
-        *("tpu_chips", "T5 1.1 base, 256 rows, v5e, full remat", "chips"),
+        *("tpu_chips", "T5 1.1 base, 256 rows, v5e", "chips"),
         *("seconds", "estimated s a step", -1),
     ),
 )
@@ -216,6 +216,10 @@ def draw(points: Sequence[Point], path: Path) -> None:
         axis.set(title=plot.title, xlabel=plot.x, ylabel=plot.label, xscale="log", yscale="log")
         ticks = sorted({p["x"] for p in own})
         axis.set_xticks(ticks, [str(tick) for tick in ticks])
+        bottom, top = axis.get_ylim()
+        steps = [float(f"{digit}e{power}") for power in range(-3, 3) for digit in (1, 2, 5)]
+        steps = [step for step in steps if bottom <= step <= top]
+        axis.set_yticks(steps, [f"{step:g}" for step in steps])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
         if own:

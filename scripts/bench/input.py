@@ -262,6 +262,7 @@ def main() -> None:
         measures = our_measures(arguments, pathlib.Path(directory, "cache"))
         for _ in range(arguments.repeats):
             for name, measure in measures.items():
+                time.sleep(1.0)  # threads of what was measured before come to their end
                 rates = found.setdefault(name, {"ours": [], "t5": []})
                 rates["ours"].append(measure())
                 if peer and name != "cache":
