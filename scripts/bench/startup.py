@@ -2,8 +2,9 @@
 
     python scripts/bench/startup.py [--shapes small base] [--rounds 3] [--markdown]
 
-The shapes and sides are those of scripts/bench/train_step.py. Every start is a process of its own,
-"cold" with an empty cache (t5x-lite train's --compilation-cache), "again" with what a cold one left
+The shapes and the sides of JAX are those of scripts/bench/train_step.py. Every start is a process
+of its own, "cold" with an empty cache (t5x-lite train's --compilation-cache), "again" with what a
+cold one left
 there. Of each: how long JAX takes to trace, lower and compile (or to read) the step's program, and
 the three together, "program"; and the first step less a usual one, by the clock and in CPU seconds
 of all threads, in which new pages of memory are dear. "times": cold over again, of the program.
@@ -20,13 +21,14 @@ from pathlib import Path
 
 from train_step import SHAPES, VOCABULARY, Side
 
+SIDES = ("ours-bf16", "ours-f32", "plain-bf16", "plain-f32")
 KINDS = ("trace", "lower", "compile", "program", "seconds", "cpu_seconds")
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--shapes", nargs="+", default=["small", "base"], choices=SHAPES)
-    parser.add_argument("--sides", nargs="+", default=["ours-bf16", "plain-bf16"])
+    parser.add_argument("--sides", nargs="+", default=["ours-bf16", "plain-bf16"], choices=SIDES)
     parser.add_argument("--vocabulary", type=int, default=VOCABULARY, help="size of it")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--markdown", action="store_true", help="a table after the JSON lines")

@@ -161,7 +161,7 @@ class Objective:
           saved: the objective that the checkpoint was trained by.
           given: those of the checkpoint's parameters that come along.
         """
-        return not saved.stores_difference
+        return not (self.stores_difference or saved.stores_difference)
 
     def absorb(self, params: Params, model: Params) -> Params:
         """The parameters with some of the model's own in the form that they are stored in.

@@ -45,6 +45,8 @@ def keep_freed_memory() -> bool:
 def give_back() -> bool:
     """Ends `keep_freed_memory`: the kernel gets what is free, and from now on large blocks at once.
 
+    But those that fit into a hole between others, which it gets with the next call.
+
     Returns:
       Whether it was done.
     """
@@ -57,24 +59,31 @@ def give_back() -> bool:
 
 
 def within_memory(step: Callable[P, R], *, share: float = 0.5) -> Callable[P, R]:
-    """The same function, but freed memory is given back once the process takes too much.
+    """The same function, but freed memory is given back whenever the process takes too much.
+
+    Then the result is waited for, as a step in progress has its buffers still.
 
     Args:
       step: called again and again, such as a train step.
-      share: of the machine's memory, or of the container's, that the process may take.
+      share: of the machine's memory that the process may take, or of its container's, where there
+        are cgroups of version 2 and it sees its own.
     """
     if not sys.platform.startswith("linux") or not _on_cpu():
         return step
-    limit, watching = share * _memory(), True
+    limit, told = share * _memory(), False
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        nonlocal watching
+        nonlocal limit, told
         result = step(*args, **kwargs)
-        if watching and (resident := _resident()) > limit:
-            watching = False
-            if give_back():
-                gib = resident / 2**30
+        if (resident := _resident()) > limit:
+            import jax  # late: malloc's options are set before
+
+            jax.block_until_ready(result)
+            if give_back() and not told:
+                told, gib = True, resident / 2**30
                 _logger.info("%.1f GiB are resident: freed memory goes back to the kernel", gib)
+            # What is in use may be beyond the limit itself: wait for more than that.
+            limit = max(limit, 1.1 * _resident())
         return result
 
     return call
