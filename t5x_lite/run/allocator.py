@@ -6,7 +6,7 @@ with 9M parameters and an embedding of 16M a fifth of the step's time (docs/benc
 
 What is kept is more than a step needs: a small block that stays where a large one lay keeps the
 next one from fitting there (T5 1.1 small: 3.3 GB at the first step, 5.4 from the second on, 7.4
-after 50). So memory is kept only while the process takes less than half of the machine's.
+after 50). So memory is kept only while the process takes less than a third of the machine's.
 """
 
 import ctypes
@@ -58,7 +58,7 @@ def give_back() -> bool:
     return done
 
 
-def within_memory(step: Callable[P, R], *, share: float = 0.5) -> Callable[P, R]:
+def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, R]:
     """The same function, but freed memory is given back whenever the process takes too much.
 
     Then the result is waited for, as a step in progress has its buffers still.
