@@ -4,11 +4,10 @@
 
 The shapes and the sides of JAX are those of scripts/bench/train_step.py. Every start is a process
 of its own, "cold" with an empty cache (t5x-lite train's --compilation-cache), "again" with what a
-cold one left
-there. Of each: how long JAX takes to trace, lower and compile (or to read) the step's program, and
-the three together, "program"; and the first step less a usual one, by the clock and in CPU seconds
-of all threads, in which new pages of memory are dear. "times": cold over again, of the program.
-Sides are interleaved; one JSON line for each, with medians.
+cold one left there. Of each: how long JAX takes to trace, lower and compile (or to read) the step's
+program, and the three together, "program"; and the first step less a usual one, by the clock and in
+CPU seconds of all threads, in which new pages of memory are dear. "times": cold over again, of the
+program. Sides are interleaved; one JSON line for each, with medians.
 """
 
 import argparse

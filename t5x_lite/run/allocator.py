@@ -2,7 +2,7 @@
 
 XLA's CPU backend asks malloc for a step's buffers and frees them after it. glibc gives blocks that
 large back to the kernel at once, and each step then pays for a fresh, zeroed page every 4 KiB: with
-with 9M parameters and an embedding of 16M a fifth of the step's time (docs/benchmarks.md).
+9M parameters and an embedding of 16M a fifth of the step's time (docs/benchmarks.md).
 
 What is kept is more than a step needs: a small block that stays where a large one lay keeps the
 next one from fitting there (T5 1.1 small: 3.3 GB at the first step, 5.4 from the second on, 7.4
