@@ -28,6 +28,6 @@ experiment = dataclasses.replace(
     optimizer=Adafactor(schedule=Constant(value=2e-3)),
     steps=900,
     log_period=25,
-    checkpoints=Checkpoints(period=300, keep=2, best="validation/accuracy"),
+    checkpoints=Checkpoints(period=300, keep=2, best="validation/score"),
     evaluation=Evaluation(period=300, batch_size=64, max_decode_length=8),
 )

@@ -1,7 +1,7 @@
 """Pretrains a tiny T5 1.1 by span corruption on the documentation that Python carries.
 
 Command:
-    python -m t5x_lite.data.python_docs CORPUS
+    python -m t5x_lite.data.tasks.python_docs CORPUS
     t5x-lite vocab --input CORPUS/documents.txt --output VOCABULARY --size 4000
     t5x-lite train configs/tiny_pretrain.py --data.directory CORPUS \
         --data.vocabulary VOCABULARY --workdir WORKDIR

@@ -68,6 +68,8 @@ DEBERTA: dict[str, dict[str, Any]] = {
         "embedding_size": 8,
         "legacy": True,
     },
+    # Rows longer than the farthest distance that has a row of its own.
+    "deberta_v3_far": {**_DEBERTA_V3, "max_relative_positions": 4},
 }
 
 
@@ -114,13 +116,15 @@ def write_release(golden: Golden, directory: pathlib.Path) -> None:
     write_safetensors(directory / "model.safetensors", arrays)
 
 
-def random_batch(config: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Two padded rows: tokens, and token types where there are several."""
+def random_batch(
+    config: dict[str, Any], lengths: tuple[int, ...] = LENGTHS
+) -> dict[str, np.ndarray]:
+    """Padded rows of these lengths: tokens, and token types where there are several."""
     rng = np.random.default_rng(0)
-    shape = (len(LENGTHS), max(LENGTHS))
+    shape = (len(lengths), max(lengths))
     tokens = rng.integers(4, config["vocab_size"], size=shape)
-    real = np.arange(shape[1]) < np.array(LENGTHS)[:, None]
-    types = np.arange(shape[1])[None] >= np.array(LENGTHS)[:, None] // 2
+    real = np.arange(shape[1]) < np.array(lengths)[:, None]
+    types = np.arange(shape[1])[None] >= np.array(lengths)[:, None] // 2
     several = config.get("type_vocab_size", 2) > 1
     return {
         "tokens": np.where(real, tokens, config["pad_token_id"]).astype(np.int32),

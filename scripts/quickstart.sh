@@ -26,7 +26,7 @@ step() {
 
 mkdir -p "$work"
 if [[ ! -f $work/corpus/documents.jsonl ]]; then
-  step "python -m t5x_lite.data.python_docs $work/corpus"
+  step "python -m t5x_lite.data.tasks.python_docs $work/corpus"
 fi
 if [[ ! -f $work/vocabulary/sentencepiece.model ]]; then
   step "t5x-lite vocab --input $work/corpus/documents.txt --output $work/vocabulary --size 4000"

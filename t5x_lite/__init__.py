@@ -5,7 +5,32 @@
 Importing the package costs nothing: JAX comes with `load`.
 """
 
-from typing import TYPE_CHECKING, Any
+import os
+import sys
+
+
+def _drop_current_directory() -> None:
+    """Takes the current directory off sys.path, where `python -m t5x_lite` has put it.
+
+    A command runs in directories of strangers, whose typing.py is not to be imported below. A
+    checkout that is not installed is found there itself: it goes last, as if it were installed.
+    """
+    # Until the module to run is found, sys.argv[0] is "-m"; it stands before the other arguments.
+    if sys.argv[:1] != ["-m"] or sys.flags.safe_path or len(sys.orig_argv) <= len(sys.argv):
+        return
+    word = sys.orig_argv[-len(sys.argv)]  # "t5x_lite", or joined: "-mt5x_lite"
+    module = word.partition("m")[2] if word.startswith("-") else word
+    if module.partition(".")[0] != __name__:
+        return
+    directory = sys.path.pop(0)
+    checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if directory == checkout and directory not in sys.path:
+        sys.path.append(directory)
+
+
+_drop_current_directory()
+
+from typing import TYPE_CHECKING, Any  # noqa: E402
 
 if TYPE_CHECKING:
     from t5x_lite.api import load

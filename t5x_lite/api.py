@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
+from t5x_lite.accelerators import quiet_without_tpu
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.embed import Embedder
@@ -22,6 +23,8 @@ from t5x_lite.evaluate.generate import Generator, Prediction
 from t5x_lite.evaluate.rank import Ranker
 from t5x_lite.evaluate.score import Scorer
 from t5x_lite.models.pooling import Pooling
+from t5x_lite.project import trusting_checkpoints
+from t5x_lite.run.best_step import Step
 from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.run.text_to_text import TextToText, check_finite
 
@@ -44,26 +47,31 @@ class Ranking(NamedTuple):
 
 def load(
     *checkpoints: str | os.PathLike[str],
-    step: int | None = None,
+    step: Step = None,
     batch_size: int = 32,
     inputs_length: int | None = None,
+    trust_project: bool = False,
 ) -> "Model":
     """Loads a checkpoint, or several as an ensemble that averages their logits.
 
     Args:
       *checkpoints: work directories, step directories, or what `t5x-lite import` wrote.
-      step: of work directories; None is the newest.
+      step: the step to take from work directories: its number, "best" (by the run's own
+        evaluations), or None for the newest.
       batch_size: rows that go through the model at once.
       inputs_length: tokens of an input at most, longer ones are cut with a warning; None is what
         the model was trained with.
+      trust_project: whether a checkpoint's config may name classes of modules besides those of
+        t5x_lite, of your project in the current directory, too: reading it runs them.
 
     Raises:
-      InputError: there is no such checkpoint, a part of it is missing, or they do not go together.
+      InputError: there is no such checkpoint, a part of it is missing, or they do not go together;
+        or one names a class that is not trusted.
     """
     directories = [os.fspath(checkpoint) for checkpoint in checkpoints]
-    return Model(
-        TextToText.load(directories, step=step, inputs_length=inputs_length), batch_size=batch_size
-    )
+    with trusting_checkpoints(trust_project), quiet_without_tpu():
+        model = TextToText.load(directories, step=step, inputs_length=inputs_length)
+    return Model(model, batch_size=batch_size)
 
 
 class Model:
@@ -96,7 +104,7 @@ class Model:
         """The best output for each text.
 
         Args:
-          texts: the inputs; an empty one is its end alone.
+          texts: the inputs; an empty one is the end-of-sequence token alone.
           prompts: what the outputs begin with, one for all or one for each; of as many tokens as
             an input at most.
           seeds: of texts that are sampled by one of their own, in place of seed and place in the

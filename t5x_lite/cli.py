@@ -20,8 +20,10 @@ from typing import Annotated, Any, Union
 import tyro
 
 import t5x_lite
+from t5x_lite.accelerators import quiet_without_tpu
 from t5x_lite.commands import COMMANDS, PROG, Train
 from t5x_lite.options import OptionError, did_you_mean, parse
+from t5x_lite.project import safe_path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,8 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = [arg for arg in args if arg != "--debug"]
     try:
         command, overrides = _parse_command(args)
-        _first_on_path(os.getcwd())
-        with _messages(), _termination():
+        with _messages(), _termination(), safe_path(), quiet_without_tpu():
             command.run(overrides)
         sys.stdout.flush()
     except SystemExit:  # --help and --version
@@ -124,7 +125,7 @@ def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
     config_first = bool(rest) and not rest[0].startswith("-")
     if rest and not config_first and not asks_help:
         raise OptionError(f"CONFIG comes first: {prog} CONFIG [--FIELD VALUE ...]")
-    if command is Train and config_first:
+    if command is Train and config_first and asks_help:
         return Train(config=rest[0]), [*rest[1:], *last]
     parsed, others = parse(command, rest, prog=prog, other_options=None)
     return parsed, [*others, *last]
@@ -171,11 +172,6 @@ def _print_help() -> None:
     )
 
 
-def _first_on_path(directory: str) -> None:
-    """Makes the user's own modules importable: a console script does not do that by itself."""
-    sys.path[:] = [directory, *(entry for entry in sys.path if entry not in ("", directory))]
-
-
 def _report_error(error: BaseException) -> int:
     """Writes one line about an error to standard error and returns the exit code."""
     if isinstance(error, BrokenPipeError):  # the reader of our output has gone, as head does
@@ -191,7 +187,7 @@ def _report_error(error: BaseException) -> int:
     if isinstance(error, OptionError):
         print(f"error: {error}", file=sys.stderr)
         return 2
-    from t5x_lite.errors import InputError, Interrupted
+    from t5x_lite.errors import InputError, Interrupted, line_of_file
 
     lines = str(error).strip().splitlines() or [""]
     if isinstance(error, Interrupted):
@@ -199,6 +195,9 @@ def _report_error(error: BaseException) -> int:
         return 128 + error.signum
     if isinstance(error, InputError):
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    if (line := line_of_file(error)) is not None:
+        print(f"error: {line}", file=sys.stderr)
         return 2
     what = f"{type(error).__name__}: {lines[0]}".rstrip(": ")
     print(f"error: {what} (--debug shows the traceback)", file=sys.stderr)

@@ -1,4 +1,13 @@
-"""The two errors that the whole package shares; importing them costs nothing (no JAX)."""
+"""The two errors that the whole package shares, and what the system's errors say.
+
+Importing them costs nothing (no JAX).
+"""
+
+import os
+import re
+
+_OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
+"""How TensorStore's errors say the system's."""
 
 
 class InputError(ValueError):
@@ -22,3 +31,30 @@ class Interrupted(Exception):
         super().__init__(f"stopped by signal {signum} {when}")
         self.signum = signum
         self.step = step
+
+
+def system_reason(error: BaseException) -> str | None:
+    """What the system said when an error began there: "No space left on device".
+
+    Args:
+      error: an OSError, what was raised from one, or an error of TensorStore's.
+
+    Returns:
+      The system's text; None where the error has another cause.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return cause.strerror
+        code = _OS_ERROR_CODE.search(str(cause))
+        if code is not None:
+            return os.strerror(int(code.group(1)))
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def line_of_file(error: BaseException) -> str | None:
+    """One line about an error of the system's that names a file; None of any other error."""
+    if not isinstance(error, OSError) or error.filename is None or not error.strerror:
+        return None
+    return f"{os.fsdecode(error.filename)}: {error.strerror}"

@@ -21,6 +21,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+LONGEST_LINE = 64 << 20
+"""Bytes of a line that is read into memory, unless more are asked for."""
+
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Writes a file that is there whole, or as it was before.
@@ -50,22 +53,76 @@ def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     if mode is not None and stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if mode is not None and not stat.S_ISREG(mode):
-        with open(path, "wb") as file:
+        with _opened(Path(path)) as file:
             yield file
         return
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
+        with _opened(temporary) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         if mode is not None:
             temporary.chmod(stat.S_IMODE(mode))
         temporary.replace(target)
+    except OSError as error:
+        _name_target(error, temporary, path)
+        raise
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Gives the system's errors that name no file, as those of writing, the name of this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
+
+
+def sync_to_disk(path: str | os.PathLike[str]) -> None:
+    """Waits until a file, or the names in a directory, are on the disk.
+
+    Raises:
+      OSError: they could not be written; where the file system cannot wait for a directory, there
+        is no error.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _name_target(error: OSError, temporary: Path, path: str | os.PathLike[str]) -> None:
+    """Makes an error of the hidden file, or of a disk that is full, one of the file itself.
+
+    The block may read other files; an error of theirs that has no name is left without one.
+    """
+    unnamed = error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if unnamed or error.filename == os.fspath(temporary):
+        error.filename, error.filename2 = os.fspath(path), None
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file; after an error, closing it raises no other: what it still holds is lost."""
+    file = path.open("wb")
+    try:
+        yield file
+    except BaseException:
+        with contextlib.suppress(OSError):
+            file.close()
+        raise
+    file.close()
 
 
 def _mode(path: str | os.PathLike[str]) -> int | None:
@@ -80,3 +137,8 @@ def without_bom(lines: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a UTF-8 file without the byte order mark that some programs put first."""
     for number, line in enumerate(lines):
         yield line if number else line.removeprefix(codecs.BOM_UTF8)
+
+
+def reason(error: OSError) -> str:
+    """Why an operation on a file failed, in the system's words."""
+    return error.strerror or type(error).__name__

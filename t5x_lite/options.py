@@ -26,6 +26,11 @@ Config = TypeVar("Config")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _BORDER = re.compile(r"^(│|╭─+|╰─+)| *(│|─*╮|─*╯)$")
 _RULE = re.compile(r"[\s─-]*")
+_PLAIN = {
+    "invalid literal for int() with base 10: ": "must be a whole number, got ",
+    "could not convert string to float: ": "must be a number, got ",
+}
+"""Python's words of a value that an option does not take, and ours."""
 
 
 class OptionError(ValueError):
@@ -186,4 +191,6 @@ def _one_line(box: str, *, prog: str) -> str:
         missing = [line.split()[0] for line in indented if re.match(r" {4}\S", line)]
         return f"missing {', '.join(missing)}; see {prog} --help"
     text = " ".join(" ".join(message).split()).rstrip(".")
+    for python, plain in _PLAIN.items():
+        text = text.replace(python, plain)
     return text.removeprefix("Error parsing ") or f"wrong usage; see {prog} --help"

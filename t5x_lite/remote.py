@@ -118,7 +118,13 @@ def files_below(directory: AnyPath) -> Iterator[str]:
 
 
 def remove_tree(directory: AnyPath) -> None:
-    """Removes a directory and all that is in it; nothing where it does not exist."""
+    """Removes a directory and all that is in it; nothing where it does not exist.
+
+    Of a symbolic link the link alone goes.
+    """
+    if os.path.islink(directory):
+        os.unlink(directory)
+        return
     if not directory.exists():
         return
     epath.Path(directory).rmtree()

@@ -23,7 +23,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from t5x_lite.types import Array, Axes, InputError
+from t5x_lite.errors import InputError
+from t5x_lite.types import Array, Axes
 
 MESH_AXES = ("replica", "data", "fsdp", "sequence", "tensor")
 """From the least communication to the most: the last axis gets the nearest devices."""

@@ -8,10 +8,13 @@ a shape, a tuple of axis names). A path is the keys joined by "/". For example
 flattens to {"encoder/norm/scale": s, "embedding": e}. An empty dict holds no path: it is not kept.
 """
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 SEPARATOR = "/"
 _LISTED = 10
@@ -177,3 +180,28 @@ def _list(paths: Sequence[str]) -> str:
     """Joins paths by commas, at most `_LISTED` of them."""
     more = len(paths) - _LISTED
     return ", ".join(paths[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class LazyArray:
+    """An array that is made when it is needed, so that a model need not fit in memory.
+
+    Attributes:
+      shape: its shape.
+      dtype: its dtype.
+      read: makes it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[], np.ndarray]
+
+    @property
+    def size(self) -> int:
+        """Its number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Its bytes."""
+        return self.size * self.dtype.itemsize

@@ -1,4 +1,4 @@
-"""Words that the whole package shares: the dimension key, array aliases and the two errors.
+"""Words that the whole package shares: the dimension key and array aliases.
 
 Dimension key, used in jaxtyping annotations and in einsum strings alike:
 
@@ -14,10 +14,6 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import jax
-
-from t5x_lite.errors import InputError, Interrupted
-
-__all__ = ["Array", "Axes", "Batch", "InputError", "Interrupted", "Key", "Params"]
 
 Array: TypeAlias = jax.Array
 Key: TypeAlias = jax.Array

@@ -5,12 +5,13 @@
 DIR is one of these, the first that it looks like; it may be in a bucket (gs://), but for the last:
 
     c4-train.00000-of-01024.json.gz ...  what `t5x-lite c4` writes, and the JSON release of C4:
-                                         lines with "text", in both splits' shards
+                                         lines with "text", in both splits' shards; where some
+                                         are missing, a warning says how many
     dataset_info.json                    one version of a dataset of TFDS, such as
                                          DIR/c4/realnewslike/3.0.1, with a feature "text"
     c4/en/3.1.0                          data of TFDS, which prepares c4/en on Apache Beam; "" is
                                          $TFDS_DATA_DIR, or where else TFDS looks
-    *.txt, *.jsonl                       any text, as tasks.text reads it
+    *.txt, *.jsonl, *.jsonl.gz ...       any text, as tasks.text reads it
 
 The c4_v220 names are tasks of the package t5; the others are its gin files of the paper's
 comparisons, as in tasks.text.
@@ -18,7 +19,6 @@ comparisons, as in tasks.text.
 
 import contextlib
 import functools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -26,10 +26,12 @@ from typing import Any
 import seqio
 import tensorflow as tf
 
-from t5x_lite.data import stages, unsupervised
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.text_source import text_lines
-from t5x_lite.data.unsupervised import Objective
+from t5x_lite.data.tasks import stages, unsupervised
+from t5x_lite.data.tasks.shuffling import Shuffle
+from t5x_lite.data.tasks.text_files import numbered_shards
+from t5x_lite.data.tasks.text_source import text_lines
+from t5x_lite.data.tasks.unsupervised import Objective
 from t5x_lite.errors import InputError
 from tasks import text
 
@@ -78,7 +80,7 @@ def source(directory: str) -> stages.FileSource:
         raise InputError(f"cannot read data.directory {directory}: {error.message}") from error
     if any(shards.values()):
         there = [split for split in SPLITS if shards[split]]
-        return stages.FileSource(there, shards.__getitem__, _lines)
+        return stages.FileSource(there, shards.__getitem__, _lines, shuffled=_lines)
     if prepared or tfds:
         builder = functools.cache(partial(_tfds_builder, directory, prepared))
         return stages.FileSource(SPLITS, partial(_tfds_shards, builder), partial(_tfds, builder))
@@ -86,22 +88,14 @@ def source(directory: str) -> stages.FileSource:
 
 
 def _shards(directory: str, split: str) -> list[str]:
-    """The shards of a split, all that their names promise."""
+    """The shards of a split that are there, of all that their names promise."""
     found = sorted(tf.io.gfile.glob(f"{directory}/c4-{split}.*.json.gz")) if directory else []
-    names = [re.fullmatch(r".*\.(\d+)-of-(\d+)\.json\.gz", shard) for shard in found]
-    numbers = {int(name[1]) for name in names if name}
-    totals = {int(name[2]) for name in names if name}
-    if found and (None in names or len(totals) > 1 or numbers != set(range(max(totals)))):
-        raise InputError(
-            f"data.directory {directory}: {len(found)} shards c4-{split}.*.json.gz are not those "
-            f"of one release, which are numbered 00000-of-{max(totals, default=0):05} and on"
-        )
-    return found
+    return numbered_shards(found, name=f"c4-{split}.*.json.gz", directory=directory)
 
 
-def _lines(split: str, files: Sequence[str]) -> tf.data.Dataset:
+def _lines(split: str, files: Sequence[str], shuffle: Shuffle | None = None) -> tf.data.Dataset:
     del split
-    return text_lines(files)
+    return text_lines(files, shuffle=shuffle)
 
 
 def _tfds_builder(directory: str, prepared: bool) -> Any:
@@ -123,10 +117,15 @@ def _tfds_shards(builder: Callable[[], Any], split: str) -> Sequence[str]:
 
 
 def _tfds(builder: Callable[[], Any], split: str, shards: Sequence[str]) -> tf.data.Dataset:
+    import tensorflow_datasets as tfds
+
     whole = len(shards) == len(_tfds_shards(builder, split))
     with _tfds_errors(builder().data_dir):
         dataset = builder().as_dataset(
-            split=split if whole else "+".join(shards), shuffle_files=False
+            split=split if whole else "+".join(shards),
+            shuffle_files=False,
+            # A cache in memory is not part of what a saved iterator holds.
+            read_config=tfds.ReadConfig(try_autocache=False, skip_prefetch=True),
         )
     return dataset.map(lambda page: {"text": page["text"]})
 

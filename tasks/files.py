@@ -4,8 +4,9 @@
         --data.columns.inputs "review: {text}" --data.columns.targets "{stars}" \
         --data.columns.labels 1=bad 5=good
 
-DIR holds train, validation and test files, .jsonl, .csv or .tsv with a header; only train and
-validation must have the targets' columns. The tasks differ in their metric alone:
+DIR holds train, validation and test files, .jsonl, .csv or .tsv with a header, or these compressed
+(.jsonl.gz, .csv.zst, ...); only train and validation must have the targets' columns. The tasks
+differ in their metric alone:
 
     text_to_text    exact match
     classify        accuracy, over data.columns.labels, which it needs
@@ -21,10 +22,10 @@ from typing import Any
 
 import seqio
 
-from t5x_lite.data import benchmarks, stages
 from t5x_lite.data.columns import SPLITS, Columns, split_file
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.postprocess import ClassIndex, string_to_float
+from t5x_lite.data.postprocess import ClassIndex, any_number
+from t5x_lite.data.tasks import benchmarks, stages
 from t5x_lite.errors import InputError
 from t5x_lite.metrics.classification import accuracy
 from t5x_lite.metrics.correlation import pearson, spearman
@@ -63,6 +64,7 @@ def _task(
             lambda split: benchmarks.in_memory(
                 [*columns.examples(there[split], split)], extras={"id": str}
             ),
+            one_to_one=True,
         ),
         preprocessors=stages.SUPERVISED_PREPROCESSORS,
         output_features=stages.features(arguments.vocabulary),
@@ -76,7 +78,7 @@ def _one_answer(text: str, *, is_target: bool = False, **_: Any) -> str | list[s
 
 
 text_to_text = partial(_task, (exact_match,))
-regress = partial(_task, (pearson, spearman), postprocess=string_to_float)
+regress = partial(_task, (pearson, spearman), postprocess=any_number)
 answer = partial(_task, (squad,), postprocess=_one_answer)
 translate = partial(_task, (bleu,))
 summarize = partial(_task, (rouge,))

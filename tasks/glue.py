@@ -3,8 +3,8 @@
     --data.task tasks.glue:sst2 --data.directory GLUE
 
 GLUE holds SST-2/{train,dev,test}.tsv and the like, or is that folder itself; or it is where
-TensorFlow Datasets are (`t5x_lite.data.benchmarks`). A task is a row, `GlueTask`. Test files have
-no labels: their targets are "<unk>", class -1.
+TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`). A task is a row, `GlueTask`. Test files
+have no labels: their targets are "<unk>", class -1.
 
 With --data.layout labelled they are the tasks of an encoder's head: the same files, labels and
 metrics, the sentences as they are (configs/finetune/encoder_glue.py).
@@ -19,10 +19,11 @@ from functools import partial
 
 import seqio
 
-from t5x_lite.data import benchmarks, preprocess
+from t5x_lite.data import preprocess
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.glue_files import FILES, GlueTask
-from t5x_lite.data.postprocess import string_to_float, wsc_simple
+from t5x_lite.data.postprocess import similarity, wsc_simple
+from t5x_lite.data.tasks import benchmarks
+from t5x_lite.data.tasks.glue_files import FILES, GlueTask
 from t5x_lite.metrics.classification import accuracy, f1, matthews
 from t5x_lite.metrics.correlation import pearson, spearman
 
@@ -70,7 +71,7 @@ STSB = GlueTask(
     labels={},
     label_column="score",
     as_text=preprocess.stsb,
-    postprocess=string_to_float,
+    postprocess=similarity,
     metrics=(pearson, spearman),
 )
 MNLI = GlueTask(

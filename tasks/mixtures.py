@@ -3,11 +3,17 @@
     --data.task tasks.mixtures:glue --data.directory GLUE
 
 `glue` and `super_glue` are fine-tuned on as one task each, in proportion to their examples. WNLI is
-not trained on: T5 learns its form from WSC and DPR. `all_proportional` is section 3.5.2 with
---data.mixing.maximum for K, --data.mixing.temperature for T, or --data.mixing.by equal; its
-data.directory has the folders glue, super_glue, squad, cnn_dailymail, wmt and c4, or is TFDS's.
-`all_mix` draws the unlabelled text at a constant rate, as multi-task pretraining does (3.5.3: 710
-thousand for T5-small to 133 million for 11B). Leave-one-out: --data.mixing.leave-out tasks.glue.
+not trained on: T5 learns its form from WSC and DPR. So a run of `glue` does not answer it, and one
+of `super_glue` does, for GLUE, where data.directory has WNLI's folder, too. `all_proportional` is
+section 3.5.2: a task of e examples is drawn at the rate min(e, K) ** (1 / T), with
+--data.mixing.maximum for K and --data.mixing.temperature for T, or all alike with --data.mixing.by
+equal. RTE is in both benchmarks and counts once. Its data.directory has the folders glue,
+super_glue, squad, cnn_dailymail, wmt and c4, or is TFDS's. `all_mix` draws the unlabelled text at a
+constant rate that neither K nor T changes, as multi-task pretraining does (3.5.3: 710 thousand for
+T5-small to 133 million for 11B). Leave-one-out: --data.mixing.leave-out tasks.glue.
+
+In the registry of the package t5 GLUE and SuperGLUE have constant rates in both, with RTE halved
+for good: `t5_all_proportional` and `t5_all_mix` are these, and refuse K and T.
 
 Weights: t5 0.9.4, data/glue_utils.py; mixtures: data/mixtures.py. Numbers of examples: TFDS.
 """
@@ -17,6 +23,9 @@ import dataclasses
 from t5x_lite.data.mixtures import Member, Mixture
 from t5x_lite.data.rates import rate_unsupervised
 
+_WNLI = Member(
+    task="tasks.glue:wnli", rate=0.0, form_of=("tasks.super_glue:wsc", "tasks.super_glue:dpr")
+)
 _GLUE = (
     Member(task="tasks.glue:cola", examples=8_551),
     Member(task="tasks.glue:sst2", examples=67_349),
@@ -25,10 +34,10 @@ _GLUE = (
     Member(task="tasks.glue:stsb", examples=5_749),
     Member(task="tasks.glue:mnli", examples=392_702, measured=False),
     Member(task="tasks.glue:qnli", examples=104_743),
-    Member(task="tasks.glue:rte", examples=2_490),
+    Member(task="tasks.glue:rte", examples=2_490, shared_examples="rte"),
     Member(task="tasks.glue:mnli_matched", rate=0.0),
     Member(task="tasks.glue:mnli_mismatched", rate=0.0),
-    Member(task="tasks.glue:wnli", rate=0.0),
+    _WNLI,
     Member(task="tasks.glue:ax", rate=0.0),
 )
 _SUPER_GLUE = (
@@ -39,7 +48,7 @@ _SUPER_GLUE = (
     Member(task="tasks.super_glue:copa", examples=400),
     Member(task="tasks.super_glue:multirc", examples=27_243),
     Member(task="tasks.super_glue:record", examples=138_854),
-    Member(task="tasks.super_glue:rte", examples=2_490),
+    Member(task="tasks.super_glue:rte", examples=2_490, shared_examples="rte"),
     Member(task="tasks.super_glue:wic", examples=5_428),
     Member(task="tasks.super_glue:axb", rate=0.0),
     Member(task="tasks.super_glue:axg", rate=0.0),
@@ -51,34 +60,41 @@ _LARGE = (
     Member(task="tasks.wmt:enfr", examples=40_853_298, directory="wmt"),
     Member(task="tasks.wmt:enro", examples=610_320, directory="wmt"),
 )
-_UNSUPERVISED = Member(task="tasks.c4:iid_15_u_u", examples=364_868_892, directory="c4")
+_UNSUPERVISED = Member(
+    task="tasks.c4:iid_15_u_u", examples=364_868_892, unlabelled=True, directory="c4"
+)
+_CONSTANT_TEXT = dataclasses.replace(_UNSUPERVISED, examples=None, rate=rate_unsupervised())
 
 
-def _constant(members: tuple[Member, ...], directory: str) -> tuple[Member, ...]:
-    """T5's weights as they are, in a folder; RTE counts half, since both benchmarks have it."""
-    halves = ("tasks.glue:rte", "tasks.super_glue:rte")
+def _inside(members: tuple[Member, ...], directory: str) -> tuple[Member, ...]:
+    """The same tasks, in a folder of data.directory."""
+    return tuple(dataclasses.replace(member, directory=directory) for member in members)
+
+
+def _constant(members: tuple[Member, ...]) -> tuple[Member, ...]:
+    """The registry's weights: numbers of examples as constants, RTE's halved."""
     return tuple(
         dataclasses.replace(
             member,
             examples=None,
-            rate=member.examples * (0.5 if member.task in halves else 1.0)
+            shared_examples="",
+            rate=member.examples * (0.5 if member.shared_examples else 1.0)
             if member.examples is not None
             else 0.0,
-            directory=directory,
         )
         for member in members
     )
 
 
-_SUPERVISED = (*_constant(_GLUE, "glue"), *_constant(_SUPER_GLUE, "super_glue"), *_LARGE)
+_BENCHMARKS = (*_inside(_GLUE, "glue"), *_inside(_SUPER_GLUE, "super_glue"))
+_REGISTRY = (*_constant(_BENCHMARKS), *_LARGE)
 
 glue = Mixture(members=_GLUE)
-super_glue = Mixture(members=_SUPER_GLUE)
-all_proportional = Mixture(members=(*_SUPERVISED, _UNSUPERVISED))
-all_mix = Mixture(
-    members=(
-        *_SUPERVISED,
-        dataclasses.replace(_UNSUPERVISED, examples=None, rate=rate_unsupervised()),
-    )
+super_glue = Mixture(members=(*_SUPER_GLUE, _WNLI))
+all_proportional = Mixture(members=(*_BENCHMARKS, *_LARGE, _UNSUPERVISED))
+all_mix = Mixture(members=(*_BENCHMARKS, *_LARGE, _CONSTANT_TEXT))
+t5_all_proportional = Mixture(members=(*_REGISTRY, _UNSUPERVISED))
+t5_all_mix = Mixture(members=(*_REGISTRY, _CONSTANT_TEXT))
+large_supervised = Mixture(
+    members=tuple(m for m in _LARGE if m.task not in ("tasks.squad:squad", "tasks.wmt:enro"))
 )
-large_supervised = Mixture(members=tuple(m for m in _LARGE if m.task != "tasks.squad:squad"))

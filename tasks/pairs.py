@@ -7,9 +7,10 @@
     same_text    *.txt, one text a line, or *.jsonl with "text": each text answers itself (SimCSE,
                  Gao et al. 2021), and the encoder's dropout makes two views of it
 
-A query is cut at data.inputs_length tokens, a passage at data.targets_length; data.negatives says
-how many of a query's "neg" go with it. What of jsonl and same_text is held out for validation is
-said in `t5x_lite.data.text_files`; BEIR's dev.tsv is "validation".
+All files but BEIR's may be compressed, and end in .gz or .zst then. A query is cut at
+data.inputs_length tokens, a passage at data.targets_length; data.negatives says how many of a
+query's "neg" go with it. What of jsonl and same_text is held out for validation is said in
+`t5x_lite.data.tasks.text_files`; BEIR's dev.tsv is "validation".
 """
 
 from functools import partial
@@ -17,15 +18,17 @@ from functools import partial
 import seqio
 import tensorflow as tf
 
-from t5x_lite.data import beir_files, pair_task, stages
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.text_source import json_objects, text_lines
+from t5x_lite.data.tasks import pairs as pair_task
+from t5x_lite.data.tasks import stages
+from t5x_lite.data.tasks.text_source import json_objects, text_lines
+from t5x_lite.records import beir_files, pairs
 from tasks.text import source
 
 
 def jsonl(arguments: TaskArguments) -> seqio.Task:
     """Objects with a query, passages that answer it, and others that do not."""
-    read = partial(json_objects, parse=pair_task.checked)
+    read = partial(json_objects, parse=pairs.checked)
     found = source(arguments.directory, read)
     return pair_task.pair_task("pairs_jsonl", arguments, source=found)
 
@@ -33,7 +36,7 @@ def jsonl(arguments: TaskArguments) -> seqio.Task:
 def same_text(arguments: TaskArguments) -> seqio.Task:
     """Each text as a query and as what answers it."""
     found = source(arguments.directory, text_lines)
-    return pair_task.pair_task("pairs_same", arguments, source=found, read=pair_task.same_text)
+    return pair_task.pair_task("pairs_same", arguments, source=found, read=pairs.same_text)
 
 
 def beir(arguments: TaskArguments) -> seqio.Task:
@@ -41,7 +44,7 @@ def beir(arguments: TaskArguments) -> seqio.Task:
 
     def texts(split: str) -> tf.data.Dataset:
         found = beir_files.read_pairs(arguments.directory, split)
-        return stages.text_documents([pair_task.to_json(pairs) for pairs in found])
+        return stages.text_documents([pairs.to_json(one) for one in found])
 
-    found = stages.source(beir_files.splits(arguments.directory), texts)
+    found = stages.source(beir_files.splits(arguments.directory), texts, one_to_one=True)
     return pair_task.pair_task("pairs_beir", arguments, source=found)

@@ -2,8 +2,9 @@
 
 The quickstart's corpus, with nothing to download: `span_corruption` pretrains on it, `module`
 classifies which module a text documents. data.directory is what `python -m
-t5x_lite.data.python_docs DIR` wrote; without one the installed files are parsed anew in every run.
-A text's SHA-1 decides its split (90% train, 5% validation, 5% test) and its place in the order.
+t5x_lite.data.tasks.python_docs DIR` wrote; without one the installed files are parsed anew in every
+run. A text's SHA-1 decides its split (90% train, 5% validation, 5% test) and its place in the
+order.
 """
 
 import hashlib
@@ -14,9 +15,9 @@ from typing import TypeVar
 import seqio
 import tensorflow as tf
 
-from t5x_lite.data import python_docs, stages, unsupervised
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.preprocess import prompt
+from t5x_lite.data.tasks import python_docs, stages, unsupervised
 from t5x_lite.metrics.classification import accuracy
 
 SPLITS = ("train", "validation", "test")

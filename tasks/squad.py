@@ -3,11 +3,11 @@
     --data.task tasks.squad:squad --data.directory SQUAD
 
 SQUAD holds train-v1.1.json and dev-v1.1.json, or is where TensorFlow Datasets are
-(`t5x_lite.data.benchmarks`). The target is a question's first answer; the metrics are exact match
-and F1, the best over all of its answers. `closed_book` shows the question alone.
+(`t5x_lite.data.tasks.benchmarks`). The target is a question's first answer; the metrics are exact
+match and F1, the best over all of its answers. `closed_book` shows the question alone.
 
 With --data.layout labelled the answer is a span of the context's tokens, for an encoder's head
-(`t5x_lite.data.span_task`, configs/finetune/encoder_squad.py).
+(`t5x_lite.data.tasks.spans`, configs/finetune/encoder_squad.py).
 """
 
 from dataclasses import replace
@@ -15,13 +15,14 @@ from functools import partial
 
 import seqio
 
-from t5x_lite.data import benchmarks, postprocess, preprocess
-from t5x_lite.data.benchmark_files import read_squad
-from t5x_lite.data.benchmarks import Benchmark
+from t5x_lite.data import postprocess, preprocess
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.labelled_task import Labelled
-from t5x_lite.data.span_task import first_answer
+from t5x_lite.data.tasks import benchmarks
+from t5x_lite.data.tasks.benchmarks import Benchmark
+from t5x_lite.data.tasks.labelled import Labelled
+from t5x_lite.data.tasks.spans import first_answer
 from t5x_lite.metrics import text
+from t5x_lite.records.benchmark_files import read_squad
 
 SQUAD_SPANS = Labelled(
     texts=("question", "context"),

@@ -3,20 +3,20 @@
     --data.task tasks.summarize:cnn_dailymail --data.directory CNN_DM
 
 CNN_DM holds train.jsonl, validation.jsonl and test.jsonl, objects with "article" and "highlights",
-or is where TensorFlow Datasets are (`t5x_lite.data.benchmarks`), which makes them of the stories
-and lists that the authors publish. The text is "summarize: <article>", the metric ROUGE.
+or is where TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`), which makes them of the
+stories and lists that the authors publish. The text is "summarize: <article>", the metric ROUGE.
 """
 
 from functools import partial
 
 import seqio
 
-from t5x_lite.data import benchmarks
-from t5x_lite.data.benchmark_files import read_jsonl
-from t5x_lite.data.benchmarks import Benchmark
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.preprocess import rewrite
+from t5x_lite.data.tasks import benchmarks
+from t5x_lite.data.tasks.benchmarks import Benchmark
 from t5x_lite.metrics.generation import rouge
+from t5x_lite.records.benchmark_files import read_jsonl
 
 CNN_DAILYMAIL = Benchmark(
     name="cnn_dailymail",

@@ -3,8 +3,8 @@
     --data.task tasks.super_glue:boolq --data.directory SUPERGLUE
 
 SUPERGLUE holds BoolQ/{train,val,test}.jsonl and the like, or is that folder itself; or it is where
-TensorFlow Datasets are (`t5x_lite.data.benchmarks`). Test files have no labels: their targets are
-"<unk>", class -1. The diagnostic sets `axb` and `axg`, asked as RTE, have a test split only.
+TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`). Test files have no labels: their targets
+are "<unk>", class -1. The diagnostic sets `axb` and `axg`, asked as RTE, have a test split only.
 
 `wsc` trains on the examples whose noun is the right one, since that noun is their target; `dpr`,
 definite pronoun resolution (Rahman and Ng 2012), is asked in the same form and trained with it: its
@@ -15,11 +15,11 @@ from functools import partial
 
 import seqio
 
-from t5x_lite.data import benchmarks, postprocess, preprocess
-from t5x_lite.data.benchmark_files import read_dpr
-from t5x_lite.data.benchmarks import Benchmark
+from t5x_lite.data import postprocess, preprocess
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.super_glue_files import (
+from t5x_lite.data.tasks import benchmarks
+from t5x_lite.data.tasks.benchmarks import Benchmark
+from t5x_lite.data.tasks.super_glue_files import (
     FILES,
     SuperGlueTask,
     multirc_records,
@@ -29,6 +29,7 @@ from t5x_lite.data.super_glue_files import (
 from t5x_lite.metrics import groups
 from t5x_lite.metrics.classification import accuracy, mean_multiclass_f1
 from t5x_lite.metrics.text import exact_match
+from t5x_lite.records.benchmark_files import read_dpr
 
 ENTAILMENT = ("entailment", "not_entailment")
 

@@ -2,15 +2,16 @@
 
     --data.task tasks.text:span_corruption --data.directory DIR
 
-DIR holds *.txt, one document a line (blank lines are skipped), or *.jsonl, objects with a "text".
-What is held out for validation: whole files (`t5x_lite.data.text_files` says which) or, of fewer
-than 20 files, about every 100th line: those whose hash says so, so that a line that is repeated is
-always on the same side, and blank lines do not count.
+DIR holds *.txt, one document a line (blank lines are skipped), or *.jsonl, objects with a "text";
+they may be compressed, and end in .gz or .zst then.
+What is held out for validation: whole files (`t5x_lite.data.tasks.text_files` says which) or, of
+fewer than 20 files, about every 100th line: those whose hash says so, so that a line that is
+repeated is always on the same side, and blank lines do not count.
 
 The paper's variants (Raffel et al. 2020, tables 2 to 7) have their names in the released code,
 <noise>_<density>_<inputs>_<targets>: "u" is one sentinel for each span, "f" the full text, "d" what
 is left after dropping, "m" the same sentinel for each token, "r10s90" random tokens for a tenth of
-them. `t5x_lite.data.unsupervised` says what each does and which lengths go with it.
+them. `t5x_lite.data.tasks.unsupervised` says what each does and which lengths go with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,11 +21,12 @@ from pathlib import Path
 import seqio
 import tensorflow as tf
 
-from t5x_lite.data import stages, unsupervised
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.text_files import split_files
-from t5x_lite.data.text_source import text_lines
-from t5x_lite.data.unsupervised import Objective
+from t5x_lite.data.tasks import stages, unsupervised
+from t5x_lite.data.tasks.shuffling import Shuffle
+from t5x_lite.data.tasks.text_files import split_files
+from t5x_lite.data.tasks.text_source import text_lines
+from t5x_lite.data.tasks.unsupervised import Objective
 
 HELD_OUT = 100
 """One document in so many, of files that are not divided by split."""
@@ -86,23 +88,30 @@ def source(directory: str, read: Callable[..., tf.data.Dataset] = text_lines) ->
     """The documents of a directory's files, in the splits "train" and "validation".
 
     Args:
-      directory: see `t5x_lite.data.text_files`.
-      read: from files, and which of their documents to keep, to examples; of lines by default.
+      directory: see `t5x_lite.data.tasks.text_files`.
+      read: from files, which of their documents to keep, and a `Shuffle` or None, to examples; of
+        lines by default.
     """
     splits = split_files(directory)
     by_document = splits["train"] is splits["validation"]
     documents = partial(_documents, read=read, by_document=by_document)
-    return stages.FileSource(("train", "validation"), splits.__getitem__, documents)
+    names = ("train", "validation")
+    return stages.FileSource(names, splits.__getitem__, documents, shuffled=documents)
 
 
 def _documents(
-    split: str, files: Sequence[Path], *, read: Callable[..., tf.data.Dataset], by_document: bool
+    split: str,
+    files: Sequence[Path],
+    *,
+    read: Callable[..., tf.data.Dataset],
+    by_document: bool,
+    shuffle: Shuffle | None = None,
 ) -> tf.data.Dataset:
     if not by_document:
-        return read(files)
+        return read(files, shuffle=shuffle)
 
     def keep(texts: tf.Tensor) -> tf.Tensor:
         held_out = tf.strings.to_hash_bucket_fast(texts, HELD_OUT) == 0
         return held_out if split == "validation" else ~held_out
 
-    return read(files, keep=keep)
+    return read(files, keep=keep, shuffle=shuffle)

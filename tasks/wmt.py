@@ -3,9 +3,10 @@
     --data.task tasks.wmt:ende --data.directory WMT
 
 WMT holds ende/{train,validation,test}.en and the same with .de, a sentence a line, or is that
-folder itself; or it is where TensorFlow Datasets are (`t5x_lite.data.benchmarks`), which download
-and prepare what WMT publishes. `ende`, `enfr` and `enro` are the tasks of the paper (Raffel et al.
-2020, section 2.3): WMT14 as tensor2tensor filters it, WMT15 and WMT16; the metric is BLEU.
+folder itself; or it is where TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`), which
+download and prepare what WMT publishes. `ende`, `enfr` and `enro` are the tasks of the paper
+(Raffel et al. 2020, section 2.3): WMT14 as tensor2tensor filters it, WMT15 and WMT16; the metric is
+BLEU.
 """
 
 import dataclasses
@@ -15,10 +16,10 @@ from typing import Any
 
 import seqio
 
-from t5x_lite.data import benchmarks
-from t5x_lite.data.benchmarks import Benchmark
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.preprocess import rewrite
+from t5x_lite.data.tasks import benchmarks, shuffling
+from t5x_lite.data.tasks.benchmarks import Benchmark
 from t5x_lite.metrics.generation import bleu
 
 
@@ -55,9 +56,10 @@ class Translation:
         )
 
     def _lines(self, file: Path, split: str) -> Any:
-        return benchmarks.parallel_lines(
-            {self.source: file, self.target: file.with_suffix(f".{self.target}")}
-        )
+        files = {self.source: file, self.target: file.with_suffix(f".{self.target}")}
+        if shuffling.fit_in_memory([*files.values()]):
+            return benchmarks.parallel_records(files)
+        return benchmarks.parallel_lines(files)
 
 
 TO_GERMAN, TO_FRENCH = "translate English to German:", "translate English to French:"

@@ -45,6 +45,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             )
 
 
+@pytest.fixture(autouse=True)
+def _own_project() -> Iterator[None]:
+    """What a test's configs make importable ends with the test."""
+    from t5x_lite import project
+
+    before = project.opened()
+    yield
+    if project.opened() != before:
+        project.open_again(before)
+
+
 @pytest.fixture(scope="session")
 def english_lines() -> list[str]:
     """About 200 KB of English prose that every Python carries: pydoc's topics, by paragraph."""
@@ -70,7 +81,7 @@ def tiny_vocabulary(
     tmp_path_factory: pytest.TempPathFactory, english_lines: list[str]
 ) -> pathlib.Path:
     """Path of a SentencePiece model of 300 pieces; pad 0, eos 1, unk 2."""
-    from t5x_lite.data.vocabulary import train_sentencepiece
+    from t5x_lite.vocabulary.loading import train_sentencepiece
 
     directory = tmp_path_factory.mktemp("tiny_vocabulary")
     train_sentencepiece(english_lines, size=300, output_dir=directory)

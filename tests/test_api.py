@@ -145,6 +145,9 @@ def test_load(tiny_run, model, compile_once):
     with pytest.raises(InputError, match="an ensemble has no common vectors"):
         ensemble.encode(TEXTS)
     assert t5x_lite.load(tiny_run, step=5).score([("a", "b")]) != model.score([("a", "b")])
+    # Step 10 alone was measured.
+    best = t5x_lite.load(tiny_run, step="best", batch_size=2)
+    assert best.score([("a", "b")]) == model.score([("a", "b")])
 
 
 def test_the_readme_names_what_there_is():

@@ -12,8 +12,8 @@ import pytest
 import t5x_lite
 from t5x_lite.cli import main
 from t5x_lite.commands import COMMANDS
+from t5x_lite.errors import InputError, Interrupted
 from t5x_lite.interop.directories import new_directory
-from t5x_lite.types import InputError, Interrupted
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,6 +41,7 @@ experiment = Experiment(
 RUN = {
     "training": ["train"],
     "measuring": ["evaluate"],
+    "embedding": ["embed"],
     "answering": ["predict", "score"],
     "interchange": ["import_hf", "import_t5x", "export_hf"],
     "texts": ["vocab", "report"],
@@ -85,12 +86,13 @@ def raising(error):
 
 
 def test_train_passes_the_changed_experiment(run):
+    before = list(sys.path)
     assert main(["train", "tiny.py", "--steps", "20", "--objective.z-loss=0"]) == 0
     [(name, (experiment,), kwargs)] = run.calls
     assert (name, kwargs) == ("train", {})
     assert experiment.steps == 20
     assert experiment.objective.z_loss == 0
-    assert sys.path[0] == os.getcwd()
+    assert sys.path == before
 
 
 def test_evaluate_takes_several_checkpoints_and_overrides(run):
@@ -100,6 +102,23 @@ def test_evaluate_takes_several_checkpoints_and_overrides(run):
     assert (name, checkpoints) == ("evaluate", ("a", "b"))
     assert kwargs == {"step": 7, "output": "out"}
     assert (experiment.data.batch_size, experiment.steps) == (4, 30)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "evaluate tiny.py --checkpoint w",
+        "predict --checkpoint w --input i --output o",
+        "score --checkpoint w --input i --output o",
+        "embed --checkpoint w --input i --output o.npy",
+        "export hf w dst",
+    ],
+)
+def test_the_step_may_be_the_best(run, line):
+    assert main([*line.split(), "--step", "best"]) == 0
+    [(_, _, kwargs)] = run.calls
+    assert kwargs["step"] == "best"
+    assert main([*line.split(), "--step", "-1"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -192,6 +211,16 @@ def test_wrong_usage_is_one_line_and_exit_code_2(run, capsys, line, message):
             ValueError("first line\nsecond"),
             1,
             "error: ValueError: first line (--debug shows the traceback)\n",
+        ),
+        (
+            PermissionError(13, "Permission denied", "work/run"),
+            2,
+            "error: work/run: Permission denied\n",
+        ),
+        (
+            OSError(28, "No space left on device"),
+            1,
+            "error: OSError: [Errno 28] No space left on device (--debug shows the traceback)\n",
         ),
         (KeyError("x"), 1, "error: KeyError: 'x' (--debug shows the traceback)\n"),
         (MemoryError(), 1, "error: MemoryError (--debug shows the traceback)\n"),

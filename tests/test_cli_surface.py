@@ -7,9 +7,9 @@ import dataclasses
 import typing
 from pathlib import Path
 
+from t5x_lite.c4.config import Cleaning
 from t5x_lite.commands import COMMANDS
 from t5x_lite.config import Checkpoints, Evaluation, Experiment, Hosts
-from t5x_lite.data.c4.config import Cleaning
 from t5x_lite.evaluate.retrieval import Retrieval
 from t5x_lite.options import is_positional
 from t5x_lite.sharding import MeshConfig

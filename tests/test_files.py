@@ -1,12 +1,19 @@
 """Files that appear whole: what is there after success, after failure, through links and pipes."""
 
+import errno
 import os
 import stat
 import threading
 
 import pytest
 
-from t5x_lite.files import open_atomically, without_bom, write_atomically
+from t5x_lite.files import (
+    naming,
+    open_atomically,
+    sync_to_disk,
+    without_bom,
+    write_atomically,
+)
 
 
 def names(directory):
@@ -108,3 +115,43 @@ def test_a_byte_order_mark_is_no_text():
     lines = [b"\xef\xbb\xbffirst\n", b"\xef\xbb\xbfsecond\n"]
     assert list(without_bom(lines)) == [b"first\n", b"\xef\xbb\xbfsecond\n"]
     assert list(without_bom([])) == []
+
+
+def test_an_error_that_names_no_file_gets_a_name(tmp_path):
+    with pytest.raises(OSError, match="No space") as raised, naming(tmp_path / "metrics.jsonl"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert str(raised.value) == f"[Errno 28] No space left on device: '{tmp_path}/metrics.jsonl'"
+    with pytest.raises(FileNotFoundError) as raised, naming(tmp_path / "metrics.jsonl"):
+        (tmp_path / "other").read_bytes()
+    assert raised.value.filename == str(tmp_path / "other")
+
+
+def test_a_full_disk_is_told_by_the_name_of_the_file_itself(tmp_path):
+    with pytest.raises(OSError, match="No space") as raised, open_atomically(tmp_path / "answers"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert raised.value.filename == str(tmp_path / "answers")
+    with pytest.raises(OSError, match="Input/") as raised, open_atomically(tmp_path / "answers"):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))  # of a file that was read, perhaps
+    assert raised.value.filename is None
+    with pytest.raises(FileNotFoundError) as raised, open_atomically(tmp_path / "no" / "answers"):
+        pass
+    assert raised.value.filename == str(tmp_path / "no" / "answers")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_on_the_disk(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(b"a")
+    sync_to_disk(tmp_path / "a")
+    sync_to_disk(tmp_path)
+
+    def fail(number):
+        def fsync(descriptor):
+            raise OSError(number, os.strerror(number))
+
+        return fsync
+
+    monkeypatch.setattr(os, "fsync", fail(errno.EINVAL))
+    sync_to_disk(tmp_path)  # the file system cannot do it
+    monkeypatch.setattr(os, "fsync", fail(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"):
+        sync_to_disk(tmp_path / "a")

@@ -89,7 +89,7 @@ def test_leaves_change_and_a_base_class_field_has_the_options_of_its_value():
         (["--width", "2"], "unknown option --width; did you mean --part.width?"),
         (["--part.widht=2"], "unknown option --part.widht; did you mean --part.width?"),
         (["--zzzz", "2"], "unknown option --zzzz; prog --help lists the options"),
-        (["--steps", "x"], "--steps: invalid literal for int() with base 10: 'x'"),
+        (["--steps", "x"], "--steps: must be a whole number, got 'x'"),
         (["--steps"], "Missing value for argument '--steps'. Expected 1 values"),
         (["--pack", "2"], "invalid choice '2' for argument '--pack'. Expected one of"),
         (["--steps", "0"], "steps must be at least 1"),

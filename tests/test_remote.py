@@ -7,8 +7,9 @@ import pytest
 from etils import epath
 from etils.epath import backend, gpath
 
-from t5x_lite import checkpoint_manifest, remote
-from t5x_lite.checkpoints import find_step, saved_steps, step_files
+from t5x_lite import remote
+from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints.reading import find_step, saved_steps, step_files
 from t5x_lite.errors import InputError
 from tests.fake_bucket import bucket  # noqa: F401 (a fixture)
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite.checkpoint_saving import Checkpoints
-from t5x_lite.checkpoints import saved_steps
+from t5x_lite.checkpoints.reading import saved_steps
+from t5x_lite.checkpoints.saving import Checkpoints
 
 FILES = {
     "config.json": b'{"steps": 3}',

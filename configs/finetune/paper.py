@@ -1,10 +1,10 @@
 """The T5 paper's fine-tuning on one task (Raffel et al. 2020, section 3.1.2); SQuAD unless told.
 
 2^18 steps of 128 sequences of 512 tokens, packed; a constant learning rate of 1e-3; dropout 0.1; a
-checkpoint every 5,000 steps, of which the best on the validation set stays; greedy decoding. The
-model is the baseline, T5-Base as T5 1.0 has it. The length of the targets is t5's for the task
-(models/gin/sequence_lengths). configs/finetune/glue.py and super_glue.py are the same on their
-mixtures.
+checkpoint every 5,000 steps, of which the best on the validation set stays and is reported (--step
+best); greedy decoding. The model is the baseline, T5-Base as T5 1.0 has it. The length of the
+targets is t5's for the task (models/gin/sequence_lengths). configs/finetune/glue.py and
+super_glue.py are the same on their mixtures.
 
 Command:
     t5x-lite train configs/finetune/paper.py --data.directory SQUAD \
@@ -13,6 +13,7 @@ Command:
         --data.targets-length 512 --evaluation.max-decode-length 512 \
         --checkpoints.best validation/bleu --data.vocabulary spiece.model --init PRETRAINED \
         --workdir WORKDIR
+    t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR --step best --output OUT
 """
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment

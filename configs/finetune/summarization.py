@@ -7,6 +7,7 @@ The paper's recipe, as configs/finetune/paper.py, and the beam search of its las
 Command:
     t5x-lite train configs/finetune/summarization.py --data.directory CNN_DM \
         --data.vocabulary spiece.model --init PRETRAINED --workdir WORKDIR
+    t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR --step best --output OUT
 """
 
 import dataclasses

@@ -7,6 +7,7 @@ Datasets are.
 Command:
     t5x-lite train configs/finetune/translation.py --data.directory WMT \
         --data.vocabulary spiece.model --init PRETRAINED --workdir WORKDIR
+    t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR --step best --output OUT
 """
 
 import dataclasses

@@ -112,7 +112,7 @@ def run(crawl: str, output: str, *, workers: int, languages: bool) -> None:
     """The process that is measured."""
     import dataclasses
 
-    from t5x_lite.data.c4 import config, inputs, local
+    from t5x_lite.c4 import config, inputs, local
 
     cleaning = config.released()
     if not languages:

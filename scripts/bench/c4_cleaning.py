@@ -30,11 +30,11 @@ import time
 import types
 from collections.abc import Callable, Sequence
 
-from t5x_lite.data.c4.bad_words import BadWordsFilter, load_bad_words
-from t5x_lite.data.c4.cleaning import clean_page
-from t5x_lite.data.c4.config import Cleaning
-from t5x_lite.data.c4.pages import Page, Tally, utf8_length
-from t5x_lite.data.c4.sentences import load_counter
+from t5x_lite.c4.bad_words import BadWordsFilter, load_bad_words
+from t5x_lite.c4.cleaning import clean_page
+from t5x_lite.c4.config import Cleaning
+from t5x_lite.c4.pages import Page, Tally, utf8_length
+from t5x_lite.c4.sentences import load_counter
 
 FURNITURE = (
     "Home | About us | Contact | Privacy | Site map",

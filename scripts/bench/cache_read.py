@@ -51,10 +51,11 @@ def read(batches, count: int) -> tuple[float, float]:
 
 
 def measure(arguments: argparse.Namespace, directory: str) -> dict:
-    from t5x_lite.data import cached, pipeline
-    from t5x_lite.data.caching import write_cache
+    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data.cache.making import write_cache
     from t5x_lite.data.config import Data
-    from t5x_lite.data.vocabulary import load_vocabulary
+    from t5x_lite.data.live import pipeline
+    from t5x_lite.vocabulary.loading import load_vocabulary
 
     data = Data(
         task=arguments.task,

@@ -188,7 +188,7 @@ class Study:
         if self.vocabulary.exists():
             return
         documents = self.output / "data" / "python"
-        command = (sys.executable, "-m", "t5x_lite.data.python_docs", str(documents))
+        command = (sys.executable, "-m", "t5x_lite.data.tasks.python_docs", str(documents))
         subprocess.run(command, check=True)
         lines = (documents / "documents.jsonl").read_text(encoding="utf-8").splitlines()
         groups = [group for line in lines for group in passages(json.loads(line)["text"])]

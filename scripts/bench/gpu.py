@@ -74,9 +74,9 @@ def chosen(pairs: list[str], size: str, default: Any) -> Any:
 
 def write_tokens(options: argparse.Namespace) -> None:
     """Writes packed rows of a cache, ready for the model, as one compressed file."""
-    from t5x_lite.data.cached import train_batches
+    from t5x_lite.data.cache.batches import train_batches
     from t5x_lite.data.config import Data
-    from t5x_lite.data.vocabulary import load_vocabulary
+    from t5x_lite.vocabulary.loading import load_vocabulary
 
     inputs, targets = options.lengths
     data = Data(
@@ -278,7 +278,7 @@ def measure(work: dict) -> dict[str, Any]:
     """One line; what goes wrong is in it."""
     import jax
 
-    from t5x_lite.models.flops import peak_flops
+    from t5x_lite.chips import chip
 
     device = jax.devices()[0]
     line = {**work, "device": device.device_kind, "jax": jax.__version__}
@@ -289,7 +289,7 @@ def measure(work: dict) -> dict[str, Any]:
     statistics_of = device.memory_stats() or {}
     if "peak_bytes_in_use" in statistics_of:
         line["peak_mib"] = round(statistics_of["peak_bytes_in_use"] / 2**20)
-    peak = peak_flops(device.device_kind)
+    peak = chip(device.device_kind).peak
     if peak is not None and "flops" in line:
         line["mfu"] = round(line["flops_per_second"] / peak, 3)
     return line

@@ -42,12 +42,12 @@ def parse() -> argparse.Namespace:
 
 def write_source(directory: pathlib.Path, arguments: argparse.Namespace) -> int:
     """Writes the checkpoint to import; returns its bytes."""
-    from t5x_lite.data.vocabulary import train_sentencepiece
     from t5x_lite.interop.hf import model_pieces
     from t5x_lite.interop.hf_config import from_model
     from t5x_lite.interop.rules import LazyArray
     from t5x_lite.interop.tensor_files import write_tensors
     from t5x_lite.models.presets import t5_1_1_xl
+    from t5x_lite.vocabulary.loading import train_sentencepiece
 
     preset = t5_1_1_xl()
     model = dataclasses.replace(

@@ -86,11 +86,12 @@ def random_documents(count: int, length: int) -> np.ndarray:
 def our_measures(
     arguments: argparse.Namespace, cache: pathlib.Path
 ) -> dict[str, Callable[[], float]]:
-    from t5x_lite.data import cached, pipeline
-    from t5x_lite.data.caching import write_cache
+    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data.cache.making import write_cache
     from t5x_lite.data.config import Data
-    from t5x_lite.data.corruption import span_corruption
-    from t5x_lite.data.vocabulary import load_vocabulary
+    from t5x_lite.data.corruption.recipes import span_corruption
+    from t5x_lite.data.live import pipeline
+    from t5x_lite.vocabulary.loading import load_vocabulary
 
     data = Data(
         task="tasks.text:span_corruption",

@@ -13,30 +13,36 @@ from t5x_lite.commands.options import (
     OptionalCount,
     OptionalFile,
     OptionalNumber,
+    OptionalStep,
     Text,
     at_least,
     some_directory,
 )
+from t5x_lite.files import LONGEST_LINE
+from t5x_lite.project import trusting_checkpoints
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Predict:
     """Answer inputs: JSON lines {"inputs"} to {"inputs", "prediction"}.
 
-    Greedy, unless --num-beams or --temperature say otherwise. An empty input is its end alone. A
-    command that is killed goes on where it stopped when it is given again.
+    Greedy, unless --num-beams or --temperature say otherwise. An empty input is encoded as the
+    end-of-sequence token alone. The same command resumes after a kill; an output that exists is
+    replaced when the new one is whole.
 
     Attributes:
       checkpoint: a work directory or a step directory; several are an ensemble, which averages
         their logits.
       input: a file of JSON lines; - is standard input.
       output: the file to write; - is standard output.
-      step: the step to take from a work directory; the newest if not given.
+      step: the step to take from a work directory, or best, the one that its run found best; the
+        newest if not given.
       prompt: what every prediction begins with; a line's own "prompt" takes its place.
       batch_size: inputs decoded at once.
       inputs_length: tokens of an input at most, and of a prompt, which is refused if it is longer;
         the config's data.inputs_length if not given.
       long_inputs: whether longer inputs are cut, with a warning, or refused.
+      longest_line: bytes of a line at most; a longer one is refused before it is in memory.
       max_decode_length: tokens of a prediction at most, those of its prompt not counted.
       num_beams: width of the beam search; 1 is none.
       length_rule: how beams of different lengths are compared: as T5X does it, or as transformers.
@@ -47,23 +53,27 @@ class Predict:
       temperature: samples, from the logits divided by it, from 1e-6 on; 0 takes the likeliest
         token.
       top_k: samples among so many tokens only; 0 is all.
-      top_p: samples among the likeliest tokens that together are so probable.
+      top_p: nucleus sampling: keeps the smallest set of tokens whose probability reaches X; 1 keeps
+        all.
       min_p: samples among the tokens that are so probable, relative to the likeliest.
-      seed: of the samples, below 2**32; what a line gets depends on it and on the line's number
-        alone, or on the line's own "seed" where it has one.
+      seed: random seed for sampling, below 2**32; a line's result depends only on the seed and its
+        line number, or on the line's own "seed".
       min_length: tokens of a prediction at least.
       no_repeat_ngram: no sequence of so many tokens comes twice in a prediction, with its prompt
         but without its input; 0 allows it.
+      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
+        model; without it only classes of t5x_lite are admitted.
     """
 
     checkpoint: Directories
     input: File
     output: File
-    step: OptionalCount = None
+    step: OptionalStep = None
     prompt: Text = ""
     batch_size: Count = 32
     inputs_length: OptionalCount = None
     long_inputs: LongInputs = "cut"
+    longest_line: Count = LONGEST_LINE
     max_decode_length: Count = 64
     num_beams: Count = 1
     length_rule: Literal["t5x", "hf"] = "t5x"
@@ -77,6 +87,7 @@ class Predict:
     seed: Count = 0
     min_length: Count = 0
     no_repeat_ngram: Count = 0
+    trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -96,6 +107,7 @@ class Predict:
             {
                 "--batch-size": self.batch_size,
                 "--inputs-length": self.inputs_length,
+                "--longest-line": self.longest_line,
                 "--max-decode-length": self.max_decode_length,
                 "--num-beams": self.num_beams,
                 "--num-return": self.num_return,
@@ -111,17 +123,19 @@ class Predict:
             max_length=self.max_decode_length,
             **{name: getattr(self, name) for name in _SAME_IN_DECODING},
         )
-        predict(
-            self.checkpoint,
-            step=self.step,
-            input=self.input,
-            output=self.output,
-            prompt=self.prompt,
-            batch_size=self.batch_size,
-            inputs_length=self.inputs_length,
-            long_inputs=self.long_inputs,
-            decoding=decoding,
-        )
+        with trusting_checkpoints(self.trust_project):
+            predict(
+                self.checkpoint,
+                step=self.step,
+                input=self.input,
+                output=self.output,
+                prompt=self.prompt,
+                batch_size=self.batch_size,
+                inputs_length=self.inputs_length,
+                long_inputs=self.long_inputs,
+                longest_line=self.longest_line,
+                decoding=decoding,
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,15 +143,16 @@ class Score:
     """Log-likelihood of targets: JSON lines {"inputs", "targets"} get "log_likelihood".
 
     The log-likelihood is a sum over the targets' tokens and their end; "num_tokens" counts them. An
-    empty input or target is its end alone. A command that is killed goes on where it stopped when
-    it is given again.
+    empty string is encoded as the end-of-sequence token alone. The same command resumes after a
+    kill; an output that exists is replaced when the new one is whole.
 
     Attributes:
       checkpoint: a work directory or a step directory; several are an ensemble, which averages
         their logits.
       input: a file of JSON lines; - is standard input.
       output: the file to write; - is standard output.
-      step: the step to take from a work directory; the newest if not given.
+      step: the step to take from a work directory, or best, the one that its run found best; the
+        newest if not given.
       candidates: a file with one candidate a line: lines {"inputs"} get "prediction", the likeliest
         of them, and "scores", the log-likelihood of each.
       batch_size: examples scored at once.
@@ -145,17 +160,22 @@ class Score:
       targets_length: tokens of a target at most, its end included; no limit if not given. The
         log-likelihood of one that is cut is that of its beginning.
       long_inputs: whether longer inputs and targets are cut, with a warning, or refused.
+      longest_line: bytes of a line at most; a longer one is refused before it is in memory.
+      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
+        model; without it only classes of t5x_lite are admitted.
     """
 
     checkpoint: Directories
     input: File
     output: File
-    step: OptionalCount = None
+    step: OptionalStep = None
     candidates: OptionalFile = None
     batch_size: Count = 32
     inputs_length: OptionalCount = None
     targets_length: OptionalCount = None
     long_inputs: LongInputs = "cut"
+    longest_line: Count = LONGEST_LINE
+    trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -166,6 +186,7 @@ class Score:
             {
                 "--batch-size": self.batch_size,
                 "--inputs-length": self.inputs_length,
+                "--longest-line": self.longest_line,
                 "--targets-length": self.targets_length,
             },
         )
@@ -174,17 +195,19 @@ class Score:
         """Calls run.answering.score."""
         from t5x_lite.run.answering import score
 
-        score(
-            self.checkpoint,
-            step=self.step,
-            input=self.input,
-            output=self.output,
-            candidates=self.candidates,
-            batch_size=self.batch_size,
-            inputs_length=self.inputs_length,
-            targets_length=self.targets_length,
-            long_inputs=self.long_inputs,
-        )
+        with trusting_checkpoints(self.trust_project):
+            score(
+                self.checkpoint,
+                step=self.step,
+                input=self.input,
+                output=self.output,
+                candidates=self.candidates,
+                batch_size=self.batch_size,
+                inputs_length=self.inputs_length,
+                targets_length=self.targets_length,
+                long_inputs=self.long_inputs,
+                longest_line=self.longest_line,
+            )
 
 
 _SAME_IN_DECODING = (

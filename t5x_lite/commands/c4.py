@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
+from t5x_lite.c4.config import Cleaning, preset
 from t5x_lite.commands.options import (
     PROG,
     Directory,
@@ -15,7 +16,6 @@ from t5x_lite.commands.options import (
     at_least,
     before_beam,
 )
-from t5x_lite.data.c4.config import Cleaning, preset
 from t5x_lite.options import OptionError, option_names, parse
 
 _LISTS = ("bad_words", "domains", "urls")
@@ -30,7 +30,7 @@ class _Rules:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class C4:
-    """Make C4 of Common Crawl's WET or WARC files: clean, deduplicate, and report.
+    """Build C4 from Common Crawl WET or WARC files: clean, deduplicate, and report.
 
     Kept pages go to OUTPUT in shards, with report.html and stats.json about what was dropped and
     why, and manifest.json, written last. A run that is killed goes on when it is given again. A

@@ -11,9 +11,12 @@ from t5x_lite.commands.options import (
     LongInputs,
     OptionalCount,
     OptionalPooling,
+    OptionalStep,
     Text,
     at_least,
 )
+from t5x_lite.files import LONGEST_LINE
+from t5x_lite.project import trusting_checkpoints
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,8 @@ class Embed:
         have them, as BEIR's corpus.jsonl; - is standard input.
       output: FILE.npy, float32 [N, D] in the order of the input, or FILE.parquet, columns id and
         vector (needs pyarrow); it is replaced if it is there.
-      step: the step to take from a work directory; the newest if not given.
+      step: the step to take from a work directory, or best, the one that its run found best; the
+        newest if not given.
       format: of the input; auto is jsonl of files that are named so.
       pooling: the state of [CLS], or the mean of all; if not given, what the objective says, or
         else mean.
@@ -37,12 +41,15 @@ class Embed:
       batch_size: texts encoded at once.
       inputs_length: tokens of a text at most; what the model was trained with if not given.
       long_inputs: whether longer texts are cut, with a warning, or refused.
+      longest_line: bytes of a line at most; a longer one is refused before it is in memory.
+      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
+        model; without it only classes of t5x_lite are admitted.
     """
 
     checkpoint: Directory
     input: File
     output: File
-    step: OptionalCount = None
+    step: OptionalStep = None
     format: Literal["auto", "text", "jsonl"] = "auto"
     pooling: OptionalPooling = None
     normalize: bool | None = None
@@ -50,26 +57,37 @@ class Embed:
     batch_size: Count = 32
     inputs_length: OptionalCount = None
     long_inputs: LongInputs = "cut"
+    longest_line: Count = LONGEST_LINE
+    trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         at_least(0, {"--step": self.step})
-        at_least(1, {"--batch-size": self.batch_size, "--inputs-length": self.inputs_length})
+        at_least(
+            1,
+            {
+                "--batch-size": self.batch_size,
+                "--inputs-length": self.inputs_length,
+                "--longest-line": self.longest_line,
+            },
+        )
 
     def run(self, _: Sequence[str]) -> None:
         """Calls run.embedding.embed."""
         from t5x_lite.run.embedding import embed
 
-        embed(
-            self.checkpoint,
-            step=self.step,
-            input=self.input,
-            output=self.output,
-            format=self.format,
-            pooling=self.pooling,
-            normalize=self.normalize,
-            prefix=self.prefix,
-            batch_size=self.batch_size,
-            inputs_length=self.inputs_length,
-            long_inputs=self.long_inputs,
-        )
+        with trusting_checkpoints(self.trust_project):
+            embed(
+                self.checkpoint,
+                step=self.step,
+                input=self.input,
+                output=self.output,
+                format=self.format,
+                pooling=self.pooling,
+                normalize=self.normalize,
+                prefix=self.prefix,
+                batch_size=self.batch_size,
+                inputs_length=self.inputs_length,
+                long_inputs=self.long_inputs,
+                longest_line=self.longest_line,
+            )

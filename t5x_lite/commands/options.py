@@ -1,6 +1,6 @@
 """What the commands share: the types of their options, and the checks of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -21,6 +21,7 @@ Files = Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE [FILE ...]")]
 OptionalFile = Annotated[str | None, tyro.conf.arg(metavar="FILE")]
 Count = Annotated[int, tyro.conf.arg(metavar="N")]
 OptionalCount = Annotated[int | None, tyro.conf.arg(metavar="N")]
+OptionalStep = Annotated[int | Literal["best"] | None, tyro.conf.arg(metavar="N|best")]
 Number = Annotated[float, tyro.conf.arg(metavar="X")]
 OptionalNumber = Annotated[float | None, tyro.conf.arg(metavar="X")]
 Text = Annotated[str, tyro.conf.arg(metavar="TEXT")]
@@ -37,10 +38,10 @@ def some_directory(directories: Sequence[str]) -> None:
         raise OptionError("--checkpoint needs at least one directory")
 
 
-def at_least(minimum: int, values: dict[str, int | None]) -> None:
-    """Raises OptionError for a value below the minimum; None is not given."""
+def at_least(minimum: int, values: Mapping[str, int | str | None]) -> None:
+    """Raises OptionError for a number below the minimum; None is not given."""
     for name, value in values.items():
-        if value is not None and value < minimum:
+        if isinstance(value, int) and value < minimum:
             raise OptionError(f"{name} must be at least {minimum}, got {value}")
 
 

@@ -5,46 +5,48 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from t5x_lite.commands.options import (
-    PROG,
     Config,
     Directories,
-    OptionalCount,
     OptionalDirectory,
     OptionalFile,
     OptionalNumber,
+    OptionalStep,
     OptionalText,
     Workdir,
     at_least,
     load_config,
     some_directory,
 )
+from t5x_lite.project import trusting_checkpoints
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Train:
-    """Pretrain or fine-tune; goes on where the work directory's newest checkpoint ends.
+    """Pretrain or fine-tune; resumes from the newest checkpoint of the work directory.
 
     --FIELD VALUE after CONFIG changes a field of the config, such as --objective.z-loss 0;
     t5x-lite train CONFIG --help lists them.
 
     Attributes:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
+      trust_project: runs any module of yours that a checkpoint's config names; without it only
+        classes of t5x_lite, and of packages that CONFIG names, are admitted.
     """
 
     config: Config
+    trust_project: bool = False
     takes_overrides: ClassVar[bool] = True
 
     def run(self, overrides: Sequence[str]) -> None:
         """Calls run.training.train with the config's overrides."""
-        from t5x_lite import config
-
-        experiment = config.load(self.config, overrides, prog=f"{PROG} train {self.config}")
+        experiment = load_config(self.config, overrides, command=Train)
         from t5x_lite.run.allocator import keep_freed_memory
 
         keep_freed_memory()
         from t5x_lite.run.training import train
 
-        train(experiment)
+        with trusting_checkpoints(self.trust_project):
+            train(experiment)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,14 +62,18 @@ class Evaluate:
     Attributes:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       checkpoint: a work directory or a step directory; several are an ensemble.
-      step: the step to take from a work directory; the newest if not given.
+      step: the step to take from a work directory, or best, the one that its run found best; the
+        newest if not given.
       output: where metrics.json and the predictions or rankings go; nowhere if not given.
+      trust_project: runs any module of yours that a checkpoint's config names; without it only
+        classes of t5x_lite, and of packages that CONFIG names, are admitted.
     """
 
     config: Config
     checkpoint: Directories
-    step: OptionalCount = None
+    step: OptionalStep = None
     output: OptionalDirectory = None
+    trust_project: bool = False
     takes_overrides: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -79,7 +85,8 @@ class Evaluate:
         experiment = load_config(self.config, overrides, command=Evaluate)
         from t5x_lite.run.measuring import evaluate
 
-        evaluate(experiment, self.checkpoint, step=self.step, output=self.output)
+        with trusting_checkpoints(self.trust_project):
+            evaluate(experiment, self.checkpoint, step=self.step, output=self.output)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,15 +22,20 @@ from t5x_lite.options import OptionError
 class Vocab:
     """Train a SentencePiece vocabulary on text, one document or sentence a line.
 
+    Digits, ASCII letters and punctuation always have a piece, since labels and numbers are written
+    with them. There is no byte fallback, as in T5: --data.vocabulary bytes spells any text.
+
     Attributes:
       input: text files in UTF-8; - is standard input.
       output: the directory that receives sentencepiece.model.
       size: pieces of the vocabulary, without the sentinels.
+      no_ascii: leaves out digits, ASCII letters and punctuation that are rare in the text.
     """
 
     input: Files
     output: Directory
     size: Count
+    no_ascii: bool = False
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -42,7 +47,7 @@ class Vocab:
         """Calls run.texts.vocab."""
         from t5x_lite.run.texts import vocab
 
-        vocab(self.input, output=self.output, size=self.size)
+        vocab(self.input, output=self.output, size=self.size, ascii=not self.no_ascii)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,11 @@ from t5x_lite.commands.options import (
     Number,
     OptionalCount,
     OptionalPooling,
+    OptionalStep,
     Source,
     at_least,
 )
+from t5x_lite.project import trusting_checkpoints
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,19 +32,28 @@ class ImportHF:
       dtype: what the weights are stored in.
       sentinels: how predict and score read <extra_id_0>, </s> and the like in text: anywhere, as
         Hugging Face's tokenizer, or as seqio; of ByT5 also which ids the sentinels have.
+      part: what the directory's usual files hold or, of a release of DeBERTaV3, the generator
+        (pytorch_model.generator.bin).
     """
 
     source: Source
     destination: Destination
     dtype: Dtype = "keep"
     sentinels: Literal["hf", "seqio"] = "hf"
+    part: Literal["model", "generator"] = "model"
     takes_overrides: ClassVar[bool] = False
 
     def run(self, _: Sequence[str]) -> None:
         """Calls run.interchange.import_hf."""
         from t5x_lite.run.interchange import import_hf
 
-        import_hf(self.source, self.destination, dtype=self.dtype, sentinels=self.sentinels)
+        import_hf(
+            self.source,
+            self.destination,
+            dtype=self.dtype,
+            sentinels=self.sentinels,
+            part=self.part,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,23 +106,27 @@ class ExportHF:
     Attributes:
       source: a work directory or a step directory.
       destination: the directory to write; it must not exist yet.
-      step: the step to take from a work directory; the newest if not given.
+      step: the step to take from a work directory, or best, the one that its run found best; the
+        newest if not given.
       dtype: what the weights are stored in.
       part: the model or, if it was trained to detect replaced tokens, the generator that drew them.
       sentence_transformers: whether SentenceTransformer loads the directory, too, with the vectors
         that embed gives; of an encoder, whose head is left out.
       pooling: of these vectors; if not given, what the objective says, or else mean.
       normalize: whether they have length 1; if not given, what the objective says, or else True.
+      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
+        model; without it only classes of t5x_lite are admitted.
     """
 
     source: Source
     destination: Destination
-    step: OptionalCount = None
+    step: OptionalStep = None
     dtype: Dtype = "keep"
     part: Literal["model", "generator"] = "model"
     sentence_transformers: bool = False
     pooling: OptionalPooling = None
     normalize: bool | None = None
+    trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -121,13 +136,14 @@ class ExportHF:
         """Calls run.interchange.export_hf."""
         from t5x_lite.run.interchange import export_hf
 
-        export_hf(
-            self.source,
-            self.destination,
-            step=self.step,
-            dtype=self.dtype,
-            part=self.part,
-            sentence_transformers=self.sentence_transformers,
-            pooling=self.pooling,
-            normalize=self.normalize,
-        )
+        with trusting_checkpoints(self.trust_project):
+            export_hf(
+                self.source,
+                self.destination,
+                step=self.step,
+                dtype=self.dtype,
+                part=self.part,
+                sentence_transformers=self.sentence_transformers,
+                pooling=self.pooling,
+                normalize=self.normalize,
+            )

@@ -1,6 +1,15 @@
-"""Text to batches: vocabularies, corruption, tasks' building blocks, layouts, pipeline, caches.
+"""Text to batches, and the only package that imports TensorFlow and seqio.
 
-TensorFlow and seqio are imported by quiet_tensorflow.py only, which stages.py, layouts.py,
-batches.py, pipeline.py and, when it is called, caching.py take them from; all the rest is NumPy and
-str. Training reads a task on the fly (pipeline.py) or an offline cache of its tokens (cached.py).
+    config         what an experiment says of its data
+    tasks/         sources of texts and benchmarks, preprocessors, seqio tasks
+    preprocess/    the texts that T5 makes of a benchmark's records
+    corruption/    span corruption and its kin, as pure functions
+    layouts/       rows of a batch, packed or padded
+    live/          tasks read on the fly, by tf.data
+    cache/         offline caches of a task's tokens, read without TensorFlow
+    sources        live or cache, as the config says
+
+TensorFlow and seqio come from `quiet_tensorflow`. The modules that import it at their top are
+`elements`, tasks/stages, layouts/live, live/batches and live/pipeline; all others when they are
+called. Most of the rest is NumPy and str.
 """

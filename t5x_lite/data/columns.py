@@ -6,7 +6,8 @@ turns the row text="Fine.", stars="5" of a JSONL, CSV or TSV file into
 
     {"inputs": "review: Fine.", "targets": "good"}
 
-A directory holds a file for each split, train, validation and test, and .jsonl, .csv or .tsv.
+A directory holds a file for each split, train, validation and test, and .jsonl, .csv or .tsv; with
+.gz or .zst behind it, the file is compressed.
 """
 
 import json
@@ -15,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t5x_lite.data.benchmark_files import Row, label_index, read_csv, read_jsonl
 from t5x_lite.data.preprocess.classification import UNKNOWN
 from t5x_lite.data.preprocess.templates import fill, places
 from t5x_lite.errors import InputError
+from t5x_lite.records.benchmark_files import Row, label_index, read_csv, read_jsonl
+from t5x_lite.records.compressed import COMPRESSED, plain_name
 
 SPLITS = {
     "train": ("train",),
@@ -97,9 +99,10 @@ class Columns:
             }
 
     def _rows(self, file: Path, needed: list[str]) -> Iterator[Row]:
-        if file.suffix == ".jsonl":
+        suffix = Path(plain_name(file)).suffix
+        if suffix == ".jsonl":
             return read_jsonl(file, fields=())
-        separator = _SEPARATORS[file.suffix]
+        separator = _SEPARATORS[suffix]
         return read_csv(file, columns=needed, separator=separator, quoting=self.quoting)
 
     def _target(self, row: Row, split: str) -> str:
@@ -120,7 +123,12 @@ def split_file(directory: str, split: str) -> Path | None:
     Raises:
       InputError: there are several.
     """
-    names = [f"{name}{end}" for name in SPLITS[split] for end in (".jsonl", *_SEPARATORS)]
+    names = [
+        f"{name}{end}{compressed}"
+        for name in SPLITS[split]
+        for end in (".jsonl", *_SEPARATORS)
+        for compressed in ("", *COMPRESSED)
+    ]
     found = [file for name in names if (file := Path(directory, name)).is_file()]
     if len(found) > 1:
         raise InputError(

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.labels import WIDTH as LABEL_WIDTH
 from t5x_lite.data.rates import Mixing
-from t5x_lite.data.vocabulary import Vocabulary
 from t5x_lite.errors import InputError
 from t5x_lite.options import nearest
+from t5x_lite.vocabulary.loading import Vocabulary
 
 LAYOUT_NAMES = ("seq2seq", "lm", "prefix_lm", "concat_lm", "encoder", "pairs", "labelled")
-"""How examples become rows; what each means stands in layouts.py, which needs TensorFlow."""
+"""How examples become rows; what each means stands in layouts/live.py."""
 
 
 def check_layout(name: str) -> None:
@@ -108,7 +108,8 @@ class Data:
       negatives: of pairs, passages of a query besides the one that answers it.
       pack: whether several short examples share a row.
       shuffle: whether training examples are shuffled.
-      shuffle_buffer: examples that the shuffle holds at a time; a cache is shuffled as a whole.
+      shuffle_buffer: examples that the shuffle of a stream holds at a time; data in memory and
+        caches are permuted as a whole (docs/guides/order.md).
       extra_ids: sentinels above the own pieces of a SentencePiece vocabulary, or above bytes.
     """
 

@@ -8,18 +8,20 @@ data.task names a mixture as it names a task, "module:name", and data.mixing say
     --data.task tasks.mixtures:all_proportional --data.mixing.leave-out tasks.squad
 
 Each task is measured by itself, under its own name: "validation/glue_cola/matthews_correlation".
-Reading a mixture imports none of its tasks. How examples are drawn stands in mixture_pipeline.py.
+Reading a mixture imports none of its tasks. How examples are drawn stands in
+live/mixture_pipeline.py.
 """
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from t5x_lite.data.config import Data, TaskArguments
 from t5x_lite.data.rates import Mixing
-from t5x_lite.data.task_names import find_task
+from t5x_lite.data.tasks.names import find_task
 from t5x_lite.errors import InputError
 from t5x_lite.options import did_you_mean
 from t5x_lite.remote import is_remote
@@ -32,21 +34,32 @@ class Member:
     Attributes:
       task: its name, "module:function".
       examples: training examples, from which data.mixing makes the rate; None counts them.
-      rate: the rate itself, whatever data.mixing says of numbers of examples; 0 is a task that is
-        measured and not trained on.
+      rate: the rate itself, in place of one that data.mixing makes; 0 is a task that is measured
+        and not trained on.
+      unlabelled: whether it is unlabelled text beside labelled tasks: only then may a limit or a
+        temperature leave its constant `rate` as it is.
+      shared_examples: a name for its training examples where several members have the same ones,
+        as GLUE and SuperGLUE have those of RTE: together they are drawn as often as one would be.
       directory: its folder in data.directory, where there is such a folder.
       measured: whether it has metrics of its own; one whose held-out splits are tasks has none.
+      form_of: tasks whose form it is asked in, of a task that is not trained on: only a mixture
+        that trains on one of them answers it. It does not count in the mean of the scores.
     """
 
     task: str
     examples: int | None = None
     rate: float | None = None
+    unlabelled: bool = False
+    shared_examples: str = ""
     directory: str = ""
     measured: bool = True
+    form_of: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.examples is not None and self.rate is not None:
             raise InputError(f"mixture: {self.task} has a rate and a number of examples")
+        if self.shared_examples and self.rate is not None:
+            raise InputError(f"mixture: {self.task} has a constant rate, and shares no examples")
         for name, value in (("examples", self.examples), ("rate", self.rate)):
             if value is not None and not 0 <= value < math.inf:
                 raise InputError(f"mixture: {name} of {self.task} must not be negative: {value}")
@@ -85,58 +98,109 @@ class Mixture:
         """Its tasks, as its name is in the place of a task function's."""
         return [find_task(member.task)(arguments) for member in self.members]
 
+    def unanswered(self, member: Member) -> str:
+        """Why a mixture does not answer one of its tasks; "" where it does."""
+        trained = {other.task for other in self.members if other.is_trained}
+        if not member.form_of or trained & set(member.form_of):
+            return ""
+        return (
+            f"it has the form of {' and '.join(member.form_of)}, which this mixture does not train "
+            f"on; to answer it, run evaluate --data.task {member.task} with the --checkpoint of a "
+            "run that did, and copy its submission file to the others"
+        )
+
     def without(self, names: Sequence[str]) -> "Mixture":
         """The mixture without some of its tasks (leave-one-out, section 3.5.3).
 
         Args:
-          names: "tasks.glue:rte", "tasks.glue" for all of a module, or "glue_rte".
+          names: "tasks.glue:rte", "tasks.glue" for all of a module, or "glue_rte"; "dpr" where one
+            task alone has that name.
 
         Raises:
           InputError: it has no such task, or none is left to train on.
         """
-        for name in names:
-            known = [label for member in self.members for label in _labels(member)]
-            if name not in known:
-                listed = ", ".join(member.name for member in self.members)
-                hint = did_you_mean(name, known) or f": it has {listed}"
-                raise InputError(f"data.mixing.leave_out: the mixture has no {name!r}{hint}")
-        left = tuple(m for m in self.members if not set(_labels(m)) & set(names))
+        gone = {member.name for name in names for member in self._named(name)}
+        left = tuple(member for member in self.members if member.name not in gone)
         if not any(member.is_trained for member in left):
             raise InputError(
                 f"data.mixing.leave_out leaves no task to train on: {', '.join(names)}"
             )
         return Mixture(members=left)
 
+    def _named(self, name: str) -> list[Member]:
+        """The members that a name stands for, at least one."""
+        named = [member for member in self.members if name in _labels(member)]
+        if named:
+            return named
+        short = [member for member in self.members if name == member.task.partition(":")[2]]
+        if len(short) == 1:
+            return short
+        if short:
+            several = " or ".join(member.name for member in short)
+            raise InputError(f"data.mixing.leave_out: {name!r} may be {several}: name one of them")
+        listed = ", ".join(member.name for member in self.members)
+        known = [label for member in self.members for label in _labels(member)]
+        hint = did_you_mean(name, known) or f": it has {listed}"
+        raise InputError(f"data.mixing.leave_out: the mixture has no {name!r}{hint}")
+
     def rates(self, mixing: Mixing, *, count: Callable[[Member], int]) -> list[float]:
         """The relative rates of its tasks, in their order.
 
+        Members with the same `shared_examples` share the rate that one of them would have, after
+        the limit and the temperature; where data.mixing.by is "equal" each is a task like others.
+
         Args:
           mixing: how numbers of examples become rates.
-          count: gives the training examples of a task that does not say how many it has.
+          count: gives the training examples of a task that does not say how many it has; a number
+            that reaches `mixing.maximum` may stand for any larger one.
 
         Raises:
-          InputError: `mixing` has a limit or a temperature, and all rates are constants.
+          InputError: `mixing` has a limit or a temperature, which constant rates would not follow.
         """
-        by_number = [m for m in self.members if m.is_trained and m.rate is None]
-        if not by_number and (mixing.maximum is not None or mixing.temperature != 1.0):
+        constants = self.constants(mixing)
+        if constants and len(constants) == sum(member.is_trained for member in self.members):
             raise InputError(
                 "data.mixing.maximum and data.mixing.temperature change nothing: all tasks of this "
                 "mixture have constant rates"
             )
-        return [self._rate(member, mixing, count) for member in self.members]
+        unreached = [member.name for member in constants if not member.unlabelled]
+        if unreached:
+            raise InputError(
+                "data.mixing.maximum and data.mixing.temperature do not reach the constant rates "
+                f"of {', '.join(unreached)}: unset them, or take a mixture without constant rates, "
+                "such as tasks.mixtures:all_proportional"
+            )
+        sharing = Counter(m.shared_examples for m in self.members if m.is_trained)
+        return [
+            self._rate(member, mixing, count, of=sharing[member.shared_examples])
+            for member in self.members
+        ]
 
-    def _rate(self, member: Member, mixing: Mixing, count: Callable[[Member], int]) -> float:
+    def constants(self, mixing: Mixing) -> list[Member]:
+        """The trained tasks whose constant rates a limit or a temperature does not change.
+
+        Args:
+          mixing: with neither of them, there are no such tasks.
+        """
+        if mixing.maximum is None and mixing.temperature == 1.0:
+            return []
+        return [m for m in self.members if m.is_trained and m.rate is not None]
+
+    def _rate(
+        self, member: Member, mixing: Mixing, count: Callable[[Member], int], *, of: int
+    ) -> float:
         if not member.is_trained:
             return 0.0
-        if member.rate is not None and mixing.by != "equal":
-            return float(member.rate)
         if mixing.by == "equal":
             return mixing.rate(1)
-        return mixing.rate(count(member) if member.examples is None else member.examples)
+        if member.rate is not None:
+            return float(member.rate)
+        rate = mixing.rate(count(member) if member.examples is None else member.examples)
+        return rate / of if member.shared_examples else rate
 
 
 def _labels(member: Member) -> tuple[str, str, str]:
-    """What a member may be called."""
+    """The names that always stand for a member."""
     return member.task, member.task.partition(":")[0], member.name
 
 

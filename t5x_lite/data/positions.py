@@ -7,11 +7,14 @@ from typing import Any
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 
-ON_THE_FLY = b"t5x_lite iterator 1\n"
+ON_THE_FLY = b"t5x_lite iterator 2\n"
+ON_THE_FLY_1 = b"t5x_lite iterator 1\n"
+"""Of data in an order that is not made any more: that of the files, but for a shuffle buffer."""
 FROM_CACHE = b"t5x_lite cache position 1\n"
 
 _SAYS = {
     ON_THE_FLY: "of data that were read on the fly: leave data.cache away",
+    ON_THE_FLY_1: "of data that were read on the fly: leave data.cache away",
     FROM_CACHE: "of a cache: set data.cache",
 }
 

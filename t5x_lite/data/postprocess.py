@@ -16,9 +16,12 @@ ranking them, too (`pipeline.task_labels` reads them):
 Source: t5 0.9.4, t5/data/postprocessors.py.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from t5x_lite.data.preprocess.classification import UNKNOWN
 
 _DETERMINERS = """
 a an few her his each every many much my our some that the their these this those which whose your
@@ -28,8 +31,14 @@ DETERMINERS = frozenset(_DETERMINERS.split())
 
 
 def class_index(text: str, labels: Sequence[str]) -> int:
-    """The index of a label's text; -1, which no metric counts as right, for any other text."""
-    return labels.index(text) if text in labels else -1
+    """The index of a label's text; -1, which no metric counts as right, for any other text.
+
+    White space around a text does not matter, as it does not in a submission.
+    """
+    if text in labels:
+        return labels.index(text)
+    bare, wanted = [label.strip() for label in labels], text.strip()
+    return bare.index(wanted) if wanted in bare else -1
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,60 @@ def string_to_float(text: str, *, default: float = -1.0, **_: Any) -> float:
         return float(text)
     except ValueError:
         return default
+
+
+class Number:
+    """From the text of a number to that number, by `string_to_float`."""
+
+    def __call__(self, text: str, **_: Any) -> float:
+        """The number; -1 for any other text."""
+        return string_to_float(text)
+
+    def is_answer(self, text: str) -> bool:
+        """Whether a text is a finite number."""
+        return math.isfinite(string_to_float(text, default=math.nan))
+
+
+class Similarity(Number):
+    """The same of STS-B, whose numbers are from 0 to 5.
+
+    Attributes:
+      labels: the texts that T5 is trained to write: 26 numbers, to be ranked.
+    """
+
+    labels: tuple[str, ...] = tuple(f"{fifths / 5:.1f}" for fifths in range(26))
+
+    def is_answer(self, text: str) -> bool:
+        """Whether a text is a finite number from 0: any, not the 26 alone."""
+        return super().is_answer(text) and self(text) >= 0.0
+
+
+any_number, similarity = Number(), Similarity()
+
+
+def is_answer(postprocess: Any, text: str) -> bool | None:
+    """Whether a prediction is an answer at all; None where a task takes any text.
+
+    It is one of the postprocessor's `labels`, or what its own `is_answer` takes for one.
+    """
+    own = getattr(postprocess, "is_answer", None)
+    if own is not None:
+        return own(text)
+    labels = getattr(postprocess, "labels", None)
+    return None if labels is None else class_index(text, labels) >= 0
+
+
+def is_known(text: str, target: Any) -> bool:
+    """Whether a target is an answer, and not what stands for none in a test split without labels.
+
+    Args:
+      text: the target's text; "<unk>" is none.
+      target: what a postprocessor made of it: class or number -1, or no answer at all, is none.
+    """
+    value = target["value"] if isinstance(target, Mapping) else target
+    if text == UNKNOWN or (isinstance(value, list) and not value):
+        return False
+    return not (isinstance(value, int | float) and value == -1)
 
 
 def lower_text(text: str, **_: Any) -> str:

@@ -12,8 +12,9 @@ import contextlib
 import logging
 import os
 
-from t5x_lite.data.log_lines import quiet_import
 from t5x_lite.errors import InputError
+from t5x_lite.extras import install_command
+from t5x_lite.records.log_lines import quiet_import
 
 __all__ = ["seqio", "tf"]
 
@@ -23,7 +24,7 @@ with quiet_import():
         import tensorflow as tf
     except ImportError as error:
         raise InputError(
-            f"reading text needs TensorFlow and seqio ({error}): pip install 't5x_lite[data]'"
+            f"reading text needs TensorFlow and seqio ({error}): {install_command('data')}"
         ) from error
     with contextlib.suppress(RuntimeError):  # the user's own TensorFlow code already runs
         tf.config.set_visible_devices([], "GPU")

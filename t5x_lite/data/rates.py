@@ -31,7 +31,8 @@ class Mixing:
       maximum: the paper's K: a task counts as having so many examples at most; None is no limit.
       temperature: the paper's T: a rate is the number's T-th root; 1 is proportional.
       leave_out: tasks that are neither trained on nor measured: "tasks.glue:rte", all of a module
-        as "tasks.glue", or the name that its metrics have, "glue_rte".
+        as "tasks.glue", the name that its metrics have, "glue_rte", or its own, "dpr", where no
+        other task has it.
     """
 
     by: _By = "examples"

@@ -21,13 +21,13 @@ def batch_source(data: Data) -> ModuleType:
         TensorFlow.
     """
     if data.cache:
-        from t5x_lite.data import cached
+        from t5x_lite.data.cache import batches as cached
 
         return cached
-    from t5x_lite.data import pipeline  # before the task's module, which needs TensorFlow too
+    from t5x_lite.data.live import pipeline  # before the task's module, which needs TensorFlow too
 
     if find_mixture(data) is None:
         return pipeline
-    from t5x_lite.data import mixture_pipeline
+    from t5x_lite.data.live import mixture_pipeline
 
     return mixture_pipeline

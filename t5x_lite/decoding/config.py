@@ -10,7 +10,7 @@ import dataclasses
 import math
 from typing import Literal, get_args
 
-from t5x_lite.types import InputError
+from t5x_lite.errors import InputError
 
 LengthRule = Literal["t5x", "hf"]
 EarlyStopping = bool | Literal["never"]
@@ -39,9 +39,9 @@ class Decoding:
       temperature: 0 takes the best token, from 1e-6 on the logits are divided by it and sampled
         from.
       top_k: samples among the k likeliest tokens; 0 among all.
-      top_p: samples among the likeliest tokens that together have this probability.
+      top_p: nucleus sampling: keeps the smallest set of tokens whose probability reaches this.
       min_p: samples among tokens at least this likely, relative to the likeliest.
-      seed: of the samples, in [0, 2**32).
+      seed: random seed for sampling, in [0, 2**32).
       min_length: tokens at least, the EOS not counted.
       no_repeat_ngram: no sequence of so many tokens comes twice in an output and its prompt; 0
         allows it. What the input says does not count, that of a language model neither.

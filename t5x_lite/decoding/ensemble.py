@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int
 
 from t5x_lite.decoding.prepare import prepared
-from t5x_lite.types import Array, InputError
+from t5x_lite.errors import InputError
+from t5x_lite.types import Array
 
 
 @jax.tree_util.register_dataclass

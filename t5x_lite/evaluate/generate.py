@@ -11,6 +11,7 @@ from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
 from t5x_lite.decoding.prepare import Preparation, prepared
 from t5x_lite.decoding.sampling import request_keys
+from t5x_lite.evaluate.interruption import between_batches
 from t5x_lite.metrics.bootstrap import interval
 from t5x_lite.sharding import jit_rows, rounded_rows
 from t5x_lite.types import Array, Params
@@ -163,8 +164,9 @@ class Generator:
 
 
 def batched(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """Consecutive slices of at most `size` items."""
+    """Consecutive slices of at most `size` items; an evaluation may end between two of them."""
     for start in range(0, len(items), size):
+        between_batches()
         yield items[start : start + size]
 
 
@@ -197,6 +199,10 @@ class Sample:
 class TaskEvaluator:
     """A task's own metrics over decoded predictions.
 
+    Attributes:
+      examples: of the split, in order.
+      samples: every prediction of the last run.
+
     Args:
       generator: makes the predictions.
       examples: of the split, in order.
@@ -213,7 +219,7 @@ class TaskEvaluator:
         metrics: Sequence[Callable[[list[Any], list[Any]], Mapping[str, float]]],
     ):
         self._generator = generator
-        self._examples = examples
+        self.examples = examples
         self._postprocess = postprocess
         self._metrics = metrics
         self.samples: list[Sample] = []
@@ -221,14 +227,14 @@ class TaskEvaluator:
 
     def run(self, params: Params) -> dict[str, float]:
         """The task's metrics; `samples` then holds every prediction."""
-        predicted = self._generator.run(params, [example.inputs for example in self._examples])
+        predicted = self._generator.run(params, [example.inputs for example in self.examples])
         texts = [best.text for best, *_ in predicted]
-        targets = [example.target for example in self._examples]
+        targets = [example.target for example in self.examples]
         predictions = [
             self._predicted(text, example)
-            for text, example in zip(texts, self._examples, strict=True)
+            for text, example in zip(texts, self.examples, strict=True)
         ]
-        shown = zip(self._examples, texts, predictions, strict=True)
+        shown = zip(self.examples, texts, predictions, strict=True)
         self.samples = [
             Sample(
                 inputs=example.inputs_text,
@@ -247,7 +253,7 @@ class TaskEvaluator:
 
     def names(self) -> list[str]:
         """The names of the metrics, found by comparing the first targets with themselves."""
-        examples = self._examples[:100]
+        examples = self.examples[:100]
         predictions = [self._predicted(example.targets_text, example) for example in examples]
         return list(self._measure([example.target for example in examples], predictions))
 

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from t5x_lite.evaluate.interruption import between_batches
 from t5x_lite.objectives.base import metric_value
 from t5x_lite.sharding import put_whole, replicated
 from t5x_lite.types import Batch, Params
@@ -43,6 +44,7 @@ class LossEvaluator:
         sums: Any = None
         with jax.set_mesh(self._mesh):
             for batch in self._batches():
+                between_batches()
                 loss = self._loss(params, put_whole(batch, self._mesh))
                 loss = jax.tree.map(np.float64, jax.device_get(loss))
                 sums = loss if sums is None else sums.plus(loss)

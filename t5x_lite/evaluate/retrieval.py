@@ -28,15 +28,16 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from t5x_lite.data import beir_files
-from t5x_lite.data.prefetch import Prefetch
-from t5x_lite.data.text_rows import TextRows
+from t5x_lite.errors import InputError
 from t5x_lite.evaluate.embed import Embedder
 from t5x_lite.evaluate.generate import Bind
 from t5x_lite.evaluate.search import ExactSearch
 from t5x_lite.metrics import ranking
 from t5x_lite.models.pooling import Pooling, check_pooling
-from t5x_lite.types import InputError, Params
+from t5x_lite.records import beir_files
+from t5x_lite.records.prefetch import Prefetch
+from t5x_lite.types import Params
+from t5x_lite.vocabulary.text_rows import TextRows
 
 _logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ CHUNK_BATCHES = 32
 """Batches of documents that are held at a time, and sorted by length."""
 _TELL_SECONDS = 60
 
-SameIds = Literal["keep", "drop"]
+SameIds = Literal["auto", "keep", "drop"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,8 +64,10 @@ class Retrieval:
         data.layout "pairs" data.targets_length.
       query_prefix: what every query begins with, as some models ask for.
       document_prefix: what every document begins with.
-      same_ids: "drop" leaves a document that has a query's id out of that query's ranking, as BEIR
-        does; where queries are documents (ArguAna, Quora) each would find itself.
+      same_ids: whether a document that has a query's id is in that query's ranking. "drop" leaves
+        it out, as BEIR does; where queries are documents (ArguAna, Quora) each would find itself.
+        "auto" leaves it out where it has the query's text, too, with its title or without: ids that
+        are the same by accident (Cranfield) cost no document.
     """
 
     directory: str = ""
@@ -74,14 +77,15 @@ class Retrieval:
     document_length: int | None = None
     query_prefix: str = ""
     document_prefix: str = ""
-    same_ids: SameIds = "keep"
+    same_ids: SameIds = "auto"
 
     def __post_init__(self) -> None:
         if self.pooling is not None:
             check_pooling("evaluation.retrieval.pooling", self.pooling)
         if self.same_ids not in get_args(SameIds):
             raise InputError(
-                f"evaluation.retrieval.same_ids must be keep or drop, got {self.same_ids!r}"
+                "evaluation.retrieval.same_ids must be one of "
+                f"{', '.join(get_args(SameIds))}: got {self.same_ids!r}"
             )
         for name in ("query_length", "document_length"):
             value = getattr(self, name)
@@ -140,13 +144,8 @@ class RetrievalEvaluator:
             ),
         }
         self._judged = _read(settings.directory, split)
-        if self._judged.twins and settings.same_ids == "keep" and jax.process_index() == 0:
-            _logger.warning(
-                "%s: %d queries are documents, too (the same id and text), and find themselves: "
-                "BEIR leaves these out (--evaluation.retrieval.same-ids drop)",
-                settings.directory,
-                self._judged.twins,
-            )
+        if jax.process_index() == 0:
+            self._tell_judged()
         self._embedder = Embedder(
             bind,
             batch_size=batch_size,
@@ -176,11 +175,10 @@ class RetrievalEvaluator:
         names = list(self._judged.queries)
         texts = [self._settings.query_prefix + text for text in self._judged.queries.values()]
         queries = self._rows(texts, length=self._lengths["query"])
-        drop = self._settings.same_ids == "drop"
         search = ExactSearch(
             self._embedder.run(params, queries.rows),
             depth=DEPTH,
-            names=names if drop else None,
+            names=[name if self._drops(name) else None for name in names],
             mesh=self._mesh,
         )
         cut, done, told = 0, 0, time.monotonic()
@@ -200,6 +198,43 @@ class RetrievalEvaluator:
         found = {q: [one.document for one in best] for q, best in self.rankings.items()}
         self.per_query = ranking.per_query(self._judged.judgements, found)
         return ranking.means(self.per_query)
+
+    def _drops(self, query: str) -> bool:
+        """Whether a document of the query's id is left out of the query's ranking."""
+        same_ids = self._settings.same_ids
+        return same_ids == "drop" or (same_ids == "auto" and query in self._judged.twins)
+
+    def _tell_judged(self) -> None:
+        """Says what of the directory changes the metrics, and how."""
+        directory, same_ids = self._settings.directory, self._settings.same_ids
+        judged, twins = self._judged, len(self._judged.twins)
+        if judged.missing:
+            _logger.warning(
+                "%s: corpus.jsonl lacks %d of the judged documents; they count as not found",
+                directory,
+                judged.missing,
+            )
+        if twins and same_ids == "keep":
+            _logger.warning(
+                "%s: %d queries are documents, too (the same id and text), and find themselves: "
+                "BEIR leaves these out (--evaluation.retrieval.same-ids auto)",
+                directory,
+                twins,
+            )
+        if twins and same_ids == "auto":
+            _logger.info(
+                "%s: %d queries are documents, too (the same id and text), and are left out of "
+                "their own rankings (evaluation.retrieval.same_ids)",
+                directory,
+                twins,
+            )
+        if judged.namesakes and same_ids == "auto":
+            _logger.info(
+                "%s: %d queries have the id of a document of another text, which stays in their "
+                "rankings: BEIR leaves it out (--evaluation.retrieval.same-ids drop)",
+                directory,
+                judged.namesakes,
+            )
 
     def _documents(self) -> Iterator[tuple[list[str], list[np.ndarray], int]]:
         """Names and rows of documents, a chunk at a time, and how many of them were cut."""

@@ -18,8 +18,9 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float
 
+from t5x_lite.errors import InputError
 from t5x_lite.sharding import jit_rows, rounded_rows
-from t5x_lite.types import Array, InputError
+from t5x_lite.types import Array
 
 _QUERIES_AT_ONCE = 1024
 _NONE = -1
@@ -32,8 +33,8 @@ class ExactSearch:
     Args:
       queries: their vectors.
       depth: documents of a query at most.
-      names: of the queries; a document of the query's own name is passed over. None passes over
-        nothing.
+      names: of the queries; a document of the query's own name is passed over. None, for a query or
+        for all, passes over nothing.
       mesh: whose devices share the queries; None is the first device.
     """
 
@@ -42,7 +43,7 @@ class ExactSearch:
         queries: Float[np.ndarray, "Q D"],
         *,
         depth: int,
-        names: Sequence[str] | None = None,
+        names: Sequence[str | None] | None = None,
         mesh: Mesh | None = None,
     ):
         check_vectors(queries, what="a query")
@@ -54,7 +55,7 @@ class ExactSearch:
         self._blocks = [padded[start : start + size] for start in range(0, rows, size)]
         self._scores = [np.full((size, depth), -np.inf, np.float32) for _ in self._blocks]
         self._rows = [np.full((size, depth), _NONE, np.int32) for _ in self._blocks]
-        self._own = None if names is None else {name: row for row, name in enumerate(names)}
+        self._own = {name: row for row, name in enumerate(names or ()) if name is not None}
         self._documents: dict[int, str] = {}
         self._seen, self._chunk = 0, 0
         self._better = jit_rows(functools.partial(_better, depth=depth), mesh)
@@ -101,7 +102,7 @@ class ExactSearch:
         """int32 [rows]: of each query its own document's place among these, or none."""
         found = np.full(len(self._blocks) * len(self._blocks[0]), _NONE, np.int32)
         for place, name in enumerate(documents if self._own else ()):
-            if self._own and name in self._own:
+            if name in self._own:
                 found[self._own[name]] = place
         return found
 

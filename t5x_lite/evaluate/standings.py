@@ -17,10 +17,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from t5x_lite.errors import InputError
-from t5x_lite.metrics.benchmarks import BENCHMARKS, task_score
+from t5x_lite.metrics.benchmarks import BENCHMARKS, GLUE_WITHOUT_WNLI, task_score
+from t5x_lite.metrics.selection import best_step
 
 SCORE = "score"
-"""The name of a task's score, and of the mean over tasks, among the metrics of a mixture."""
+"""The name of a task's score, and of the mean over the tasks of a mixture, among the metrics."""
 
 Evaluations = Mapping[int, Mapping[str, float]]
 """step -> metrics named "<split>/<task>/<name>"."""
@@ -39,11 +40,14 @@ class Standing:
     metrics: Mapping[str, float]
 
 
-def scored(tasks: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+def scored(
+    tasks: Mapping[str, Mapping[str, float]], *, aside: Iterable[str] = ()
+) -> dict[str, float]:
     """The metrics of a mixture from those of its tasks: "<task>/<name>", and the scores.
 
     Args:
       tasks: the metrics of each task, by its name.
+      aside: tasks that do not count in the mean, unless there are no others.
 
     Returns:
       Each task's metrics and its "<task>/score", and "score", the mean over the tasks.
@@ -53,9 +57,20 @@ def scored(tasks: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     for name, metrics in tasks.items():
         found |= {f"{name}/{metric}": value for metric, value in metrics.items()}
         found[f"{name}/{SCORE}"] = scores[name]
-    if scores:
-        found[SCORE] = sum(scores.values()) / len(scores)
+    counted = [score for name, score in scores.items() if name not in aside] or [*scores.values()]
+    if counted:
+        found[SCORE] = sum(counted) / len(counted)
     return found
+
+
+def with_score(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of a single task, and its "score"; a metric of that name stays as it is.
+
+    Args:
+      metrics: none, where the task has no metrics of its own and thus no score.
+    """
+    has_score = not metrics or SCORE in metrics
+    return {**metrics, **({} if has_score else {SCORE: task_score(metrics)})}
 
 
 def best_steps(evaluations: Evaluations, names: Iterable[str], *, split: str) -> dict[str, int]:
@@ -71,9 +86,11 @@ def best_steps(evaluations: Evaluations, names: Iterable[str], *, split: str) ->
     """
     overall = _best(evaluations, f"{split}/{SCORE}")
     if overall is None:
+        measured = ", ".join(dict.fromkeys(name for one in evaluations.values() for name in one))
         raise InputError(
-            f"no checkpoint has {split}/{SCORE} among its metrics: train with evaluation.period at "
-            "checkpoints.period, or leave out evaluation.best_per_task"
+            f"no checkpoint has {split}/{SCORE} among its metrics, which are "
+            f"{measured or 'none'}: leave out evaluation.best_per_task and give --step, a number "
+            "or best; training measures what it keeps if checkpoints.best is set"
         )
     found = {name: _best(evaluations, f"{split}/{name}/{SCORE}") for name in names}
     return {name: overall if step is None else step for name, step in found.items()}
@@ -97,12 +114,8 @@ def best_tasks(evaluations: Evaluations, *, split: str) -> dict[str, Standing]:
 
 
 def _best(evaluations: Evaluations, name: str) -> int | None:
-    values = {
-        step: metrics[name]
-        for step, metrics in evaluations.items()
-        if not math.isnan(metrics.get(name, math.nan))
-    }
-    return max(values, key=lambda step: (values[step], step)) if values else None
+    values = {step: metrics.get(name, math.nan) for step, metrics in evaluations.items()}
+    return best_step(values, mode="max")
 
 
 def _task_metrics(metrics: Mapping[str, float], split: str, name: str) -> dict[str, float]:
@@ -145,9 +158,12 @@ def table(tasks: Mapping[str, Standing]) -> str:
         lines.append((name, f"{standing.step:,}", score, metrics))
     text = _columns(lines)
     for name, found in benchmark_scores({n: s.metrics for n, s in tasks.items()}).items():
-        missing = ", ".join(found["missing"])
-        said = _percent(found["score"]) if not missing else f"not whole: without {missing}"
-        text += f"\n{name}: {said}"
+        if not found["missing"]:
+            text += f"\n{name}: {_percent(found['score'])}"
+        elif name == GLUE_WITHOUT_WNLI.name or found["rows"].keys() == {"WNLI"}:
+            continue  # GLUE's line says what is missing; WNLI is answered by a run of SuperGLUE
+        else:
+            text += f"\n{name} average not computed; missing: {', '.join(found['missing'])}"
     return text
 
 

@@ -2,16 +2,17 @@
 
     answers = [Answer(index=(0,), text="acceptable", value=1), ...]
     written = write(FORMATS["glue_cola"], answers, "out/glue")      # out/glue/CoLA.tsv
-    written.invalid                                                 # predictions that were no label
+    written.invalid                         # predictions that were not valid labels
 
 GLUE takes TSV with the header "index<TAB>prediction"; SuperGLUE takes JSON lines {"idx", "label"},
 MultiRC's nested by passage and question. Rows are in the order of their numbers. Sources: the FAQ
 of gluebenchmark.com and super.gluebenchmark.com, and the files that jiant writes (jiant 1.3,
 jiant/evaluate.py, _write_glue_preds and its siblings).
 
-A prediction that is no label is wrong in every metric, and a server takes labels only. The rule: it
-is written as the FIRST label of its format, a number that is none as 0.0, numbers are clipped to
-[0, 5], and a text of ReCoRD is written as it is. How many there were is reported.
+A prediction that is not a valid label is wrong in every metric, and a server takes labels only. The
+first label of the format is written instead; a non-numeric STS-B prediction is written as 0.0,
+other numbers are clipped to [0, 5], and a text of ReCoRD is written as it is, without white space
+around it. The number of invalid predictions is reported.
 """
 
 import dataclasses
@@ -70,6 +71,11 @@ class Format:
         labels = self.labels if self.labels is not None else self.values
         return None if labels is None else list(labels.values())
 
+    @property
+    def default(self) -> Any:
+        """What is written for a prediction that is no answer."""
+        return self.label(Answer(index=(), text="", value=math.nan))[0]
+
     def label(self, answer: Answer) -> tuple[Any, bool]:
         """What is written for an answer, and whether the answer was one."""
         if self.labels is not None:
@@ -106,13 +112,15 @@ class Written:
     Attributes:
       path: the file.
       rows: its lines, without a header.
-      invalid: predictions that were no label.
+      invalid: predictions that were not valid labels.
+      default: what was written for them.
       official: whether it has as many rows as the official test set.
     """
 
     path: Path
     rows: int
     invalid: int
+    default: Any
     official: bool
 
 
@@ -151,7 +159,13 @@ def write(
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
     lines = text.count("\n") - (submission.benchmark == "GLUE")
-    return Written(path=path, rows=lines, invalid=invalid, official=lines == submission.rows)
+    return Written(
+        path=path,
+        rows=lines,
+        invalid=invalid,
+        default=submission.default,
+        official=lines == submission.rows,
+    )
 
 
 def check(submission: Format, text: str, *, expected: Iterable[Index] | None = None) -> None:
@@ -219,7 +233,8 @@ def _load_numbers(text: str) -> list[tuple[Index, Any]]:
 
 
 def _any_text(answer: Answer) -> tuple[str, bool]:
-    return answer.text, bool(answer.text.strip())
+    text = answer.text.strip()
+    return text, bool(text)
 
 
 def _number(answer: Answer) -> tuple[str, bool]:

@@ -28,9 +28,10 @@ from t5x_lite.interop.encoders import (
     number,
     with_prefix,
 )
-from t5x_lite.interop.rules import LAYER, LazyArray, Rule
+from t5x_lite.interop.rules import LAYER, Rule
 from t5x_lite.models.bert import BertConfig
-from t5x_lite.nn.post_norm import Activation
+from t5x_lite.nn.activations import Activation
+from t5x_lite.trees import LazyArray
 
 _PREFIXES = {
     "bert": "bert.",
@@ -81,7 +82,7 @@ def _to_model(where: Path, config: Mapping[str, Any]) -> BertConfig:
     if "quantization_config" in config:
         raise InputError(f"{where}: quantized weights (quantization_config) are not supported")
     activation = config.get("hidden_act", "gelu")
-    if activation not in _ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise InputError(f"{where}: hidden_act {activation!r} is none of {', '.join(_ACTIVATIONS)}")
     numbers: dict[str, Any] = {
         ours: number(where, config, theirs) for theirs, ours in _SIZES.items()

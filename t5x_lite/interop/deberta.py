@@ -7,16 +7,19 @@
 | detection (v3) | mask_predictions. |
 
 transformers knows no enhanced mask decoder: it reads the head's logits from the encoder's output,
-and leaves the table of positions out. So does an import, unless config.json holds the field that
-an export writes, `"enhanced_mask_decoder": true`; a release that was trained with one, such as the
-generators of v3, wants it added. Where a file has both heads, as v3's discriminators have, the one
-for detection is read. What is written has Microsoft's names and `"legacy": false`, with
-transformers' names where the embedding is factorised, which the others cannot say.
+and leaves the table of positions out. A file that has this table and the head of a masked language
+model, though the input has no positions, is of Microsoft's code and was trained with one, as v3's
+generators: it is imported with it, unless config.json says `"enhanced_mask_decoder": false`; an
+export writes this field. Where a file has both heads, as v3's discriminators have, the one for
+detection is read. What is written has Microsoft's names and `"legacy": false`, with transformers'
+names where the embedding is factorised, which the others cannot say.
 
 Source: transformers/models/deberta_v2/{configuration,modeling}_deberta_v2.py, 5.23;
 microsoft/DeBERTa apps/models/{masked_language_model,replaced_token_detection_model}.py.
 """
 
+import dataclasses
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,7 @@ _PREFIX = "deberta."
 _KIND = "deberta-v2"
 _LM_HEADS = ("lm_predictions.lm_head", "cls.predictions")
 _DETECTION = "mask_predictions"
+_POSITIONS = "embeddings.position_embeddings.weight"
 _ARCHITECTURES: dict[Head, str] = {
     "none": "DebertaV2Model",
     "masked_lm": "DebertaV2ForMaskedLM",
@@ -76,6 +80,8 @@ _ACTIVATIONS = {
     "tanh": "tanh",
 }
 _NORMS = {"layer_norm": True, "none": False}
+
+_logger = logging.getLogger(__name__)
 
 
 def _to_model(where: Path, config: Mapping[str, Any]) -> DebertaConfig:
@@ -134,7 +140,9 @@ def _terms(config: Mapping[str, Any]) -> tuple[str, ...]:
     """What "p2c|c2p" or ["p2c", "c2p"] names."""
     terms = config.get("pos_att_type") or ()
     terms = terms.lower().split("|") if isinstance(terms, str) else terms
-    return tuple(str(term).strip() for term in terms)
+    if not isinstance(terms, list | tuple) or not all(isinstance(term, str) for term in terms):
+        raise InputError(f"pos_att_type must be strings, got {str(terms)[:60]!r}")
+    return tuple(term.strip() for term in terms)
 
 
 def _switch(where: Path, config: Mapping[str, Any], name: str, default: bool) -> bool:
@@ -198,8 +206,7 @@ def _table(model: DebertaConfig, head: Head, model_type: str) -> list[Rule]:
         Rule(f"{MODEL}relative_table", "encoder.rel_embeddings.weight"),
     ]
     if model.position_rows:
-        name = f"{embeddings}.position_embeddings.weight"
-        rules.append(Rule(f"{MODEL}embedding/position", name))
+        rules.append(Rule(f"{MODEL}embedding/position", _POSITIONS))
     if model.token_types:
         name = f"{embeddings}.token_type_embeddings.weight"
         rules.append(Rule(f"{MODEL}embedding/token_type", name))
@@ -276,6 +283,23 @@ def _head_of(names: Iterable[str]) -> Head:
     return "none"
 
 
+def _completed(
+    where: Path, model: DebertaConfig, config: Mapping[str, Any], names: Iterable[str]
+) -> DebertaConfig:
+    """With the enhanced mask decoder, where the tensors are those of one."""
+    names = tuple(names)
+    table = any(name.removeprefix(_PREFIX) == _POSITIONS for name in names)
+    is_one = table and _head_of(names) == "masked_lm" and not model.position_biased_input
+    if not is_one or "enhanced_mask_decoder" in config:
+        return model
+    _logger.info(
+        "%s: its table of positions is that of an enhanced mask decoder, which the model gets "
+        '("enhanced_mask_decoder": false in its config.json leaves it out)',
+        where,
+    )
+    return dataclasses.replace(model, enhanced_mask_decoder=True)
+
+
 DEBERTA = Family(
     model_types=(_KIND,),
     config=DebertaConfig,
@@ -286,9 +310,13 @@ DEBERTA = Family(
     head_of=_head_of,
     ignored=(
         r"(deberta\.)?embeddings\.(position_ids|position_embeddings\.weight)",
+        # Of gradient-disentangled sharing: what the discriminator's table has beside its
+        # generator's, and word_embeddings.weight is their sum.
+        r"(deberta\.)?embeddings\.(word|position)_embeddings\._weight",
         r"pooler\.dense\.(weight|bias)",
         r"lm_predictions\..*|cls\.predictions\..*",
     ),
     copies={"cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight"},
+    completed=_completed,
 )
 """The family of DeBERTa v2 and v3."""

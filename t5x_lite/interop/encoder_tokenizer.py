@@ -9,21 +9,23 @@ written in the first two forms, with the names of the special pieces in tokenize
 tokenizer.json that adds none of them to a text is made to add [CLS] and [SEP].
 """
 
+import itertools
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from t5x_lite.data.spm_tokenizer import read_spm
-from t5x_lite.data.tokenizer_vocabulary import Tokenizer
-from t5x_lite.data.vocabulary_files import (
+from t5x_lite.errors import InputError
+from t5x_lite.vocabulary.files import (
     ADDED_NAME,
     SPM_NAME,
     TOKENIZER_CONFIG_NAME,
     TOKENIZER_NAME,
     WORDPIECE_NAME,
 )
-from t5x_lite.errors import InputError
+from t5x_lite.vocabulary.spm import read_spm
+from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 _FILES = (
     TOKENIZER_NAME,
@@ -36,6 +38,8 @@ _FILES = (
     "sentencepiece.bpe.model",
     SPM_NAME,
 )
+
+_logger = logging.getLogger(__name__)
 
 
 def read_encoder_tokenizer(directory: Path, *, vocab_size: int, pad_id: int) -> Tokenizer:
@@ -57,6 +61,12 @@ def read_encoder_tokenizer(directory: Path, *, vocab_size: int, pad_id: int) -> 
             "transformers' AutoTokenizer.from_pretrained(...).save_pretrained writes the first"
         )
     vocabulary = read_spm(path) if path.name == SPM_NAME else Tokenizer(path)
+    if path.name == TOKENIZER_NAME and _cuts_decomposed(vocabulary):
+        _logger.info(
+            "%s: cuts decomposed text (NFD) unlike SentencePiece, as transformers' fast tokenizers "
+            "do; give it texts in NFC",
+            path,
+        )
     if vocabulary.size > vocab_size:
         raise InputError(
             f"{directory}: the tokenizer has {vocabulary.size} tokens, and the model's embedding "
@@ -68,6 +78,14 @@ def read_encoder_tokenizer(directory: Path, *, vocab_size: int, pad_id: int) -> 
             f"pad_token_id is {pad_id}"
         )
     return vocabulary
+
+
+def _cuts_decomposed(vocabulary: Tokenizer) -> bool:
+    """Whether a step "Precompiled" gets letters and their marks apart, as no step composes them."""
+    normalizer = vocabulary.description()["normalizer"] or {}
+    kinds = [step["type"] for step in normalizer.get("normalizers", [normalizer]) if step]
+    before = itertools.takewhile(lambda kind: kind != "Precompiled", kinds)
+    return "Precompiled" in kinds and not {"NFC", "NFKC"} & {*before}
 
 
 def kept_files(directory: Path, vocabulary: Tokenizer) -> dict[str, bytes]:

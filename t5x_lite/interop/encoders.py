@@ -23,12 +23,14 @@ import numpy as np
 
 from t5x_lite import trees
 from t5x_lite.errors import InputError
+from t5x_lite.interop.hf_config import LARGEST
 from t5x_lite.interop.rules import (
     LazyArray,
     Piece,
     Rule,
     Source,
     check_finite,
+    check_layers,
     check_names,
     check_shape,
     is_same,
@@ -36,7 +38,8 @@ from t5x_lite.interop.rules import (
     pieces,
     value_of,
 )
-from t5x_lite.interop.tensor_files import read_tensors
+from t5x_lite.interop.tensor_files import Tensors, read_tensors
+from t5x_lite.interop.torch_files import read_torch
 from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.nn.bind import shapes
 from t5x_lite.nn.heads import DebertaRtdHead, ElectraRtdHead, MaskedLMHead
@@ -66,6 +69,9 @@ class Family:
       head_of: the head that tensors of these names have.
       ignored: regular expressions of names that may be there and are not read.
       copies: name -> name of the tensor that it must equal where it is there.
+      completed: a config with what the tensors say and its config.json does not; its arguments are
+        the file of the weights, the config, the content of config.json, and the tensors' names.
+        None changes nothing.
       fitted: an encoder and its arrays as the other code base can have them, before they are
         written; None changes nothing.
     """
@@ -79,6 +85,7 @@ class Family:
     head_of: Callable[[Iterable[str]], Head]
     ignored: tuple[str, ...]
     copies: Mapping[str, str]
+    completed: Callable[[Path, Any, Mapping[str, Any], Iterable[str]], EncoderConfig] | None = None
     fitted: Callable[[Any, dict[str, LazyArray]], tuple[Any, dict[str, LazyArray]]] | None = None
 
 
@@ -122,7 +129,12 @@ def learner_shapes(model: EncoderConfig, head: Head) -> dict[str, tuple[int, ...
 
 
 def read_encoder(
-    family: Family, directory: Path, hf_config: Mapping[str, Any], *, where: Path
+    family: Family,
+    directory: Path,
+    hf_config: Mapping[str, Any],
+    *,
+    where: Path,
+    weights: Path | None = None,
 ) -> EncoderCheckpoint:
     """Reads what a directory holds, but no large array.
 
@@ -131,13 +143,17 @@ def read_encoder(
       directory: of `save_pretrained`, or a clone of a model's repository.
       hf_config: the content of its config.json.
       where: that file, for messages.
+      weights: a file of PyTorch's; None is one of the usual names.
 
     Raises:
       InputError: its config or weights are missing, damaged or of another model; tensors that are
         missing, unexpected or of another shape are named.
     """
     model = family.to_model(where, hf_config)
-    tensors = read_tensors(directory)
+    tensors = read_tensors(directory) if weights is None else Tensors(weights, read_torch(weights))
+    check_layers(where, {"num_hidden_layers": model.num_layers}, tensors.arrays)
+    if family.completed is not None:
+        model = family.completed(tensors.where, model, hf_config, tensors.arrays)
     head = family.head_of(tensors.arrays)
     ours = learner_shapes(model, head)
     wanted = pieces(family.table(model, head, str(hf_config["model_type"])), ours)
@@ -247,4 +263,6 @@ def number(
     whole = default is None or isinstance(default, int)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise InputError(f"{where}: {name} must be a {'whole ' * whole}number, got {value!r}")
+    if not abs(value) < LARGEST:
+        raise InputError(f"{where}: {name} is {str(value)[:40]}, and must be below {LARGEST}")
     return value

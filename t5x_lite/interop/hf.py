@@ -26,6 +26,7 @@ from t5x_lite.interop.rules import (
     Rule,
     Source,
     check_finite,
+    check_layers,
     check_names,
     check_shape,
     is_same,
@@ -126,6 +127,11 @@ def read_hf(source: str | Path) -> HFCheckpoint:
     hf_config = read_config(directory)
     config = to_model(directory / CONFIG, hf_config)
     tensors = read_tensors(directory)
+    layers = {
+        "num_layers": config.num_encoder_layers,
+        "num_decoder_layers": config.num_decoder_layers,
+    }
+    check_layers(directory / CONFIG, layers, tensors.arrays)
     config, arrays = _with_output(tensors.where, config, hf_config, tensors.arrays)
     ours, wanted = model_pieces(config)
     names = check_names(tensors.where, wanted, arrays, ignored=_IGNORED)

@@ -21,6 +21,8 @@ from t5x_lite.errors import InputError
 from t5x_lite.models.t5 import T5Config
 
 CONFIG = "config.json"
+LARGEST = 1 << 31
+"""No number of a config.json is as large: JAX's shapes and indices have 32 bits."""
 _DEFAULT_FEED_FORWARD = {"t5": "relu", "mt5": "gated-gelu", "umt5": "gated-gelu"}
 _ACTIVATIONS = {"relu": "relu", "gated-gelu": "gelu_new"}
 _ARCHITECTURES = {
@@ -103,10 +105,10 @@ def to_model(where: Path, config: Mapping[str, Any]) -> T5Config:
       InputError: naming the first field that is missing, malformed or not supported.
     """
     kind = config.get("model_type")
-    if kind not in _ARCHITECTURES:
+    if not isinstance(kind, str) or kind not in _ARCHITECTURES:
         raise InputError(f"{where}: model_type {kind!r} is none of {', '.join(_ARCHITECTURES)}")
     feed_forward = config.get("feed_forward_proj", _DEFAULT_FEED_FORWARD[kind])
-    if feed_forward not in _ACTIVATIONS:
+    if feed_forward not in tuple(_ACTIVATIONS):  # a file may have a list there
         raise InputError(
             f"{where}: feed_forward_proj {feed_forward!r} is none of {', '.join(_ACTIVATIONS)}"
         )
@@ -146,12 +148,14 @@ def _number(
     whole = default is None or isinstance(default, int)
     if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         raise InputError(f"{where}: {name} must be a {'whole ' * whole}number, got {value!r}")
+    if not abs(value) < LARGEST:
+        raise InputError(f"{where}: {name} is {str(value)[:40]}, and must be below {LARGEST}")
     return value
 
 
 def output(config: Mapping[str, Any]) -> Output:
     """How the logits of a config come about; see the module's docstring."""
-    version = re.match(r"\d+", str(config.get("transformers_version")))
+    version = re.match(r"\d{1,9}", str(config.get("transformers_version")))
     lenient = version is not None and int(version[0]) >= 5
     declared = config.get("tie_word_embeddings", True) is not False
     scaled = {

@@ -18,6 +18,7 @@ from t5x_lite.interop.rules import LazyArray
 
 _CHUNKED = "__msgpack_chunked_array__"
 _NDARRAY = 1
+_MOST_AXES = 32
 _DTYPES = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
 # First byte -> bytes of the number that follows.
 _UNSIGNED = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
@@ -28,6 +29,8 @@ _ARRAYS = {0xDC: 2, 0xDD: 4}
 _MAPS = {0xDE: 2, 0xDF: 4}
 _EXTENSIONS = {0xC7: 1, 0xC8: 2, 0xC9: 4}
 _FIXED_EXTENSIONS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
+_MOST_VALUES = 1 << 20
+"""Names, shapes and arrays of a file; T5 XXL's has some thousands."""
 _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 
 
@@ -43,7 +46,8 @@ def read_msgpack(path: Path) -> dict[str, np.ndarray | LazyArray]:
         if not isinstance(tree, dict):
             raise ValueError(f"it holds a {type(tree).__name__}")
         return dict(_leaves(tree, ""))
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError,
+            RecursionError) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: truncated, or not a tree of arrays ({reason})") from error
 
@@ -55,9 +59,13 @@ class _Reader:
         self._data = data
         self._position = position
         self._end = end
+        self._values = 0
 
     def value(self) -> Any:
         """The next value."""
+        self._values += 1
+        if self._values > _MOST_VALUES:
+            raise ValueError(f"it holds more than {_MOST_VALUES} values")
         code = self._number(1)
         if code <= 0x7F or code >= 0xE0:
             return code if code <= 0x7F else code - 0x100
@@ -109,9 +117,9 @@ class _Reader:
         begin = self._position
         self._bytes(length)
         shape, name, buffer = _Reader(self._data, begin, self._position).value()
-        if not isinstance(shape, list) or not isinstance(buffer, np.ndarray):
+        if not _is_shape(shape) or not isinstance(buffer, np.ndarray):
             raise ValueError("an array without a shape or without bytes")
-        name = name if isinstance(name, str) else bytes(name).decode()
+        name = name.tobytes().decode() if isinstance(name, np.ndarray) else name
         if name not in (*_DTYPES, "bfloat16"):
             raise ValueError(f"an array of dtype {name!r}")
         dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
@@ -133,8 +141,17 @@ def _leaves(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, np.ndarray
 
 def _joined(chunked: dict[str, Any]) -> LazyArray:
     """An array that was cut, put together when it is read."""
-    shape = tuple(chunked["shape"][str(i)] for i in range(len(chunked["shape"])))
-    chunks = [chunked["chunks"][str(i)] for i in range(len(chunked["chunks"]))]
-    if sum(chunk.size for chunk in chunks) != math.prod(shape):
-        raise ValueError(f"the chunks of an array {shape} do not make it up")
-    return LazyArray(shape, chunks[0].dtype, lambda: np.concatenate(chunks).reshape(shape))
+    shape = [chunked["shape"][str(i)] for i in range(len(chunked["shape"]))]
+    chunks = [chunked["chunks"][str(i)].reshape(-1) for i in range(len(chunked["chunks"]))]
+    dtypes = {chunk.dtype for chunk in chunks}
+    whole = _is_shape(shape) and sum(chunk.size for chunk in chunks) == math.prod(shape)
+    if not whole or len(dtypes) != 1:
+        raise ValueError(f"the chunks of an array {tuple(shape)} do not make it up")
+    [dtype] = dtypes
+    return LazyArray(tuple(shape), dtype, lambda: np.concatenate(chunks).reshape(shape))
+
+
+def _is_shape(shape: Any) -> bool:
+    """Whether a value can be the shape of an array."""
+    few = isinstance(shape, list) and len(shape) <= _MOST_AXES
+    return few and all(type(size) is int and 0 <= size < 1 << 63 for size in shape)

@@ -13,9 +13,8 @@ of our arrays once; the `check_` functions refuse what a user's file holds inste
 
 import dataclasses
 import functools
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,35 +22,11 @@ import numpy as np
 
 from t5x_lite import trees
 from t5x_lite.errors import InputError
+from t5x_lite.trees import LazyArray
 
 LAYER = "{layer}"
 _CHUNK = 1 << 22
 """Elements that are looked at together when an array is searched for NaN."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LazyArray:
-    """An array that is made when it is needed, so that a model need not fit in memory.
-
-    Attributes:
-      shape: its shape.
-      dtype: its dtype.
-      read: makes it.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    read: Callable[[], np.ndarray]
-
-    @property
-    def size(self) -> int:
-        """Its number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Its bytes."""
-        return self.size * self.dtype.itemsize
 
 
 def value_of(array: np.ndarray | LazyArray) -> np.ndarray:
@@ -144,6 +119,22 @@ class Piece:
 
     def _layout(self, array: np.ndarray) -> np.ndarray:
         return np.swapaxes(array, -1, -2) if self.rule.transpose else array
+
+
+def check_layers(where: object, counts: Mapping[str, int], tensors: Mapping[str, Any]) -> None:
+    """Refuses more layers than there are tensors, before all their names are written out.
+
+    Args:
+      where: the config, for the message.
+      counts: numbers of layers by the config's name for them.
+      tensors: of the file.
+
+    Raises:
+      InputError: naming both numbers.
+    """
+    for name, count in counts.items():
+        if count > len(tensors):
+            raise InputError(f"{where}: {name} is {count}, and the weights are {len(tensors)}")
 
 
 def pieces(table: Iterable[Rule], shapes: Mapping[str, tuple[int, ...]]) -> list[Piece]:

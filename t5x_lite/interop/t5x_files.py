@@ -15,6 +15,8 @@ position in the data) is not read. A directory may be gs://bucket/path in the fi
 import contextlib
 import dataclasses
 import functools
+import math
+import os
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +30,7 @@ import tensorstore as ts
 from etils import epath
 from orbax.checkpoint import msgpack_utils
 
+from t5x_lite.checkpoints.orbax_params import check_chunks
 from t5x_lite.errors import InputError
 
 INDEX = "checkpoint"
@@ -35,6 +38,9 @@ _METADATA = "_METADATA"
 _OCDBT = "manifest.ocdbt"
 _PLACEHOLDER = "PLACEHOLDER://"
 _STATE = "state"
+_MOST_COMPRESSED = {None: 1, "gzip": 1100, "zlib": 1100}
+"""How many times larger than its files an array can be, by what compressed it."""
+_MOST_COMPRESSED_BY_OTHERS = 50_000
 _TENSORFLOW = b"model_checkpoint_path"
 # "optimizer" is t5x's; "_optimizer" and "params" are its train states saved as they are.
 _TARGETS = (("optimizer", "target"), ("_optimizer", "target"), ("target",), ("params",))
@@ -168,11 +174,11 @@ def _indexed(directory: str, index: bytes) -> dict[str, StoredTensor]:
         raise InputError(f"t5x checkpoint {where}: is of version 1; t5x reads 2 and later")
     leaves = dict(_leaves(_target(where, contents)[1]))
     # All are opened together: each waits for a small file, from a bucket perhaps.
-    opened = {
-        path: ts.open(_zarr_spec(where, path, leaf, directory), open=True, read=True)
-        for path, leaf in leaves.items()
-        if not isinstance(leaf, np.ndarray)
-    }
+    opened = {}
+    for path, leaf in leaves.items():
+        if not isinstance(leaf, np.ndarray):
+            with _reading(f"{where}: {path}"):
+                opened[path] = ts.open(_zarr_spec(where, path, leaf, directory), open=True)
     tensors = {}
     for path, leaf in leaves.items():
         if isinstance(leaf, np.ndarray):
@@ -180,12 +186,49 @@ def _indexed(directory: str, index: bytes) -> dict[str, StoredTensor]:
             continue
         with _reading(f"{directory}: {path}"):
             stored = opened[path].result()
+            dtype = np.dtype(stored.dtype.numpy_dtype)
+            _check_stored(stored, dtype)
         # Version 2 wrote the bits of bfloat16 as integers.
-        dtype = np.dtype(stored.dtype.numpy_dtype)
         dtype = np.dtype(jnp.bfloat16) if dtype == np.uint16 else dtype
         read = functools.partial(_read_zarr, f"{directory}: {path}", stored, dtype)
         tensors[path] = StoredTensor(tuple(stored.shape), dtype, read)
     return tensors
+
+
+def _check_stored(stored: ts.TensorStore, dtype: np.dtype) -> None:
+    """Refuses a shape for which the array's files are too small: it would be allocated first.
+
+    Raises:
+      ValueError: naming both sizes.
+    """
+    spec: Any = stored.spec().to_json()
+    metadata = spec.get("metadata", {})
+    compressor = (metadata.get("compressor") or {}).get("id")
+    if "codecs" in metadata:  # zarr3 has several, one in another
+        compressor = "codecs"
+    chunk = [length or 1 for length in stored.chunk_layout.read_chunk.shape or ()]
+    size = max(math.prod(stored.shape), math.prod(chunk)) * dtype.itemsize
+    store: Any = stored.kvstore
+    folder = store.spec().to_json()
+    files = _bytes_below(folder["path"]) if folder["driver"] == "file" else None
+    _check_size(size, files, _MOST_COMPRESSED.get(compressor, _MOST_COMPRESSED_BY_OTHERS))
+
+
+def _check_size(size: int, files: int | None, most: int) -> None:
+    """Refuses an array of so many bytes that its files, if they are of this machine, cannot hold.
+
+    Raises:
+      ValueError: naming both sizes.
+    """
+    if files is not None and size > files * most:
+        raise ValueError(f"its shape makes {size} bytes, and its files have {files}")
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > memory:
+        raise ValueError(f"its shape makes {size} bytes, and this machine's memory has {memory}")
+
+
+def _bytes_below(directory: str) -> int:
+    return sum(path.stat().st_size for path in Path(directory).rglob("*") if path.is_file())
 
 
 def _given(array: np.ndarray, outermost: int | None) -> np.ndarray:
@@ -224,7 +267,8 @@ def _zarr_spec(where: str, path: str, leaf: Any, directory: str) -> dict[str, An
     """What opens the folder that a leaf names, which lies beside the index wherever that is."""
     if _is_spec(leaf):
         # TensorStore before 0.1.14 wrote the path beside the kvstore.
-        driver, folder = leaf["driver"], leaf["kvstore"].get("path", leaf.get("path", ""))
+        store = leaf["kvstore"] if isinstance(leaf["kvstore"], Mapping) else {}
+        driver, folder = leaf["driver"], store.get("path", leaf.get("path", ""))
     elif isinstance(leaf, str) and leaf.startswith(_PLACEHOLDER):
         driver, folder = "zarr", leaf.removeprefix(_PLACEHOLDER)
     else:
@@ -251,7 +295,14 @@ def _orbax(directory: str) -> dict[str, StoredTensor]:
     with _reading(directory):
         contents = handler.metadata(path).tree
     keys, tree = _target(directory, contents)
-    return dict(_orbax_tensors(handler, path, tree, keys))
+    tensors = dict(_orbax_tensors(handler, path, tree, keys))
+    # Of a database of all arrays, no one knows which bytes are whose.
+    files = None if directory.startswith("gs://") else _bytes_below(directory)
+    for name, tensor in tensors.items():
+        with _reading(f"{directory}: {name}"):
+            size = math.prod(tensor.shape) * tensor.dtype.itemsize
+            _check_size(size, files, _MOST_COMPRESSED_BY_OTHERS)
+    return tensors
 
 
 def _orbax_tensors(
@@ -266,6 +317,8 @@ def _orbax_tensors(
         if isinstance(value, Mapping):
             yield from _orbax_tensors(handler, directory, value, root, below)
         elif getattr(value, "shape", None) is not None:
+            with _reading(str(directory)):
+                check_chunks("/".join(below), value)
             read = functools.partial(_read_orbax, handler, directory, (*root, *below))
             dtype = np.dtype(value.dtype)
             yield "/".join(below), StoredTensor(tuple(value.shape), dtype, read)

@@ -24,8 +24,8 @@ import numpy as np
 
 from t5x_lite.errors import InputError
 from t5x_lite.interop.msgpack_files import read_msgpack
-from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.torch_files import is_archive, read_torch
+from t5x_lite.trees import LazyArray
 
 SAFETENSORS = "model.safetensors"
 DTYPES: Mapping[str, np.dtype] = {
@@ -41,6 +41,8 @@ DTYPES: Mapping[str, np.dtype] = {
     "BOOL": np.dtype("?"),
 }
 _METADATA = "__metadata__"
+_LONGEST_HEADER = 100_000_000
+"""Bytes, as in the safetensors library."""
 _SHARD_BYTES = 5 * 10**9
 
 Arrays = Mapping[str, np.ndarray | LazyArray]
@@ -90,13 +92,14 @@ def _read_shards(index: Path, read: Callable[[Path], Arrays]) -> Arrays:
     try:
         files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         shards = sorted(set(files.values()))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f'{index}: not an index of shards: no "weight_map"') from error
     arrays: dict[str, np.ndarray | LazyArray] = {}
+    beside = {path.name for path in index.parent.iterdir() if path.is_file()}
     for shard in shards:
         if not isinstance(shard, str) or Path(shard).name != shard:
             raise InputError(f"{index}: {shard!r} is not the name of a file beside it")
-        if not (index.parent / shard).is_file():
+        if shard not in beside:
             raise InputError(f"{index}: the shard {shard} is missing")
         found = read(index.parent / shard)
         if twice := sorted(arrays.keys() & found.keys()):
@@ -134,6 +137,8 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         start = 8 + int.from_bytes(file.read(8), "little")
         if size < 8 or start > size:
             raise InputError(f"{path}: truncated: it has {size} bytes, and its header ends later")
+        if start > _LONGEST_HEADER:
+            raise InputError(f"{path}: not a safetensors file (its header has {start - 8} bytes)")
         try:
             header = json.loads(file.read(start - 8))
             if not isinstance(header, dict):
@@ -149,7 +154,12 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
             raise InputError(
                 f"{path}: truncated: {name} ends at byte {start + end}, and the file at {size}"
             )
-        arrays[name] = data[start + begin : start + end].view(dtype).reshape(shape)
+        try:
+            arrays[name] = data[start + begin : start + end].view(dtype).reshape(shape)
+        except (ValueError, OverflowError) as error:  # more axes, or longer, than NumPy's
+            raise InputError(
+                f"{path}: not a safetensors file ({name}: {_reason(error)})"
+            ) from error
     return arrays
 
 
@@ -159,7 +169,7 @@ def _entry(entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
         raise ValueError(f"dtype {entry['dtype']} is not read")
     dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
     begin, end = entry["data_offsets"]
-    whole = all(isinstance(number, int) and number >= 0 for number in (*shape, begin, end))
+    whole = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
     if not whole or end - begin != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"shape {shape} does not take bytes {begin} to {end}")
     return dtype, shape, begin, end

@@ -18,11 +18,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from t5x_lite.data.bytes_vocabulary import Bytes, Layout
-from t5x_lite.data.vocabulary import SentencePiece, Vocabulary
-from t5x_lite.data.vocabulary_files import EOS_ID, PAD_ID, UNK_ID
 from t5x_lite.errors import InputError
 from t5x_lite.interop.hf_config import read_json
+from t5x_lite.vocabulary.byte_level import Bytes, Layout
+from t5x_lite.vocabulary.files import EOS_ID, PAD_ID, UNK_ID
+from t5x_lite.vocabulary.loading import SentencePiece, Vocabulary
+from t5x_lite.vocabulary.spm import composes
 
 SPIECE = "spiece.model"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -58,6 +59,11 @@ def read_tokenizer(
     """
     path = directory / _TOKENIZER_CONFIG
     settings = read_json(path) if path.is_file() else {}
+    stated = _extra_ids(settings, default=0)
+    if not 0 <= stated <= vocab_size:  # they would be made first
+        raise InputError(
+            f"{path}: extra_ids is {stated}, and the model's embedding has {vocab_size} rows"
+        )
     model = next((directory / name for name in (SPIECE, "sentencepiece.model")
                   if (directory / name).is_file()), None)  # fmt: skip
     vocabulary: Vocabulary
@@ -140,6 +146,8 @@ def _from_tokenizer_json(path: Path) -> bytes:
         if content["model"]["type"] != "Unigram":
             raise ValueError(f"its model is {content['model']['type']}")
         vocab = [(str(piece), float(score)) for piece, score in content["model"]["vocab"]]
+        for piece, _ in vocab:
+            piece.encode()  # half of a surrogate pair is no text
         charsmap = _charsmap(content.get("normalizer"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
@@ -166,15 +174,19 @@ def _charsmap(normalizer: Any) -> bytes:
     if normalizer is None:
         return b""
     steps = normalizer.get("normalizers", [normalizer])
-    tables = []
+    tables, others = [], []
     for step in steps:
         if step["type"] == "Precompiled":
             tables.append(step["precompiled_charsmap"])
         elif not _is_spacing(step):
-            raise ValueError(f"its normalizer has a step that SentencePiece lacks, {step['type']}")
+            others.append((step["type"], len(tables)))
+    table = base64.b64decode(tables[0]) if len(tables) == 1 else b""
+    # SentencePiece's own table composes, too.
+    if others and not (others == [("NFC", 0)] and composes(table)):
+        raise ValueError(f"its normalizer has a step that SentencePiece lacks, {others[0][0]}")
     if len(tables) != 1:
         raise ValueError("its normalizer is another")
-    return base64.b64decode(tables[0])
+    return table
 
 
 def _is_spacing(step: Mapping[str, Any]) -> bool:

@@ -1,16 +1,16 @@
 """PyTorch's zip archives, read without PyTorch and without trusting them.
 
-An archive holds a pickle and the bytes of each storage, uncompressed. Unpickling runs whatever the
-file names, so the unpickler here admits what a dict of tensors is made of and nothing else:
-`torch._utils._rebuild_tensor_v2`, the types of storages, and OrderedDict. What it makes of them is
-tuples of numbers, which become views of the file afterwards.
+An archive holds a pickle and the bytes of each storage, uncompressed. A pickle is a program, and
+Python's unpickler runs whatever it names. `_unpickled` here knows the few operations that a dict of
+tensors is made of and nothing else: `torch._utils._rebuild_tensor_v2`, the types of storages, and
+OrderedDict. Tensors become tuples of numbers, which become views of the file afterwards. What is
+made stays small: the pickle has a limit, and no tensor has more elements than its storage.
 
-Source: torch/serialization.py, torch/_utils.py.
+Source: torch/serialization.py, torch/_utils.py, pickletools.py.
 """
 
-import collections
 import math
-import pickle
+import pickletools
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +34,21 @@ _STORAGES = {
 }
 _ZIP = b"PK\x03\x04"
 _LOCAL_HEADER = 30
+_LONGEST_PICKLE = 2 << 20
+"""Bytes; T5 XXL's has 100 kB."""
+_MOST_AXES = 32
+_MARK, _ORDERED_DICT, _REBUILD_TENSOR = object(), object(), object()
+_FUNCTIONS = {
+    "collections OrderedDict": _ORDERED_DICT,
+    "torch._utils _rebuild_tensor_v2": _REBUILD_TENSOR,
+} | {f"torch {name}": dtype for name, dtype in _STORAGES.items()}
+_VALUES = (
+    "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE",
+    "BINSTRING", "SHORT_BINSTRING",
+)  # fmt: skip
+"""Operations whose argument is the value."""
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": _MARK}
+_SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class _Storage(NamedTuple):
@@ -53,33 +68,121 @@ class _View(NamedTuple):
     strides: tuple[int, ...]
 
 
-class _Unpickler(pickle.Unpickler):
-    """Admits tensors and nothing else."""
+def _unpickled(content: bytes, *, where: Path) -> Any:
+    """What a pickle makes, if that is a tree of dicts with strings as keys, tensors and numbers.
 
-    def __init__(self, file: Any, *, where: Path):
-        super().__init__(file)
-        self._where = where
+    Raises:
+      InputError: it asks for a function that is not admitted.
+      Exception: whatever else it leads to.
+    """
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+    argument: Any
+    for operation, argument, _ in pickletools.genops(content):
+        name = operation.name
+        if name in _VALUES:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name == "EMPTY_DICT":
+            stack.append({})
+        elif name == "EMPTY_LIST":
+            stack.append([])
+        elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            index = len(memo) if name == "MEMOIZE" else argument
+            _require(index < len(content), "its memo is larger than the pickle")
+            memo[index] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET"):
+            place: Any = argument
+            stack.append(memo[place])
+        elif name == "GLOBAL":
+            stack.append(_function(str(argument), where=where))
+        elif name == "STACK_GLOBAL":
+            function = stack.pop()
+            stack.append(_function(f"{stack.pop():s} {function:s}", where=where))
+        elif name == "STOP":
+            return stack.pop()
+        elif name not in ("PROTO", "FRAME"):
+            _build(name, stack)
+    raise ValueError("its pickle has no end")
 
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("collections", "OrderedDict"):
-            return collections.OrderedDict
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            # Made anew: what a file does to this function, it does to its own.
-            return lambda storage, offset, shape, strides, *_: _View(
-                storage, offset, tuple(shape), tuple(strides)
-            )
-        if module == "torch" and name in _STORAGES:
-            return _STORAGES[name]
+
+def _build(operation: str, stack: list[Any]) -> None:
+    """Does what puts together the values on the stack."""
+    if operation == "TUPLE":
+        stack.append(tuple(_popped(stack)))
+    elif operation in _SHORT_TUPLES:
+        size = _SHORT_TUPLES[operation]
+        _require(len(stack) >= size, "an empty stack")
+        stack[-size:] = [tuple(stack[-size:])]
+    elif operation in ("SETITEM", "SETITEMS"):
+        items = [stack.pop(), stack.pop()][::-1] if operation == "SETITEM" else _popped(stack)
+        keys, values = items[::2], items[1::2]
+        _require(all(isinstance(key, str) for key in keys), "a key is no string")
+        _require(isinstance(stack[-1], dict), "items of what is no dict")
+        stack[-1].update(zip(keys, values, strict=True))
+    elif operation in ("APPEND", "APPENDS"):
+        values = [stack.pop()] if operation == "APPEND" else _popped(stack)
+        _require(isinstance(stack[-1], list), "entries of what is no list")
+        stack[-1].extend(values)
+    elif operation == "BINPERSID":
+        stack.append(_storage(stack.pop()))
+    elif operation == "REDUCE":
+        arguments = stack.pop()
+        stack.append(_called(stack.pop(), arguments))
+    elif operation == "BUILD":  # the attribute _metadata of a state_dict(), which is not needed
+        stack.pop()
+        _require(isinstance(stack[-1], dict), "attributes of what is no dict")
+    else:
+        raise ValueError(f"the operation {operation} is no part of a dict of tensors")
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise ValueError(what)
+
+
+def _popped(stack: list[Any]) -> list[Any]:
+    """The values above the last mark."""
+    values = []
+    while (value := stack.pop()) is not _MARK:
+        values.append(value)
+    return values[::-1]
+
+
+def _function(name: str, *, where: Path) -> Any:
+    if name not in _FUNCTIONS:
         raise InputError(
-            f"{self._where}: its pickle asks for {module}.{name}, and only tensors are admitted; "
-            "do not load this file elsewhere unless you trust it"
+            f"{where}: its pickle asks for {name.replace(' ', '.')}, and only tensors are "
+            "admitted; do not load this file elsewhere unless you trust it"
         )
+    return _FUNCTIONS[name]
 
-    def persistent_load(self, pid: Any) -> _Storage:
-        kind, dtype, key, _, size = pid
-        if kind != "storage" or not isinstance(key, str) or dtype not in _STORAGES.values():
-            raise ValueError(f"unknown storage {key!r}")
-        return _Storage(key, dtype, size)
+
+def _storage(pid: Any) -> _Storage:
+    kind, dtype, key, _, size = pid
+    _require(
+        kind == "storage"
+        and isinstance(key, str)
+        and dtype in _STORAGES.values()
+        and type(size) is int,
+        "an unknown storage",
+    )
+    return _Storage(key, dtype, size)
+
+
+def _called(function: Any, arguments: Any) -> Any:
+    """What the two functions give."""
+    if function is _ORDERED_DICT and arguments == ():
+        return {}
+    _require(function is _REBUILD_TENSOR, "a call of what is no function")
+    storage, offset, shape, strides = arguments[:4]
+    _require(isinstance(storage, _Storage), "a tensor without a storage")
+    numbers = (offset, *shape, *strides)
+    whole = all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)
+    _require(len(shape) <= _MOST_AXES, "too many axes")
+    _require(whole and len(shape) == len(strides), "no tensor has such offset, shape and strides")
+    return _View(storage, offset, tuple(shape), tuple(strides))
 
 
 def is_archive(path: Path) -> bool:
@@ -107,11 +210,10 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
                 raise ValueError(f"it holds {len(names)} data.pkl")
             prefix = names[0].removesuffix("data.pkl")
             if f"{prefix}byteorder" in archive.namelist():
-                order = archive.read(f"{prefix}byteorder")
+                order = _member(archive, f"{prefix}byteorder")
                 if order != b"little":
-                    raise ValueError(f"its byte order is {order!r}")
-            with archive.open(names[0]) as pickled:
-                contents = _Unpickler(pickled, where=path).load()
+                    raise ValueError(f"its byte order is {order[:20]!r}")
+            contents = _unpickled(_member(archive, names[0]), where=path)
             return _views(path, archive, prefix, contents)
     except InputError:
         raise
@@ -119,6 +221,16 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(f"{path}: damaged, or not a dict of tensors ({reason})") from error
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """A small file of the archive, which PyTorch does not compress."""
+    info = archive.getinfo(name)
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} is compressed")
+    if info.file_size > _LONGEST_PICKLE:
+        raise ValueError(f"{name} has {info.file_size} bytes, and {_LONGEST_PICKLE} are read")
+    return archive.read(info)
 
 
 def _views(
@@ -131,9 +243,9 @@ def _views(
     storages: dict[_Storage, np.ndarray] = {}
     arrays: dict[str, np.ndarray] = {}
     for name, view in contents.items():
-        if not isinstance(name, str) or not isinstance(view, _View):
+        if not isinstance(view, _View):
             raise ValueError(f"{name!r} is no tensor")
-        storage = _Storage(*view.storage)
+        storage = view.storage
         if storage not in storages:
             info = archive.getinfo(f"{prefix}data/{storage.key}")
             storages[storage] = _elements(data, info, storage)
@@ -156,16 +268,13 @@ def _elements(data: np.ndarray, info: zipfile.ZipInfo, storage: _Storage) -> np.
 
 
 def _strided(elements: np.ndarray, view: _View) -> np.ndarray:
-    numbers = (view.offset, *view.shape, *view.strides)
-    if len(view.shape) != len(view.strides) or not all(
-        isinstance(number, int) and number >= 0 for number in numbers
-    ):
-        raise ValueError(f"no tensor has offset, shape and strides {numbers}")
     last = view.offset + sum(
         (size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True)
     )
     if math.prod(view.shape) and last >= elements.size:
         raise ValueError(f"a tensor {view.shape} reaches beyond its storage")
+    if math.prod(view.shape) > elements.size:  # a stride of 0 makes anything of one element
+        raise ValueError(f"a tensor {view.shape} has more elements than its storage")
     return np.lib.stride_tricks.as_strided(
         elements[view.offset :],
         view.shape,

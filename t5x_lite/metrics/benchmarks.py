@@ -13,6 +13,8 @@ is not trained: `GLUE_WITHOUT_WNLI` (t5/evaluation/eval_utils.py, METRIC_NAMES).
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from t5x_lite.metrics.selection import mode_of
+
 Metrics = Mapping[str, float]
 
 
@@ -56,14 +58,17 @@ class Benchmark:
 
 
 def task_score(metrics: Metrics) -> float:
-    """A task's one number: the mean of its metrics.
+    """A task's one number, best where highest: the mean of its metrics.
+
+    Those that are best where lowest, such as an error rate, count negatively.
 
     Raises:
       ValueError: it has none.
     """
     if not metrics:
         raise ValueError("a task without metrics has no score")
-    return sum(metrics.values()) / len(metrics)
+    signed = (value if mode_of(name) == "max" else -value for name, value in metrics.items())
+    return sum(signed) / len(metrics)
 
 
 _GLUE_ROWS = {

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from t5x_lite.errors import InputError
+from t5x_lite.extras import install_command
 from t5x_lite.metrics.classification import check_lengths
 
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeLsum")
@@ -84,5 +85,5 @@ def _library(name: str) -> Any:
     except ImportError as error:
         package = name.partition(".")[0]
         raise InputError(
-            f'this metric needs the package {package}: pip install "t5x-lite[metrics]"'
+            f"this metric needs the package {package}: {install_command('metrics')}"
         ) from error

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t5x_lite.errors import InputError
+from t5x_lite.extras import install_command
 
 NAMES = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
 
@@ -102,6 +103,5 @@ def _library() -> Any:
         return importlib.import_module("pytrec_eval")
     except ImportError as error:
         raise InputError(
-            "retrieval metrics need the package pytrec-eval-terrier: "
-            'pip install "t5x-lite[metrics]"'
+            f"retrieval metrics need the package pytrec-eval-terrier: {install_command('metrics')}"
         ) from error

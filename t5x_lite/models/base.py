@@ -11,7 +11,8 @@ from jaxtyping import Float, Int
 from t5x_lite.nn import cache as caching
 from t5x_lite.nn.bind import GraphDef, bind, split
 from t5x_lite.nn.cache import Cache
-from t5x_lite.nn.linear import FAN_IN_TRUNCATED, Embedding, Joint, Linear
+from t5x_lite.nn.dense import FAN_IN_TRUNCATED, Dense, FusedDense
+from t5x_lite.nn.embedding import Embedding
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array
 
@@ -95,14 +96,14 @@ class TokenModel(nnx.Module):
 
     token_embedding: Embedding
     tied: bool
-    lm_head: Linear
-    joint_output: Joint | None = None
+    lm_head: Dense
+    joint_output: FusedDense | None = None
 
     def make_output(self, d_model: int, vocab_size: int, *, tied: bool, rngs: nnx.Rngs) -> None:
         """Adds the output layer; the last thing of a constructor, as it draws from `rngs`."""
         self.tied = tied
         if not tied:
-            self.lm_head = Linear(
+            self.lm_head = Dense(
                 d_model,
                 vocab_size,
                 axes=("embed", "vocab"),
@@ -159,7 +160,7 @@ class TokenModel(nnx.Module):
         if not self.tied:
             kernel, axes = kernel.T, (axes[1], axes[0])
             del self.lm_head
-        self.joint_output = Joint([kernel], axes=axes)
+        self.joint_output = FusedDense([kernel], axes=axes)
 
     def repeat(self, cache: Cache, num: int) -> Cache:
         """The cache with `num` rows for each row; the inputs' keys and values are not copied."""

@@ -18,13 +18,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
+from t5x_lite.errors import InputError
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.positions import RelativeBias
 from t5x_lite.nn.post_norm import PostNormLayer
 from t5x_lite.nn.scan import scan_layers
-from t5x_lite.types import Array, InputError, Key
+from t5x_lite.types import Array, Key
 
 PositionKind = Literal["learned", "relative_bias"]
 
@@ -111,14 +112,13 @@ class Bert(EncoderModel):
           key: turns dropout on.
         """
         length = x.shape[1]
-        dense = mask.dense(length)
-        bias = None
+        seen, bias = self.config.running.form(mask, length), None
         if self.relative:
             places = jnp.arange(length)
-            bias = self.relative_bias(places, places, bidirectional=True)
+            bias = self.relative_bias.beside(seen, (places, places), bidirectional=True)
 
         def call(layer: PostNormLayer, x: Array, key: Key | None) -> tuple[Array, None]:
-            return layer(x, mask=dense, bias=bias, key=key), None
+            return layer(x, mask=seen, bias=bias, key=key), None
 
         keys = None if key is None else jax.random.split(key, self.config.num_layers)
         x, _ = scan_layers(self.layers, call, x, inputs=keys, running=self.config.running)

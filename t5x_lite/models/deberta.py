@@ -26,17 +26,20 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite.errors import InputError
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel, Tables, document_positions
+from t5x_lite.nn.activations import Activation, activate
 from t5x_lite.nn.bind import bind, split, stacked
+from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.disentangled import DisentangledLayer, Distances, RelativePositions
-from t5x_lite.nn.dropout import dropout
-from t5x_lite.nn.layers import split_key
-from t5x_lite.nn.linear import Linear, einsum, lookup
+from t5x_lite.nn.dropout import dropout, split_key
+from t5x_lite.nn.embedding import lookup
 from t5x_lite.nn.masks import Visibility, segments
-from t5x_lite.nn.post_norm import Activation, LayerNorm, activate
+from t5x_lite.nn.norms import LayerNorm
+from t5x_lite.nn.products import einsum
 from t5x_lite.nn.scan import scan_layers
 from t5x_lite.sharding import constrain
-from t5x_lite.types import Array, InputError, Key
+from t5x_lite.types import Array, Key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +48,8 @@ class DebertaConfig(EncoderConfig):
 
     Attributes:
       position_buckets: log buckets of distances to either side; 0 is one for each distance.
-      max_relative_positions: distances from here on are one; None is max_positions.
+      max_relative_positions: distances from here on share a row on either side; None is
+        max_positions.
       position_terms: of attention, besides content to content: "c2p", "p2c".
       share_position_projections: distances are projected as contents are (v2 xlarge and v3).
       norm_relative: a layer norm of the relative table.
@@ -70,6 +74,10 @@ class DebertaConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.attention != "plain":
+            raise InputError(
+                f"model.attention of a DeBERTa must be 'plain': got {self.attention!r}"
+            )
         try:
             _ = self.relative
         except ValueError as error:
@@ -183,12 +191,13 @@ class Deberta(EncoderModel):
         init = jax.nn.initializers.truncated_normal(config.initializer_stddev)
         if config.table_size != config.d_model:
             axes = ("mlp", "embed")
-            self.projection = Linear(
+            self.projection = Dense(
                 config.table_size, config.d_model, axes=axes, initializer=init, rngs=rngs
             )
             self.embedding.norm = LayerNorm(config.d_model, config.norm_epsilon)
         table = init(rngs.params(), (2 * config.relative.span, config.d_model), jnp.float32)
-        self.relative_table = nnx.Param(table, logical=("relpos_buckets", "embed"))
+        # Without the name of T5's biases, which AdamW's decay spares: it does not spare this one.
+        self.relative_table = nnx.Param(table, logical=(None, "embed"))
         if config.norm_relative:
             self.relative_norm = LayerNorm(config.d_model, config.norm_epsilon)
         if config.conv_kernel_size:

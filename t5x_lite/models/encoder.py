@@ -21,16 +21,19 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig
-from t5x_lite.nn.dropout import dropout
-from t5x_lite.nn.layers import split_key
-from t5x_lite.nn.linear import lookup
+from t5x_lite.nn.activations import Activation
+from t5x_lite.nn.dense import Dense, truncated_normal
+from t5x_lite.nn.dropout import dropout, split_key
+from t5x_lite.nn.embedding import lookup
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.nn.post_norm import Activation, Dense, LayerNorm, PostNormConfig
+from t5x_lite.nn.norms import LayerNorm
+from t5x_lite.nn.post_norm import PostNormConfig
 from t5x_lite.nn.remat import check_remat
-from t5x_lite.nn.scan import Running
+from t5x_lite.nn.scan import AttentionKind, Running
 from t5x_lite.sharding import constrain
-from t5x_lite.types import Array, InputError, Key
+from t5x_lite.types import Array, Key
 
 Tables = Mapping[str, Array]
 
@@ -56,6 +59,10 @@ class EncoderConfig(ModelConfig):
       initializer_stddev: of kernels and tables.
       unroll: layers per iteration of the scan, True for straight-line code (faster on CPU).
       remat: what a layer keeps for its backward pass (`t5x_lite.nn.remat`).
+      attention: "plain"; "blocked", whose memory is linear in length; "pallas", the same as a
+        kernel for TPUs, elsewhere blocked.
+      attention_block: keys that blocked attention takes at a time, and queries too if a kernel does
+        it: 256 is good there.
     """
 
     d_model: int
@@ -73,10 +80,12 @@ class EncoderConfig(ModelConfig):
     initializer_stddev: float = 0.02
     unroll: int | bool = 1
     remat: str = "none"
+    attention: AttentionKind = "plain"
+    attention_block: int = 128
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "d_ff", "num_heads", "num_layers", "max_positions",
-                     "table_size", "unroll"):  # fmt: skip
+                     "table_size", "unroll", "attention_block"):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 1: got {getattr(self, name)}")
         if self.d_model % self.num_heads:
@@ -93,6 +102,10 @@ class EncoderConfig(ModelConfig):
         if self.activation not in get_args(Activation):
             raise InputError(
                 f"model.activation must be one of {get_args(Activation)}: got {self.activation!r}"
+            )
+        if self.attention not in get_args(AttentionKind):
+            raise InputError(
+                f"model.attention must be one of {get_args(AttentionKind)}: got {self.attention!r}"
             )
         for name in ("dropout_rate", "attention_dropout_rate"):
             if not 0.0 <= getattr(self, name) < 1.0:
@@ -136,14 +149,23 @@ class EncoderConfig(ModelConfig):
     @property
     def running(self) -> Running:
         """How the stack of layers is run."""
-        return Running(unroll=self.unroll, remat=self.remat)
+        return Running.of(
+            unroll=self.unroll,
+            remat=self.remat,
+            attention=self.attention,
+            attention_block=self.attention_block,
+        )
 
 
 def document_positions(segment_ids: Int[Array, "B S"]) -> Int[Array, "B S"]:
-    """Positions from 0 within each run of one segment id: [1, 1, 2, 2, 2] -> [0, 1, 0, 1, 2]."""
+    """Positions from 0 within each run of one segment id: [1, 1, 2, 2, 2] -> [0, 1, 0, 1, 2].
+
+    Padding, 0, is at position 0: it may be longer than a table of positions.
+    """
     place = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None]
     begins = jnp.pad(segment_ids[:, 1:] != segment_ids[:, :-1], ((0, 0), (1, 0)))
-    return place - jax.lax.cummax(jnp.where(begins, place, 0), axis=1)
+    positions = place - jax.lax.cummax(jnp.where(begins, place, 0), axis=1)
+    return jnp.where(segment_ids > 0, positions, 0)
 
 
 class Embeddings(nnx.Module):
@@ -190,7 +212,8 @@ class EncoderModel(nnx.Module):
                 config.table_size,
                 config.d_model,
                 axes=("mlp", "embed"),
-                stddev=config.initializer_stddev,
+                initializer=truncated_normal(config.initializer_stddev),
+                bias=True,
                 rngs=rngs,
             )
 
@@ -267,8 +290,7 @@ class EncoderModel(nnx.Module):
         Args: as for the call.
         """
         if positions is None and segment_ids is not None:
-            # Padding may be longer than the table of positions.
-            positions = jnp.where(segment_ids > 0, document_positions(segment_ids), 0)
+            positions = document_positions(segment_ids)
         x = self.embeddings(
             tokens, positions=positions, token_types=token_types, tables=tables, key=key
         )

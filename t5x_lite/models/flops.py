@@ -1,4 +1,4 @@
-"""Analytic floating-point operations of a train step, and what chips can do: for MFU and `plan`.
+"""Analytic floating-point operations of a train step: for MFU and `plan`.
 
 Matrix products only, 2 per multiplication; the backward pass counts twice the forward. Padding
 counts: it is computed. Rematerialisation does not: MFU is about useful work. So does what a causal
@@ -7,7 +7,7 @@ relative bias costs none.
 
     lengths = {"encoder_input_tokens": 512, "decoder_target_tokens": 114}
     flops = train_step_flops(config, rows=256, lengths=lengths)
-    mfu = flops / seconds / (devices * peak_flops("TPU v5 lite"))
+    mfu = flops / seconds / (devices * chip("TPU v5 lite").peak)
 """
 
 from collections.abc import Mapping
@@ -16,44 +16,6 @@ from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.models.t5 import StackConfig, T5Config
 from t5x_lite.models.t5_encoder import T5EncoderConfig
-
-PEAKS: dict[str, float] = {
-    # Cloud TPU documentation, "System architecture", peak compute per chip (bf16); a device is a
-    # chip. v5p calls itself "TPU v5" or "TPU v5p", v5e and v6e "lite".
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5e": 197e12,
-    "TPU v5": 459e12,
-    "TPU v5p": 459e12,
-    "TPU v6 lite": 918e12,
-    "TPU v6e": 918e12,
-    # NVIDIA A100 Tensor Core GPU datasheet, BFLOAT16 Tensor Core, dense.
-    "NVIDIA A100": 312e12,
-    # NVIDIA H100 Tensor Core GPU datasheet, half of the figures with sparsity: SXM, PCIe, NVL.
-    "NVIDIA H100": 989.5e12,
-    "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA H100 NVL": 835.5e12,
-    # NVIDIA H200 Tensor Core GPU datasheet, half of the figures with sparsity: SXM, NVL.
-    "NVIDIA H200": 989.5e12,
-    "NVIDIA H200 NVL": 835.5e12,
-}
-"""Device kind -> bf16 FLOP/s of one device, dense; of a GPU the beginning of its name."""
-
-
-def peak_flops(device_kind: str) -> float | None:
-    """FLOP/s of one device in bf16.
-
-    Args:
-      device_kind: of a jax.Device, such as "TPU v5 lite" or "NVIDIA H100 80GB HBM3".
-
-    Returns:
-      None where it is not known, as of a CPU.
-    """
-    if device_kind.startswith("NVIDIA"):
-        words = device_kind.replace("-", " ")  # "NVIDIA A100-SXM4-40GB"
-        matches = [kind for kind in PEAKS if f"{words} ".startswith(f"{kind} ")]
-        return PEAKS[max(matches, key=len)] if matches else None
-    return PEAKS.get(device_kind)
 
 
 def train_step_flops(config: ModelConfig, *, rows: int, lengths: Mapping[str, int]) -> int | None:

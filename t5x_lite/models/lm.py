@@ -27,14 +27,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
 
+from t5x_lite.errors import InputError
 from t5x_lite.models.base import TokenModel
 from t5x_lite.models.t5 import StackConfig
 from t5x_lite.nn import cache as caching
 from t5x_lite.nn import masks
 from t5x_lite.nn.cache import Cache
-from t5x_lite.nn.linear import Embedding
+from t5x_lite.nn.embedding import Embedding
 from t5x_lite.nn.stack import Decoder
-from t5x_lite.types import Array, InputError, Key
+from t5x_lite.types import Array, Key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from typing import Literal, get_args
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from t5x_lite.types import Array, InputError
+from t5x_lite.errors import InputError
+from t5x_lite.types import Array
 
 Pooling = Literal["cls", "mean"]
 

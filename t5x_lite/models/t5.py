@@ -15,26 +15,25 @@ Numerics: t5x examples/t5/network.py and layers.py.
 """
 
 import dataclasses
-from typing import Literal, get_args
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
 
+from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig, TokenModel
 from t5x_lite.nn import cache as caching
 from t5x_lite.nn import masks
 from t5x_lite.nn.cache import Cache
+from t5x_lite.nn.embedding import Embedding
 from t5x_lite.nn.layers import LayerConfig
-from t5x_lite.nn.linear import Embedding
 from t5x_lite.nn.mlp import FeedForward
 from t5x_lite.nn.remat import check_remat
-from t5x_lite.nn.scan import Running
+from t5x_lite.nn.scan import AttentionKind, Running
 from t5x_lite.nn.stack import Decoder, Encoder
-from t5x_lite.types import Array, InputError, Key
-
-AttentionKind = Literal["plain", "blocked", "pallas"]
+from t5x_lite.types import Array, Key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ class StackConfig(ModelConfig):
       d_ff: size of the feed-forward hidden layer.
       num_heads: attention heads.
       feed_forward: "relu" (1.0) or "gated-gelu" (1.1).
-      dropout_rate: everywhere that T5 drops out; 0.1, but 0 to pretrain 1.1.
+      dropout_rate: dropout rate; T5 uses 0.1, and 0 when pretraining 1.1.
       relative_buckets: rows of the relative bias tables.
       relative_max_distance: distances from here on share a bucket.
       relative_bias_per_layer: a table in each layer (umT5) instead of one for the stack.
@@ -106,11 +105,11 @@ class StackConfig(ModelConfig):
     @property
     def running(self) -> Running:
         """How a stack of layers is run."""
-        return Running(
+        return Running.of(
             unroll=self.unroll,
             remat=self.remat,
-            attention_block=None if self.attention == "plain" else self.attention_block,
-            attention_kernel=self.attention == "pallas",
+            attention=self.attention,
+            attention_block=self.attention_block,
         )
 
 

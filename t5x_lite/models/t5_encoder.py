@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from t5x_lite.models.base import TokenModel
 from t5x_lite.models.t5 import StackConfig
 from t5x_lite.nn import masks
-from t5x_lite.nn.linear import Embedding
+from t5x_lite.nn.embedding import Embedding
 from t5x_lite.nn.stack import Encoder
 from t5x_lite.types import Array, Key
 

@@ -1,8 +1,6 @@
-"""Multi-head attention as T5 has it: no 1/sqrt(d_kv), an additive bias, float32 softmax.
+"""Multi-head attention with an additive bias and a float32 softmax.
 
-The scale that other models divide the logits by is in the query kernel's initialiser instead
-(t5x layers.py:207-211). Logits, bias and softmax are float32 whatever the compute dtype (t5x
-computes them in bfloat16 there).
+Logits, bias and softmax are float32 whatever the compute dtype (t5x computes them in bfloat16).
 """
 
 import math
@@ -13,10 +11,11 @@ from flax import nnx
 from jaxtyping import Bool, Float
 
 from t5x_lite.nn.blocked_attention import blocked_attention
+from t5x_lite.nn.dense import FAN_IN_NORMAL, Dense, FusedDense, truncated_normal
 from t5x_lite.nn.dropout import dropout
-from t5x_lite.nn.linear import FAN_IN_NORMAL, Joint, Linear, einsum
 from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.positions import RelativeTable
+from t5x_lite.nn.products import einsum
 from t5x_lite.nn.reductions import sum_leading
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
@@ -115,7 +114,7 @@ def dot_product_attention(
     kept = dropout(jnp.ones(heads_and_keys, value.dtype), dropout_rate, key=dropout_key)
     value = value if dropout_key is None else value * kept
     if isinstance(mask, Visibility) and not isinstance(bias, jax.Array):
-        if mask.kernel:
+        if mask.kernel and mask.hidden is None and mask.itself:
             # Late: importing Pallas takes as long as importing this package.
             from t5x_lite.nn.pallas_attention import pallas_attention
 
@@ -161,51 +160,86 @@ def attention_by_head(
 class Attention(nnx.Module):
     """Projections around `dot_product_attention`; self-attention, or cross-attention.
 
+    T5's have no bias, and the scale of the logits is in the query's initialiser (t5x layers.py);
+    BERT's have biases, and logits are divided by the root of a head's size.
+
     Args:
       d_model: D of queries, keys, values and the output.
       num_heads: H.
       d_kv: K, the size of a head; H * K need not be D.
       dropout_rate: of the attention weights.
+      bias: whether the projections have biases.
+      scaled: whether logits are multiplied by `scale`, which is 1 / sqrt(K) at first.
+      stddev: of the kernels at the start; None is T5's initialisers.
       rngs: the stream "params" is used.
     """
 
-    joint: Joint | None = None  # after `join`, in place of query, key and value
-    joint_out: Joint | None = None  # and of out
+    joint: FusedDense | None = None  # after `join`, in place of query, key and value
+    joint_out: FusedDense | None = None  # and of out
 
     def __init__(
-        self, d_model: int, *, num_heads: int, d_kv: int, dropout_rate: float, rngs: nnx.Rngs
+        self,
+        d_model: int,
+        *,
+        num_heads: int,
+        d_kv: int,
+        dropout_rate: float,
+        bias: bool = False,
+        scaled: bool = False,
+        stddev: float | None = None,
+        rngs: nnx.Rngs,
     ):
         joined = num_heads * d_kv
+        initializer = FAN_IN_NORMAL if stddev is None else truncated_normal(stddev)
 
         def query_initializer(*arguments):
-            return FAN_IN_NORMAL(*arguments) / math.sqrt(d_kv)
+            start = initializer(*arguments)
+            return start / math.sqrt(d_kv) if stddev is None else start
 
-        into = ("embed", "joined_kv")
-        self.query = Linear(d_model, joined, axes=into, initializer=query_initializer, rngs=rngs)
-        self.key = Linear(d_model, joined, axes=into, rngs=rngs)
-        self.value = Linear(d_model, joined, axes=into, rngs=rngs)
-        self.out = Linear(joined, d_model, axes=("joined_kv", "embed"), rngs=rngs)
+        def dense(axes: tuple[str, str], *, query: bool = False) -> Dense:
+            sizes = (d_model, joined) if axes[0] == "embed" else (joined, d_model)
+            init = query_initializer if query else initializer
+            return Dense(*sizes, axes=axes, initializer=init, bias=bias, rngs=rngs)
+
+        self.query = dense(("embed", "joined_kv"), query=True)
+        self.key = dense(("embed", "joined_kv"))
+        self.value = dense(("embed", "joined_kv"))
+        self.out = dense(("joined_kv", "embed"))
         self.num_heads = num_heads
         self.d_kv = d_kv
         self.dropout_rate = dropout_rate
+        self.scale = 1.0 / math.sqrt(d_kv) if scaled else None
 
     def join(self, *, crosses: bool = False) -> None:
         """Makes one product of query, key and value, for decoding; in place.
 
         Args:
           crosses: whether keys and values have another source: then the query stands alone.
+
+        Raises:
+          ValueError: the projections have biases or a scale, for which a fused product has no
+          place.
         """
+        if self.scale is not None or self.query.has_bias:
+            raise ValueError("attention with biases or scaled logits is not fused for decoding")
         names = ("query",) if crosses else ("query", "key", "value")
         kernels = [getattr(self, name).kernel[...].T for name in names]
-        self.joint = Joint(kernels, axes=("joined_kv", "embed"))
-        self.joint_out = Joint([self.out.kernel[...].T], axes=("embed", "joined_kv"))
+        self.joint = FusedDense(kernels, axes=("joined_kv", "embed"))
+        self.joint_out = FusedDense([self.out.kernel[...].T], axes=("embed", "joined_kv"))
         for name in (*names, "out"):
             delattr(self, name)
 
-    def heads(self, joined: Float[Array, "B T J"]) -> Float[Array, "B T H K"]:
-        """Splits the joined axis into heads."""
+    def heads(
+        self, joined: Float[Array, "B T J"], length: str | None = "length"
+    ) -> Float[Array, "B T H K"]:
+        """Splits the joined axis into heads; `length` is the logical name of the axis T."""
         heads = joined.reshape(*joined.shape[:-1], self.num_heads, self.d_kv)
-        return constrain(heads, "batch", "length", "heads", "kv")
+        return constrain(heads, "batch", length, "heads", "kv")
+
+    def scaled_queries(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch J"]:
+        """Queries of x, multiplied by the scale in float32, before they are divided into heads."""
+        product = self.query.product(x)
+        return (product if self.scale is None else product * self.scale).astype(x.dtype)
 
     def close(self, mixed: Float[Array, "B T H K"]) -> Float[Array, "B T D"]:
         """Joins the heads and projects them to d_model."""
@@ -222,7 +256,7 @@ class Attention(nnx.Module):
 
     def queries(self, x: Float[Array, "B T D"]) -> Float[Array, "B T H K"]:
         """Queries of x."""
-        return self.heads(self.query(x) if self.joint is None else self.joint(x)[0])
+        return self.heads(self.scaled_queries(x) if self.joint is None else self.joint(x)[0])
 
     def project_all(
         self, x: Float[Array, "B T D"]

@@ -16,14 +16,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
-from t5x_lite.nn.linear import einsum
 from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.positions import RelativeTable
+from t5x_lite.nn.products import einsum
 from t5x_lite.nn.reductions import sum_leading
 from t5x_lite.types import Array
 
-Rows = tuple[Array | None, Array | None, Array | None]
-"""Of a Visibility: keys, queries and both_ways."""
+Rows = tuple[Array | None, ...]
+"""Of a Visibility: keys, queries and both_ways; and hidden and picked, where it may have them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Rules:
 
     Attributes:
       block: keys of a block.
-      causal: of the Visibility.
+      causal: of the Visibility, like itself.
       bidirectional: how the table is read, like max_distance.
       max_distance: of the table; None without one.
     """
@@ -41,6 +41,7 @@ class Rules:
     causal: bool
     bidirectional: bool
     max_distance: int | None
+    itself: bool = True
 
     @classmethod
     def of(cls, visible: Visibility, bias: RelativeTable | None, *, num_keys: int) -> "Rules":
@@ -56,6 +57,7 @@ class Rules:
             causal=visible.causal,
             bidirectional=bias is not None and bias.bidirectional,
             max_distance=None if bias is None else bias.max_distance,
+            itself=visible.itself,
         )
 
 
@@ -84,7 +86,7 @@ def blocked_attention(
       ValueError: a block of less than 1 key.
     """
     rules = Rules.of(visible, bias, num_keys=key.shape[1])
-    rows = (visible.keys, visible.queries, visible.both_ways)
+    rows = (visible.keys, visible.queries, visible.both_ways, visible.hidden, visible.picked)
     return _attend(rules, query, key, value, None if bias is None else bias.table, rows)
 
 
@@ -118,8 +120,16 @@ def _bias(rules: Rules, table: Array, num_queries: int, start: Int[Array, ""]) -
 
 
 def _seen(rules: Rules, rows: Rows, num_queries: int, start: Int[Array, ""]) -> Array | None:
-    keys, queries, both_ways = rows
-    visible = Visibility(keys=keys, queries=queries, causal=rules.causal, both_ways=both_ways)
+    keys, queries, both_ways, hidden, picked = (*rows, None, None)[:5]
+    visible = Visibility(
+        keys=keys,
+        queries=queries,
+        causal=rules.causal,
+        both_ways=both_ways,
+        hidden=hidden,
+        picked=picked,
+        itself=rules.itself,
+    )
     return visible.block(num_queries, start, rules.block)
 
 

@@ -7,9 +7,10 @@ A token is seen by its content and by its distance; R is a table of distances fo
 
     I(r) = b(r) + S          Kr, Qr: keys and queries of the rows of R, S of them to either side
     b(r) = r                 as far as a half of S
-    b(r) = the logarithm     beyond: with S = 8 and distances below 16,
-                             r    0 1 2 3 4 5 6 7 8 9 10 ... 15
-                             b(r) 0 1 2 3 4 5 5 6 6 6  7 ...  7
+    b(r) = the logarithm     beyond: with S = 8 and max_positions 16,
+                             r    0 1 2 3 4 5 6 7 8 9 10 ... 15 16
+                             b(r) 0 1 2 3 4 5 5 6 6 6  7 ...  7  8
+    I(r) is cut to 0, ..., 2 S - 1: rows longer than max_positions read row 0, to the left alone.
 
 Both terms read the SAME row. The paper writes the second with the distance of k from q; that is not
 what its released weights were trained with (microsoft/DeBERTa disentangled_attention.py:145,155).
@@ -29,12 +30,13 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
-from t5x_lite.nn.dropout import dropout
-from t5x_lite.nn.layers import split_key
-from t5x_lite.nn.linear import einsum, lookup
+from t5x_lite.nn.attention import Attention
+from t5x_lite.nn.dense import Dense, truncated_normal
+from t5x_lite.nn.dropout import dropout, split_key
+from t5x_lite.nn.embedding import lookup
 from t5x_lite.nn.masks import MASKED
-from t5x_lite.nn.post_norm import Dense, PostNormAttention, PostNormConfig, PostNormLayer
-from t5x_lite.sharding import constrain
+from t5x_lite.nn.post_norm import PostNormConfig, PostNormLayer
+from t5x_lite.nn.products import einsum
 from t5x_lite.types import Array, Key
 
 Term = Literal["c2p", "p2c"]
@@ -42,15 +44,18 @@ Term = Literal["c2p", "p2c"]
 
 
 @functools.cache
-def log_buckets(position_buckets: int, max_positions: int) -> tuple[int, ...]:
-    """b(0), ..., b(max_positions - 1), by exact arithmetic: no logarithm is rounded.
+def log_buckets(
+    position_buckets: int, max_positions: int, num: int | None = None
+) -> tuple[int, ...]:
+    """b(0), b(1), ..., by exact arithmetic: no logarithm is rounded.
 
     b(n) = n up to mid = position_buckets // 2, and beyond it
     ceil(log(n / mid) / log((max_positions - 1) / mid) * (mid - 1)) + mid.
 
     Args:
-      position_buckets: S; all values are below it.
-      max_positions: distances from here on are as the one before.
+      position_buckets: S; the values of distances below max_positions are below it.
+      max_positions: the distance from which on values reach S, or S - 1 if it is odd.
+      num: of distances; None is max_positions.
 
     Raises:
       ValueError: fewer than 2 buckets, or max_positions not above a half of them by 2.
@@ -63,9 +68,10 @@ def log_buckets(position_buckets: int, max_positions: int) -> tuple[int, ...]:
             "log buckets need at least 2 buckets and max_positions - 1 above a half of them: got "
             f"{position_buckets} and {max_positions}"
         )
-    buckets = list(range(mid + 1))
+    num = max_positions if num is None else num
+    buckets = list(range(min(mid + 1, num)))
     step = 0
-    for distance in range(mid + 1, max_positions):
+    for distance in range(mid + 1, num):
         # (distance / mid) ** (mid - 1) <= (last / mid) ** step, in integers
         while distance ** (mid - 1) * mid**step > last**step * mid ** (mid - 1):
             step += 1
@@ -91,7 +97,8 @@ class RelativePositions:
 
     Attributes:
       position_buckets: S, log buckets to either side; 0 is one for each distance.
-      max_positions: distances from here on are one; S where there are no log buckets.
+      max_positions: distances from here on share a row on either side; S where there are no log
+        buckets.
       terms: which of content to position ("c2p") and position to content ("p2c").
       shared: whether Kr and Qr are projected as keys and queries are (share_att_key), or have
         projections of their own.
@@ -129,11 +136,8 @@ class RelativePositions:
         """I(r) of r = -(length - 1), ..., length - 1."""
         distance = np.arange(1 - length, length)
         if self.position_buckets:
-            # transformers does not cut off at max_positions; the row that it reads for distances
-            # beyond to the left has never been trained.
-            reach = np.minimum(np.abs(distance), self.max_positions - 1)
-            buckets = np.asarray(log_buckets(self.position_buckets, self.max_positions))
-            distance = np.sign(distance) * buckets[reach]
+            buckets = log_buckets(self.position_buckets, self.max_positions, length)
+            distance = np.sign(distance) * np.asarray(buckets)[np.abs(distance)]
         return np.clip(distance + self.span, 0, 2 * self.span - 1).astype(np.int32)
 
     def distances(self, table: Float[Array, "R D"], length: int) -> Distances:
@@ -195,7 +199,7 @@ def _weighting_backward(saved: tuple, g: Array) -> tuple[Array, Array, None]:
 masked_weighting.defvjp(_weighting_forward, _weighting_backward)
 
 
-class DisentangledAttention(PostNormAttention):
+class DisentangledAttention(Attention):
     """Attention by content and by distance; the residual is not part of it.
 
     Args:
@@ -205,12 +209,13 @@ class DisentangledAttention(PostNormAttention):
     """
 
     def __init__(self, config: PostNormConfig, relative: RelativePositions, *, rngs: nnx.Rngs):
-        super().__init__(config, rngs=rngs)
+        super().__init__(config.d_model, **config.attention, rngs=rngs)
         own = () if relative.shared else relative.terms
 
         def dense() -> Dense:
-            stddev, axes = config.initializer_stddev, ("embed", "joined_kv")
-            return Dense(config.d_model, config.d_model, axes=axes, stddev=stddev, rngs=rngs)
+            sizes, axes = (config.d_model, config.d_model), ("embed", "joined_kv")
+            init = truncated_normal(config.initializer_stddev)
+            return Dense(*sizes, axes=axes, initializer=init, bias=True, rngs=rngs)
 
         if "c2p" in own:
             self.position_key = dense()
@@ -219,6 +224,8 @@ class DisentangledAttention(PostNormAttention):
         self.terms = relative.terms
         self.shared = relative.shared
         self.position_dropout_rate = config.dropout_rate
+        # Of each of the terms there are d summands.
+        self.scale = 1.0 / math.sqrt(self.d_kv * (1 + len(self.terms)))
 
     def __call__(
         self,
@@ -239,9 +246,8 @@ class DisentangledAttention(PostNormAttention):
           key: turns dropout on, of weights and of the table.
         """
         weights_key, table_key = split_key(key, 2)
-        scale = 1.0 / math.sqrt(x.shape[-1] // self.num_heads * (1 + len(self.terms)))
-        queries = self._heads((self.query.product(x) * scale).astype(x.dtype), "length")
-        keys, values = (self._heads(of(source), None) for of in (self.key, self.value))
+        queries = self.queries(x)
+        keys, values = (self.heads(of(source), None) for of in (self.key, self.value))
         rows = dropout(distances.rows, self.position_dropout_rate, key=table_key)
         rows = rows.astype(x.dtype)
         logits = einsum("BTHK,BSHK->BHTS", queries, keys)
@@ -252,16 +258,14 @@ class DisentangledAttention(PostNormAttention):
             logits += by_distance(einsum("BTHK,WHK->BHTW", queries, written_out))
         if "p2c" in self.terms:
             project = self.query if self.shared else self.position_query
-            projected = (project.product(rows) * scale).astype(x.dtype)
+            projected = (project.product(rows) * self.scale).astype(x.dtype)
             written_out = self._written_out(projected, distances.index)
             scores = by_distance(einsum("BSHK,WHK->BHSW", keys, written_out))
             logits += scores.swapaxes(2, 3)
         # As in `dot_product_attention`: a mask shared over the queries scales each value.
         kept = jnp.ones((*values.shape[:-1], 1), values.dtype)
         values = values * dropout(kept, self.dropout_rate, key=weights_key)
-        mixed = constrain(masked_weighting(logits, values, mask), "batch", "length", "heads", "kv")
-        out = self.out(mixed.reshape(x.shape))
-        return constrain(out, "batch", "length", "activation_embed")
+        return self.close(masked_weighting(logits, values, mask))
 
     def _written_out(self, rows: Float[Array, "R D"], index: np.ndarray) -> Array:
         """The heads of a row for each distance: [W, H, K]."""
@@ -277,32 +281,10 @@ class DisentangledLayer(PostNormLayer):
       rngs: the stream "params" is used.
     """
 
-    attention: DisentangledAttention
-
     def __init__(self, config: PostNormConfig, relative: RelativePositions, *, rngs: nnx.Rngs):
+        self.relative = relative
         super().__init__(config, rngs=rngs)
-        self.attention = DisentangledAttention(config, relative, rngs=rngs)
 
-    def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        *,
-        keys_from: Float[Array, "B T D"] | None = None,
-        mask: Bool[Array, "#B 1 #T T"],
-        distances: Distances,
-        key: Key | None = None,
-    ) -> Float[Array, "B T D"]:
-        """Applies the layer.
-
-        Args:
-          x: what asks, and what the residual follows.
-          keys_from: what keys and values are made of; None is x.
-          mask: True where a position may see another.
-          distances: rows of the relative table, after its norm.
-          key: turns dropout on.
-        """
-        attention_key, attended_key, mlp_key = split_key(key, 3)
-        source = x if keys_from is None else keys_from
-        attended = self.attention(x, source, mask=mask, distances=distances, key=attention_key)
-        x = self.attention_norm(x + dropout(attended, self.dropout_rate, key=attended_key))
-        return self.feed_forward(x, key=mlp_key)
+    def make_attention(self, config: PostNormConfig, *, rngs: nnx.Rngs) -> DisentangledAttention:
+        """The layer's attention; it takes `distances`, the table's rows after its norm."""
+        return DisentangledAttention(config, self.relative, rngs=rngs)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from t5x_lite.types import Array, Key
 
@@ -34,3 +35,13 @@ def dropout(x: Array, rate: float, *, key: Key | None, broadcast_axes: Sequence[
     keep = jax.random.bernoulli(key, 1.0 - rate, tuple(shape))
     # A product with a small mask is one pass over x, forward and backward.
     return x * (keep.astype(x.dtype) / jnp.asarray(1.0 - rate, x.dtype))
+
+
+def split_key(key: Key | None, num: int) -> list[Key | None]:
+    """`num` keys, or as many Nones."""
+    return [None] * num if key is None else list(jax.random.split(key, num))
+
+
+def hidden_dropout(x: Float[Array, "B T D"], rate: float, key: Key | None) -> Float[Array, "B T D"]:
+    """Dropout of hidden states, its mask shared over the length."""
+    return dropout(x, rate, key=key, broadcast_axes=(-2,))

@@ -8,12 +8,20 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
 
-from t5x_lite.nn.dropout import dropout
-from t5x_lite.nn.layers import split_key
-from t5x_lite.nn.linear import einsum
-from t5x_lite.nn.post_norm import Activation, Dense, LayerNorm, activate
+from t5x_lite.nn.activations import Activation, activate
+from t5x_lite.nn.dense import Dense, truncated_normal
+from t5x_lite.nn.dropout import dropout, split_key
+from t5x_lite.nn.norms import LayerNorm
+from t5x_lite.nn.products import einsum
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
+
+
+def _dense(
+    d_in: int, d_out: int, *, axes: tuple[str | None, str | None], stddev: float, rngs: nnx.Rngs
+) -> Dense:
+    init = truncated_normal(stddev)
+    return Dense(d_in, d_out, axes=axes, initializer=init, bias=True, rngs=rngs)
 
 
 class MaskedLMHead(nnx.Module):
@@ -43,7 +51,13 @@ class MaskedLMHead(nnx.Module):
         rngs: nnx.Rngs,
     ):
         # Whole on each device of "tensor": the norm that follows sums over the features.
-        self.dense = Dense(d_model, embedding_size, axes=("embed", None), stddev=stddev, rngs=rngs)
+        self.dense = _dense(
+            d_model,
+            embedding_size,
+            axes=("embed", None),
+            stddev=stddev,
+            rngs=rngs,
+        )
         self.norm = LayerNorm(embedding_size, norm_epsilon)
         self.bias = nnx.Param(jnp.zeros((vocab_size,), jnp.float32), logical=("vocab",))
         self.activation: Activation = activation
@@ -86,8 +100,20 @@ class ElectraRtdHead(nnx.Module):
         stddev: float = 0.02,
         rngs: nnx.Rngs,
     ):
-        self.dense = Dense(d_model, d_model, axes=("embed", "mlp"), stddev=stddev, rngs=rngs)
-        self.out = Dense(d_model, 1, axes=("mlp", None), stddev=stddev, rngs=rngs)
+        self.dense = _dense(
+            d_model,
+            d_model,
+            axes=("embed", "mlp"),
+            stddev=stddev,
+            rngs=rngs,
+        )
+        self.out = _dense(
+            d_model,
+            1,
+            axes=("mlp", None),
+            stddev=stddev,
+            rngs=rngs,
+        )
         self.activation: Activation = activation
 
     def __call__(self, hidden: Float[Array, "B S D"]) -> Float[Array, "B S"]:
@@ -119,8 +145,20 @@ class DebertaRtdHead(nnx.Module):
         rngs: nnx.Rngs,
     ):
         self.norm = LayerNorm(d_model, norm_epsilon)
-        self.dense = Dense(d_model, d_model, axes=("embed", "mlp"), stddev=stddev, rngs=rngs)
-        self.out = Dense(d_model, 1, axes=("mlp", None), stddev=stddev, rngs=rngs)
+        self.dense = _dense(
+            d_model,
+            d_model,
+            axes=("embed", "mlp"),
+            stddev=stddev,
+            rngs=rngs,
+        )
+        self.out = _dense(
+            d_model,
+            1,
+            axes=("mlp", None),
+            stddev=stddev,
+            rngs=rngs,
+        )
         self.activation: Activation = activation
 
     def __call__(
@@ -170,8 +208,20 @@ class ClassificationHead(nnx.Module):
         stddev: float = 0.02,
         rngs: nnx.Rngs,
     ):
-        self.dense = Dense(d_model, d_model, axes=("embed", "mlp"), stddev=stddev, rngs=rngs)
-        self.out = Dense(d_model, num_classes, axes=("mlp", None), stddev=stddev, rngs=rngs)
+        self.dense = _dense(
+            d_model,
+            d_model,
+            axes=("embed", "mlp"),
+            stddev=stddev,
+            rngs=rngs,
+        )
+        self.out = _dense(
+            d_model,
+            num_classes,
+            axes=("mlp", None),
+            stddev=stddev,
+            rngs=rngs,
+        )
         self.activation: Activation = activation
         self.dropout_rate = dropout_rate
         self.input_dropout_rate = input_dropout_rate
@@ -196,7 +246,13 @@ class SpanHead(nnx.Module):
     """
 
     def __init__(self, d_model: int, *, stddev: float = 0.02, rngs: nnx.Rngs):
-        self.out = Dense(d_model, 2, axes=("embed", None), stddev=stddev, rngs=rngs)
+        self.out = _dense(
+            d_model,
+            2,
+            axes=("embed", None),
+            stddev=stddev,
+            rngs=rngs,
+        )
 
     def __call__(
         self, hidden: Float[Array, "B S D"]

@@ -11,12 +11,12 @@ each layer (`relative_bias_per_layer`), which then asks for the positions instea
 import dataclasses
 from collections.abc import Callable
 
-import jax
 from flax import nnx
 from jaxtyping import Bool, Float
 
 from t5x_lite.nn.attention import Attention
-from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.block import residual
+from t5x_lite.nn.dropout import split_key
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.mlp import MLP, FeedForward
 from t5x_lite.nn.norms import RMSNorm
@@ -87,17 +87,18 @@ class LayerConfig:
         )
 
 
-def split_key(key: Key | None, num: int) -> list[Key | None]:
-    """`num` keys, or as many Nones."""
-    return [None] * num if key is None else list(jax.random.split(key, num))
+class PreNormLayer(nnx.Module):
+    """What pre-norm layers share."""
+
+    dropout_rate: float
+
+    def _residual(
+        self, x: Float[Array, "B T D"], y: Float[Array, "B T D"], key: Key | None = None
+    ) -> Float[Array, "B T D"]:
+        return residual(x, y, rate=self.dropout_rate, key=key, over_length=True)
 
 
-def hidden_dropout(x: Float[Array, "B T D"], rate: float, key: Key | None) -> Float[Array, "B T D"]:
-    """Dropout of hidden states, its mask shared over the length."""
-    return dropout(x, rate, key=key, broadcast_axes=(-2,))
-
-
-class EncoderLayer(nnx.Module):
+class EncoderLayer(PreNormLayer):
     """Self-attention and feed-forward."""
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs):
@@ -132,12 +133,12 @@ class EncoderLayer(nnx.Module):
         if self.own_bias and positions is not None:
             bias = self.relative_bias.beside(mask, positions, bidirectional=True)
         y = self.attention(self.attention_norm(x), mask=mask, bias=bias, key=keys[0])
-        x = x + hidden_dropout(y, self.dropout_rate, keys[1])
+        x = self._residual(x, y, keys[1])
         y = self.mlp(self.mlp_norm(x), key=keys[2])
-        return x + hidden_dropout(y, self.dropout_rate, keys[3])
+        return self._residual(x, y, keys[3])
 
 
-class DecoderLayer(nnx.Module):
+class DecoderLayer(PreNormLayer):
     """Self-attention, cross-attention and feed-forward.
 
     Args:
@@ -237,15 +238,15 @@ class DecoderLayer(nnx.Module):
         normed = self.self_attention_norm(x)
         queries, own = self.self_attention.project_all(normed)
         y = self.self_attention.attend(queries, *own, mask=mask, bias=bias, key=keys[0])
-        x = x + hidden_dropout(y, self.dropout_rate, keys[1])
+        x = self._residual(x, y, keys[1])
         across = None
         if self.crosses and encoded is not None:
             across = self.cross_attention.project(encoded)
             queries = self.cross_attention.queries(self.cross_attention_norm(x))
             y = self.cross_attention.attend(queries, *across, mask=cross_mask, key=keys[2])
-            x = x + hidden_dropout(y, self.dropout_rate, keys[3])
+            x = self._residual(x, y, keys[3])
         y = self.mlp(self.mlp_norm(x), key=keys[4])
-        return x + hidden_dropout(y, self.dropout_rate, keys[5]), own, across
+        return self._residual(x, y, keys[5]), own, across
 
     def step(
         self,
@@ -275,8 +276,10 @@ class DecoderLayer(nnx.Module):
         normed = self.self_attention_norm(x)
         queries, new = self.self_attention.project_all(normed)
         own = write(by_head(new))
-        x = x + self.self_attention.attend_by_head(queries, *own, mask=mask, bias=bias)
+        y = self.self_attention.attend_by_head(queries, *own, mask=mask, bias=bias)
+        x = self._residual(x, y)
         if self.crosses and across is not None:
             queries = self.cross_attention.queries(self.cross_attention_norm(x))
-            x = x + self.cross_attention.attend_by_head(queries, *across, mask=cross_mask)
-        return x + self.mlp(self.mlp_norm(x))
+            y = self.cross_attention.attend_by_head(queries, *across, mask=cross_mask)
+            x = self._residual(x, y)
+        return self._residual(x, self.mlp(self.mlp_norm(x)))

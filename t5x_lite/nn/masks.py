@@ -64,6 +64,10 @@ class Visibility:
       causal: it sees itself and the keys before it; T is S then.
       both_ways: group of each position; those of one group see each other whatever their order, as
         far as keys and queries allow. 0 is no group, None no groups.
+      hidden: masks of keys, True where a key is hidden; a query does not see what its own mask
+        hides. None: there are none.
+      picked: the number of each query's mask.
+      itself: whether a query may see its own position; T is S where it may not.
       block_size: keys that attention takes at a time.
       kernel: whether it is to take them by the kernel for TPUs.
     """
@@ -72,6 +76,9 @@ class Visibility:
     queries: Int[Array, "B T"] | None = None
     causal: bool = False
     both_ways: Int[Array, "B T"] | None = None
+    hidden: Bool[Array, "B P S"] | None = None
+    picked: Int[Array, "B T"] | None = None
+    itself: bool = True
     block_size: int = 128
     kernel: bool = False
 
@@ -80,7 +87,10 @@ class Visibility:
         order = causal(num_queries) if self.causal else None
         if order is not None and self.both_ways is not None:
             order = order | segments(self.both_ways, self.both_ways)
-        return combine(order, self._same_segment(self.keys))
+        columns = jnp.arange(num_queries)
+        return combine(
+            order, self._same_segment(self.keys), self._unhidden(self.hidden, num_queries, columns)
+        )
 
     def block(
         self, num_queries: int, start: int | Int[Array, ""], size: int
@@ -97,7 +107,25 @@ class Visibility:
             groups = taken(self.both_ways)
             if self.both_ways is not None and groups is not None:
                 order = order | segments(self.both_ways, groups)
-        return combine(order, self._same_segment(taken(self.keys)))
+        hidden = self.hidden
+        if hidden is not None:
+            hidden = jnp.take(hidden, columns, axis=2, mode="clip")
+        return combine(
+            order,
+            self._same_segment(taken(self.keys)),
+            self._unhidden(hidden, num_queries, columns),
+        )
+
+    def _unhidden(
+        self, hidden: Bool[Array, "B P _"] | None, num_queries: int, columns: Int[Array, " _"]
+    ) -> Bool[Array, "#B 1 T _"] | None:
+        """What neither a query's own mask nor its own position forbids, of some columns."""
+        own = None
+        if not self.itself:
+            own = (columns[None, :] != jnp.arange(num_queries)[:, None])[None, None]
+        if hidden is None or self.picked is None:
+            return own
+        return combine(own, ~jnp.take_along_axis(hidden, self.picked[..., None], axis=1)[:, None])
 
     def _same_segment(self, keys: Array | None) -> Bool[Array, "B 1 #T _"] | None:
         if keys is None:

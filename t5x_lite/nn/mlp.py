@@ -6,8 +6,8 @@ import jax
 from flax import nnx
 from jaxtyping import Float
 
+from t5x_lite.nn.dense import FAN_IN_TRUNCATED, Dense, FusedDense
 from t5x_lite.nn.dropout import dropout
-from t5x_lite.nn.linear import FAN_IN_TRUNCATED, Joint, Linear
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
 
@@ -25,8 +25,8 @@ class MLP(nnx.Module):
       rngs: the stream "params" is used.
     """
 
-    joint: Joint | None = None  # after `join`, in place of the layers of the input
-    joint_out: Joint | None = None  # and of the output
+    joint: FusedDense | None = None  # after `join`, in place of the layers of the input
+    joint_out: FusedDense | None = None  # and of the output
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class MLP(nnx.Module):
         dropout_rate: float,
         rngs: nnx.Rngs,
     ):
-        def linear(features_in: int, features_out: int, *axes: str) -> Linear:
-            return Linear(
+        def dense(features_in: int, features_out: int, *axes: str) -> Dense:
+            return Dense(
                 features_in,
                 features_out,
                 axes=(axes[0], axes[1]),
@@ -48,19 +48,19 @@ class MLP(nnx.Module):
 
         self.gated = feed_forward == "gated-gelu"
         if self.gated:
-            self.wi_0 = linear(d_model, d_ff, "embed", "mlp")
-            self.wi_1 = linear(d_model, d_ff, "embed", "mlp")
+            self.wi_0 = dense(d_model, d_ff, "embed", "mlp")
+            self.wi_1 = dense(d_model, d_ff, "embed", "mlp")
         else:
-            self.wi = linear(d_model, d_ff, "embed", "mlp")
-        self.wo = linear(d_ff, d_model, "mlp", "embed")
+            self.wi = dense(d_model, d_ff, "embed", "mlp")
+        self.wo = dense(d_ff, d_model, "mlp", "embed")
         self.dropout_rate = dropout_rate
 
     def join(self) -> None:
         """Makes one product of those of the input, for decoding; in place."""
         names = ("wi_0", "wi_1") if self.gated else ("wi",)
         kernels = [getattr(self, name).kernel[...].T for name in names]
-        self.joint = Joint(kernels, axes=("mlp", "embed"))
-        self.joint_out = Joint([self.wo.kernel[...].T], axes=("embed", "mlp"))
+        self.joint = FusedDense(kernels, axes=("mlp", "embed"))
+        self.joint_out = FusedDense([self.wo.kernel[...].T], axes=("embed", "mlp"))
         for name in (*names, "wo"):
             delattr(self, name)
 

@@ -37,6 +37,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
+from t5x_lite.errors import InputError
 from t5x_lite.nn import blocked_attention as blocked
 from t5x_lite.nn.blocked_attention import Rows, Rules
 from t5x_lite.nn.masks import Visibility
@@ -52,7 +53,7 @@ from t5x_lite.nn.pallas_blocks import (
 from t5x_lite.nn.pallas_forward import forward_kernel
 from t5x_lite.nn.positions import RelativeTable
 from t5x_lite.sharding import partition_spec
-from t5x_lite.types import Array, InputError
+from t5x_lite.types import Array
 
 _UNKNOWN = -1
 """The id of positions that only fill up the last block."""

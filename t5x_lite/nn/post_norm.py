@@ -9,42 +9,21 @@ the queries, as everywhere in this package; that of hidden states is not shared.
 """
 
 import dataclasses
-import math
-from typing import Literal, get_args
+from functools import partial
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float
 
-from t5x_lite.nn.attention import dot_product_attention
-from t5x_lite.nn.dropout import dropout
-from t5x_lite.nn.layers import split_key
-from t5x_lite.nn.linear import einsum
+from t5x_lite.nn.activations import Activation, activate
+from t5x_lite.nn.attention import Attention
+from t5x_lite.nn.block import residual
+from t5x_lite.nn.dense import Dense, truncated_normal
+from t5x_lite.nn.dropout import split_key
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.nn.positions import RelativeTable
+from t5x_lite.nn.norms import LayerNorm
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
-
-Activation = Literal["gelu", "relu", "gelu_new", "tanh"]
-"""gelu is exact (by the error function), gelu_new its tanh approximation."""
-
-
-def activate(x: Array, activation: Activation) -> Array:
-    """The activation of that name, elementwise.
-
-    Raises:
-      ValueError: there is none of that name.
-    """
-    if activation == "gelu":
-        return jax.nn.gelu(x, approximate=False)
-    if activation == "gelu_new":
-        return jax.nn.gelu(x, approximate=True)
-    if activation == "relu":
-        return jax.nn.relu(x)
-    if activation == "tanh":
-        return jnp.tanh(x)
-    raise ValueError(f"activation must be one of {get_args(Activation)}: got {activation!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,117 +59,17 @@ class PostNormConfig:
                 f"d_model must be a multiple of num_heads: got {self.d_model} and {self.num_heads}"
             )
 
-
-class LayerNorm(nnx.Module):
-    """Layer normalisation (Ba et al. 2016): statistics, scale and bias in float32, rounded last.
-
-    Args:
-      size: of the last axis.
-      epsilon: added to the variance.
-    """
-
-    def __init__(self, size: int, epsilon: float = 1e-12):
-        self.scale = nnx.Param(jnp.ones((size,), jnp.float32), logical=("embed",))
-        self.bias = nnx.Param(jnp.zeros((size,), jnp.float32), logical=("embed",))
-        self.epsilon = epsilon
-
-    def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        """Normalises the last axis."""
-        x32 = x.astype(jnp.float32)
-        centred = x32 - jnp.mean(x32, axis=-1, keepdims=True)
-        variance = jnp.mean(jax.lax.square(centred), axis=-1, keepdims=True)
-        normed = centred * jax.lax.rsqrt(variance + self.epsilon)
-        scale, bias = (p[...].astype(jnp.float32) for p in (self.scale, self.bias))
-        return (normed * scale + bias).astype(x.dtype)
-
-
-class Dense(nnx.Module):
-    """A dense layer with bias.
-
-    Args:
-      d_in: size of the last axis of the input.
-      d_out: size of the last axis of the output.
-      axes: the logical names of the kernel's two axes; the bias has the second.
-      stddev: of the kernel [d_in, d_out], truncated at two of it (google-research/bert
-        modeling.py, create_initializer).
-      rngs: the stream "params" is used.
-    """
-
-    def __init__(
-        self,
-        d_in: int,
-        d_out: int,
-        *,
-        axes: tuple[str | None, str | None],
-        stddev: float = 0.02,
-        rngs: nnx.Rngs,
-    ):
-        init = jax.nn.initializers.truncated_normal(stddev)
-        self.kernel = nnx.Param(init(rngs.params(), (d_in, d_out), jnp.float32), logical=axes)
-        self.bias = nnx.Param(jnp.zeros((d_out,), jnp.float32), logical=axes[1:])
-
-    def __call__(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
-        """The product and the bias in the dtype of x."""
-        return self.product(x).astype(x.dtype)
-
-    def product(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
-        """The same in float32, for what comes next."""
-        batch = "ABCE"[: x.ndim - 1]
-        kernel = self.kernel[...]
-        product = einsum(f"{batch}I,IO->{batch}O", x.astype(kernel.dtype), kernel)
-        return product + self.bias[...].astype(jnp.float32)
-
-
-class PostNormAttention(nnx.Module):
-    """Multi-head attention with biases and scaled logits; the residual is not part of it.
-
-    Args:
-      config: sizes of the layer.
-      rngs: the stream "params" is used.
-    """
-
-    def __init__(self, config: PostNormConfig, *, rngs: nnx.Rngs):
-        size, stddev = config.d_model, config.initializer_stddev
-
-        def dense(axes: tuple[str, str]) -> Dense:
-            return Dense(size, size, axes=axes, stddev=stddev, rngs=rngs)
-
-        self.query = dense(("embed", "joined_kv"))
-        self.key = dense(("embed", "joined_kv"))
-        self.value = dense(("embed", "joined_kv"))
-        self.out = dense(("joined_kv", "embed"))
-        self.num_heads = config.num_heads
-        self.dropout_rate = config.attention_dropout_rate
-
-    def __call__(
-        self,
-        x: Float[Array, "B T D"],
-        source: Float[Array, "B S D"],
-        *,
-        mask: Bool[Array, "#B 1 #T S"] | Visibility | None,
-        bias: Float[Array, "1 H T S"] | RelativeTable | None = None,
-        key: Key | None = None,
-    ) -> Float[Array, "B T D"]:
-        """Attends from x to the source."""
-        scale = 1.0 / math.sqrt(x.shape[-1] // self.num_heads)
-        queries = (self.query.product(x) * scale).astype(x.dtype)
-        # Where the length is split over devices, each has some of the queries and all of the keys.
-        mixed = dot_product_attention(
-            self._heads(queries, "length"),
-            self._heads(self.key(source), None),
-            self._heads(self.value(source), None),
-            mask=mask,
-            bias=bias,
-            dropout_rate=self.dropout_rate,
-            dropout_key=key,
-        )
-        mixed = constrain(mixed, "batch", "length", "heads", "kv")
-        out = self.out(mixed.reshape(x.shape))
-        return constrain(out, "batch", "length", "activation_embed")
-
-    def _heads(self, joined: Float[Array, "B T D"], length: str | None) -> Array:
-        heads = joined.reshape(*joined.shape[:-1], self.num_heads, -1)
-        return constrain(heads, "batch", length, "heads", "kv")
+    @property
+    def attention(self) -> dict[str, Any]:
+        """The arguments of `Attention`."""
+        return {
+            "num_heads": self.num_heads,
+            "d_kv": self.d_model // self.num_heads,
+            "dropout_rate": self.attention_dropout_rate,
+            "bias": True,
+            "scaled": True,
+            "stddev": self.initializer_stddev,
+        }
 
 
 class PostNormLayer(nnx.Module):
@@ -203,17 +82,18 @@ class PostNormLayer(nnx.Module):
 
     def __init__(self, config: PostNormConfig, *, rngs: nnx.Rngs):
         stddev = config.initializer_stddev
-        self.attention = PostNormAttention(config, rngs=rngs)
+        self.attention = self.make_attention(config, rngs=rngs)
         self.attention_norm = LayerNorm(config.d_model, config.norm_epsilon)
-        self.wi = Dense(
-            config.d_model, config.d_ff, axes=("embed", "mlp"), stddev=stddev, rngs=rngs
-        )
-        self.wo = Dense(
-            config.d_ff, config.d_model, axes=("mlp", "embed"), stddev=stddev, rngs=rngs
-        )
+        dense = partial(Dense, initializer=truncated_normal(stddev), bias=True, rngs=rngs)
+        self.wi = dense(config.d_model, config.d_ff, axes=("embed", "mlp"))
+        self.wo = dense(config.d_ff, config.d_model, axes=("mlp", "embed"))
         self.mlp_norm = LayerNorm(config.d_model, config.norm_epsilon)
         self.activation: Activation = config.activation
         self.dropout_rate = config.dropout_rate
+
+    def make_attention(self, config: PostNormConfig, *, rngs: nnx.Rngs) -> Attention:
+        """The layer's attention."""
+        return Attention(config.d_model, **config.attention, rngs=rngs)
 
     def __call__(
         self,
@@ -221,8 +101,8 @@ class PostNormLayer(nnx.Module):
         *,
         keys_from: Float[Array, "B S D"] | None = None,
         mask: Bool[Array, "#B 1 #T S"] | Visibility | None,
-        bias: Float[Array, "1 H T S"] | RelativeTable | None = None,
         key: Key | None = None,
+        **positions: Any,
     ) -> Float[Array, "B T D"]:
         """Applies the layer.
 
@@ -231,13 +111,16 @@ class PostNormLayer(nnx.Module):
           keys_from: what keys and values are made of; None is x.
           mask: True where a query may see a key, None for all of them. A query that may see none
             attends to all of them equally.
-          bias: float32, added to the scaled logits.
           key: turns dropout on.
+          positions: what the attention takes besides: `bias`, float32, added to the scaled
+            logits; or `distances` of disentangled attention.
         """
         attention_key, attended_key, mlp_key = split_key(key, 3)
         source = x if keys_from is None else keys_from
-        attended = self.attention(x, source, mask=mask, bias=bias, key=attention_key)
-        x = self.attention_norm(x + dropout(attended, self.dropout_rate, key=attended_key))
+        attended = self.attention(x, source, mask=mask, key=attention_key, **positions)
+        x = residual(
+            x, attended, rate=self.dropout_rate, key=attended_key, norm=self.attention_norm
+        )
         return self.feed_forward(x, key=mlp_key)
 
     def feed_forward(
@@ -247,4 +130,4 @@ class PostNormLayer(nnx.Module):
         hidden = activate(self.wi.product(x), self.activation).astype(x.dtype)
         out = self.wo(constrain(hidden, "batch", "length", "mlp"))
         out = constrain(out, "batch", "length", "activation_embed")
-        return self.mlp_norm(x + dropout(out, self.dropout_rate, key=key))
+        return residual(x, out, rate=self.dropout_rate, key=key, norm=self.mlp_norm)

@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 
+from t5x_lite.errors import InputError
 from t5x_lite.options import did_you_mean
-from t5x_lite.types import InputError
 
 POLICIES: dict[str, Callable[..., Any] | None] = {
     "none": None,

@@ -6,15 +6,19 @@ CPU straight-line code is 1.2 to 1.6 times faster. Nothing here changes what is 
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from flax import nnx
 
 from t5x_lite.nn.bind import bind, split
+from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.remat import check_remat, rematerialise
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array
+
+AttentionKind = Literal["plain", "blocked", "pallas"]
+"""Over all keys at once; over blocks of keys; the same as a kernel for TPUs, elsewhere blocked."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,28 @@ class Running:
 
     def __post_init__(self) -> None:
         check_remat(self.remat)
+
+    @classmethod
+    def of(
+        cls, *, unroll: int | bool, remat: str, attention: AttentionKind, attention_block: int
+    ) -> "Running":
+        """The choices as a model's config has them."""
+        return cls(
+            unroll=unroll,
+            remat=remat,
+            attention_block=None if attention == "plain" else attention_block,
+            attention_kernel=attention == "pallas",
+        )
+
+    def form(self, mask: Any, num_queries: int) -> Any:
+        """A mask in the form that attention takes: blocks, or an array."""
+        if not isinstance(mask, Visibility):
+            return mask
+        if self.attention_block is None:
+            return mask.dense(num_queries)
+        return dataclasses.replace(
+            mask, block_size=self.attention_block, kernel=self.attention_kernel
+        )
 
     def is_straight(self, num_layers: int) -> bool:
         """Whether no loop is left of so many layers."""

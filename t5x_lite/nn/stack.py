@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from t5x_lite.nn import cache as caching
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.cache import Cache
-from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.dropout import dropout, hidden_dropout, split_key
 from t5x_lite.nn.layers import (
     CrossMask,
     DecoderLayer,
@@ -28,8 +28,6 @@ from t5x_lite.nn.layers import (
     LayerConfig,
     SelfMask,
     by_head,
-    hidden_dropout,
-    split_key,
 )
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.positions import Positions, RelativeTable
@@ -37,17 +35,6 @@ from t5x_lite.nn.scan import Running, scan_layers, take_apart
 from t5x_lite.types import Array, Key
 
 PLAIN = Running()
-
-
-def _as_run(mask: Any, num_queries: int, running: Running) -> Any:
-    """A mask in the form that attention takes: blocks, or an array."""
-    if not isinstance(mask, Visibility):
-        return mask
-    if running.attention_block is None:
-        return mask.dense(num_queries)
-    return dataclasses.replace(
-        mask, block_size=running.attention_block, kernel=running.attention_kernel
-    )
 
 
 class Encoder(nnx.Module):
@@ -93,7 +80,7 @@ class Encoder(nnx.Module):
         """
         in_key, out_key, layer_key = split_key(key, 3)
         positions = (jnp.arange(x.shape[1]), jnp.arange(x.shape[1]))
-        mask = _as_run(mask, x.shape[1], self.running)
+        mask = self.running.form(mask, x.shape[1])
         bias = None
         if not self.bias_per_layer:
             bias = self.relative_bias.beside(mask, positions, bidirectional=True)
@@ -196,8 +183,8 @@ class Decoder(nnx.Module):
         """
         in_key, out_key, layer_key = split_key(key, 3)
         positions = (jnp.arange(x.shape[1]), jnp.arange(x.shape[1]))
-        mask = _as_run(mask, x.shape[1], self.running)
-        cross_mask = _as_run(cross_mask, x.shape[1], self.running)
+        mask = self.running.form(mask, x.shape[1])
+        cross_mask = self.running.form(cross_mask, x.shape[1])
         bias = self._bias(positions, shared, mask)
 
         def call(layer: DecoderLayer, x: Array, key: Key | None) -> tuple[Array, None]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from t5x_lite.nn.linear import einsum
+from t5x_lite.nn.products import einsum
 from t5x_lite.types import Array
 
 _UNSEEN = -1000.0

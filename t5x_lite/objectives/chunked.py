@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int
 
 from t5x_lite.models.base import Output
-from t5x_lite.nn.linear import einsum
+from t5x_lite.nn.products import einsum
 from t5x_lite.objectives.losses import smoothed, smoothed_entropy
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array

@@ -23,14 +23,15 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.data.labels import PARTS_OF_SCORE
+from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
+from t5x_lite.nn.dropout import split_key
 from t5x_lite.nn.heads import ClassificationHead
-from t5x_lite.nn.layers import split_key
 from t5x_lite.objectives.base import Loss, Objective, Term
 from t5x_lite.objectives.losses import cross_entropy
 from t5x_lite.objectives.masked_lm import features, require_encoder
-from t5x_lite.types import Array, Batch, InputError, Key
+from t5x_lite.types import Array, Batch, Key
 
 HeadKind = Literal["bert", "roberta", "electra", "deberta"]
 

@@ -29,15 +29,16 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderModel
 from t5x_lite.models.pooling import Pooling, check_pooling, pool
-from t5x_lite.nn.layers import split_key
+from t5x_lite.nn.dropout import split_key
 from t5x_lite.objectives.base import Loss, Objective, Term
 from t5x_lite.objectives.losses import cross_entropy
 from t5x_lite.objectives.masked_lm import require_encoder
 from t5x_lite.sharding import constrain
-from t5x_lite.types import Array, Batch, InputError, Key
+from t5x_lite.types import Array, Batch, Key
 
 _FEATURES = ("query_tokens", "query_segment_ids", "passage_tokens", "passage_segment_ids")
 _NEVER = -1e9

@@ -36,10 +36,11 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from t5x_lite import trees
+from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel, document_positions
+from t5x_lite.nn.dropout import split_key
 from t5x_lite.nn.heads import DebertaRtdHead, ElectraRtdHead
-from t5x_lite.nn.layers import split_key
 from t5x_lite.objectives import masking
 from t5x_lite.objectives.base import Loss, Objective, Phase, Term
 from t5x_lite.objectives.masked_lm import (
@@ -53,7 +54,7 @@ from t5x_lite.objectives.masked_lm import (
 )
 from t5x_lite.objectives.roc import Roc
 from t5x_lite.optim.config import Optimizer
-from t5x_lite.types import Array, Batch, InputError, Key, Params
+from t5x_lite.types import Array, Batch, Key, Params
 
 Sharing = Literal["es", "nes", "gdes"]
 DetectionHead = Literal["electra", "deberta"]

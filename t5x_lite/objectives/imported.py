@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from flax import nnx
 
+from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.nn.heads import DebertaRtdHead, ElectraRtdHead
 from t5x_lite.objectives.base import Loss, Objective
-from t5x_lite.types import Batch, InputError, Key
+from t5x_lite.types import Batch, Key
 
 Detection = Literal["none", "electra_rtd", "deberta_rtd"]
 

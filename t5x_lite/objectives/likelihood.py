@@ -13,11 +13,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
 
+from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.base import Loss, Objective, Term
 from t5x_lite.objectives.chunked import TokenLosses, token_losses
 from t5x_lite.objectives.losses import cross_entropy
-from t5x_lite.types import Array, Batch, InputError, Key
+from t5x_lite.types import Array, Batch, Key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

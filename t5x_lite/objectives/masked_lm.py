@@ -19,13 +19,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.nn.heads import MaskedLMHead
 from t5x_lite.objectives import masking
 from t5x_lite.objectives.base import Loss, Objective, Term
 from t5x_lite.objectives.losses import cross_entropy
-from t5x_lite.types import Array, Batch, InputError, Key
+from t5x_lite.types import Array, Batch, Key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -30,12 +30,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig, Output
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel, document_positions
 from t5x_lite.nn.bind import stacked
+from t5x_lite.nn.dropout import split_key
+from t5x_lite.nn.embedding import lookup
 from t5x_lite.nn.heads import MaskedLMHead
-from t5x_lite.nn.layers import split_key
-from t5x_lite.nn.linear import lookup
+from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.post_norm import PostNormLayer
 from t5x_lite.nn.scan import Running, scan_layers
 from t5x_lite.objectives import masking
@@ -52,7 +54,7 @@ from t5x_lite.objectives.masked_lm import (
     require_ratio,
     sums,
 )
-from t5x_lite.types import Array, Batch, InputError, Key
+from t5x_lite.types import Array, Batch, Key
 
 Decoder = Literal["enhanced", "basic"]
 Query = Literal["raw", "normalised"]
@@ -238,24 +240,32 @@ class RetroMAELoss(nnx.Module):
                 jnp.zeros_like(tokens), slots, jnp.ones_like(slots.positions)
             )
             weights = chosen > 0
-        decoded = self._layers(query, keys, mask, key=layers_key)
+        decoded = self._layers(query, keys, mask, model.config.running, key=layers_key)
         losses, right = _token_losses(
             self.head, decoded, model.tables()["token"], tokens, chunk=config.logits_chunk
         )
         return losses, right, weights.astype(jnp.float32)
 
     def _layers(
-        self, x: Array, keys: Array | None, mask: Bool[Array, "B S S"], *, key: Key | None
+        self,
+        x: Array,
+        keys: Array | None,
+        mask: Visibility,
+        running: Running,
+        *,
+        key: Key | None,
     ) -> Float[Array, "B S D"]:
+        seen = running.form(mask, x.shape[1])
+
         def call(layer: PostNormLayer, x: Array, key: Key | None) -> tuple[Array, None]:
-            return layer(x, keys_from=keys, mask=mask[:, None], key=key), None
+            return layer(x, keys_from=keys, mask=seen, key=key), None
 
         num = self.config.decoder_layers
         each = None if key is None else jax.random.split(key, num)
-        running = Running(unroll=True, remat="none")
-        return scan_layers(self.decoder, call, x, inputs=each, running=running)[0]
+        straight = Running(unroll=True, remat="none")
+        return scan_layers(self.decoder, call, x, inputs=each, running=straight)[0]
 
-    def _visible(self, batch: Batch, documents: "Documents", *, key: Key) -> Bool[Array, "B S S"]:
+    def _visible(self, batch: Batch, documents: "Documents", *, key: Key) -> Visibility:
         """Which keys each query of the enhanced decoder sees."""
         config, word_ids = self.config, batch["encoder_word_ids"]
         batch_size, length = word_ids.shape
@@ -271,7 +281,7 @@ class RetroMAELoss(nnx.Module):
             key=choice_key,
         )
         picked = jax.random.randint(pick_key, (batch_size, length), 0, pool)
-        return visible(masks, picked, documents.together)
+        return dataclasses.replace(documents.together, hidden=masks, picked=picked, itself=False)
 
     def _bags(
         self, model: EncoderModel, hidden: Float[Array, "B S D"], batch: Batch
@@ -299,14 +309,14 @@ class Documents:
       positions: from 0 within each.
       real: what is not padding.
       first: index of the first token of a position's own document.
-      together: [B, S, S], whether a position's document holds a key.
+      together: a position sees the keys of its own document.
       inner: all tokens of a document but the first and the last.
     """
 
     positions: Int[Array, "B S"]
     real: Bool[Array, "B S"]
     first: Int[Array, "B S"]
-    together: Bool[Array, "B S S"]
+    together: Visibility
     inner: Bool[Array, "B S"]
 
     @classmethod
@@ -323,7 +333,7 @@ class Documents:
         first = place - positions
         same_as_next = (first[:, 1:] == first[:, :-1]) & real[:, 1:]
         last = ~jnp.pad(same_as_next, ((0, 0), (0, 1)))
-        together = (first[:, :, None] == first[:, None, :]) & real[:, None, :]
+        together = Visibility(keys=jnp.where(real, first + 1, 0), queries=first + 1)
         return cls(positions, real, first, together, real & ~last & (positions > 0))
 
     def headed(
@@ -331,21 +341,6 @@ class Documents:
     ) -> Float[Array, "B S D"]:
         """The embeddings with c in place of each document's first."""
         return jnp.where((self.positions == 0)[..., None], summary, embeddings)
-
-
-def visible(
-    masks: Bool[Array, "B P S"], picked: Int[Array, "B S"], together: Bool[Array, "B S S"]
-) -> Bool[Array, "B S S"]:
-    """Which keys each query sees: those of its document that its mask leaves, and never itself.
-
-    Args:
-      masks: True where a token is masked.
-      picked: the number of each query's mask.
-      together: whether query and key are in one document.
-    """
-    hidden = jnp.take_along_axis(masks, picked[..., None], axis=1)
-    itself = jnp.eye(picked.shape[1], dtype=bool)
-    return together & ~hidden & ~itself
 
 
 def _token_losses(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
+from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.nn.heads import SpanHead
@@ -19,7 +20,7 @@ from t5x_lite.objectives.base import Loss, Objective, Term
 from t5x_lite.objectives.classify import check_labelled
 from t5x_lite.objectives.losses import cross_entropy
 from t5x_lite.objectives.masked_lm import features, require_encoder
-from t5x_lite.types import Array, Batch, InputError, Key
+from t5x_lite.types import Array, Batch, Key
 
 NEVER = -1e9
 """The logit of padding."""

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import optax
 
 from t5x_lite import trees
+from t5x_lite.errors import InputError
 from t5x_lite.optim import adafactor
 from t5x_lite.optim.layer_decay import decayed_by_layer
 from t5x_lite.optim.schedules import (
@@ -28,7 +29,7 @@ from t5x_lite.optim.schedules import (
     require_below_one,
     require_not_negative,
 )
-from t5x_lite.types import Axes, InputError, Params
+from t5x_lite.types import Axes, Params
 
 
 @dataclass(frozen=True, kw_only=True)

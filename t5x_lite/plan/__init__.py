@@ -1,6 +1,6 @@
 """Ahead-of-time plans: what a train step needs and does on devices that are not attached.
 
-chips.py     the chips, and topologies by name
+topologies.py  slices of chips by name
 hlo.py       what the text of a compiled program says: collectives and estimated cycles
 program.py   compiles a step and measures it
 sheet.py     the result as text and as JSON

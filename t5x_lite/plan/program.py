@@ -54,12 +54,16 @@ class Program:
     Attributes:
       memory: bytes on one device.
       reading: what its text says; None where the compiler cannot print it.
+      flops: of one device, as the compiler counts them; None where it does not say.
+      bytes_accessed: likewise.
       trace_seconds: to trace and lower it.
       compile_seconds: to compile it.
     """
 
     memory: Memory
     reading: Reading | None
+    flops: int | None
+    bytes_accessed: int | None
     trace_seconds: float
     compile_seconds: float
 
@@ -106,6 +110,8 @@ def compile_step(step: Any, state: Any, batch: Any, *, mesh: Mesh) -> Program:
     seconds = time.perf_counter() - lowered_at
     found = compiled.memory_analysis()
     temporaries, program = found.temp_size_in_bytes, found.generated_code_size_in_bytes
+    cost = compiled.cost_analysis() or {}
+    flops, accessed = cost.get("flops"), cost.get("bytes accessed")
     results = max(0, found.output_size_in_bytes - found.alias_size_in_bytes)
     return Program(
         memory=Memory(
@@ -118,6 +124,8 @@ def compile_step(step: Any, state: Any, batch: Any, *, mesh: Mesh) -> Program:
             peak=found.argument_size_in_bytes + temporaries + results + program,
         ),
         reading=_read(compiled),
+        flops=None if flops is None else int(flops),
+        bytes_accessed=None if accessed is None else int(accessed),
         trace_seconds=lowered_at - start,
         compile_seconds=seconds,
     )

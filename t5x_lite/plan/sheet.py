@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t5x_lite.plan.chips import GIB, Chip
+from t5x_lite.chips import GIB, Chip
 from t5x_lite.plan.hlo import Reading
 from t5x_lite.plan.program import Memory
 
@@ -42,9 +42,7 @@ class Sheet:
       rows: of the global batch.
       lengths: feature -> tokens of a row.
       microbatches: parts of a batch.
-      hbm: bytes that a device has; None where that is not known.
-      peak_flops: FLOP/s of one device in bf16; None likewise.
-      clock: Hz of one device; None likewise.
+      chip: what a device can do.
       flops: of a step, over all devices; None for a model that is not counted.
       memory: on one device; of a step that did not compile for want of memory None.
       needed: bytes on one device; None where a step did not fit and the compiler does not say.
@@ -53,6 +51,8 @@ class Sheet:
       compile_seconds: until it was done, or had failed.
       remedies: what to change where it does not fit.
       operations: how many of the costliest are listed.
+      compiled_flops: of one device, as the compiler counts them; None where it does not say.
+      compiled_bytes_accessed: likewise.
     """
 
     model: str
@@ -65,7 +65,6 @@ class Sheet:
     lengths: Mapping[str, int]
     microbatches: int
     chip: Chip
-    peak_flops: float | None
     flops: int | None
     memory: Memory | None
     needed: int | None
@@ -74,6 +73,8 @@ class Sheet:
     compile_seconds: float
     remedies: Sequence[str] = ()
     operations: int = 0
+    compiled_flops: int | None = None
+    compiled_bytes_accessed: int | None = None
 
     @property
     def fits(self) -> bool | None:
@@ -98,13 +99,13 @@ class Sheet:
         if cycles is None or self.chip.clock is None:
             return None
         seconds = cycles / self.chip.clock + self._kernel_seconds()
-        known = self.flops is not None and self.peak_flops is not None and seconds > 0
-        peak = (self.peak_flops or 0.0) * self.num_devices
+        known = self.flops is not None and self.chip.peak is not None and seconds > 0
+        peak = (self.chip.peak or 0.0) * self.num_devices
         return Estimate(seconds=seconds, mfu=(self.flops or 0) / seconds / peak if known else None)
 
     def _kernel_seconds(self) -> float:
         """What the kernels take at least; 0 of a chip whose rates are not known."""
-        peak, bandwidth = self.peak_flops, self.chip.bandwidth
+        peak, bandwidth = self.chip.peak, self.chip.bandwidth
         if self.reading is None or peak is None or bandwidth is None:
             return 0.0
         return sum(
@@ -143,6 +144,8 @@ class Sheet:
             "memory_bytes_over": self.over,
             "memory_bytes": None if self.memory is None else dataclasses.asdict(self.memory),
             "flops": self.flops,
+            "compiled_flops": self.compiled_flops,
+            "compiled_bytes_accessed": self.compiled_bytes_accessed,
             "collectives": {
                 kind: dataclasses.asdict(traffic) for kind, traffic in collectives.items()
             },

@@ -1,12 +1,13 @@
 """`t5x-lite predict` and `t5x-lite score`: JSON lines through a checkpoint, without TensorFlow.
 
 Files of any size stream through in constant memory, a chunk of batches at a time. Between two
-ordinary files a command that was killed goes on where it stopped (`t5x_lite.data.resumable`).
+ordinary files a command that was killed goes on where it stopped (`t5x_lite.records.resumable`).
 """
 
 import contextlib
 import dataclasses
 import itertools
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,16 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from t5x_lite.data import json_lines
-from t5x_lite.data.json_lines import Line
-from t5x_lite.data.resumable import ResumableWriter, is_resumable, resumable_writer
-from t5x_lite.data.vocabulary import read_lines
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.rank import Ranker
+from t5x_lite.files import LONGEST_LINE
+from t5x_lite.records import json_lines
+from t5x_lite.records.json_lines import Line
+from t5x_lite.records.lines import read_lines
+from t5x_lite.records.resumable import ResumableWriter, is_resumable, resumable_writer
 from t5x_lite.remote import AnyPath
+from t5x_lite.run.best_step import Step
 from t5x_lite.run.long_texts import InputReader, LongInputs, TargetReader
 from t5x_lite.run.text_to_text import TextToText, check_finite, find_steps
+
+_logger = logging.getLogger(__name__)
 
 CHUNK_BATCHES = 32
 """Batches that are held at a time; their lines are sorted by length and so padded little."""
@@ -35,13 +40,14 @@ Change = Callable[[Sequence[Line], int], Iterator[dict[str, Any]]]
 def predict(
     checkpoints: Sequence[str],
     *,
-    step: int | None = None,
+    step: Step = None,
     input: str,
     output: str,
     prompt: str = "",
     batch_size: int = 32,
     inputs_length: int | None = None,
     long_inputs: LongInputs = "cut",
+    longest_line: int = LONGEST_LINE,
     decoding: Decoding | None = None,
 ) -> None:
     """Answers the inputs of a file: JSONL {"inputs"} -> {"inputs", "prediction"}, in order.
@@ -53,14 +59,16 @@ def predict(
 
     Args:
       checkpoints: a work directory or a step directory; several are an ensemble.
-      step: of work directories; None is the newest.
+      step: the step to take from work directories: its number, "best", or None for the newest.
       input: a file, or "-"; a line's own "prompt" takes the place of `prompt`.
-      output: a file, or "-"; other fields of a line are kept.
+      output: a file, or "-"; other fields of a line are kept. A file that is there is replaced
+        when the new one is whole, and the log says so before the work.
       prompt: what every prediction begins with.
       batch_size: inputs decoded at once.
       inputs_length: tokens of an input at most, and of a prompt, which is refused if it is longer;
         None is the config's.
       long_inputs: whether longer inputs are cut, with a warning, or refused.
+      longest_line: bytes of a line at most.
       decoding: how; None is greedy.
 
     Raises:
@@ -100,6 +108,7 @@ def predict(
         fields=("inputs",),
         optional=("prompt",),
         numbers=("seed",),
+        longest=longest_line,
         chunk=CHUNK_BATCHES * batch_size,
         identity=_identity(
             "predict",
@@ -118,7 +127,7 @@ def predict(
 def score(
     checkpoints: Sequence[str],
     *,
-    step: int | None = None,
+    step: Step = None,
     input: str,
     output: str,
     candidates: str | None = None,
@@ -126,16 +135,17 @@ def score(
     inputs_length: int | None = None,
     targets_length: int | None = None,
     long_inputs: LongInputs = "cut",
+    longest_line: int = LONGEST_LINE,
 ) -> None:
     """Scores given targets: JSONL {"inputs", "targets"} gets "log_likelihood", "num_tokens".
 
     With `candidates` every line gets "prediction", the likeliest of them, and "scores", their
-    log-likelihoods in the file's order; "targets" are not needed then, nor scored. An empty input
-    or target is its end alone, one token.
+    log-likelihoods in the file's order; "targets" are not needed then, nor scored. An empty string
+    is encoded as the end-of-sequence token alone.
 
     Args:
       checkpoints: a work directory or a step directory; several are an ensemble.
-      step: of work directories; None is the newest.
+      step: the step to take from work directories: its number, "best", or None for the newest.
       input: a file, or "-".
       output: a file, or "-".
       candidates: a file with one candidate a line, or "-".
@@ -144,6 +154,7 @@ def score(
       targets_length: tokens of a target at most, its end included; None is no limit, so that a
         log-likelihood is that of the whole target. Of one that is cut, it is that of its beginning.
       long_inputs: whether longer inputs and targets are cut, with a warning, or refused.
+      longest_line: bytes of a line at most.
 
     Raises:
       InputError: the checkpoint or a line is wrong; the output is not written then.
@@ -151,7 +162,11 @@ def score(
     steps = find_steps(checkpoints, step=step)
     reader = InputReader(long_inputs)
     cutter = TargetReader(long_inputs, targets_length)
-    texts = None if candidates is None else _read_candidates(candidates, input=input)
+    texts = (
+        None
+        if candidates is None
+        else _read_candidates(candidates, input=input, longest=longest_line)
+    )
 
     def load() -> Change:
         model = TextToText.load(steps, inputs_length=inputs_length)
@@ -163,6 +178,7 @@ def score(
         input,
         output,
         fields=("inputs", "targets") if texts is None else ("inputs",),
+        longest=longest_line,
         chunk=CHUNK_BATCHES * batch_size,
         identity=_identity(
             "score",
@@ -220,7 +236,7 @@ def _ranking(
     return add_ranks
 
 
-def _read_candidates(path: str, *, input: str) -> list[str]:
+def _read_candidates(path: str, *, input: str, longest: int) -> list[str]:
     """The lines of a file that are not blank.
 
     Raises:
@@ -229,7 +245,7 @@ def _read_candidates(path: str, *, input: str) -> list[str]:
     if path == input == "-":
         raise InputError("--input and --candidates cannot both be standard input")
     found: dict[str, int] = {}
-    for number, line in enumerate(read_lines([path]), start=1):
+    for number, line in enumerate(read_lines([path], longest=longest), start=1):
         text = line.strip()
         if text in found:
             raise InputError(f"{path}:{number}: the same candidate as in line {found[text]}")
@@ -267,6 +283,7 @@ def _stream(
     fields: Sequence[str],
     optional: Sequence[str] = (),
     numbers: Sequence[str] = (),
+    longest: int = LONGEST_LINE,
     chunk: int,
     identity: dict[str, Any],
     load: Callable[[], Change],
@@ -274,15 +291,24 @@ def _stream(
     """Streams JSON lines through what `load` gives, a chunk at a time."""
     with _output(source, target, identity=identity | {"chunk": chunk}, chunk=chunk) as file:
         lines = json_lines.read_examples(
-            source, fields=fields, optional=optional, numbers=numbers, skip=file.done
+            source,
+            fields=fields,
+            optional=optional,
+            numbers=numbers,
+            skip=file.done,
+            longest=longest,
         )
         chunks = iter(lambda: list(itertools.islice(lines, chunk)), [])
         first = next(chunks, None)  # a wrong input is seen before a large model is loaded
         number = file.done
         if first is None:
             if not number:
-                raise InputError(f"{source}: no line to read")
+                raise InputError(
+                    "standard input is empty" if source == "-" else f"{source}: no line to read"
+                )
             return
+        if target != "-" and os.path.isfile(target):
+            _logger.info("%s exists: it is replaced when the new one is whole", target)
         change = load()
         for some in itertools.chain([first], chunks):
             file.write(*change(some, number))

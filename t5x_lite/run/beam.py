@@ -5,6 +5,7 @@ import logging
 from types import ModuleType
 
 from t5x_lite.errors import InputError
+from t5x_lite.extras import install_command
 
 _logger = logging.getLogger(__name__)
 
@@ -26,8 +27,8 @@ def load_driver(module: str, *, runner: str, extras: str) -> ModuleType:
         found = importlib.import_module(module)
     except ImportError as error:
         raise InputError(
-            f"--runner {runner} needs Apache Beam, which is missing: pip install "
-            f'"t5x-lite[{extras}]"'
+            f"--runner {runner} needs Apache Beam, which is missing: "
+            f"{install_command(*extras.split(','))}"
         ) from error
     finally:
         logging.root.removeHandler(silent)

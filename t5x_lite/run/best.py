@@ -13,14 +13,15 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from t5x_lite import checkpoints as checkpointing
+from t5x_lite.errors import InputError
 from t5x_lite.evaluate.standings import benchmark_scores, best_steps, best_tasks, table
 from t5x_lite.files import write_atomically
 from t5x_lite.metrics.selection import is_test, refuse_test
+from t5x_lite.run.best_step import Step, saved_metrics
 from t5x_lite.run.parts import Loaded
 from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.train.record import evaluated_steps
-from t5x_lite.types import InputError, Params
+from t5x_lite.types import Params
 
 BEST_FILE = "best.json"
 
@@ -64,7 +65,7 @@ class BestParams(SameParams):
         names: Iterable[str],
         *,
         mesh: Mesh,
-        step: int | None,
+        step: Step,
     ) -> "BestParams":
         """Chooses among the checkpoints of a work directory.
 
@@ -87,13 +88,8 @@ class BestParams(SameParams):
         split = model.members[0].parts.experiment.evaluation.split
         refuse_test("evaluation.best_per_task, that is", f"{split}/score")
         directory = model.members[0].directory.parent
-        evaluations = {}
-        for saved in checkpointing.saved_steps(directory):
-            path = directory / str(saved) / "files" / checkpointing.METRICS_FILE
-            if path.exists():
-                values = json.loads(path.read_bytes())
-                evaluations[saved] = {name: float(value) for name, value in values.items()}
-        return cls(checkpoints[0], best_steps(evaluations, names, split=split), mesh=mesh)
+        steps = best_steps(saved_metrics(directory), names, split=split)
+        return cls(checkpoints[0], steps, mesh=mesh)
 
     def __call__(self, name: str) -> Params:
         """The parameters for a task, read when they are not those of the task before."""

@@ -6,16 +6,16 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from t5x_lite.data.c4 import local
-from t5x_lite.data.c4.config import Cleaning, missing_lists
-from t5x_lite.data.c4.inputs import Input, expand_inputs
-from t5x_lite.data.c4.output import Kind
-from t5x_lite.data.c4.pages import Tally
-from t5x_lite.data.c4.sentences import load_counter
+from t5x_lite.c4 import local
+from t5x_lite.c4.config import Cleaning, missing_lists
+from t5x_lite.c4.inputs import Input, expand_inputs
+from t5x_lite.c4.output import Kind
+from t5x_lite.c4.pages import Tally
+from t5x_lite.c4.progress import show_progress
+from t5x_lite.c4.sentences import load_counter
 from t5x_lite.errors import InputError
-from t5x_lite.run import c4_report
+from t5x_lite.report import c4 as c4_report
 from t5x_lite.run.beam import load_driver
-from t5x_lite.run.c4_progress import show_progress
 
 BYTES_OF_A_SHARD = 1 << 28
 """Of input as it is stored; a crawl of 8 TB then has the 1024 shards of the release."""
@@ -103,7 +103,7 @@ def c4(
 
 
 def _on_beam(runner: str) -> Any:
-    return load_driver("t5x_lite.data.c4.beam", runner=runner, extras="c4,beam").run
+    return load_driver("t5x_lite.c4.beam", runner=runner, extras="c4,beam").run
 
 
 def _check_lists(cleaning: Cleaning, variant: str) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from t5x_lite.config import Experiment
-from t5x_lite.data.cache_files import Cache
-from t5x_lite.data.caching import write_cache
-from t5x_lite.data.mixtures import find_mixture, member_data
-from t5x_lite.data.vocabulary import load_vocabulary
+from t5x_lite.data.cache.files import Cache
+from t5x_lite.data.cache.making import write_cache
+from t5x_lite.data.live.mixture_members import trained_members
+from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.errors import InputError
 from t5x_lite.run.beam import load_driver
+from t5x_lite.vocabulary.loading import load_vocabulary
 
 
 def cache(
@@ -50,17 +51,14 @@ def cache(
     if runner != "local":
         if bake or num_workers != 1:
             raise InputError(f"--runner {runner} can have neither --bake nor --num-workers")
-        driver = load_driver("t5x_lite.data.caching_beam", runner=runner, extras="data,beam")
+        driver = load_driver("t5x_lite.data.cache.making_beam", runner=runner, extras="data,beam")
         write = partial(driver.write_cache, runner=runner, options=beam_options)
     vocabulary = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
     caches = {output: experiment.data}
-    mixture = find_mixture(experiment.data)
-    if mixture is not None:
-        caches = {
-            str(Path(output, member.name)): member_data(experiment.data, member)
-            for member in mixture.members
-            if member.is_trained
-        }
+    if find_mixture(experiment.data) is not None:
+        # Before anything is written: the others would have to be written anew.
+        trained = trained_members(experiment.data, vocabulary, seed=experiment.seed)
+        caches = {str(Path(output, one.member.name)): one.data for one in trained}
     for directory, data in caches.items():
         write(data, vocabulary, directory, splits=splits, seed=experiment.seed)
         print(json.dumps(summary(Cache(directory))))

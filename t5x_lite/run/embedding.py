@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t5x_lite import checkpoints as checkpointing
-from t5x_lite.data.prefetch import Prefetch
-from t5x_lite.data.text_records import TextFormat, TextRecord, read_texts
-from t5x_lite.data.vector_files import check_vector_file, vector_writer
 from t5x_lite.errors import InputError
+from t5x_lite.files import LONGEST_LINE
 from t5x_lite.models.pooling import Pooling
+from t5x_lite.records.prefetch import Prefetch
+from t5x_lite.records.text_records import TextFormat, TextRecord, read_texts
+from t5x_lite.records.vector_files import check_vector_file, vector_writer
+from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.long_texts import LongInputs
 from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.sharding import MeshConfig, make_mesh
@@ -42,7 +43,7 @@ class Chunk(NamedTuple):
 def embed(
     checkpoint: str,
     *,
-    step: int | None = None,
+    step: Step = None,
     input: str,
     output: str,
     format: TextFormat = "auto",
@@ -52,14 +53,15 @@ def embed(
     batch_size: int = 32,
     inputs_length: int | None = None,
     long_inputs: LongInputs = "cut",
+    longest_line: int = LONGEST_LINE,
 ) -> None:
     """Writes the vector of each text of a file, in order.
 
     Args:
       checkpoint: a work directory or a step directory.
-      step: of a work directory; None is the newest.
-      input: a file, or "-"; `t5x_lite.data.text_records` says what is in it.
-      output: a .npy or .parquet file; `t5x_lite.data.vector_files` says what is in it.
+      step: of a work directory: its number, "best", or None for the newest.
+      input: a file, or "-"; `t5x_lite.records.text_records` says what is in it.
+      output: a .npy or .parquet file; `t5x_lite.records.vector_files` says what is in it.
       format: of the input; "auto" tells it by its name.
       pooling: "cls" or "mean"; None is what the objective says, or else "mean".
       normalize: whether vectors have length 1; None is what the objective says, or else True.
@@ -68,14 +70,15 @@ def embed(
       inputs_length: tokens of a text at most, with those that begin and end a row; None is what the
         model was trained with.
       long_inputs: whether longer texts are cut, with a warning, or refused.
+      longest_line: bytes of a line at most.
 
     Raises:
       InputError: the checkpoint or a line is wrong, the checkpoint has no encoder, or a vector is
         not finite; the output is as it was then.
     """
     _check_files(input, output)
-    directory = checkpointing.find_step(checkpoint, step=step)
-    records = read_texts(input, format=format)
+    directory = find_step(checkpoint, step=step)
+    records = read_texts(input, format=format, longest=longest_line)
     first = next(records, None)  # a wrong input is seen before a large model is loaded
     if first is None:
         raise InputError(f"{input}: no text to read")

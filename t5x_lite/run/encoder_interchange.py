@@ -16,8 +16,6 @@ import numpy as np
 from t5x_lite import trees
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data
-from t5x_lite.data.tokenizer_vocabulary import Tokenizer
-from t5x_lite.data.vocabulary import Vocabulary
 from t5x_lite.errors import InputError
 from t5x_lite.interop.bert import BERT
 from t5x_lite.interop.deberta import DEBERTA
@@ -36,7 +34,7 @@ from t5x_lite.interop.encoders import (
     read_encoder,
 )
 from t5x_lite.interop.hf import common_dtype
-from t5x_lite.interop.hf_config import CONFIG
+from t5x_lite.interop.hf_config import CONFIG, read_json
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.sentence_transformers import SentenceEncoder, sentence_files
 from t5x_lite.models.base import ModelConfig
@@ -50,6 +48,8 @@ from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.run.parts import Parts
+from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 FAMILIES: tuple[Family, ...] = (BERT, DEBERTA)
 
@@ -57,7 +57,10 @@ MODEL_TYPES = tuple(kind for family in FAMILIES for kind in family.model_types)
 """Those of all encoders."""
 
 Part = Literal["model", "generator"]
-"""What of a checkpoint is exported."""
+"""What of a checkpoint is exported, or of a release of DeBERTaV3 imported."""
+
+_GENERATOR, _GENERATOR_CONFIG = "pytorch_model.generator.bin", "generator_config.json"
+"""What Microsoft's releases call the generator, beside the discriminator."""
 
 _logger = logging.getLogger(__name__)
 
@@ -109,13 +112,45 @@ class Release:
         )
 
 
-def read_release(family: Family, source: Path, hf_config: Mapping[str, Any]) -> Release:
+def generator_config(source: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config.json of a release's generator: generator_config.json, or config.json itself.
+
+    Args:
+      source: the release.
+      config: the content of its config.json.
+
+    Raises:
+      InputError: there is no generator, or its config is no JSON object.
+    """
+    if not (source / _GENERATOR).is_file():
+        raise InputError(
+            f"{source}: holds no {_GENERATOR}, the generator of a release of DeBERTaV3; leave "
+            "--part out for what else it holds"
+        )
+    path = source / _GENERATOR_CONFIG
+    own = read_json(path) if path.is_file() else {}
+    return {**({"model_type": config.get("model_type")} if own else config), **own}
+
+
+def read_release(
+    family: Family, source: Path, hf_config: Mapping[str, Any], *, part: Part = "model"
+) -> Release:
     """Reads an encoder's directory, but no large array.
+
+    Args:
+      family: of the encoder.
+      source: the directory.
+      hf_config: the content of its config.json, or what `generator_config` gave.
+      part: which of a release's models.
 
     Raises:
       InputError: it is incomplete, damaged or of another kind.
     """
-    checkpoint = read_encoder(family, source, hf_config, where=source / CONFIG)
+    where = source / CONFIG
+    if part == "generator" and (source / _GENERATOR_CONFIG).is_file():
+        where = source / _GENERATOR_CONFIG
+    weights = source / _GENERATOR if part == "generator" else None
+    checkpoint = read_encoder(family, source, hf_config, where=where, weights=weights)
     model = checkpoint.model
     vocabulary = read_encoder_tokenizer(source, vocab_size=model.vocab_size, pad_id=model.pad_id)
     return Release(

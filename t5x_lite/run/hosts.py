@@ -15,12 +15,12 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import jax
 
+from t5x_lite.accelerators import has_tpu, quiet_without_tpu
 from t5x_lite.config import Hosts
-from t5x_lite.types import InputError, Interrupted
+from t5x_lite.errors import InputError, Interrupted, line_of_file
 
 _logger = logging.getLogger(__name__)
 
@@ -30,12 +30,6 @@ _LAUNCHERS = {
 }
 """Launchers that JAX knows: the variables by which they say how many processes there are, which
 this is, and where the others are."""
-
-_GOOGLE = "0x1ae0"
-"""The PCI vendor of a Cloud TPU chip."""
-
-_DISK_OR_NETWORK = ("0x01", "0x02")
-"""The PCI classes of what else Google makes: each of its newer machines has some."""
 
 _REMEDY = "check --hosts.* and that the port can be reached"
 
@@ -63,6 +57,12 @@ def join(hosts: Hosts) -> None:
     Raises:
       InputError: the processes did not find each other in time, or JAX was used before.
     """
+    _join(hosts)
+    with quiet_without_tpu():
+        jax.local_devices()  # starts JAX's backends
+
+
+def _join(hosts: Hosts) -> None:
     if jax.distributed.is_initialized():
         return
     launcher = None if hosts.coordinator else _launcher(os.environ)
@@ -117,7 +117,7 @@ def _launcher(environment: Mapping[str, str]) -> str | None:
         if all(variable in environment for variable in variables) and size != "1":
             return name
     platforms = environment.get("JAX_PLATFORMS", "")
-    return "Cloud TPU" if "tpu" in (platforms or "tpu") and _has_tpu() else None
+    return "Cloud TPU" if "tpu" in (platforms or "tpu") and has_tpu() else None
 
 
 def _gpus(environment: Mapping[str, str]) -> list[int] | None:
@@ -138,22 +138,15 @@ def _gpus(environment: Mapping[str, str]) -> list[int] | None:
     return [] if alone or bound else None
 
 
-def _has_tpu(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
-    """Whether a TPU chip is plugged in, without starting JAX's backend."""
-    return any(
-        (device / "vendor").read_text().strip() == _GOOGLE
-        and not (device / "class").read_text().startswith(_DISK_OR_NETWORK)
-        for device in devices.glob("*")
-    )
-
-
 @contextlib.contextmanager
 def ending_together(*agreed: type[BaseException]) -> Iterator[None]:
     """In a run of several processes, an error ends this process at once, by one line.
 
     Unwinding would wait for the others, in an asynchronous save or when JAX shuts down, while they
     wait for this process. Its end breaks their connections, and they end as well: on CPU at once,
-    elsewhere after hosts.heartbeat seconds.
+    elsewhere after hosts.heartbeat seconds. A process that hangs without ending, on a machine that
+    is frozen or cut off, is given up after that time too: JAX then aborts the others (SIGABRT) with
+    a message of its own.
 
     Args:
       *agreed: errors that all processes raise after the same step; they pass, as `Interrupted`
@@ -175,6 +168,8 @@ def _end(error: BaseException) -> None:
     who = f"process {index} of {count}"
     if isinstance(error, InputError):
         code, line = 2, f"{who}: {' '.join(str(error).split())}"
+    elif (of_file := line_of_file(error)) is not None:
+        code, line = 2, f"{who}: {of_file}"
     elif isinstance(error, KeyboardInterrupt):
         signum = getattr(error, "signum", signal.SIGINT)
         said = "terminated" if signum == signal.SIGTERM else "interrupted"

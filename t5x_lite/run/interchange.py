@@ -24,18 +24,17 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-from t5x_lite import checkpoint_manifest
-from t5x_lite import checkpoints as checkpointing
+from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.orbax_params import lazy_params, write_params
 from t5x_lite.config import Experiment
-from t5x_lite.data.bytes_vocabulary import Bytes, Layout
+from t5x_lite.config.json import to_json
 from t5x_lite.data.config import Data
-from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
 from t5x_lite.errors import InputError
 from t5x_lite.interop import hf_config
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.encoders import Family
 from t5x_lite.interop.hf import common_dtype, read_hf, their_tensors
-from t5x_lite.interop.orbax_params import lazy_params, write_params
 from t5x_lite.interop.rules import LazyArray, Source
 from t5x_lite.interop.sentence_transformers import SentenceEncoder
 from t5x_lite.interop.t5x import read_t5x
@@ -49,9 +48,11 @@ from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.remote import AnyPath, local_path
 from t5x_lite.run import encoder_interchange
+from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.parts import read_experiment
 from t5x_lite.run.text_encoder import Vectors, trained_length
-from t5x_lite.serialization import to_json
+from t5x_lite.vocabulary.byte_level import Bytes, Layout
+from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
 Dtype = Literal["keep", "float32", "bfloat16"]
 
@@ -70,6 +71,7 @@ def import_hf(
     *,
     dtype: Dtype = "keep",
     sentinels: Layout = "hf",
+    part: encoder_interchange.Part = "model",
 ) -> None:
     """Imports a Hugging Face directory of T5, mT5, umT5, ByT5 or Flan-T5, or of an encoder.
 
@@ -82,6 +84,7 @@ def import_hf(
       sentinels: how predict and score read special tokens in text: "hf", anywhere, as Hugging
         Face's tokenizer does, or "seqio", sentinels alone and as words; of a byte vocabulary also
         which ids they have, "seqio" being those that ByT5 was pretrained with.
+      part: "generator" is that of a release of DeBERTaV3 (pytorch_model.generator.bin).
 
     Raises:
       InputError: the source is incomplete, damaged or of another kind, or holds NaN, or the
@@ -89,8 +92,11 @@ def import_hf(
     """
     with new_directory(destination) as directory, tempfile.TemporaryDirectory() as scratch:
         config = hf_config.read_config(Path(source))
+        if part == "generator":
+            config = encoder_interchange.generator_config(Path(source), config)
         if (family := encoder_interchange.family_of(config)) is not None:
-            _import_encoder(family, Path(source), directory, destination, config, dtype=dtype)
+            options: dict[str, Any] = {"dtype": dtype, "part": part}
+            _import_encoder(family, Path(source), directory, destination, config, **options)
             return
         kinds = (*hf_config.MODEL_TYPES, *encoder_interchange.MODEL_TYPES)
         if (kind := config.get("model_type")) not in kinds:
@@ -122,8 +128,9 @@ def _import_encoder(
     config: Mapping[str, Any],
     *,
     dtype: Dtype,
+    part: encoder_interchange.Part,
 ) -> None:
-    found = encoder_interchange.read_release(family, source, config)
+    found = encoder_interchange.read_release(family, source, config, part=part)
     kept = {hf_config.CONFIG: _json(config), **found.tokenizer}
     _write(
         directory,
@@ -162,6 +169,11 @@ def import_t5x(
     """
     with new_directory(destination) as directory:
         found = read_t5x(source, step=step, dropout_rate=dropout_rate)
+        if extra_ids is not None and extra_ids > found.config.vocab_size:
+            raise InputError(
+                f"{extra_ids} extra ids, and the embedding of {source} has "
+                f"{found.config.vocab_size} rows: lower --extra-ids"
+            )
         loaded = _load_vocabulary(vocabulary, extra_ids=extra_ids)
         if loaded.size > found.config.vocab_size:
             raise InputError(
@@ -200,7 +212,7 @@ def export_hf(
     checkpoint: str | Path,
     destination: str | Path,
     *,
-    step: int | None = None,
+    step: Step = None,
     dtype: Dtype = "keep",
     part: encoder_interchange.Part = "model",
     sentence_transformers: bool = False,
@@ -215,7 +227,7 @@ def export_hf(
     Args:
       checkpoint: a work directory or a step directory.
       destination: a new directory.
-      step: of a work directory; None is the newest.
+      step: of a work directory: its number, "best", or None for the newest.
       dtype: of the weights there; "keep" is that of the checkpoint, float32 where it was trained.
       part: "generator" is, of an encoder that was trained to detect replaced tokens, what drew
         them.
@@ -232,7 +244,7 @@ def export_hf(
         raise InputError("pooling and normalize are for --sentence-transformers")
     if sentence_transformers and part != "model":
         raise InputError(f"sentence-transformers: vectors are those of the model, not of {part!r}")
-    source = Path(checkpointing.find_step(local_path(checkpoint, what="checkpoint"), step=step))
+    source = Path(find_step(local_path(checkpoint, what="checkpoint"), step=step))
     checkpoint_manifest.verify(source, "params", "files")
     with new_directory(destination) as directory:
         files = checkpointing.step_files(source)

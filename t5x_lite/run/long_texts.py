@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from t5x_lite.data.json_lines import Line
 from t5x_lite.errors import InputError
+from t5x_lite.records.json_lines import Line
 from t5x_lite.run.text_to_text import TextToText
 
 _logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class TargetReader:
         Raises:
           InputError: one is too long, and such are refused.
         """
-        rows = model.targets(texts)
+        rows = model.targets(texts, length=self._length)
         if self._length is None:
             return rows
         for name, ids in zip(names, rows, strict=True):

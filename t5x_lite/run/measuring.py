@@ -11,23 +11,29 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from t5x_lite import checkpoints as checkpointing
 from t5x_lite import sharding
+from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
-from t5x_lite.data.bytes_vocabulary import NAMES as BYTES_NAMES
 from t5x_lite.data.sources import batch_source
-from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
+from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Bind, TaskEvaluator
+from t5x_lite.evaluate.interruption import Stopped, stopping_on
 from t5x_lite.evaluate.loss import LossEvaluator
 from t5x_lite.evaluate.retrieval import RetrievalEvaluator
 from t5x_lite.run import hosts
 from t5x_lite.run.best import BestParams, SameParams
+from t5x_lite.run.best_step import Step
 from t5x_lite.run.outcome import Outcome, check_output
 from t5x_lite.run.parts import Parts, check_batch, check_lengths
+from t5x_lite.run.submissions import Submissions
 from t5x_lite.run.task_suite import TaskSuite
 from t5x_lite.run.text_encoder import retrieval_evaluator
 from t5x_lite.run.text_to_text import TextToText
-from t5x_lite.types import InputError, Params
+from t5x_lite.train.loop import Evaluate
+from t5x_lite.train.stop import StopSignals
+from t5x_lite.types import Params
+from t5x_lite.vocabulary.byte_level import NAMES as BYTES_NAMES
+from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
 _logger = logging.getLogger(__name__)
 
@@ -86,7 +92,7 @@ class Measurement:
             if not settings.task_metrics:
                 return  # the documents are all that is needed: no task, and no TensorFlow
         if data.cache:
-            from t5x_lite.data import cached
+            from t5x_lite.data.cache import batches as cached
 
             if not settings.rank and not (settings.task_metrics and cached.has_task_metrics(data)):
                 return  # the task is not needed, and TensorFlow may be missing
@@ -98,6 +104,10 @@ class Measurement:
             mesh=mesh,
             learner=parts.bind if ensemble is None else None,
         )
+        if self._loss is not None and self.suite.unlabelled:
+            names = ", ".join(self.suite.unlabelled)
+            _logger.info("the held-out loss is not measured: no labels in %s", names)
+            self._loss = None
 
     @property
     def evaluators(self) -> Mapping[str, TaskEvaluator]:
@@ -161,11 +171,24 @@ class Measurement:
             file.write("".join(lines).encode())
 
 
+def until_stopped(measurement: Measurement, stop: StopSignals, *, mesh: Mesh) -> Evaluate:
+    """The same measurement for `fit`: one that a signal ends between two batches gives None."""
+
+    def measure(step: int, params: Params) -> dict[str, float] | None:
+        try:
+            with stopping_on(lambda: stop.requested(mesh) is not None):
+                return measurement(step, params)
+        except Stopped:
+            return None
+
+    return measure
+
+
 def evaluate(
     experiment: Experiment,
     checkpoints: Sequence[str],
     *,
-    step: int | None = None,
+    step: Step = None,
     output: str | None = None,
 ) -> dict[str, float]:
     """Measures a checkpoint on a config's task or mixture, and prints one line of JSON.
@@ -179,7 +202,7 @@ def evaluate(
         where retrieval alone is measured.
       checkpoints: a work directory or a step directory; of several, an ensemble, the task's metrics
         alone are measured.
-      step: of work directories; None is the newest.
+      step: the step to take from work directories: its number, "best", or None for the newest.
       output: a directory for metrics.json, the predictions or rankings, and the files for the
         servers of GLUE and SuperGLUE; None writes none of them.
 
@@ -192,7 +215,7 @@ def evaluate(
 
 
 def _evaluate(
-    experiment: Experiment, checkpoints: Sequence[str], *, step: int | None, output: str | None
+    experiment: Experiment, checkpoints: Sequence[str], *, step: Step, output: str | None
 ) -> dict[str, float]:
     """As `evaluate`, once the processes have joined."""
     settings = experiment.evaluation
@@ -217,6 +240,8 @@ def _evaluate(
         workdir=None,
         ensemble=model.bind if several else None,
     )
+    if measurement.suite is not None:
+        measurement.suite.names()  # a metric whose package is missing is told before the decoding
     if several and not measurement.evaluators:
         raise InputError(
             f"data.task {experiment.data.task!r} has no metrics of its own, and an ensemble has no "
@@ -228,6 +253,10 @@ def _evaluate(
     if experiment.evaluation.best_per_task:
         names = measurement.suite.sources if measurement.suite is not None else ()
         chosen = BestParams.of(checkpoints, loaded, names, mesh=mesh, step=step)
+    written = dataclasses.replace(settings, submission=settings.submission and output is not None)
+    submissions = Submissions(measurement.suite, written)
+    if measurement.suite is not None:
+        measurement.suite.tell_unknown()
     metrics = measurement(first.step, model.params, tasks=chosen)
     steps: Any = [member.step for member in model.members] if several else first.step
     summary = {"step": steps, **metrics}
@@ -238,6 +267,7 @@ def _evaluate(
         experiment.evaluation,
         metrics,
         chosen,
+        submissions,
         rankings=measurement.retrieval.rankings if measurement.retrieval is not None else {},
     )
     outcome.tell()

@@ -17,14 +17,14 @@ from typing import Any
 import jax
 
 from t5x_lite.config import Evaluation
-from t5x_lite.data import json_lines
-from t5x_lite.data.vocabulary_files import write_file
+from t5x_lite.errors import InputError
 from t5x_lite.evaluate.retrieval import Found, trec_lines
 from t5x_lite.evaluate.standings import SCORE, Standing, benchmark_scores, table
-from t5x_lite.evaluate.submission import FORMATS, Written, write
+from t5x_lite.records import json_lines
 from t5x_lite.run.best import SameParams
+from t5x_lite.run.submissions import Submissions
 from t5x_lite.run.task_suite import TaskSuite, task_rows
-from t5x_lite.types import InputError
+from t5x_lite.vocabulary.files import write_file
 
 _logger = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class Outcome:
       settings: of the evaluation.
       metrics: named "<split>/<name>".
       chosen: the checkpoints with which tasks were answered.
+      submissions: the files for servers, checked before the measuring.
       rankings: of retrieval, by query.
     """
 
@@ -58,16 +59,22 @@ class Outcome:
     settings: Evaluation
     metrics: Mapping[str, float]
     chosen: SameParams
+    submissions: Submissions
     rankings: Mapping[str, Sequence[Found]] = dataclasses.field(default_factory=dict)
 
     def tell(self) -> None:
-        """Logs what was no label, and the table of a mixture, on the first process."""
+        """Logs how many predictions were invalid, and a mixture's table, on the first process."""
         if self.suite is None or jax.process_index():
             return
         for name, number in self.suite.invalid().items():
             if number:
                 total = len(self.suite.evaluators[name].samples)
-                _logger.info("%s: %d of %d predictions are no label: wrong", name, number, total)
+                _logger.info(
+                    "%s: %d of %d predictions were not valid labels and count as wrong",
+                    name,
+                    number,
+                    total,
+                )
         if self.suite.is_mixture:
             own = {
                 name: {m: v for m, v in row.items() if m not in _NOT_METRICS}
@@ -92,10 +99,9 @@ class Outcome:
           summary: what metrics.json begins with.
 
         Raises:
-          InputError: a file cannot be written, or a test split not be read.
+          InputError: a file cannot be written, or, after all others are, one for a server.
         """
-        is_first = jax.process_index() == 0
-        if is_first:
+        if jax.process_index() == 0:
             directory.mkdir(parents=True, exist_ok=True)
             with json_lines.writer(str(directory / "metrics.json")) as file:
                 file.write({**summary, **self._more()})
@@ -103,7 +109,7 @@ class Outcome:
             if self.rankings:
                 content = "".join(trec_lines(self.rankings)).encode()
                 write_file(content, directory / "rankings.trec")
-        self._write_submissions(directory / "submission", is_first=is_first)
+        self.submissions.write(directory / "submission", self.chosen)
 
     def _more(self) -> dict[str, Any]:
         """What metrics.json says beyond the metrics."""
@@ -137,39 +143,5 @@ class Outcome:
             with json_lines.writer(str(path)) as file:
                 file.write(*(dataclasses.asdict(sample) for sample in evaluator.samples))
 
-    def _write_submissions(self, directory: Path, *, is_first: bool) -> None:
-        """Answers the test splits, on all processes, and writes the files on the first."""
-        names = self.suite.submittable() if self.suite is not None else []
-        if not names or not self.settings.submission:
-            return
-        if self.settings.max_examples is not None:
-            _logger.info("evaluation.max_examples is set: no files for the benchmarks' servers")
-            return
-        assert self.suite is not None
-        for name in sorted(names, key=self.chosen.step):
-            answers = self.suite.answers(name, self.chosen(name))
-            if answers is None or not is_first:
-                continue
-            submission = FORMATS[name]
-            folder = directory / submission.benchmark.lower()
-            _tell(write(submission, answers, folder, where=name), submission.rows)
-
 
 _NOT_METRICS = ("step", "invalid_predictions", SCORE)
-
-
-def _tell(written: Written, official: int) -> None:
-    _logger.info("wrote %s: %d rows", written.path, written.rows)
-    if written.invalid:
-        _logger.warning(
-            "%s: %d predictions were no label and are written by the rule of submission.py",
-            written.path,
-            written.invalid,
-        )
-    if not written.official:
-        _logger.warning(
-            "%s has %d rows and the official test set %d: the server will not take it",
-            written.path,
-            written.rows,
-            official,
-        )

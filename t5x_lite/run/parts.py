@@ -14,19 +14,21 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from t5x_lite import checkpoints as checkpointing
 from t5x_lite import remote, sharding, trees
+from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
-from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
+from t5x_lite.config.json import from_json
+from t5x_lite.errors import InputError
 from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.models.t5 import StackConfig
 from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes
 from t5x_lite.objectives.base import Learner, Phase
 from t5x_lite.remote import AnyPath
-from t5x_lite.serialization import from_json
+from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.train.step import check_microbatches
 from t5x_lite.train.updates import Update, check_updates
-from t5x_lite.types import Axes, Batch, InputError, Key, Params
+from t5x_lite.types import Axes, Batch, Key, Params
+from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,20 +207,18 @@ class Loaded:
         return int(self.directory.name) if self.directory.name.isdigit() else 0
 
     @classmethod
-    def from_checkpoint(
-        cls, checkpoint: str, *, step: int | None, mesh: Mesh | None = None
-    ) -> "Loaded":
+    def from_checkpoint(cls, checkpoint: str, *, step: Step, mesh: Mesh | None = None) -> "Loaded":
         """Reads config, vocabulary and parameters of a step directory.
 
         Args:
           checkpoint: a work directory or a step directory.
-          step: of a work directory; None is the newest.
+          step: of a work directory: its number, "best", or None for the newest.
           mesh: where the parameters go; None is the first device.
 
         Raises:
           InputError: there is no such checkpoint, or it is damaged.
         """
-        directory = checkpointing.find_step(checkpoint, step=step)
+        directory = find_step(checkpoint, step=step)
         experiment = read_experiment(directory, checkpointing.step_files(directory))
         parts = Parts.of(_unrolled(experiment))
         if mesh is not None:

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from t5x_lite import sharding, trees
+from t5x_lite import chips, sharding, trees
+from t5x_lite.chips import GIB
 from t5x_lite.config import Experiment
-from t5x_lite.models.flops import peak_flops
-from t5x_lite.plan import chips
-from t5x_lite.plan.chips import GIB
+from t5x_lite.errors import InputError
+from t5x_lite.plan import topologies
 from t5x_lite.plan.program import OutOfMemory, Program, bytes_on_device, compile_step
 from t5x_lite.plan.sheet import Sheet
 from t5x_lite.run.parts import Parts, check_batch
@@ -25,7 +25,6 @@ from t5x_lite.run.step_sizes import row_lengths, row_shapes, step_flops
 from t5x_lite.train.state import TrainState, abstract_state, state_shardings
 from t5x_lite.train.step import check_microbatches, make_train_step
 from t5x_lite.train.updates import joint_optimizer
-from t5x_lite.types import InputError
 
 
 class DoesNotFit(RuntimeError):
@@ -104,11 +103,12 @@ def make_sheet(
         lengths=row_lengths(experiment.data),
         microbatches=experiment.microbatches,
         chip=chip,
-        peak_flops=peak_flops(kind),
         flops=step_flops(experiment),
         memory=program.memory if program else None,
         needed=needed,
         reading=program.reading if program else None,
+        compiled_flops=program.flops if program else None,
+        compiled_bytes_accessed=program.bytes_accessed if program else None,
         trace_seconds=program.trace_seconds if program else None,
         compile_seconds=seconds,
     )
@@ -124,11 +124,11 @@ def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]
     # Tracing needs a backend; one that could take an accelerator of this machine is not started.
     jax.config.update("jax_platforms", "cpu")
     if topology is not None:
-        return chips.topology_devices(topology), topology
+        return topologies.topology_devices(topology), topology
     count = re.fullmatch(r"cpu:([1-9]\d*)", devices or "")
     if count is None:
         raise InputError(f"--devices must be cpu:N, got {devices!r}; TPU slices are --topology")
-    return chips.cpu_devices(int(count.group(1))), str(devices)
+    return topologies.cpu_devices(int(count.group(1))), str(devices)
 
 
 def _step(parts: Parts, mesh: Mesh) -> tuple[Any, TrainState]:

@@ -7,6 +7,7 @@ processes can use.
 """
 
 import dataclasses
+import functools
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -14,32 +15,36 @@ from typing import Any
 
 import jax
 
-from t5x_lite import checkpoints as checkpointing
-from t5x_lite import trees
-from t5x_lite.checkpoint_saving import Checkpoints
+from t5x_lite import config, trees
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.init import InitRules
+from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.config import Experiment
-from t5x_lite.data.tokenizer_vocabulary import Tokenizer
-from t5x_lite.data.vocabulary import Vocabulary
-from t5x_lite.init_rules import InitRules
+from t5x_lite.config.json import from_json, to_json
+from t5x_lite.errors import InputError
 from t5x_lite.remote import AnyPath
+from t5x_lite.run.best_step import find_step
 from t5x_lite.run.parts import Parts, read_experiment
 from t5x_lite.run.workdir import WorkDirectory, holds_another
-from t5x_lite.serialization import to_json
 from t5x_lite.train.state import TrainState
-from t5x_lite.types import InputError, Params
+from t5x_lite.types import Params
+from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 _logger = logging.getLogger(__name__)
 
+_SAME_RUN = ("model", "objective", "optimizer", "seed")
+"""The fields of an Experiment that all steps of a run share, whatever became of its files."""
 _GLOBAL_POSITION = "data/position"
 
 
 def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
-    """The step directory that `init` names, whose vocabulary must be that of the data.
+    """The step directory of `init` and `init_step`, whose vocabulary must be that of the data.
 
     Raises:
       InputError: there is none, it is damaged, or its vocabulary is another one.
     """
-    step = checkpointing.find_step(experiment.init)
+    step = find_step(experiment.init, step=experiment.init_step)
     files = checkpointing.step_files(step)
     saved = step / "files" / checkpointing.VOCABULARY_DIRECTORY
     if holds_another(saved, vocabulary):
@@ -58,7 +63,12 @@ def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
 
 
 def with_initial(
-    state: TrainState, experiment: Experiment, vocabulary: Vocabulary, abstract: Any
+    state: TrainState,
+    experiment: Experiment,
+    vocabulary: Vocabulary,
+    abstract: Any,
+    *,
+    step: AnyPath | None = None,
 ) -> TrainState:
     """The state with the weights that `init` names, by the rules init_rename and init_fresh.
 
@@ -67,12 +77,13 @@ def with_initial(
       experiment: with `init`.
       vocabulary: that of the data.
       abstract: shapes, dtypes and shardings of all parameters.
+      step: what `check_init` gave; None asks it.
 
     Raises:
       InputError: see `check_init` and `checkpoints.restore_params`.
     """
     rules = InitRules.of(rename=experiment.init_rename, fresh=experiment.init_fresh)
-    step = check_init(experiment, vocabulary)
+    step = check_init(experiment, vocabulary) if step is None else step
     initial = checkpointing.restore_params(step, abstract, rules=rules)
     saved = read_experiment(step, checkpointing.step_files(step))
     params = trees.overlaid(state.params, initial)
@@ -117,7 +128,9 @@ def resume(
     Raises:
       InputError: all checkpoints are damaged, or this one fits neither the model nor the processes.
     """
-    step, rejected = checkpoints.resume_point()
+    step, rejected = checkpoints.resume_point(
+        foreign=functools.partial(_another_run, experiment=experiment)
+    )
     state = None
     if step is not None:
         position = _position(checkpoints, step, experiment)
@@ -131,6 +144,23 @@ def resume(
         then = "begins anew" if step is None else f"goes on from step {step}"
         _logger.warning("%s; training %s", "; ".join(told), then)
     return state
+
+
+def _another_run(files: Mapping[str, bytes], *, experiment: Experiment) -> str:
+    """Why a step that was put into this work directory is another run's; "" where it is ours.
+
+    The data may have moved since the step was saved, but the task is the same.
+    """
+    try:
+        saved: Experiment = from_json(
+            files[checkpointing.CONFIG_FILE].decode(), source=checkpointing.CONFIG_FILE
+        )
+    except (KeyError, ValueError):  # not for us to say: the work directory's own config was read
+        return ""
+    found = config.differences(saved, experiment, fields=_SAME_RUN)
+    if saved.data.task != experiment.data.task:
+        found.append(f"data.task is {saved.data.task!r} there and {experiment.data.task!r} here")
+    return f"it is of another experiment: {', '.join(found)}" if found else ""
 
 
 def _position(checkpoints: Checkpoints, step: int, experiment: Experiment) -> bytes:

@@ -3,8 +3,8 @@
 import numpy as np
 
 from t5x_lite.config import Experiment
-from t5x_lite.data import rows
 from t5x_lite.data.config import Data, lengths_of
+from t5x_lite.data.layouts import rows
 from t5x_lite.models.flops import train_step_flops
 
 

@@ -1,7 +1,8 @@
 """The task or the tasks of a config, each with what answers it: for its metrics, and for servers.
 
     suite = TaskSuite(experiment, vocabulary, bind=bind, mesh=mesh)
-    suite.run(params)           # {"accuracy": 0.9}; of a mixture {"glue_rte/accuracy": 0.7, ...}
+    suite.run(params)           # {"accuracy": 0.9, "score": 0.9}
+    suite.run(params)           # of a mixture {"glue_rte/accuracy": 0.7, ...}
     suite.answers("glue_rte", params)       # to the test split, for a submission
 
 Of a mixture, the tasks are measured whose data are there; the others are named in the log. Where
@@ -11,7 +12,7 @@ the objective is a head on an encoder it answers its one task (`evaluate.heads`)
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,22 +20,28 @@ from jax.sharding import Mesh
 
 from t5x_lite.config import Evaluation, Experiment
 from t5x_lite.data.config import Data
-from t5x_lite.data.encoder_tokens import encoder_tokens
-from t5x_lite.data.labelled_task import LAYOUT, task_form
 from t5x_lite.data.mixtures import Member, find_mixture
-from t5x_lite.data.vocabulary import Vocabulary
+from t5x_lite.data.postprocess import is_answer, is_known
+from t5x_lite.data.tasks.labelled import LAYOUT, task_form
 from t5x_lite.decoding.config import Decoding
+from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Bind, Generator, TaskEvaluator
 from t5x_lite.evaluate.heads import ClassAnswers, ScoreAnswers, SpanAnswers
 from t5x_lite.evaluate.rank import LabelGenerator, Ranker
 from t5x_lite.evaluate.score import Scorer
-from t5x_lite.evaluate.standings import scored
+from t5x_lite.evaluate.standings import scored, with_score
 from t5x_lite.evaluate.submission import FORMATS, Answer, example_index
 from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.spans import Spans
-from t5x_lite.types import InputError, Params
+from t5x_lite.types import Params
+from t5x_lite.vocabulary import unknown_tokens
+from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
+from t5x_lite.vocabulary.loading import Vocabulary
 
 _logger = logging.getLogger(__name__)
+
+_FIRST = 100
+"""Examples that are looked at where no metric needs all."""
 
 ParamsOf = Callable[[str], Params]
 """The parameters with which a task is answered."""
@@ -48,11 +55,13 @@ class Source:
       data: the config by which it is read alone.
       task: the seqio.Task.
       is_measured: whether its metrics are wanted.
+      counts: whether its score counts in the mean over the tasks.
     """
 
     data: Data
     task: Any
     is_measured: bool = True
+    counts: bool = True
 
 
 class TaskSuite:
@@ -61,7 +70,8 @@ class TaskSuite:
     Attributes:
       is_mixture: whether data.task is a mixture; a single task's metrics have no task's name.
       sources: all tasks whose data are there.
-      evaluators: those of them that have metrics.
+      evaluators: those of them that have metrics, and labels in the split.
+      unlabelled: those that have no labels in the split.
     """
 
     def __init__(
@@ -91,7 +101,9 @@ class TaskSuite:
         self._bind, self._mesh = bind, mesh
         self.is_mixture = find_mixture(self._data) is not None
         self.sources = self._sources()
+        self.unlabelled: list[str] = []
         self.evaluators = dict(self._evaluators())
+        self._check_loss()
         if self.is_mixture and self._settings.task_metrics and not self.evaluators:
             _logger.warning(
                 "no task of the mixture %s has a split %s to be measured on",
@@ -100,7 +112,7 @@ class TaskSuite:
             )
 
     def _sources(self) -> dict[str, Source]:
-        from t5x_lite.data import mixture_pipeline, pipeline
+        from t5x_lite.data.live import mixture_pipeline, pipeline
 
         if not self.is_mixture:
             task = pipeline.load_task(self._data, self._vocabulary)
@@ -117,12 +129,17 @@ class TaskSuite:
         for name, reason in found.absent.items():
             _logger.info("%s is not measured: %s", name, reason)
         return {
-            one.member.name: Source(data=one.data, task=one.task, is_measured=one.member.measured)
+            one.member.name: Source(
+                data=one.data,
+                task=one.task,
+                is_measured=one.member.measured,
+                counts=not one.member.form_of,
+            )
             for one in found.present
         }
 
     def _evaluators(self) -> Iterator[tuple[str, TaskEvaluator]]:
-        from t5x_lite.data import pipeline
+        from t5x_lite.data.live import pipeline
 
         settings = self._settings
         for name, source in self.sources.items():
@@ -136,7 +153,7 @@ class TaskSuite:
                 limit=settings.max_examples,
                 may_lack=self.is_mixture,
             )
-            if examples is not None:
+            if examples is not None and self._has_labels(name, examples):
                 yield (
                     name,
                     TaskEvaluator(
@@ -147,11 +164,52 @@ class TaskSuite:
                     ),
                 )
 
+    def _has_labels(self, name: str, examples: Sequence[Any]) -> bool:
+        """Whether any target of a split is known; a task that stands alone must have one.
+
+        Raises:
+          InputError: it has none.
+        """
+        if any(is_known(example.targets_text, example.target) for example in examples):
+            return True
+        if not self.is_mixture:
+            raise no_labels(self._data.task, self._settings.split, self.sources[name].task.splits)
+        _logger.info("%s is not measured: its split %s has no labels", name, self._settings.split)
+        self.unlabelled.append(name)
+        return False
+
+    def _check_loss(self) -> None:
+        """Refuses the loss of a task on a test split that has no labels.
+
+        Raises:
+          InputError: its first targets are all unknown.
+        """
+        split = self._settings.split
+        if self.is_mixture or self.evaluators or not self._settings.loss or "test" not in split:
+            return
+        for name in self.sources:
+            examples = self._examples(name, split=split, limit=_FIRST, may_lack=False)
+            self._has_labels(name, examples or ())
+
+    def check_test(self, name: str) -> None:
+        """Reads the test split of a task, without its tokens.
+
+        Raises:
+          InputError: its file cannot be read; not where there is none.
+        """
+        from t5x_lite.data.live import mixture_pipeline
+
+        try:
+            self.sources[name].task.source.get_dataset(split="test", shuffle=False)
+        except InputError as error:
+            if not mixture_pipeline.is_absent(error):
+                raise
+
     def _examples(
         self, name: str, *, split: str, limit: int | None, may_lack: bool
     ) -> list[Any] | None:
         """A split's examples; None where there is no file for it, and the task may lack it."""
-        from t5x_lite.data import mixture_pipeline, pipeline
+        from t5x_lite.data.live import mixture_pipeline, pipeline
 
         try:
             return pipeline.eval_examples(
@@ -163,15 +221,36 @@ class TaskSuite:
             _logger.info("%s has no split %s: %s", name, split, error)
             return None
 
+    def tell_unknown(self) -> None:
+        """Warns of the tasks whose text the vocabulary cannot spell."""
+        for name, evaluator in self.evaluators.items():
+            first = evaluator.examples[: unknown_tokens.FIRST]
+            texts = [example.targets_text for example in first]
+            known = [
+                self._data.layout != LAYOUT and is_known(one.targets_text, one.target)
+                for one in first
+            ]
+            targets = self._vocabulary.encode_batch(texts)
+            examples = [
+                {"inputs": one.inputs, **({"targets": ids} if told else {})}
+                for one, ids, told in zip(first, targets, known, strict=True)
+            ]
+            unknown_tokens.tell(name, examples, self._vocabulary)
+
     def names(self) -> list[str]:
         """The names of the metrics that `run` gives."""
         if not self.is_mixture:
-            return [name for one in self.evaluators.values() for name in one.names()]
+            own = [name for one in self.evaluators.values() for name in one.names()]
+            return list(with_score(dict.fromkeys(own, 0.0)))
         zeros = {name: dict.fromkeys(one.names(), 0.0) for name, one in self.evaluators.items()}
-        return list(scored(zeros))
+        return list(scored(zeros, aside=self._aside()))
+
+    def _aside(self) -> list[str]:
+        """The tasks that do not count in the mean of the scores."""
+        return [name for name, source in self.sources.items() if not source.counts]
 
     def run(self, params: Params | ParamsOf) -> dict[str, float]:
-        """The metrics: of a single task by their names, of a mixture as `standings.scored` does.
+        """The metrics and the score, of a mixture as `standings.scored` names them.
 
         Args:
           params: of the model; or, by a task's name, those to answer it with.
@@ -181,18 +260,17 @@ class TaskSuite:
             for name, evaluator in self.evaluators.items()
         }
         if self.is_mixture:
-            return scored(found)
-        return next(iter(found.values()), {})
+            return scored(found, aside=self._aside())
+        return with_score(next(iter(found.values()), {}))
 
     def invalid(self) -> dict[str, int]:
-        """Predictions of the last run that were no label, for each task that has labels."""
-        from t5x_lite.data import pipeline
-
+        """Predictions of the last run that were no valid answer, of tasks that do not take any."""
         counts = {}
         for name, evaluator in self.evaluators.items():
-            labels = pipeline.task_labels(self.sources[name].task)
-            if labels is not None:
-                counts[name] = sum(s.prediction not in labels for s in evaluator.samples)
+            postprocess = self.sources[name].task.postprocessor
+            found = [is_answer(postprocess, sample.prediction) for sample in evaluator.samples]
+            if None not in found:
+                counts[name] = found.count(False)
         return counts
 
     def submittable(self) -> list[str]:
@@ -209,7 +287,7 @@ class TaskSuite:
         Raises:
           InputError: its file cannot be read.
         """
-        from t5x_lite.data import pipeline
+        from t5x_lite.data.live import pipeline
 
         examples = self._examples(name, split="test", limit=None, may_lack=True)
         if examples is None:
@@ -229,7 +307,7 @@ class TaskSuite:
 
     def _generator(self, task: Any) -> Generator:
         """What answers a task's examples: a search, or the rank of its labels."""
-        from t5x_lite.data import pipeline
+        from t5x_lite.data.live import pipeline
 
         if self._data.layout == LAYOUT:
             return self._head(pipeline.task_labels(task))
@@ -244,7 +322,7 @@ class TaskSuite:
 
     def _check_head(self, task: Any) -> None:
         """Refuses an objective whose head does not answer what a task asks."""
-        from t5x_lite.data import pipeline
+        from t5x_lite.data.live import pipeline
 
         objective, name = self._objective, f"data.task {self._data.task!r}"
         kind, form = type(objective).__name__, task_form(task)
@@ -315,6 +393,27 @@ class TaskSuite:
     @property
     def _batch_size(self) -> int:
         return self._settings.batch_size or self._data.batch_size
+
+
+def no_labels(task: str, split: str, splits: Sequence[str]) -> InputError:
+    """The error of a split that has nothing to compare predictions with.
+
+    Args:
+      task: data.task.
+      split: evaluation.split.
+      splits: those of the task.
+    """
+    remedy = (
+        "measure --evaluation.split validation; its answers to the test split are then written "
+        "with --output DIR, for a task that has a benchmark's server"
+        if "validation" in splits
+        else "its answers are written by `evaluate --output DIR` on the mixture that it belongs to "
+        "(tasks.mixtures:glue, tasks.mixtures:super_glue)"
+    )
+    return InputError(
+        f"data.task {task!r} has no labels in split {split!r}, so there is nothing to measure: "
+        f"{remedy}"
+    )
 
 
 def decoding(settings: Evaluation) -> Decoding:

@@ -15,16 +15,18 @@ from collections.abc import Sequence
 from jax.sharding import Mesh
 
 from t5x_lite.config import Experiment
-from t5x_lite.data.text_rows import Cut, TextRows, text_rows
-from t5x_lite.data.vocabulary import Vocabulary
+from t5x_lite.errors import InputError
 from t5x_lite.evaluate.embed import Embedder
 from t5x_lite.evaluate.retrieval import Retrieval, RetrievalEvaluator
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.models.pooling import Pooling, check_pooling
 from t5x_lite.objectives.retromae import RetroMAE
+from t5x_lite.run.best_step import Step
 from t5x_lite.run.parts import Loaded, Parts
-from t5x_lite.types import InputError, Params
+from t5x_lite.types import Params
+from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.vocabulary.text_rows import Cut, TextRows, text_rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,7 @@ class TextEncoder:
         cls,
         checkpoint: str,
         *,
-        step: int | None = None,
+        step: Step = None,
         mesh: Mesh | None = None,
         length: int | None = None,
         pooling: Pooling | None = None,
@@ -135,7 +137,7 @@ class TextEncoder:
 
         Args:
           checkpoint: a work directory or a step directory.
-          step: of a work directory; None is the newest.
+          step: of a work directory: its number, "best", or None for the newest.
           mesh: where the parameters go, and whose devices share the texts; None is one device.
           length: tokens of a text at most; None is what the model was trained with.
           pooling: "cls" or "mean"; None is what the objective says.

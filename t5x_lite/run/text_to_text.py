@@ -18,22 +18,24 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from t5x_lite import checkpoints as checkpointing
 from t5x_lite.data.config import Data
-from t5x_lite.data.vocabulary import Vocabulary
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.ensemble import Ensemble
 from t5x_lite.decoding.prepare import Preparation
+from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Generator, Prediction
 from t5x_lite.evaluate.score import Scorer
 from t5x_lite.models.pooling import Pooling
 from t5x_lite.remote import AnyPath
+from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.parts import Loaded
 from t5x_lite.run.text_encoder import TextEncoder
-from t5x_lite.types import InputError, Params
+from t5x_lite.types import Params
+from t5x_lite.vocabulary.beginnings import first_tokens
+from t5x_lite.vocabulary.loading import Vocabulary
 
 
-def find_steps(checkpoints: Sequence[AnyPath | str], *, step: int | None = None) -> list[AnyPath]:
+def find_steps(checkpoints: Sequence[AnyPath | str], *, step: Step = None) -> list[AnyPath]:
     """The step directories of `--checkpoint DIR [DIR ...]`.
 
     Raises:
@@ -41,7 +43,7 @@ def find_steps(checkpoints: Sequence[AnyPath | str], *, step: int | None = None)
     """
     if not checkpoints:
         raise InputError("a model needs at least one checkpoint directory")
-    return [checkpointing.find_step(checkpoint, step=step) for checkpoint in checkpoints]
+    return [find_step(checkpoint, step=step) for checkpoint in checkpoints]
 
 
 def check_finite(where: str, what: str, *values: float) -> None:
@@ -79,7 +81,7 @@ class TextToText:
         cls,
         checkpoints: Sequence[AnyPath | str],
         *,
-        step: int | None = None,
+        step: Step = None,
         mesh: Mesh | None = None,
         inputs_length: int | None = None,
     ) -> "TextToText":
@@ -87,7 +89,8 @@ class TextToText:
 
         Args:
           checkpoints: work directories or step directories.
-          step: of work directories; None is the newest.
+          step: the step to take from work directories: its number, "best", or None for the
+            newest.
           mesh: where the parameters go; None is the first device.
           inputs_length: tokens of an input at most; None is what the models were trained with, the
             shortest where they differ.
@@ -136,9 +139,9 @@ class TextToText:
         """What predicts.
 
         Raises:
-          InputError: a model writes no text.
+          InputError: a model is an encoder, which generates no text.
         """
-        self._check_has("prefill", "writes no text")
+        self._check_has("prefill", "generate text")
         return Generator(
             self.bind,
             self.vocabulary,
@@ -151,9 +154,9 @@ class TextToText:
         """What gives log-likelihoods.
 
         Raises:
-          InputError: a model writes no text.
+          InputError: a model is an encoder, which generates no text.
         """
-        self._check_has("target_logits", "writes no text, so that no target has a likelihood")
+        self._check_has("target_logits", "score targets")
         return Scorer(self.bind, batch_size=batch_size)
 
     def encoder(self, *, pooling: Pooling, normalize: bool) -> TextEncoder:
@@ -182,14 +185,23 @@ class TextToText:
             whole = [np.asarray(ids, np.int32) for ids in self.vocabulary.encode_batch(texts)]
             rows = [ids[max(0, len(ids) - self.inputs_length) :] for ids in whole]
         else:
-            whole = self.targets(texts)
+            whole = self.targets(texts, length=self.inputs_length)
             length = self.inputs_length
             rows = [ids if len(ids) <= length else _cut(ids, length) for ids in whole]
         return rows, [i for i, ids in enumerate(whole) if len(ids) > self.inputs_length]
 
-    def targets(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """int32 tokens of each text with EOS, whole."""
-        encoded = self.vocabulary.encode_batch(texts)
+    def targets(self, texts: Sequence[str], *, length: int | None = None) -> list[np.ndarray]:
+        """int32 tokens of each text with EOS.
+
+        Args:
+          texts: any.
+          length: how many are wanted of each; of a longer text there may be only some more. None is
+            all.
+        """
+        if length is None:
+            encoded = self.vocabulary.encode_batch(texts)
+        else:
+            encoded = first_tokens(self.vocabulary, texts, count=length)
         return [np.asarray([*ids, self.vocabulary.eos_id], np.int32) for ids in encoded]
 
     def prompts(
@@ -244,12 +256,13 @@ class TextToText:
     def _ends(self) -> bool:
         return _ends(self.members[0].parts.experiment.data)
 
-    def _check_has(self, method: str, lacks: str) -> None:
+    def _check_has(self, method: str, verb: str) -> None:
         for member in self.members:
             # The class tells: nothing is put together.
             if not hasattr(member.parts.model_type, method):
                 raise InputError(
-                    f"checkpoint {member.directory}: {member.parts.model_type.__name__} {lacks}"
+                    f"checkpoint {member.directory}: {member.parts.model_type.__name__} is an "
+                    f"encoder and cannot {verb}; use embed"
                 )
 
 

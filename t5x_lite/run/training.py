@@ -2,23 +2,23 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
-from t5x_lite import checkpoints as checkpointing
 from t5x_lite import sharding, trees
-from t5x_lite.checkpoint_saving import Checkpoints
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.config import Experiment, Hosts
-from t5x_lite.data.encoder_tokens import encoder_tokens
 from t5x_lite.data.sources import batch_source
-from t5x_lite.data.vocabulary import Vocabulary, load_vocabulary
-from t5x_lite.metrics.selection import matching, refuse_test
+from t5x_lite.errors import InputError
+from t5x_lite.metrics.selection import Mode, contradiction, described, matching, refuse_test
 from t5x_lite.run import hosts, preemption, restoring
 from t5x_lite.run.allocator import within_memory
 from t5x_lite.run.best import best_of_run
-from t5x_lite.run.measuring import Measurement
+from t5x_lite.run.best_step import told_at_end
+from t5x_lite.run.measuring import Measurement, until_stopped
 from t5x_lite.run.parts import Parts, check_batch
 from t5x_lite.run.step_sizes import step_flops
 from t5x_lite.run.workdir import WorkDirectory
@@ -26,14 +26,15 @@ from t5x_lite.train.compilation import use_compilation_cache
 from t5x_lite.train.early_stopping import Patience
 from t5x_lite.train.loop import Periods, fit
 from t5x_lite.train.profiling import Capture
-from t5x_lite.train.record import evaluations
+from t5x_lite.train.record import evaluated_steps
 from t5x_lite.train.state import abstract_state, init_state, state_shardings
 from t5x_lite.train.step import make_train_step
 from t5x_lite.train.stop import StopSignals
 from t5x_lite.train.track import Tracker
 from t5x_lite.train.updates import joint_optimizer
 from t5x_lite.train.window import NonFiniteLoss
-from t5x_lite.types import InputError
+from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
+from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
 
 def train(experiment: Experiment) -> None:
@@ -59,13 +60,24 @@ def train(experiment: Experiment) -> None:
 
 
 def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) -> None:
-    """Makes the parts that the config names, the cheap checks first, and trains."""
+    """Makes the parts that the config names, the cheap checks first, and trains.
+
+    1. The work directory and the vocabulary: those of another experiment are refused at once.
+    2. The checkpoint of `init`: its shapes are compared, its arrays are not read yet.
+    3. Mesh, learner and optimizer: sizes that do not divide are refused before the data are opened.
+    4. The data and what is measured: the names of metrics need both, and say what may be "best".
+    5. The state: of the last good checkpoint, which also gives the data's position, else of the
+       seed and of `init`.
+    6. The work directory's config, not before: what cannot be resumed keeps its settings.
+    7. The tracker; where nothing is left to do, the run ends here.
+    8. The compiled step, and the loop.
+    """
     workdir.check(experiment)
-    vocabulary = _vocabulary(experiment)
-    workdir.check_vocabulary(vocabulary)
+    vocabulary = workdir.check_vocabulary(_vocabulary(experiment))
     resumed = bool(checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY))
+    initial = None
     if experiment.init and not resumed:
-        restoring.check_init(experiment, vocabulary)
+        initial = restoring.check_init(experiment, vocabulary)
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
     parts = Parts.of(experiment)
@@ -77,7 +89,8 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
     layout = state_shardings(mesh, parts.axes, parts.optimizer_axes())
     batches = _batches(experiment, vocabulary, part=sharding.batch_part(mesh))
     measurement = Measurement(parts, vocabulary, mesh=mesh, workdir=workdir.local)
-    _check_metrics(experiment, measurement.names(parts.shapes))
+    names = measurement.names(parts.shapes)
+    choices = _check_metrics(experiment, names)
     start = abstract_state(parts.shapes, optimizer, layout)
 
     with _open_checkpoints(workdir, experiment) as checkpoints:
@@ -88,15 +101,18 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
         if state is None:
             state = init_state(parts.init, optimizer, layout, seed=experiment.seed)
             if experiment.init:
-                state = restoring.with_initial(state, experiment, vocabulary, start.params)
-        # Not before: what cannot be resumed keeps the settings that it was made with.
+                state = restoring.with_initial(
+                    state, experiment, vocabulary, start.params, step=initial
+                )
         workdir.write(experiment, vocabulary)
         with Tracker(
             workdir.local, total_steps=experiment.steps, enabled=jax.process_index() == 0
         ) as tracker:
             if going_on:
                 tracker.message(going_on)
-            if int(state.step) >= experiment.steps:
+            history = evaluated_steps(workdir.local, until=int(state.step))
+            owed = bool(names) and _is_owed(experiment, int(state.step), history)
+            if int(state.step) >= experiment.steps and not owed:
                 done = f"{workdir.path} is at step {int(state.step)} of {experiment.steps}: done"
                 tracker.message(done)
                 return
@@ -104,6 +120,8 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
                 f"{trees.count_parameters(parts.shapes):,} parameters on {mesh.size} "
                 f"{mesh.devices.flat[0].device_kind} device(s), {experiment.compute_dtype}"
             )
+            for choice in choices:
+                tracker.message(choice)
             train_step = make_train_step(
                 updates,
                 mesh=mesh,
@@ -111,7 +129,6 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
                 seed=experiment.seed,
                 microbatches=experiment.microbatches,
             )
-            history = evaluations(workdir.local, until=int(state.step))
             # Here too: leaving the checkpoints waits for all processes.
             with hosts.ending_together(NonFiniteLoss):
                 fit(
@@ -120,25 +137,36 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
                     within_memory(train_step),
                     mesh=mesh,
                     periods=_periods(experiment),
-                    evaluate=measurement,
+                    evaluate=until_stopped(measurement, stop, mesh=mesh),
                     save=restoring.saver(checkpoints, experiment, vocabulary, workdir),
                     tracker=tracker,
                     stop=stop,
                     flops=step_flops(experiment),
-                    patience=Patience(experiment.stop_early, history),
+                    patience=Patience(experiment.stop_early, list(history.values())),
                     capture=Capture(experiment.profile, os.fspath(workdir.path / "profile")),
+                    owed=checkpoints.add_metrics if owed else None,
                 )
+            checkpoints.wait()
             _tell_best(tracker, workdir, experiment)
 
 
+def _is_owed(experiment: Experiment, step: int, history: Mapping[int, object]) -> bool:
+    """Whether the evaluation of a step that was saved is still to be made: a signal ended it."""
+    due = step >= experiment.steps or step % experiment.evaluation.period == 0
+    return step > 0 and due and step not in history
+
+
 def _tell_best(tracker: Tracker, workdir: WorkDirectory, experiment: Experiment) -> None:
-    """Shows each task of a mixture at its best checkpoint, on the first process."""
+    """Names the best step, and shows each task of a mixture at its own, on the first process."""
     if jax.process_index():
         return
     split = experiment.evaluation.split
     shown = best_of_run(workdir.local, until=experiment.steps, split=split)
     if shown is not None:
         tracker.message(f"each task at the checkpoint that is best at it:\n{shown}")
+    best = told_at_end(workdir.path / checkpointing.DIRECTORY)
+    if best is not None:
+        tracker.message(best)
 
 
 def _batches(experiment: Experiment, vocabulary: Vocabulary, *, part: tuple[int, int]) -> Any:
@@ -193,13 +221,18 @@ def _periods(experiment: Experiment) -> Periods:
     )
 
 
-def _check_metrics(experiment: Experiment, names: Sequence[str]) -> None:
-    """Refuses, before any training, metrics that the evaluation does not give."""
-    wanted = {
-        "checkpoints.best": experiment.checkpoints.best,
-        "stop_early.metric": experiment.stop_early.metric,
-    }
-    for field, name in wanted.items():
+def _check_metrics(experiment: Experiment, names: Sequence[str]) -> list[str]:
+    """Refuses, before any training, metrics that the evaluation does not give.
+
+    Returns:
+      Lines that say of which metrics the lowest is best, and of which the highest.
+    """
+    kept, stop, lines = experiment.checkpoints, experiment.stop_early, []
+    wanted: tuple[tuple[str, str | None, str, Mode | None], ...] = (
+        ("checkpoints.best", kept.best, "checkpoints.best_mode", kept.best_mode),
+        ("stop_early.metric", stop.metric, "stop_early.mode", stop.mode),
+    )
+    for field, name, mode_field, mode in wanted:
         if name is None:
             continue
         matched = matching(name, names) if field == "checkpoints.best" else [name]
@@ -210,3 +243,6 @@ def _check_metrics(experiment: Experiment, names: Sequence[str]) -> None:
                 f"{field} {name!r} is not a metric of the evaluation: it gives "
                 f"{', '.join(names) or 'none'}"
             )
+        against = contradiction(mode_field, matched, mode)
+        lines.append(f"warning: {against}" if against else f"{field}: {described(matched)} is best")
+    return lines

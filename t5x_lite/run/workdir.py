@@ -18,22 +18,24 @@ from pathlib import Path
 
 import jax
 
-from t5x_lite import checkpoints as checkpointing
 from t5x_lite import config as configs
 from t5x_lite import remote
+from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
-from t5x_lite.data.vocabulary import Vocabulary
-from t5x_lite.data.vocabulary_files import (
+from t5x_lite.config.json import from_json, to_json
+from t5x_lite.errors import InputError
+from t5x_lite.remote import AnyPath
+from t5x_lite.vocabulary.files import (
     BYTES_NAME,
     LAYOUT_NAME,
     MODEL_NAME,
+    SPM_NAME,
     TOKENIZER_CONFIG_NAME,
     TOKENIZER_NAME,
     WORDPIECE_NAME,
 )
-from t5x_lite.remote import AnyPath
-from t5x_lite.serialization import from_json, to_json
-from t5x_lite.types import InputError
+from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.vocabulary.spm import read_spm
 
 _logger = logging.getLogger(__name__)
 
@@ -113,7 +115,11 @@ class WorkDirectory:
         saved = self.path / checkpointing.CONFIG_FILE
         if saved.exists():
             # Decoded, not loaded: the project around a work directory must not become importable.
-            earlier: Experiment = from_json(saved.read_text(encoding="utf-8"), source=str(saved))
+            try:
+                text = saved.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise InputError(f"{saved} cannot be read: {error}") from error
+            earlier: Experiment = from_json(text, source=str(saved))
             configs.check_same_experiment(earlier, experiment, str(self.path))
         elif self.path.exists() and not self.path.is_dir():
             raise InputError(f"workdir {self.path} is not a directory")
@@ -123,19 +129,30 @@ class WorkDirectory:
                 f"workdir {self.path} holds other files and no {saved.name}; use an empty directory"
             )
 
-    def check_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """The file that data.vocabulary names must not have changed since the run began.
+    def check_vocabulary(self, vocabulary: Vocabulary) -> Vocabulary:
+        """The vocabulary of the run: the file that data.vocabulary names must not have changed.
+
+        Args:
+          vocabulary: as it is read now.
+
+        Returns:
+          It, or the same spm.model without NFC, where the run began before text was composed.
 
         Raises:
-          InputError: it has.
+          InputError: the file has changed since the run began.
         """
         saved = self.path / checkpointing.VOCABULARY_DIRECTORY
-        if holds_another(saved, vocabulary):
-            raise InputError(
-                f"workdir {self.path} was made with another vocabulary than "
-                f"{vocabulary.model_path} is now; put the old one back ({saved} is a copy) or use "
-                "another --workdir"
-            )
+        if not holds_another(saved, vocabulary):
+            return vocabulary
+        if vocabulary.model_path.name == SPM_NAME:
+            earlier = read_spm(vocabulary.model_path, compose=False)
+            if not holds_another(saved, earlier):
+                return earlier
+        raise InputError(
+            f"workdir {self.path} was made with another vocabulary than "
+            f"{vocabulary.model_path} is now; put the old one back ({saved} is a copy) or use "
+            "another --workdir"
+        )
 
     def write(self, experiment: Experiment, vocabulary: Vocabulary) -> None:
         """Makes the directory, its config before all else: it says whose the rest is.

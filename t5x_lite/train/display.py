@@ -115,6 +115,29 @@ def line(
     return "  ".join([f"step {step}/{total_steps}", *_parts(metrics, seconds_left)])
 
 
+def evaluation(step: int, total_steps: int, metrics: Mapping[str, float]) -> str:
+    """An evaluation: one plain line and, of a mixture, a table with a line for each task.
+
+    Args:
+      step: when it was made.
+      total_steps: of the run.
+      metrics: named "<split>/<name>", of a mixture's tasks "<split>/<task>/<name>".
+    """
+    common = {name: value for name, value in metrics.items() if name.count("/") < 2}
+    rows: dict[str, dict[str, float]] = {}
+    for name, value in metrics.items():
+        if name not in common:
+            split, task, metric = name.split("/", 2)
+            rows.setdefault(f"{split}/{task}", {})[metric] = value
+    text = line(step, total_steps, common)
+    width = max(map(len, rows), default=0)
+    for task, own in rows.items():
+        ordered = sorted(own, key=lambda name: name != "score")
+        values = "  ".join(f"{name} {_number(own[name])}" for name in ordered)
+        text += f"\n  {task:<{width}}  {values}"
+    return text
+
+
 def _parts(metrics: Mapping[str, float], seconds_left: float | None) -> list[str]:
     """The metrics as words: the loss first, then the others, the learning rate and the rate."""
     names = [name for name in metrics if name not in (*_NOT_SHOWN, *_SHOWN_LAST)]

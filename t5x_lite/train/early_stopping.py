@@ -12,10 +12,9 @@ a run that is resumed goes through them again. So it ends where an uninterrupted
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
 from t5x_lite.errors import InputError
-from t5x_lite.metrics.selection import refuse_test
+from t5x_lite.metrics.selection import Mode, mode_of, refuse_test
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,19 +24,20 @@ class EarlyStopping:
     Attributes:
       metric: a metric of the evaluation, such as "validation/loss"; None never ends early, and one
         of a test split is refused.
-      mode: whether the lowest or the highest value is best.
+      mode: whether the highest or the lowest value is best, max or min; None goes by the metric's
+        name: of losses, cross entropies, perplexities and errors the lowest, else the highest.
       patience: evaluations in a row without improvement that end training.
       min_delta: a change of no more than this is no improvement.
     """
 
     metric: str | None = None
-    mode: Literal["min", "max"] = "min"
+    mode: Mode | None = None
     patience: int = 3
     min_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.mode not in ("min", "max"):
-            raise InputError(f"stop_early.mode must be min or max, got {self.mode!r}")
+        if self.mode not in (None, "max", "min"):
+            raise InputError(f"stop_early.mode must be max, min or None, got {self.mode!r}")
         if self.patience < 1:
             raise InputError(f"stop_early.patience must be at least 1, got {self.patience}")
         refuse_test("stop_early.metric", self.metric)
@@ -54,6 +54,7 @@ class Patience:
         Those without the metric are passed over: the run may have measured something else then.
         """
         self._config = config
+        self._sign = 1 if mode_of(config.metric or "", config.mode) == "min" else -1
         self._best = math.inf
         self._waited = 0
         for metrics in history:
@@ -61,7 +62,7 @@ class Patience:
                 self.add(metrics)
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Takes the metrics of an evaluation; not a number is no improvement.
+        """Takes the metrics of an evaluation; what is not finite is no improvement.
 
         Raises:
           InputError: the metric is not among them.
@@ -74,8 +75,8 @@ class Patience:
                 f"stop_early.metric {name!r} is not a metric of the evaluation: it gives "
                 f"{', '.join(metrics) or 'none'}"
             )
-        value = metrics[name] if self._config.mode == "min" else -metrics[name]
-        if value < self._best - self._config.min_delta:
+        value = self._sign * metrics[name]
+        if math.isfinite(value) and value < self._best - self._config.min_delta:
             self._best = value
             self._waited = 0
         else:
@@ -88,6 +89,5 @@ class Patience:
 
     def __str__(self) -> str:
         """Why training ends, as a message says it."""
-        name, best = self._config.metric, self._best
-        best = best if self._config.mode == "min" else -best
+        name, best = self._config.metric, self._sign * self._best
         return f"{name} has not improved for {self._waited} evaluations (best {best:.4f})"

@@ -10,7 +10,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from t5x_lite import trees
-from t5x_lite.models.flops import peak_flops
+from t5x_lite.chips import chip
+from t5x_lite.errors import Interrupted
 from t5x_lite.sharding import batch_part, put_batch
 from t5x_lite.train.early_stopping import EarlyStopping, Patience
 from t5x_lite.train.profiling import Capture, Profile
@@ -19,10 +20,13 @@ from t5x_lite.train.step import Metrics
 from t5x_lite.train.stop import StopSignals
 from t5x_lite.train.track import Tracker
 from t5x_lite.train.window import Window
-from t5x_lite.types import Batch, Interrupted, Params
+from t5x_lite.types import Batch, Params
 
-Evaluate = Callable[[int, Params], dict[str, float]]
-"""(step, params) -> metrics named "<split>/<name>"."""
+Evaluate = Callable[[int, Params], dict[str, float] | None]
+"""(step, params) -> metrics named "<split>/<name>"; None where a signal ended it before its end."""
+
+SaveMetrics = Callable[[int, Mapping[str, float]], None]
+"""(step, metrics): adds them to the checkpoint of that step."""
 
 
 @runtime_checkable
@@ -82,6 +86,7 @@ def fit(
     flops: int | None = None,
     patience: Patience | None = None,
     capture: Capture | None = None,
+    owed: SaveMetrics | None = None,
 ) -> TrainState:
     """Trains from the state's step to `periods.total`, saving, measuring and logging on the way.
 
@@ -99,15 +104,18 @@ def fit(
       flops: floating-point operations of a step over all devices, for "mfu".
       patience: ends training early; it has seen the evaluations before the state.
       capture: traces chosen steps.
+      owed: given where a signal ended the evaluation of the state's step: it is made first, and its
+        metrics go where this says.
 
     Returns:
       The state after the last step.
 
     Raises:
       NonFiniteLoss: a loss or its gradient is not finite; no checkpoint is written from it on.
-      Interrupted: SIGINT or SIGTERM came; the step in progress was finished and saved.
+      Interrupted: SIGINT or SIGTERM came; the step in progress was finished and saved. An
+        evaluation in progress was not finished: the next run begins with it.
     """
-    peak = peak_flops(mesh.devices.flat[0].device_kind)
+    peak = chip(mesh.devices.flat[0].device_kind).peak
     window = Window(flops=flops, peak=None if peak is None else peak * mesh.size)
     patience = Patience(EarlyStopping()) if patience is None else patience
     capture = Capture(Profile(), "") if capture is None else capture
@@ -117,6 +125,14 @@ def fit(
     with watched as stop, capture, jax.set_mesh(mesh):
         if (stopping := stop.requested(mesh, wait=True)) is not None:
             raise Interrupted(stopping, start)
+        if owed is not None:
+            measured = evaluate(start, state.params)
+            if measured is None:
+                raise Interrupted(_signal(stop, mesh), start)
+            owed(start, measured)  # first: a run that is killed here measures once more
+            tracker.log(start, measured)
+            patience.add(measured)
+            window.restart()
         if patience.exhausted:
             tracker.message(f"stopped early at step {start}: {patience}")
             return state
@@ -135,24 +151,35 @@ def fit(
             elif step % periods.log == 0 or last:
                 tracker.log(step, window.flush() | _epoch(batches))
 
-            measured = None
+            measured, unmeasured = None, False
             if step % periods.evaluation == 0 or step == periods.total:
                 window.check()
                 measured = evaluate(step, state.params)
-                tracker.log(step, measured)
-                patience.add(measured)
+                if measured is None:
+                    stopping, unmeasured = _signal(stop, mesh), True
+                else:
+                    tracker.log(step, measured)
+                    patience.add(measured)
                 window.restart()
 
             best_of = measured is not None and periods.save_measured
-            if step % periods.checkpoint == 0 or last or best_of or patience.exhausted:
+            ends = last or unmeasured or patience.exhausted
+            if step % periods.checkpoint == 0 or ends or best_of:
                 window.check()
                 save(state, batches.state(), measured)
-            if stopping is not None and step < periods.total:
+            if stopping is not None and (unmeasured or step < periods.total):
                 raise Interrupted(stopping, step)
             if patience.exhausted and step < periods.total:
                 tracker.message(f"stopped early at step {step}: {patience}")
                 break
     return state
+
+
+def _signal(stop: StopSignals, mesh: Mesh) -> int:
+    """The signal that ended an evaluation, on whichever process it came."""
+    signum = stop.requested(mesh, wait=True)
+    assert signum is not None
+    return signum
 
 
 def count_tokens(batch: Mapping[str, np.ndarray]) -> int:

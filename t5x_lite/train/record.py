@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from t5x_lite import remote
 from t5x_lite.errors import InputError
 
 METRICS_FILE = "metrics.jsonl"
@@ -32,7 +33,7 @@ class Record:
         path = Path(workdir) / METRICS_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_partial_line(path)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab", buffering=0)
 
     def __enter__(self) -> "Record":
         return self
@@ -41,11 +42,16 @@ class Record:
         self.close()
 
     def add(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Writes one line; `seconds` since the epoch."""
+        """Writes one line; `seconds` since the epoch.
+
+        Raises:
+          OSError: the disk is full, for example.
+        """
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         line = {"step": step, "time": round(seconds, 3), **finite}
-        self._file.write(json.dumps(line, allow_nan=False) + "\n")
-        self._file.flush()
+        content = (json.dumps(line, allow_nan=False) + "\n").encode()
+        while content:  # a disk that is about to be full takes a part
+            content = content[self._file.write(content) :]
 
     def close(self) -> None:
         """Closes the file."""
@@ -83,7 +89,7 @@ def evaluated_steps(workdir: str | os.PathLike, *, until: int) -> dict[int, dict
     Raises:
       InputError: a line is no record.
     """
-    path = Path(workdir) / METRICS_FILE
+    path = remote.open_path(workdir) / METRICS_FILE
     found: dict[int, dict[str, float]] = {}
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     for number, line in enumerate(lines, 1):

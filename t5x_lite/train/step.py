@@ -19,11 +19,12 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from t5x_lite.errors import InputError
 from t5x_lite.objectives.base import metric_value
 from t5x_lite.sharding import batch_sharding, constrain, data_parallelism, replicated
 from t5x_lite.train.state import TrainState
 from t5x_lite.train.updates import LossFunction, Update, joint_state, state_of
-from t5x_lite.types import Array, Batch, InputError, Key, Params
+from t5x_lite.types import Array, Batch, Key, Params
 
 Metrics = dict[str, Array]
 

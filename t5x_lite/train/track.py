@@ -10,6 +10,8 @@ record:
     step 200/1000  loss 5.4321  lr 0.0100  12.3k tokens/s  mfu 0.41  ETA 0:03:20
     step 200/1000  validation/loss 5.2176  validation/accuracy 0.2113
 
+The tasks of a mixture follow in a table, one line a task.
+
 Worked example:
 
     throughput = Throughput()
@@ -28,9 +30,11 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import SupportsFloat
 
-from t5x_lite.train.display import Messages, line, open_display
+from t5x_lite.files import naming
+from t5x_lite.train.display import Messages, evaluation, open_display
+from t5x_lite.train.events import Events
 from t5x_lite.train.record import Record
 
 _logger = logging.getLogger(__name__)
@@ -61,7 +65,7 @@ class Tracker:
         self._directory = Path(workdir)
         self._total_steps = total_steps
         self._first: tuple[int, float] | None = None
-        self._events: Any = None
+        self._events: Events | None = None
         self._events_wanted = True
         self._record = Record(workdir)
         self._display = open_display(total_steps)
@@ -91,14 +95,15 @@ class Tracker:
         if reserved := [name for name in _RESERVED if name in metrics]:
             raise ValueError(f"metric names 'step' and 'time' are the record's own: got {reserved}")
         values = {name: float(value) for name, value in metrics.items()}
-        self._record.add(step, time.time(), values)
-        self._write_events(step, values)
+        with naming(self._directory):
+            self._record.add(step, time.time(), values)
+            self._write_events(step, values)
         training = {name: value for name, value in values.items() if "/" not in name}
-        evaluation = {name: value for name, value in values.items() if "/" in name}
+        measured = {name: value for name, value in values.items() if "/" in name}
         if training:
             self._display.training(step, training, self._seconds_left(step, training))
-        if evaluation:
-            self._display.show(line(step, self._total_steps, evaluation))
+        if measured:
+            self._display.show(evaluation(step, self._total_steps, measured))
 
     def message(self, text: str) -> None:
         """Tells the reader something that is not a number, through logging at level INFO.
@@ -112,11 +117,14 @@ class Tracker:
         if not self._enabled or self._closed:
             return
         self._closed = True
-        self._record.close()
-        if self._events is not None:
-            self._events.close()
-        self._display.close()
-        self._messages.close()
+        try:
+            with naming(self._directory):
+                self._record.close()
+                if self._events is not None:
+                    self._events.close()
+        finally:
+            self._display.close()
+            self._messages.close()
 
     def _write_events(self, step: int, values: Mapping[str, float]) -> None:
         """Writes TensorBoard scalars; the first one decides which earlier steps are repeated."""
@@ -124,17 +132,13 @@ class Tracker:
             return
         if self._events is None:
             try:
-                from tensorboardX import SummaryWriter
+                self._events = Events(self._directory / "tensorboard", first_step=step)
             except ImportError:
                 self._events_wanted = False
                 self.message("tensorboardX is not installed: no TensorBoard events are written")
                 return
-            directory = str(self._directory / "tensorboard")
-            # purge_step: TensorBoard drops what an earlier, killed run wrote from this step on.
-            self._events = SummaryWriter(directory, purge_step=step, flush_secs=30)
-        for name, value in values.items():
-            if math.isfinite(value):
-                self._events.add_scalar(name, value, step)
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        self._events.add(step, finite)
 
     def _seconds_left(self, step: int, training: Mapping[str, float]) -> float | None:
         """Seconds to the last step: from the measured rate, else from the time between logs."""

@@ -2,7 +2,7 @@
 
 What a step returns stays on the device until it is asked for, so that the host runs ahead:
 
-    window = Window(flops=flops, peak=devices * peak_flops(kind))
+    window = Window(flops=flops, peak=devices * chip(kind).peak)
     for step in range(1, 101):
         batch = window.next(batches)
         state, metrics = train_step(state, batch)

@@ -7,7 +7,8 @@ import pytest
 from t5x_lite.commands import Predict
 from t5x_lite.decoding.config import Decoding
 
-ANSWERED = {"step": None, "batch_size": 32, "inputs_length": None, "long_inputs": "cut"}
+ANSWERED = {"step": None, "batch_size": 32, "inputs_length": None, "long_inputs": "cut",
+            "longest_line": 64 << 20}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ ANSWERED = {"step": None, "batch_size": 32, "inputs_length": None, "long_inputs"
             "predict --checkpoint v w --step 0 --input - --output o --batch-size 1 --prompt so "
             "--inputs-length 9 --long-inputs refuse --max-decode-length 5 --num-beams 4 "
             "--length-rule hf --length-penalty 0.8 --early-stopping never --num-return 3 "
-            "--min-length 2 --no-repeat-ngram 3",
+            "--min-length 2 --no-repeat-ngram 3 --longest-line 9",
             "answering.predict",
             (("v", "w"),),
             {
@@ -40,6 +41,7 @@ ANSWERED = {"step": None, "batch_size": 32, "inputs_length": None, "long_inputs"
                 "batch_size": 1,
                 "inputs_length": 9,
                 "long_inputs": "refuse",
+                "longest_line": 9,
                 "decoding": Decoding(
                     max_length=5,
                     num_beams=4,

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from t5x_lite.c4.config import preset
 from t5x_lite.cli import main
-from t5x_lite.data.c4.config import preset
 
 DEFAULTS = {
     "output": "o",

@@ -11,6 +11,7 @@ USUAL = {
     "batch_size": 32,
     "inputs_length": None,
     "long_inputs": "cut",
+    "longest_line": 64 << 20,
 }
 
 
@@ -20,7 +21,7 @@ USUAL = {
         ("--input i.txt --output o.npy", USUAL),
         (
             "--input - --output o.npy --step 3 --format jsonl --pooling cls --normalize False "
-            "--prefix q: --batch-size 8 --inputs-length 64 --long-inputs refuse",
+            "--prefix q: --batch-size 8 --inputs-length 64 --long-inputs refuse --longest-line 1",
             {
                 "step": 3,
                 "format": "jsonl",
@@ -30,6 +31,7 @@ USUAL = {
                 "batch_size": 8,
                 "inputs_length": 64,
                 "long_inputs": "refuse",
+                "longest_line": 1,
             },
         ),
     ],

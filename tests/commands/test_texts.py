@@ -23,7 +23,13 @@ DEFAULTS = {
             "vocab --input a.txt b.txt --output v --size 1000",
             "texts.vocab",
             (("a.txt", "b.txt"),),
-            {"output": "v", "size": 1000},
+            {"output": "v", "size": 1000, "ascii": True},
+        ),
+        (
+            "vocab --input a.txt --output v --size 1000 --no-ascii",
+            "texts.vocab",
+            (("a.txt",),),
+            {"output": "v", "size": 1000, "ascii": False},
         ),
         (
             "cache configs/tiny_pretrain.py --output c",

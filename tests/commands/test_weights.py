@@ -19,13 +19,13 @@ EXPORTED = {
             "import hf src dst",
             "interchange.import_hf",
             ("src", "dst"),
-            {"dtype": "keep", "sentinels": "hf"},
+            {"dtype": "keep", "sentinels": "hf", "part": "model"},
         ),
         (
-            "import hf src dst --dtype bfloat16 --sentinels seqio",
+            "import hf src dst --dtype bfloat16 --sentinels seqio --part generator",
             "interchange.import_hf",
             ("src", "dst"),
-            {"dtype": "bfloat16", "sentinels": "seqio"},
+            {"dtype": "bfloat16", "sentinels": "seqio", "part": "generator"},
         ),
         (
             "import t5x src dst --vocabulary v.model --step 5 --extra-ids 0 --dropout-rate 0",

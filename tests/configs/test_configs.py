@@ -12,7 +12,7 @@ import pytest
 
 from t5x_lite import config, trees
 from t5x_lite.config import Experiment
-from t5x_lite.data.task_names import find_task
+from t5x_lite.data.tasks.names import find_task
 from t5x_lite.run.parts import Parts
 from t5x_lite.run.step_sizes import row_shapes
 from t5x_lite.sharding import MeshConfig, make_mesh

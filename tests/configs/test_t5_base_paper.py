@@ -25,8 +25,8 @@ def test_the_figures_are_the_papers():
 
 def test_every_objective_of_the_table_takes_its_lengths(tiny_vocabulary, tiny_text):
     from t5x_lite.data.config import TaskArguments
-    from t5x_lite.data.task_names import find_task
-    from t5x_lite.data.vocabulary import load_vocabulary
+    from t5x_lite.data.tasks.names import find_task
+    from t5x_lite.vocabulary.loading import load_vocabulary
 
     rows = re.findall(
         r"^    [0-9UL]+ +(\w+)(?: \([\w ]+\))? +(\d+)$", t5_base_paper.__doc__ or "", re.MULTILINE

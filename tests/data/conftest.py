@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from t5x_lite.data.bytes_vocabulary import Bytes
-from t5x_lite.data.cache_files import Index
-from t5x_lite.data.cache_writer import SplitWriter, new_cache, write_index
-from t5x_lite.data.recipe import Recipe
+from t5x_lite.data.cache.files import Index
+from t5x_lite.data.cache.recipe import Recipe
+from t5x_lite.data.cache.writer import SplitWriter, new_cache, write_index
+from t5x_lite.vocabulary.byte_level import Bytes
 
 
 @pytest.fixture(scope="session")

@@ -1,3 +1,5 @@
+import gzip
+
 import pytest
 
 from t5x_lite.data.columns import Columns, split_file
@@ -25,6 +27,19 @@ def test_rows_become_text(tmp_path, name, content):
         {"inputs": 'review: Fine, "yes".', "targets": "good", "id": "0"},
         {"inputs": "review: No", "targets": "bad", "id": "1"},
     ]
+
+
+def test_files_may_be_compressed(tmp_path):
+    (tmp_path / "train.csv.gz").write_bytes(gzip.compress(b"text,stars\nFine,5\n"))
+    (tmp_path / "dev.jsonl.gz").write_bytes(gzip.compress(b'{"text": "No", "stars": 1}\n'))
+    train, held_out = (split_file(str(tmp_path), split) for split in ("train", "validation"))
+    assert train is not None
+    assert held_out is not None
+    assert [example["targets"] for example in STARS.examples(train, "train")] == ["good"]
+    assert [example["targets"] for example in STARS.examples(held_out, "validation")] == ["bad"]
+    (tmp_path / "train.csv").touch()
+    with pytest.raises(InputError, match=r"has both train\.csv and train\.csv\.gz"):
+        split_file(str(tmp_path), "train")
 
 
 def test_free_text_and_several_columns(tmp_path):

@@ -15,7 +15,7 @@ MIXTURE = Mixture(
         Member(task="some.glue:cola", examples=8_551),
         Member(task="some.glue:mnli", examples=392_702),
         Member(task="some.squad:all_answers"),
-        Member(task="some.c4:spans", rate=710_000.0),
+        Member(task="some.c4:spans", rate=710_000.0, unlabelled=True),
         Member(task="some.glue:ax", rate=0.0),
     )
 )
@@ -66,6 +66,44 @@ def test_a_limit_that_changes_nothing_is_refused():
     assert constant.rates(Mixing(), count=never) == [1.0, 0.0]
     with pytest.raises(InputError, match="change nothing"):
         constant.rates(Mixing(maximum=8), count=never)
+
+
+def test_a_limit_that_does_not_reach_a_task_is_refused():
+    members = (Member(task="a:b", rate=5.0), Member(task="a:c", examples=9), MIXTURE.members[3])
+    mixture = Mixture(members=members)
+    assert mixture.constants(Mixing()) == []
+    for mixing in (Mixing(maximum=8), Mixing(temperature=2.0)):
+        assert [member.name for member in mixture.constants(mixing)] == ["a_b", "c4_spans"]
+        with pytest.raises(InputError, match="do not reach the constant rates of a_b: unset them"):
+            mixture.rates(mixing, count=never)
+    assert mixture.without(["a_b"]).rates(Mixing(maximum=8), count=never) == [8.0, 710_000.0]
+    assert mixture.rates(Mixing(by="equal"), count=never) == [1.0, 1.0, 1.0]
+
+
+def test_tasks_with_the_same_examples_share_a_rate():
+    both = Mixture(
+        members=(
+            Member(task="a.x:rte", examples=100, shared_examples="rte"),
+            Member(task="a.y:rte", examples=100, shared_examples="rte"),
+            Member(task="a.y:cb", examples=10),
+            Member(task="a.y:axb", rate=0.0),
+        )
+    )
+    assert both.rates(Mixing(), count=never) == [50.0, 50.0, 10.0, 0.0]
+    assert both.rates(Mixing(maximum=36, temperature=2.0), count=never)[:2] == [3.0, 3.0]
+    assert both.rates(Mixing(by="equal"), count=never) == [1.0, 1.0, 1.0, 0.0]
+    assert both.without(["x_rte"]).rates(Mixing(), count=never) == [100.0, 10.0, 0.0]
+    with pytest.raises(InputError, match="constant rate, and shares no examples"):
+        Member(task="a:b", rate=1.0, shared_examples="rte")
+
+
+def test_a_task_s_own_name_stands_for_it_where_it_is_the_only_one():
+    both = Mixture(
+        members=tuple(Member(task=name, rate=1.0) for name in ("a.x:rte", "a.y:rte", "a.y:dpr"))
+    )
+    assert [member.name for member in both.without(["dpr"]).members] == ["x_rte", "y_rte"]
+    with pytest.raises(InputError, match="'rte' may be x_rte or y_rte: name one of them"):
+        both.without(["rte"])
 
 
 @pytest.mark.parametrize(

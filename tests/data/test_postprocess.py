@@ -5,11 +5,15 @@ import pytest
 
 from t5x_lite.data.postprocess import (
     ClassIndex,
+    Similarity,
+    any_number,
     class_index,
+    is_answer,
     lower_text,
     multirc,
     qa,
     record,
+    similarity,
     string_to_float,
     wsc_simple,
 )
@@ -19,6 +23,39 @@ def test_class_index_of_a_label_and_of_any_other_text():
     labels = ("negative", "positive")
     assert [class_index(text, labels) for text in ("negative", "positive")] == [0, 1]
     assert [class_index(text, labels) for text in ("", "Positive", "positive .")] == [-1, -1, -1]
+
+
+def test_white_space_around_a_label_does_not_matter():
+    assert [class_index(text, ("no", " yes")) for text in (" no", "no\n", "yes", "n o")] == [
+        0, 0, 1, -1,
+    ]  # fmt: skip
+    assert multirc(" True ") == {"value": 1}
+
+
+def test_similarity_has_a_closed_set_to_rank_and_takes_any_number():
+    assert similarity.labels[:3] == ("0.0", "0.2", "0.4")
+    assert (len(Similarity.labels), Similarity.labels[-1]) == (26, "5.0")
+    assert [similarity(text) for text in ("3.4", " 3.41", "five")] == [3.4, 3.41, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("postprocess", "text", "wanted"),
+    [
+        (ClassIndex(("no", "yes")), " yes", True),
+        (ClassIndex(("no", "yes")), "maybe", False),
+        (multirc, "True", True),
+        (similarity, "3.41", True),
+        (similarity, "-1", False),
+        (similarity, "nan", False),
+        (similarity, " \u2047 . \u2047 ", False),
+        (any_number, "-1", True),
+        (any_number, "one", False),
+        (wsc_simple, "the dog", None),
+        (None, "anything", None),
+    ],
+)
+def test_is_answer(postprocess, text, wanted):
+    assert is_answer(postprocess, text) is wanted
 
 
 def test_class_index_as_a_postprocessor_knows_its_labels():

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from t5x_lite.extras import install_command
+
 ROOT = Path(__file__).resolve().parents[2]
 
 BLOCKED = """
@@ -12,7 +14,7 @@ import sys
 sys.modules["tensorflow"] = None
 from t5x_lite.errors import InputError
 try:
-    import t5x_lite.data.pipeline
+    import t5x_lite.data.live.pipeline
 except InputError as error:
     print(error)
 """
@@ -20,7 +22,7 @@ except InputError as error:
 
 ERROR = """
 import jax
-from t5x_lite.data.pipeline import tf
+from t5x_lite.data.live.pipeline import tf
 
 def fail():
     raise ValueError("of the data")
@@ -61,7 +63,7 @@ def test_tensorflow_takes_no_device_and_writes_nothing_of_its_import_and_of_erro
 def test_without_tensorflow_the_error_says_what_to_install():
     done = run(BLOCKED)
     assert done.stdout.startswith("reading text needs TensorFlow and seqio")
-    assert done.stdout.endswith("pip install 't5x_lite[data]'\n")
+    assert done.stdout.endswith(f": {install_command('data')}\n")
 
 
 @pytest.mark.parametrize(("level", "kept"), [(None, "3"), ("0", "0")])

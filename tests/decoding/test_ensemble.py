@@ -10,7 +10,7 @@ from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.ensemble import Ensemble, average
 from t5x_lite.decoding.generate import decode
 from t5x_lite.decoding.search import Generative
-from t5x_lite.types import InputError
+from t5x_lite.errors import InputError
 
 INPUTS = jnp.array([[3, 2], [5, 0]])
 

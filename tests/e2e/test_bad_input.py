@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from t5x_lite import config
-from t5x_lite.checkpoints import saved_steps
+from t5x_lite.checkpoints.reading import saved_steps
 from t5x_lite.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,9 +178,13 @@ def test_a_bad_line_far_into_the_text_stops_the_run_with_its_checkpoints(
         "train tiny.json --workdir w --data.directory text --steps 1000 --log-period 50 "
         "--evaluation.period 1000"
     )
-    assert main(line.split()) == 2
+    expected = "error: text/a.txt:391: not UTF-8: convert it to UTF-8"
+    assert main(line.split()) == 2  # text that fits into memory is read at the start
+    assert capfd.readouterr().err.splitlines()[-1] == expected
+    assert not Path("w/checkpoints").exists() or not saved_steps(Path("w/checkpoints"))
+    assert main([*line.split(), "--data.shuffle=False"]) == 2
     *progress, message = capfd.readouterr().err.splitlines()
-    assert message == "error: text/a.txt:391: not UTF-8: convert it to UTF-8"
+    assert message == expected
     assert all(line.startswith("step ") or " parameters on " in line for line in progress)
     assert saved_steps(Path("w/checkpoints"))[-1] >= 15
 
@@ -212,7 +216,8 @@ def test_tensorflow_adds_nothing_to_the_one_line(run, english_lines, tiny_glue, 
             "held_out/validation.jsonl:1: not JSON (Expecting property name enclosed in double "
             "quotes at column 2)"
         ),
-        f"{train} far --steps 1000 --log-period 1000 --evaluation.period 1000": (
+        f"{train} far --data.shuffle=False --steps 1000 --log-period 1000 "
+        "--evaluation.period 1000": (
             "far/a.jsonl:391: not JSON (Expecting property name enclosed in double quotes at "
             "column 2)"
         ),
@@ -258,7 +263,7 @@ def test_a_vocabulary_that_is_larger_than_the_model_s(refused):
 
 def other_vocabulary(english_lines):
     """Trains one of the same size on other text; returns its path."""
-    from t5x_lite.data.vocabulary import train_sentencepiece
+    from t5x_lite.vocabulary.loading import train_sentencepiece
 
     return train_sentencepiece(english_lines[:300], size=300, output_dir="other")
 
@@ -335,6 +340,10 @@ def test_evaluate(refused, run, line, message):
         ("--checkpoint run --input bad --output out", "bad:2: not JSON (Expecting value at col"),
         ("--checkpoint run --input latin --output out", "latin:1: not UTF-8 (byte 15)"),
         ("--checkpoint run --input empty --output out", "empty: no line to read"),
+        (
+            "--checkpoint run --input in --output out --longest-line 31",
+            "in:1: the line has more than 31 bytes: divide it, or raise --longest-line",
+        ),
         ("--checkpoint run --input in --output a/out", "a/out: cannot be written (No such file"),
         ("--checkpoint run --input in --output run", "run: cannot be written (Is a directory)"),
     ],

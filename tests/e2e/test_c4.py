@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from t5x_lite.cli import main
-from tests.data.c4.made_up_crawl import BAD_WORDS, write_crawl
+from tests.c4.made_up_crawl import BAD_WORDS, write_crawl
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = 300

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from t5x_lite.checkpoint_manifest import find_damage
-from t5x_lite.checkpoints import saved_steps
+from t5x_lite.checkpoints.manifest import find_damage
+from t5x_lite.checkpoints.reading import saved_steps
 from tests.tiny_checkpoint import flip
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,14 +13,21 @@ PROGRAM = Path(__file__).with_name("encoder_gradients.py")
 
 
 @pytest.mark.slow
-def test_gradients_on_eight_devices_are_those_on_one():
+@pytest.mark.parametrize(
+    "meshes",
+    [
+        ["data 2, fsdp 2, tensor 2"],
+        pytest.param(["data 8", "fsdp 8"], marks=pytest.mark.exhaustive),
+    ],
+)
+def test_gradients_on_eight_devices_are_those_on_one(meshes):
     # Two programs to the last digits: they are compiled with the fusions that users get.
     flags = (
         os.environ["XLA_FLAGS"]
         + " --xla_cpu_use_fusion_emitters=true --xla_force_host_platform_device_count=8"
     )
     done = subprocess.run(
-        [sys.executable, str(PROGRAM)],
+        [sys.executable, str(PROGRAM), *meshes],
         env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
         capture_output=True,
         text=True,
@@ -32,5 +39,5 @@ def test_gradients_on_eight_devices_are_those_on_one():
         for objective, meshes in found.items()
         for mesh, worst in meshes.items()
     }
-    assert len(errors) == 15
+    assert len(errors) == 5 * len(meshes)
     assert {key: worst for key, worst in errors.items() if worst[1] > 1e-5} == {}

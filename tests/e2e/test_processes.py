@@ -69,7 +69,7 @@ def alone():
     return found
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_several_processes_train_and_measure_as_one(alone, count):
     found = results(start("train", count=count))
     assert all(other == found[0] for other in found)  # equal on all of them
@@ -93,7 +93,7 @@ def wait_for_steps(processes, *, steps):
             assert process.stdout.readline(), process.stderr.read()
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_one_killed_process_ends_the_others_with_a_message(victim):
     processes = start("endless", count=2)
     wait_for_steps(processes, steps=5)
@@ -109,6 +109,27 @@ def test_one_killed_process_ends_the_others_with_a_message(victim):
     )
     assert expected in said
     assert code == 1, said
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("victim", [0, 1])
+def test_one_stopped_process_ends_the_others_after_the_heartbeat(victim):
+    """JAX itself ends a process that has lost another so, by SIGABRT, and says why first."""
+    processes = start("endless", count=2, HEARTBEAT="6")
+    wait_for_steps(processes, steps=5)
+    stopped, other = processes[victim], processes[1 - victim]
+    stopped.send_signal(signal.SIGSTOP)
+    try:
+        _, said = other.communicate(timeout=60)
+        assert other.returncode in (-signal.SIGABRT, 1)
+        assert "indicates that another task died" in said or "has failed or cannot be" in said
+        stopped.send_signal(signal.SIGCONT)
+        _, said = stopped.communicate(timeout=60)
+        assert stopped.returncode in (-signal.SIGABRT, 1)
+        assert "indicates that another task died" in said or "has failed or cannot be" in said
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def test_a_signal_to_one_process_stops_all_after_the_same_step():

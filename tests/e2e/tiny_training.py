@@ -10,6 +10,7 @@ It writes one JSON object on standard output, and in the jobs that wait for a si
 import functools
 import itertools
 import json
+import os
 import sys
 import time
 
@@ -231,9 +232,9 @@ def main(arguments):
     else:
         port, count, index = map(int, arguments[1:4])
         if count > 1:
-            hosts.join(
-                Hosts(coordinator=f"127.0.0.1:{port}", num_processes=count, process_id=index)
-            )
+            where = {"coordinator": f"127.0.0.1:{port}", "process_id": index}
+            heartbeat = int(os.environ.get("HEARTBEAT", Hosts.heartbeat))
+            hosts.join(Hosts(num_processes=count, heartbeat=heartbeat, **where))
         found = process(arguments[4])
     print(json.dumps(found))
 

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.data.text_rows import text_rows
-from t5x_lite.data.vocabulary import load_vocabulary
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate import retrieval
 from t5x_lite.evaluate.retrieval import Found, Retrieval, RetrievalEvaluator, trec_lines
+from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.vocabulary.text_rows import text_rows
 from tests import tokenizer_files
 
 pytest.importorskip("pytrec_eval")
@@ -71,7 +71,7 @@ def names(evaluator):
 
 
 def test_rankings_and_their_metrics(evaluator):
-    made = evaluator()
+    made = evaluator(same_ids="keep")
     metrics = made.run({})
     # cosines with "dog run": the dog 1/2, run and dog dog 1/sqrt(2), dog run 1.
     assert names(made) == {"q1": ["q1", "d2", "d3", "d1"], "q2": ["d1", "d2", "d3", "q1"]}
@@ -107,9 +107,42 @@ def test_dot_products_prefixes_and_what_has_the_querys_id(evaluator, caplog):
 
 def test_queries_that_are_documents_are_told(evaluator, caplog):
     with caplog.at_level(logging.WARNING):
-        evaluator()
+        evaluator(same_ids="keep")
     [message] = caplog.messages
     assert "1 queries are documents, too" in message
+    assert "and find themselves" in message
+
+
+def test_queries_that_are_documents_do_not_find_themselves(evaluator, directory, caplog):
+    with caplog.at_level(logging.INFO):
+        made = evaluator()
+    [message] = caplog.messages
+    assert "1 queries are documents, too" in message
+    assert "are left out of their own rankings" in message
+    made.run({})
+    assert names(made) == {"q1": ["d2", "d3", "d1"], "q2": ["d1", "d2", "d3", "q1"]}
+    # An id that is the same by accident costs no document.
+    with open(directory / "corpus.jsonl", "a") as file:
+        file.write(json.dumps({"_id": "q2", "title": "the", "text": "the dog"}) + "\n")
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        made = evaluator()
+    assert "1 queries have the id of a document of another text" in caplog.messages[1]
+    made.run({})
+    assert names(made)["q2"][0] == "q2"
+    assert "q2" in names(made)["q1"]
+    assert "q1" not in names(made)["q1"]
+
+
+def test_judged_documents_that_are_missing_count_as_not_found(evaluator, directory, caplog):
+    (directory / "qrels" / "test.tsv").write_text(JUDGEMENTS + "q2\tgone\t1\nq3\tgone\t1\n")
+    with caplog.at_level(logging.WARNING):
+        made = evaluator(same_ids="drop")
+    [message] = caplog.messages
+    assert message.endswith("lacks 1 of the judged documents; they count as not found")
+    made.run({})
+    recall = {query: found["recall_at_100"] for query, found in made.per_query.items()}
+    assert recall == {"q1": 1.0, "q2": pytest.approx(2 / 3), "q3": 0.0}
 
 
 def test_texts_that_are_cut_are_told(evaluator, caplog):

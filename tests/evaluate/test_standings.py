@@ -10,6 +10,7 @@ from t5x_lite.evaluate.standings import (
     best_tasks,
     scored,
     table,
+    with_score,
 )
 
 
@@ -27,6 +28,17 @@ def test_scored():
         "a_c/score": 0.25, "score": 0.5,
     }  # fmt: skip
     assert scored({}) == {}
+    tasks = {"glue_rte": {"accuracy": 0.5}, "glue_wnli": {"accuracy": 0.75}}
+    assert scored(tasks, aside=["glue_wnli"])["score"] == 0.5
+    assert scored(tasks, aside=tasks)["score"] == 0.625
+
+
+def test_a_single_task_has_a_score():
+    assert with_score({"f1": 0.5, "accuracy": 1.0}) == {"f1": 0.5, "accuracy": 1.0, "score": 0.75}
+    assert with_score({"accuracy": 0.5, "score": 9.0}) == {"accuracy": 0.5, "score": 9.0}
+    assert with_score({}) == {}
+    runs = {5: {"v/accuracy": 0.5, "v/score": 0.5}, 10: {"v/accuracy": 0.25, "v/score": 0.25}}
+    assert best_steps(runs, ["my_task"], split="v") == {"my_task": 5}
 
 
 def test_each_task_has_its_best_step():
@@ -39,6 +51,8 @@ def test_each_task_has_its_best_step():
         best_steps(EVALUATIONS, names, split="test")
     with pytest.raises(InputError, match="no checkpoint"):
         best_steps({}, names, split="validation")
+    with pytest.raises(InputError, match=r"which are v/loss, v/f1: leave out .* and give --step"):
+        best_steps({5: {"v/loss": 1.0, "v/f1": 0.5}}, names, split="v")
 
 
 def test_best_tasks():
@@ -72,8 +86,7 @@ def test_table():
         "task       step  score  metrics",
         "glue_rte     15  70.00  accuracy 70.00",
         "glue_mrpc     5  75.00  f1 80.00  accuracy 70.00",
-        "GLUE: not whole: without CoLA, SST-2, STS-B, QQP, MNLI, QNLI, WNLI",
-        "GLUE without WNLI: not whole: without CoLA, SST-2, STS-B, QQP, MNLI, QNLI",
+        "GLUE average not computed; missing: CoLA, SST-2, STS-B, QQP, MNLI, QNLI, WNLI",
     ]
     whole = {
         f"super_glue_{name}": Standing(step=1000, metrics={"accuracy": 0.5})
@@ -81,4 +94,22 @@ def test_table():
     }
     assert table(whole).splitlines()[-1] == "SuperGLUE: 50.00"
     assert "1,000" in table(whole)
+    names = (
+        "cola",
+        "sst2",
+        "mrpc",
+        "stsb",
+        "qqp",
+        "mnli_matched",
+        "mnli_mismatched",
+        "qnli",
+        "rte",
+    )
+    glue = {f"glue_{name}": Standing(step=5, metrics={"accuracy": 0.5}) for name in names}
+    assert table(glue).splitlines()[-2:] == [
+        "GLUE average not computed; missing: WNLI",
+        "GLUE without WNLI: 50.00",
+    ]
+    wnli = {"glue_wnli": Standing(step=5, metrics={"accuracy": 0.5})}
+    assert table(whole | wnli).splitlines()[-1] == "SuperGLUE: 50.00"
     assert table({}) == "no task was measured"

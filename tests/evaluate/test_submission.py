@@ -103,6 +103,7 @@ def test_numbers_are_clipped(tmp_path):
         "index\tprediction\n0\t3.400\n1\t0.000\n2\t5.000\n3\t2.000\n4\t0.000\n"
     )
     assert written.invalid == 2
+    assert written.default == "0.000"
 
 
 def test_multirc_is_nested(tmp_path):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 
 import jax
 import jax.numpy as jnp
@@ -136,7 +137,10 @@ def as_discriminator(weights):
         f"mask_predictions.{name}": rng.normal(size=shape).astype(np.float32)
         for name, shape in shapes.items()
     }
-    table = {"deberta.embeddings.position_embeddings.weight": np.zeros((16, 12), np.float32)}
+    table = {
+        "deberta.embeddings.position_embeddings.weight": np.zeros((16, 12), np.float32),
+        "deberta.embeddings.word_embeddings._weight": np.zeros((40, 12), np.float32),
+    }
     return {**weights, **head, **table}
 
 
@@ -167,6 +171,36 @@ def test_the_enhanced_mask_decoder_has_a_table_of_positions(release, tmp_path):
     tensors, config = written(checkpoint, where=directory)
     np.testing.assert_array_equal(tensors[name], table)
     assert read(write(tmp_path / "again", config, tensors)).model == checkpoint.model
+
+
+def test_a_table_of_positions_without_a_reader_is_of_an_enhanced_mask_decoder(release, caplog):
+    name = "deberta.embeddings.position_embeddings.weight"
+    table = np.random.default_rng(0).normal(size=(16, 12)).astype(np.float32)
+
+    def with_table(weights):
+        return {**weights, name: table}
+
+    with caplog.at_level(logging.INFO):
+        checkpoint = read(release("deberta_v3", with_table))
+    assert vars(checkpoint.model)["enhanced_mask_decoder"]
+    np.testing.assert_array_equal(checkpoint.array("model/embedding/position"), table)
+    [message] = [message for message in caplog.messages if "enhanced" in message]
+    assert "which the model gets" in message
+    plain = read(release("deberta_v3")).model
+    assert read(release("deberta_v3", with_table, enhanced_mask_decoder=False)).model == plain
+    with pytest.raises(InputError, match="position_embeddings"):
+        read(release("deberta_v3", lambda weights: {**weights, name: table[:9]}))
+    # The input has the positions already, or no head reads them.
+    assert not vars(read(release("deberta_v2_other")).model)["enhanced_mask_decoder"]
+    alone = release(
+        "deberta_v3",
+        lambda weights: {
+            name.removeprefix("deberta."): weight
+            for name, weight in with_table(weights).items()
+            if name.startswith("deberta.")
+        },
+    )
+    assert read(alone).model == plain
 
 
 def test_an_encoder_alone_has_no_prefix_and_no_head(release):

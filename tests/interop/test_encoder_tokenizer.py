@@ -1,14 +1,16 @@
 import json
+import logging
 
 import pytest
 
-from t5x_lite.data.tokenizer_vocabulary import Tokenizer
 from t5x_lite.errors import InputError
 from t5x_lite.interop.encoder_tokenizer import (
     kept_files,
     read_encoder_tokenizer,
     tokenizer_files,
 )
+from t5x_lite.vocabulary.spm import read_spm
+from t5x_lite.vocabulary.tokenizer import Tokenizer
 from tests.tokenizer_files import write_byte_level, write_spm, write_wordpiece
 
 
@@ -37,6 +39,19 @@ def test_a_tokenizer_of_another_model(tmp_path, vocab_size, pad_id, message):
 def test_no_tokenizer(tmp_path):
     with pytest.raises(InputError, match=r"no tokenizer that is read here.*AutoTokenizer"):
         read_encoder_tokenizer(tmp_path, vocab_size=9, pad_id=0)
+
+
+@pytest.mark.parametrize("compose", [True, False])
+def test_a_tokenizer_json_that_cuts_decomposed_text_is_told(
+    tmp_path, english_lines, compose, caplog
+):
+    read_spm(write_spm(tmp_path, english_lines), compose=compose).save(tmp_path / "saved")
+    with caplog.at_level(logging.INFO):
+        found = read_encoder_tokenizer(tmp_path / "saved", vocab_size=400, pad_id=0)
+    assert found.encode("caf\u00e9") == found.encode("cafe\u0301") or not compose
+    assert ["cuts decomposed text" in message for message in caplog.messages] == [True] * (
+        not compose
+    )
 
 
 def test_files_of_a_release_are_kept_as_they_are(tmp_path):

@@ -257,6 +257,15 @@ def test_tensors_that_do_not_fit(release, variant, changes, message):
     assert "\n" not in str(error.value)
 
 
+def test_more_layers_than_tensors(release):
+    _, directory = release("t5")
+    change(directory, config={"num_decoder_layers": (1 << 31) - 1})
+    with pytest.raises(
+        InputError, match=r"config\.json: num_decoder_layers is 2147483647, and the"
+    ):
+        read_hf(directory)
+
+
 def test_weights_that_are_no_numbers(release):
     golden, directory = release("t5")
     scale = golden.weights[NORM].copy()

@@ -63,6 +63,11 @@ def test_fields_that_are_less_common():
         ({"dropout_rate": "a"}, "dropout_rate must be a number, got 'a'"),
         ({"num_layers": 0}, "num_encoder_layers must be at least 1"),
         ({"dropout_rate": 2}, "dropout_rate must be in"),
+        ({"model_type": ["t5"]}, "model_type .* is none of"),
+        ({"feed_forward_proj": ["relu"]}, "feed_forward_proj .* is none of"),
+        ({"d_model": 1 << 31}, "d_model is 2147483648, and must be below 2147483648"),
+        ({"dropout_rate": 10**400}, "dropout_rate is 1000.*, and must be below"),
+        ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan, and must be below"),
     ],
 )
 def test_configs_that_are_refused(changes, message):

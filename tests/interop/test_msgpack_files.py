@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.interop import msgpack_files
 from t5x_lite.interop.msgpack_files import read_msgpack
 from t5x_lite.interop.rules import LazyArray
 
@@ -78,4 +79,44 @@ def test_an_array_whose_bytes_are_text(tmp_path):
 )
 def test_files_of_other_things(tmp_path, tree, reason):
     with pytest.raises(InputError, match=reason):
+        read_msgpack(written(tmp_path / "f.msgpack", tree))
+
+
+def array_of(shape, name, content):
+    """{"a": an array}, its shape and name in msgpack as they are given."""
+    array = b"\x93" + shape + name + b"\xc4" + bytes([len(content)]) + content
+    return b"\x81\xa1a\xc7" + bytes([len(array), 1]) + array
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (array_of(b"\x91\xff", b"\xa5uint8", b"1"), "without a shape"),  # [-1]
+        (array_of(b"\x92\x00\xcf" + b"\xff" * 8, b"\xa5uint8", b""), "without a shape"),
+        (array_of(b"\x91\xc3", b"\xa5uint8", b"1"), "without a shape"),  # [True]
+        (array_of(b"\x91\x01", b"\xcf" + b"\x00\x00\x01" + bytes(5), b"1"), "dtype 1099511627776"),
+        (b"\x81\xa1a" * 5000, "recursion"),
+    ],
+)
+def test_sizes_that_are_said_and_not_so(tmp_path, content, reason):
+    path = tmp_path / "f.msgpack"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=reason):
+        read_msgpack(path)
+
+
+def test_more_values_than_a_model_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(msgpack_files, "_MOST_VALUES", 1000)
+    path = tmp_path / "f.msgpack"
+    path.write_bytes(b"\x81\xa1a\xdd\xff\xff\xff\xff" + bytes(1 << 21))
+    with pytest.raises(InputError, match="more than 1000 values"):
+        read_msgpack(path)
+
+
+@pytest.mark.parametrize("shape", [[-5, -7], [35, True], ["35"]])
+def test_large_arrays_of_no_shape(tmp_path, shape):
+    chunks = {"0": np.zeros(35, np.float32)}
+    sizes = {str(i): size for i, size in enumerate(shape)}
+    tree = {"a": {"__msgpack_chunked_array__": True, "shape": sizes, "chunks": chunks}}
+    with pytest.raises(InputError, match="do not make it up"):
         read_msgpack(written(tmp_path / "f.msgpack", tree))

@@ -1,6 +1,8 @@
 """What t5x writes, read back: each layout, each way to name a folder, and what may be wrong."""
 
 import gzip
+import json
+import re
 import shutil
 
 import jax.numpy as jnp
@@ -239,3 +241,54 @@ def test_nothing_is_read_before_it_is_asked_for(tmp_path):
     directory = write_legacy(tmp_path, TARGET)
     (directory / KERNEL_FOLDER / "0.0.0").unlink()
     assert read_target(str(directory))[KERNEL_PATH].shape == (2, 3, 4)
+
+
+# Sizes that are said and not so
+
+
+def rewritten(directory, **changes):
+    """A checkpoint with other metadata of its kernel."""
+    path = write_legacy(directory, TARGET) / KERNEL_FOLDER / ".zarray"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return directory
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shape": [1 << 45, 3, 4]},
+        {"shape": [1 << 45, 3, 4], "chunks": [1 << 45, 3, 4]},
+        {"chunks": [1 << 24, 3, 4]},
+        {"shape": [1 << 20, 3, 4], "compressor": None},
+        {"shape": [1 << 30, 3, 4], "compressor": {"id": "blosc"}},
+    ],
+)
+def test_a_shape_that_is_more_than_its_files_hold(tmp_path, changes):
+    text = message(rewritten(tmp_path, **changes))
+    assert re.search(rf"{KERNEL_PATH}: unreadable \(its shape makes \d+ bytes, and its fi", text)
+
+
+def test_a_shape_that_is_more_than_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(t5x_files, "_MOST_COMPRESSED", {"gzip": 1 << 60})
+    text = message(rewritten(tmp_path, shape=[1 << 45, 3, 4]))
+    assert f"makes {12 * 4 << 45} bytes, and this machine's memory has" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"shape": [1 << 45, 3, 4]}, "its shape makes"),
+        ({"chunks": [1 << 45, 3, 4]}, "and chunks of"),
+    ],
+)
+def test_orbax_sizes_that_are_more_than_its_files_hold(tmp_path, changes, told):
+    directory = write_orbax(tmp_path / "checkpoint_7", TARGET)
+    path = directory / "state" / KERNEL_FOLDER / ".zarray"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    assert told in message(directory)
+
+
+@pytest.mark.parametrize("leaf", [{"driver": "zarr", "kvstore": "a"}, "PLACEHOLDER://a\0b"])
+def test_a_leaf_that_names_no_folder(tmp_path, leaf):
+    write_index(tmp_path, {"target": {"a": {"kernel": leaf}}})
+    assert "a/kernel" in message(tmp_path)

@@ -84,6 +84,10 @@ def entry(**changes):
         (spelt_out(entry(dtype="F8_E4M3"), b"12345678"), "dtype F8_E4M3 is not read"),
         (spelt_out(entry(shape=[3]), b"12345678"), "does not take bytes 0 to 8"),
         (spelt_out(entry(data_offsets=[-8, 0]), b"12345678"), "does not take bytes"),
+        (spelt_out(entry(shape=[0, 1 << 63], data_offsets=[0, 0]), b""), "not a safetensors file"),
+        (spelt_out(entry(shape=[1] * 100, data_offsets=[0, 4]), b"1234"), "not a safetensors file"),
+        (spelt_out(entry(shape=[True], data_offsets=[0, 4]), b"1234"), "does not take bytes"),
+        ((1 << 27).to_bytes(8, "little") + bytes(1 << 27), "its header has 134217728 bytes"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "truncated"),
     ],
 )
@@ -131,6 +135,8 @@ def test_a_tensor_in_two_shards(tmp_path):
         ('{"weight_map": 3}', "not an index"),
         ('{"weight_map": {"a": "../secret"}}', "not the name of a file beside it"),
         ('{"weight_map": {"a": 3}}', "not the name of a file beside it"),
+        (f'{{"weight_map": {{"a": "{"x" * 1000}"}}}}', "is missing"),
+        ('{"weight_map": {"a": "x\\u0000"}}', "is missing"),
     ],
 )
 def test_wrong_indices(tmp_path, index, reason):

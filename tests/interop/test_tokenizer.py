@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
-from t5x_lite.data.bytes_vocabulary import Bytes
-from t5x_lite.data.vocabulary import SentencePiece, load_vocabulary
 from t5x_lite.errors import InputError
 from t5x_lite.interop.tokenizer import read_tokenizer, write_tokenizer
+from t5x_lite.vocabulary.byte_level import Bytes
+from t5x_lite.vocabulary.loading import SentencePiece, load_vocabulary
 
 TEXTS = ["", "Hello, world! 123", "ﬁne  e\u0301té <extra_id_0> x <extra_id_7>"]
 
@@ -80,6 +80,15 @@ def test_more_ids_than_the_model_has(directory):
         read(directory, vocab_size=399)
 
 
+@pytest.mark.parametrize("extra_ids", [1 << 31, 401, -1])
+def test_extra_ids_are_compared_with_the_model_before_they_are_made(directory, extra_ids):
+    write(directory, "tokenizer_config.json", {"extra_ids": extra_ids})
+    with pytest.raises(InputError, match=rf"extra_ids is {extra_ids}, and .* has 400 rows$"):
+        read(directory)
+    with pytest.raises(InputError, match=rf"extra_ids is {extra_ids}, and .* has 400 rows$"):
+        read(directory, {"tokenizer_class": "ByT5Tokenizer"})
+
+
 def test_no_tokenizer(tmp_path):
     with pytest.raises(InputError, match=r"no tokenizer: copy spiece\.model"):
         read(tmp_path)
@@ -136,7 +145,10 @@ SPACES = [
 ]
 
 
-@pytest.mark.parametrize("steps", [[TABLE], [TABLE, SPACES[0], SPACES[1]], [TABLE, SPACES[2]]])
+@pytest.mark.parametrize(
+    "steps",
+    [[TABLE], [TABLE, SPACES[0], SPACES[1]], [TABLE, SPACES[2]], [{"type": "NFC"}, TABLE]],
+)
 def test_steps_that_sentencepiece_takes_by_itself(tmp_path, tiny_vocabulary, steps):
     content = tokenizer_json(load_vocabulary(tiny_vocabulary))
     table = content["normalizer"]["precompiled_charsmap"]

@@ -10,49 +10,7 @@ import pytest
 
 from t5x_lite.errors import InputError
 from t5x_lite.interop.torch_files import read_torch
-
-
-def text(value):
-    return b"X" + struct.pack("<I", len(value)) + value.encode()
-
-
-def number(value):
-    return b"J" + struct.pack("<i", value)
-
-
-def numbers(*values):
-    return b"(" + b"".join(map(number, values)) + b"t"
-
-
-def storage(key, kind, size):
-    return (
-        b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text("cpu")
-        + number(size) + b"tQ"
-    )  # fmt: skip
-
-
-def tensor(key, kind, size, *, shape, strides, offset=0):
-    return (
-        b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage(key, kind, size) + number(offset)
-        + numbers(*shape) + numbers(*strides) + b"\x89" + b"ccollections\nOrderedDict\n)Rt" + b"R"
-    )  # fmt: skip
-
-
-def state_dict(**tensors):
-    """A pickle of an OrderedDict with an attribute, as state_dict() gives."""
-    items = b"".join(text(name) + value for name, value in tensors.items())
-    metadata = b"}" + text("_metadata") + b"ccollections\nOrderedDict\n)Rs"
-    return b"\x80\x02ccollections\nOrderedDict\n)R(" + items + b"u" + metadata + b"b."
-
-
-def archive(path, pickled, storages=None, *, compression=zipfile.ZIP_STORED, order=b"little"):
-    with zipfile.ZipFile(path, "w", compression) as file:
-        file.writestr("archive/data.pkl", pickled)
-        file.writestr("archive/byteorder", order)
-        for key, content in (storages or {}).items():
-            file.writestr(f"archive/data/{key}", content)
-    return path
-
+from tests.interop.torch_writer import archive, number, state_dict, storage, tensor, text
 
 FLOATS = np.arange(6, dtype=np.float32)
 
@@ -137,6 +95,44 @@ def test_pickles_of_other_things(tmp_path, pickled, reason):
     with pytest.raises(InputError, match=reason) as error:
         read_torch(path)
     assert "\n" not in str(error.value)
+
+
+def laughs(value, *, times):
+    """A pickle of tuples of two, each of them twice the one before, that all share one."""
+    twice = b"".join(b"q%ch%c\x86" % (i, i) for i in range(times))
+    return value + twice
+
+
+@pytest.mark.parametrize(
+    ("pickled", "reason"),
+    [
+        (b"\x80\x02}" + b"r" + struct.pack("<I", 1 << 27) + b".", "its memo is larger"),
+        (b"\x80\x04\x96" + struct.pack("<Q", 1 << 40) + b".", "damaged"),
+        (b"\x80\x02}" * (1 << 20), "has 3145728 bytes, and 2097152 are read"),
+        (
+            state_dict(w=tensor("0", "FloatStorage", 6, shape=(100_000, 100_000), strides=(0, 0))),
+            r"\(100000, 100000\) has more elements than its storage",
+        ),
+        (b"\x80\x02}" + laughs(number(1), times=60) + number(1) + b"s.", "damaged"),
+        (state_dict(w=laughs(number(1), times=60)), "'w' is no tensor"),
+        (b"\x80\x02" + b"(" * 100_000 + b"t" * 100_000 + b".", "holds a tuple"),
+        (b"\x80\x02}]q\x00h\x00a" + b"K\x01s.", "damaged"),
+    ],
+)
+def test_pickles_that_would_take_all_memory_or_time(tmp_path, pickled, reason):
+    path = archive(tmp_path / "f.bin", pickled, {"0": FLOATS.tobytes()})
+    with pytest.raises(InputError, match=reason):
+        read_torch(path)
+
+
+@pytest.mark.parametrize("member", ["data.pkl", "byteorder"])
+def test_members_that_unpack_to_more_than_the_file(tmp_path, member):
+    with zipfile.ZipFile(tmp_path / "f.bin", "w") as file:
+        if member != "data.pkl":
+            file.writestr("archive/data.pkl", state_dict(w=W))
+        file.writestr(f"archive/{member}", bytes(1 << 24), zipfile.ZIP_DEFLATED)
+    with pytest.raises(InputError, match=f"archive/{member} is compressed"):
+        read_torch(tmp_path / "f.bin")
 
 
 def test_archives_that_cannot_be_mapped(tmp_path):

@@ -85,5 +85,5 @@ def test_refuses_nothing_and_unequal_lengths(metric):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    with pytest.raises(InputError, match=r'package sacrebleu: pip install "t5x-lite\[metrics\]"'):
+    with pytest.raises(InputError, match=r"package sacrebleu: pip install .*\[metrics\]"):
         bleu(["a"], ["a"])

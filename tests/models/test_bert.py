@@ -98,6 +98,34 @@ def test_scanned_unrolled_and_rematerialised_are_one_function():
         )
 
 
+@pytest.mark.parametrize("positions", ["learned", "relative_bias"])
+def test_blocked_attention_is_the_same_function(positions):
+    config = CONFIG.replace(positions=positions)
+    graphdef, params = parts(config)
+    blocked, _ = parts(config.replace(attention="blocked", attention_block=2))
+    rows = {name: value for name, value in PACKED.items() if name != "tokens"}
+
+    @jax.jit
+    def both(params):
+        def gradient(graphdef):
+            def loss(params):
+                states = bind(graphdef, params)(PACKED["tokens"], **rows)
+                return jnp.sum(states[:, :3, 0] ** 2), states
+
+            (_, states), gradients = jax.value_and_grad(loss, has_aux=True)(params)
+            return states, gradients
+
+        return gradient(blocked), gradient(graphdef)
+
+    (ours, our_gradient), (expected, expected_gradient) = both(params)
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        our_gradient,
+        expected_gradient,
+    )
+
+
 def test_the_stack_is_its_layers_one_after_another():
     graphdef, params = parts(CONFIG)
     layer, _, _ = shapes(lambda rngs: PostNormLayer(CONFIG.layer, rngs=rngs))

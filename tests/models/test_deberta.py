@@ -8,9 +8,10 @@ import pytest
 from scipy.special import erf
 
 from t5x_lite import trees
+from t5x_lite.errors import InputError
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.types import InputError
+from t5x_lite.optim.config import decays
 
 SMALL = DebertaConfig(
     vocab_size=30,
@@ -214,6 +215,32 @@ def test_padding_changes_nothing_and_its_embedding_is_zero():
     assert not mask.dense(7)[1, 0, 4:].any()
 
 
+def test_padding_may_be_longer_than_the_table_of_positions():
+    config = SMALL.replace(max_positions=6, num_layers=1)
+    graphdef = structure(config)[0]
+    tokens = jnp.zeros((1, 12), jnp.int32).at[0, :3].set(TOKENS[0, :3])
+    ids = (tokens > 0).astype(jnp.int32)
+
+    def loss(params):
+        states = bind(graphdef, params).masked_lm_states(tokens, segment_ids=ids)
+        return jnp.square(states[:, :3]).sum()
+
+    value, grads = jax.jit(jax.value_and_grad(loss))(random_params(config))
+    assert np.isfinite(value)
+    for path, leaf in trees.flatten(grads).items():
+        assert np.isfinite(leaf).all(), path
+
+
+def test_weight_decay_spares_biases_and_norms_alone():
+    config = SMALL.replace(conv_kernel_size=3, embedding_size=8)
+    spared = {
+        path for path, names in trees.flatten(structure(config)[2]).items() if not decays(names)
+    }
+    assert all(path.endswith(("/bias", "norm/scale")) for path in spared)
+    assert "relative_table" not in spared
+    assert "relative_norm/scale" in spared
+
+
 def test_rows_of_padding_alone_are_finite_with_finite_gradients():
     graphdef = structure(SMALL)[0]
     tokens = jnp.zeros((1, 3), jnp.int32)
@@ -235,7 +262,12 @@ def test_unrolled_is_scanned():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "setting", [{"unroll": True, "remat": "full"}, {"unroll": 2}, {"remat": "dots"}]
+    "setting",
+    [
+        {"unroll": True, "remat": "full"},
+        pytest.param({"unroll": 2}, marks=pytest.mark.exhaustive),
+        pytest.param({"remat": "dots"}, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_how_layers_are_run_changes_nothing(setting):
     config = SMALL.replace(num_layers=3, conv_kernel_size=3)
@@ -293,7 +325,7 @@ def test_parameters_are_sharded_by_their_axes():
     config = SMALL.replace(conv_kernel_size=3, embedding_size=8, share_position_projections=False)
     axes = trees.flatten(structure(config)[2])
     assert axes["layers/attention/position_key/kernel"] == ("layers", "embed", "joined_kv")
-    assert axes["relative_table"] == ("relpos_buckets", "embed")
+    assert axes["relative_table"] == (None, "embed")
     assert axes["projection/kernel"] == ("mlp", "embed")
     assert axes["convolution/kernel"] == (None, "mlp", "embed")
 
@@ -321,6 +353,7 @@ def test_rows_longer_than_the_table_of_positions():
     ("changes", "message"),
     [
         ({"position_terms": ("p2p", "c2p")}, "some of c2p, p2c"),
+        ({"attention": "blocked"}, "model.attention of a DeBERTa must be .plain.: got .blocked."),
         ({"position_buckets": 40}, "do not go together: log buckets need"),
         ({"max_relative_positions": 2}, "do not go together: log buckets need"),
         ({"conv_kernel_size": 2}, "conv_kernel_size must be odd"),

@@ -157,7 +157,7 @@ def test_what_a_token_sees():
 
 def test_document_positions():
     ids = jnp.array([[1, 1, 1, 2, 2, 0, 0], [1, 2, 2, 2, 2, 2, 2]])
-    expected = [[0, 1, 2, 0, 1, 0, 1], [0, 0, 1, 2, 3, 4, 5]]
+    expected = [[0, 1, 2, 0, 1, 0, 0], [0, 0, 1, 2, 3, 4, 5]]
     np.testing.assert_array_equal(document_positions(ids), expected)
 
 
@@ -199,6 +199,7 @@ def test_an_architecture_must_say_what_its_layers_are():
         ({"attention_dropout_rate": -0.1}, "model.attention_dropout_rate must be in"),
         ({"norm_epsilon": 0.0}, "model.norm_epsilon must be above 0"),
         ({"remat": "dot"}, "model.remat must be one of"),
+        ({"attention_block": 0}, "model.attention_block must be at least 1"),
     ],
 )
 def test_refuses(changes, message):

@@ -8,7 +8,6 @@ from jax.extend.core import jaxprs_in_params
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.flops import (
     lm_forward,
-    peak_flops,
     t5_encoder_forward,
     t5_forward,
     train_step_flops,
@@ -83,32 +82,6 @@ def test_t5_1_1_base():
 
 def test_a_model_that_is_not_counted():
     assert train_step_flops(ModelConfig(vocab_size=7), rows=8, lengths={}) is None
-
-
-@pytest.mark.parametrize(
-    ("kind", "tera"),
-    [
-        ("TPU v4", 275),
-        ("TPU v5 lite", 197),
-        ("TPU v5", 459),
-        ("TPU v5p", 459),
-        ("TPU v6 lite", 918),
-        ("NVIDIA A100-SXM4-40GB", 312),
-        ("NVIDIA A100 80GB PCIe", 312),
-        ("NVIDIA H100 80GB HBM3", 989.5),
-        ("NVIDIA H100 PCIe", 756),
-        ("NVIDIA H200", 989.5),
-    ],
-)
-def test_peaks(kind, tera):
-    assert peak_flops(kind) == tera * 1e12
-
-
-@pytest.mark.parametrize(
-    "kind", ["cpu", "TPU v9", "NVIDIA H1000", "NVIDIA GH200 480GB", "Tesla T4"]
-)
-def test_other_devices_have_no_known_peak(kind):
-    assert peak_flops(kind) is None
 
 
 def products(jaxpr):

@@ -14,7 +14,7 @@ from t5x_lite.nn.attention import (
     dot_product_attention,
     softmax_attention,
 )
-from t5x_lite.nn.bind import bind, cast, split
+from t5x_lite.nn.bind import bind, cast, shapes, split
 from t5x_lite.nn.cache import to_blocks
 from t5x_lite.sharding import MeshConfig, make_mesh, partition_spec
 
@@ -358,3 +358,14 @@ def test_heads_are_constrained():
     assert constrained.count(whole) == 2
     assert constrained[-1] == hidden
     assert len(constrained) == 7
+
+
+def test_attention_with_biases_is_not_fused():
+    def build(rngs):
+        options = {"num_heads": 2, "d_kv": 2, "dropout_rate": 0.0}
+        return Attention(4, **options, bias=True, scaled=True, stddev=0.02, rngs=rngs)
+
+    graphdef, abstract, _ = shapes(build)
+    attention = bind(graphdef, jax.tree.map(lambda leaf: jnp.ones(leaf.shape), abstract))
+    with pytest.raises(ValueError, match="biases or scaled logits"):
+        attention.join()

@@ -5,7 +5,7 @@ import pytest
 from flax import nnx
 
 from t5x_lite.nn.bind import bind, cast, init, shapes, split, stacked
-from t5x_lite.nn.linear import Linear
+from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.norms import RMSNorm
 from t5x_lite.trees import flatten
 
@@ -15,7 +15,7 @@ class Block(nnx.Module):
 
     def __init__(self, *, rngs):
         self.norm = RMSNorm(4)
-        self.dense = Linear(4, 400, axes=("embed", "mlp"), rngs=rngs)
+        self.dense = Dense(4, 400, axes=("embed", "mlp"), rngs=rngs)
 
     def __call__(self, x):
         return self.dense(self.norm(x))

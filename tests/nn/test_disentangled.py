@@ -22,10 +22,10 @@ CONFIG = PostNormConfig(d_model=12, d_ff=20, num_heads=3, norm_epsilon=1e-7)
 LENGTH = 7
 
 
-def published_buckets(position_buckets, max_positions):
+def published_buckets(position_buckets, max_positions, num=None):
     """The formula of microsoft/DeBERTa's da_utils.py, in float64."""
     mid = position_buckets // 2
-    distance = np.arange(max_positions)
+    distance = np.arange(max_positions if num is None else num)
     reach = np.where(distance < mid, mid - 1, distance)
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = np.log(reach / mid) / np.log((max_positions - 1) / mid)
@@ -39,6 +39,9 @@ def test_log_buckets():
     assert log_buckets(4, 20) == (0, 1, 2) + (3,) * 17
     # With many buckets for few distances some are never used.
     assert log_buckets(12, 9) == (0, 1, 2, 3, 4, 5, 6, 9, 11)
+    # Beyond max_positions they grow on.
+    assert log_buckets(8, 16, 20)[14:] == (7, 7, 8, 8, 8, 8)
+    assert log_buckets(8, 16, 3) == (0, 1, 2)
 
 
 def test_log_buckets_of_the_released_models():
@@ -57,6 +60,9 @@ def test_log_buckets_are_the_published_formula(position_buckets, max_positions):
     found = log_buckets(position_buckets, max_positions)
     assert found == published_buckets(position_buckets, max_positions)
     assert max(found) < position_buckets
+    num = 3 * max_positions
+    longer = log_buckets(position_buckets, max_positions, num)
+    assert longer == published_buckets(position_buckets, max_positions, num)
 
 
 @pytest.mark.parametrize(("position_buckets", "max_positions"), [(1, 9), (8, 5), (8, 0)])
@@ -67,9 +73,10 @@ def test_sizes_that_make_no_buckets(position_buckets, max_positions):
 
 def test_rows_of_the_table():
     relative = RelativePositions(position_buckets=4, max_positions=6)
-    # b: 0 1 2 3 3 3 and as many to the left, on 4; distances beyond 5 are as 5
+    # b: 0 1 2 3 3 3 4 4 and as many to the left, on 4; the last row is 7
     assert relative.index(3).tolist() == [2, 3, 4, 5, 6]
-    assert relative.index(8).tolist() == [1] * 5 + [2, 3, 4, 5, 6] + [7] * 5
+    assert relative.index(8).tolist() == [0, 0, 1, 1, 1, 2, 3, 4, 5, 6, 7, 7, 7, 7, 7]
+    assert relative.index(1).tolist() == [4]
     distances = relative.distances(jnp.arange(8.0)[:, None], 3)
     assert distances.rows.ravel().tolist() == [2, 3, 4, 5, 6]
     assert distances.index.tolist() == [0, 1, 2, 3, 4]
@@ -167,8 +174,8 @@ def reference(params, relative, x, source, mask, table):
                 for k in range(len(key)):
                     r = q - k
                     if relative.position_buckets:
-                        b = published_buckets(relative.position_buckets, relative.max_positions)
-                        r = np.sign(r) * b[min(abs(r), relative.max_positions - 1)]
+                        sizes = relative.position_buckets, relative.max_positions
+                        r = np.sign(r) * published_buckets(*sizes, len(key))[abs(r)]
                     row = table[np.clip(r + zero_row, 0, 2 * relative.span - 1)]
                     score = query[q, head] @ key[k, head]
                     if "c2p" in relative.terms:

@@ -7,7 +7,8 @@ import pytest
 
 from t5x_lite.nn import masks
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.nn.layers import DecoderLayer, EncoderLayer, LayerConfig, by_head, split_key
+from t5x_lite.nn.dropout import split_key
+from t5x_lite.nn.layers import DecoderLayer, EncoderLayer, LayerConfig, by_head
 from t5x_lite.trees import flatten, unflatten
 
 SMALL = LayerConfig(

@@ -153,3 +153,24 @@ def test_blocks_are_parts_of_the_whole(visible):
     blocks = [visible.block(num_queries, start, 2) for start in (0, 2, 4)]
     together = np.concatenate(blocks, axis=-1)[..., :5]  # the last block has one key
     np.testing.assert_array_equal(together, visible.dense(num_queries))
+
+
+def test_a_query_s_own_mask_and_its_own_position():
+    # [CLS] a b [SEP] [PAD]; two masks, {a} and {b}; who takes which.
+    visible = masks.Visibility(
+        keys=jnp.array([[1, 1, 1, 1, 0]]),
+        hidden=jnp.array([[[0, 1, 0, 0, 0], [0, 0, 1, 0, 0]]], bool),
+        picked=jnp.array([[0, 0, 0, 1, 0]]),
+        itself=False,
+    )
+    dense = visible.dense(5)
+    assert dense is not None
+    assert picture(dense[0, 0]) == [
+        "0 0 1 1 0",
+        "1 0 1 1 0",
+        "1 0 0 1 0",
+        "1 1 0 0 0",
+        "1 0 1 1 0",
+    ]
+    blocks = [visible.block(5, start, 2) for start in (0, 2, 4)]
+    np.testing.assert_array_equal(np.concatenate(blocks, axis=-1)[..., :5], dense)

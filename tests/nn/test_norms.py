@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite.nn.bind import split
-from t5x_lite.nn.norms import RMSNorm
+from t5x_lite.nn.norms import LayerNorm, RMSNorm
 
 
 def norm(scale, **options):
@@ -67,3 +67,10 @@ def test_gradient_equals_that_of_a_plain_norm():
     both = jax.jit(lambda x: [jax.vjp(function, x)[1](g)[0] for function in (module, plain)])
     got, expected = both(x)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_layer_norm_literals():
+    layer = LayerNorm(2, 1e-12)
+    np.testing.assert_allclose(layer(jnp.array([[1.0, 3.0], [5.0, 5.0]])), [[-1, 1], [0, 0]])
+    # The mean is taken out before the square: no cancellation far from zero.
+    np.testing.assert_allclose(layer(jnp.array([[10001.0, 10003.0]])), [[-1, 1]])

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite.errors import InputError
 from t5x_lite.nn import masks
 from t5x_lite.nn.attention import dot_product_attention, softmax_attention
 from t5x_lite.nn.pallas_attention import costs, pallas_attention
 from t5x_lite.nn.positions import RelativeBias, RelativeTable
 from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.types import InputError
 
 B, H, K = 2, 2, 4
 BUCKETS, MAX_DISTANCE = 8, 6

@@ -6,7 +6,7 @@ from flax import nnx
 
 from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import bind, shapes, stacked
-from t5x_lite.nn.linear import Linear
+from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.scan import Running, scan_layers, take_apart
 
 
@@ -14,7 +14,7 @@ class Layer(nnx.Module):
     """x to sin(x kernel)."""
 
     def __init__(self, rngs):
-        self.linear = Linear(3, 3, axes=("embed", "mlp"), rngs=rngs)
+        self.linear = Dense(3, 3, axes=("embed", "mlp"), rngs=rngs)
 
     def __call__(self, x, more):
         y = jnp.sin(self.linear(x) + more)

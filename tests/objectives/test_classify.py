@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.config.json import from_json, to_json
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
@@ -19,7 +20,6 @@ from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.serialization import from_json, to_json
 from t5x_lite.trees import flatten
 from tests import tokenizer_files
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, learner, loss_of

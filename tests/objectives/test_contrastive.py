@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.config.json import from_json, to_json
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
@@ -25,7 +26,6 @@ from t5x_lite.objectives.contrastive import (
 )
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.serialization import from_json, to_json
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, learner, loss_of
 
 

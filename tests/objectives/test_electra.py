@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.config import Experiment
+from t5x_lite.config.json import from_json, to_json
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.models.deberta import DebertaConfig
@@ -19,7 +20,6 @@ from t5x_lite.objectives.electra import Electra, draw
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.run.parts import Parts
-from t5x_lite.serialization import from_json, to_json
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train.state import init_state, state_shardings
 from t5x_lite.train.step import make_train_step
@@ -93,6 +93,7 @@ def test_decoupled_generators_of_gdes_and_nes_are_equal_bit_for_bit():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # the decoupled ones below are in the gate
 def test_joint_generators_of_gdes_and_nes_are_equal_and_that_of_es_is_not():
     runs = {sharing: trained(sharing, decoupled=False) for sharing in ("nes", "gdes", "es")}
     expected = of_generator(runs["nes"][1])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.checkpoints import saved_steps
+from t5x_lite.checkpoints.reading import saved_steps
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.errors import InputError
 from t5x_lite.models.lm import LMConfig

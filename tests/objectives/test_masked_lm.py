@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.config.json import from_json, to_json
 from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.lm import LMConfig
@@ -21,7 +22,6 @@ from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.serialization import from_json, to_json
 from t5x_lite.trees import flatten
 from tests.objectives.encoder_rows import LENGTH, MASK, MODEL, VOCAB, learner, rows
 

@@ -8,12 +8,12 @@ import numpy as np
 import optax
 import pytest
 
+from t5x_lite.config.json import from_json, to_json
 from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives import masking
 from t5x_lite.objectives.base import Learner
-from t5x_lite.objectives.retromae import Documents, RetroMAE, visible
-from t5x_lite.serialization import from_json, to_json
+from t5x_lite.objectives.retromae import Documents, RetroMAE
 from t5x_lite.trees import flatten
 from tests.objectives.encoder_rows import LENGTH, MASK, MODEL, VOCAB, learner, rows
 
@@ -22,20 +22,6 @@ BATCH = rows()
 
 def objective(**changes):
     return RetroMAE(**{"mask_id": MASK, "logits_chunk": 5, **changes})
-
-
-def test_visible_on_literals():
-    # [CLS] a b [SEP] [PAD]; two masks, {a} and {b}; who takes which.
-    masks = jnp.array([[[0, 1, 0, 0, 0], [0, 0, 1, 0, 0]]], bool)
-    picked = jnp.array([[0, 0, 0, 1, 0]])
-    together = jnp.tile(jnp.array([1, 1, 1, 1, 0], bool), (1, 5, 1))
-    assert visible(masks, picked, together)[0].astype(int).tolist() == [
-        [0, 0, 1, 1, 0],
-        [1, 0, 1, 1, 0],
-        [1, 0, 0, 1, 0],
-        [1, 1, 0, 0, 0],
-        [1, 0, 1, 1, 0],
-    ]
 
 
 def test_documents_of_a_packed_row():
@@ -53,13 +39,13 @@ def test_documents_of_a_packed_row():
         found = Documents.of(given, pad_id=0)
         for name, values in expected.items():
             assert getattr(found, name)[0].astype(int).tolist() == values, name
-        assert found.together[0, 4].astype(int).tolist() == [0, 0, 0, 1, 1, 1, 1, 0]
+        assert found.together.dense(8)[0, 0, 4].astype(int).tolist() == [0, 0, 0, 1, 1, 1, 1, 0]
 
 
 def test_one_document_a_row_needs_no_segments():
     found = Documents.of({"encoder_input_tokens": jnp.array([[1, 7, 2, 0]])}, pad_id=0)
     assert found.inner.tolist() == [[False, True, False, False]]
-    assert found.together[0, 1].tolist() == [True, True, True, False]
+    assert found.together.dense(4)[0, 0, 1].tolist() == [True, True, True, False]
 
 
 def layer_of(params, number=0):
@@ -201,6 +187,29 @@ def test_both_decoders_equal_numpy(packed, changes):
     assert all(term.scale == 1.0 for term in loss.terms.values())
 
 
+@pytest.mark.parametrize("changes", [{}, {"decoder": "basic"}])
+def test_blocked_attention_gives_the_same_loss(changes):
+    config = objective(**changes)
+    graphdef, params, _ = learner(config)
+    model = MODEL.replace(attention="blocked", attention_block=3)
+    blocked, _, _ = shapes(lambda rngs: Learner(model, config, rngs=rngs))
+
+    @jax.jit
+    def both(params):
+        return [
+            jax.value_and_grad(lambda p, g=g: bind(g, p)(BATCH).value())(params)
+            for g in (blocked, graphdef)
+        ]
+
+    (ours, our_gradient), (expected, expected_gradient) = both(params)
+    np.testing.assert_allclose(ours, expected, rtol=1e-6)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+        our_gradient,
+        expected_gradient,
+    )
+
+
 @pytest.fixture(scope="module")
 def made():
     return learner(objective(bag_of_words=0.1))
@@ -210,7 +219,8 @@ def test_a_query_sees_special_tokens_and_about_half_of_the_others_and_never_itse
     graphdef, params, _ = made
     module = bind(graphdef, params)
     documents = Documents.of(BATCH, pad_id=0)
-    seen = np.asarray(module.objective._visible(BATCH, documents, key=jax.random.key(3)))
+    visible = module.objective._visible(BATCH, documents, key=jax.random.key(3))
+    seen = np.asarray(visible.dense(LENGTH)[:, 0])
     assert not np.any(np.diagonal(seen, axis1=1, axis2=2))
     special = np.asarray(BATCH["encoder_word_ids"]) == 0
     real = np.asarray(BATCH["encoder_segment_ids"]) > 0
@@ -278,6 +288,24 @@ def test_the_decoder_reads_the_sentence():
     right = float(decoder_loss(params, jnp.arange(8)))
     wrong = float(decoder_loss(params, jnp.roll(jnp.arange(8), 1)))
     assert wrong > right + 0.5
+
+
+@pytest.mark.parametrize("decoder", ["enhanced", "basic"])
+def test_padding_may_be_longer_than_the_table_of_positions(decoder):
+    graphdef, params, _ = learner(objective(decoder=decoder))
+    longer = {name: jnp.pad(leaf, ((0, 0), (0, 2 * LENGTH))) for name, leaf in BATCH.items()}
+    assert MODEL.max_positions < 2 * LENGTH
+    del longer["encoder_positions"]
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(params):
+        return bind(graphdef, params)(longer, key=jax.random.key(0)).value()
+
+    value, grads = loss(params)
+    assert np.isfinite(value)
+    for path, leaf in flatten(grads).items():
+        assert np.isfinite(leaf).all(), path
 
 
 def test_configs_are_saved():

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.config.json import from_json, to_json
 from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import bind
 from t5x_lite.objectives.spans import NEVER, Spans
-from t5x_lite.serialization import from_json, to_json
 from t5x_lite.trees import flatten
 from tests.objectives.encoder_rows import CLS, SEP, learner, loss_of
 

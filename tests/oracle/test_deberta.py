@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from scripts import encoder_goldens as goldens
-from t5x_lite.interop.orbax_params import lazy_params
+from t5x_lite.checkpoints.orbax_params import lazy_params
 from t5x_lite.nn.disentangled import RelativePositions
 from t5x_lite.run.interchange import export_hf, import_hf
 from t5x_lite.run.parts import Loaded
@@ -95,6 +95,29 @@ def test_in_and_out_keeps_the_numbers(tmp_path, variant, changes, change):
         np.testing.assert_array_equal(array, again[path], err_msg=path)
 
 
+@pytest.mark.parametrize("position_buckets", [8, 5, -1])
+def test_rows_longer_than_the_farthest_distance(tmp_path, position_buckets):
+    config = {
+        **goldens.DEBERTA["deberta_v3"],
+        "position_buckets": position_buckets,
+        "max_relative_positions": 16,
+        "max_position_embeddings": 48,
+    }
+    model = random_model(config, seed=6)
+    model.save_pretrained(tmp_path / "source")
+    with_tokenizer(tmp_path / "source")
+    import_hf(tmp_path / "source", tmp_path / "ours")
+    export_hf(tmp_path / "ours", tmp_path / "theirs")
+    back = type(model).from_pretrained(tmp_path / "theirs").eval()
+    for length in (12, 17, 40):
+        batch = goldens.random_batch(config, (length, 9))
+        real, expected = batch["real"], goldens.compute(model, batch)
+        ours, again = ours_of(tmp_path / "ours", batch), goldens.compute(back, batch)
+        for array, other, theirs in zip(ours, again, expected, strict=True):
+            np.testing.assert_allclose(np.asarray(array)[real], theirs[real], rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(other[real], theirs[real], rtol=1e-6, atol=1e-6)
+
+
 def test_the_enhanced_mask_decoder_with_the_layers_of_transformers(tmp_path):
     config = {**goldens.DEBERTA["deberta_v3"], "num_hidden_layers": 3}
     model, batch = random_model(config, seed=8), goldens.random_batch(config)
@@ -170,9 +193,9 @@ def test_a_discriminator(tmp_path):
 )
 def test_buckets(position_buckets, max_positions):
     module = transformers.models.deberta_v2.modeling_deberta_v2
-    length = max_positions
+    length = 3 * max_positions
     distance = torch.arange(1 - length, length)
     theirs = module.make_log_bucket_position(distance, position_buckets, max_positions)
     relative = RelativePositions(position_buckets=position_buckets, max_positions=max_positions)
-    expected = theirs.long().numpy() + position_buckets
+    expected = np.clip(theirs.long().numpy() + position_buckets, 0, 2 * position_buckets - 1)
     np.testing.assert_array_equal(relative.index(length), expected)

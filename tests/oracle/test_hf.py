@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from scripts import goldens
-from t5x_lite.data.bytes_vocabulary import Bytes
-from t5x_lite.data.vocabulary import SentencePiece
-from t5x_lite.interop.orbax_params import lazy_params
+from t5x_lite.checkpoints.orbax_params import lazy_params
 from t5x_lite.interop.tokenizer import write_tokenizer
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.run.interchange import export_hf, import_hf
 from t5x_lite.run.parts import Loaded
+from t5x_lite.vocabulary.byte_level import Bytes
+from t5x_lite.vocabulary.loading import SentencePiece
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")

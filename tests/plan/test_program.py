@@ -73,6 +73,10 @@ def test_a_program_s_memory(given):
     assert found.reading.collectives == {}
     assert found.compile_seconds > 0
     assert found.trace_seconds > 0
+    assert found.flops is not None
+    assert found.flops >= 2 * 4 * 3 * 2  # the product
+    assert found.bytes_accessed is not None
+    assert found.bytes_accessed >= 24 + 48
 
 
 def test_a_step_that_does_not_fit(given):

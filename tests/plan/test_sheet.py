@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from t5x_lite.plan.chips import Chip
+from t5x_lite.chips import Chip
 from t5x_lite.plan.hlo import Kernel, Operation, Reading, Traffic
 from t5x_lite.plan.program import Memory
 from t5x_lite.plan.sheet import Estimate, Sheet
@@ -27,8 +27,7 @@ def sheet(**changes):
         "rows": 256,
         "lengths": {"encoder_input_tokens": 512, "decoder_target_tokens": 114},
         "microbatches": 1,
-        "chip": Chip(hbm=8 * GIB, clock=1.5e9),
-        "peak_flops": 200e12,
+        "chip": Chip(200e12, hbm=8 * GIB, clock=1.5e9),
         "flops": int(1.6e12),
         "memory": MEMORY,
         "needed": 6 * GIB,
@@ -93,7 +92,7 @@ def test_the_record_has_the_same_numbers_and_is_json():
     [
         ({}, Estimate(seconds=2e-3, mfu=0.25)),
         ({"flops": None}, Estimate(seconds=2e-3, mfu=None)),
-        ({"peak_flops": None}, Estimate(seconds=2e-3, mfu=None)),
+        ({"chip": Chip(hbm=8 * GIB, clock=1.5e9)}, Estimate(seconds=2e-3, mfu=None)),
         ({"chip": Chip(hbm=GIB)}, None),
         ({"reading": Reading({}, cycles=None, unknown_loops=0)}, None),
         ({"reading": None}, None),
@@ -156,7 +155,7 @@ def test_an_overflow_of_unknown_size():
 def test_kernels_count_by_the_chip_s_rates():
     kernels = (Kernel(2, flops=10**11, bytes=10**6), Kernel(1, flops=10**6, bytes=10**9))
     reading = dataclasses.replace(READING, kernels=kernels)
-    plan = sheet(reading=reading, chip=Chip(hbm=8 * GIB, clock=1.5e9, bandwidth=1e12))
+    plan = sheet(reading=reading, chip=Chip(200e12, hbm=8 * GIB, clock=1.5e9, bandwidth=1e12))
     # Twice 0.5 ms at 200 TFLOP/s, and 1 ms at 1 TB/s, besides the 2 ms of before.
     assert plan.estimate is not None
     assert plan.estimate.seconds == pytest.approx(4e-3)

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.data.resumable import ResumableWriter
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Generator, Prediction
+from t5x_lite.records.resumable import ResumableWriter
 from t5x_lite.run import answering
 from t5x_lite.run.parts import Loaded
 
@@ -165,6 +165,20 @@ def test_standard_input_and_output(predict, tiny_run, files, monkeypatch, capsys
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=content))
     predict(input="-", output="-")
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == expected
+
+
+def test_an_output_that_exists_is_replaced_and_said_to_be(score, files, monkeypatch, caplog):
+    caplog.set_level("INFO", logger="t5x_lite")
+    first = score()
+    assert caplog.messages == []
+    assert score() == first
+    assert caplog.messages == [
+        f"{files['output']} exists: it is replaced when the new one is whole"
+    ]
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(b"")))
+    with pytest.raises(InputError, match=r"^standard input is empty$"):
+        score(input="-")
+    assert lines(files["output"]) == first
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,19 @@ import sys
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.extras import install_command
 from t5x_lite.run.beam import load_driver
 
 
 @pytest.mark.parametrize("extras", ["c4,beam", "data,beam"])
 def test_a_missing_beam_is_one_line_with_its_extras(monkeypatch, extras):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    monkeypatch.delitem(sys.modules, "t5x_lite.data.caching_beam", raising=False)
+    monkeypatch.delitem(sys.modules, "t5x_lite.data.cache.making_beam", raising=False)
     with pytest.raises(InputError) as error:
-        load_driver("t5x_lite.data.caching_beam", runner="FlinkRunner", extras=extras)
+        load_driver("t5x_lite.data.cache.making_beam", runner="FlinkRunner", extras=extras)
     assert str(error.value) == (
         "--runner FlinkRunner needs Apache Beam, which is missing: "
-        f'pip install "t5x-lite[{extras}]"'
+        f"{install_command(*extras.split(','))}"
     )
 
 

@@ -1,15 +1,20 @@
 """The best checkpoint of each task: its table after training, and what `evaluate` answers with."""
 
+import dataclasses
 import json
 import shutil
 
 import pytest
 
+from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.errors import InputError
 from t5x_lite.run.best import BestParams, SameParams, best_of_run
+from t5x_lite.run.measuring import evaluate
 from t5x_lite.run.text_to_text import TextToText
+from t5x_lite.run.training import train
 from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.train.record import Record
+from t5x_lite.train.early_stopping import EarlyStopping
+from t5x_lite.train.record import Record, evaluated_steps
 
 
 def test_best_of_run(tmp_path):
@@ -69,6 +74,47 @@ def test_best_params(tiny_run, tmp_path):
     for several, step in (([str(workdir)] * 2, None), ([str(workdir)], 5)):
         with pytest.raises(InputError, match="chooses the step itself"):
             BestParams.of(several, model, names, mesh=mesh, step=step)
+
+
+def test_a_single_task_is_reported_at_its_best_step(
+    tiny_experiment, tiny_glue, tmp_path, caplog, compile_once
+):
+    caplog.set_level("INFO", logger="t5x_lite")
+    run = tmp_path / "run"
+    experiment = dataclasses.replace(
+        tiny_experiment,
+        workdir=str(run),
+        steps=3,
+        data=dataclasses.replace(
+            tiny_experiment.data, task="tasks.glue:sst2", directory=str(tiny_glue)
+        ),
+        checkpoints=Checkpoints(period=1, keep=1, best="validation/score"),
+        stop_early=EarlyStopping(metric="validation/loss"),
+        evaluation=Evaluation(period=1, max_batches=1, rank=True),
+    )
+    train(experiment)
+    measured = evaluated_steps(run, until=3)
+    scores = {step: metrics["validation/score"] for step, metrics in measured.items()}
+    best = max(scores, key=lambda step: (scores[step], step))
+    assert measured[best]["validation/accuracy"] == scores[best]
+    assert "checkpoints.best: the highest validation/score is best" in caplog.messages
+    assert "stop_early.metric: the lowest validation/loss is best" in caplog.messages
+    value = f"step {best} has the highest validation/score ({scores[best]:.4f})"
+    assert f"{value}; --step best takes it" in caplog.messages
+
+    settings = dataclasses.replace(experiment.evaluation, loss=False)
+    by_step = evaluate(
+        dataclasses.replace(experiment, evaluation=settings),
+        [str(run)],
+        step="best",
+        output=str(tmp_path / "out"),
+    )
+    assert by_step["validation/accuracy"] == pytest.approx(scores[best])
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["step"] == best
+    assert f"checkpoint {run}: {value}" in caplog.messages
+    settings = dataclasses.replace(settings, best_per_task=True)
+    per_task = evaluate(dataclasses.replace(experiment, evaluation=settings), [str(run)])
+    assert per_task == by_step
 
 
 def test_a_run_that_was_not_measured_has_no_best(tiny_run):

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from scripts import encoder_goldens as goldens
+from t5x_lite.checkpoints.orbax_params import lazy_params
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data
-from t5x_lite.data.vocabulary import load_vocabulary
 from t5x_lite.errors import InputError
-from t5x_lite.interop.orbax_params import lazy_params
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.models.bert import BertConfig
@@ -26,6 +25,8 @@ from t5x_lite.run.encoder_interchange import export_of, family_of, head_of
 from t5x_lite.run.interchange import export_hf, import_hf
 from t5x_lite.run.parts import Loaded, Parts
 from t5x_lite.trees import flatten
+from t5x_lite.vocabulary.loading import load_vocabulary
+from tests.interop.test_torch_files import archive, state_dict, tensor
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
@@ -96,6 +97,46 @@ def test_for_sentence_transformers(tmp_path):
     with pytest.raises(InputError, match="pooling and normalize are for --sentence-transformers"):
         export_hf(tmp_path / "ours", tmp_path / "other", normalize=False)
     assert not (tmp_path / "other").exists()
+
+
+def write_torch(path, arrays):
+    """A file of PyTorch's of float32 arrays."""
+    arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in arrays.items()}
+    tensors, storages = {}, {}
+    for key, (name, array) in enumerate(arrays.items()):
+        strides = [stride // array.itemsize for stride in array.strides]
+        options = {"shape": array.shape, "strides": strides}
+        tensors[name] = tensor(str(key), "FloatStorage", array.size, **options)
+        storages[str(key)] = array.tobytes()
+    archive(path, state_dict(**tensors), storages)
+
+
+@pytest.mark.parametrize("own_config", [True, False])
+def test_the_generator_of_a_release_of_deberta(tmp_path, own_config):
+    golden, source = release(tmp_path, "deberta_v3")
+    with pytest.raises(InputError, match=r"holds no pytorch_model\.generator\.bin"):
+        import_hf(source, tmp_path / "ours", part="generator")
+    table = np.random.default_rng(0).normal(size=(16, 12)).astype(np.float32)
+    name = "deberta.embeddings.position_embeddings.weight"
+    arrays = {**golden.weights, name: table}
+    if own_config:
+        arrays = {name: array for name, array in arrays.items() if "layer.1." not in name}
+        small = {**golden.config, "num_hidden_layers": 1}
+        del small["model_type"]
+        (source / "generator_config.json").write_text(json.dumps(small))
+    write_torch(source / "pytorch_model.generator.bin", arrays)
+    import_hf(source, tmp_path / "ours", part="generator")
+    found = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None).parts.experiment
+    assert found.objective == MaskedLM(mask_id=4)
+    assert vars(found.model)["enhanced_mask_decoder"]
+    assert vars(found.model)["num_layers"] == 2 - own_config
+    np.testing.assert_array_equal(params_of(tmp_path / "ours")["model/embedding/position"], table)
+    import_hf(source, tmp_path / "other")
+    other = Loaded.from_checkpoint(str(tmp_path / "other"), step=None).parts.experiment
+    assert not vars(other.model)["enhanced_mask_decoder"]
+    export_hf(tmp_path / "ours", tmp_path / "theirs")
+    import_hf(tmp_path / "theirs", tmp_path / "again")
+    same(params_of(tmp_path / "again"), params_of(tmp_path / "ours"))
 
 
 def test_what_is_imported_is_a_checkpoint(tmp_path):

@@ -13,20 +13,21 @@ import numpy as np
 import pytest
 
 from scripts import goldens
-from t5x_lite import checkpoint_manifest, trees
-from t5x_lite.checkpoint_manifest import find_damage
-from t5x_lite.checkpoints import find_step
-from t5x_lite.data.bytes_vocabulary import Bytes
-from t5x_lite.data.vocabulary import load_vocabulary
+from t5x_lite import trees
+from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints.manifest import find_damage
+from t5x_lite.checkpoints.orbax_params import lazy_params, write_params
+from t5x_lite.checkpoints.reading import find_step
 from t5x_lite.errors import InputError
 from t5x_lite.interop import t5x
-from t5x_lite.interop.orbax_params import lazy_params, write_params
 from t5x_lite.interop.rules import LazyArray, pieces
 from t5x_lite.interop.tensor_files import read_safetensors, read_tensors
 from t5x_lite.run import interchange
 from t5x_lite.run.interchange import export_hf, import_hf, import_t5x
 from t5x_lite.run.parts import Loaded
 from t5x_lite.run.workdir import holds_another
+from t5x_lite.vocabulary.byte_level import Bytes
+from t5x_lite.vocabulary.loading import load_vocabulary
 
 
 @pytest.fixture
@@ -298,6 +299,8 @@ def test_t5x_and_hugging_face_give_the_same(release, tmp_path, tiny_vocabulary):
     assert again.vocabulary.digest == loaded.vocabulary.digest
     with pytest.raises(InputError, match=r"has 401 tokens with 101 extra ids, .* 400 rows"):
         import_t5x(tmp_path / "t5x", tmp_path / "no", vocabulary=tiny_vocabulary, extra_ids=101)
+    with pytest.raises(InputError, match=r"^401 extra ids, and .* 400 rows: lower --extra-ids$"):
+        import_t5x(tmp_path / "t5x", tmp_path / "no", vocabulary=tiny_vocabulary, extra_ids=401)
 
 
 def test_a_t5x_checkpoint_that_is_not_there(tmp_path, tiny_vocabulary):

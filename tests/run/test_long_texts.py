@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from t5x_lite.data.json_lines import Line
 from t5x_lite.errors import InputError
+from t5x_lite.records.json_lines import Line
 from t5x_lite.run.long_texts import InputReader, TargetReader
 
 

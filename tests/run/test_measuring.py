@@ -53,8 +53,8 @@ def measurement(tiny_run, experiment, *, workdir=None):
 
 def test_names_are_those_of_the_metrics(tiny_run, labelled, evaluated):
     made, loaded = measurement(tiny_run, labelled)
-    assert made.names(loaded.parts.shapes) == [*LOSSES, "validation/accuracy"]
-    assert list(evaluated[0]) == [*LOSSES, "validation/accuracy"]
+    assert made.names(loaded.parts.shapes) == [*LOSSES, "validation/accuracy", "validation/score"]
+    assert list(evaluated[0]) == [*LOSSES, "validation/accuracy", "validation/score"]
 
 
 def test_samples_are_added_at_every_evaluation(tiny_run, labelled, tmp_path):
@@ -63,7 +63,7 @@ def test_samples_are_added_at_every_evaluation(tiny_run, labelled, tmp_path):
         evaluation=Evaluation(loss=False, max_examples=4, max_decode_length=4, num_samples=3),
     )
     made, loaded = measurement(tiny_run, few, workdir=tmp_path)
-    assert list(made(5, loaded.params)) == ["validation/accuracy"]
+    assert list(made(5, loaded.params)) == ["validation/accuracy", "validation/score"]
     made(10, loaded.params)
     lines = (tmp_path / "samples.jsonl").read_text().splitlines()
     samples = [json.loads(line) for line in lines]
@@ -111,7 +111,7 @@ def test_an_ensemble_has_the_task_s_metrics_alone(tiny_run, labelled, capsys, ca
     few = dataclasses.replace(labelled, evaluation=Evaluation(max_examples=4, max_decode_length=4))
     steps = [str(tiny_run / "checkpoints" / step) for step in ("10", "5")]
     metrics = evaluate(few, steps, output=str(tmp_path / "out"))
-    assert list(metrics) == ["validation/accuracy"]
+    assert list(metrics) == ["validation/accuracy", "validation/score"]
     assert json.loads(capsys.readouterr().out) == {"step": [10, 5], **metrics}
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["step"] == [10, 5]
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 4
@@ -131,7 +131,7 @@ def test_labels_are_ranked(tiny_run, labelled, tmp_path):
     predictions = [json.loads(line) for line in lines]
     assert {p["prediction"] for p in predictions} <= {"negative", "positive"}
     right = sum(p["prediction"] == p["targets"] for p in predictions)
-    assert metrics == {"validation/accuracy": right / 8}
+    assert metrics == {"validation/accuracy": right / 8, "validation/score": right / 8}
     # By hand: the likelier of the two words.
     model = TextToText.load([str(tiny_run)])
     inputs = model.inputs([predictions[0]["inputs"]])[0] * 2
@@ -153,7 +153,7 @@ def test_beams_answer(tiny_run, labelled):
         loss=False, max_examples=2, max_decode_length=4, num_beams=2, length_penalty=1.0
     )
     wide = dataclasses.replace(labelled, evaluation=evaluation)
-    assert list(evaluate(wide, [str(tiny_run)])) == ["validation/accuracy"]
+    assert list(evaluate(wide, [str(tiny_run)])) == ["validation/accuracy", "validation/score"]
 
 
 def test_a_vocabulary_that_is_gone_is_that_of_the_checkpoint(tiny_run, tiny_experiment, caplog):

@@ -11,6 +11,7 @@ from t5x_lite.run.best import SameParams
 from t5x_lite.run.measuring import Measurement
 from t5x_lite.run.outcome import Outcome, check_output
 from t5x_lite.run.parts import Loaded
+from t5x_lite.run.submissions import Submissions
 from t5x_lite.sharding import MeshConfig, make_mesh
 
 
@@ -31,7 +32,13 @@ def test_a_single_task_has_one_file_of_predictions(
     parts = dataclasses.replace(loaded.parts, experiment=experiment)
     made = Measurement(parts, loaded.vocabulary, mesh=make_mesh(MeshConfig()), workdir=None)
     metrics = made(10, loaded.params)
-    outcome = Outcome(made.suite, settings, metrics, SameParams(loaded.params, 10))
+    outcome = Outcome(
+        made.suite,
+        settings,
+        metrics,
+        SameParams(loaded.params, 10),
+        Submissions(made.suite, settings),
+    )
     outcome.tell()
     outcome.write(tmp_path / "out", {"step": 10, **metrics})
     content = json.loads((tmp_path / "out" / "metrics.json").read_text())
@@ -39,7 +46,7 @@ def test_a_single_task_has_one_file_of_predictions(
     wrong = sum(json.loads(line)["prediction"] not in ("negative", "positive") for line in lines)
     assert len(lines) == 4
     assert content["invalid_predictions"] == wrong
-    told = f"glue_sst2: {wrong} of 4 predictions are no label: wrong"
+    told = f"glue_sst2: {wrong} of 4 predictions were not valid labels and count as wrong"
     assert (told in caplog.messages) == (wrong > 0)
     assert list(content["intervals"]) == ["validation/accuracy"]
     assert set(content) == {"step", "intervals", "invalid_predictions", *metrics}
@@ -50,7 +57,13 @@ def test_a_single_task_has_one_file_of_predictions(
 
 
 def test_a_run_without_a_task_has_its_metrics_alone(tmp_path):
-    outcome = Outcome(None, Evaluation(), {"validation/loss": 2.0}, SameParams({}, 5))
+    outcome = Outcome(
+        None,
+        Evaluation(),
+        {"validation/loss": 2.0},
+        SameParams({}, 5),
+        Submissions(None, Evaluation()),
+    )
     outcome.tell()
     outcome.write(tmp_path, {"step": 5, "validation/loss": 2.0})
     assert json.loads((tmp_path / "metrics.json").read_text()) == {

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.checkpoint_saving import Checkpoints
-from t5x_lite.data.vocabulary import load_vocabulary
+from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.objectives.electra import Electra
@@ -17,6 +16,7 @@ from t5x_lite.run import restoring
 from t5x_lite.run.parts import Parts
 from t5x_lite.run.workdir import WorkDirectory
 from t5x_lite.train.state import TrainState
+from t5x_lite.vocabulary.loading import load_vocabulary
 
 
 @pytest.fixture
@@ -66,6 +66,29 @@ def test_a_state_comes_back_with_its_position(save, tmp_path, tiny_experiment, s
     got, position = resume(tmp_path, tiny_experiment, state)
     assert position == b"here"
     jax.tree.map(np.testing.assert_array_equal, got, state)
+
+
+def test_a_step_of_another_run_is_moved_aside(save, tmp_path, tiny_experiment, state, caplog):
+    save(tiny_experiment)
+    elsewhere = dataclasses.replace(tiny_experiment.data, directory="elsewhere")
+    ours = dataclasses.replace(tiny_experiment, data=elsewhere, steps=99)
+    assert resume(tmp_path, ours, state)[1] == b"here"
+    step = tmp_path / "checkpoints" / "7"
+    another = dataclasses.replace(tiny_experiment, seed=5)
+    with pytest.raises(InputError, match=r"7 \(it is of another experiment: seed is 0 there and 5"):
+        resume(tmp_path, another, state)
+    assert step.is_dir()
+    save_step(tmp_path, another, step=3)
+    assert resume(tmp_path, another, state)[1] == b"there"
+    assert "is damaged (it is of another experiment: seed is 0 there and 5 here)" in caplog.text
+    assert "and is now 7.damaged; training goes on from step 3" in caplog.text
+
+
+def save_step(tmp_path, experiment, *, step):
+    state = TrainState(jnp.int32(step), {"model": {"w": jnp.ones(3)}}, {"mean": jnp.ones(2)})
+    vocabulary = load_vocabulary(experiment.data.vocabulary)
+    with Checkpoints(tmp_path) as checkpoints, WorkDirectory.open(str(tmp_path)) as workdir:
+        restoring.saver(checkpoints, experiment, vocabulary, workdir)(state, b"there", None)
 
 
 def test_the_position_in_a_cache_is_that_of_all_processes(

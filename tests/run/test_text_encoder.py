@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-from t5x_lite.data.vocabulary import load_vocabulary
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.retrieval import Retrieval
 from t5x_lite.objectives.contrastive import Contrastive
@@ -20,6 +19,7 @@ from t5x_lite.run.text_encoder import (
     retrieval_evaluator,
     trained_length,
 )
+from t5x_lite.vocabulary.loading import load_vocabulary
 from tests.encoder_checkpoint import write_checkpoint
 
 TEXTS = ["a b", "c d e f g h i j k l m n o a b c d"]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite import checkpoint_manifest
+from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Prediction
@@ -166,7 +166,7 @@ def test_an_ensemble_of_a_model_with_itself_predicts_what_it_does(tiny_run, mode
 
 
 def test_an_ensemble_needs_one_vocabulary(tiny_run, tmp_path, english_lines):
-    from t5x_lite.data.vocabulary import train_sentencepiece
+    from t5x_lite.vocabulary.loading import train_sentencepiece
 
     other = tmp_path / "other"
     shutil.copytree(tiny_run / "checkpoints" / "5", other)
@@ -211,9 +211,13 @@ def test_what_a_model_lacks_is_said(model, ensemble, monkeypatch):
         model.encoder(pooling="mean", normalize=False)
     monkeypatch.setattr(Parts, "model_type", T5Encoder)
     model.encoder(pooling="mean", normalize=False)
-    with pytest.raises(InputError, match="checkpoints/10: T5Encoder writes no text"):
+    with pytest.raises(
+        InputError, match="checkpoints/10: T5Encoder is an encoder and cannot generate text; use"
+    ):
         model.generator(Decoding(), batch_size=1)
-    with pytest.raises(InputError, match="T5Encoder writes no text, so that no target has a"):
+    with pytest.raises(
+        InputError, match="T5Encoder is an encoder and cannot score targets; use embed"
+    ):
         model.scorer(batch_size=1)
 
 

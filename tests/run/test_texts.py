@@ -2,8 +2,8 @@
 
 import json
 
-from t5x_lite.data.vocabulary import load_vocabulary
 from t5x_lite.run.texts import report, vocab
+from t5x_lite.vocabulary.loading import load_vocabulary
 
 
 def test_vocab(tmp_path, english_lines, capsys):

@@ -9,13 +9,14 @@ import jax
 import numpy as np
 import pytest
 
-from t5x_lite import checkpoint_manifest, config, trees
-from t5x_lite.checkpoints import saved_steps, step_files
+from t5x_lite import config, trees
+from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints.reading import saved_steps, step_files
 from t5x_lite.config import Checkpoints
-from t5x_lite.data.vocabulary import load_vocabulary
 from t5x_lite.errors import InputError
 from t5x_lite.run import training
 from t5x_lite.run.parts import Loaded, Parts
+from t5x_lite.vocabulary.loading import load_vocabulary
 
 
 @pytest.fixture
@@ -120,8 +121,51 @@ def test_init_takes_the_weights_and_nothing_else(train, told, tiny_run):
     assert not any(np.any(leaf) for leaf in statistics)
 
 
+def test_init_takes_the_step_that_is_asked_for(train, told, finished, caplog):
+    caplog.set_level("INFO", logger="t5x_lite")
+    for step, loss in ((5, 1.0), (10, 2.0)):
+        directory = finished / "checkpoints" / str(step)
+        (directory / "files" / "metrics.json").write_text(json.dumps({"validation/loss": loss}))
+        checkpoint_manifest.write(directory)
+    train(init=str(finished), init_step="best")
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        told.state.params,
+        Loaded.from_checkpoint(str(finished), step=5).params,
+    )
+    why = f"checkpoint {finished}: step 5 has the lowest validation/loss (1.0000)"
+    assert [message for message in caplog.messages if "step 5 has" in message] == [why]
+    with pytest.raises(InputError, match="init_step 5 is a step of init, which is not set"):
+        train(init_step=5)
+
+
+def test_a_mode_against_the_name_is_warned_of(train, told, caplog):
+    caplog.set_level("INFO", logger="t5x_lite")
+    train(checkpoints=Checkpoints(best="validation/loss", best_mode="max"))
+    warning = "warning: checkpoints.best_mode 'max' takes the highest validation/loss for the best"
+    assert any(message.startswith(warning) for message in caplog.messages)
+
+
+def test_a_run_whose_config_has_the_mode_of_before_goes_on(train, told, finished):
+    path = finished / "config.json"
+    saved = json.loads(path.read_text())
+    saved["checkpoints"] |= {"best": "validation/loss", "best_mode": "max"}
+    saved["stop_early"] |= {"metric": "validation/token_accuracy", "mode": "min"}
+    path.write_text(json.dumps(saved))
+    assert config.load(path).checkpoints.best_mode == "max"
+    train(workdir=str(finished), steps=20, checkpoints=Checkpoints(best="validation/loss"))
+    assert int(told.state.step) == 10
+    assert json.loads(path.read_text())["checkpoints"]["best_mode"] is None
+    for section, field in (("checkpoints", "best_mode"), ("stop_early", "mode")):
+        del saved[section][field]
+    path.write_text(json.dumps(saved))
+    assert config.load(path).stop_early.mode is None
+    train(workdir=str(finished), steps=20)
+    assert int(told.state.step) == 10
+
+
 def test_a_run_goes_on_even_where_its_initial_weights_are_gone(train, told, finished):
-    from t5x_lite.data import pipeline
+    from t5x_lite.data.live import pipeline
 
     experiment = train(workdir=str(finished), steps=20, init="gone")
     assert int(told.state.step) == int(told.state.optimizer["count"]) == 10

@@ -8,10 +8,12 @@ import os
 import pytest
 
 from t5x_lite import config
-from t5x_lite.data.vocabulary import load_vocabulary
 from t5x_lite.errors import InputError
 from t5x_lite.run.workdir import WorkDirectory, holds_another
+from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.vocabulary.spm import read_spm
 from tests.fake_bucket import bucket  # noqa: F401 (a fixture)
+from tests.tokenizer_files import write_spm
 
 
 @pytest.fixture
@@ -37,6 +39,24 @@ def test_a_directory_of_this_machine(tmp_path, tiny_experiment, vocabulary):
         workdir.check_vocabulary(vocabulary)
 
 
+def test_a_run_goes_on_with_the_spm_model_as_it_was_read(tmp_path, tiny_experiment, english_lines):
+    spm = write_spm(tmp_path, english_lines)
+    earlier, now = read_spm(spm, compose=False), read_spm(spm)
+    assert earlier.digest != now.digest
+    for vocabulary in (earlier, now):
+        with WorkDirectory.open(str(tmp_path / vocabulary.digest)) as workdir:
+            workdir.check(tiny_experiment)
+            assert workdir.check_vocabulary(now) is now
+            workdir.write(tiny_experiment, vocabulary)
+            assert workdir.check_vocabulary(now).digest == vocabulary.digest
+    write_spm(tmp_path, english_lines, size=290)
+    with (
+        WorkDirectory.open(str(tmp_path / earlier.digest)) as workdir,
+        pytest.raises(InputError, match="was made with another vocabulary than"),
+    ):
+        workdir.check_vocabulary(read_spm(spm))
+
+
 def test_two_runs_do_not_share_a_directory(tmp_path, tiny_experiment, vocabulary):
     first, second = (WorkDirectory.open(str(tmp_path / "run")) for _ in range(2))
     with second as other:
@@ -58,6 +78,15 @@ def test_where_there_are_no_locks_there_are_none(tmp_path, tiny_experiment, monk
     monkeypatch.setattr(fcntl, "flock", flock)
     with WorkDirectory.open(str(tmp_path)) as workdir:
         workdir.check(tiny_experiment)
+
+
+def test_a_config_that_is_not_utf8(tmp_path, tiny_experiment):
+    (tmp_path / "config.json").write_bytes(b'{"\xff"}')
+    with (
+        pytest.raises(InputError, match=r"config\.json cannot be read: 'utf-8' codec"),
+        WorkDirectory.open(str(tmp_path)) as work,
+    ):
+        work.check(tiny_experiment)
 
 
 def test_what_is_no_work_directory(tmp_path, tiny_experiment, vocabulary):

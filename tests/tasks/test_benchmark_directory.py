@@ -8,7 +8,7 @@ from tests.tasks.benchmark_directory import write
 
 @pytest.fixture(scope="module")
 def vocabulary(tiny_vocabulary):
-    from t5x_lite.data.vocabulary import load_vocabulary
+    from t5x_lite.vocabulary.loading import load_vocabulary
 
     return load_vocabulary(tiny_vocabulary)
 
@@ -23,8 +23,8 @@ def directory(tmp_path_factory, english_lines):
 # One of each way of reading: in memory, several examples a record, lists, parallel lines.
 @pytest.mark.parametrize("task", ["glue:mnli", "super_glue:record", "squad:squad", "wmt:ende"])
 def test_a_saved_iterator_goes_on(task, directory, vocabulary):
-    from t5x_lite.data import pipeline
     from t5x_lite.data.config import Data
+    from t5x_lite.data.live import pipeline
 
     data = Data(
         task=f"tasks.{task}",
@@ -72,8 +72,8 @@ def test_a_saved_iterator_goes_on(task, directory, vocabulary):
     ],
 )
 def test_the_right_answers_have_the_best_metrics(task, directory, vocabulary):
-    from t5x_lite.data import pipeline
     from t5x_lite.data.config import Data
+    from t5x_lite.data.live import pipeline
 
     data = Data(task=f"tasks.{task}", vocabulary="", directory=directory)
     examples = pipeline.eval_examples(data, vocabulary, max_examples=12)

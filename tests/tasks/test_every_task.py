@@ -76,7 +76,7 @@ def marked(tasks):
 
 @pytest.fixture(scope="module")
 def vocabulary(tiny_vocabulary):
-    from t5x_lite.data.vocabulary import load_vocabulary
+    from t5x_lite.vocabulary.loading import load_vocabulary
 
     return load_vocabulary(tiny_vocabulary)
 
@@ -176,7 +176,7 @@ def layouts(task):
 @pytest.mark.usefixtures("_small_python_docs")
 @pytest.mark.parametrize("name", list(marked(TASKS)))
 def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocabulary):
-    from t5x_lite.data import pipeline
+    from t5x_lite.data.live import pipeline
 
     module = name.partition(":")[0]
     data = {
@@ -194,7 +194,7 @@ def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocab
 
 
 def _check(data, task, vocabulary):
-    from t5x_lite.data import pipeline
+    from t5x_lite.data.live import pipeline
 
     if "train" in task.splits:
         _check_a_saved_iterator(data, vocabulary)
@@ -217,7 +217,7 @@ def _check(data, task, vocabulary):
 
 
 def _check_a_saved_iterator(data, vocabulary):
-    from t5x_lite.data import pipeline
+    from t5x_lite.data.live import pipeline
 
     batches = pipeline.train_batches(data, vocabulary, seed=7)
     for _ in range(2):

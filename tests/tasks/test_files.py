@@ -18,7 +18,7 @@ def files():
 @pytest.fixture
 def arguments(tmp_path, tiny_vocabulary):
     from t5x_lite.data.config import TaskArguments
-    from t5x_lite.data.vocabulary import load_vocabulary
+    from t5x_lite.vocabulary.loading import load_vocabulary
 
     (tmp_path / "train.csv").write_text('text,stars\n"Fine, fine",5\nNo,1\n')
     (tmp_path / "dev.tsv").write_text("stars\ttext\n1\tOh\n")
@@ -45,8 +45,8 @@ def test_the_config_says_which_columns(files, arguments):
 
 
 def test_data_columns_reach_the_task(arguments):
-    from t5x_lite.data import pipeline
     from t5x_lite.data.config import Data
+    from t5x_lite.data.live import pipeline
 
     data = Data(
         task="tasks.files:classify",

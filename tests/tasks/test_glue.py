@@ -19,7 +19,7 @@ def glue():
 @pytest.fixture
 def arguments(tmp_path, tiny_vocabulary):
     from t5x_lite.data.config import TaskArguments
-    from t5x_lite.data.vocabulary import load_vocabulary
+    from t5x_lite.vocabulary.loading import load_vocabulary
 
     folder = tmp_path / "SST-2"
     folder.mkdir()
@@ -69,7 +69,7 @@ def test_a_byte_order_mark_is_no_part_of_the_header(glue, arguments, tmp_path):
 
 
 def test_the_labels_can_be_read_from_the_task(glue, arguments):
-    from t5x_lite.data.pipeline import task_labels
+    from t5x_lite.data.live.pipeline import task_labels
 
     assert task_labels(glue.sst2(arguments)) == ("negative", "positive")
 
@@ -83,8 +83,8 @@ def test_sst2_metrics(glue, arguments):
 
 
 def test_sst2_examples_for_metrics(glue, arguments):
-    from t5x_lite.data import pipeline
     from t5x_lite.data.config import Data
+    from t5x_lite.data.live import pipeline
 
     data = Data(
         task="tasks.glue:sst2",

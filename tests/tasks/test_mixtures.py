@@ -6,9 +6,18 @@ import sys
 import pytest
 
 from t5x_lite.data.rates import Mixing
-from t5x_lite.data.task_names import find_task
+from t5x_lite.data.tasks.names import find_task
+from t5x_lite.errors import InputError
 
-RECIPES = ("glue", "super_glue", "all_proportional", "all_mix", "large_supervised")
+RECIPES = (
+    "glue",
+    "super_glue",
+    "all_proportional",
+    "all_mix",
+    "t5_all_proportional",
+    "t5_all_mix",
+    "large_supervised",
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +63,79 @@ def test_all_proportional_limits_the_large_tasks(recipes):
     assert set(rates(recipes.all_proportional, by="equal").values()) == {1.0}
 
 
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [
+        ({"maximum": 2**16}, 0.500),
+        ({"maximum": 2**17}, 0.459),
+        ({"maximum": 2**18}, 0.392),
+        ({"maximum": 2**21, "temperature": 2.0}, 0.327),
+        ({"maximum": 2**21, "temperature": 4.0}, 0.505),
+        ({"maximum": 2**21, "temperature": 8.0}, 0.615),
+    ],
+)
+def test_glue_and_super_glue_have_the_share_of_the_paper_s_formula(recipes, settings, share):
+    found = rates(recipes.all_proportional, **settings)
+    of_both = sum(rate for name, rate in found.items() if "glue" in name)
+    assert of_both / sum(found.values()) == pytest.approx(share, abs=0.0006)
+
+
+def test_rte_counts_once_and_is_whole_where_it_is_left_alone(recipes):
+    def rte(*left_out, **settings):
+        found = rates(recipes.all_proportional.without(left_out), **settings)
+        return {name: rate for name, rate in found.items() if name.endswith("_rte")}
+
+    assert rte() == {"glue_rte": 1_245.0, "super_glue_rte": 1_245.0}
+    assert rte(temperature=2.0)["glue_rte"] == pytest.approx(2_490**0.5 / 2)
+    assert rte(maximum=1_000)["super_glue_rte"] == 500.0
+    for left_out in ("tasks.glue", "glue_rte"):
+        assert rte(left_out) == {"super_glue_rte": 2_490.0}
+    assert rte("tasks.super_glue") == {"glue_rte": 2_490.0}
+    assert rte("tasks.super_glue", temperature=2.0)["glue_rte"] == pytest.approx(2_490**0.5)
+
+
+def test_the_registry_s_constants_have_a_name_of_their_own(recipes):
+    for mixture in (recipes.t5_all_proportional, recipes.t5_all_mix):
+        found = rates(mixture)
+        assert found["glue_rte"] == found["super_glue_rte"] == 1_245.0
+        assert found["glue_mnli"] == 392_702.0
+        with pytest.raises(InputError, match="do not reach the constant rates of glue_cola, "):
+            rates(mixture, maximum=2**19)
+    assert rates(recipes.t5_all_mix)["c4_iid_15_u_u"] == 1e6
+    assert rates(recipes.t5_all_proportional)["c4_iid_15_u_u"] == 364_868_892.0
+
+
+def test_large_supervised_is_what_t5_calls_large(recipes):
+    assert rates(recipes.large_supervised) == {
+        "summarize_cnn_dailymail": 287_113.0,
+        "wmt_ende": 4_592_289.0,
+        "wmt_enfr": 40_853_298.0,
+    }
+
+
 def test_all_mix_has_a_constant_rate_of_text(recipes):
-    assert rates(recipes.all_mix, maximum=2**19)["c4_iid_15_u_u"] == 1e6
+    found = rates(recipes.all_mix, maximum=2**16, temperature=2.0)
+    assert found["c4_iid_15_u_u"] == 1e6
+    assert found["glue_mnli"] == 256.0
+    assert [m.name for m in recipes.all_mix.constants(Mixing(maximum=2**16))] == ["c4_iid_15_u_u"]
 
 
 def test_glue_is_left_out_as_one(recipes):
     left = recipes.all_mix.without(["tasks.glue"])
     assert not any(member.name.startswith("glue_") for member in left.members)
     assert any(member.name.startswith("super_glue_") for member in left.members)
+
+
+def test_wnli_is_answered_by_what_trains_on_its_form(recipes):
+    def answers(mixture):
+        (wnli,) = [member for member in mixture.members if member.name == "glue_wnli"]
+        return not mixture.unanswered(wnli)
+
+    assert not answers(recipes.glue)
+    assert answers(recipes.super_glue)
+    assert answers(recipes.all_proportional)
+    assert answers(recipes.super_glue.without(["super_glue_wsc"]))  # DPR is left
+    assert not answers(recipes.all_proportional.without(["tasks.super_glue"]))
 
 
 def test_the_tasks_exist(recipes):

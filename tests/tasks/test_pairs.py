@@ -2,13 +2,14 @@ import json
 
 import pytest
 
+from t5x_lite.data import elements
 from t5x_lite.errors import InputError
 from tests import tokenizer_files
 
 
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
-    from t5x_lite.data.vocabulary import load_vocabulary
+    from t5x_lite.vocabulary.loading import load_vocabulary
 
     return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
 
@@ -51,14 +52,13 @@ def test_jsonl(texts, tmp_path):
 
 
 def test_a_line_that_is_no_pair_is_named(texts, tmp_path):
-    from t5x_lite.data import stages
     from t5x_lite.data.quiet_tensorflow import tf
 
     write(tmp_path / "a.jsonl", {"query": "The dog", "pos": ["run"]}, {"query": "The dog"})
     write(tmp_path / "validation.jsonl", {"query": "dog", "pos": ["dogs"]})
     with pytest.raises(tf.errors.OpError) as caught:
         texts("jsonl")
-    found = stages.input_error(caught.value)
+    found = elements.input_error(caught.value)
     assert isinstance(found, InputError)
     assert str(found).endswith('a.jsonl:2: "pos" must have a passage that answers the query')
 

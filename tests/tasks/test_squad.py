@@ -17,7 +17,7 @@ def write(directory, name, *questions):
 @pytest.fixture
 def arguments(tmp_path, tiny_vocabulary):
     from t5x_lite.data.config import TaskArguments
-    from t5x_lite.data.vocabulary import load_vocabulary
+    from t5x_lite.vocabulary.loading import load_vocabulary
 
     write(tmp_path, "train-v1.1.json", question(0, "Rain"))
     write(tmp_path, "dev-v1.1.json", question(1, "Rain", "a lot"), question(2, "(a lot)"))
@@ -43,8 +43,8 @@ def test_questions_are_asked_with_and_without_their_context(arguments):
 
 
 def test_the_best_of_all_answers_counts(arguments):
-    from t5x_lite.data import pipeline
     from t5x_lite.data.config import Data
+    from t5x_lite.data.live import pipeline
 
     data = Data(
         task="tasks.squad:squad",

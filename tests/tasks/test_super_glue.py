@@ -58,7 +58,7 @@ def super_glue():
 @pytest.fixture
 def arguments(tmp_path, tiny_vocabulary):
     from t5x_lite.data.config import TaskArguments
-    from t5x_lite.data.vocabulary import load_vocabulary
+    from t5x_lite.vocabulary.loading import load_vocabulary
 
     for name, record in FILES.items():
         (tmp_path / name).parent.mkdir()
@@ -125,8 +125,8 @@ def test_the_classes_of_cb_have_another_order_than_those_of_mnli(super_glue, arg
 
 
 def test_wsc_evaluates_both_labels_by_the_noun(super_glue, arguments):
-    from t5x_lite.data import pipeline
     from t5x_lite.data.config import Data
+    from t5x_lite.data.live import pipeline
 
     data = Data(
         task="tasks.super_glue:wsc",
@@ -154,8 +154,8 @@ def test_wsc_evaluates_both_labels_by_the_noun(super_glue, arguments):
     ],
 )
 def test_metrics(super_glue, arguments, name, answer, metrics):
-    from t5x_lite.data import pipeline
     from t5x_lite.data.config import Data
+    from t5x_lite.data.live import pipeline
 
     data = Data(
         task=f"tasks.super_glue:{name}",

@@ -1,6 +1,6 @@
 """The words of a line; bars and messages are tested with the tracker that opens them."""
 
-from t5x_lite.train.display import Lines, line, open_display
+from t5x_lite.train.display import Lines, evaluation, line, open_display
 
 
 def test_a_line_of_training():
@@ -26,6 +26,24 @@ def test_a_long_wait_for_data_is_shown():
         "step 2/9  loss 1.0000  33% waiting for data"
     )
     assert line(2, 9, {"loss": 1.0, "data_wait": 0.09}) == "step 2/9  loss 1.0000"
+
+
+def test_the_tasks_of_a_mixture_are_a_table():
+    metrics = {
+        "validation/loss": 5.25,
+        "validation/glue_cola/matthews_correlation": 0.25,
+        "validation/glue_cola/score": 0.25,
+        "validation/glue_mrpc/f1": 0.8,
+        "validation/glue_mrpc/accuracy": 0.7,
+        "validation/glue_mrpc/score": 0.75,
+        "validation/score": 0.5,
+    }
+    assert evaluation(200, 1000, metrics).splitlines() == [
+        "step 200/1000  validation/loss 5.2500  validation/score 0.5000",
+        "  validation/glue_cola  score 0.2500  matthews_correlation 0.2500",
+        "  validation/glue_mrpc  score 0.7500  f1 0.8000  accuracy 0.7000",
+    ]
+    assert evaluation(2, 9, {"validation/loss": 1.0}) == "step 2/9  validation/loss 1.0000"
 
 
 def test_without_a_terminal_there_are_lines(capsys):

@@ -8,9 +8,9 @@ from t5x_lite.train.early_stopping import EarlyStopping, Patience
 
 def exhausted_after(values, **fields):
     """How many evaluations end the run; None where they do not."""
-    patience = Patience(EarlyStopping(metric="validation/x", **fields))
+    patience = Patience(EarlyStopping(metric="validation/loss", **fields))
     for number, value in enumerate(values, 1):
-        patience.add({"validation/x": value, "validation/other": 0.0})
+        patience.add({"validation/loss": value, "validation/other": 0.0})
         if patience.exhausted:
             return number
     return None
@@ -28,6 +28,7 @@ def exhausted_after(values, **fields):
         ([3.0, 2.9, 2.8, 2.6], {"patience": 2, "min_delta": 0.25}, 3),
         ([3.0, 2.9, 2.7, 2.6], {"patience": 2, "min_delta": 0.25}, None),
         ([math.nan, 1.0, math.nan, math.nan], {"patience": 2}, 4),
+        ([1.0, -math.inf, math.inf], {"patience": 2}, 3),
     ],
 )
 def test_exhausted_after(values, fields, expected):
@@ -35,14 +36,28 @@ def test_exhausted_after(values, fields, expected):
 
 
 def test_a_run_that_is_resumed_ends_where_it_would_have():
-    config = EarlyStopping(metric="validation/x", patience=2)
-    before = [{"validation/x": 2.0}, {"validation/y": 9.0}, {"validation/x": 3.0}]
+    config = EarlyStopping(metric="validation/loss", patience=2)
+    before = [{"validation/loss": 2.0}, {"validation/y": 9.0}, {"validation/loss": 3.0}]
     patience = Patience(config, before)
     assert not patience.exhausted
-    patience.add({"validation/x": 2.5})
+    patience.add({"validation/loss": 2.5})
     assert patience.exhausted
-    assert Patience(config, [*before, {"validation/x": 2.5}]).exhausted
-    assert str(patience) == "validation/x has not improved for 2 evaluations (best 2.0000)"
+    assert Patience(config, [*before, {"validation/loss": 2.5}]).exhausted
+    assert str(patience) == "validation/loss has not improved for 2 evaluations (best 2.0000)"
+
+
+def test_the_metric_s_name_says_what_is_best():
+    config = EarlyStopping(metric="validation/accuracy", patience=2)
+    improving = [{"validation/accuracy": value} for value in (0.25, 0.5, 0.75, 1.0)]
+    patience = Patience(config, improving)
+    assert not patience.exhausted
+    for _ in range(2):
+        patience.add({"validation/accuracy": 0.5})
+    assert str(patience) == "validation/accuracy has not improved for 2 evaluations (best 1.0000)"
+    worse = Patience(EarlyStopping(metric="validation/loss", mode="max", patience=1))
+    worse.add({"validation/loss": 1.0})
+    worse.add({"validation/loss": 2.0})
+    assert not worse.exhausted  # what is set counts
 
 
 def test_no_metric_never_ends():

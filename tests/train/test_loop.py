@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.chips import Chip
+from t5x_lite.errors import Interrupted
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train import loop
 from t5x_lite.train.early_stopping import EarlyStopping, Patience
@@ -17,7 +19,6 @@ from t5x_lite.train.state import TrainState
 from t5x_lite.train.stop import StopSignals
 from t5x_lite.train.track import Tracker
 from t5x_lite.train.window import NonFiniteLoss
-from t5x_lite.types import Interrupted
 
 BATCH = {
     "encoder_input_tokens": np.array([[5, 6, 0], [7, 0, 0]], np.int32),
@@ -98,7 +99,8 @@ class Run:
 
     def _evaluate(self, step, params):
         self.events.append(("evaluate", step))
-        self._at_evaluation.get(step, lambda: None)()
+        if self._at_evaluation.get(step, lambda: None)() == "stopped":
+            return None
         return {"validation/loss": float(step)}
 
     def _save(self, state, position, metrics):
@@ -234,6 +236,53 @@ def test_a_signal_during_an_evaluation_saves_the_next_step():
     assert run.steps("save") == [5]
 
 
+def stopped():
+    """What an evaluation does that a signal ends before its end."""
+    receive(signal.SIGTERM)()
+    return "stopped"
+
+
+@pytest.mark.parametrize("total", [4, 10])
+def test_a_signal_that_ends_an_evaluation_saves_the_step_without_it(total):
+    run = Run(at_evaluation={4: stopped}, given={"patience": patience(patience=1)})
+    with pytest.raises(Interrupted) as stop:
+        run.fit(total=total, evaluation=4)
+    assert (stop.value.signum, stop.value.step) == (signal.SIGTERM, 4)
+    assert run.steps("log evaluation") == []
+    assert [event for event in run.events if event[0] == "save"] == [("save", 4, b"4", None)]
+
+
+def test_an_evaluation_that_is_owed_comes_first():
+    run = Run(start=4)
+    run._given["owed"] = lambda step, metrics: run.events.append(("add", step, dict(metrics)))
+    run.fit(total=5)
+    assert [event[:2] for event in run.events[:4]] == [
+        ("evaluate", 4),
+        ("add", 4),
+        ("log evaluation", 4),
+        ("log", 5),
+    ]
+    assert run.events[1] == ("add", 4, {"validation/loss": 4.0})
+
+
+def test_an_evaluation_that_is_owed_can_be_the_last_and_end_training_early():
+    run = Run(start=4, given={"owed": lambda step, metrics: None})
+    assert int(run.fit(total=4).step) == 4
+    assert run.steps("evaluate") == [4]
+    owed = {"owed": lambda step, metrics: None, "patience": patience(1.0, patience=1)}
+    run = Run(start=4, given=owed)
+    assert int(run.fit(total=9).step) == 4
+    assert run.tracker.messages[0].startswith("stopped early at step 4")
+
+
+def test_an_evaluation_that_is_owed_can_be_ended_again():
+    run = Run(start=4, at_evaluation={4: stopped}, given={"owed": lambda step, metrics: None})
+    with pytest.raises(Interrupted) as stop:
+        run.fit(total=9)
+    assert stop.value.step == 4
+    assert run.events == [("evaluate", 4)]
+
+
 def test_a_signal_at_the_last_step_changes_nothing():
     run = Run(at_step={3: receive(signal.SIGTERM)})
     assert int(run.fit(total=3).step) == 3
@@ -269,7 +318,7 @@ def test_mfu_where_the_peak_of_the_devices_is_known(monkeypatch):
     run = Run(given={"flops": 8_000_000_000})
     run.fit(total=2, log=1)
     assert "mfu" not in run.events[1][2]
-    monkeypatch.setattr(loop, "peak_flops", lambda kind: 4e9 if kind == "cpu" else None)
+    monkeypatch.setattr(loop, "chip", lambda kind: Chip(4e9 if kind == "cpu" else None))
     run = Run(given={"flops": 8_000_000_000})
     run.fit(total=2, log=1)
     logged = run.events[1][2]

@@ -17,7 +17,6 @@ The text around the fields is a template: the paper (Raffel et al. 2020, arXiv:1
 Source: t5 0.9.4, t5/data/preprocessors.py, where the text is made by TensorFlow.
 """
 
-from t5x_lite.data.postprocess import ClassIndex, class_index
 from t5x_lite.data.preprocess.classification import UNKNOWN, glue, label_text, stsb
 from t5x_lite.data.preprocess.questions import multirc, pad_punctuation, record, squad
 from t5x_lite.data.preprocess.templates import fill, prompt, rewrite
@@ -30,8 +29,6 @@ from t5x_lite.data.preprocess.winograd import (
 
 __all__ = [
     "UNKNOWN",
-    "ClassIndex",
-    "class_index",
     "definite_pronoun_resolution",
     "fill",
     "glue",

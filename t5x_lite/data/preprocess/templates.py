@@ -7,6 +7,7 @@ A place is a field's name in braces, and any name will do ("{#1 String}"); "{{" 
 What a field holds is text and is never read as a template.
 """
 
+import functools
 import re
 from collections.abc import Mapping
 
@@ -21,21 +22,22 @@ def fill(template: str, fields: Mapping[str, object]) -> str:
     Raises:
       InputError: a place names no field, or a brace is not closed.
     """
+    return _PLACE.sub(functools.partial(_value, template=template, fields=fields), template)
 
-    def value(match: re.Match[str]) -> str:
-        place = match.group()
-        if place in ("{{", "}}"):
-            return place[0]
-        if place in ("{", "}"):
-            raise InputError(f"the template {template!r} has a single {place}: write {place * 2}")
-        name = match.group(1)
-        if name not in fields:
-            raise InputError(
-                f"the template {template!r} names {name!r}; the fields are {', '.join(fields)}"
-            )
-        return str(fields[name])
 
-    return _PLACE.sub(value, template)
+def _value(match: re.Match[str], *, template: str, fields: Mapping[str, object]) -> str:
+    """The text of one place: the field that it names, or a brace."""
+    place = match.group()
+    if place in ("{{", "}}"):
+        return place[0]
+    if place in ("{", "}"):
+        raise InputError(f"the template {template!r} has a single {place}: write {place * 2}")
+    name = match.group(1)
+    if name not in fields:
+        raise InputError(
+            f"the template {template!r} names {name!r}; the fields are {', '.join(fields)}"
+        )
+    return str(fields[name])
 
 
 def places(template: str) -> tuple[str, ...]:

@@ -1,0 +1,329 @@
+"""A page of the crawl, and the account of what happened to all of them.
+
+Every stage counts for itself: it calls `page_in` with the page that it gets, and then either
+`page_out` with the page that it gives, or `drop_page` with the rule that it fell to. Lines that a
+rule took out of a page that stays (or falls later) are counted by `drop_lines`. Then for each stage
+
+    pages_in == pages_out + the pages that its rules dropped
+
+Tallies of parts of the input add up, in any order, to the tally of the whole:
+
+    total = Tally()
+    for part in parts:
+        total.merge(part)
+
+The samples are chosen by hash of the URL, so they do not depend on workers or order either.
+"""
+
+import bisect
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from t5x_lite.c4.urls import domain, url_md5
+
+STAGES = (
+    "read",
+    "length",
+    "domains",
+    "url_dedup",
+    "urls",
+    "paragraphs",
+    "clean",
+    "dedup",
+    "language",
+    "bad_words",
+)
+"""In the order of c4.C4._get_pages_pcollection."""
+SAMPLES = 20
+"""Samples of each rule, at most one of a URL."""
+SAMPLE_CHARS = 400
+DAMAGED_NAMED = 1000
+"""Damaged records that are named, the first by path and offset; all are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    r"""One page: c4_utils.PageFeatures without the normalized URL (`urls.normalize_url`).
+
+    Attributes:
+      url: WARC-Target-URI as it stands in the record.
+      text: lines divided by "\n".
+      timestamp: WARC-Date, "2019-04-24T09:23:58Z"; compared as text.
+      content_length: Content-Length of the record, as it stands there.
+      content_type: Content-Type of the record.
+      language: a code once the language stage has passed, "" before.
+    """
+
+    url: str
+    text: str
+    timestamp: str
+    content_length: str
+    content_type: str
+    language: str = ""
+
+    def with_text(self, text: str) -> "Page":
+        """The same page with another text."""
+        return Page(
+            self.url, text, self.timestamp, self.content_length, self.content_type, self.language
+        )
+
+    def with_language(self, language: str) -> "Page":
+        """The same page in a language."""
+        return Page(
+            self.url, self.text, self.timestamp, self.content_length, self.content_type, language
+        )
+
+
+def page_rank(page: Page) -> bytes:
+    """48 bytes that order pages: of a repeated line or span the smallest page keeps it.
+
+    The MD5 of the URL leads (c4_utils.remove_duplicate_text: "Hash before comparison to avoid
+    biasing by domain"); the MD5 of text and of timestamp decide between pages of one URL, which
+    there are only where URLs were not deduplicated.
+    """
+    parts = (page.url, page.text, page.timestamp)
+    return b"".join(hashlib.md5(_utf8(part)).digest() for part in parts)
+
+
+def newest(pages: Iterable[Page]) -> Page:
+    """Of pages with one normalized URL the one with the greatest timestamp.
+
+    Source: c4_utils.select_newest_page. A tie: the reference keeps the first that it sees, this the
+    smallest MD5 of the text (then the smallest `page_rank`, then the smaller other fields), so that
+    the order of the input does not matter.
+    """
+    candidates = list(pages)
+    latest = max(page.timestamp for page in candidates)
+    return min((page for page in candidates if page.timestamp == latest), key=_tie)
+
+
+def _tie(page: Page) -> tuple[bytes, bytes, str, str]:
+    rank = page_rank(page)
+    return rank[16:32], rank, page.content_length, page.content_type
+
+
+def utf8_length(text: str) -> int:
+    """Bytes of a text in UTF-8, a lone surrogate counting three."""
+    return len(text) if text.isascii() else len(_utf8(text))
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+_Sample = tuple[str, str, str]
+"""MD5 of the URL, URL, text."""
+
+
+class Tally:
+    """Counts of pages, lines and bytes by stage and rule, and samples of what was dropped.
+
+    Attributes:
+      stages: {stage: Counter of pages_in, bytes_in, pages_out, bytes_out}.
+      rules: {stage: {rule: Counter of pages, page_bytes, lines, line_bytes}}.
+      lengths: {stage: Counter {b: pages of 2**(b-1) to 2**b - 1 characters that came out}}.
+      splits: {split: Counter of pages, bytes}, what was written.
+      languages: Counter of pages written by language.
+      domains: Counter of pages written by domain: as large as the output has domains.
+      damage: Counter of damaged records by reason.
+      notes: Counter of anything else that a reader or writer counts.
+    """
+
+    def __init__(self):
+        self.stages: dict[str, Counter[str]] = {}
+        self.rules: dict[str, dict[str, Counter[str]]] = {}
+        self.lengths: dict[str, Counter[int]] = {}
+        self.splits: dict[str, Counter[str]] = {}
+        self.languages: Counter[str] = Counter()
+        self.domains: Counter[str] = Counter()
+        self.damage: Counter[str] = Counter()
+        self.notes: Counter[str] = Counter()
+        self._damaged: list[tuple[str, int, str]] = []
+        self._samples: dict[tuple[str, str], list[_Sample]] = {}
+        self._url = ("", "")
+        self._text = ("", 0)
+
+    def page_in(self, stage: str, page: Page) -> None:
+        """A stage got a page."""
+        counts = self._stage(stage)
+        counts["pages_in"] += 1
+        counts["bytes_in"] += self._bytes(page.text)
+
+    def page_out(self, stage: str, page: Page) -> None:
+        """A stage gave a page."""
+        counts = self._stage(stage)
+        counts["pages_out"] += 1
+        counts["bytes_out"] += self._bytes(page.text)
+        self.lengths[stage][len(page.text).bit_length()] += 1
+
+    def drop_page(self, stage: str, rule: str, page: Page | None = None) -> None:
+        """A rule dropped a page; None where the record is too broken to be one."""
+        counts = self._rule(stage, rule)
+        counts["pages"] += 1
+        if page is not None:
+            counts["page_bytes"] += self._bytes(page.text)
+            self._sample(stage, rule, page.url, (page.text,))
+
+    def drop_lines(self, stage: str, rule: str, page: Page, lines: Sequence[str]) -> None:
+        """A rule dropped these lines of a page, or sentences where spans are deduplicated."""
+        counts = self._rule(stage, rule)
+        counts["lines"] += len(lines)
+        counts["line_bytes"] += utf8_length("".join(lines))
+        self._sample(stage, rule, page.url, lines)
+
+    def wrote(self, split: str, page: Page) -> None:
+        """A page was written."""
+        counts = self.splits.setdefault(split, Counter())
+        counts["pages"] += 1
+        counts["bytes"] += utf8_length(page.text)
+        self.languages[page.language] += 1
+        self.domains[domain(page.url)] += 1
+
+    def damaged(self, path: str, offset: int, reason: str) -> None:
+        """A record could not be read.
+
+        Args:
+          path: of the file.
+          offset: where the record begins, in bytes of the file as it is stored.
+          reason: what is wrong, without anything of this record alone, for reasons are counted.
+        """
+        self.damage[reason] += 1
+        bisect.insort(self._damaged, (path, offset, reason))
+        del self._damaged[DAMAGED_NAMED:]
+
+    def samples(self, stage: str, rule: str) -> list[tuple[str, str]]:
+        """At most `SAMPLES` pairs of URL and text (cut) that a rule dropped, in a fixed order."""
+        return [(url, text) for _, url, text in self._samples.get((stage, rule), ())]
+
+    @property
+    def damaged_records(self) -> list[tuple[str, int, str]]:
+        """Path, offset and reason of damaged records, at most `DAMAGED_NAMED`."""
+        return list(self._damaged)
+
+    def merge(self, other: "Tally") -> "Tally":
+        """Adds another tally to this one; the order of merging does not matter."""
+        for stage, counts in other.stages.items():
+            _add(self._stage(stage), counts)
+            _add(self.lengths[stage], other.lengths[stage])
+        for stage, rules in other.rules.items():
+            for rule, counts in rules.items():
+                _add(self._rule(stage, rule), counts)
+        for split, counts in other.splits.items():
+            _add(self.splits.setdefault(split, Counter()), counts)
+        for name in _COUNTERS:
+            _add(getattr(self, name), getattr(other, name))
+        self._damaged = sorted(self._damaged + other._damaged)[:DAMAGED_NAMED]
+        for name, found in other._samples.items():
+            mine = self._samples.setdefault(name, [])
+            for sample in found:
+                _keep(mine, sample)
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts and lists with sorted keys; `from_json` reads them."""
+        return {
+            "stages": {
+                name: dict(sorted(self.stages[name].items())) for name in _order(self.stages)
+            },
+            "rules": {
+                stage: {rule: dict(sorted(rules[rule].items())) for rule in sorted(rules)}
+                for stage in _order(self.rules)
+                for rules in [self.rules[stage]]
+            },
+            "lengths": {
+                stage: {str(bits): count for bits, count in sorted(self.lengths[stage].items())}
+                for stage in _order(self.lengths)
+            },
+            "splits": {
+                split: dict(sorted(self.splits[split].items())) for split in sorted(self.splits)
+            },
+            **{name: dict(sorted(getattr(self, name).items())) for name in _COUNTERS},
+            "damaged_records": [list(record) for record in self._damaged],
+            "samples": [
+                {"stage": stage, "rule": rule, "dropped": [list(sample[1:]) for sample in found]}
+                for (stage, rule), found in sorted(self._samples.items())
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Tally":
+        """The tally that `to_json` made this of."""
+        tally = cls()
+        for stage, counts in value["stages"].items():
+            tally._stage(stage).update(counts)
+        for stage, rules in value["rules"].items():
+            for rule, counts in rules.items():
+                tally._rule(stage, rule).update(counts)
+        for stage, lengths in value["lengths"].items():
+            tally.lengths[stage].update({int(bits): count for bits, count in lengths.items()})
+        for split, counts in value["splits"].items():
+            tally.splits[split] = Counter(counts)
+        for name in _COUNTERS:
+            getattr(tally, name).update(value[name])
+        tally._damaged = [
+            (path, offset, reason) for path, offset, reason in value["damaged_records"]
+        ]
+        for entry in value["samples"]:
+            tally._samples[entry["stage"], entry["rule"]] = [
+                (url_md5(url), url, text) for url, text in entry["dropped"]
+            ]
+        return tally
+
+    def _bytes(self, text: str) -> int:
+        """Bytes of a text; stage after stage asks for the same one."""
+        if self._text[0] is not text:
+            self._text = (text, utf8_length(text))
+        return self._text[1]
+
+    def _stage(self, stage: str) -> Counter[str]:
+        found = self.stages.get(stage)
+        if found is None:
+            found = self.stages[stage] = Counter()
+            self.lengths[stage] = Counter()
+        return found
+
+    def _rule(self, stage: str, rule: str) -> Counter[str]:
+        rules = self.rules.get(stage)
+        if rules is None:
+            rules = self.rules[stage] = {}
+        found = rules.get(rule)
+        if found is None:
+            found = rules[rule] = Counter()
+        return found
+
+    def _sample(self, stage: str, rule: str, url: str, texts: Sequence[str]) -> None:
+        """Most pages are turned away by one comparison: their URL's hash is too large."""
+        if self._url[0] != url or not self._url[1]:
+            self._url = (url, url_md5(url))
+        key = self._url[1]
+        samples = self._samples.setdefault((stage, rule), [])
+        if len(samples) == SAMPLES and key > samples[-1][0]:
+            return
+        _keep(samples, (key, url, texts[int(key[:8], 16) % len(texts)][:SAMPLE_CHARS]))
+
+
+_COUNTERS = ("languages", "domains", "damage", "notes")
+
+
+def _keep(samples: list[_Sample], new: _Sample) -> None:
+    """Puts a sample in its place, the smallest of its URL alone; drops the one too many."""
+    for index, old in enumerate(samples):
+        if old[0] == new[0]:
+            samples[index] = min(old, new)
+            return
+    bisect.insort(samples, new)
+    del samples[SAMPLES:]
+
+
+def _order(stages: Iterable[str]) -> list[str]:
+    """Known stages in the order of the pipeline, then others by name."""
+    known = {stage: index for index, stage in enumerate(STAGES)}
+    return sorted(stages, key=lambda stage: (known.get(stage, len(known)), stage))
+
+
+def _add(counts: Counter[Any], more: Mapping[Any, int]) -> None:
+    for key, count in more.items():
+        counts[key] += count

@@ -1,0 +1,148 @@
+"""The stages of C4 in their order, as both drivers run them.
+
+    rules = Rules(cleaning)
+    page = rules.before_urls(page, tally)           # length, domains
+    page = rules.newest(pages, tally)               # of pages with one normalized URL
+    page = rules.after_urls(page, tally)            # URLs, paragraphs, lines
+    rules.keys(page)                                # what is deduplicated across pages
+    page = rules.remove(page, lost, tally)          # duplicates
+    page = rules.finish(page, tally)                # language, bad words
+    rules.split(page)                               # "train", "validation", or mC4's "fr"
+
+Each gives None for a page that is dropped. A stage that the config leaves out is not counted.
+"""
+
+from collections.abc import Collection, Iterable
+from functools import cached_property
+
+from t5x_lite.c4.bad_words import BadWordsFilter
+from t5x_lite.c4.cleaning import clean_page
+from t5x_lite.c4.config import Cleaning
+from t5x_lite.c4.filters import DomainList, UrlList, load_domains, load_urls
+from t5x_lite.c4.language import LanguageIdentifier
+from t5x_lite.c4.length import keep_length, keep_paragraphs
+from t5x_lite.c4.lines import line_keys, remove_lines
+from t5x_lite.c4.pages import Page, Tally, newest
+from t5x_lite.c4.sentences import SentenceCounter, load_counter
+from t5x_lite.c4.spans import remove_spans, span_keys
+from t5x_lite.c4.urls import is_validation
+
+
+class Rules:
+    """The rules of a config with all that they need, which is loaded when it is first used.
+
+    Attributes:
+      cleaning: the config.
+    """
+
+    def __init__(self, cleaning: Cleaning):
+        self.cleaning = cleaning
+
+    @cached_property
+    def counter(self) -> SentenceCounter:
+        """Counts sentences; its `name` belongs into the manifest."""
+        return load_counter()
+
+    @cached_property
+    def _domains(self) -> DomainList:
+        return load_domains(self.cleaning.domains)
+
+    @cached_property
+    def _urls(self) -> UrlList:
+        return load_urls(self.cleaning.urls)
+
+    @cached_property
+    def _language(self) -> LanguageIdentifier:
+        return LanguageIdentifier(self.cleaning)
+
+    @cached_property
+    def _bad_words(self) -> BadWordsFilter:
+        return BadWordsFilter(self.cleaning)
+
+    def load(self) -> None:
+        """Loads everything that the config needs, so that what is missing is known at once.
+
+        Raises:
+          InputError: a list or a package is not there.
+        """
+        _ = self.counter
+        if self.cleaning.domains:
+            _ = self._domains
+        if self.cleaning.urls:
+            _ = self._urls
+        if self.cleaning.languages:
+            _ = self._language
+        if self.cleaning.bad_words:
+            _ = self._bad_words
+
+    def before_urls(self, page: Page, tally: Tally) -> Page | None:
+        """Stage 2, and the list of domains."""
+        kept = keep_length(page, self.cleaning, tally)
+        if kept is not None and self.cleaning.domains:
+            kept = self._domains.keep(kept, tally)
+        return kept
+
+    def newest(self, pages: Iterable[Page], tally: Tally) -> Page:
+        """Stage 3 for the pages of one normalized URL; only where `dedup_urls` is on."""
+        kept = None
+        for page in pages:
+            kept = self.newer(kept, page, tally)
+        if kept is None:
+            raise ValueError("there is a page at least for every URL")
+        tally.page_out("url_dedup", kept)
+        return kept
+
+    def newer(self, kept: Page | None, page: Page, tally: Tally) -> Page:
+        """Stage 3 for the next page of a URL; the one kept in the end is for `tally.page_out`."""
+        tally.page_in("url_dedup", page)
+        if kept is None:
+            return page
+        winner = newest((kept, page))
+        tally.drop_page("url_dedup", "older", page if winner is kept else kept)
+        return winner
+
+    def after_urls(self, page: Page, tally: Tally) -> Page | None:
+        """The list of URLs, mC4's paragraphs, and stage 4."""
+        kept: Page | None = page
+        if self.cleaning.urls:
+            kept = self._urls.keep(page, tally)
+        if kept is not None and self.cleaning.min_paragraphs:
+            kept = keep_paragraphs(kept, self.cleaning, tally)
+        if kept is not None and self.cleaning.clean_lines:
+            kept = clean_page(kept, self.cleaning, self.counter, tally)
+        return kept
+
+    def keys(self, page: Page) -> list[bytes]:
+        """The key of each line, or of each window of sentences: what only one page keeps."""
+        if self.cleaning.dedup == "lines":
+            return line_keys(page.text)
+        if self.cleaning.dedup == "spans":
+            return span_keys(page.text, self.counter, n=self.cleaning.span_sentences)
+        return []
+
+    def remove(self, page: Page, lost: Collection[int], tally: Tally) -> Page | None:
+        """Stage 5: takes out the keys by these numbers, which other pages keep."""
+        if self.cleaning.dedup == "lines":
+            return remove_lines(page, lost, self.cleaning, self.counter, tally)
+        if self.cleaning.dedup == "spans":
+            return remove_spans(page, lost, self.cleaning, self.counter, tally)
+        return page
+
+    def finish(self, page: Page, tally: Tally) -> Page | None:
+        """Stages 6 and 7."""
+        kept: Page | None = page
+        if self.cleaning.languages:
+            kept = self._language.keep(page, tally)
+        if kept is not None and self.cleaning.bad_words:
+            kept = self._bad_words.keep(kept, tally)
+        return kept
+
+    def split(self, page: Page) -> str:
+        """Stage 8: the split that a page is written to.
+
+        Source: c4.C4._split_generators: "train" and "validation", or "fr" and "fr-validation".
+        """
+        validation = is_validation(page.url, modulus=self.cleaning.validation_modulus)
+        if not self.cleaning.splits_by_language:
+            return "validation" if validation else "train"
+        return f"{page.language}-validation" if validation else page.language

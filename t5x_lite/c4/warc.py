@@ -1,0 +1,372 @@
+r"""The records of WARC files (ISO 28500, versions 1.0 and 1.1), around what is damaged.
+
+    for found in read_records(read_members(file)):
+        Record(offset, headers, body)       headers by their lower-cased names
+        Damage(offset, reason)              what could not be read, and where
+
+A record is its version line, its headers, an empty line, and as many bytes as its Content-Length
+says; then the file, or the gzip member, ends, or the next version line comes. Where that does not
+hold, the record goes to the next version line, if there is an empty line before it; otherwise it
+was cut off, and is lost. No more than one record is held: one of more than `max_bytes` is passed
+over as it streams by.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from t5x_lite.c4.gzip_members import End, Event, Start
+
+MAX_RECORD_BYTES = 1 << 24
+"""A record that is longer is not read. Common Crawl cuts payloads at 1 MiB, and at 5 MiB."""
+_MAX_HEADER_BYTES = 1 << 16
+_VERSION = re.compile(rb"WARC/[01]\.[0-9]{1,2}[ \t]*\r?\n")
+_NEXT = re.compile(rb"WARC/[01]\.[0-9]{1,2}[ \t]{0,8}\r?\n(?=(?:WARC|Content)-[A-Za-z-]{1,64}:)")
+_LONGEST_NEXT = 128
+_BLANK = re.compile(rb"\n\r?\n")
+_NEWLINES = re.compile(rb"[\r\n]*")
+_FIELD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_COMPACT = 1 << 20
+_TOO_LONG = "the record is longer than the limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record.
+
+    Attributes:
+      offset: in the file, of the record; in a compressed file of the gzip member that it begins in.
+      headers: by lower-cased name; of a name that is there twice, the last.
+      body: its block.
+      note: what is wrong with it though it can be read; "" where nothing is. Notes and reasons say
+        nothing of the one record, so that they can be counted.
+    """
+
+    offset: int
+    headers: dict[str, str]
+    body: bytes
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something that cannot be read; `offset` as in `Record`."""
+
+    offset: int
+    reason: str
+
+
+def read_records(
+    events: Iterator[Event], *, max_bytes: int = MAX_RECORD_BYTES
+) -> Iterator[Record | Damage]:
+    """Reads a file's records.
+
+    Args:
+      events: its bytes, from `read_members`.
+      max_bytes: a longer record is passed over.
+
+    Yields:
+      Records and damages, in the file's order.
+    """
+    stream = _Stream(events)
+    while segment := stream.segment():
+        yield from _Parser(segment, max_bytes).records()
+
+
+class _Stream:
+    """Events with a look at what comes."""
+
+    def __init__(self, events: Iterator[Event]):
+        self._events = events
+        self._back: list[Event] = []
+
+    def next(self) -> Event | None:
+        return self._back.pop() if self._back else next(self._events, None)
+
+    def segment(self) -> "_Segment | None":
+        """The bytes from the next member on."""
+        event = self.next()
+        while event is not None and not isinstance(event, Start):
+            if isinstance(event, End) and event.reason:  # the end of all reading
+                self._back.append(event)
+                return _Segment(self, Start(0))
+            event = self.next()
+        return None if event is None else _Segment(self, event)
+
+    def joins(self) -> Start | None:
+        """Takes the next member's start, if a record that began before it may go on in it."""
+        held: list[Event] = []
+        seen = b""
+        while len(seen) < len(b"WARC/") and (event := self.next()) is not None:
+            held.append(event)
+            if isinstance(event, bytes):
+                seen += event
+            elif isinstance(event, End):
+                break
+        self._back += reversed(held)
+        if not seen or seen.startswith(b"WARC/"):
+            return None
+        start = self.next()
+        assert isinstance(start, Start)
+        return start
+
+
+class _Segment:
+    """Bytes that follow on each other: those of a member, and of those that go on with it.
+
+    Attributes:
+      buffer: what was taken and is not consumed.
+      end: how the last member ended; None before it has.
+    """
+
+    def __init__(self, stream: _Stream, start: Start):
+        self._stream = stream
+        self._plain = start.plain
+        self._marks = [(0, start.offset)]
+        self._base = self._at = 0
+        self._data = bytearray()
+        self.end: End | None = None
+
+    def offset(self) -> int:
+        """Where in the file the first byte of `buffer` is; see `Record.offset`."""
+        here = self._base + self._at
+        if self._plain:
+            return here
+        while len(self._marks) > 1 and self._marks[1][0] <= here:
+            del self._marks[0]
+        return self._marks[0][1]
+
+    def more(self) -> bool:
+        """Takes another piece of the member; False at its end."""
+        if self.end is not None:
+            return False
+        event = self._stream.next()
+        if isinstance(event, bytes):
+            self._data += event
+            return True
+        assert event is None or isinstance(event, End)
+        self.end = event or End()
+        return False
+
+    def join(self) -> bool:
+        """Goes on with the next member, if this one ended well and that begins no record."""
+        if self.end is None or self.end.reason:
+            return False
+        start = self._stream.joins()
+        if start is None:
+            return False
+        self._marks.append((self._base + len(self._data), start.offset))
+        self.end = None
+        return True
+
+    def need(self, size: int) -> bool:
+        """Takes bytes, of the next members too, until there are `size`; whether there are."""
+        while len(self._data) - self._at < size:
+            if not self.more() and not self.join():
+                return False
+        return True
+
+    def consume(self, size: int) -> None:
+        """Passes over `size` bytes that are there."""
+        self._at += size
+        if self._at == len(self._data) or self._at > _COMPACT:
+            del self._data[: self._at]
+            self._base += self._at
+            self._at = 0
+
+    @property
+    def size(self) -> int:
+        return len(self._data) - self._at
+
+    def slice(self, start: int, stop: int) -> bytes:
+        return bytes(self._data[self._at + start : self._at + stop])
+
+    def match(self, pattern: re.Pattern[bytes], start: int) -> int:
+        """Where a match at `start` ends; -1 where there is none."""
+        found = pattern.match(self._data, self._at + start)
+        return found.end() - self._at if found else -1
+
+    def blank(self, start: int) -> int:
+        """Where the first empty line from `start` on ends; -1 where there is none."""
+        found = _BLANK.search(self._data, self._at + start)
+        return found.end() - self._at if found else -1
+
+    def next_version(self, start: int) -> int:
+        """Where the next version line from `start` on begins; -1 where there is none.
+
+        It need not begin its line: what was cut off before it may have no end.
+        """
+        found = _NEXT.search(self._data, self._at + start)
+        return found.start() - self._at if found else -1
+
+    def after_newlines(self, start: int) -> int:
+        """Where the first byte from `start` on is that ends no line, in this member."""
+        while True:
+            start = self.match(_NEWLINES, start)
+            if start < self.size or not self.more():
+                return start
+
+
+class _Parser:
+    """The records of a segment."""
+
+    def __init__(self, segment: _Segment, max_bytes: int):
+        self._segment, self._max_bytes = segment, max_bytes
+        self._count = 0
+
+    def records(self) -> Iterator[Record | Damage]:
+        segment = self._segment
+        start = segment.offset()
+        while True:
+            segment.consume(segment.after_newlines(0))
+            if not segment.size:
+                break
+            yield self._next()
+        if segment.end is not None and segment.end.reason:
+            yield Damage(start, segment.end.reason)
+
+    def _next(self) -> Record | Damage:
+        """The record that begins here, or what is wrong with it; consumes it."""
+        segment, offset = self._segment, self._segment.offset()
+        self._count += 1
+        begin = self._version()
+        if begin < 0:
+            self._seek()
+            return Damage(offset, "no WARC header where a record begins")
+        blank = self._header_end(begin)
+        if blank < 0:
+            segment.consume(begin)
+            self._seek()
+            return Damage(offset, "damaged WARC header: it does not end")
+        headers = _parse(segment.slice(begin, blank))
+        segment.consume(begin if headers is None else blank)
+        if headers is None:
+            self._seek()
+            return Damage(offset, "damaged WARC header: a line is no field")
+        declared = headers.get("content-length", "")
+        length = int(declared) if re.fullmatch("[0-9]{1,18}", declared) else None
+        if length is not None and length > self._max_bytes:
+            self._pass_over(length)
+            return Damage(offset, _TOO_LONG)
+        if length is not None and segment.need(length) and self._ends(length):
+            body = segment.slice(0, length)
+            segment.consume(length)
+            if self._is_damaged():
+                return Damage(offset, "the record is lost: its gzip member is damaged")
+            return Record(offset, headers, body)
+        return self._to_next(offset, headers, declared)
+
+    def _version(self) -> int:
+        """Where the version line at the front ends; -1 where there is none."""
+        segment = self._segment
+        while True:
+            end = segment.match(_VERSION, 0)
+            if end >= 0 or segment.size >= 32:
+                return end
+            front = segment.slice(0, 5)
+            if not b"WARC/".startswith(front):
+                return -1
+            if not segment.need(segment.size + 1):
+                return -1
+
+    def _header_end(self, begin: int) -> int:
+        """Where the body begins; -1 where no empty line ends the headers."""
+        segment, searched = self._segment, begin - 1
+        while True:
+            end = segment.blank(searched)
+            if end >= 0:
+                return end
+            searched = max(begin - 1, segment.size - 2)
+            if segment.size > _MAX_HEADER_BYTES or not segment.need(segment.size + 1):
+                return -1
+
+    def _ends(self, length: int) -> bool:
+        """Whether a record may end `length` bytes on: an empty line, a record, or nothing follows.
+
+        An empty line is enough, for what follows it may be damaged and this record not.
+        """
+        segment = self._segment
+        after = segment.after_newlines(length)
+        if segment.slice(length, after).startswith((b"\r\n\r\n", b"\n\n")):
+            return True
+        while segment.size < after + 5 and segment.more():
+            pass
+        return b"WARC/".startswith(segment.slice(after, after + 5))
+
+    def _is_damaged(self) -> bool:
+        """Whether the checksum that failed is of the record alone that was just consumed."""
+        end = self._segment.end
+        return (
+            self._count == 1
+            and end is not None
+            and bool(end.reason)
+            and not end.cut
+            and self._segment.after_newlines(0) == self._segment.size
+        )
+
+    def _to_next(self, offset: int, headers: dict[str, str], declared: str) -> Record | Damage:
+        """Reads a record whose Content-Length is wrong up to the next version line."""
+        segment = self._segment
+        stop, searched = -1, 0
+        while stop < 0:
+            stop = segment.next_version(searched)
+            searched = max(0, segment.size - _LONGEST_NEXT)
+            if stop < 0 and segment.size > self._max_bytes:
+                self._seek()
+                return Damage(offset, _TOO_LONG)
+            if stop < 0 and not segment.need(segment.size + 1):
+                break
+        ended = segment.end
+        body = segment.slice(0, stop if stop >= 0 else segment.size)
+        segment.consume(len(body))
+        if stop < 0 and ended is not None and ended.reason:
+            return Damage(offset, f"the record is lost: {ended.reason}")
+        what = "wrong Content-Length" if declared else "no Content-Length"
+        if not body.endswith((b"\n\r\n", b"\n\n")):
+            return Damage(offset, f"{what}, and the record is cut off")
+        return Record(offset, headers, body.rstrip(b"\r\n"), f"{what}; read to the next record")
+
+    def _pass_over(self, length: int) -> None:
+        """Consumes `length` bytes, but not beyond the next version line."""
+        segment = self._segment
+        while length > 0 and segment.need(1):
+            goes_on = segment.need(min(length, _COMPACT) + 2 * _LONGEST_NEXT)
+            stop = segment.next_version(0)
+            if 0 <= stop < length:
+                segment.consume(stop)
+                return
+            size = min(length, segment.size - (_LONGEST_NEXT if goes_on else 0))
+            segment.consume(size)
+            length -= size
+
+    def _seek(self) -> None:
+        """Consumes what is before the next version line, or all of the segment."""
+        segment = self._segment
+        while True:
+            stop = segment.next_version(0)
+            if stop >= 0:
+                segment.consume(stop)
+                return
+            segment.consume(max(0, segment.size - _LONGEST_NEXT))
+            if not segment.more():
+                segment.consume(segment.size)
+                return
+
+
+def _parse(block: bytes) -> dict[str, str] | None:
+    """The fields of a header; None where a line is none."""
+    headers: dict[str, str] = {}
+    name = ""
+    for line in block.decode("utf-8", "replace").split("\n"):
+        line = line.removesuffix("\r")
+        if not line:
+            continue
+        if line[0] in " \t" and name:
+            headers[name] += " " + line.strip()
+            continue
+        field, colon, value = line.partition(":")
+        if not colon or _FIELD.fullmatch(field) is None:
+            return None
+        name = field.lower()
+        headers[name] = value.strip()
+    return headers

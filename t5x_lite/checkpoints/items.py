@@ -1,0 +1,221 @@
+"""What Orbax writes into a step directory and reads from it: arrays, and small files as they are.
+
+Orbax's handlers are used one by one, so that a directory params/ can be read where it stands, and
+each array is placed on the devices of who reads it, whatever the number of processes that wrote it.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from etils import epath
+
+from t5x_lite import trees
+from t5x_lite.checkpoints.orbax_params import check_chunks
+from t5x_lite.files import naming
+from t5x_lite.remote import AnyPath, files_below
+
+_ORBAX_MARK = "commit_success.txt"
+
+
+@dataclasses.dataclass
+class FilesSave(ocp.args.CheckpointArgs):
+    """Files to save: relative path -> content.
+
+    Attributes:
+      item: written by the first process.
+      own: written by this process; no other process has these names.
+    """
+
+    item: Mapping[str, bytes]
+    own: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+
+
+class FilesHandler(ocp.CheckpointHandler):
+    """Saves small files as they are, so that a person can read a step directory."""
+
+    def save(self, directory: epath.Path, args: FilesSave) -> None:
+        """Writes the files; parents are made."""
+        first = jax.process_index() == 0
+        for name, content in {**(args.item if first else {}), **args.own}.items():
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+    def restore(self, directory: epath.Path, args: Any = None) -> dict[str, bytes]:
+        """Reads all files below the directory."""
+        del args
+        return read_files(directory)
+
+
+ocp.args.register_with_handler(FilesHandler, for_save=True, for_restore=True)(FilesSave)
+
+
+def checkpointer() -> ocp.AsyncCheckpointer:
+    """Writes a step directory's params, optimizer and files in the background.
+
+    A step directory has its name when it is whole, and all processes know of it then.
+    """
+    return ocp.AsyncCheckpointer(
+        ocp.CompositeCheckpointHandler(
+            params=ocp.StandardCheckpointHandler(),
+            optimizer=ocp.StandardCheckpointHandler(),
+            files=FilesHandler(),
+        )
+    )
+
+
+def read_files(directory: AnyPath) -> dict[str, bytes]:
+    """All files below a directory but Orbax's own, by relative path; none where it is missing."""
+    if not directory.is_dir():
+        return {}
+    files = {}
+    for name in files_below(directory):
+        if not name.endswith(_ORBAX_MARK) and not name.split("/")[-1].startswith("_"):
+            with naming(directory / name):
+                files[name] = (directory / name).read_bytes()
+    return files
+
+
+def saved_leaves(directory: AnyPath) -> dict[str, Any]:
+    """What an item holds: path -> Orbax's metadata of it, with shape and dtype.
+
+    Raises:
+      Exception: whatever Orbax finds.
+    """
+    handler = ocp.PyTreeCheckpointHandler()
+    try:
+        metadata: Any = handler.metadata(_absolute(directory))
+        leaves = trees.flatten(metadata.tree)
+        for path, leaf in leaves.items():
+            check_chunks(path, leaf)
+        return leaves
+    finally:
+        handler.close()
+
+
+def restore_item(directory: AnyPath, abstract: Any) -> Any:
+    """An item, such as params/, onto shapes, dtypes and shardings.
+
+    Args:
+      directory: of the item.
+      abstract: a tree of jax.ShapeDtypeStruct in the structure that was saved.
+
+    Raises:
+      Exception: whatever Orbax and its array store find.
+    """
+    # Not a Checkpointer, which warns that params/ by itself has no metadata of a whole step.
+    handler = ocp.StandardCheckpointHandler()
+    try:
+        with _ignoring_late_reads():
+            wanted = jax.tree.map(_on_device, abstract)
+            return handler.restore(_absolute(directory), args=ocp.args.StandardRestore(wanted))
+    finally:
+        handler.close()
+
+
+def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Some arrays of an item by path; the others are not read.
+
+    Args:
+      directory: of the item.
+      wanted: saved path -> jax.ShapeDtypeStruct, as for `restore_item`.
+
+    Raises:
+      Exception: whatever Orbax and its array store find.
+    """
+    placed = {path: _on_device(leaf) for path, leaf in wanted.items()}
+    handler = ocp.PyTreeCheckpointHandler()
+    try:
+        with _ignoring_late_reads():
+            metadata: Any = handler.metadata(_absolute(directory))
+            restored: Any = handler.restore(
+                _absolute(directory),
+                args=ocp.args.PyTreeRestore(
+                    item=_replaced(metadata.tree, placed, ocp.PLACEHOLDER),
+                    restore_args=_replaced(
+                        metadata.tree,
+                        {path: _restore_args(leaf) for path, leaf in placed.items()},
+                        ocp.RestoreArgs(),
+                    ),
+                ),
+            )
+    finally:
+        handler.close()
+    flat = trees.flatten(restored)
+    return {path: flat[path] for path in wanted}
+
+
+def _replaced(
+    tree: Mapping[str, Any], leaves: Mapping[str, Any], other: Any, prefix: str = ""
+) -> dict[str, Any]:
+    """A tree with other leaves, by path; empty dicts stay, because Orbax compares structures."""
+    return {
+        key: _replaced(value, leaves, other, f"{prefix}{key}/")
+        if isinstance(value, Mapping)
+        else leaves.get(prefix + key, other)
+        for key, value in tree.items()
+    }
+
+
+def _restore_args(leaf: Any) -> ocp.ArrayRestoreArgs:
+    return ocp.ArrayRestoreArgs(
+        sharding=leaf.sharding, global_shape=tuple(leaf.shape), dtype=leaf.dtype
+    )
+
+
+def _absolute(directory: AnyPath) -> epath.Path:
+    return epath.Path(directory).absolute()
+
+
+def _on_device(leaf: Any) -> Any:
+    if leaf.sharding is not None:
+        return leaf
+    sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+@contextlib.contextmanager
+def quiet_saving() -> Iterator[None]:
+    """Keeps off standard error what Orbax's threads tell of a save that fails, each by itself.
+
+    Whoever waits for the save is given the error. What other writes find after the first has failed
+    may come as late as the end of the process, so that is held back for good.
+    """
+    logger = logging.getLogger("absl")
+    logger.addFilter(_is_not_orbax)
+    if not isinstance(sys.unraisablehook, _Unraisable):
+        sys.unraisablehook = _Unraisable(sys.unraisablehook)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_not_orbax)
+
+
+def _is_not_orbax(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR or "orbax" not in record.pathname
+
+
+@contextlib.contextmanager
+def _ignoring_late_reads() -> Iterator[None]:
+    """After one read has failed, keeps off standard error that the others find no event loop."""
+    report = sys.unraisablehook
+    sys.unraisablehook = _Unraisable(report)
+    yield
+    sys.unraisablehook = report  # not after an error: the other reads may still end
+
+
+class _Unraisable:
+    """Reports errors that nobody can catch, but not that a closed event loop was called."""
+
+    def __init__(self, report: Callable[[Any], object]):
+        self._report = report
+
+    def __call__(self, unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            self._report(unraisable)

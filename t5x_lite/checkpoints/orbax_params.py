@@ -1,0 +1,118 @@
+"""Parameters in Orbax's format, written and read one array at a time.
+
+`t5x_lite.checkpoints.reading` saves what is in memory anyway. Import and export do not need the
+whole model there: a LazyArray is made, written and forgotten before the next one.
+"""
+
+import functools
+import math
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+
+from t5x_lite import trees
+from t5x_lite.errors import InputError
+from t5x_lite.trees import LazyArray
+
+_CHUNK_BYTES = 1 << 27
+"""What is compressed at a time, and decompressed by who reads a part of an array."""
+
+
+class _OneAtATime(ocp.type_handlers.NumpyHandler):
+    """Writes lazy arrays, each made after the one before it is on disk."""
+
+    async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
+        """Writes all and returns nothing to wait for."""
+        for value, info, arg in zip(values, infos, args, strict=True):
+            for commit in await super().serialize([value.read()], [info], [arg]):
+                commit.result()
+        return []
+
+
+def write_params(directory: Path, arrays: Mapping[str, LazyArray]) -> None:
+    """Writes parameters as `checkpoints.restore_params` reads them.
+
+    Args:
+      directory: the new params/ of a step directory.
+      arrays: by path.
+    """
+    # jax.Array is registered as well because Orbax warns of a registry without it.
+    registry = ocp.type_handlers.create_type_handler_registry(
+        (LazyArray, _OneAtATime(deepcopy_host_arrays=False)),
+        (jax.Array, ocp.type_handlers.ArrayHandler()),
+    )
+    handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+    target = epath.Path(directory.absolute())
+    target.mkdir()
+    params = trees.unflatten(arrays)
+    save_args = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES), params)
+    try:
+        handler.save(target, args=ocp.args.PyTreeSave(params, save_args=save_args))
+        handler.finalize(target)
+    finally:
+        handler.close()
+
+
+def lazy_params(directory: Path) -> dict[str, LazyArray]:
+    """The parameters in a directory by path, each read when it is asked for.
+
+    Args:
+      directory: the params/ of a step directory.
+
+    Raises:
+      InputError: they are unreadable.
+    """
+    handler = ocp.PyTreeCheckpointHandler()
+    where = epath.Path(directory.absolute())
+
+    def read(path: str) -> np.ndarray:
+        item = {other: 0 if other == path else ocp.PLACEHOLDER for other in saved}
+        restore_args = {other: ocp.RestoreArgs(restore_type=np.ndarray) for other in saved}
+        try:
+            restored: Any = handler.restore(
+                where,
+                args=ocp.args.PyTreeRestore(
+                    item=trees.unflatten(item), restore_args=trees.unflatten(restore_args)
+                ),
+            )
+        except Exception as error:
+            raise _unreadable(directory, error) from error
+        return trees.flatten(restored)[path]
+
+    try:
+        metadata: Any = handler.metadata(where)
+        saved = trees.flatten(metadata.tree)
+        for path, leaf in saved.items():
+            check_chunks(path, leaf)
+    except Exception as error:
+        raise _unreadable(directory, error) from error
+    return {
+        path: LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), functools.partial(read, path))
+        for path, leaf in saved.items()
+    }
+
+
+def check_chunks(path: str, leaf: Any) -> None:
+    """Refuses an array whose chunks are larger than itself: one is allocated before it is read.
+
+    Args:
+      path: of the array.
+      leaf: Orbax's metadata of it.
+
+    Raises:
+      ValueError: naming both shapes.
+    """
+    chunk = getattr(getattr(leaf, "storage", None), "chunk_shape", None) or ()
+    shape = getattr(leaf, "shape", None) or ()
+    if math.prod(chunk) > max(1, math.prod(shape)):
+        raise ValueError(f"{path} has shape {tuple(shape)}, and chunks of {tuple(chunk)}")
+
+
+def _unreadable(directory: Path, error: Exception) -> InputError:
+    return InputError(f"{directory}: unreadable ({textwrap.shorten(str(error), 200)})")

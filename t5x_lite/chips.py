@@ -1,0 +1,70 @@
+"""Chips by the name that JAX gives them: what they can do, for MFU and for plans.
+
+chip("TPU v5 lite").peak                -> 197e12
+chip("NVIDIA H100 80GB HBM3").peak      -> 989.5e12
+chip("cpu").peak                        -> None
+"""
+
+import dataclasses
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """Peak, memory, clock and bandwidth of one device; a figure that is not known is None.
+
+    Attributes:
+      peak: FLOP/s in bf16, dense.
+      hbm: bytes that a program can have.
+      clock: Hz of the compiler's estimates in cycles.
+      bandwidth: bytes a second from and to HBM.
+    """
+
+    peak: float | None = None
+    hbm: int | None = None
+    clock: float | None = None
+    bandwidth: float | None = None
+
+
+# peak: Cloud TPU documentation, "System architecture", peak compute per chip (bf16); a device is a
+# chip. v5p calls itself "TPU v5" or "TPU v5p", v5e and v6e "lite".
+# hbm: as the compiler says it when a program does not fit; the rest is kept by the system.
+# clock: the peak over 2 * 128 * 128 a cycle for each MXU, of which v5e has 4, v4 and v5p 8 (Cloud
+# TPU documentation; v4's 1050 MHz is also in Jouppi et al. 2023, table 4). Of v6e the number and
+# the size of its MXUs and its peak do not give one.
+# bandwidth: Cloud TPU documentation, "System architecture".
+_V5P = Chip(459e12, int(95.74 * GIB), 1.75e9, 2765e9)
+_CHIPS = {
+    "TPU v4": Chip(275e12, int(30.75 * GIB), 1.05e9, 1228e9),
+    "TPU v5 lite": Chip(197e12, int(15.75 * GIB), 1.50e9, 819e9),
+    "TPU v5e": Chip(197e12),
+    "TPU v5": _V5P,
+    "TPU v5p": _V5P,
+    "TPU v6 lite": Chip(918e12, int(31.25 * GIB), bandwidth=1640e9),
+    "TPU v6e": Chip(918e12),
+    # NVIDIA A100 Tensor Core GPU datasheet, BFLOAT16 Tensor Core, dense.
+    "NVIDIA A100": Chip(312e12),
+    # NVIDIA H100 Tensor Core GPU datasheet, half of the figures with sparsity: SXM, PCIe, NVL.
+    "NVIDIA H100": Chip(989.5e12),
+    "NVIDIA H100 PCIe": Chip(756e12),
+    "NVIDIA H100 NVL": Chip(835.5e12),
+    # NVIDIA H200 Tensor Core GPU datasheet, half of the figures with sparsity: SXM, NVL.
+    "NVIDIA H200": Chip(989.5e12),
+    "NVIDIA H200 NVL": Chip(835.5e12),
+}
+"""Device kind -> chip; of a GPU the beginning of its name."""
+
+
+def chip(device_kind: str) -> Chip:
+    """The chip of a jax.Device's kind; an empty one where nothing is known, as of a CPU.
+
+    Args:
+      device_kind: the name that JAX gives the device, such as "TPU v5 lite" or
+        "NVIDIA H100 80GB HBM3".
+    """
+    if device_kind.startswith("NVIDIA"):
+        words = device_kind.replace("-", " ")  # "NVIDIA A100-SXM4-40GB"
+        kinds = [kind for kind in _CHIPS if f"{words} ".startswith(f"{kind} ")]
+        device_kind = max(kinds, key=len, default="")
+    return _CHIPS.get(device_kind, Chip())

@@ -1,0 +1,389 @@
+"""The configuration of a run: `Experiment` and its parts, read from a file, changed by options.
+
+A config is a Python file that defines `experiment`. The file chooses the TYPE of every part; the
+command line changes LEAVES:
+
+    # configs/my_run.py
+    experiment = Experiment(
+        model=T5Config(vocab_size=1024, d_model=64),
+        objective=Seq2Seq(z_loss=1e-4),
+        data=Data(task="tasks.prose:span_corruption", vocabulary="work/vocabulary"),
+        optimizer=Adafactor(schedule=InverseSquareRoot()),
+        steps=1000,
+    )
+
+    >>> load("configs/my_run.py", ["--steps", "20", "--objective.z-loss", "0"]).steps
+    20
+
+`save` writes the resolved config into the work directory as JSON, which `load` reads as well.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from t5x_lite.checkpoints.init import InitRules
+from t5x_lite.config.file import read_config
+from t5x_lite.config.json import encode, to_json
+from t5x_lite.data.config import Data
+from t5x_lite.errors import InputError
+from t5x_lite.evaluate.retrieval import Retrieval
+from t5x_lite.files import write_atomically
+from t5x_lite.metrics.selection import Mode, refuse_test
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.objectives.base import Objective
+from t5x_lite.optim.config import Optimizer
+from t5x_lite.options import OptionError, parse
+from t5x_lite.sharding import MeshConfig
+from t5x_lite.train.early_stopping import EarlyStopping
+from t5x_lite.train.profiling import Profile
+
+MATCHING_FIELDS = ("model", "objective", "data", "optimizer", "seed", "compute_dtype")
+"""The fields of an Experiment that a work directory's saved config must share to be resumed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """When checkpoints are written and which ones stay.
+
+    Attributes:
+      period: steps between two checkpoints; the last step always has one.
+      keep: how many of the newest stay.
+      best: the metric by which one more stays, such as "validation/loss", or a pattern by which one
+        more stays for each metric that it matches: "validation/*/score" for each task of a mixture.
+        None keeps no best one; a metric of a test split is refused.
+      best_mode: whether the highest or the lowest value is best, max or min; None goes by the
+        metric's name: of losses, cross entropies, perplexities and errors the lowest, else the
+        highest.
+    """
+
+    period: int = 1000
+    keep: int = 3
+    best: str | None = None
+    best_mode: Mode | None = None
+
+    def __post_init__(self) -> None:
+        _at_least(1, {"checkpoints.period": self.period, "checkpoints.keep": self.keep})
+        if self.best_mode is not None:
+            _one_of(("max", "min"), {"checkpoints.best_mode": self.best_mode})
+        refuse_test("checkpoints.best", self.best)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What is measured during training and by `t5x-lite evaluate`.
+
+    Attributes:
+      period: steps between two evaluations; the last step always has one.
+      split: the split of the task that is measured.
+      loss: whether to measure the held-out loss.
+      max_batches: batches of the held-out loss; None is the whole split.
+      task_metrics: whether to decode and to compute the task's own metrics.
+      max_examples: examples of the task metrics; None is the whole split.
+      batch_size: examples decoded at once; None is the data's batch size.
+      max_decode_length: tokens decoded at most.
+      num_beams: width of the beam search that decodes; 1 is greedy.
+      length_penalty: of that search, by T5X's rule; None is 0.6.
+      rank: whether the likeliest of the task's labels is the answer, and nothing is decoded; for
+        tasks with a closed set of labels. Of a mixture, the other tasks are decoded.
+      best_per_task: whether `evaluate` measures each task of a mixture with the checkpoint that was
+        best at it, by its validation metrics, of those in the work directory.
+      bootstrap: samples for 95 % confidence intervals in the metrics.json of `evaluate`; 0 is none.
+      submission: whether `evaluate --output` also answers the test splits of GLUE and SuperGLUE,
+        and writes the files that their servers take; needs max_examples None.
+      num_samples: predictions written to samples.jsonl at each evaluation.
+      retrieval: documents that queries are to find by an encoder's vectors, of the same split.
+    """
+
+    period: int = 1000
+    split: str = "validation"
+    loss: bool = True
+    max_batches: int | None = 64
+    task_metrics: bool = True
+    max_examples: int | None = None
+    batch_size: int | None = None
+    max_decode_length: int = 32
+    num_beams: int = 1
+    length_penalty: float | None = None
+    rank: bool = False
+    best_per_task: bool = False
+    bootstrap: int = 0
+    submission: bool = True
+    num_samples: int = 8
+    retrieval: Retrieval = dataclasses.field(default_factory=Retrieval)
+
+    def __post_init__(self) -> None:
+        counts = (
+            "period", "max_batches", "max_examples", "batch_size", "max_decode_length", "num_beams",
+        )  # fmt: skip
+        _at_least(1, {f"evaluation.{name}": getattr(self, name) for name in counts})
+        _at_least(0, {f"evaluation.{n}": getattr(self, n) for n in ("num_samples", "bootstrap")})
+
+    @property
+    def retrieval_alone(self) -> bool:
+        """Whether retrieval is all that is measured, so that the data are not read."""
+        return bool(self.retrieval.directory) and not (self.loss or self.task_metrics)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hosts:
+    """The processes of a run, and how they find each other; `run.hosts` joins them.
+
+    Nothing is needed on Cloud TPU, under SLURM's srun and under Open MPI's mpirun; elsewhere every
+    process is started with the first three:
+
+        --hosts.coordinator 10.0.0.1:8476 --hosts.num-processes 4 --hosts.process-id 0
+
+    Attributes:
+      coordinator: "HOST:PORT" of process 0, as the others reach it; "" finds it, or is one process.
+      num_processes: how many there are.
+      process_id: which one this is, from 0.
+      heartbeat: seconds without a sign of life after which a process counts as dead and the others
+        end.
+      timeout: seconds to wait for all processes at the start.
+    """
+
+    coordinator: str = ""
+    num_processes: int | None = None
+    process_id: int | None = None
+    heartbeat: int = 30
+    timeout: int = 300
+
+    def __post_init__(self) -> None:
+        given = (
+            bool(self.coordinator),
+            self.num_processes is not None,
+            self.process_id is not None,
+        )
+        if any(given) and not all(given):
+            raise InputError(
+                "hosts.coordinator, hosts.num_processes and hosts.process_id are given together: "
+                f"got {self.coordinator!r}, {self.num_processes} and {self.process_id}"
+            )
+        _at_least(1, {"hosts.heartbeat": self.heartbeat, "hosts.timeout": self.timeout})
+        if self.num_processes is None or self.process_id is None:
+            return
+        host, _, port = self.coordinator.rpartition(":")
+        if not host or not port.isdecimal():
+            raise InputError(f"hosts.coordinator must be HOST:PORT, got {self.coordinator!r}")
+        if not 0 <= self.process_id < self.num_processes:
+            raise InputError(
+                f"hosts.process_id {self.process_id} must be one of 0 to hosts.num_processes - 1 = "
+                f"{self.num_processes - 1}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One run: what is trained, on what, how, for how long and where it goes.
+
+    Attributes:
+      model: the architecture.
+      objective: the loss.
+      data: the task, the vocabulary and the shape of the batches.
+      optimizer: the optimizer and its schedule.
+      steps: optimizer steps from the start of the run, not from where it is resumed.
+      seed: of the initial parameters, the dropout and the order of the data.
+      workdir: the directory that receives config, checkpoints and metrics.
+      init: a checkpoint to take the initial weights from; "" is a fresh start.
+      init_step: of a work directory that `init` names: the number of a step, "best", the one that
+        its run's evaluations found best, or None for the newest.
+      init_rename: rules "their path -> our path" for its weights, where the names differ: regular
+        expressions that match whole paths, as in `checkpoints.init`; nothing behind the arrow
+        leaves weights out.
+      init_fresh: patterns of our paths that `init` may lack: they begin as the seed makes them.
+      compute_dtype: dtype of the activations; parameters stay float32.
+      log_period: steps between two lines of training metrics.
+      checkpoints: when checkpoints are written and which ones stay.
+      evaluation: what is measured, and when.
+      mesh: how the devices are used.
+      microbatches: parts of a batch that are run one after the other, to save memory; the gradient
+        is that of the whole batch.
+      hosts: the processes of a run on several hosts.
+      profile: which steps are traced, into profile/ of the work directory.
+      stop_early: when training ends before `steps`.
+      compilation_cache: a directory that keeps compiled programs for the next start; "" is JAX's
+        own setting.
+    """
+
+    model: ModelConfig
+    objective: Objective
+    data: Data
+    optimizer: Optimizer
+    steps: int
+    seed: int = 0
+    workdir: str = ""
+    init: str = ""
+    init_step: int | Literal["best"] | None = None
+    init_rename: tuple[str, ...] = ()
+    init_fresh: tuple[str, ...] = ()
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    log_period: int = 10
+    checkpoints: Checkpoints = dataclasses.field(default_factory=Checkpoints)
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    microbatches: int = 1
+    hosts: Hosts = dataclasses.field(default_factory=Hosts)
+    profile: Profile = dataclasses.field(default_factory=Profile)
+    stop_early: EarlyStopping = dataclasses.field(default_factory=EarlyStopping)
+    compilation_cache: str = ""
+
+    def __post_init__(self) -> None:
+        for name, base in _PARTS.items():
+            part = getattr(self, name)
+            if not isinstance(part, base):
+                raise InputError(f"{name} must be of type {base.__name__}, got {part!r}")
+        layouts = self.objective.layouts
+        if layouts and self.data.layout not in layouts:
+            raise InputError(
+                f"objective {type(self.objective).__name__} needs data.layout "
+                f"{' or '.join(layouts)}, got {self.data.layout!r}"
+            )
+        if self.data.pack and (reason := self.objective.unpackable):
+            raise InputError(f"{reason}, which must be of one document: set --data.pack False")
+        counts = ("steps", "log_period", "microbatches")
+        _at_least(1, {name: getattr(self, name) for name in counts})
+        if self.microbatches > 1 and self.objective.indivisible:
+            raise InputError(
+                f"microbatches {self.microbatches}: objective {type(self.objective).__name__} "
+                f"cannot run a batch in parts: {self.objective.indivisible}; set microbatches to "
+                "1, and to save memory take a smaller data.batch_size or --model.remat full"
+            )
+        end = getattr(self.optimizer.schedule, "total_steps", None)
+        if end is not None and self.steps > end:
+            raise InputError(
+                f"steps {self.steps} go on after the schedule has ended: set "
+                f"--optimizer.schedule.total-steps, which is {end}"
+            )
+        if self.init_step != "best":
+            _at_least(0, {"init_step": self.init_step})
+        if self.init_step is not None and not self.init:
+            raise InputError(f"init_step {self.init_step} is a step of init, which is not set")
+        _at_least(0, {"seed": self.seed})
+        InitRules.of(rename=self.init_rename, fresh=self.init_fresh)
+        _one_of(("float32", "bfloat16"), {"compute_dtype": self.compute_dtype})
+
+
+_PARTS: dict[str, type] = {
+    "model": ModelConfig,
+    "objective": Objective,
+    "data": Data,
+    "optimizer": Optimizer,
+    "checkpoints": Checkpoints,
+    "evaluation": Evaluation,
+    "mesh": MeshConfig,
+    "hosts": Hosts,
+    "profile": Profile,
+    "stop_early": EarlyStopping,
+}
+
+
+def _at_least(minimum: int, values: dict[str, Any]) -> None:
+    """Raises InputError for a value that is not None and is no int of at least the minimum."""
+    for name, value in values.items():
+        valid = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+        if value is not None and not valid:
+            raise InputError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
+
+
+def _one_of(choices: Sequence[str], values: dict[str, Any]) -> None:
+    """Raises InputError for a value that is none of the choices."""
+    for name, value in values.items():
+        if value not in choices:
+            raise InputError(f"{name} must be {' or '.join(choices)}, got {value!r}")
+
+
+def load(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    prog: str = "t5x-lite train CONFIG",
+    other_options: Iterable[str] = (),
+) -> Experiment:
+    """Reads an experiment and changes its leaves.
+
+    The config's project root becomes importable: see `config.file.read_config`.
+
+    Args:
+      path: a Python file that defines `experiment`, or a config.json that `save` wrote.
+      overrides: options and values, such as ["--steps", "20"]; "--help" prints them and leaves by
+        SystemExit(0).
+      prog: the name in that help.
+      other_options: options of the command itself, offered when an unknown one resembles them.
+
+    Raises:
+      InputError: no such file, an error in it (with file and line), no experiment in it, an
+        unknown option (with the nearest name), or a value that an option does not take.
+    """
+    experiment = read_config(path)
+    if not isinstance(experiment, Experiment):
+        kind = type(experiment).__name__
+        raise InputError(f"{path}: the experiment must be an Experiment, got {kind}")
+    if not overrides:
+        return experiment
+    try:
+        changed, _ = parse(
+            Experiment, overrides, prog=prog, default=experiment, other_options=other_options
+        )
+    except OptionError as error:
+        raise InputError(str(_cause(error) or error)) from error
+    return changed
+
+
+def save(experiment: Experiment, path: str | Path) -> None:
+    """Writes the experiment as JSON that `load` reads; the file is there whole or not at all."""
+    content = to_json(experiment).encode()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content)
+
+
+def check_same_experiment(saved: Experiment, current: Experiment, workdir: str | Path) -> None:
+    """Refuses to resume a work directory that another experiment wrote.
+
+    Raises:
+      InputError: naming every field among MATCHING_FIELDS that differs, with both values.
+    """
+    found = differences(saved, current, fields=MATCHING_FIELDS)
+    if found:
+        raise InputError(
+            f"{workdir} belongs to another experiment: {', '.join(found)}; "
+            "use another --workdir or the same settings"
+        )
+
+
+def differences(saved: Experiment, current: Experiment, *, fields: Sequence[str]) -> list[str]:
+    """One phrase for each leaf of some fields in which two experiments differ."""
+    found: list[str] = []
+    for name in fields:
+        there = encode(getattr(saved, name), where=name)
+        here = encode(getattr(current, name), where=name)
+        found += _differences(name, there, here)
+    return found
+
+
+def _differences(name: str, there: Any, here: Any) -> list[str]:
+    """Describes the leaves in which two encoded configs differ, by dotted name."""
+    if isinstance(there, dict) and isinstance(here, dict) and there["type"] == here["type"]:
+        return [
+            difference
+            for key in dict.fromkeys([*there, *here])
+            for difference in _differences(f"{name}.{key}", there.get(key), here.get(key))
+        ]
+    if there == here:
+        return []
+    return [f"{name} is {_shown(there)} there and {_shown(here)} here"]
+
+
+def _shown(node: Any) -> str:
+    """An encoded value as an error shows it: a config by the name of its class."""
+    if not isinstance(node, dict):
+        return repr(node)
+    return node["value"] if node["type"] == "float" else node["type"].partition(":")[2]
+
+
+def _cause(error: BaseException | None) -> InputError | None:
+    """The InputError of a config's own check that a parsing error stands for, if any."""
+    while error is not None and not isinstance(error, InputError):
+        error = error.__cause__ or error.__context__
+    return error

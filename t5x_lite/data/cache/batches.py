@@ -1,0 +1,298 @@
+"""Batches from offline caches, with neither TensorFlow nor seqio: the twin of `live.pipeline`.
+
+    data = Data(cache="caches/prose", vocabulary="caches/prose/vocabulary")
+    batches = train_batches(data, vocabulary, seed=0)
+    batch = next(batches)                # {"encoder_input_tokens": int32 [B, inputs_length], ...}
+    position = batches.state()           # a few numbers, the same on every host
+    train_batches(data, vocabulary, seed=0).restore(position)     # goes on with the next one
+
+A position is the number of a window of examples and of a row in it (`stream`). Each process takes
+its own rows of every global batch and reads only the examples of those, so the batches are the same
+whatever the number of processes.
+"""
+
+import itertools
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.data.cache.files import Cache
+from t5x_lite.data.cache.mixture import mixed_sources
+from t5x_lite.data.cache.stream import WINDOW, Position, Source, Stream
+from t5x_lite.data.config import Data, check_features, lengths_of
+from t5x_lite.data.mixtures import find_mixture
+from t5x_lite.data.positions import (
+    FROM_CACHE,
+    check_identity,
+    identity_of,
+    seal,
+    share_of_batch,
+    unseal,
+)
+from t5x_lite.errors import InputError
+from t5x_lite.records.prefetch import Prefetch
+from t5x_lite.vocabulary.encoder_tokens import tokens_of
+from t5x_lite.vocabulary.loading import Vocabulary
+
+_logger = logging.getLogger(__name__)
+
+
+# Training.
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """A batch, the position and the epoch after it, and the caches that it repeats."""
+
+    batch: dict[str, np.ndarray]
+    position: Position
+    repeated: set[int]
+    epoch: float
+
+
+class CachedBatches(Iterator[dict[str, np.ndarray]]):
+    """An endless iterator of one process's rows of every global batch, made ahead in a thread."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        batch_size: int,
+        part: int,
+        share: int,
+        identity: dict[str, Any],
+    ):
+        """Starts at the first batch.
+
+        Args:
+          stream: the rows.
+          batch_size: of the global batch.
+          part: which of its parts this process gets; the first one tells what there is to tell.
+          share: rows of a part.
+          identity: what must be equal for a saved position to fit, as JSON.
+        """
+        self._stream = stream
+        self._batch_size = batch_size
+        self._share = share
+        self._first = part * share
+        self._tells = part == 0
+        self._identity = json.loads(json.dumps(identity))
+        self._go_to(Position())
+
+    def _go_to(self, position: Position) -> None:
+        self._position, self._epoch = position, max(self._stream.epochs(position))
+        self._repeating = self._stream.repeated(position)
+        self._ahead = Prefetch(self._batches(position))
+
+    def _batches(self, position: Position) -> Iterator["_Made"]:
+        """Batches from a position on."""
+        while True:
+            spans = self._stream.spans(position, self._batch_size)
+            batch = self._stream.batch(spans, first=self._first, num_rows=self._share)
+            position = spans[-1].after
+            yield _Made(
+                batch=batch,
+                position=position,
+                repeated=set().union(*(span.repeated for span in spans)),
+                epoch=max(self._stream.epochs(position)),
+            )
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        made = next(self._ahead)
+        self._position, self._epoch = made.position, made.epoch
+        for k in sorted(made.repeated - self._repeating):
+            self._repeating.add(k)
+            if self._tells:
+                directory = self._stream.sources[k].cache.directory
+                _logger.warning("epoch 2 begins: the data repeats (%s)", directory)
+        return made.batch
+
+    @property
+    def epoch(self) -> float:
+        """How often the data were read; of a mixture, the cache that was read most often."""
+        return self._epoch
+
+    def state(self) -> bytes:
+        """The position after the last batch that next() handed out, the same in every process."""
+        node = {
+            "identity": self._identity,
+            "window": self._position.window,
+            "row": self._position.row,
+        }
+        return seal(FROM_CACHE, json.dumps(node).encode())
+
+    def restore(self, state: bytes) -> None:
+        """Goes to a position that `state` gave, in any process of any number of processes.
+
+        Raises:
+          InputError: if the state is damaged, or is that of other data (which ones is said).
+        """
+        saved = json.loads(unseal(FROM_CACHE, state))
+        check_identity(saved["identity"], self._identity)
+        self.close()
+        self._go_to(Position(saved["window"], saved["row"]))
+
+    def close(self) -> None:
+        """Ends the thread; nothing more is handed out before `restore`."""
+        self._ahead.close()
+
+
+def train_batches(
+    data: Data,
+    vocabulary: Vocabulary,
+    *,
+    seed: int,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> CachedBatches:
+    """Training batches, repeated for ever, as `pipeline.train_batches` makes them of a task.
+
+    Args:
+      data: the data config.
+      vocabulary: of inputs and targets.
+      seed: of order and corruption.
+      process_index: this process, which gets its rows of every global batch.
+      process_count: processes in all; each gets batch_size / process_count rows.
+
+    Returns:
+      Batches of int32 arrays [rows, length] under seqio's names.
+
+    Raises:
+      InputError: if the batch cannot be divided, or a cache is damaged, of another vocabulary or
+        task, or made for other lengths.
+    """
+    share = share_of_batch(data, process_count)
+    sources = open_sources(data, vocabulary, split="train")
+    stream = Stream(
+        data,
+        sources,
+        seed=seed,
+        shuffle=data.shuffle,
+        repeat=True,
+        tokens=tokens_of(data.layout, vocabulary),
+    )
+    identity = {
+        **identity_of(data, seed=seed),
+        "cache": [[source.cache.digest, str(source.rate)] for source in sources],
+        "packing": f"first fit in {WINDOW}",
+    }
+    return CachedBatches(
+        stream, batch_size=data.batch_size, part=process_index, share=share, identity=identity
+    )
+
+
+def open_sources(data: Data, vocabulary: Vocabulary, *, split: str) -> list[Source]:
+    """Opens the caches that data.cache names.
+
+    Args:
+      data: the data config.
+      vocabulary: of inputs and targets; it must be the caches'.
+      split: the split to read.
+
+    Raises:
+      InputError: see `train_batches`.
+    """
+    found = []
+    for directory, rate in mixed_sources(data):
+        cache = Cache(directory)
+        _check(cache, data, vocabulary)
+        found.append(Source(cache=cache, split=cache.split(split), rate=rate))
+    tasks = [source.cache.index.task for source in found]
+    if data.task and data.task not in tasks and not _are_members(data, tasks):
+        raise InputError(
+            f"data.task is {data.task!r}, and data.cache was made of {', '.join(tasks)}: change "
+            'one of them, or set data.task to ""'
+        )
+    return found
+
+
+def _are_members(data: Data, tasks: Sequence[str]) -> bool:
+    """Whether data.task is a mixture, and the caches were made of tasks of it."""
+    mixture = find_mixture(data)
+    return mixture is not None and set(tasks) <= {member.task for member in mixture.members}
+
+
+def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
+    """Refuses a cache that does not go together with a config."""
+    where, index = cache.directory, cache.index
+    if index.vocabulary["digest"] != vocabulary.digest:
+        raise InputError(
+            f"cache {where} was made with another vocabulary than {data.vocabulary}: use "
+            f"--data.vocabulary {where / 'vocabulary'} --data.extra-ids "
+            f"{index.vocabulary['extra_ids']}"
+        )
+    check_features(data.layout, index.recipe.outputs)
+    for name, length in (index.recipe.lengths or {}).items():
+        now = lengths_of(data)[name]
+        if now == length:
+            continue
+        if name == "passages":
+            raise InputError(
+                f"cache {where} was made for {length} tokens of passages, data.targets_length for "
+                f"each of 1 + data.negatives, and they are {now}: change them, or write another "
+                "cache"
+            )
+        side = {"query": "inputs"}.get(name, name)
+        raise InputError(
+            f"cache {where} was made for data.{side}_length {length}, and it is {now}: set "
+            f"--data.{side}-length {length}, or write another cache"
+        )
+
+
+# Evaluation.
+
+
+def has_task_metrics(data: Data) -> bool:
+    """Whether data.task has metrics of its own, as its cache says, without importing the task.
+
+    Args:
+      data: the data config, with a cache.
+
+    Raises:
+      InputError: a cache is damaged.
+    """
+    caches = [Cache(directory) for directory, _ in mixed_sources(data)]
+    if not data.task or data.task in [c.index.task for c in caches]:
+        return any(c.index.has_metrics for c in caches if c.index.task == data.task)
+    return find_mixture(data) is not None and any(c.index.has_metrics for c in caches)
+
+
+def eval_batches(
+    data: Data,
+    vocabulary: Vocabulary,
+    *,
+    split: str = "validation",
+    max_batches: int | None = None,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Batches for a held-out loss: one pass in order, the same in every run whatever its seed.
+
+    The last batch is filled up with rows of padding, whose loss weights are 0. A mixture is mixed
+    at its rates, and ends where a cache would begin anew.
+
+    Args:
+      data: the data config.
+      vocabulary: of inputs and targets.
+      split: a split of the caches.
+      max_batches: stop after so many; None reads all.
+
+    Returns:
+      Batches of int32 arrays [batch_size, length] under seqio's names.
+
+    Raises:
+      InputError: as `train_batches`, and if there is no such split.
+    """
+    sources = open_sources(data, vocabulary, split=split)
+    tokens = tokens_of(data.layout, vocabulary)
+    stream = Stream(data, sources, seed=0, shuffle=False, repeat=False, tokens=tokens)
+    return itertools.islice(_one_pass(stream, data.batch_size), max_batches)
+
+
+def _one_pass(stream: Stream, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+    position = Position()
+    while spans := stream.spans(position, batch_size):
+        yield stream.batch(spans, first=0, num_rows=batch_size)
+        position = spans[-1].after

@@ -1,0 +1,202 @@
+"""From a task to a cache of its tokens on Apache Beam, for clusters.
+
+    write_cache(data, vocabulary, "/shared/caches/c4", runner="FlinkRunner",
+                options=["--flink_master=host:8081"])
+
+    shards of the task's source                one element a shard
+        -> run the task, write tokens
+        -> what was written                    GroupByKey, one element
+
+All workers see the output's directory, and the task's files, under the same paths. Where it began,
+the parts are joined in the order of the source's shards, and the index is written last. So the
+cache is the same byte for byte whatever the number of workers and whichever is first. Its examples
+are those of the source's files one file after another, where one process reads many files in turn;
+of one file it is the cache that `making` writes.
+
+So that every runner works, there are no side inputs and no tagged outputs, all is written in
+`process`, and everything ends in one element; docs/guides/c4.md says why.
+"""
+
+import json
+import logging
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.pvalue import PValue
+
+from t5x_lite.data.cache.files import Index, check_local
+from t5x_lite.data.cache.job import Job, goes_without, index_of, load_job
+from t5x_lite.data.cache.parts import Part, PartWriter, UnsharedError, join
+from t5x_lite.data.cache.source_shards import check_shards, shards_of
+from t5x_lite.data.cache.writer import SHARD_BYTES, new_cache, write_index
+from t5x_lite.data.config import Data
+from t5x_lite.errors import InputError
+from t5x_lite.files import write_atomically
+from t5x_lite.project import safe_path
+from t5x_lite.records.beam_runner import pipeline_options
+from t5x_lite.vocabulary.loading import Vocabulary
+
+_logger = logging.getLogger(__name__)
+
+_PARTS, _RESULT = "parts", "result.json"
+_BEGIN, _END = "<unshared>", "</unshared>"
+
+
+def write_cache(
+    data: Data,
+    vocabulary: Vocabulary,
+    output: str | Path,
+    *,
+    runner: str,
+    options: Sequence[str] = (),
+    splits: Sequence[str] | None = None,
+    seed: int = 0,
+    shard_bytes: int = SHARD_BYTES,
+) -> Index:
+    """Runs a task once on a cluster, writes its tokens, and waits for it.
+
+    Args:
+      data: as of `caching.write_cache`; workers read the same files.
+      vocabulary: of inputs and targets; it goes to the workers by the output's directory.
+      output: a new directory on a file system that all workers share.
+      runner: see `beam_runner.pipeline_options`.
+      options: of Beam.
+      splits: those to write; None writes all of the task that have an example.
+      seed: of randomness before the placeholder; each shard of the source has its own.
+      shard_bytes: a shard of the cache ends with the example that fills it, or with a shard of the
+        source.
+
+    Returns:
+      The index that was written.
+
+    Raises:
+      InputError: the task, its files, an option or `output` are wrong, or the task cannot be run on
+        each shard alone.
+      RuntimeError: the pipeline failed.
+    """
+    found = pipeline_options(runner, options)
+    try:
+        check_local(output, what="--output")
+    except InputError as error:
+        raise InputError(f"{error}; every worker must have it there, too") from error
+    job = load_job(data, vocabulary, splits=splits, seed=seed, bake=False)
+    counts = _counts(job, splits)
+    with new_cache(output) as directory:
+        parts = directory / _PARTS
+        parts.mkdir()
+        work = PartWriter.of(job, parts, counts=counts, shard_bytes=shard_bytes)
+        shards = [(split, number) for split, count in counts.items() for number in range(count)]
+        written = _run(found, work, shards, result=parts / _RESULT, runner=runner)
+        joined = {}
+        for split in counts:
+            of_split = [part for part in written if part.split == split]
+            whole = join(split, of_split, where=parts, directory=directory)
+            if whole is None:
+                goes_without(job, split, asked=bool(splits))
+            else:
+                joined[split] = whole
+        shutil.rmtree(parts, ignore_errors=True)  # a worker that a runner gave up may be there yet
+        index = index_of(job, joined)
+        write_index(directory, index, vocabulary)
+    return index
+
+
+def _counts(job: Job, splits: Sequence[str] | None) -> dict[str, int]:
+    """How many shards the splits to write have, after a look whether each can be run alone."""
+    counts = {}
+    for split in splits or job.task.splits:
+        counts[split] = len(shards_of(job, split))
+        if not counts[split]:
+            goes_without(job, split, asked=bool(splits))
+            del counts[split]
+            continue
+        check_shards(job, split, counts[split])
+        if counts[split] == 1:
+            _logger.warning("split %s has one shard: one worker runs all of it", split)
+    if not counts:
+        goes_without(job, next(iter(job.task.splits), "train"), asked=True)
+    return counts
+
+
+def _run(
+    options: Any, work: PartWriter, shards: Sequence[tuple[str, int]], *, result: Path, runner: str
+) -> list[Part]:
+    """Runs the pipeline, and gives a part for each shard."""
+    try:
+        with safe_path(), beam.Pipeline(options=options) as pipeline:
+            build(pipeline, shards, work, result=str(result))
+    except Exception as error:
+        message = str(error)
+        if _BEGIN in message:
+            raise InputError(message.split(_BEGIN, 1)[1].split(_END, 1)[0]) from error
+        last = [line for line in message.splitlines() if line.strip()][-1:]
+        raise RuntimeError(f"{runner} failed: {' '.join(last) or type(error).__name__}") from error
+    if not result.is_file():
+        raise RuntimeError(f"the pipeline ended without a result; see the log of {runner}")
+    found = [Part.from_json(node) for node in json.loads(result.read_bytes())]
+    once = {(part.split, part.number): part for part in found}
+    if once.keys() != set(shards):
+        raise RuntimeError(
+            f"the pipeline ended with {len(once)} of {len(shards)} shards; see the log of {runner}"
+        )
+    return list(once.values())
+
+
+def build(
+    pipeline: beam.Pipeline, shards: Sequence[tuple[str, int]], work: PartWriter, *, result: str
+) -> PValue:
+    """Adds all stages to a pipeline.
+
+    Args:
+      pipeline: of any runner.
+      shards: splits and numbers of the source's shards.
+      work: what is done with each.
+      result: the file that gets the parts as JSON.
+
+    Returns:
+      One element, `result`, when all is written.
+    """
+    return (
+        pipeline
+        | "shards" >> beam.Create(list(shards))
+        | "spread" >> beam.Reshuffle()
+        | "write" >> beam.ParDo(_Write(work))
+        | "by nothing" >> beam.Map(_by_nothing)
+        | "one result" >> beam.GroupByKey()
+        | "collect" >> beam.ParDo(_Collect(result))
+    )
+
+
+class _Write(beam.DoFn):
+    """A shard of the source to what was written of it, as JSON."""
+
+    def __init__(self, work: PartWriter):
+        super().__init__()
+        self._work = work
+
+    def process(self, element: tuple[str, int]) -> Iterator[str]:
+        try:
+            part = self._work(*element)
+        except UnsharedError as error:
+            raise UnsharedError(f"{_BEGIN}{error}{_END}") from error
+        yield json.dumps(part.to_json())
+
+
+class _Collect(beam.DoFn):
+    """All parts to the result, in a file; gives its path."""
+
+    def __init__(self, path: str):
+        super().__init__()
+        self._path = path
+
+    def process(self, element: tuple[bytes, Iterable[str]]) -> Iterator[str]:
+        parts = [json.loads(part) for part in element[1]]
+        write_atomically(Path(self._path), json.dumps(parts).encode())
+        yield self._path
+
+
+def _by_nothing(element: str) -> tuple[bytes, str]:
+    return b"", element

@@ -1,0 +1,75 @@
+"""Several caches without rates: mixed by the numbers of their training examples.
+
+    Data(cache=("caches/glue_cola", "caches/glue_rte"), mixing=Mixing(maximum=65536), ...)
+
+Caches are mixed by exact arithmetic (mixing.py), so the rates are rounded to ten-thousandths. Names
+are those of the tasks that the caches were made of; no task is imported. Where data.task names a
+mixture that has these tasks, its constant rates and shared examples count here, too.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from fractions import Fraction
+
+from t5x_lite.data.cache.files import Cache
+from t5x_lite.data.config import Data
+from t5x_lite.data.mixing import parse_sources, split_rate
+from t5x_lite.data.mixtures import Member, Mixture
+from t5x_lite.data.rates import CACHE_PERIOD, Mixing, cache_rates
+from t5x_lite.data.tasks.names import find_task
+from t5x_lite.errors import InputError
+
+
+def mixed_sources(data: Data) -> list[tuple[str, Fraction]]:
+    """The caches that data.cache names, each with its share of the examples.
+
+    Returns:
+      (directory, rate) in the order given; the rates add up to 1.
+
+    Raises:
+      InputError: as `mixing.parse_sources`; or rates are given and data.mixing is set, too; or a
+        cache has no training examples.
+    """
+    texts = [data.cache] if isinstance(data.cache, str) else list(data.cache)
+    if len(texts) < 2 or any(split_rate(text)[1] is not None for text in texts):
+        if data.mixing != Mixing():
+            raise InputError(
+                "data.mixing mixes several caches that are given without rates: take the rates out "
+                "of data.cache, or leave data.mixing alone"
+            )
+        return parse_sources(data.cache)
+    if len(set(texts)) < len(texts):
+        raise InputError("data.cache names a directory twice: name it once")
+    caches = [Cache(directory) for directory in texts]
+    for cache in caches:
+        if "train" not in cache.index.splits:
+            raise InputError(
+                f"cache {cache.directory} has no training examples, and can have no rate"
+            )
+    left = Mixture(members=_members(data, caches)).without(data.mixing.leave_out)
+    tasks = {member.task for member in left.members}
+    kept = [
+        (directory, cache)
+        for directory, cache in zip(texts, caches, strict=True)
+        if cache.index.task in tasks
+    ]
+    sizes = {cache.index.task: cache.index.splits["train"].examples for _, cache in kept}
+    rates = cache_rates(left.rates(data.mixing, count=lambda member: sizes[member.task]))
+    return [
+        (directory, Fraction(rate, CACHE_PERIOD))
+        for (directory, _), rate in zip(kept, rates, strict=True)
+    ]
+
+
+def _members(data: Data, caches: Sequence[Cache]) -> tuple[Member, ...]:
+    """The tasks of caches, as the mixture has them that data.task names; their sizes are theirs."""
+    tasks = [cache.index.task for cache in caches]
+    named = find_task(data.task) if data.task and data.task not in tasks else None
+    known = {m.task: m for m in named.members} if isinstance(named, Mixture) else {}
+    members = [known.get(task, Member(task=task)) for task in tasks]
+    return tuple(
+        dataclasses.replace(member, examples=None)
+        if member.is_trained
+        else Member(task=member.task)
+        for member in members
+    )

@@ -1,0 +1,162 @@
+"""How the tokens in a cache become examples: what a task does after its CacheDatasetPlaceholder.
+
+    tokens -> corruption, with the example's own (seed, epoch, index) -> trim -> EOS -> trim
+
+A cache is read where seqio may be missing, so its index holds this part of the task as data:
+
+    {"stored": ["tokens"], "corruption": "span_corruption", "options": {"sentinel_start": 399, ...},
+     "outputs": {"inputs": true, "targets": true}, "eos": "after_trim", "eos_id": 1,
+     "lengths": {"inputs": 512, "targets": 114}}
+
+The steps, and the order of trimming and EOS, are those of seqio's Task and of its preprocessors
+append_eos_after_trim and append_eos.
+"""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Int
+
+from t5x_lite.data.corruption.recipes import CORRUPTIONS, LENGTHS
+
+Eos = Literal["after_trim", "before_trim", "none"]
+
+
+def _is_number(value: Any) -> bool:
+    """Whether an option is a number, or numbers in lists."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_number, value))
+    return type(value) is int or (type(value) is float and math.isfinite(value))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What is done to an example of a cache when it is read.
+
+    Attributes:
+      stored: the features of a record.
+      outputs: the features of an example, and whether EOS ends them.
+      eos: whether EOS is appended after trimming, before it, or not at all.
+      eos_id: the vocabulary's.
+      corruption: a name in `corruption.CORRUPTIONS`; "" where the stored features are the outputs.
+      options: of the corruption.
+      lengths: tokens of each output at most for which the cache was made; None where its tokens are
+        those of whole texts, so that it can be read with any lengths.
+    """
+
+    stored: tuple[str, ...]
+    outputs: Mapping[str, bool]
+    eos: Eos
+    eos_id: int
+    corruption: str = ""
+    options: Mapping[str, int | float | list[int]] = dataclasses.field(default_factory=dict)
+    lengths: Mapping[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        wanted = ("tokens",) if self.corruption else tuple(self.outputs)
+        if self.stored != wanted or not wanted:
+            raise ValueError(f"stored must be {wanted}, got {self.stored}")
+        if self.corruption and self.corruption not in CORRUPTIONS:
+            raise ValueError(
+                f"corruption must be one of {tuple(CORRUPTIONS)}, got {self.corruption!r}"
+            )
+        known = (
+            inspect.signature(CORRUPTIONS[self.corruption]).parameters if self.corruption else ()
+        )
+        if wrong := [k for k, v in self.options.items() if k not in known or not _is_number(v)]:
+            raise ValueError(
+                f"{self.corruption or 'no corruption'} has no option {wrong[0]} like it"
+            )
+        flags, lengths = self.outputs.values(), self.lengths or {}
+        if not all(type(flag) is bool for flag in flags) or type(self.eos_id) is not int:
+            raise ValueError("outputs or eos_id is another thing")
+        if not all(k in self.outputs and type(v) is int and v > 0 for k, v in lengths.items()):
+            raise ValueError(f"lengths must be tokens of outputs, got {str(lengths)[:60]}")
+        if self.eos not in get_args(Eos):
+            raise ValueError(f"eos must be one of {get_args(Eos)}, got {self.eos!r}")
+
+    def example(
+        self,
+        stored: Mapping[str, np.ndarray],
+        *,
+        lengths: Mapping[str, int],
+        seed: int,
+        epoch: int,
+        index: int,
+    ) -> dict[str, np.ndarray]:
+        """One example, a pure function of its arguments.
+
+        Args:
+          stored: int32 token ids of each stored feature.
+          lengths: tokens of each output at most, EOS included.
+          seed: the run's seed.
+          epoch: how often the data were repeated before.
+          index: the example's position in the cache.
+
+        Returns:
+          int32 token ids of each output.
+        """
+        found = stored
+        if self.corruption:
+            corrupt = CORRUPTIONS[self.corruption]
+            key = {"seed": seed, "epoch": epoch, "index": index}
+            found = corrupt(stored["tokens"], **key, **self.options)
+        return {
+            name: self._finished(found[name], lengths[name], add_eos=add_eos)
+            for name, add_eos in self.outputs.items()
+        }
+
+    def _finished(self, tokens: np.ndarray, length: int, *, add_eos: bool) -> np.ndarray:
+        if not add_eos or self.eos == "none":
+            return tokens[:length]
+        if self.eos == "after_trim":
+            tokens = tokens[: length - 1]
+        return np.append(tokens, np.int32(self.eos_id))[:length]
+
+    def example_lengths(
+        self,
+        counts: Int[np.ndarray, "n F"],
+        *,
+        lengths: Mapping[str, int],
+        seed: int,
+        epochs: Int[np.ndarray, " n"],
+        indices: Int[np.ndarray, " n"],
+    ) -> Int[np.ndarray, "n G"]:
+        """How long the outputs of `example` are, from the lengths of what is stored.
+
+        Args:
+          counts: tokens of each stored feature.
+          lengths: tokens of each output at most, EOS included.
+          seed: the run's seed.
+          epochs: of each example.
+          indices: of each example.
+
+        Returns:
+          int64 tokens of each output, in the order of `outputs`.
+        """
+        found = counts.astype(np.int64)
+        if self.corruption:
+            keys = {"seed": seed, "epochs": epochs, "indices": indices}
+            both = LENGTHS[self.corruption](found[:, 0], **keys, **self.options)
+            found = both[:, [("inputs", "targets").index(name) for name in self.outputs]]
+        limits = np.array([lengths[name] for name in self.outputs])
+        added = np.array([add_eos and self.eos != "none" for add_eos in self.outputs.values()])
+        # EOS, appended before or after, takes one token and is within the limit.
+        return np.minimum(found + added, limits)
+
+    def to_json(self) -> dict[str, Any]:
+        """As the index of a cache holds it."""
+        return dataclasses.asdict(self) | {"stored": list(self.stored)}
+
+    @classmethod
+    def from_json(cls, node: Mapping[str, Any]) -> "Recipe":
+        """What `to_json` gave.
+
+        Raises:
+          KeyError, TypeError, ValueError: it is no recipe.
+        """
+        return cls(**{**node, "stored": tuple(node["stored"])})

@@ -1,0 +1,263 @@
+"""The rows of a run over offline caches, at any position, by arithmetic.
+
+    stream = Stream(data, sources, seed=0, shuffle=True, repeat=True)
+    spans = stream.spans(Position(), 4)
+    stream.batch(spans, first=2, num_rows=2)     # the last two of the first four rows
+    stream.spans(spans[-1].after, 4)             # the next four
+
+Example number g of the run comes from the cache, the epoch and the index that `mixing.Schedule` and
+`permutation.order` say; its corruption is a function of (seed, epoch, index), the same that the
+task has on the fly. 1024 examples are a window, which is packed into rows from the examples'
+lengths alone: what a row holds is known before any of its examples is read.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from jaxtyping import Int
+
+from t5x_lite.data.cache.files import Cache, Split
+from t5x_lite.data.cache.recipe import Recipe
+from t5x_lite.data.config import Data, lengths_of
+from t5x_lite.data.layouts import packing, rows
+from t5x_lite.data.mixing import Schedule
+from t5x_lite.data.permutation import order
+from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
+
+WINDOW = 1024
+"""Examples that are packed together."""
+_SOURCE_SEED = 1 << 48
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One cache of a mixture.
+
+    Attributes:
+      cache: the cache.
+      split: its examples.
+      rate: its share of the examples.
+    """
+
+    cache: Cache
+    split: Split
+    rate: Fraction
+
+    @property
+    def recipe(self) -> Recipe:
+        """What is done to its examples."""
+        return self.cache.index.recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Consecutive examples of a run, and the rows that they are packed into.
+
+    Attributes:
+      number: which window it is.
+      sources: int64 [n], the cache of each.
+      epochs: int64 [n], how often that cache was read before.
+      indices: int64 [n], the example's position in it.
+      rows: int64 [n], its row.
+      num_rows: rows in all.
+    """
+
+    number: int
+    sources: Int[np.ndarray, " n"]
+    epochs: Int[np.ndarray, " n"]
+    indices: Int[np.ndarray, " n"]
+    rows: Int[np.ndarray, " n"]
+    num_rows: int
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place between two rows: a window's number, and a row of it."""
+
+    window: int = 0
+    row: int = 0
+
+
+@dataclass(frozen=True)
+class Span:
+    """Rows [start, end) of a window."""
+
+    window: Window
+    start: int
+    end: int
+
+    @property
+    def after(self) -> Position:
+        """Where the next span begins."""
+        if self.end < self.window.num_rows:
+            return Position(self.window.number, self.end)
+        return Position(self.window.number + 1)
+
+    @property
+    def repeated(self) -> set[int]:
+        """The caches of which it has examples that were read before."""
+        window = self.window
+        inside = (window.rows >= self.start) & (window.rows < self.end)
+        return set(window.sources[inside & (window.epochs > 0)].tolist())
+
+
+class Stream:
+    """The rows of a run, at any position.
+
+    Attributes:
+      sources: the caches.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        sources: list[Source],
+        *,
+        seed: int,
+        shuffle: bool,
+        repeat: bool,
+        tokens: EncoderTokens | None = None,
+    ):
+        """Makes the stream; nothing is read yet.
+
+        Args:
+          data: layout, lengths and packing.
+          sources: the caches and their rates.
+          seed: of order and corruption.
+          shuffle: whether each epoch of a cache has an order of its own, or all have the cache's.
+          repeat: whether it goes on for ever, or ends before a cache would begin anew.
+          tokens: the vocabulary's, for the layout "encoder".
+        """
+        self.sources = sources
+        self._data, self._seed, self._shuffle, self._tokens = data, seed, shuffle, tokens
+        self._lengths = lengths_of(data)
+        self._schedule = Schedule([source.rate for source in sources])
+        sizes = [source.split.size for source in sources]
+        self._size = None if repeat else self._schedule.before_repeating(sizes)
+        self._planned: Window | None = None
+
+    def window(self, number: int) -> Window:
+        """The examples of a window and their rows; none behind the end."""
+        if self._planned is None or self._planned.number != number:
+            self._planned = self._plan(number)
+        return self._planned
+
+    def _plan(self, number: int) -> Window:
+        end = (number + 1) * WINDOW
+        places = np.arange(number * WINDOW, end if self._size is None else min(end, self._size))
+        sources, counts = self._schedule.at(places)
+        epochs, indices = np.zeros_like(counts), np.zeros_like(counts)
+        lengths = np.zeros((len(places), len(rows.features(self._data.layout))), np.int64)
+        for k, source in enumerate(self.sources):
+            of = sources == k
+            epochs[of], indices[of] = self._examples(counts[of], k)
+            lengths[of] = source.recipe.example_lengths(
+                source.split.counts(indices[of]),
+                lengths=self._lengths,
+                seed=self._source_seed(k),
+                epochs=epochs[of],
+                indices=indices[of],
+            )
+        taken = np.arange(len(places))
+        if self._data.pack:
+            layout = self._data.layout
+            taken = packing.first_fit(
+                rows.packed_lengths(layout, lengths),
+                capacity=rows.capacity(layout, self._lengths),
+            )
+        return Window(
+            number=number,
+            sources=sources,
+            epochs=epochs,
+            indices=indices,
+            rows=taken,
+            num_rows=int(taken.max()) + 1 if len(taken) else 0,
+        )
+
+    def _examples(
+        self, counts: Int[np.ndarray, " n"], k: int
+    ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+        """Epoch and index of the examples of source k, by their number among its examples."""
+        size = self.sources[k].split.size
+        epochs, places = np.divmod(counts, size)
+        if not self._shuffle:
+            return epochs, places
+        return epochs, order(places, epochs, size=size, seed=self._source_seed(k))
+
+    def _source_seed(self, k: int) -> int:
+        """The seed of source k: equal places of two caches have different random numbers."""
+        return self._seed + k * _SOURCE_SEED
+
+    def spans(self, position: Position, num_rows: int) -> list[Span]:
+        """The next `num_rows` rows; fewer at the end only."""
+        found: list[Span] = []
+        while num_rows:
+            window = self.window(position.window)
+            if not window.num_rows:
+                break
+            end = min(position.row + num_rows, window.num_rows)
+            num_rows -= end - position.row
+            found.append(Span(window, position.row, end))
+            position = found[-1].after
+        return found
+
+    def batch(self, spans: list[Span], *, first: int, num_rows: int) -> dict[str, np.ndarray]:
+        """Rows [first, first + num_rows) of those in `spans`; padding where there are no more."""
+        examples: list[dict[str, np.ndarray]] = []
+        placed = [np.zeros(0, np.int64)]
+        before = -first  # the row of the batch at which the span begins
+        for span in spans:
+            target = span.window.rows - span.start + before
+            inside = (span.window.rows >= span.start) & (span.window.rows < span.end)
+            chosen = np.flatnonzero(inside & (target >= 0) & (target < num_rows))
+            examples += self._read(span.window, chosen)
+            placed.append(target[chosen])
+            before += span.end - span.start
+        return rows.lay_out(
+            examples,
+            np.concatenate(placed),
+            num_rows=num_rows,
+            layout=self._data.layout,
+            lengths=self._lengths,
+            pack=self._data.pack,
+            tokens=self._tokens,
+        )
+
+    def _read(self, window: Window, chosen: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
+        """The examples at some places of a window, corrupted and trimmed."""
+        examples: list[dict[str, np.ndarray]] = [{} for _ in chosen]
+        for k, source in enumerate(self.sources):
+            of = np.flatnonzero(window.sources[chosen] == k)
+            indices, epochs = window.indices[chosen[of]], window.epochs[chosen[of]]
+            stored = source.split.read(indices)
+            keys = zip(of.tolist(), stored, epochs.tolist(), indices.tolist(), strict=True)
+            for place, tokens, epoch, index in keys:
+                examples[place] = source.recipe.example(
+                    tokens,
+                    lengths=self._lengths,
+                    seed=self._source_seed(k),
+                    epoch=epoch,
+                    index=index,
+                )
+        return examples
+
+    def epochs(self, position: Position) -> list[float]:
+        """How often each cache was read before a position, to within a window."""
+        counts = self._schedule.counts(position.window * WINDOW)
+        if position.row:
+            after = self._schedule.counts((position.window + 1) * WINDOW)
+            share = position.row / self.window(position.window).num_rows
+            counts = [a + share * (b - a) for a, b in zip(counts, after, strict=True)]
+        return [
+            count / source.split.size for count, source in zip(counts, self.sources, strict=True)
+        ]
+
+    def repeated(self, position: Position) -> set[int]:
+        """The caches of which examples were read again before a position."""
+        counts = self._schedule.counts(position.window * WINDOW)
+        sizes = [source.split.size for source in self.sources]
+        earlier = {k for k, count in enumerate(counts) if count > sizes[k]}
+        if not position.row:
+            return earlier
+        return earlier | Span(self.window(position.window), 0, position.row).repeated

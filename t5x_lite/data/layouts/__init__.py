@@ -1,0 +1,1 @@
+"""Layouts: how examples become the rows of a batch, packed or padded."""

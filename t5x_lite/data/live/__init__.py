@@ -1,0 +1,1 @@
+"""Tasks read on the fly by tf.data: batches to train on, and held-out ones."""

@@ -1,0 +1,108 @@
+"""Vocabularies as seqio wants them, for tasks that read text fields.
+
+The classes are made when they are asked for, as seqio takes seconds to import.
+"""
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.vocabulary.byte_level import FIRST_BYTE, NUM_PLAIN, Bytes
+from t5x_lite.vocabulary.loading import SentencePiece, Vocabulary
+
+
+def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
+    """The same ids as a seqio.Vocabulary.
+
+    That of a SentencePiece model reads the model's file, and special tokens in text as seqio does;
+    that of bytes reads no sentinels in text; the EOS of a tokenizer's is [SEP].
+    """
+    if isinstance(vocabulary, SentencePiece):
+        from t5x_lite.data.quiet_tensorflow import seqio
+
+        return seqio.SentencePieceVocabulary(
+            str(vocabulary.model_path), extra_ids=vocabulary.extra_ids
+        )
+    if isinstance(vocabulary, Bytes):
+        return _bytes_class()(extra_ids=vocabulary.size - NUM_PLAIN)
+    return _tokenizer_class()(vocabulary)
+
+
+@functools.cache
+def _bytes_class() -> Any:
+    from t5x_lite.data.quiet_tensorflow import seqio, tf
+
+    class ByteVocabulary(seqio.ByteVocabulary):
+        """Takes several texts at a time in TensorFlow, as ragged ids; seqio's takes one."""
+
+        def _encode_tf(self, s: Any) -> Any:
+            if s.shape.rank == 0:
+                return super()._encode_tf(s)
+            split = tf.strings.bytes_split(s)
+            values = tf.io.decode_raw(split.flat_values, tf.uint8)[:, 0]
+            return split.with_flat_values(tf.cast(values, tf.int32) + FIRST_BYTE)
+
+    return ByteVocabulary
+
+
+@functools.cache
+def _tokenizer_class() -> Any:
+    from t5x_lite.data.quiet_tensorflow import seqio, tf
+
+    class Tokenized(seqio.Vocabulary):
+        """Encodes in Python, by a pure function: a saved iterator goes on as it was."""
+
+        def __init__(self, tokenizer: Any):
+            super().__init__()
+            self.tokenizer = tokenizer
+
+        @property
+        def pad_id(self) -> int:
+            return self.tokenizer.pad_id
+
+        @property
+        def eos_id(self) -> int:
+            return self.tokenizer.eos_id
+
+        @property
+        def unk_id(self) -> int:
+            return self.tokenizer.unk_id
+
+        @property
+        def _base_vocab_size(self) -> int:
+            return self.tokenizer.size
+
+        def _encode(self, s: str) -> list[int]:
+            return self.tokenizer.encode(s)
+
+        def _decode(self, ids: Iterable[int]) -> str:
+            return self.tokenizer.decode(ids)
+
+        def _encode_tf(self, s: Any) -> Any:
+            """Ids of a string, int32 [_], or of n strings, ragged [n, _]."""
+
+            def encode(texts):
+                found = self.tokenizer.encode_batch([text.decode() for text in texts])
+                sizes = np.array([len(ids) for ids in found], np.int64)
+                return np.array([i for ids in found for i in ids], np.int32), sizes
+
+            texts = tf.reshape(s, [-1])
+            ids, sizes = tf.numpy_function(encode, [texts], [tf.int32, tf.int64], stateful=False)
+            ids, sizes = tf.ensure_shape(ids, [None]), tf.ensure_shape(sizes, [None])
+            if s.shape.rank == 0:
+                return ids
+            ragged: Any = tf.RaggedTensor
+            return ragged.from_row_lengths(ids, sizes, validate=False)
+
+        def _decode_tf(self, ids: Any) -> Any:
+            raise NotImplementedError("texts are decoded in Python")
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Tokenized) and other.tokenizer.digest == self.tokenizer.digest
+
+        def __hash__(self) -> int:
+            return hash(self.tokenizer.digest)
+
+    return Tokenized

@@ -1,0 +1,398 @@
+"""Tasks over benchmarks: official files on disk, or TensorFlow Datasets, and the same text of both.
+
+    RTE = Benchmark(
+        name="super_glue_rte",
+        tfds="super_glue/rte",
+        folder="RTE",
+        files={"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"},
+        read=read_rte,          # (file, split) -> records with TFDS's features
+        examples=as_text,       # (record, split) -> examples with "inputs" and "targets"
+    )
+    def rte(arguments: TaskArguments) -> seqio.Task:
+        return task(RTE, arguments)
+
+data.directory says where the records are:
+
+    GLUE or GLUE/RTE        the official files
+    DIR with glue/rte/...   what TFDS has prepared there
+    tfds                    TFDS in its own directory (TFDS_DATA_DIR, or ~/tensorflow_datasets)
+    tfds:DIR, gs://bucket   TFDS in that directory or bucket
+    nothing                 TFDS, if TFDS_DATA_DIR is set
+
+TFDS downloads and prepares what is not there yet, where there is a network.
+"""
+
+import contextlib
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.tasks.labelled import LAYOUT, Labelled, labelled_task
+from t5x_lite.data.tasks.labelled import extras as labelled_extras
+from t5x_lite.data.tasks.spans import SpanText
+from t5x_lite.errors import InputError
+from t5x_lite.records.lines import read_lines
+from t5x_lite.remote import is_remote
+
+Record = Mapping[str, Any]
+Example = Mapping[str, Any]
+
+_TFDS = "tfds"
+_ENDED, _LINE = "files that have ended", "line"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """One task of a benchmark.
+
+    Attributes:
+      name: of the seqio task.
+      tfds: the name of TFDS, "dataset/config"; "" where TFDS does not have it.
+      folder: the name of its folder among the official files.
+      files: the official file of each split; these are the splits.
+      read: (file, split) -> records in the order of the file, with the features of TFDS; or a
+        tf.data.Dataset of them, which need not fit into memory (`parallel_lines`).
+      examples: (record, split) -> the examples that it becomes, in T5's text.
+      extras: the fields of an example beside inputs and targets: int, str, or list of str.
+      tfds_splits: what TFDS calls a split, where it has another name for it.
+      postprocess: (text, example=, is_target=) -> what the metrics compare; None is the text.
+      metrics: functions (targets, predictions) -> {name: value}.
+      labelled: how an encoder reads the records, for the layout "labelled"; None where it cannot.
+    """
+
+    name: str
+    tfds: str
+    folder: str
+    files: Mapping[str, str]
+    read: Callable[[Path, str], Any]
+    examples: Callable[[Record, str], Sequence[Example]]
+    extras: Mapping[str, type] = field(default_factory=lambda: {"idx": int})
+    tfds_splits: Mapping[str, str] = field(default_factory=dict)
+    postprocess: Callable[..., Any] | None = None
+    metrics: Sequence[Callable[..., Any]] = ()
+    labelled: Labelled | None = None
+
+
+def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
+    """The seqio.Task of a benchmark.
+
+    Raises:
+      InputError: data.directory holds neither the official files nor what TFDS made. What is wrong
+        with a file is raised when its split is read.
+    """
+    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.tasks import stages
+
+    if arguments.layout == LAYOUT:
+        return _labelled(benchmark, arguments)
+    return seqio.Task(
+        benchmark.name,
+        source=_source(benchmark, arguments.directory),
+        preprocessors=stages.SUPERVISED_PREPROCESSORS,
+        output_features=stages.features(arguments.vocabulary),
+        postprocess_fn=benchmark.postprocess,
+        metric_fns=list(benchmark.metrics),
+    )
+
+
+def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
+    """The same task for an encoder's head."""
+    form = benchmark.labelled
+    if form is None:
+        raise InputError(
+            f"the task {benchmark.name} is text to text alone: it has no form for data.layout "
+            f"{LAYOUT!r}"
+        )
+
+    def examples(record: Record, split: str) -> list[Example]:
+        made = benchmark.examples(record, split)[0]
+        return [form.example(record, {name: made[name] for name in benchmark.extras})]
+
+    shown = replace(benchmark, examples=examples, extras=labelled_extras(benchmark.extras))
+    postprocess = form.postprocess or benchmark.postprocess
+    return labelled_task(
+        benchmark.name,
+        arguments,
+        form,
+        source=_source(shown, arguments.directory),
+        postprocess=SpanText(arguments.vocabulary) if form.spans else postprocess,
+        metrics=benchmark.metrics,
+    )
+
+
+def _source(benchmark: Benchmark, directory: str) -> Any:
+    """The seqio source of a benchmark's examples."""
+    from t5x_lite.data.tasks import stages
+
+    datasets = _datasets(benchmark, directory)
+    return stages.source(tuple(benchmark.files), datasets, one_to_one=True)
+
+
+def _datasets(benchmark: Benchmark, directory: str) -> Callable[[str], Any]:
+    """From a split to a tf.data.Dataset of its examples."""
+    files = official_folder(benchmark, directory)
+    if files is not None:
+        return lambda split: _from_file(benchmark, files / benchmark.files[split], split)
+    data_dir = _tfds_directory(benchmark, directory)
+    if data_dir is None:
+        first = next(iter(benchmark.files.values()))
+        raise InputError(
+            f"no {benchmark.folder}/{first} in data.directory {directory!r}: it must hold "
+            f"{benchmark.folder}, or be that folder itself; TensorFlow Datasets are read from "
+            f"tfds:DIRECTORY, gs://... or tfds"
+        )
+    return lambda split: from_tfds(benchmark, split, data_dir=data_dir)
+
+
+def _from_file(benchmark: Benchmark, file: Path, split: str) -> Any:
+    """A tf.data.Dataset of the examples of an official file."""
+    from t5x_lite.data.quiet_tensorflow import tf
+
+    records = benchmark.read(file, split)
+    if isinstance(records, tf.data.Dataset):
+        return map_records(
+            records, lambda record: benchmark.examples(record, split), extras=benchmark.extras
+        )
+    found = (example for record in records for example in benchmark.examples(record, split))
+    return in_memory([*found], benchmark.extras)
+
+
+def official_folder(benchmark: Benchmark, directory: str) -> Path | None:
+    """The folder with the official files, if data.directory is it or holds it."""
+    if not directory or is_remote(directory):
+        return None
+    for root in (Path(directory, benchmark.folder), Path(directory)):
+        if any((root / name).is_file() for name in benchmark.files.values()):
+            return root
+    return None
+
+
+def _tfds_directory(benchmark: Benchmark, directory: str) -> str | None:
+    """TFDS's data_dir, "" for its own; None where data.directory does not speak of TFDS."""
+    if not benchmark.tfds:
+        return None
+    if directory == _TFDS or (not directory and os.environ.get("TFDS_DATA_DIR")):
+        return ""
+    if directory.startswith(f"{_TFDS}:"):
+        return directory.removeprefix(f"{_TFDS}:")
+    prepared = bool(directory) and Path(directory, benchmark.tfds.partition(":")[0]).is_dir()
+    return directory if is_remote(directory) or prepared else None
+
+
+# Examples in memory.
+
+
+def in_memory(examples: Sequence[Example], extras: Mapping[str, type]) -> Any:
+    """A tf.data.Dataset of "inputs", "targets" and the fields of `extras`, in their order."""
+    from t5x_lite.data.quiet_tensorflow import tf
+
+    kinds = {"inputs": str, "targets": str, **extras}
+    columns: Any = {}
+    for name, kind in kinds.items():
+        values = [example[name] for example in examples]
+        if kind is list:
+            texts = [[text.encode() for text in texts] for texts in values]
+            flat = tf.constant([*itertools.chain(*texts)], tf.string, shape=[sum(map(len, texts))])
+            lengths = tf.constant([*map(len, texts)], tf.int64, shape=[len(texts)])
+            ragged: Any = tf.RaggedTensor
+            columns[name] = ragged.from_row_lengths(flat, lengths)
+        elif kind is str:
+            encoded = [text.encode() for text in values]
+            columns[name] = tf.constant(encoded, tf.string, shape=[len(encoded)])
+        else:
+            columns[name] = tf.constant(values, tf.int64, shape=[len(values)])
+    dataset = tf.data.Dataset.from_tensor_slices(columns)
+    # A row of a ragged tensor is a tensor, but its specification is not a tensor's.
+    lists = [name for name, kind in kinds.items() if kind is list]
+    if not lists:
+        return dataset
+    return dataset.map(lambda example: {**example, **{n: tf.identity(example[n]) for n in lists}})
+
+
+def parallel_records(files: Mapping[str, Path]) -> Iterator[Record]:
+    """The lines of files that say the same in several languages, as {language: line}.
+
+    Raises:
+      InputError: a file cannot be read or is not UTF-8, or one is shorter than another.
+    """
+    columns = [read_lines([str(file)]) for file in files.values()]
+    for lines in itertools.zip_longest(*columns):
+        for file, line in zip(files.values(), lines, strict=True):
+            if line is None:
+                raise _too_short(file)
+        yield dict(zip(files, lines, strict=True))
+
+
+def _too_short(file: Any) -> InputError:
+    return InputError(f"{file} has fewer lines than the files of the other languages")
+
+
+def parallel_lines(files: Mapping[str, Path]) -> Any:
+    """The lines of files that say the same in several languages, read as they are needed.
+
+    Args:
+      files: the file of each language.
+
+    Returns:
+      A tf.data.Dataset of {language: line}, and of {"ended": ..} where one file is shorter than
+      another, which `map_records` refuses.
+    """
+    from t5x_lite.data.quiet_tensorflow import tf
+
+    for file in files.values():
+        if not file.is_file():
+            absent = FileNotFoundError(str(file))
+            raise InputError(f"cannot read {file}: there is no such file") from absent
+
+    def lines(file: Path) -> Any:
+        texts = tf.data.TextLineDataset(str(file)).map(lambda text: ("", text))
+        return texts.concatenate(tf.data.Dataset.from_tensors((str(file), "")))
+
+    def record(number: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
+        texts = {name: text for name, (_, text) in columns.items()}
+        ended = [end for end, _ in columns.values()]
+        return {**texts, _ENDED: tf.stack(ended), _LINE: number + 1}
+
+    rows = tf.data.Dataset.zip({name: lines(file) for name, file in files.items()})
+    return rows.enumerate().map(record)
+
+
+# TensorFlow Datasets.
+
+
+def from_tfds(benchmark: Benchmark, split: str, *, data_dir: str) -> Any:
+    """The examples of a split that TFDS holds, or downloads and prepares first.
+
+    Args:
+      benchmark: the task.
+      split: one of its splits.
+      data_dir: TFDS's directory, which may be in a bucket; "" is TFDS's own.
+
+    Raises:
+      InputError: TFDS has no such data here and cannot make them, or they lack the split.
+    """
+    builder = _prepared(benchmark.tfds, data_dir)
+    name = benchmark.tfds_splits.get(split, split)
+    if name not in builder.info.splits:
+        there = ", ".join(builder.info.splits)
+        raise InputError(f"TFDS's {benchmark.tfds} has no split {name!r}: there are {there}")
+    from t5x_lite.data.quiet_tensorflow import seqio
+
+    tfds = seqio.utils.tfds  # seqio stands on it; imported here it would have to be kept quiet
+    # A cache in memory is not part of what a saved iterator holds.
+    config = tfds.ReadConfig(try_autocache=False, skip_prefetch=True)
+    dataset = builder.as_dataset(split=name, shuffle_files=False, read_config=config)
+    return map_records(
+        dataset, lambda record: benchmark.examples(record, split), extras=benchmark.extras
+    )
+
+
+def _prepared(name: str, data_dir: str) -> Any:
+    from t5x_lite.data.quiet_tensorflow import seqio
+
+    tfds: Any = seqio.utils.tfds
+    try:
+        builder = tfds.builder(name, data_dir=data_dir or None, try_gcs=False)
+        if not builder.is_prepared():
+            with contextlib.redirect_stdout(sys.stderr):  # TFDS tells there what it does
+                builder.download_and_prepare()
+    except ImportError as error:  # TFDS imports some packages late
+        raise InputError(
+            f"TFDS cannot prepare {name} without the package {error.name}: pip install it, or give "
+            "the official files as data.directory"
+        ) from error
+    except Exception as error:  # whatever downloading and reading raise: network, disk, versions
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        where = data_dir or tfds.core.constants.DATA_DIR
+        raise InputError(
+            f"TFDS has no {name} in {where} and could not make it ({reason}): run `tfds build "
+            f"{name}` where there is a network, or give the official files as data.directory"
+        ) from error
+    return builder
+
+
+def map_records(
+    dataset: Any,
+    function: Callable[[Record], Sequence[Example]],
+    *,
+    extras: Mapping[str, type],
+) -> Any:
+    """Examples from the records of a dataset, by a pure Python function.
+
+    Args:
+      dataset: records, nested as they may be; text in UTF-8.
+      function: from a record, in Python's own types, to its examples; those of one record have
+        equally many texts in a field that is a list.
+      extras: the fields of an example beside inputs and targets.
+    """
+    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.tasks import stages
+
+    kinds = {"inputs": str, "targets": str, **extras}
+    signature = {
+        name: tf.TensorSpec(
+            [None, None] if kind is list else [None], tf.int64 if kind is int else tf.string
+        )
+        for name, kind in kinds.items()
+    }
+
+    def examples(flat: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        record = _record(flat)
+        ended = [file for file in record.pop(_ENDED, []) if file]
+        if ended and len(ended) == len(flat[_ENDED]):
+            found = []  # behind the last line of all files
+        elif ended:
+            raise _too_short(ended[0])
+        else:
+            found = function(record)
+        return {name: _column([e[name] for e in found], kind) for name, kind in kinds.items()}
+
+    return stages.map_numpy(dataset.map(_flat), examples, signature).unbatch()
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}/")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _record(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested record of flat NumPy values, in Python's own types."""
+    record: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, name = path.split("/")
+        node = record
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        try:
+            node[name] = _plain(value.tolist() if hasattr(value, "tolist") else value)
+        except UnicodeDecodeError as error:
+            line = f" of line {flat[_LINE]}" if _LINE in flat else ""
+            raise InputError(f"{path}{line} is not UTF-8: {value[:40]!r}") from error
+    return record
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _column(values: Sequence[Any], kind: type) -> np.ndarray:
+    if kind is int:
+        return np.array(values, np.int64)
+    if kind is str:
+        return np.array([text.encode() for text in values], object)
+    texts = [[text.encode() for text in texts] for texts in values]
+    return np.array(texts, object).reshape(len(texts), len(texts[0]) if texts else 0)

@@ -1,0 +1,223 @@
+"""A text, or a pair of texts, with a label, as a seqio task: what a head on an encoder answers.
+
+    {"inputs": [CLS] a [SEP] b [SEP], "labels": [class + 1, 0]}        data.layout is "labelled"
+
+A pair that is too long loses tokens of its longer text, one after the other (google-research/bert
+run_classifier.py, _truncate_seq_pair). Of vocabularies whose rows begin with <s>, those of RoBERTa
+and XLM-R, a pair is <s> a </s></s> b </s>. The tasks of GLUE are these where data.layout says so:
+the same files, labels and metrics as text to text.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.data import labels
+from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.tasks.encoder import SHORTEST_ROW
+from t5x_lite.data.tasks.spans import encode_spans
+from t5x_lite.errors import InputError
+from t5x_lite.vocabulary.encoder_tokens import (
+    EncoderTokens,
+    encoder_tokens,
+    separators,
+    without_special,
+)
+from t5x_lite.vocabulary.loading import Vocabulary
+
+LAYOUT = "labelled"
+_FORM = "labelled_form"
+_AT_A_TIME = 64
+_RAW = {"second": str, "label": int, "label_end": int}
+"""Fields of an example that are not yet tokens."""
+
+Record = Mapping[str, Any]
+Encode = Callable[[Sequence[str], Sequence[str], np.ndarray], tuple[list[list[int]], Any]]
+"""(first texts, second texts, raw labels [n, 2]) -> (rows without their last [SEP], labels)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """How the records of a benchmark are shown to an encoder.
+
+    Attributes:
+      texts: the one or two fields that it reads, in their order.
+      label: of a record, as in `labels`; of a span, its first character and the one behind it.
+      target: of a record, the text of its label: what the task's postprocess_fn reads.
+      spans: whether the labels are spans of the second text.
+      fields: of a record, what stands in place of the fields that its form as text has.
+      postprocess: in place of that of the task as text; None is that one.
+    """
+
+    texts: Sequence[str]
+    label: Callable[[Record], labels.Label]
+    target: Callable[[Record], str]
+    spans: bool = False
+    fields: Callable[[Record], Mapping[str, Any]] = lambda record: {}
+    postprocess: Callable[..., Any] | None = None
+
+    def example(self, record: Record, others: Mapping[str, Any]) -> dict[str, Any]:
+        """A record with the fields of `others`, as a source of `labelled_task` yields it."""
+        first, *rest = (record[name] for name in self.texts)
+        label, end = self.label(record)
+        texts = {"inputs": first, "second": rest[0] if rest else "", "targets": self.target(record)}
+        others = {**others, **self.fields(record)}
+        return {**others, **texts, "label": label, "label_end": end}
+
+
+def extras(others: Mapping[str, type]) -> dict[str, type]:
+    """The kinds of an example's fields beside inputs and targets."""
+    return {**others, **_RAW}
+
+
+def labelled_task(
+    name: str,
+    arguments: TaskArguments,
+    form: Labelled,
+    *,
+    source: Any,
+    postprocess: Callable[..., Any] | None,
+    metrics: Sequence[Callable[..., Any]],
+) -> Any:
+    """A seqio.Task of texts with labels.
+
+    Args:
+      name: the task's, for messages of seqio.
+      arguments: of the task.
+      form: how records become examples.
+      source: a seqio source of the examples that `Labelled.example` makes.
+      postprocess: (text, example=, is_target=) -> what the metrics compare.
+      metrics: functions (targets, predictions) -> {name: value}.
+
+    Raises:
+      InputError: the rows are too short, or the vocabulary has no [CLS].
+    """
+    from t5x_lite.data.quiet_tensorflow import seqio, tf
+    from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
+
+    vocabulary, length = arguments.vocabulary, arguments.inputs_length
+    tokens = encoder_tokens(vocabulary)
+    if length < SHORTEST_ROW:
+        raise InputError(
+            f"data.inputs_length must be at least {SHORTEST_ROW} for rows of an encoder: got "
+            f"{length}"
+        )
+    options = {"vocabulary": vocabulary, "tokens": tokens, "length": length}
+    encode: Encode
+    if form.spans:
+        encode = partial(encode_spans, **options)
+    else:
+        encode = partial(encode_texts, is_pair=len(form.texts) > 1, **options)
+    ids = seqio_vocabulary(vocabulary)
+    features: dict[str, Any] = {
+        "inputs": seqio.Feature(vocabulary=ids, add_eos=True, dtype=tf.int32),
+        "labels": seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32),
+    }
+    task = seqio.Task(
+        name,
+        source=source,
+        preprocessors=[
+            partial(_encode, encode=encode, length=length),
+            seqio.CacheDatasetPlaceholder(),
+            seqio.preprocessors.append_eos_after_trim,
+        ],
+        output_features=features,
+        postprocess_fn=postprocess,
+        metric_fns=list(metrics),
+    )
+    setattr(task, _FORM, form)
+    return task
+
+
+def task_form(task: Any) -> Labelled | None:
+    """How a task's records are shown; None of a task that `labelled_task` did not make."""
+    return getattr(task, _FORM, None)
+
+
+def encode_texts(
+    first: Sequence[str],
+    second: Sequence[str],
+    given: np.ndarray,
+    *,
+    vocabulary: Vocabulary,
+    tokens: EncoderTokens,
+    length: int,
+    is_pair: bool,
+) -> tuple[list[list[int]], np.ndarray]:
+    """Rows of texts or of pairs, whose labels are as they are given; see `Encode`."""
+    encoded = vocabulary.encode_batch([*first, *(second if is_pair else ())])
+    plain = [without_special(ids, tokens) for ids in encoded]
+    parts = [plain[: len(first)], plain[len(first) :]] if is_pair else [plain]
+    num, rows = separators(vocabulary), zip(*parts, strict=True)
+    return [join(row, tokens=tokens, length=length, separators=num) for row in rows], given
+
+
+def join(
+    parts: Sequence[Sequence[int]], *, tokens: EncoderTokens, length: int, separators: int = 1
+) -> list[int]:
+    """[CLS] a, or [CLS] a [SEP] b: a row that still lacks its last [SEP].
+
+    Args:
+      parts: the tokens of one text or of two.
+      tokens: the vocabulary's.
+      length: of the row at most, the last [SEP] included.
+      separators: between two texts.
+    """
+    if len(parts) == 1:
+        return [tokens.cls_id, *parts[0][: length - 2]]
+    sizes = cut_longest(len(parts[0]), len(parts[1]), room=length - 2 - separators)
+    between = [tokens.sep_id] * separators
+    return [tokens.cls_id, *parts[0][: sizes[0]], *between, *parts[1][: sizes[1]]]
+
+
+def cut_longest(first: int, second: int, *, room: int) -> tuple[int, int]:
+    """Sizes of two texts that fit: the longer one loses tokens, of equal ones the second."""
+    if first + second <= room:
+        return first, second
+    half = (room + 1) // 2
+    if first <= half:
+        return first, room - first
+    if second <= room - half:
+        return room - second, second
+    return half, room - half
+
+
+def _encode(dataset: Any, *, encode: Encode, length: int) -> Any:
+    """Examples of int32 "inputs" without the last [SEP], and "labels"; other fields stay."""
+    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.tasks import stages
+
+    def rows(block: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+        first, second = ([t.decode() for t in block[name]] for name in ("inputs", "second"))
+        given = np.stack([block["label"], block["label_end"]], axis=1)
+        made, found = encode(first, second, given)
+        padded = np.zeros((len(made), length), np.int32)
+        for row, ids in zip(padded, made, strict=True):
+            row[: len(ids)] = ids
+        sizes = np.array([len(ids) for ids in made], np.int32)
+        return {"inputs": padded, "size": sizes, "labels": np.asarray(found, np.int32)}
+
+    spec = {
+        "inputs": tf.TensorSpec([None, length], tf.int32),
+        "size": tf.TensorSpec([None], tf.int32),
+        "labels": tf.TensorSpec([None, labels.WIDTH], tf.int32),
+    }
+    names = ("inputs", *_RAW)
+    raw = dataset.map(lambda example: {name: example[name] for name in names}).batch(_AT_A_TIME)
+    encoded = stages.map_numpy(raw, rows, spec).unbatch()
+
+    def labelled(example: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+        read = (*names, "targets")
+        shown = tf.strings.join([example["inputs"], example["second"]], separator=" ")
+        return {
+            **{name: value for name, value in example.items() if name not in read},
+            "inputs": row["inputs"][: row["size"]],
+            "labels": row["labels"],
+            "inputs_pretokenized": tf.strings.strip(shown),
+            "targets_pretokenized": example["targets"],
+        }
+
+    return tf.data.Dataset.zip((dataset, encoded)).map(labelled)

@@ -1,0 +1,117 @@
+"""From a task's name, "module:function", to the function; without TensorFlow.
+
+What does not look like a task function, a function of one TaskArguments, is refused by its name
+and its signature, before it is called.
+"""
+
+import inspect
+import pkgutil
+import sys
+import typing
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from t5x_lite import project, renames
+from t5x_lite.data.config import TaskArguments
+from t5x_lite.errors import InputError
+from t5x_lite.options import did_you_mean
+from t5x_lite.records.log_lines import quiet_import
+
+
+def find_task(name: str) -> Callable[..., Any]:
+    """The function that "module:function" names; the module is imported.
+
+    Raises:
+      InputError: if the name has another form, if module or function do not exist, or if it is no
+        function of one TaskArguments; the message offers the nearest task.
+    """
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise InputError(f"data.task must be module:function, as tasks.glue:sst2, got {name!r}")
+    module = _import(module_name)
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise InputError(
+            f"data.task: module {module_name} has no task {function_name!r}{other_tasks(name)}"
+        )
+    if inspect.isclass(function):
+        raise InputError(f"data.task: {name} is a class and not a task function{other_tasks(name)}")
+    if not _takes_task_arguments(function):
+        raise InputError(
+            f"data.task: {name} is not a task function, which takes TaskArguments: it takes "
+            f"{_parameters(function)}{other_tasks(name)}"
+        )
+    return function
+
+
+def task_names(module: ModuleType) -> list[str]:
+    """The public functions that a module itself made, and partials of them, that may be tasks."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if callable(value)
+        and not name.startswith("_")
+        and not inspect.isclass(value)
+        and _home(value) == module.__name__
+        and _takes_task_arguments(value)
+    ]
+
+
+def other_tasks(name: str) -> str:
+    """What to say after "module:function" was refused: the nearest task of that module, or all."""
+    module_name, _, function_name = name.partition(":")
+    names = [one for one in task_names(sys.modules[module_name]) if one != function_name]
+    listed = f"; {module_name} has {', '.join(names)}" if names else ""
+    return did_you_mean(function_name, names) or listed
+
+
+def _takes_task_arguments(function: Callable[..., Any]) -> bool:
+    """Whether a function may be called with one TaskArguments, as far as its signature says."""
+    try:
+        bound = inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # a function written in C that does not say
+        return True
+    (parameter,) = bound.arguments
+    try:
+        hint = typing.get_type_hints(getattr(function, "func", function)).get(parameter)
+        return not isinstance(hint, type) or issubclass(TaskArguments, hint)
+    except (NameError, TypeError):  # an annotation that cannot be read says nothing
+        return True
+
+
+def _parameters(function: Callable[..., Any]) -> str:
+    """The parameters in parentheses, as they stand in a definition."""
+    return str(inspect.signature(function).replace(return_annotation=inspect.Signature.empty))
+
+
+def _home(value: Any) -> str | None:
+    """The module of a function; for a functools.partial, that of the function inside."""
+    return getattr(getattr(value, "func", value), "__module__", None)
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        with quiet_import():
+            return project.import_module(name)
+    except ImportError as error:
+        if renamed := renames.hint(error):
+            raise InputError(f"data.task: {name} cannot be imported: {error}{renamed}") from error
+        # Only the absence of the named module is the user's; one that it imports in turn is not.
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if absent is None or not f"{name}.".startswith(f"{absent}."):
+            raise
+        hint = did_you_mean(name, _module_names(absent.rpartition(".")[0]))
+        raise InputError(
+            f"data.task: there is no module {name!r}{hint} (it is looked for in the current "
+            "directory, in the config's project and among the installed packages)"
+        ) from error
+
+
+def _module_names(parent: str) -> list[str]:
+    if not parent:
+        return project.module_names()
+    path = getattr(sys.modules[parent], "__path__", [])
+    return [f"{parent}.{module.name}" for module in pkgutil.iter_modules(path)]

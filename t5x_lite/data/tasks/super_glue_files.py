@@ -1,0 +1,247 @@
+"""SuperGLUE's official JSONL files (Wang et al. 2019, arXiv:1905.00537), and tasks over them.
+
+    CB = SuperGlueTask(
+        name="cb",
+        directory="CB",
+        template="hypothesis: {hypothesis} premise: {premise}",
+        labels=("entailment", "contradiction", "neutral"),
+    )
+    benchmarks.task(CB.benchmark(), arguments)          # a seqio.Task
+
+Each reader gives the records of one kind of file with the features of TensorFlow Datasets. In a
+test split a label may be missing, or be null: it is -1 then. A number may be written as a string:
+"idx": "0" is 0.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from t5x_lite.data.postprocess import ClassIndex
+from t5x_lite.data.preprocess.classification import glue
+from t5x_lite.data.preprocess.templates import places
+from t5x_lite.data.tasks.benchmarks import Benchmark
+from t5x_lite.errors import InputError
+from t5x_lite.metrics.classification import accuracy
+from t5x_lite.records.benchmark_files import (
+    Row,
+    label_index,
+    numbered,
+    read_jsonl,
+    whole_number,
+)
+
+FILES = {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}
+YES_OR_NO = ("False", "True")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuperGlueTask:
+    """One task of SuperGLUE with a record, and a label, a line.
+
+    Attributes:
+      name: of the task, and TFDS's name of its config.
+      directory: the folder's official name.
+      template: the fields that are shown, in T5's order.
+      labels: the words of the labels, in the order of their indices.
+      prefix: what the text begins with; None is the name.
+      entries: how the files write the labels, in the same order; none are the words themselves, or
+        false and true for `YES_OR_NO`.
+      columns: the record's fields and their names in the files; none are the fields of the
+        template, under their own names.
+      files: the official file of each split.
+      tfds_splits: what TFDS calls a split, where it has another name for it.
+      metrics: functions (targets, predictions) -> {name: value} on class indices.
+    """
+
+    name: str
+    directory: str
+    template: str
+    labels: tuple[str, ...] = YES_OR_NO
+    prefix: str | None = None
+    entries: tuple[str, ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=lambda: FILES)
+    tfds_splits: Mapping[str, str] = field(default_factory=dict)
+    metrics: Sequence[Callable[..., Any]] = (accuracy,)
+
+    def benchmark(self) -> Benchmark:
+        """The task, to be read from its files or from TFDS."""
+        return Benchmark(
+            name=f"super_glue_{self.name}",
+            tfds=f"super_glue/{self.name}",
+            folder=self.directory,
+            files=self.files,
+            read=self.records,
+            examples=lambda record, split: [self.example(record)],
+            tfds_splits=self.tfds_splits,
+            postprocess=ClassIndex(self.labels),
+            metrics=self.metrics,
+        )
+
+    def example(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """A record, with the features of TFDS, as text; fields may still have the files' names."""
+        own = {name: record[old] for name, old in self.columns.items() if old in record}
+        inputs = f"{self.name if self.prefix is None else self.prefix} {self.template}"
+        return glue({**record, **own}, inputs=inputs, labels=self.labels)
+
+    def records(self, file: Path, split: str) -> Iterator[dict[str, Any]]:
+        """The records of an official file, with the features of TFDS.
+
+        Raises:
+          InputError: naming file and line.
+        """
+        columns = self.columns or {name: name for name in places(self.template)}
+        entries = self.entries or self.labels
+        rows = read_jsonl(file, fields=tuple(columns.values()), numbers=("idx",))
+        for row, number in numbered(rows, column="idx"):
+            yield {
+                **{name: row.fields[old] for name, old in columns.items()},
+                "label": read_label(row, entries, split=split),
+                "idx": number,
+            }
+
+
+def read_label(row: Row, entries: Sequence[str], *, split: str) -> int:
+    """The index of a line's "label", which only a test split may lack: it is -1 then."""
+    label = row.fields.get("label")
+    if label is None and split == "test":
+        return -1
+    fields = row.fields if label is not None else {}
+    if isinstance(label, bool):  # JSON's true is True in Python
+        fields = {"label": str(label)}
+    elif entries == YES_OR_NO and label in (0, 1):  # MultiRC's
+        fields = {"label": YES_OR_NO[label]}
+    return label_index(Row(row.where, fields), "label", entries)
+
+
+def multirc_records(file: Path, split: str) -> Iterator[dict[str, Any]]:
+    """MultiRC: a record for each answer of each question of each paragraph.
+
+    Raises:
+      InputError: naming file and line.
+    """
+    for row, paragraph in numbered(read_jsonl(file, fields=()), column="idx"):
+        passage = _object(row, row.fields, "passage")
+        questions = _objects(row, passage, "questions")
+        _check_numbers(row, questions, what="questions")
+        for question in questions:
+            answers = _objects(row, question, "answers")
+            _check_numbers(row, answers, what="answers")
+            for answer in answers:
+                yield {
+                    "paragraph": _text(row, passage, "text"),
+                    "question": _text(row, question, "question"),
+                    "answer": _text(row, answer, "text"),
+                    "label": read_label(Row(row.where, answer), YES_OR_NO, split=split),
+                    "idx": {
+                        "paragraph": paragraph,
+                        "question": _number(row, question),
+                        "answer": _number(row, answer),
+                    },
+                }
+
+
+def record_records(file: Path, split: str) -> Iterator[dict[str, Any]]:
+    """ReCoRD: a record for each query, its entities and answers sorted and each once.
+
+    Raises:
+      InputError: naming file and line.
+    """
+    for row, number in numbered(read_jsonl(file, fields=()), column="idx"):
+        passage = _object(row, row.fields, "passage")
+        text = _text(row, passage, "text")
+        entities = {_span(row, text, entity) for entity in _objects(row, passage, "entities")}
+        queries = _objects(row, row.fields, "qas")
+        _check_numbers(row, queries, what="queries")
+        for query in queries:
+            known = "answers" in query
+            if not known and split != "test":
+                raise InputError(f"{row.where}: a query has no answers; only those of test may not")
+            answers = _objects(row, query, "answers") if known else []
+            yield {
+                "passage": text,
+                "query": _text(row, query, "query"),
+                "entities": sorted(entities),
+                "answers": sorted({_text(row, answer, "text") for answer in answers}),
+                "idx": {"passage": number, "query": _number(row, query)},
+            }
+
+
+def wsc_records(file: Path, split: str) -> Iterator[dict[str, Any]]:
+    """WSC with repaired spans, TFDS's "wsc.fixed".
+
+    Raises:
+      InputError: naming file and line.
+    """
+    rows = read_jsonl(file, fields=("text",), numbers=("idx",))
+    for row, number in numbered(rows, column="idx"):
+        target = _object(row, row.fields, "target")
+        record = {
+            "text": row.fields["text"],
+            **{name: _text(row, target, name) for name in ("span1_text", "span2_text")},
+            **{name: _number(row, target, name=name) for name in ("span1_index", "span2_index")},
+        }
+        for span in ("span1", "span2"):
+            _repair(row, record, span)
+        yield {**record, "label": read_label(row, YES_OR_NO, split=split), "idx": number}
+
+
+def _repair(row: Row, record: dict[str, Any], span: str) -> None:
+    """Makes a span a part of the text, as TFDS does: its case, a full stop, a line end."""
+    text, found = record["text"], record[f"{span}_text"]
+    # Of the two named, other words stand between the names.
+    if found in text or found in ("Kamenev and Zinoviev", "Kamenev, Zinoviev, and Stalin"):
+        return
+    words = text.split()
+    if record[f"{span}_index"] >= len(words) or not found:
+        raise InputError(f"{row.where}: {span}_index {record[f'{span}_index']} is not in the text")
+    first = words[record[f"{span}_index"]]
+    if "theyscold" in found:
+        record["span2_index"] = 10
+    begin = found[0].lower() if first[0].islower() else found[0].upper()
+    repaired = (begin + found[1:]).rstrip(".").replace("\n", " ")
+    if repaired not in text:
+        raise InputError(f"{row.where}: {span}_text {found!r} is not in the text")
+    record[f"{span}_text"] = repaired
+
+
+def _object(row: Row, node: Mapping[str, Any], name: str) -> dict[str, Any]:
+    if not isinstance(node.get(name), dict):
+        raise InputError(f'{row.where}: must have "{name}", an object')
+    return node[name]
+
+
+def _objects(row: Row, node: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found = node.get(name)
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise InputError(f'{row.where}: must have "{name}", a list of objects')
+    return found
+
+
+def _text(row: Row, node: Mapping[str, Any], name: str) -> str:
+    if not isinstance(node.get(name), str):
+        raise InputError(f'{row.where}: must have "{name}", a string')
+    return node[name]
+
+
+def _number(row: Row, node: Mapping[str, Any], *, name: str = "idx") -> int:
+    value = whole_number(node.get(name))
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise InputError(f'{row.where}: must have "{name}", a whole number from 0')
+    return value
+
+
+def _check_numbers(row: Row, nodes: Sequence[Mapping[str, Any]], *, what: str) -> None:
+    numbers = [_number(row, node) for node in nodes]
+    twice = [number for number in dict.fromkeys(numbers) if numbers.count(number) > 1]
+    if twice:
+        raise InputError(f"{row.where}: two {what} have the idx {twice[0]}")
+
+
+def _span(row: Row, text: str, node: Mapping[str, Any]) -> str:
+    start, end = _number(row, node, name="start"), _number(row, node, name="end")
+    if not start <= end < len(text):
+        raise InputError(f"{row.where}: an entity from {start} to {end} is not in the passage")
+    return text[start : end + 1]

@@ -1,0 +1,91 @@
+"""Which files of a directory of text are trained on, and which are held out.
+
+The directory holds *.txt, one document a line, or *.jsonl, objects with a "text"; they may be
+compressed, and end in .gz or .zst then. Held out are
+
+1. the files in DIR/validation/ and the files named validation*, if there are any; training takes
+   DIR/train/ and all other files in DIR;
+2. else, of at least 20 files, every 20th in the order of their names (the 20th, the 40th, ...);
+3. else lines, not files: both splits get all files and divide the lines among them.
+"""
+
+import functools
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from t5x_lite.errors import InputError
+from t5x_lite.records.compressed import plain_name
+
+_logger = logging.getLogger(__name__)
+
+SUFFIXES = (".txt", ".jsonl")
+FILES_PER_HELD_OUT_FILE = 20
+
+
+def split_files(directory: str) -> dict[str, Sequence[Path]]:
+    """The files of "train" and "validation", sorted; one and the same list where lines are split.
+
+    Raises:
+      InputError: if there is no directory, or there are no files for one of the two.
+    """
+    root = Path(directory)
+    if not directory or not root.is_dir():
+        raise InputError(
+            f"data.directory {directory!r} is not a directory: it must hold *.txt or *.jsonl files"
+        )
+    validation = [*_text_files(root / "validation"), *_text_files(root, pattern="validation*")]
+    others = [file for file in _text_files(root) if file not in validation]
+    train = sorted([*_text_files(root / "train"), *others])
+    if not train:
+        raise InputError(f"no *.txt or *.jsonl file to train on in data.directory {directory}")
+    if validation:
+        return {"train": train, "validation": sorted(validation)}
+    if len(train) < FILES_PER_HELD_OUT_FILE:
+        return {"train": train, "validation": train}
+    held_out = train[FILES_PER_HELD_OUT_FILE - 1 :: FILES_PER_HELD_OUT_FILE]
+    return {"train": [file for file in train if file not in held_out], "validation": held_out}
+
+
+def _text_files(directory: Path, *, pattern: str = "*") -> list[Path]:
+    found = sorted(directory.glob(pattern))
+    return [f for f in found if plain_name(f).endswith(SUFFIXES) and f.is_file()]
+
+
+def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[str]:
+    """The shards of one release that are there; a warning says how many are missing.
+
+    Args:
+      found: paths that end in "NUMBER-of-TOTAL" and suffixes, such as "c4-train.00000-of-01024".
+      name: their pattern, for messages.
+      directory: where they are, for messages.
+
+    Raises:
+      InputError: they are not of one release.
+    """
+    names = [re.search(r"\.(\d+)-of-(\d+)\.[^/]*$", shard) for shard in found]
+    numbers = {int(match[1]) for match in names if match}
+    totals = {int(match[2]) for match in names if match}
+    if not found:
+        return []
+    if None in names or len(totals) > 1 or max(numbers) >= max(totals):
+        raise InputError(
+            f"data.directory {directory}: {len(found)} shards {name} are not those of one release, "
+            f"which are numbered 00000-of-{max(totals, default=0):05} and on"
+        )
+    if len(found) < max(totals):
+        _tell_of_missing(directory, name, len(found), max(totals))
+    return list(found)
+
+
+@functools.cache
+def _tell_of_missing(directory: str, name: str, there: int, total: int) -> None:
+    _logger.warning(
+        "data.directory %s: %d of %d shards %s are missing: the %d there are the data",
+        directory,
+        total - there,
+        total,
+        name,
+        there,
+    )

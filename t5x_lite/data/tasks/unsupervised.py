@@ -1,0 +1,319 @@
+"""The unsupervised objectives as tasks use them: how text is cut, and what is made of each piece.
+
+    Raffel et al. 2020                 here                               T5's name
+    language model (table 2)           language_model                     lm
+    the same, EOS ends the documents   full_language_model                full_lm
+    prefix language model (table 2)    prefix_lm                          prefix_lm
+    BERT-style (table 4)               bert_style                         iid_15_r10s90_f
+    deshuffling (table 4)              deshuffling                        all_permute
+    MASS-style (table 5)               mass_style                         iid_15_m_f
+    replace spans (tables 5 and 6)     iid_replace_spans                  iid_{10,15,25,50}_u_u
+    drop tokens (table 5)              iid_drop_tokens                    iid_15_d_d
+    span corruption (table 7)          span_corruption                    span_{2,3,5,10}_15_u_u
+    UL2 (Tay et al. 2022)              mixture_of_denoisers
+
+Each takes a task's arguments and gives an `Objective` for its lengths, or an InputError where these
+do not go together. A piece of text is as long as fills the inputs, EOS counted: 511 tokens of 512,
+or 568 for spans of 3 at 15 %. The paper's targets then have, of inputs of 512: 114 (span_3_15_u_u;
+126, 105 and 99 of spans of 2, 5 and 10), 103, 192, 256 and 512 (iid_10, 15, 25 and 50_u_u), 104
+(iid_15_d_d), and else 512. Where noise is i.i.d. targets have no greatest length, and what is
+longer is cut off, as in T5.
+
+Source: t5/models/gin/objectives in google-research/text-to-text-transfer-transformer.
+"""
+
+import functools
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.corruption import mixture_of_denoisers as ul2
+from t5x_lite.data.corruption import noise
+from t5x_lite.data.corruption import recipes as corruption
+from t5x_lite.errors import InputError
+
+_logger = logging.getLogger(__name__)
+
+Corruption = Callable[..., Mapping[str, np.ndarray]]
+"""(tokens int32 [n], *, seed, epoch, index) -> {"inputs", "targets"}, int32 [_] without EOS."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What a task makes of text.
+
+    Attributes:
+      chunk_length: tokens of the pieces that text is cut into; a last one may be shorter.
+      corruption: what is made of a piece; None where it is the targets as it stands.
+      join_documents: whether 128 documents are put one behind the other before they are cut, so
+        that few pieces are short.
+      eos_of_documents: whether EOS ends the documents, and not the pieces.
+    """
+
+    chunk_length: int
+    corruption: Corruption | None
+    join_documents: bool = True
+    eos_of_documents: bool = False
+
+
+def span_corruption(
+    arguments: TaskArguments, *, noise_density: float = 0.15, mean_noise_span_length: float = 3.0
+) -> Objective:
+    """Spans of tokens become sentinels; the targets list them.
+
+    Args:
+      arguments: of the task.
+      noise_density: share of the tokens to cut.
+      mean_noise_span_length: mean tokens of a cut span.
+
+    Raises:
+      InputError: if the lengths do not go together, or the sentinels do not suffice.
+    """
+    inputs_length = arguments.inputs_length
+    _check_inputs_length("span corruption", inputs_length, least=3)
+    raw, needed = noise.random_spans_lengths(inputs_length, noise_density, mean_noise_span_length)
+    _check_targets_length("span corruption", arguments, needed=needed)
+    _, spans = noise.noise_counts(raw, noise_density, mean_span_length=mean_noise_span_length)
+    _check_sentinels("span corruption", arguments, spans=spans)
+    function = partial(
+        corruption.span_corruption,
+        sentinel_start=arguments.vocabulary.sentinel_start,
+        noise_density=noise_density,
+        mean_noise_span_length=mean_noise_span_length,
+    )
+    return Objective(chunk_length=raw, corruption=function)
+
+
+def iid_replace_spans(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
+    """The paper's baseline: i.i.d. noise, each span of which becomes one sentinel.
+
+    Args:
+      arguments: of the task.
+      noise_density: probability that a token is noise.
+
+    Raises:
+      InputError: if more than half of the targets would be cut off, or sentinels would take the
+        vocabulary's special tokens.
+    """
+    length = _whole_chunk("i.i.d. noise", arguments)
+    mean, deviation = noise.iid_targets_length(length, noise_density)
+    _check_mean_targets("i.i.d. noise", arguments, mean=mean, deviation=deviation)
+    spans, deviation = noise.iid_spans(length, noise_density)
+    _tell_of_sentinels(arguments, spans=math.ceil(spans + 4 * deviation))
+    function = partial(
+        corruption.iid_replace_spans,
+        sentinel_start=arguments.vocabulary.sentinel_start,
+        noise_density=noise_density,
+    )
+    return Objective(chunk_length=length, corruption=function)
+
+
+def iid_drop_tokens(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
+    """I.i.d. noise is dropped, and is the targets; arguments are those of `iid_replace_spans`."""
+    length = _whole_chunk("dropping tokens", arguments)
+    deviation = math.sqrt(length * noise_density * (1 - noise_density))
+    mean = length * noise_density
+    _check_mean_targets("dropping tokens", arguments, mean=mean, deviation=deviation)
+    function = partial(corruption.iid_drop_tokens, noise_density=noise_density)
+    return Objective(chunk_length=length, corruption=function)
+
+
+def bert_style(
+    arguments: TaskArguments, *, noise_density: float = 0.15, random_share: float = 0.1
+) -> Objective:
+    """I.i.d. noise becomes sentinels, or random tokens; the targets are all of the text.
+
+    Args:
+      arguments: of the task.
+      noise_density: probability that a token is noise.
+      random_share: probability that noise becomes a random token.
+
+    Raises:
+      InputError: if targets are shorter than inputs.
+    """
+    function = partial(
+        corruption.bert_style,
+        sentinel_start=arguments.vocabulary.sentinel_start,
+        noise_density=noise_density,
+        random_share=random_share,
+    )
+    return Objective(chunk_length=_full_targets("BERT-style", arguments), corruption=function)
+
+
+def mass_style(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
+    """I.i.d. noise becomes one and the same sentinel; arguments are those of `bert_style`."""
+    function = partial(
+        corruption.mass_style,
+        sentinel_start=arguments.vocabulary.sentinel_start,
+        noise_density=noise_density,
+    )
+    return Objective(chunk_length=_full_targets("MASS-style", arguments), corruption=function)
+
+
+def deshuffling(arguments: TaskArguments) -> Objective:
+    """The tokens of a document in random order; the targets have them in theirs.
+
+    Raises:
+      InputError: if targets are shorter than inputs.
+    """
+    return Objective(
+        chunk_length=_full_targets("deshuffling", arguments),
+        corruption=corruption.deshuffling,
+        join_documents=False,
+    )
+
+
+def prefix_lm(arguments: TaskArguments) -> Objective:
+    """A document's text split at a random place into inputs and targets.
+
+    A piece of text is two tokens shorter than the shorter of inputs_length and targets_length, so
+    that no split is cut off and, where these are equal, two examples just fill a row of the
+    "prefix_lm" layout; T5's is one token longer.
+
+    Raises:
+      InputError: if the lengths hold no piece of two tokens.
+    """
+    shorter = min(arguments.inputs_length, arguments.targets_length)
+    return Objective(
+        chunk_length=_chunk_length("inputs_length and data.targets_length", shorter, extra=2),
+        corruption=corruption.prefix_split,
+        join_documents=False,
+    )
+
+
+def language_model(arguments: TaskArguments) -> Objective:
+    """The text itself in pieces of targets_length, the EOS of each included.
+
+    Raises:
+      InputError: if targets_length holds no piece of two tokens.
+    """
+    length = _chunk_length("targets_length", arguments.targets_length, extra=1)
+    return Objective(chunk_length=length, corruption=None)
+
+
+def full_language_model(arguments: TaskArguments) -> Objective:
+    """The text itself in pieces of targets_length, with EOS where documents end.
+
+    Raises:
+      InputError: if targets_length holds no piece of two tokens.
+    """
+    length = _chunk_length("targets_length", arguments.targets_length, extra=0)
+    return Objective(chunk_length=length, corruption=None, eos_of_documents=True)
+
+
+def mixture_of_denoisers(
+    arguments: TaskArguments, *, sequential_share: float = ul2.SEQUENTIAL_SHARE
+) -> Objective:
+    """UL2: each example is of one of seven denoisers, which its first tokens name.
+
+    Args:
+      arguments: of the task.
+      sequential_share: probability of the S denoiser; the others are equally likely.
+
+    Raises:
+      InputError: if the lengths do not go together, or the sentinels do not suffice.
+    """
+    vocabulary, inputs_length = arguments.vocabulary, arguments.inputs_length
+    modes = {kind: vocabulary.encode(text) for kind, text in ul2.MODES.items()}
+    longest = max(len(mode) for mode in modes.values())
+    _check_inputs_length("UL2", inputs_length, least=longest + 4)
+    chunk = needed = spans = 0
+    for denoiser in ul2.DENOISERS:
+        room = inputs_length - len(modes[denoiser.kind])
+        raw, targets_length = ul2.chunk_lengths(denoiser, room)
+        chunk, needed = max(chunk, raw), max(needed, targets_length)
+        if denoiser.kind != "S":
+            counts = noise.noise_counts(
+                raw, denoiser.noise_density, mean_span_length=denoiser.mean_span_length
+            )
+            spans = max(spans, counts[1])
+    _check_targets_length("UL2", arguments, needed=needed)
+    _tell_of_sentinels(arguments, spans=spans)
+    function = partial(
+        corruption.mixture_of_denoisers,
+        sentinel_start=vocabulary.sentinel_start,
+        inputs_length=inputs_length,
+        r_mode=modes["R"],
+        x_mode=modes["X"],
+        s_mode=modes["S"],
+        sequential_share=sequential_share,
+    )
+    return Objective(chunk_length=chunk, corruption=function)
+
+
+# What goes together.
+
+
+def _check_inputs_length(what: str, length: int, *, least: int) -> None:
+    if length < least:
+        raise InputError(f"{what} needs a data.inputs_length of at least {least}, got {length}")
+
+
+def _check_targets_length(what: str, arguments: TaskArguments, *, needed: int) -> None:
+    if arguments.targets_length < needed:
+        raise InputError(
+            f"{what} of data.inputs_length {arguments.inputs_length} gives {needed} tokens of "
+            f"targets, but data.targets_length is {arguments.targets_length}: set it to {needed}"
+        )
+
+
+def _check_sentinels(what: str, arguments: TaskArguments, *, spans: int) -> None:
+    sentinels = arguments.vocabulary.num_sentinels
+    if spans > sentinels:
+        raise InputError(
+            f"{what} of data.inputs_length {arguments.inputs_length} needs {spans} sentinels, but "
+            f"the vocabulary has {sentinels}: raise data.extra_ids"
+        )
+
+
+def _tell_of_sentinels(arguments: TaskArguments, *, spans: int) -> None:
+    """Says where ordinary tokens must serve as sentinels, and refuses where special ones would."""
+    vocabulary = arguments.vocabulary
+    if vocabulary.sentinel_start - spans < vocabulary.unk_id:
+        _check_sentinels("this objective", arguments, spans=spans)
+    if spans > vocabulary.num_sentinels:
+        _warn_once(
+            f"an example may have {spans} spans, and the vocabulary has "
+            f"{vocabulary.num_sentinels} sentinels: the last ordinary tokens serve as sentinels "
+            "too, as in T5 (data.extra_ids gives a new vocabulary more)"
+        )
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    _logger.warning(message)
+
+
+def _whole_chunk(what: str, arguments: TaskArguments) -> int:
+    """Tokens of text that are as long as the inputs."""
+    _check_inputs_length(what, arguments.inputs_length, least=3)
+    return arguments.inputs_length - 1
+
+
+def _full_targets(what: str, arguments: TaskArguments) -> int:
+    """Tokens of text that are as long as the inputs, and the targets too."""
+    _check_targets_length(what, arguments, needed=arguments.inputs_length)
+    return _whole_chunk(what, arguments)
+
+
+def _check_mean_targets(
+    what: str, arguments: TaskArguments, *, mean: float, deviation: float
+) -> None:
+    """Refuses targets that are shorter than those of the mean example."""
+    if arguments.targets_length < mean + 1:
+        raise InputError(
+            f"{what} of data.inputs_length {arguments.inputs_length} gives {round(mean) + 1} "
+            f"tokens of targets on average, but data.targets_length is {arguments.targets_length}: "
+            f"set it to {math.ceil(mean + 1 + 3.1 * deviation)}, which 999 of 1000 examples fit"
+        )
+
+
+def _chunk_length(field: str, length: int, *, extra: int) -> int:
+    if length < extra + 2:
+        raise InputError(f"data.{field} must be at least {extra + 2} for this task: got {length}")
+    return length - extra

@@ -1,0 +1,35 @@
+"""The tail of every block: dropout, residual, norm.
+
+x = residual(x, f(norm(x)))              pre-norm, as in T5
+x = residual(x, f(x), norm=norm)         post-norm, as in BERT
+"""
+
+from collections.abc import Callable
+
+from jaxtyping import Float
+
+from t5x_lite.nn.dropout import dropout
+from t5x_lite.types import Array, Key
+
+
+def residual(
+    x: Float[Array, "B T D"],
+    y: Float[Array, "B T D"],
+    *,
+    rate: float = 0.0,
+    key: Key | None = None,
+    over_length: bool = False,
+    norm: Callable[[Array], Array] | None = None,
+) -> Float[Array, "B T D"]:
+    """x + dropout(y), and its norm where there is one.
+
+    Args:
+      x: what went into the block.
+      y: what came out of it.
+      rate: of the dropout.
+      key: turns dropout on.
+      over_length: whether the dropout's mask is one for all positions of a row, as in T5.
+      norm: of a post-norm block.
+    """
+    x = x + dropout(y, rate, key=key, broadcast_axes=(-2,) if over_length else ())
+    return x if norm is None else norm(x)

@@ -1,0 +1,98 @@
+"""Dense layers: one class for all families."""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Float
+
+from t5x_lite.nn.products import einsum
+from t5x_lite.types import Array
+
+Initializer = Callable[..., Any]
+
+FAN_IN_NORMAL: Initializer = jax.nn.initializers.variance_scaling(1.0, "fan_in", "normal")
+FAN_IN_TRUNCATED: Initializer = jax.nn.initializers.variance_scaling(
+    1.0, "fan_in", "truncated_normal"
+)
+
+
+def truncated_normal(stddev: float) -> Initializer:
+    """A normal distribution, cut at twice its standard deviation.
+
+    Source: google-research/bert modeling.py, create_initializer.
+    """
+    return jax.nn.initializers.truncated_normal(stddev)
+
+
+class Dense(nnx.Module):
+    """A dense layer, with a bias (BERT's) or without one (T5's).
+
+    Args:
+      features_in: size of the last axis of the input.
+      features_out: size of the last axis of the output.
+      axes: the logical names of the kernel's two axes; the bias has the second.
+      initializer: of the kernel [features_in, features_out]; a bias begins at 0.
+      bias: whether there is one.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(
+        self,
+        features_in: int,
+        features_out: int,
+        *,
+        axes: tuple[str | None, str | None],
+        initializer: Initializer = FAN_IN_NORMAL,
+        bias: bool = False,
+        rngs: nnx.Rngs,
+    ):
+        kernel = initializer(rngs.params(), (features_in, features_out), jnp.float32)
+        self.kernel = nnx.Param(kernel, logical=axes)
+        self.has_bias = bias
+        if bias:
+            self.bias = nnx.Param(jnp.zeros((features_out,), jnp.float32), logical=axes[1:])
+
+    def __call__(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
+        """The result in the dtype of x."""
+        return self.product(x).astype(x.dtype)
+
+    def product(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
+        """The result in float32, for logits and for activations."""
+        batch = "ABCE"[: x.ndim - 1]
+        kernel = self.kernel[...]
+        product = einsum(f"{batch}I,IO->{batch}O", x.astype(kernel.dtype), kernel)
+        return product + self.bias[...].astype(jnp.float32) if self.has_bias else product
+
+
+class FusedDense(nnx.Module):
+    """Dense layers of one input as one product, for decoding.
+
+    The kernels lie transposed, one below the other, and on the left of the product: on CPU that
+    takes 5 to 25 % less time for the rows of a step, and three narrow layers in one a third less.
+
+    Args:
+      kernels: of each layer, transposed: [O, I] with one I.
+      axes: the logical names of their axes.
+    """
+
+    def __init__(self, kernels: Sequence[Float[Array, "_ I"]], *, axes: tuple[str, str]):
+        joined = kernels[0] if len(kernels) == 1 else jnp.concatenate(kernels)
+        self.kernel = nnx.Param(joined, logical=axes)
+        self.ends = tuple(accumulate(kernel.shape[0] for kernel in kernels))
+
+    def __call__(self, x: Float[Array, "*batch I"]) -> list[Float[Array, "*batch _"]]:
+        """Each layer's product, in the dtype of x."""
+        return [product.astype(x.dtype) for product in self.products(x)]
+
+    def products(self, x: Float[Array, "*batch I"]) -> list[Float[Array, "*batch _"]]:
+        """Each layer's product in float32, for logits."""
+        kernel = self.kernel[...]
+        rows = x.astype(kernel.dtype).reshape(-1, x.shape[-1])
+        # Without the barrier XLA turns the product round, to spare itself the transposition.
+        joined = jax.lax.optimization_barrier(einsum("OI,RI->OR", kernel, rows))
+        parts = jnp.split(joined, self.ends[:-1])
+        return [part.T.reshape(*x.shape[:-1], part.shape[0]) for part in parts]

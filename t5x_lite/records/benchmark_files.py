@@ -1,0 +1,330 @@
+"""Files as benchmarks publish them, and as people write them: rows with the place where they stand.
+
+    for row in read_tsv(Path("GLUE/RTE/dev.tsv"), columns=("sentence1", "label")):
+        row.where, row.fields            # "GLUE/RTE/dev.tsv:2", {"sentence1": ..., "label": ...}
+
+`read_tsv` reads GLUE's TSV, in which a quotation mark is a character like any other. `read_csv`
+reads CSV and TSV as spreadsheets write them (RFC 4180): an entry in quotation marks may hold
+separators, line ends and doubled quotation marks. `read_jsonl` reads SuperGLUE's JSON lines,
+`read_squad` the JSON file of SQuAD. Whatever is wrong raises InputError with file and line.
+"""
+
+import codecs
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from t5x_lite.errors import InputError
+from t5x_lite.records import json_lines
+from t5x_lite.records.compressed import open_text
+
+_logger = logging.getLogger(__name__)
+
+_NAMED_LINES = 5
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+class Row(NamedTuple):
+    """The entries of one row by column, and where it stands, as "file:line"."""
+
+    where: str
+    fields: dict[str, Any]
+
+
+def read_tsv(
+    file: Path,
+    *,
+    columns: Sequence[str],
+    header: Sequence[str] = (),
+    skip_incomplete: bool = False,
+) -> list[Row]:
+    """The rows of a TSV file that has no quoting, such as GLUE's; blank lines are skipped.
+
+    Args:
+      file: the path of a file in UTF-8, perhaps with a byte-order mark.
+      columns: names that the header must hold.
+      header: the names, where the file has no line for them.
+      skip_incomplete: whether rows with fewer columns are skipped, with a warning.
+
+    Raises:
+      InputError: the file cannot be read, is not UTF-8, lacks a column, or has a row that does not
+        fit its header.
+    """
+    names, rows, skipped = list(header), [], []
+    for number, line in enumerate(_bytes(file).split(b"\n"), start=1):
+        try:
+            entries = line.decode("utf-8").rstrip("\r").split("\t")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{file}:{number}: not UTF-8: convert the file to UTF-8") from error
+        if not names:
+            names = entries
+            _check_header(names, columns, file=file)
+        elif entries != [""]:
+            if len(entries) < len(names) and skip_incomplete:
+                skipped.append(number)
+                continue
+            _check_width(entries, names, where=f"{file}:{number}")
+            rows.append(Row(f"{file}:{number}", dict(zip(names, entries, strict=True))))
+    if skipped:
+        lines = ", ".join(map(str, skipped[:_NAMED_LINES]))
+        more = ", ..." if len(skipped) > _NAMED_LINES else ""
+        _logger.warning(
+            "%s: %d rows with too few columns are left out (lines %s%s)",
+            file,
+            len(skipped),
+            lines,
+            more,
+        )
+    return rows
+
+
+def _bytes(file: Path) -> bytes:
+    """A file's content without a byte-order mark."""
+    try:
+        with open_text(file) as stream:
+            return stream.read().removeprefix(codecs.BOM_UTF8)
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _check_header(names: Sequence[str], columns: Sequence[str], *, file: Path) -> None:
+    missing = [column for column in columns if column not in names]
+    if missing:
+        raise InputError(
+            f"{file}:1: the header lacks {', '.join(missing)}: it has {', '.join(names)}"
+        )
+    twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
+    if twice and set(twice) & set(columns):
+        raise InputError(f"{file}:1: the header has {', '.join(twice)} more than once")
+
+
+def _check_width(entries: Sequence[str], names: Sequence[str], *, where: str) -> None:
+    if len(entries) != len(names):
+        raise InputError(f"{where}: {len(entries)} columns, but the header has {len(names)}")
+
+
+def read_csv(
+    file: Path, *, columns: Sequence[str], separator: str = ",", quoting: bool = True
+) -> Iterator[Row]:
+    """The rows of a file with a header and RFC 4180's quoting; blank lines are skipped.
+
+    Args:
+      file: the path of a file in UTF-8, perhaps with a byte-order mark.
+      columns: names that the header must hold.
+      separator: the character between entries.
+      quoting: whether an entry may stand in quotation marks; else they are characters like others.
+
+    Raises:
+      InputError: as `read_tsv`; or a quotation mark stands inside an entry without being doubled,
+        or is never closed.
+    """
+    content = _bytes(file)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{file}:{number}: not UTF-8: convert the file to UTF-8") from error
+    names: list[str] = []
+    for number, entries in _records(text, file=file, separator=separator, quoting=quoting):
+        where = f"{file}:{number}"
+        if entries == [""]:
+            continue
+        if not names:
+            names = entries
+            _check_header(names, columns, file=file)
+        else:
+            _check_width(entries, names, where=where)
+            yield Row(where, dict(zip(names, entries, strict=True)))
+    if not names:
+        _check_header([], columns, file=file)
+
+
+def _records(
+    text: str, *, file: Path, separator: str, quoting: bool
+) -> Iterator[tuple[int, list[str]]]:
+    """Line number and entries of each record.
+
+    The csv module takes a quotation mark inside an entry for text, and cannot say where it stood.
+    """
+    plain = re.escape(separator) + r"\r\n" + ('"' if quoting else "")
+    quoted = r'"([^"]*(?:""[^"]*)*)"|' if quoting else "()(?!)|"
+    entry = re.compile(rf"(?:{quoted}([^{plain}]*))({re.escape(separator)}|\r\n|\n|\r|\Z)")
+    place, line, start, entries = 0, 1, 1, []
+    while place < len(text) or entries:
+        match = entry.match(text, place)
+        if match is None:
+            raise InputError(
+                f"{file}:{line}: a stray quotation mark: write it twice and the whole entry in "
+                "quotation marks, or read the file without quoting (--data.columns.quoting False)"
+            )
+        inside, outside, end = match.groups()
+        entries.append(outside if inside is None else inside.replace('""', '"'))
+        line += len(_LINE_END.findall(match.group()))
+        place = match.end()
+        if end != separator:
+            yield start, entries
+            start, entries = line, []
+
+
+def read_jsonl(file: Path, *, fields: Sequence[str], numbers: Sequence[str] = ()) -> Iterator[Row]:
+    """The objects of a JSONL file; blank lines are skipped.
+
+    Args:
+      file: the path of a file in UTF-8.
+      fields: fields that every object must have, strings.
+      numbers: fields that must be whole numbers from 0 where an object has them; "7" is 7.
+
+    Raises:
+      InputError: the file cannot be read, or a line is not such an object.
+    """
+    for line in json_lines.read_examples(str(file), fields=fields):
+        for name in numbers:
+            if name in line.record:
+                line.record[name] = whole_number(line.record[name])
+            json_lines.check_number(line, name)
+        yield Row(line.where, line.record)
+
+
+def whole_number(entry: Any) -> Any:
+    """The number of a text of digits, as 0 of "0"; anything else as it is."""
+    is_digits = isinstance(entry, str) and entry.isascii() and entry.isdigit() and len(entry) <= 10
+    return int(entry) if is_digits else entry
+
+
+def read_squad(file: Path) -> Iterator[dict[str, Any]]:
+    """The questions of a file in SQuAD's JSON form.
+
+    Each has "id", "title", "context", "question" and "answers" with the lists "text" and
+    "answer_start", which are empty where the file has no answers.
+
+    Raises:
+      InputError: the file cannot be read or has another form, or two questions have one id.
+    """
+    try:
+        content = json.loads(_bytes(file))
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"{file}: not JSON that can be read ({error})") from error
+    seen: dict[str, str] = {}
+    for where, fields in _questions(file, content):
+        if fields["id"] in seen:
+            raise InputError(f"{where}: the id {fields['id']!r} is that of {seen[fields['id']]}")
+        seen[fields["id"]] = where.removeprefix(f"{file}: ")
+        yield fields
+
+
+def _questions(file: Path, content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each question with its place, as "file: data[0].paragraphs[0].qas[0]"."""
+    for article_place, article in _items(content, "data", where=f"{file}: "):
+        title = article.get("title", "")
+        for place, paragraph in _items(article, "paragraphs", where=f"{article_place}."):
+            context = _string(paragraph, "context", where=place)
+            for where, qa in _items(paragraph, "qas", where=f"{place}."):
+                found = [
+                    (_string(answer, "text", where=answer_place), answer.get("answer_start", -1))
+                    for answer_place, answer in _items(
+                        {"answers": qa.get("answers", [])}, "answers", where=f"{where}."
+                    )
+                ]
+                yield (
+                    where,
+                    {
+                        "id": _string(qa, "id", where=where),
+                        "title": title,
+                        "context": context,
+                        "question": _string(qa, "question", where=where),
+                        "answers": {
+                            "text": [text for text, _ in found],
+                            "answer_start": [start for _, start in found],
+                        },
+                    },
+                )
+
+
+def _items(node: Any, name: str, *, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a list, each with its place."""
+    items = node.get(name) if isinstance(node, dict) else None
+    if not isinstance(items, list):
+        raise InputError(f"{where}{name} must be a list: is this a file of SQuAD's form?")
+    for number, item in enumerate(items):
+        if not isinstance(item, dict):
+            raise InputError(f"{where}{name}[{number}] must be an object")
+        yield f"{where}{name}[{number}]", item
+
+
+def _string(node: Mapping[str, Any], name: str, *, where: str) -> str:
+    if not isinstance(node.get(name), str):
+        raise InputError(f'{where} must have "{name}", a string')
+    return node[name]
+
+
+def read_dpr(file: Path, split: str) -> Iterator[dict[str, Any]]:
+    """The records of a file of definite pronoun resolution: four lines each, and a blank one.
+
+    The lines are the sentence, the pronoun, the two candidates with a comma between them, and the
+    right candidate.
+
+    Raises:
+      InputError: naming file and line.
+    """
+    del split  # all have answers
+    try:
+        lines = [line.strip() for line in _bytes(file).decode("utf-8").split("\n")]
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: not UTF-8: convert the file to UTF-8") from error
+    for start in range(0, len(lines), 5):
+        sentence, pronoun, candidates, answer = [*lines[start : start + 4], "", "", ""][:4]
+        if not sentence:
+            return
+        names = [name.strip() for name in candidates.split(",")]
+        if not pronoun or len(names) != 2 or answer not in names:
+            raise InputError(
+                f"{file}:{start + 1}: must be a sentence, a pronoun, two candidates divided by a "
+                "comma, one of these, and a blank line"
+            )
+        yield {
+            "sentence": sentence,
+            "pronoun": pronoun,
+            "candidates": names,
+            "label": names.index(answer),
+        }
+
+
+def numbered(rows: Iterable[Row], *, column: str) -> Iterator[tuple[Row, int]]:
+    """Rows with their numbers: those of a column, or, where the rows lack it, 0, 1, 2 ...
+
+    Args:
+      rows: the rows.
+      column: the name of the column.
+
+    Raises:
+      InputError: an entry is no whole number, or two rows have the same.
+    """
+    seen: dict[int, str] = {}
+    for count, row in enumerate(rows):
+        number = count
+        if column in row.fields:
+            entry = str(row.fields[column])
+            if not (entry.isascii() and entry.isdigit() and len(entry) < 10):
+                raise InputError(f"{row.where}: {column} {entry[:40]!r} is not a whole number")
+            number = int(entry)
+        if number in seen:
+            raise InputError(f"{row.where}: {column} {number} is that of {seen[number]}, too")
+        seen[number] = row.where
+        yield row, number
+
+
+def label_index(row: Row, column: str, labels: Sequence[str]) -> int:
+    """The index of a row's label.
+
+    Raises:
+      InputError: the row has none, or it is none of the labels.
+    """
+    if column not in row.fields:
+        raise InputError(f"{row.where}: there is no {column}; only a test split may lack it")
+    label = str(row.fields[column])
+    if label not in labels:
+        raise InputError(f"{row.where}: {column} {label!r} is none of {', '.join(labels)}")
+    return labels.index(label)

@@ -1,0 +1,159 @@
+"""Text files that may be compressed: plain, gzip's .gz, and Zstandard's .zst.
+
+    with open_text("prose.txt.gz") as file:     # bytes, as of open(path, "rb")
+        for line in file: ...
+    plain_name("c4-train.00000-of-01024.json.gz")     # "c4-train.00000-of-01024.json"
+
+A file may hold several members or frames one after another. One that was cut off, or is damaged,
+is an error that names it, and never a shorter text. Paths may be of buckets.
+"""
+
+import contextlib
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from t5x_lite.errors import InputError
+from t5x_lite.extras import install_command
+from t5x_lite.remote import is_remote, open_path
+
+COMPRESSED = (".gz", ".zst")
+_INPUT_BYTES = 1 << 12
+"""Of a .zst file at a time: a few bytes of it may stand for 128 KiB."""
+
+
+def is_compressed(path: str | os.PathLike[str]) -> bool:
+    """Whether a file's name says that it is compressed."""
+    return os.fspath(path).endswith(COMPRESSED)
+
+
+def plain_name(path: str | os.PathLike[str]) -> str:
+    """The path without the ending of a compressed file."""
+    text = os.fspath(path)
+    return text.removesuffix(".gz") if text.endswith(".gz") else text.removesuffix(".zst")
+
+
+def open_text(path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[BinaryIO]:
+    """Opens a file whose bytes are those of the text.
+
+    Raises:
+      OSError: it cannot be read.
+      InputError: while it is read, it turns out to be cut off or damaged, or a package is missing.
+    """
+    return _named(path, decompressed(path))
+
+
+@contextlib.contextmanager
+def _named(path: str | os.PathLike[str], file: BinaryIO) -> Iterator[BinaryIO]:
+    with file, naming_damage(path):
+        yield file
+
+
+def decompressed(path: str | os.PathLike[str]) -> BinaryIO:
+    """The same file without the naming of errors; read it within `naming_damage`."""
+    file = _opened(path)
+    if os.fspath(path).endswith(".gz"):
+        return io.BufferedReader(_Gzip(fileobj=file))
+    if os.fspath(path).endswith(".zst"):
+        return io.BufferedReader(_Zstandard(file))
+    return file
+
+
+@contextlib.contextmanager
+def naming_damage(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raises InputError, with the file, where compressed bytes cannot be read."""
+    try:
+        yield
+    except EOFError as error:
+        raise InputError(f"{path}: the file was cut off: copy or download it again") from error
+    except (gzip.BadGzipFile, zlib.error, _ZstandardError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{path}: damaged, or not compressed as its name says ({reason})"
+        ) from error
+
+
+def _opened(path: str | os.PathLike[str]) -> Any:
+    if not is_remote(path):
+        return open(path, "rb")
+    return io.BufferedReader(_Remote(open_path(path).open("rb")))
+
+
+class _Gzip(gzip.GzipFile):
+    """The bytes of a .gz file, which is closed with it: GzipFile leaves open what it was given."""
+
+    def close(self) -> None:
+        file: Any = self.fileobj
+        super().close()
+        if file is not None:
+            file.close()
+
+
+class _ZstandardError(Exception):
+    """What the package zstandard raises; it may not be installed."""
+
+
+class _Remote(io.RawIOBase):
+    """A file of a bucket."""
+
+    def __init__(self, file: Any):
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._file.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Zstandard(io.RawIOBase):
+    """The bytes of a .zst file, whose end is seen to be the end of a frame."""
+
+    def __init__(self, file: BinaryIO):
+        try:
+            import zstandard
+        except ImportError as error:
+            file.close()
+            raise InputError(
+                f"a .zst file needs zstandard, which is missing: {install_command('zst')}"
+            ) from error
+        self._file, self._package = file, zstandard
+        self._frame: Any = None
+        self._input, self._ready = b"", memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            data = self._input or self._file.read(_INPUT_BYTES)
+            self._input = b""
+            if not data:
+                if self._frame is not None:
+                    raise EOFError
+                return 0
+            if self._frame is None:
+                self._frame = self._package.ZstdDecompressor().decompressobj()
+            try:
+                self._ready = memoryview(self._frame.decompress(data))
+            except self._package.ZstdError as error:
+                raise _ZstandardError(error) from error
+            if self._frame.eof:
+                self._input, self._frame = self._frame.unused_data, None
+        size = min(len(buffer), len(self._ready))
+        buffer[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
+        return size
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

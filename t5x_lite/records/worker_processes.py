@@ -1,0 +1,75 @@
+"""Processes for `concurrent.futures` that a plain script and a notebook can start.
+
+    with ProcessPoolExecutor(8, mp_context=WorkerContext()) as pool: ...
+
+Processes are spawned, for the threads of TensorFlow and JAX do not survive a fork. What spawning
+does besides is left out here:
+
+- it would run the main script again in every worker, with all that stands beside its call of ours,
+  unless the call is guarded by `if __name__ == "__main__"`: what workers need is in our modules;
+- a worker would look for its first modules in the current directory.
+"""
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any
+
+from t5x_lite.project import safe_path
+
+_SECONDS = 5.0
+
+
+class WorkerContext(SpawnContext):
+    """A context of multiprocessing that remembers its processes, to say how one ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:
+        """A process that does not run the main script."""
+        process = _Worker(*args, **kwargs)
+        self._started.append(process)
+        return process
+
+    def why_broken(self) -> str:
+        """How a worker ended that broke a pool, as a sentence: "a worker was killed by SIGKILL"."""
+        started = [process for process in self._started if process.pid is not None]
+        until = time.monotonic() + _SECONDS
+        # The pool's own thread waits for them too: what it has seen first, `join` here would miss.
+        while any(process.exitcode is None for process in started) and time.monotonic() < until:
+            time.sleep(0.01)
+        codes = [process.exitcode for process in started if process.exitcode]
+        # The pool ends the other workers by SIGTERM.
+        codes.sort(key=lambda code: code == -signal.SIGTERM)
+        if not codes:
+            return "a worker ended unexpectedly"
+        if codes[0] > 0:
+            return f"a worker ended with exit code {codes[0]}; its own message is above"
+        why = ", perhaps for its memory" if codes[0] == -signal.SIGKILL else ""
+        return f"a worker was killed by {signal.Signals(-codes[0]).name}{why}"
+
+
+class _Worker(SpawnProcess):
+    """A spawned process without the main module of this one."""
+
+    def start(self) -> None:
+        """Starts it."""
+        with without_main_module(), safe_path():
+            super().start()
+
+
+@contextlib.contextmanager
+def without_main_module() -> Iterator[None]:
+    """Hides what multiprocessing knows the main module by: its file and its name."""
+    main = vars(sys.modules["__main__"])
+    hidden = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+    main.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        main.update(hidden)

@@ -1,0 +1,123 @@
+"""Names that were changed: what stands in files that an earlier version wrote still works.
+
+A config.json names classes by their modules; `current` says where such a module is today. A user's
+own tasks and configs import modules by name; `hint` says the new name where that fails.
+
+    current("t5x_lite.config")              -> "t5x_lite.config.experiment"
+    current("t5x_lite.data.c4.config")      -> "t5x_lite.c4.config"
+    current("tasks.mine")                   -> "tasks.mine"
+"""
+
+import importlib
+import re
+
+_PACKAGE = "t5x_lite."
+_NO_NAME = re.compile(r"cannot import name '(\w+)' from")
+_PACKAGES = {"data.c4": "c4"}
+_MODULES = {
+    "checkpoint_items": "checkpoints.items",
+    "checkpoint_manifest": "checkpoints.manifest",
+    "checkpoint_saving": "checkpoints.saving",
+    "checkpoints": "checkpoints.reading",
+    "config": "config.experiment",
+    "config_file": "config.file",
+    "data.abbreviations": "records.abbreviations",
+    "data.batches": "data.live.batches",
+    "data.beam_runner": "records.beam_runner",
+    "data.beginnings": "vocabulary.beginnings",
+    "data.beir_files": "records.beir_files",
+    "data.benchmark_files": "records.benchmark_files",
+    "data.benchmarks": "data.tasks.benchmarks",
+    "data.bytes_vocabulary": "vocabulary.byte_level",
+    "data.cache_files": "data.cache.files",
+    "data.cache_job": "data.cache.job",
+    "data.cache_mixture": "data.cache.mixture",
+    "data.cache_parts": "data.cache.parts",
+    "data.cache_writer": "data.cache.writer",
+    "data.cached": "data.cache.batches",
+    "data.caching": "data.cache.making",
+    "data.caching_beam": "data.cache.making_beam",
+    "data.compressed": "records.compressed",
+    "data.corruption": "data.corruption.recipes",
+    "data.encoder_task": "data.tasks.encoder",
+    "data.encoder_tokens": "vocabulary.encoder_tokens",
+    "data.epochs": "data.layouts.epochs",
+    "data.glue_files": "data.tasks.glue_files",
+    "data.json_lines": "records.json_lines",
+    "data.labelled_task": "data.tasks.labelled",
+    "data.layouts": "data.layouts.live",
+    "data.line_blocks": "records.line_blocks",
+    "data.lines": "records.lines",
+    "data.log_lines": "records.log_lines",
+    "data.mixture_members": "data.live.mixture_members",
+    "data.mixture_of_denoisers": "data.corruption.mixture_of_denoisers",
+    "data.mixture_pipeline": "data.live.mixture_pipeline",
+    "data.noise": "data.corruption.noise",
+    "data.packing": "data.layouts.packing",
+    "data.pair_task": "data.tasks.pairs",
+    "data.pairs": "records.pairs",
+    "data.pipeline": "data.live.pipeline",
+    "data.prefetch": "records.prefetch",
+    "data.python_docs": "data.tasks.python_docs",
+    "data.recipe": "data.cache.recipe",
+    "data.replacement": "data.corruption.replacement",
+    "data.resumable": "records.resumable",
+    "data.rows": "data.layouts.rows",
+    "data.sentences": "data.tasks.sentences",
+    "data.shuffling": "data.tasks.shuffling",
+    "data.source_shards": "data.cache.source_shards",
+    "data.span_task": "data.tasks.spans",
+    "data.special_tokens": "vocabulary.special_tokens",
+    "data.spm_tokenizer": "vocabulary.spm",
+    "data.stages": "data.tasks.stages",
+    "data.stream": "data.cache.stream",
+    "data.super_glue_files": "data.tasks.super_glue_files",
+    "data.task_names": "data.tasks.names",
+    "data.task_recipe": "data.cache.task_recipe",
+    "data.text_files": "data.tasks.text_files",
+    "data.text_records": "records.text_records",
+    "data.text_rows": "vocabulary.text_rows",
+    "data.text_source": "data.tasks.text_source",
+    "data.tokenizer_vocabulary": "vocabulary.tokenizer",
+    "data.unknown_tokens": "vocabulary.unknown_tokens",
+    "data.unsupervised": "data.tasks.unsupervised",
+    "data.vector_files": "records.vector_files",
+    "data.vocabulary": "vocabulary.loading",
+    "data.vocabulary_files": "vocabulary.files",
+    "data.worker_processes": "records.worker_processes",
+    "init_rules": "checkpoints.init",
+    "interop.orbax_params": "checkpoints.orbax_params",
+    "plan.chips": "plan.topologies",
+    "report": "report.runs",
+    "report_chart": "report.chart",
+    "report_page": "report.page",
+    "run.c4_bars": "report.c4_bars",
+    "run.c4_progress": "c4.progress",
+    "run.c4_report": "report.c4",
+    "serialization": "config.json",
+}
+"""Old module -> new module, in t5x_lite."""
+
+
+def current(module: str) -> str:
+    """Today's name of a module that an earlier version may have named."""
+    name = module.removeprefix(_PACKAGE)
+    if name == module:
+        return module
+    for old, new in _PACKAGES.items():
+        if name == old or name.startswith(f"{old}."):
+            return _PACKAGE + new + name.removeprefix(old)
+    return _PACKAGE + _MODULES.get(name, name)
+
+
+def hint(error: BaseException) -> str:
+    """What an import error of a module that was renamed should say besides; or nothing."""
+    if not isinstance(error, ImportError) or error.name is None:
+        return ""
+    inner = _NO_NAME.match(str(error))  # from t5x_lite.data import stages
+    missing = f"{error.name}.{inner[1]}" if inner else error.name
+    if inner and current(missing) == missing and current(error.name) != error.name:
+        if not hasattr(importlib.import_module(current(error.name)), inner[1]):
+            return ""
+        missing = error.name  # from t5x_lite.checkpoints import find_step
+    return "" if current(missing) == missing else f"; {missing} is {current(missing)} now"

@@ -1,0 +1,330 @@
+"""What a run of `t5x-lite c4` did, for people and for programs: report.html and stats.json.
+
+    stats.json    the configuration and every count of the tally; of domains the largest
+    report.html   the funnel (pages and bytes after every stage), what each rule dropped and samples
+                  of it, lengths, splits, languages, the largest domains, damaged records
+
+The page is one file without scripts. What comes from the crawl is hostile until it is escaped.
+Both files depend on the tally and the configuration alone: they hold no date and no duration, so
+runs that are equal have equal reports.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from t5x_lite.c4.pages import STAGES, Tally
+from t5x_lite.c4.rules import SOURCES
+from t5x_lite.remote import open_path, write_whole
+from t5x_lite.report import page as report_page
+from t5x_lite.report.c4_bars import histogram, share_bar
+from t5x_lite.report.page import text
+
+STATS, REPORT = "stats.json", "report.html"
+DOMAINS_KEPT = 1000
+"""Domains in stats.json; a whole crawl has millions."""
+_DOMAINS_SHOWN = 50
+_DAMAGED_SHOWN = 100
+_STAGE_WORDS = {
+    "read": "read",
+    "length": "length",
+    "domains": "listed domains",
+    "url_dedup": "one page a URL",
+    "urls": "listed URLs",
+    "paragraphs": "paragraphs",
+    "clean": "clean lines",
+    "dedup": "deduplicate text",
+    "language": "language",
+    "bad_words": "bad words",
+}
+
+
+def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
+    """Writes stats.json and report.html.
+
+    Args:
+      output: the directory of the run; a bucket's too.
+      tally: of the whole run.
+      about: what the run was told: the preset, the rules, the sentence counter.
+
+    Raises:
+      OSError: they cannot be written.
+    """
+    directory = open_path(output)
+    content = json.dumps(stats(tally, about), ensure_ascii=True, indent=1) + "\n"
+    write_whole(directory / STATS, content.encode())
+    # A lone surrogate of a page becomes "\udc80": visible, and no error.
+    write_whole(directory / REPORT, page(tally, about).encode("utf-8", "backslashreplace"))
+
+
+def stats(tally: Tally, about: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of stats.json: `about`, and the tally with the largest domains alone."""
+    counts = tally.to_json()
+    counts["domains"] = dict(largest(tally.domains, DOMAINS_KEPT))
+    return {**about, "num_domains": num_domains(tally), **counts}
+
+
+def num_domains(tally: Tally) -> int:
+    """Domains in the output; a tally of a cluster holds the largest alone, and a note of all."""
+    return tally.notes.get("domains", len(tally.domains))
+
+
+def largest(counts: Counter[str], number: int) -> list[tuple[str, int]]:
+    """The entries with the largest counts; equal ones by name."""
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:number]
+
+
+def page(tally: Tally, about: Mapping[str, Any]) -> str:
+    """The whole report as HTML."""
+    words = " ".join(str(about[name]) for name in ("preset", "variant") if about.get(name))
+    return report_page.page(
+        "C4 from Common Crawl",
+        f"{words}: what was kept, and what was dropped and why" if words else "",
+        [
+            report_page.facts(_facts(tally)),
+            _warnings(tally),
+            _funnel(tally),
+            _rules(tally),
+            _samples(tally),
+            _lengths(tally),
+            _written(tally),
+            _domains(tally),
+            _damaged(tally),
+            _about(about),
+        ],
+    )
+
+
+def size(count: int) -> str:
+    """Bytes as people read them: 512 bytes, 1.50 kB, 2.00 GB."""
+    value, unit = float(count), "bytes"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{count:,} bytes" if unit == "bytes" else f"{value:.3g} {unit}"
+
+
+def _facts(tally: Tally) -> Iterator[tuple[str, str, str]]:
+    """The tiles at the top: (label, value, note)."""
+    first, last = _ends(tally)
+    pages, kept = first["pages_in"], last["pages_out"]
+    yield "Pages read", f"{pages:,}", ""
+    yield "Pages kept", f"{kept:,}", _percent(kept, pages)
+    yield "Text read", size(first["bytes_in"]), ""
+    yield "Text kept", size(last["bytes_out"]), _percent(last["bytes_out"], first["bytes_in"])
+    for split, counts in list(tally.splits.items())[:4] if len(tally.splits) <= 4 else []:
+        yield f"Pages in {split}", f"{counts['pages']:,}", size(counts["bytes"])
+    if tally.damage:
+        yield "Damaged records", f"{tally.damage.total():,}", "see below"
+
+
+def _ends(tally: Tally) -> tuple[Counter[str], Counter[str]]:
+    """The counts of the first stage and of the last."""
+    names = stage_names(tally)
+    if not names:
+        return Counter(), Counter()
+    return tally.stages[names[0]], tally.stages[names[-1]]
+
+
+def stage_names(tally: Tally) -> list[str]:
+    """The stages that saw a page, in the order of the pipeline."""
+    return [stage for stage in STAGES if stage in tally.stages]
+
+
+def _warnings(tally: Tally) -> str:
+    first, last = _ends(tally)
+    lines = []
+    if not first["pages_in"]:
+        lines.append("The input held no page.")
+    elif not last["pages_out"]:
+        lines.append("No page was kept; the table below shows where they fell.")
+    elif not tally.splits.get("validation", {}).get("pages", 1):
+        lines.append("The split validation is empty: it gets about one page in a thousand.")
+    if tally.damage:
+        lines.append(f"{tally.damage.total():,} records were damaged and left out; see below.")
+    items = "".join(f"<li>{text(line)}</li>" for line in lines)
+    return f'<ul class="warnings" aria-label="Warnings">{items}</ul>' if lines else ""
+
+
+def _funnel(tally: Tally) -> str:
+    """What is left after each stage."""
+    first, _ = _ends(tally)
+    read, volume = first["pages_in"], first["bytes_in"]
+    rows = []
+    for stage in stage_names(tally):
+        counts = tally.stages[stage]
+        fell = counts["pages_in"] - counts["pages_out"]
+        cells = [
+            f"{counts['pages_in']:,}",
+            f"{fell:,}",
+            f"{counts['pages_out']:,}",
+            _percent(counts["pages_out"], read),
+            size(counts["bytes_in"]),
+            size(counts["bytes_out"]),
+            _percent(counts["bytes_out"], volume),
+        ]
+        bar = share_bar(counts["pages_out"] / read if read else 0.0)
+        rows.append((_STAGE_WORDS.get(stage, stage), bar, cells))
+    headings = ("stage", "", "pages in", "dropped", "pages out", "of all", "text in", "text out")
+    return "<h2>The funnel</h2>" + _bar_table((*headings, "of all"), rows)
+
+
+def _bar_table(headings: tuple[str, ...], rows: list[tuple[str, str, list[str]]]) -> str:
+    """A table with words, a bar that is HTML already, and numbers."""
+    head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
+    body = "".join(
+        f"<tr><td>{text(words)}</td><td>{bar}</td>"
+        + "".join(f"<td>{text(cell)}</td>" for cell in cells)
+        + "</tr>"
+        for words, bar, cells in rows
+    )
+    return (
+        f'<div class="card scroll"><table class="numbers"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _rules(tally: Tally) -> str:
+    """What every rule dropped, and where it comes from."""
+    rows = []
+    for stage, rule in _rule_names(tally):
+        counts = tally.rules[stage][rule]
+        rows.append(
+            (
+                f"{_STAGE_WORDS.get(stage, stage)}: {rule.replace('_', ' ')}",
+                f"{counts['pages']:,}" if counts["pages"] else "",
+                size(counts["page_bytes"]) if counts["pages"] else "",
+                f"{counts['lines']:,}" if counts["lines"] else "",
+                size(counts["line_bytes"]) if counts["lines"] else "",
+            )
+        )
+    if not rows:
+        return ""
+    note = (
+        '<p class="note">Bytes of pages are those of the text when it fell. Lines are counted '
+        "also on pages that a later rule dropped.</p>"
+    )
+    headings = ("rule", "pages", "their text", "lines", "their text")
+    return "<h2>What each rule dropped</h2>" + note + report_page.table(headings, rows)
+
+
+def _rule_names(tally: Tally) -> list[tuple[str, str]]:
+    """(stage, rule), by stage and then the order in which the rules are applied."""
+    order = {
+        (stage, rule): (STAGES.index(stage), index)
+        for stage, rules in SOURCES.items()
+        for index, rule in enumerate(rules)
+    }
+    found = [(stage, rule) for stage, rules in tally.rules.items() for rule in rules]
+    return sorted(found, key=lambda name: (order.get(name, (len(STAGES), 0)), name))
+
+
+def _samples(tally: Tally) -> str:
+    parts = []
+    for stage, rule in _rule_names(tally):
+        samples = tally.samples(stage, rule)
+        if not samples:
+            continue
+        counts = tally.rules[stage][rule]
+        what = ", ".join(
+            f"{counts[unit]:,} {unit if counts[unit] != 1 else unit[:-1]}"
+            for unit in ("pages", "lines")
+            if counts[unit]
+        )
+        rows = "".join(
+            f'<tr><td data-label="text"><div>{text(dropped)}</div></td>'
+            f'<td data-label="page"><div>{text(url)}</div></td></tr>'
+            for url, dropped in samples
+        )
+        source = SOURCES.get(stage, {}).get(rule, "")
+        parts.append(
+            f'<details style="margin-top:10px"><summary>{text(_STAGE_WORDS.get(stage, stage))}: '
+            f"{text(rule.replace('_', ' '))} <small>({text(what)})</small></summary>"
+            f'<p class="note">{text(source)}</p>'
+            '<table class="samples"><thead><tr><th scope="col">text, cut</th>'
+            f'<th scope="col">page</th></tr></thead><tbody>{rows}</tbody></table></details>'
+        )
+    if not parts:
+        return ""
+    note = (
+        '<p class="note">Samples are picked by URL hash, not by position. The text is '
+        "that of the crawl, unfiltered.</p>"
+    )
+    return "<h2>Samples of what was dropped</h2>" + note + "".join(parts)
+
+
+def _lengths(tally: Tally) -> str:
+    """Histograms after the first stage and after every stage that changed something."""
+    names = stage_names(tally)
+    shown = [
+        stage
+        for index, stage in enumerate(names)
+        if index == 0 or tally.stages[stage]["bytes_in"] != tally.stages[stage]["bytes_out"]
+    ]
+    cards = [
+        histogram(f"after {_STAGE_WORDS.get(stage, stage)}", tally.lengths[stage], colour=index)
+        for index, stage in enumerate(shown)
+    ]
+    if not any(cards):
+        return ""
+    note = '<p class="note">Pages by characters of their text; each bar is a power of two.</p>'
+    return f'<h2>Lengths</h2>{note}<div class="charts">{"".join(cards)}</div>'
+
+
+def _written(tally: Tally) -> str:
+    """The splits, and the languages where there are several."""
+    if not tally.splits:
+        return ""
+    rows = [
+        (split, f"{counts['pages']:,}", size(counts["bytes"]))
+        for split, counts in sorted(tally.splits.items())
+    ]
+    found = "<h2>Written</h2>" + report_page.table(("split", "pages", "text"), rows)
+    languages = largest(tally.languages, len(tally.languages))
+    if len(languages) > 1:
+        pages = [(name or "none", f"{count:,}") for name, count in languages]
+        found += "<h2>Languages</h2>" + report_page.table(("language", "pages"), pages)
+    return found
+
+
+def _domains(tally: Tally) -> str:
+    if not tally.domains:
+        return ""
+    written = tally.domains.total()
+    top = largest(tally.domains, _DOMAINS_SHOWN)
+    rows = [
+        (name or "none", share_bar(count / top[0][1]), [f"{count:,}", _percent(count, written)])
+        for name, count in top
+    ]
+    note = f'<p class="note">{num_domains(tally):,} in all; {STATS} has up to {DOMAINS_KEPT:,}.</p>'
+    table = _bar_table(("domain", "", "pages", "of all"), rows)
+    return f"<h2>The largest domains</h2>{note}{table}"
+
+
+def _damaged(tally: Tally) -> str:
+    if not tally.damage:
+        return ""
+    reasons = [(reason, f"{count:,}") for reason, count in largest(tally.damage, 100)]
+    named = tally.damaged_records[:_DAMAGED_SHOWN]
+    rows = [(path, f"{offset:,}", reason) for path, offset, reason in named]
+    return (
+        '<h2>Damaged records</h2><p class="note">Left out, each alone; the rest of its file was '
+        f"read. {STATS} names more of them.</p>"
+        + report_page.table(("reason", "records"), reasons)
+        + "<details><summary>Which</summary>"
+        + report_page.table(("file", "byte", "reason"), rows)
+        + "</details>"
+    )
+
+
+def _about(about: Mapping[str, Any]) -> str:
+    if not about:
+        return ""
+    words = text(json.dumps(about, indent=2, ensure_ascii=False))
+    return f"<details><summary>Configuration</summary><pre>{words}</pre></details>"
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "–"

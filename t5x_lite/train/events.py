@@ -1,0 +1,62 @@
+"""TensorBoard's event file of a run, written in the thread that logs.
+
+    events = Events("work/run/tensorboard", first_step=1)
+    events.add(1, {"loss": 5.4})
+    events.close()
+
+tensorboardX's own SummaryWriter writes from a thread. Where the disk is full that thread ends, and
+whoever logs afterwards waits for it without end; here the error is raised by `add`.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+_FLUSH_SECONDS = 30
+
+
+class Events:
+    """Scalars in one file of a directory.
+
+    Args:
+      directory: made if it is missing.
+      first_step: TensorBoard drops what an earlier, killed run wrote from this step on.
+
+    Raises:
+      ImportError: tensorboardX is not installed.
+      OSError: the file cannot be written.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, first_step: int):
+        from tensorboardX import event_file_writer, summary
+        from tensorboardX.proto import event_pb2
+
+        protos: Any = event_pb2  # its classes are made at run time
+        self._event = protos.Event
+        self._scalar = summary.scalar
+        os.makedirs(directory, exist_ok=True)
+        self._writer = event_file_writer.EventsWriter(os.path.join(directory, "events"))
+        self._flushed = 0.0
+        start = protos.SessionLog(status=protos.SessionLog.START)
+        self._write(step=first_step, file_version="brain.Event:2")
+        self._write(step=first_step, session_log=start)
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes scalars; the file is flushed every 30 seconds.
+
+        Raises:
+          OSError: the disk is full, for example.
+        """
+        for name, value in values.items():
+            self._write(step=step, summary=self._scalar(name, value))
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self._writer.flush()
+            self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        """Flushes and closes the file."""
+        self._writer.close()
+
+    def _write(self, **content: Any) -> None:
+        self._writer.write_event(self._event(wall_time=time.time(), **content))

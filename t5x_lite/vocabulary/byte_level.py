@@ -1,0 +1,183 @@
+"""ByT5's vocabulary: the bytes of UTF-8 text (Xue et al. 2021, section 3.1), without a model file.
+
+Id 0 is padding, 1 EOS, 2 unknown, and byte b is b + 3: 259 ids. Where the sentinels of span
+corruption are, two code bases say differently, so the layouts have names:
+
+    layout     data.vocabulary   ids               sentinels
+    "seqio"    bytes             259               258, 257, ...: the last bytes, which UTF-8 lacks
+    "hf"       bytes-hf          259 + extra_ids   259, 260, ...: ids of their own
+
+The released ByT5 models were pretrained with seqio's; Hugging Face's tokenizer, with 125 extra ids,
+reads `<extra_id_0>` in text as 259, and `</s>`, `<pad>` and `<unk>`, with the spaces around them,
+as the special ids. All other text has the same ids in both.
+
+    vocabulary = Bytes(layout="hf", extra_ids=125)
+    vocabulary.encode("hé<extra_id_0>")   -> [107, 198, 172, 259]
+
+Sources: seqio/vocabularies.py ByteVocabulary, t5/data/preprocessors.py sentinel_id;
+transformers/models/byt5/tokenization_byt5.py.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+from t5x_lite.errors import InputError
+from t5x_lite.files import reason
+from t5x_lite.vocabulary.files import (
+    BYTES_NAME,
+    EOS_ID,
+    MOST_EXTRA_IDS,
+    PAD_ID,
+    UNK_ID,
+    write_file,
+)
+from t5x_lite.vocabulary.special_tokens import SpecialTokens
+
+Layout = Literal["seqio", "hf"]
+NAMES: dict[str, Layout] = {"bytes": "seqio", "bytes-hf": "hf"}
+"""What data.vocabulary says for each layout."""
+
+FIRST_BYTE = 3
+NUM_PLAIN = FIRST_BYTE + 256
+
+
+class Bytes:
+    """The bytes of UTF-8 text and the special ids.
+
+    Attributes:
+      layout: where the sentinels are.
+      extra_ids: the number of sentinels.
+      size: number of ids.
+      model_path: the name that data.vocabulary gives it.
+    """
+
+    pad_id = PAD_ID
+    eos_id = EOS_ID
+    unk_id = UNK_ID
+
+    def __init__(self, *, layout: Layout = "seqio", extra_ids: int = 100):
+        """Makes the vocabulary.
+
+        Raises:
+          InputError: `extra_ids` is negative or too large: "seqio" shares them with 256 ids.
+        """
+        most = 256 if layout == "seqio" else MOST_EXTRA_IDS
+        if not 0 <= extra_ids <= most:
+            raise InputError(
+                f"data.extra_ids of a byte vocabulary must be in [0, {most}], got {extra_ids}"
+            )
+        self.layout: Layout = layout
+        self.extra_ids = extra_ids
+        self.size = NUM_PLAIN + (extra_ids if layout == "hf" else 0)
+        names = {f"<extra_id_{i}>": NUM_PLAIN + i for i in range(extra_ids)}
+        self._special = SpecialTokens(names, strip=True) if layout == "hf" else None
+        self.model_path = Path(next(name for name, of in NAMES.items() if of == layout))
+
+    @property
+    def model_bytes(self) -> bytes:
+        """The content of bytes.json."""
+        return json.dumps({"vocabulary": "bytes", "layout": self.layout}).encode() + b"\n"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of layout and `extra_ids`: equal digests give equal ids."""
+        return hashlib.sha256(self.model_bytes + b"%d" % self.extra_ids).hexdigest()
+
+    @property
+    def num_sentinels(self) -> int:
+        """How many sentinels there are."""
+        return self.extra_ids
+
+    @property
+    def divides_words(self) -> bool:
+        """Whether no piece reaches over a space between two letters."""
+        return True
+
+    @property
+    def sentinel_start(self) -> int:
+        """The first of the sentinels, from which span corruption counts down.
+
+        Raises:
+          InputError: they count up.
+        """
+        if self.layout == "hf":
+            raise InputError(
+                "span corruption counts sentinels down, and those of the vocabulary bytes-hf "
+                "count up: set data.vocabulary to bytes, as ByT5 was pretrained"
+            )
+        return self.sentinel(0)
+
+    def sentinel(self, index: int) -> int:
+        """The id of `<extra_id_{index}>`: 258 - index, or with "hf" 259 + index."""
+        if not 0 <= index < self.extra_ids:
+            raise ValueError(
+                f"a sentinel's index must be in [0, {self.extra_ids}) (extra_ids), got {index}"
+            )
+        return NUM_PLAIN + index if self.layout == "hf" else NUM_PLAIN - 1 - index
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, without EOS; with "hf" a special token in text is one id."""
+        [ids] = self.encode_batch([text])
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text."""
+        if self._special is None:
+            return _encode(texts)
+        return self._special.encode(texts, _encode)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids` up to the first EOS; padding, unknown ids and broken UTF-8 are dropped."""
+        parts: list[bytes] = []
+        for i in ids:
+            if i == EOS_ID:
+                break
+            if FIRST_BYTE <= i < NUM_PLAIN:
+                parts.append(bytes([int(i) - FIRST_BYTE]))
+            elif NUM_PLAIN <= i < self.size:
+                parts.append(b"<extra_id_%d>" % (int(i) - NUM_PLAIN))
+        return b"".join(parts).decode("utf-8", "ignore")
+
+    def files(self) -> dict[str, bytes]:
+        """What `load_vocabulary` reads it from: file name -> content."""
+        return {BYTES_NAME: self.model_bytes}
+
+    def save(self, directory: str | os.PathLike[str]) -> Path:
+        """Writes `directory`/bytes.json, whole or not at all, and returns its path."""
+        return write_file(self.model_bytes, Path(directory) / BYTES_NAME)
+
+
+def _encode(texts: Sequence[str]) -> list[list[int]]:
+    return [[byte + FIRST_BYTE for byte in text.encode("utf-8", "replace")] for text in texts]
+
+
+def read_bytes_vocabulary(path: Path, *, extra_ids: int) -> Bytes:
+    """The vocabulary that a bytes.json describes.
+
+    Raises:
+      InputError: the file is unreadable or describes none.
+    """
+    return Bytes(layout=read_layout(path), extra_ids=extra_ids)
+
+
+def read_layout(path: Path) -> Layout:
+    """The layout that a bytes.json or a special_tokens.json names.
+
+    Raises:
+      InputError: the file is unreadable or names none.
+    """
+    try:
+        layout = json.loads(path.read_text(encoding="utf-8"))["layout"]
+    except OSError as error:
+        raise InputError(f"vocabulary {path}: {reason(error)}") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"vocabulary {path}: not a description of a vocabulary") from error
+    if layout not in get_args(Layout):
+        raise InputError(
+            f"vocabulary {path}: layout must be one of {get_args(Layout)}, got {layout!r}"
+        )
+    return layout

@@ -1,0 +1,43 @@
+"""What vocabularies have in common: the special ids, the names of their files, writing one."""
+
+from pathlib import Path
+
+from t5x_lite.errors import InputError
+from t5x_lite.files import reason, write_atomically
+
+PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
+MOST_EXTRA_IDS = 1 << 16
+"""Each is made as a piece: a number from a file may be any."""
+MODEL_NAME = "sentencepiece.model"
+BYTES_NAME = "bytes.json"
+LAYOUT_NAME = "special_tokens.json"
+"""Beside a SentencePiece model that does not read special tokens as seqio does."""
+WORDPIECE_NAME = "vocab.txt"
+SPM_NAME = "spm.model"
+"""DeBERTa's: a SentencePiece model of an encoder."""
+ADDED_NAME = "added_tokens.json"
+"""Beside it: the id of [MASK], where the model does not have it."""
+TOKENIZER_NAME = "tokenizer.json"
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+"""Beside either of these two: the names of the special pieces, and how text is normalised."""
+
+
+def write_file(content: bytes, target: Path) -> Path:
+    """Writes a file whole or not at all.
+
+    Args:
+      content: of the file.
+      target: its path; parents are made.
+
+    Returns:
+      The path.
+
+    Raises:
+      InputError: it cannot be written.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, content)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {reason(error)}") from error
+    return target

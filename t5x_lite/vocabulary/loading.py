@@ -1,0 +1,399 @@
+"""Vocabularies without TensorFlow: load one, train a SentencePiece model.
+
+The ids are those of `seqio.SentencePieceVocabulary(path, extra_ids=100)`: the model's own pieces,
+then the sentinels as user-defined pieces, `<extra_id_0>` last (T5, Raffel et al. 2020, section
+3.1.4). With T5's model of 32000 pieces:
+
+    vocabulary = load_vocabulary("t5_spiece.model")
+    vocabulary.size             -> 32100
+    vocabulary.sentinel(0)      -> 32099
+    vocabulary.encode("Thank you <extra_id_0> me")  -> [1562, 25, 32099, 140]
+    vocabulary.decode([1562, 25, 1])                -> "Thank you"
+
+As in seqio, a sentinel in text is found at the start of a word only; with layout "hf" it is found
+anywhere, and so are `</s>`, `<pad>` and `<unk>`, as in transformers. A model that already holds its
+sentinels, as mT5's does, is loaded with extra_ids=0. The byte vocabulary of ByT5 is in
+`t5x_lite.vocabulary.byte_level`, those of encoders (WordPiece, tokenizer.json) are in
+`t5x_lite.vocabulary.tokenizer` and `t5x_lite.vocabulary.spm`; `load_vocabulary` gives any.
+"""
+
+import errno
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+import string
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from t5x_lite.errors import InputError
+from t5x_lite.files import reason
+from t5x_lite.vocabulary.byte_level import (
+    NAMES,
+    Bytes,
+    Layout,
+    read_bytes_vocabulary,
+    read_layout,
+)
+from t5x_lite.vocabulary.files import (
+    BYTES_NAME,
+    EOS_ID,
+    LAYOUT_NAME,
+    MODEL_NAME,
+    MOST_EXTRA_IDS,
+    PAD_ID,
+    SPM_NAME,
+    TOKENIZER_NAME,
+    UNK_ID,
+    WORDPIECE_NAME,
+    write_file,
+)
+from t5x_lite.vocabulary.special_tokens import SpecialTokens
+from t5x_lite.vocabulary.spm import read_spm
+from t5x_lite.vocabulary.tokenizer import Tokenizer
+
+MAX_LINE_BYTES = 4192
+"""T5's `max_sentence_length`; SentencePiece drops longer lines, so they are split before."""
+ASCII = string.digits + string.ascii_letters + string.punctuation
+"""What labels, numbers and the tasks' own prefixes are written with."""
+_NORMALIZATION = "nmt_nfkc"
+_OVER_A_SPACE = re.compile(r"[^▁\s][▁\s]")
+_RESERVED = "\u2585"
+"""SentencePiece's mark of an unknown byte; it drops every line that holds one."""
+
+
+class SentencePiece:
+    """A SentencePiece model with `extra_ids` sentinels appended.
+
+    Attributes:
+      model_path: the file that it was read from.
+      model_bytes: that file's content, without the sentinels.
+      extra_ids: the number of sentinels.
+      layout: how special tokens are read in text, as "seqio" or "hf" does it; their ids are equal.
+      size: number of ids, sentinels included.
+      num_sentinels: the sentinels, appended or the model's own: the last ids.
+    """
+
+    pad_id = PAD_ID
+    eos_id = EOS_ID
+    unk_id = UNK_ID
+
+    def __init__(
+        self,
+        model_path: str | os.PathLike[str],
+        *,
+        extra_ids: int = 100,
+        layout: Layout = "seqio",
+    ):
+        """Reads the model.
+
+        Args:
+          model_path: a SentencePiece model file with pad 0, eos 1, unk 2.
+          extra_ids: how many sentinels to append.
+          layout: how special tokens are read in text.
+
+        Raises:
+          InputError: the file is missing, unreadable, no SentencePiece model or has other special
+            ids, or there are too many extra ids.
+        """
+        if extra_ids < 0:
+            raise InputError(f"data.extra_ids must be at least 0, got {extra_ids}")
+        if extra_ids > MOST_EXTRA_IDS:
+            raise InputError(f"data.extra_ids must be at most {MOST_EXTRA_IDS}, got {extra_ids}")
+        self.model_path = Path(model_path)
+        self.extra_ids = extra_ids
+        self.layout: Layout = layout
+        try:
+            self.model_bytes = self.model_path.read_bytes()
+        except OSError as error:
+            raise InputError(
+                f"vocabulary {model_path}: {reason(error)}; give a SentencePiece .model file or "
+                f"train one with `t5x-lite vocab`"
+            ) from error
+        self._processor = _load_processor(
+            self.model_bytes, extra_ids=extra_ids, where=str(model_path)
+        )
+        self.size: int = self._processor.GetPieceSize()
+        self.num_sentinels = _num_sentinels(self._processor)
+        names = {f"<extra_id_{i}>": self.size - 1 - i for i in range(extra_ids)}
+        self._special = SpecialTokens(names) if layout == "hf" else None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the model's bytes and `extra_ids`: equal digests give equal ids.
+
+        The layout is left aside: what an id stands for does not depend on it.
+        """
+        return hashlib.sha256(self.model_bytes + b"\n%d" % self.extra_ids).hexdigest()
+
+    @property
+    def divides_words(self) -> bool:
+        """Whether no piece reaches over a space between two letters."""
+        pieces = self.pieces()
+        # Without a piece for the space, unknown characters on both sides become one with it.
+        return "▁" in pieces and not any(_OVER_A_SPACE.search(piece) for piece in pieces)
+
+    @property
+    def sentinel_start(self) -> int:
+        """The first of the sentinels, from which span corruption counts down."""
+        return self.size - 1
+
+    def sentinel(self, index: int) -> int:
+        """The id of `<extra_id_{index}>`: `size - 1 - index`."""
+        if not 0 <= index < self.num_sentinels:
+            raise ValueError(
+                f"a sentinel's index must be in [0, {self.num_sentinels}) (extra_ids), got {index}"
+            )
+        return self.size - 1 - index
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, without EOS."""
+        [ids] = self.encode_batch([text])
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text, in threads."""
+        if self._special is None:
+            return self._processor.EncodeAsIds(list(texts))
+        return self._special.encode(texts, self._processor.EncodeAsIds)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids` up to the first EOS; padding is dropped, ids above `size` are unknown."""
+        known = [int(i) if i < self.size else UNK_ID for i in ids]
+        return self._processor.DecodeIds(known[: [*known, EOS_ID].index(EOS_ID)])
+
+    def pieces(self) -> list[str]:
+        """The piece of each id."""
+        return [self._processor.IdToPiece(number) for number in range(self.size)]
+
+    def files(self) -> dict[str, bytes]:
+        """What `load_vocabulary` reads it from: file name -> content."""
+        files = {MODEL_NAME: self.model_bytes}
+        if self.layout != "seqio":
+            files[LAYOUT_NAME] = json.dumps({"layout": self.layout}).encode() + b"\n"
+        return files
+
+    def save(self, directory: str | os.PathLike[str]) -> Path:
+        """Writes `files` to a directory, each whole or not at all; returns the model's path."""
+        for name, content in reversed(self.files().items()):
+            path = write_file(content, Path(directory) / name)
+        return path
+
+
+def _load_processor(model_bytes: bytes, *, extra_ids: int, where: str) -> Any:
+    """A SentencePieceProcessor over the model with seqio's sentinel pieces appended."""
+    import sentencepiece
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    model_pb2: Any = sentencepiece_model_pb2  # Generated code, of which type checkers see nothing.
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        model = model_pb2.ModelProto.FromString(model_bytes)
+        user_defined = model_pb2.ModelProto.SentencePiece.USER_DEFINED
+        names = {piece.piece for piece in model.pieces}
+        for i in reversed(range(extra_ids)):
+            name = f"▁<extra_id_{i}>"
+            if name in names:
+                raise InputError(
+                    f"vocabulary {where}: the model already holds {name}; set data.extra_ids to 0"
+                )
+            model.pieces.add(piece=name, score=0.0, type=user_defined)
+        processor.LoadFromSerializedProto(model.SerializeToString())
+    except (DecodeError, RuntimeError) as error:
+        raise InputError(
+            f"vocabulary {where}: not a SentencePiece model; train one with `t5x-lite vocab`"
+        ) from error
+    got = (processor.pad_id(), processor.eos_id(), processor.unk_id())
+    if got != (PAD_ID, EOS_ID, UNK_ID):
+        raise InputError(
+            f"vocabulary {where}: the ids of pad, eos and unk must be (0, 1, 2), got {got}; "
+            f"train one with `t5x-lite vocab`"
+        )
+    return processor
+
+
+Vocabulary: TypeAlias = SentencePiece | Bytes | Tokenizer
+"""Any of them, with the same methods."""
+
+
+def _num_sentinels(processor: Any) -> int:
+    """How many of the last pieces are sentinels, `<extra_id_0>` the last."""
+    size = processor.GetPieceSize()
+    numbers = itertools.takewhile(
+        lambda i: processor.IdToPiece(size - 1 - i) == f"▁<extra_id_{i}>", range(size)
+    )
+    return sum(1 for _ in numbers)
+
+
+def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vocabulary:
+    """The vocabulary in a file or a directory, or the byte vocabulary of a name.
+
+    Args:
+      path: a SentencePiece model, a bytes.json, a tokenizer.json (any name in .json), WordPiece's
+        vocab.txt (any name in .txt), DeBERTa's spm.model (by this name), a directory that holds one
+        of them under these names (of another SentencePiece model sentencepiece.model and, where
+        special tokens are read as transformers does, special_tokens.json), or "bytes" or "bytes-hf"
+        (a directory of that name is "./bytes").
+      extra_ids: how many sentinels there are besides a SentencePiece model's own pieces or bytes.
+
+    Raises:
+      InputError: see `SentencePiece`, `Bytes`, `Tokenizer` and `read_spm`.
+    """
+    if str(path) in NAMES:
+        return Bytes(layout=NAMES[str(path)], extra_ids=extra_ids)
+    where = Path(path)
+    layout: Layout = "seqio"
+    if where.is_dir():
+        if (where / LAYOUT_NAME).is_file():
+            layout = read_layout(where / LAYOUT_NAME)
+        known = (BYTES_NAME, MODEL_NAME, TOKENIZER_NAME, WORDPIECE_NAME, SPM_NAME)
+        where /= next((name for name in known if (where / name).is_file()), MODEL_NAME)
+    if where.name == BYTES_NAME:
+        return read_bytes_vocabulary(where, extra_ids=extra_ids)
+    if where.name == SPM_NAME:
+        return read_spm(where)
+    if where.suffix in (".json", ".txt"):
+        return Tokenizer(where)
+    return SentencePiece(where, extra_ids=extra_ids, layout=layout)
+
+
+def train_sentencepiece(
+    lines: Iterable[str],
+    *,
+    size: int,
+    output_dir: str | os.PathLike[str],
+    character_coverage: float = 0.9995,
+    required: str = "",
+    max_lines: int = 2_000_000,
+    seed: int = 0,
+) -> Path:
+    """Trains a unigram model as T5's was, and writes `output_dir`/sentencepiece.model.
+
+    T5's settings, read from its model: nmt_nfkc normalisation, character coverage 0.9995, pieces
+    of at most 16 characters, split at whitespace, numbers and scripts, pad 0, eos 1, unk 2, no
+    bos, no byte fallback. The same lines and settings give the same bytes.
+
+    Args:
+      lines: text, streamed; lines longer than `MAX_LINE_BYTES` are split at whitespace.
+      size: number of pieces, the special ones included, the extra ids not.
+      output_dir: created if missing; nothing is written unless the training succeeds.
+      character_coverage: the share of the text's characters that get a piece of their own.
+      required: characters that get one in any case, such as `ASCII`.
+      max_lines: of a longer text this many lines are sampled, uniformly; bounds the memory.
+      seed: of that sample.
+
+    Returns:
+      The model's path.
+
+    Raises:
+      InputError: no text, a size that the text does not allow, or what reading `lines` raised.
+    """
+    import sentencepiece
+
+    if size < 4:
+        raise InputError(f"a vocabulary needs at least 4 pieces, got --size {size}")
+    if os.path.exists(output_dir) and not os.path.isdir(output_dir):
+        raise InputError(f"{output_dir}: {os.strerror(errno.ENOTDIR)}; give --output a directory")
+    reading: list[Exception] = []
+    pieces = _training_lines(lines, failure=reading)
+    # Text of which normalisation leaves nothing (zero-width spaces) ends the process in C++.
+    make_normalizer: Any = sentencepiece.SentencePieceNormalizer
+    normalize = make_normalizer(rule_name=_NORMALIZATION).Normalize
+    first = next((piece for piece in pieces if normalize(piece).strip()), None)
+    if reading:
+        raise reading[0]
+    if first is None:
+        raise InputError("a vocabulary cannot be trained on empty text; give --input some lines")
+    writer = io.BytesIO()
+    sentencepiece.set_random_generator_seed(seed)
+    try:
+        sentencepiece.SentencePieceTrainer.Train(
+            sentence_iterator=itertools.chain([first], pieces),
+            model_writer=writer,
+            model_type="unigram",
+            vocab_size=size,
+            character_coverage=character_coverage,
+            required_chars=required,
+            normalization_rule_name=_NORMALIZATION,
+            input_sentence_size=max_lines,
+            shuffle_input_sentence=True,
+            max_sentence_length=MAX_LINE_BYTES,
+            pad_id=PAD_ID,
+            eos_id=EOS_ID,
+            unk_id=UNK_ID,
+            bos_id=-1,
+            byte_fallback=False,
+            # Sums over threads depend on their number, so it is T5's, whatever the machine has.
+            num_threads=16,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        raise reading[0] if reading else _training_error(error, size, required) from error
+    if reading:
+        raise reading[0]
+    return write_file(writer.getvalue(), Path(output_dir) / MODEL_NAME)
+
+
+def _training_error(error: Exception, size: int, required: str) -> InputError:
+    """SentencePiece's complaint about the size, in our words."""
+    message = " ".join(str(error).split())
+    largest = re.search(r"value <= (\d+)", message)
+    if largest:
+        return InputError(
+            f"too little text for {size} pieces; set --size to at most {largest[1]} or add text"
+        )
+    needed = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
+    if needed:
+        kept = " and the ASCII characters that it keeps (--no-ascii drops them)" if required else ""
+        return InputError(
+            f"{size} pieces cannot hold the text's characters{kept}; set --size to at least "
+            f"{needed[1]}"
+        )
+    return InputError(f"training a vocabulary of {size} pieces failed: {message}")
+
+
+def _training_lines(lines: Iterable[str], *, failure: list[Exception]) -> Iterator[str]:
+    """Lines that the trainer accepts. What reading raises goes to `failure` and ends the stream.
+
+    An exception cannot pass through SentencePiece's C++; the caller raises it afterwards.
+    """
+    try:
+        for line in lines:
+            yield from split_line(line.replace(_RESERVED, " "), max_bytes=MAX_LINE_BYTES)
+    except Exception as error:
+        failure.append(error)
+
+
+def split_line(line: str, *, max_bytes: int) -> Iterator[str]:
+    """The line, stripped, if it fits `max_bytes` of UTF-8; else parts that do, cut at whitespace.
+
+    A blank line gives nothing. Only a word that is too long by itself is cut inside. In a line
+    that is cut, runs of whitespace become one space, which the normaliser does in any case.
+    """
+    line = line.strip()
+    if len(line.encode()) <= max_bytes:
+        if line:
+            yield line
+        return
+    part: list[str] = []
+    used = 0
+    for word in line.split():
+        for piece in _split_word(word, max_bytes=max_bytes):
+            num_bytes = len(piece.encode())
+            if part and used + 1 + num_bytes > max_bytes:
+                yield " ".join(part)
+                part, used = [], 0
+            used += num_bytes + bool(part)
+            part.append(piece)
+    if part:
+        yield " ".join(part)
+
+
+def _split_word(word: str, *, max_bytes: int) -> Iterator[str]:
+    # A character takes at most four bytes.
+    num_chars = len(word) if len(word.encode()) <= max_bytes else max(1, max_bytes // 4)
+    yield from (word[i : i + num_chars] for i in range(0, len(word), num_chars))

@@ -1,0 +1,192 @@
+"""DeBERTa's vocabulary: a SentencePiece model with [CLS] and [SEP], the spm.model of its releases.
+
+    vocabulary = read_spm("deberta-v3-base/spm.model")     # a Tokenizer: ids, offsets, [MASK]
+
+It becomes a tokenizer.json of the same ids, which is what a checkpoint then holds: the unigram
+pieces with their scores, bytes for what has no piece where the model says so, and its own
+normalisation. [MASK] is a piece of the model, or has the id that added_tokens.json gives it, or
+else comes behind the last piece, as in DeBERTaV3 (128000). split_by_punct and do_lower_case of a
+tokenizer_config.json are obeyed.
+
+The ids are those of the SentencePiece library, of composed and of decomposed text (NFC and NFD;
+Korean and Vietnamese are often written in the latter). They may be others in three cases: a run
+such as "*****" can be cut into the same pieces in several orders; half-width kana with a voicing
+mark, and letters with several marks for which there is no one character; and the control character
+U+0085. A tokenizer.json of other origin is read as it is, as transformers' fast tokenizers read it:
+without a step NFC it cuts decomposed text into other pieces than the library.
+
+Source: transformers' convert_slow_tokenizer.py, DebertaV2Converter.
+"""
+
+import json
+import os
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from t5x_lite.errors import InputError
+from t5x_lite.files import reason
+from t5x_lite.vocabulary.files import ADDED_NAME, MOST_EXTRA_IDS, TOKENIZER_CONFIG_NAME
+from t5x_lite.vocabulary.tokenizer import Tokenizer, read_config
+
+_MASK = "[MASK]"
+_SPACE = "▁"
+_UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
+"""Kinds of pieces in SentencePiece's format."""
+_NEVER = -1e9
+"""The score of a piece that no text is cut into."""
+_UNIGRAM = 1
+
+
+def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer:
+    """The vocabulary of an encoder's SentencePiece model.
+
+    Args:
+      path: the model; tokenizer_config.json and added_tokens.json may lie beside it.
+      compose: whether text is made NFC before the model's own normalisation. The `tokenizers`
+        package looks up characters one by one there, and the library the longest sequence that has
+        an entry (huggingface/tokenizers#2116): without it letters and their marks stay apart.
+
+    Raises:
+      InputError: a file is unreadable, or the model is none of unigram pieces with [CLS] and [SEP].
+    """
+    path = Path(path)
+    config = read_config(path.with_name(TOKENIZER_CONFIG_NAME))
+    model = _read_model(path)
+    spaces = model.normalizer_spec.remove_extra_whitespaces
+    if model.trainer_spec.model_type != _UNIGRAM or not spaces:
+        what = "that keeps repeated spaces" if not spaces else "of another type than unigram"
+        raise InputError(
+            f"vocabulary {path}: a SentencePiece model {what}; have "
+            "transformers write a tokenizer.json (AutoTokenizer, save_pretrained) and use that"
+        )
+    try:
+        compose = compose and composes(model.normalizer_spec.precompiled_charsmap)
+        made = _tokenizer(model, config, compose=compose, where=path)
+    except InputError:
+        raise
+    except Exception as error:  # the packages raise nothing more exact
+        what = " ".join(str(error).split())[:120]
+        raise InputError(f"vocabulary {path}: a damaged SentencePiece model ({what})") from error
+    return Tokenizer(path, content=made.to_str().encode())
+
+
+def _read_model(path: Path) -> Any:
+    """The model's protocol buffer."""
+    from google.protobuf.message import DecodeError
+    from sentencepiece import sentencepiece_model_pb2
+
+    kinds: Any = sentencepiece_model_pb2
+    model = kinds.ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"vocabulary {path}: {reason(error)}; give DeBERTa's spm.model") from error
+    except DecodeError as error:
+        raise InputError(
+            f"vocabulary {path}: not a SentencePiece model; download it again"
+        ) from error
+    return model
+
+
+def composes(charsmap: bytes) -> bool:
+    """Whether SentencePiece's table of normalisation makes one character of a letter and its mark.
+
+    Args:
+      charsmap: the precompiled_charsmap of a model, which may be empty.
+    """
+    if not charsmap:
+        return False
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
+
+    library: Any = sentencepiece
+    kinds: Any = sentencepiece_model_pb2
+    model = kinds.ModelProto()
+    model.normalizer_spec.precompiled_charsmap = charsmap
+    normalizer = library.SentencePieceNormalizer(model_proto=model.SerializeToString())
+    probe = "e\u0301 \u1100\u1161"
+    return normalizer.Normalize(probe) == normalizer.Normalize(unicodedata.normalize("NFC", probe))
+
+
+def _tokenizer(model: Any, config: Mapping[str, Any], *, compose: bool, where: Path) -> Any:
+    """The same ids by the `tokenizers` package."""
+    import tokenizers
+    from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+    from tokenizers.processors import TemplateProcessing
+
+    pieces = [(str(piece.piece), _score(piece)) for piece in model.pieces]
+    unknown = [i for i, piece in enumerate(model.pieces) if piece.type == _UNKNOWN]
+    if not unknown:
+        raise InputError(
+            f"vocabulary {where}: not a SentencePiece model, as no piece is the unknown; download "
+            "it again"
+        )
+    if all(name != _MASK for name, _ in pieces):
+        place = _added(where).get(_MASK, len(pieces))
+        if not len(pieces) <= place <= len(pieces) + MOST_EXTRA_IDS:
+            whose = f"that of {pieces[place][0]!r}" if 0 <= place < len(pieces) else "none"
+            raise InputError(
+                f"vocabulary {where}: {ADDED_NAME} gives {_MASK} the id {place}, which is {whose}: "
+                f"the first one that is free is {len(pieces)}"
+            )
+        # Ids between the pieces and [MASK] stand for nothing: no text has these names.
+        pieces += [(f"[unused{i}]", 0.0) for i in range(len(pieces), place)]
+        pieces.append((_MASK, 0.0))
+    by_bytes = model.trainer_spec.byte_fallback
+    made = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unknown[0], byte_fallback=by_bytes))
+    special = {piece.piece for piece in model.pieces if piece.type in (_CONTROL, _UNKNOWN)}
+    special |= {_MASK}
+    made.add_special_tokens(
+        [AddedToken(name, normalized=False) for name, _ in pieces if name in special]
+    )
+    said = model.normalizer_spec
+    steps: list[Any] = [normalizers.Lowercase()] if config.get("do_lower_case") else []
+    if compose:
+        steps.append(normalizers.NFC())
+    if said.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(said.precompiled_charsmap))
+    steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
+    split = bool(config.get("split_by_punct"))
+    # Between marks of punctuation, each part is a text of its own, as in DeBERTa's code.
+    scheme = "always" if said.add_dummy_prefix else "never"
+    splits: list[Any] = [pre_tokenizers.Punctuation(behavior="isolated")] if split else []
+    splits.append(pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme=scheme))
+    metaspace: Any = decoders.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
+    normalizer: Any = normalizers.Sequence(steps)
+    pre_tokenizer: Any = pre_tokenizers.Sequence(splits)
+    decoder: Any = decoders.Sequence([decoders.ByteFallback(), metaspace])
+    made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizer
+    made.decoder = decoder if by_bytes else metaspace
+    ids = [(name, made.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    if all(number is not None for _, number in ids):
+        around: Any = TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0",
+            pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+            special_tokens=ids,
+        )
+        made.post_processor = around
+    return made
+
+
+def _score(piece: Any) -> float:
+    """How likely a piece is, as the other library takes it."""
+    if piece.type == _BYTE:  # "<0x0A>" stands for a byte, and not for six characters of a text
+        return _NEVER
+    return 0.0 if piece.type == _USER_DEFINED else piece.score
+
+
+def _added(where: Path) -> dict[str, int]:
+    """Ids of added_tokens.json; none where there is no such file."""
+    path = where.with_name(ADDED_NAME)
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"vocabulary {path}: {reason(error)}; mend or remove it") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"vocabulary {path}: not JSON ({error}); mend or remove it") from error
+    entries = found.items() if isinstance(found, dict) else ()
+    return {name: number for name, number in entries if type(number) is int}

@@ -1,0 +1,306 @@
+"""Vocabularies of encoders: BERT's WordPiece, and any tokenizer.json, by the `tokenizers` package.
+
+    vocabulary = load_vocabulary("bert/vocab.txt")     # of WordPiece: one piece a line
+    vocabulary.encode("Unaffable dogs")                # ids of "una", "##ffa", "##ble", "dogs"
+    vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id, vocabulary.pad_id, vocabulary.unk_id
+
+    load_vocabulary("xlm-roberta/tokenizer.json")      # byte-level BPE, unigram, WordPiece, ...
+
+Which pieces are the special ones is said by a tokenizer_config.json in the same directory, where
+there is one, and else by their usual names: [CLS] [SEP] [MASK] [PAD] [UNK], or <s> </s> <mask>
+<pad> <unk>. Whether a vocab.txt is of lower-cased text is said there too (do_lower_case); else it
+is if no piece of it has a capital letter. Encoding adds no special tokens; those that stand in a
+text are found, as transformers finds them.
+
+Sources: transformers' models/bert/tokenization_bert.py; google-research/bert tokenization.py.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t5x_lite.errors import InputError
+from t5x_lite.files import reason
+from t5x_lite.vocabulary.files import (
+    TOKENIZER_CONFIG_NAME,
+    TOKENIZER_NAME,
+    WORDPIECE_NAME,
+    write_file,
+)
+
+_USUAL = {
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+}
+_WORDPIECE_OPTIONS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+_UNASSIGNED = "\u0378"
+"""No character, and so no piece."""
+_LONGEST_WORD = 100
+"""Characters of a word that WordPiece looks at; a longer one is unknown, as in BERT."""
+
+
+class Tokenizer:
+    """The ids of a tokenizer.json or a vocab.txt.
+
+    Attributes:
+      model_path: the file that it was read from.
+      model_bytes: that file's content, or of the tokenizer.json that was made of it.
+      names: the special pieces, by "cls", "sep", "mask", "pad" and "unk".
+      cls_id: begins a row.
+      sep_id: ends a text.
+      mask_id: stands where a piece is to be predicted.
+      pad_id: padding.
+      unk_id: what has no piece.
+      eos_id: `sep_id`.
+      size: number of ids: one more than the largest.
+      extra_ids: 0, as there are no sentinels.
+      num_sentinels: 0.
+      special_ids: of all special pieces.
+    """
+
+    extra_ids = 0
+    num_sentinels = 0
+
+    def __init__(self, path: str | os.PathLike[str], *, content: bytes | None = None):
+        """Reads the file, and the tokenizer_config.json beside it where there is one.
+
+        Args:
+          path: a vocab.txt (any name that ends in .txt), or else a tokenizer.json.
+          content: of the tokenizer.json, where the path is what it was made from.
+
+        Raises:
+          InputError: a file is unreadable or of another kind, or a special piece is missing.
+        """
+        self.model_path = Path(path)
+        self.model_bytes = _read(self.model_path) if content is None else content
+        config = read_config(self.model_path.with_name(TOKENIZER_CONFIG_NAME))
+        self._is_wordpiece = self.model_path.suffix == ".txt"
+        if self._is_wordpiece:
+            pieces = _lines(self.model_bytes, where=self.model_path)
+            self.names = _special_names(config, set(pieces), where=self.model_path)
+            self._options = _wordpiece_options(config, pieces, self.names)
+            self._tokenizer = _wordpiece(pieces, self._options, self.names)
+        else:
+            self._tokenizer = _load(self.model_bytes, where=self.model_path)
+            there = set(self._tokenizer.get_vocab(with_added_tokens=True))
+            self.names = _special_names(config, there, where=self.model_path)
+            self._options = {}
+        ids = {role: self._tokenizer.token_to_id(name) for role, name in self.names.items()}
+        self.cls_id: int = ids["cls"]
+        self.sep_id: int = ids["sep"]
+        self.mask_id: int = ids["mask"]
+        self.pad_id: int = ids["pad"]
+        self.unk_id: int = ids["unk"]
+        self.eos_id: int = ids["sep"]
+        self.size: int = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        added = self._tokenizer.get_added_tokens_decoder()
+        special = {number for number, token in added.items() if token.special}
+        self.special_ids = frozenset({*ids.values(), *special})
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of `files`: equal digests give equal ids."""
+        return hashlib.sha256(b"".join(self.files().values())).hexdigest()
+
+    @property
+    def divides_words(self) -> bool:
+        """Whether no piece reaches over a space between two letters, and none that was added."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        if self._tokenizer.pre_tokenizer is None or any(
+            character.isspace() for token in added for character in token.content
+        ):
+            return False
+        text, normalizer = "ab cd", self._tokenizer.normalizer
+        normalized = text if normalizer is None else normalizer.normalize_str(text)
+        parts = self._tokenizer.pre_tokenizer.pre_tokenize_str(normalized)
+        return len(normalized) == len(text) and not any(a < 2 < end for _, (a, end) in parts)
+
+    @property
+    def sentinel_start(self) -> int:
+        """There is none.
+
+        Raises:
+          InputError: always.
+        """
+        raise InputError(
+            f"vocabulary {self.model_path} has no sentinels, which text-to-text objectives need: "
+            "use a SentencePiece model, or an encoder's objective"
+        )
+
+    def sentinel(self, index: int) -> int:
+        """There is none, see `sentinel_start`."""
+        del index
+        return self.sentinel_start
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, without special tokens around it."""
+        [ids] = self.encode_batch([text])
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text, in threads."""
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [one.ids for one in encoded]
+
+    def encode_with_offsets(
+        self, texts: Sequence[str]
+    ) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Ids of each text, with the first character of each and the one behind its last."""
+        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [(one.ids, one.offsets) for one in encoded]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of `ids`; special pieces are left out, ids above `size` are unknown."""
+        known = [int(i) if i < self.size else self.unk_id for i in ids]
+        return self._tokenizer.decode(known, skip_special_tokens=True)
+
+    def pieces(self) -> list[str]:
+        """The piece of each id; "" of an id that has none."""
+        return [self._tokenizer.id_to_token(number) or "" for number in range(self.size)]
+
+    def description(self) -> dict[str, Any]:
+        """The content of a tokenizer.json that says the same."""
+        return json.loads(self._tokenizer.to_str())
+
+    def files(self) -> dict[str, bytes]:
+        """What `load_vocabulary` reads it from: file name -> content."""
+        config = {f"{role}_token": name for role, name in self.names.items()} | self._options
+        return {
+            WORDPIECE_NAME if self._is_wordpiece else TOKENIZER_NAME: self.model_bytes,
+            TOKENIZER_CONFIG_NAME: json.dumps(config, indent=1, sort_keys=True).encode() + b"\n",
+        }
+
+    def save(self, directory: str | os.PathLike[str]) -> Path:
+        """Writes `files` to a directory, each whole or not at all; returns the model's path."""
+        for name, content in reversed(self.files().items()):
+            path = write_file(content, Path(directory) / name)
+        return path
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"vocabulary {path}: {reason(error)}; give a vocab.txt or a tokenizer.json"
+        ) from error
+
+
+def read_config(path: Path) -> Mapping[str, Any]:
+    """The content of a tokenizer_config.json; empty where there is none.
+
+    Args:
+      path: of the file.
+
+    Raises:
+      InputError: it is no JSON, or unreadable.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(_read(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"vocabulary {path}: not JSON ({error}); mend or remove it") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _special_names(
+    config: Mapping[str, Any], pieces: set[str], *, where: Path
+) -> Mapping[str, str]:
+    """The special pieces by their role.
+
+    Raises:
+      InputError: some are not there.
+    """
+    names = {}
+    for role, usual in _USUAL.items():
+        said = config.get(f"{role}_token")
+        said = said.get("content") if isinstance(said, dict) else said
+        first = (said,) if isinstance(said, str) else ()
+        candidates = [name for name in (*first, *usual) if name in pieces]
+        if candidates:
+            names[role] = candidates[0]
+    missing = [" or ".join(_USUAL[role]) for role in _USUAL if role not in names]
+    if missing:
+        raise InputError(
+            f"vocabulary {where}: no piece {', no piece '.join(missing)}: it is of no encoder, or "
+            f"say what stands for it in a {TOKENIZER_CONFIG_NAME} beside it (cls_token, ...)"
+        )
+    return names
+
+
+# WordPiece.
+
+
+def _lines(content: bytes, *, where: Path) -> list[str]:
+    """The pieces of a vocab.txt; a line's number is its id."""
+    try:
+        pieces = content.decode().removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"vocabulary {where}: not UTF-8 (byte {error.start})") from error
+    pieces = [piece.removesuffix("\r") for piece in pieces]
+    lines: dict[str, int] = {}
+    for number, piece in enumerate(pieces, start=1):
+        if lines.setdefault(piece, number) != number:
+            raise InputError(
+                f"vocabulary {where}:{number}: {piece!r} is on line {lines[piece]} too: a "
+                "vocab.txt has a piece a line"
+            )
+    return pieces
+
+
+def _wordpiece_options(
+    config: Mapping[str, Any], pieces: Sequence[str], names: Mapping[str, str]
+) -> dict[str, Any]:
+    """What is said of the text's normalisation, or is to be seen from the pieces."""
+    special = {*names.values()}
+    capitals = any(piece != piece.lower() for piece in pieces if piece not in special)
+    options = {"do_lower_case": not capitals}
+    said = {name: config[name] for name in _WORDPIECE_OPTIONS if config.get(name) is not None}
+    return {**options, **said}
+
+
+def _wordpiece(pieces: Sequence[str], options: Mapping[str, Any], names: Mapping[str, str]) -> Any:
+    """BERT's tokenizer."""
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    made = tokenizers.Tokenizer(
+        models.WordPiece(ids, unk_token=names["unk"], max_input_chars_per_word=_LONGEST_WORD)
+    )
+    normalizer: Any = normalizers.BertNormalizer(
+        lowercase=bool(options["do_lower_case"]),
+        strip_accents=options.get("strip_accents"),
+        handle_chinese_chars=options.get("tokenize_chinese_chars", True),
+    )
+    pre_tokenizer: Any = pre_tokenizers.BertPreTokenizer()
+    decoder: Any = decoders.WordPiece(prefix="##")
+    made.normalizer, made.pre_tokenizer, made.decoder = normalizer, pre_tokenizer, decoder
+    made.add_special_tokens(list(names.values()))
+    return made
+
+
+# tokenizer.json.
+
+
+def _load(content: bytes, *, where: Path) -> Any:
+    import tokenizers
+
+    try:
+        loaded = tokenizers.Tokenizer.from_str(content.decode())
+        loaded.no_padding()
+        loaded.no_truncation()
+        loaded.encode(_UNASSIGNED, add_special_tokens=False)  # fails where nothing is the unknown
+    except BaseException as error:  # the package raises nothing more exact, and Rust's panics
+        if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
+            raise
+        what = " ".join(str(error).split())[:120]
+        raise InputError(f"vocabulary {where}: not a tokenizer.json ({what})") from error
+    return loaded

@@ -1,0 +1,309 @@
+"""Experiment: validation, overrides of leaves, saving, and who may resume a work directory."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from t5x_lite.config import (
+    MATCHING_FIELDS,
+    Checkpoints,
+    Evaluation,
+    Experiment,
+    Hosts,
+    check_same_experiment,
+    load,
+    save,
+)
+from t5x_lite.data.config import Data
+from t5x_lite.errors import InputError
+from t5x_lite.models.t5 import T5Config
+from t5x_lite.objectives.retromae import RetroMAE
+from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.optim.config import Adafactor, AdamW
+from t5x_lite.optim.schedules import Constant, InverseSquareRoot
+from t5x_lite.sharding import MeshConfig
+
+ROOT = Path(__file__).parents[1]
+
+CONFIG = """
+from t5x_lite.config import Experiment
+from t5x_lite.data.config import Data
+from t5x_lite.models.t5 import T5Config
+from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.optim.config import Adafactor
+from t5x_lite.optim.schedules import Constant
+
+experiment = Experiment(
+    model=T5Config(
+        vocab_size=384, d_model=16, d_kv=8, d_ff=32, num_heads=2,
+        num_encoder_layers=1, num_decoder_layers=1,
+    ),
+    objective=Seq2Seq(),
+    data=Data(task="tasks.prose:spans", vocabulary="vocabulary"),
+    optimizer=Adafactor(schedule=Constant(value=0.5)),
+    steps=10,
+)
+"""
+
+EXPERIMENT = Experiment(
+    model=T5Config(
+        vocab_size=384,
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_heads=2,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+    ),
+    objective=Seq2Seq(),
+    data=Data(task="tasks.prose:spans", vocabulary="vocabulary"),
+    optimizer=Adafactor(schedule=Constant(value=0.5)),
+    steps=10,
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.py").write_text(CONFIG)
+
+
+def error(*overrides: str) -> str:
+    with pytest.raises(InputError) as raised:
+        load("tiny.py", overrides)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_load_without_overrides():
+    assert load("tiny.py") == EXPERIMENT
+
+
+def test_overrides_change_leaves_of_the_parts_own_types():
+    args = "--workdir w --steps 200 --seed 1 --init i --checkpoints.period 50 --evaluation.period 9"
+    assert load("tiny.py", args.split()) == dataclasses.replace(
+        EXPERIMENT,
+        workdir="w",
+        steps=200,
+        seed=1,
+        init="i",
+        checkpoints=Checkpoints(period=50),
+        evaluation=Evaluation(period=9),
+    )
+    args = (
+        "--objective.z-loss 0 --mesh.tensor 2 --model.d_model 32 --optimizer.schedule.value 2 "
+        "--optimizer.clip-norm 1 --data.pack False --evaluation.max-batches None"
+    )
+    assert load("tiny.py", args.split()) == dataclasses.replace(
+        EXPERIMENT,
+        objective=Seq2Seq(z_loss=0.0),
+        mesh=MeshConfig(tensor=2),
+        model=EXPERIMENT.model.replace(d_model=32),
+        optimizer=Adafactor(schedule=Constant(value=2.0), clip_norm=1.0),
+        data=dataclasses.replace(EXPERIMENT.data, pack=False),
+        evaluation=Evaluation(max_batches=None),
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("--modle.d-model 3", "unknown option --modle.d-model; did you mean --model.d-model?"),
+        ("--d-model 3", "unknown option --d-model; did you mean --model.d-model?"),
+        ("--optimizer.schedule.valeu 3", "did you mean --optimizer.schedule.value?"),
+        ("--steps many", "--steps: must be a whole number, got 'many'"),
+        ("--steps 0", "steps must be a whole number of at least 1, got 0"),
+        ("--data.inputs-length 0", "data.inputs_length must be at least 1, got 0"),
+        ("--compute-dtype float16", "invalid choice 'float16' for argument '--compute-dtype'"),
+        ("again.py", "unexpected argument 'again.py'"),
+    ],
+)
+def test_a_wrong_option_is_one_line(overrides, message):
+    assert message in error(*overrides.split())
+
+
+def test_options_of_the_command_are_suggested_too():
+    with pytest.raises(InputError, match=r"did you mean --checkpoint\?$"):
+        load("tiny.py", ["--chekpoint", "d"], other_options=["--checkpoint"])
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (lambda: Experiment(**_parts(steps=0)), "steps must be"),
+        (lambda: Experiment(**_parts(seed=-1)), "seed must be"),
+        (lambda: Experiment(**_parts(log_period=0)), "log_period must be"),
+        (lambda: Experiment(**_parts(microbatches=0)), "microbatches must be"),
+        (lambda: Hosts(heartbeat=0), "hosts.heartbeat must be"),
+        (lambda: Hosts(timeout=0), "hosts.timeout must be"),
+        (lambda: Checkpoints(period=0), "checkpoints.period must be"),
+        (lambda: Checkpoints(keep=0), "checkpoints.keep must be"),
+        (lambda: Evaluation(period=0), "evaluation.period must be"),
+        (lambda: Evaluation(max_batches=0), "evaluation.max_batches must be"),
+        (lambda: Evaluation(num_samples=-1), "evaluation.num_samples must be"),
+        (lambda: Evaluation(max_decode_length=0), "evaluation.max_decode_length must be"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(part, message):
+    with pytest.raises(
+        InputError, match=f"^{message} a whole number of at least [01], got -?[01]$"
+    ):
+        part()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"coordinator": "a:1"}, "hosts.process_id are given together: got 'a:1', None and None"),
+        ({"num_processes": 2, "process_id": 0}, "are given together: got '', 2 and 0"),
+        (
+            {"coordinator": "a", "num_processes": 2, "process_id": 0},
+            "hosts.coordinator must be HOST:PORT, got 'a'",
+        ),
+        (
+            {"coordinator": "a:1", "num_processes": 2, "process_id": 2},
+            "hosts.process_id 2 must be one of 0 to hosts.num_processes - 1 = 1",
+        ),
+    ],
+)
+def test_hosts_that_cannot_meet_are_refused(given, message):
+    with pytest.raises(InputError, match=message):
+        Hosts(**given)
+
+
+def test_hosts_are_options_of_every_config():
+    options = "--hosts.coordinator 10.0.0.1:8476 --hosts.num-processes 4 --hosts.process-id 3"
+    loaded = load("tiny.py", options.split())
+    assert loaded.hosts == Hosts(coordinator="10.0.0.1:8476", num_processes=4, process_id=3)
+
+
+def _parts(**changes):
+    parts = {
+        field.name: getattr(EXPERIMENT, field.name) for field in dataclasses.fields(EXPERIMENT)
+    }
+    return parts | changes
+
+
+def test_a_part_of_a_wrong_type_is_refused_with_the_line():
+    Path("tiny.py").write_text(CONFIG.replace("objective=Seq2Seq()", "objective=3"))
+    assert error().startswith("tiny.py:9: ")
+    Path("tiny.py").write_text("experiment = 3")
+    assert error() == "tiny.py: the experiment must be an Experiment, got int"
+
+
+def test_a_bag_of_words_is_not_of_packed_rows():
+    data = dataclasses.replace(EXPERIMENT.data, layout="encoder", pack=True)
+    parts = _parts(objective=RetroMAE(bag_of_words=0.1), data=data)
+    with pytest.raises(InputError, match=r"must be of one document: set --data\.pack False$"):
+        Experiment(**parts)
+    Experiment(**{**parts, "data": dataclasses.replace(data, pack=False)})
+
+
+def test_what_was_saved_loads_equal_and_takes_overrides():
+    experiment = dataclasses.replace(
+        EXPERIMENT, optimizer=AdamW(schedule=Constant()), mesh=MeshConfig(tensor=2)
+    )
+    save(experiment, "work/a/config.json")
+    assert load("work/a/config.json") == experiment
+    assert load("work/a/config.json", ["--steps", "7"]).steps == 7
+    assert [file.name for file in Path("work/a").iterdir()] == ["config.json"]
+    save(EXPERIMENT, "work/a/config.json")
+    assert load("work/a/config.json") == EXPERIMENT
+
+
+def test_saved_json_of_something_else_is_refused():
+    save_text = '{"type": "t5x_lite.config:Checkpoints"}'
+    Path("config.json").write_text(save_text)
+    with pytest.raises(InputError, match="must be an Experiment, got Checkpoints"):
+        load("config.json")
+
+
+def test_a_workdir_resumes_with_other_steps_mesh_and_periods():
+    changed = dataclasses.replace(
+        EXPERIMENT,
+        steps=99,
+        workdir="w",
+        mesh=MeshConfig(fsdp=2),
+        microbatches=4,
+        hosts=Hosts(coordinator="a:1", num_processes=2, process_id=1),
+        checkpoints=Checkpoints(period=5),
+        evaluation=Evaluation(period=5),
+        log_period=1,
+    )
+    check_same_experiment(EXPERIMENT, changed, "w")
+
+
+def test_a_workdir_of_another_experiment_is_refused_naming_every_difference():
+    assert MATCHING_FIELDS == ("model", "objective", "data", "optimizer", "seed", "compute_dtype")
+    other = dataclasses.replace(
+        EXPERIMENT,
+        model=EXPERIMENT.model.replace(d_model=64),
+        optimizer=AdamW(schedule=Constant()),
+        seed=2,
+        steps=99,
+    )
+    with pytest.raises(InputError) as raised:
+        check_same_experiment(other, EXPERIMENT, "work/a")
+    assert str(raised.value) == (
+        "work/a belongs to another experiment: model.d_model is 64 there and 16 here, "
+        "optimizer is AdamW there and Adafactor here, seed is 2 there and 0 here; "
+        "use another --workdir or the same settings"
+    )
+
+
+def test_configs_of_different_types_are_named_by_their_classes():
+    there, here = (
+        dataclasses.replace(EXPERIMENT, optimizer=Adafactor(schedule=schedule))
+        for schedule in (Constant(value=0.002), InverseSquareRoot())
+    )
+    with pytest.raises(InputError) as raised:
+        check_same_experiment(there, here, "w")
+    assert str(raised.value) == (
+        "w belongs to another experiment: optimizer.schedule is Constant there and "
+        "InverseSquareRoot here; use another --workdir or the same settings"
+    )
+
+
+def test_saving_through_a_link_keeps_the_link():
+    Path("elsewhere").mkdir()
+    Path("config.json").symlink_to("elsewhere/tiny.json")
+    save(EXPERIMENT, "config.json")
+    assert Path("config.json").is_symlink()
+    assert load("elsewhere/tiny.json") == EXPERIMENT
+
+
+def fresh_python(program: str) -> subprocess.CompletedProcess:
+    """Runs a program without the type checks of the tests, as a user does."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+
+
+def test_a_misspelt_field_of_the_file_is_refused_with_the_line():
+    Path("tiny.py").write_text(CONFIG.replace("d_model=16", "d_modle=16"))
+    done = fresh_python(
+        "from t5x_lite.cli import main; raise SystemExit(main(['train', 'tiny.py']))"
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: tiny.py:10: T5Config has no field d_modle; did you mean d_model?\n"
+    )
+
+
+def test_load_needs_neither_tensorflow_nor_tyro_without_overrides():
+    program = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(['tensorflow', 'seqio', 'tyro']))\n"
+        "from t5x_lite.config import load, save\n"
+        "experiment = load('tiny.py')\n"
+        "save(experiment, 'config.json')\n"
+        "assert load('config.json') == experiment\n"
+    )
+    done = fresh_python(program)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,135 @@
+import dataclasses
+import sys
+from fractions import Fraction
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from t5x_lite.data.cache import batches as cached
+from t5x_lite.data.cache.mixture import mixed_sources
+from t5x_lite.data.config import Data
+from t5x_lite.data.mixtures import Member, Mixture
+from t5x_lite.data.rates import Mixing
+from t5x_lite.errors import InputError
+
+
+@pytest.fixture
+def caches(tmp_path, small_cache, recipes, pairs):
+    """Two caches, of 30 and 10 training examples."""
+    return tuple(
+        str(
+            small_cache(
+                tmp_path / name,
+                {"train": pairs(count, longest=4)},
+                recipes.supervised,
+                task=f"some.glue:{name}",
+            )
+        )
+        for name, count in (("cola", 30), ("rte", 10))
+    )
+
+
+def data(cache, **mixing):
+    return Data(cache=cache, vocabulary="bytes", mixing=Mixing(**mixing))
+
+
+def test_rates_are_from_the_numbers_of_examples(caches):
+    assert mixed_sources(data(caches)) == [
+        (caches[0], Fraction(3, 4)),
+        (caches[1], Fraction(1, 4)),
+    ]
+    equal = [(directory, Fraction(1, 2)) for directory in caches]
+    assert mixed_sources(data(caches, by="equal")) == equal
+    assert mixed_sources(data(caches, maximum=10)) == equal
+    # The roots of 30 and 10: 0.63397 of the examples.
+    assert mixed_sources(data(caches, temperature=2.0))[0][1] == Fraction(6340, 10_000)
+
+
+def test_one_is_left_out(caches):
+    assert mixed_sources(data(caches, leave_out=("glue_cola",))) == [(caches[1], Fraction(1))]
+    assert mixed_sources(data(caches, leave_out=("some.glue:rte",))) == [(caches[0], Fraction(1))]
+    with pytest.raises(InputError, match="leaves no task"):
+        mixed_sources(data(caches, leave_out=("some.glue",)))
+
+
+def test_rates_that_are_given_stand(caches):
+    given = (f"{caches[0]}=1", f"{caches[1]}=3")
+    assert mixed_sources(data(given)) == [
+        (caches[0], Fraction(1, 4)),
+        (caches[1], Fraction(3, 4)),
+    ]
+    assert mixed_sources(data(caches[0])) == [(caches[0], 1)]
+    for cache in (given, caches[0]):
+        with pytest.raises(InputError, match="given without rates"):
+            mixed_sources(data(cache, temperature=2.0))
+    with pytest.raises(InputError, match="has no rate"):
+        mixed_sources(data((f"{caches[0]}=1", caches[1])))
+
+
+def test_what_cannot_be_mixed_is_refused(caches, tmp_path, small_cache, recipes, pairs):
+    with pytest.raises(InputError, match="twice"):
+        mixed_sources(data((caches[0], caches[0])))
+    held_out = small_cache(
+        tmp_path / "held_out", {"validation": pairs(3)}, recipes.supervised, task="some.glue:ax"
+    )
+    with pytest.raises(InputError, match="no training examples"):
+        mixed_sources(data((*caches, str(held_out))))
+
+
+@pytest.fixture
+def named(monkeypatch):
+    """A module with the mixture of the tasks that the caches were made of, and one without rte."""
+    module = ModuleType("some_mixtures")
+    members = tuple(Member(task=f"some.glue:{name}") for name in ("cola", "rte", "mnli"))
+    same = tuple(dataclasses.replace(m, shared_examples="same") for m in members[:2])
+    text = Member(task="some.glue:rte", rate=90.0, unlabelled=True)
+    labelled = Member(task="some.glue:rte", rate=90.0)
+    vars(module).update(
+        all=Mixture(members=members),
+        without=Mixture(members=members[::2]),
+        shared=Mixture(members=(*same, members[2])),
+        text=Mixture(members=(members[0], text)),
+        constant=Mixture(members=(members[0], labelled)),
+    )
+    monkeypatch.setitem(sys.modules, "some_mixtures", module)
+
+
+@pytest.mark.usefixtures("named")
+def test_a_mixture_s_constant_rates_and_shared_examples_count(
+    caches, tmp_path, small_cache, recipes, pairs
+):
+    def rates(task, *directories, **mixing):
+        mixed = dataclasses.replace(data(directories or caches, **mixing), task=task)
+        return [rate for _, rate in mixed_sources(mixed)]
+
+    third = small_cache(
+        tmp_path / "mnli", {"train": pairs(20)}, recipes.supervised, task="some.glue:mnli"
+    )
+    three = (*caches, str(third))
+    # 30 and 10 examples count half each, beside 20 others; by itself, one is whole.
+    eighths = [Fraction(3, 8), Fraction(1, 8), Fraction(4, 8)]
+    assert rates("some_mixtures:shared", *three) == eighths
+    assert rates("", *three)[2] == Fraction(3333, 10_000)
+    alone = rates("some_mixtures:shared", *three, leave_out=("rte",))
+    assert alone == [Fraction(6, 10), Fraction(4, 10)]
+    assert rates("some_mixtures:text") == [Fraction(1, 4), Fraction(3, 4)]
+    assert rates("some_mixtures:text", maximum=10) == [Fraction(1, 10), Fraction(9, 10)]
+    with pytest.raises(InputError, match="do not reach the constant rates of glue_rte"):
+        rates("some_mixtures:constant", maximum=10)
+
+
+@pytest.mark.usefixtures("named")
+def test_batches_of_caches_without_rates(caches, byte_vocabulary):
+    def first(**settings):
+        mixed = dataclasses.replace(
+            data(caches), batch_size=4, inputs_length=8, targets_length=8, **settings
+        )
+        return next(cached.train_batches(mixed, byte_vocabulary, seed=0))
+
+    assert first()["encoder_input_tokens"].shape == (4, 8)
+    for name, value in first(task="some_mixtures:all").items():
+        np.testing.assert_array_equal(value, first()[name])
+    assert not cached.has_task_metrics(data(caches))
+    with pytest.raises(InputError, match=r"data\.cache was made of some\.glue:cola, "):
+        first(task="some_mixtures:without")

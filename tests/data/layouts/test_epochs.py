@@ -1,0 +1,182 @@
+"""The epoch of each example goes through shuffling, every layout and a saved position."""
+
+import numpy as np
+import pytest
+
+from t5x_lite.data.config import Data
+
+
+@pytest.fixture(scope="module")
+def epochs():
+    from t5x_lite.data.layouts import epochs
+
+    return epochs
+
+
+def test_marks_are_taken_off_again(epochs):
+    batch = {
+        "decoder_target_tokens": np.array([[5 + (2 << 24), 0], [7 + (1 << 24), 1]], np.int32),
+        "decoder_loss_weights": np.array([[1, 0], [1, 1]], np.int32),
+    }
+    plain, epoch = epochs.unmark(batch)
+    assert epoch == 2
+    assert {name: value.tolist() for name, value in plain.items()} == {
+        "decoder_target_tokens": [[5, 0], [7, 1]],
+        "decoder_loss_weights": [[1, 0], [1, 1]],
+    }
+    assert all(value.dtype == np.int32 for value in plain.values())
+    assert epochs.unmark({"x": np.array([1 << 30])})[1] == 0
+
+
+def test_padding_stays_padding_and_late_epochs_are_one(epochs):
+    from t5x_lite.data.quiet_tensorflow import tf
+
+    def marked(epoch):
+        tokens = tf.constant([9, 0, (1 << 24) - 1], tf.int32)
+        text = tf.constant("a")
+        found = epochs.mark(
+            {"inputs": tokens, epochs.FIELD: tf.constant(epoch, tf.int64), "t": text}
+        )
+        assert found["t"] is text
+        assert epochs.FIELD not in found
+        return found["inputs"].numpy()
+
+    assert marked(0).tolist() == [9, 0, (1 << 24) - 1]
+    for epoch, told in ((3, 3), (127, 127), (10**12, 127)):
+        plain, found = epochs.unmark({"a_tokens": marked(epoch)[None]})
+        assert plain["a_tokens"].tolist() == [[9, 0, (1 << 24) - 1]]
+        assert found == told
+
+
+def pairs(arguments):
+    """A task of ten pairs of text, without a placeholder: example i has i + 1 words."""
+    import seqio
+
+    from t5x_lite.data.tasks import stages
+
+    texts = [" ".join(["word"] * (i % 3 + 1)) for i in range(10)]
+    return seqio.Task(
+        "pairs",
+        source=stages.source(("train",), lambda split: stages.text_pairs(texts, texts)),
+        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos_after_trim],
+        output_features=stages.features(arguments.vocabulary),
+    )
+
+
+def forgetful(arguments):
+    """The same, with a preprocessor that drops what it does not know."""
+    from t5x_lite.data.tasks import stages
+
+    task = pairs(arguments)
+
+    def only(dataset):
+        return dataset.map(lambda x: {"inputs": x["inputs"], "targets": x["targets"]})
+
+    return task.replace(
+        source=stages.source(("train",), lambda split: task.source.get_dataset(split, False)),
+        preprocessors=[*task.preprocessors[:1], only, *task.preprocessors[1:]],
+    )
+
+
+@pytest.fixture
+def train(byte_vocabulary, monkeypatch):
+    from t5x_lite.data.live import pipeline
+
+    def make(task=pairs, *, layout="seq2seq", index=0, count=1, **changes):
+        monkeypatch.setattr(pipeline, "find_task", lambda name: task)
+        data = Data(
+            task="my:pairs",
+            vocabulary="bytes",
+            layout=layout,
+            **{"batch_size": 5, "inputs_length": 24, "targets_length": 24, "pack": False} | changes,
+        )
+        return pipeline.train_batches(
+            data, byte_vocabulary, seed=1, process_index=index, process_count=count
+        )
+
+    return make
+
+
+def said(caplog):
+    """What the package said; seqio says much itself."""
+    return [record.getMessage() for record in caplog.records if record.name.startswith("t5x")]
+
+
+def told(batches, count):
+    found = []
+    for _ in range(count):
+        next(batches)
+        found.append(batches.epoch)
+    return found
+
+
+def test_whole_epochs_are_counted_and_the_first_repetition_is_told(train, caplog):
+    assert told(train(shuffle=False), 6) == [0, 0, 1, 1, 2, 2]
+    assert said(caplog) == ["epoch 2 begins: the data repeats (my:pairs)"]
+
+
+def test_a_restored_position_knows_its_epoch(train, caplog):
+    batches = train()
+    told(batches, 2)
+    before, epoch = batches.state(), batches.epoch
+    expected = told(batches, 5)
+    state = batches.state()
+    assert len(said(caplog)) == 1
+    again = train()
+    again.restore(state)
+    assert again.epoch == expected[-1] >= 1
+    told(again, 3)
+    assert len(said(caplog)) == 1  # it was told before
+    again.restore(before)
+    assert again.epoch == epoch
+    assert told(again, 5) == expected
+
+
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize("layout", ["seq2seq", "prefix_lm", "concat_lm"])
+def test_batches_are_those_of_a_task_whose_epochs_are_not_counted(
+    train, layout, pack, monkeypatch, epochs
+):
+    counted = train(layout=layout, pack=pack, batch_size=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(epochs, "counting", lambda task: task)
+        plain = train(layout=layout, pack=pack, batch_size=2)
+    for _ in range(12):
+        one, other = next(counted), next(plain)
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+            assert one[name].dtype == other[name].dtype
+    assert counted.epoch > 0
+
+
+def test_the_first_process_tells_it(train, caplog):
+    for index in range(2):
+        assert told(train(index=index, count=2, batch_size=4, shuffle=False), 4)[-1] == 1
+    assert len(said(caplog)) == 1
+
+
+def test_a_task_that_forgets_the_epoch_has_none(train, caplog):
+    batches = train(forgetful, shuffle=False)
+    assert told(batches, 4) == [None] * 4
+    assert said(caplog) == []
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_task_whose_raw_examples_have_no_names(train, shuffle):
+    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.tasks import stages
+
+    def nameless(arguments):
+        task = pairs(arguments)
+        texts = ["word", "word word"]
+
+        def named(dataset):
+            return dataset.map(lambda text: {"inputs": text, "targets": text})
+
+        return task.replace(
+            source=stages.source(("train",), lambda _: tf.data.Dataset.from_tensor_slices(texts)),
+            preprocessors=[named, *task.preprocessors],
+        )
+
+    assert told(train(nameless, shuffle=shuffle), 2) == [None] * 2

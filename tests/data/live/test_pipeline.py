@@ -1,0 +1,495 @@
+import dataclasses
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t5x_lite.data import positions
+from t5x_lite.data.columns import Columns
+from t5x_lite.data.tasks import shuffling
+from t5x_lite.errors import InputError
+from t5x_lite.records import line_blocks
+
+PACKED = {
+    "encoder_input_tokens",
+    "encoder_segment_ids",
+    "encoder_positions",
+    "decoder_input_tokens",
+    "decoder_target_tokens",
+    "decoder_loss_weights",
+    "decoder_segment_ids",
+    "decoder_positions",
+}
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    from t5x_lite.data.live import pipeline
+
+    return pipeline
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tiny_vocabulary):
+    from t5x_lite.vocabulary.loading import load_vocabulary
+
+    return load_vocabulary(tiny_vocabulary)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, english_lines):
+    """Span corruption of some text, every hundredth line of it held out."""
+    from t5x_lite.data.config import Data
+
+    directory = tmp_path_factory.mktemp("text")
+    (directory / "prose.txt").write_text("\n".join(english_lines[:400]))
+    return Data(
+        task="tasks.text:span_corruption",
+        vocabulary="",
+        directory=str(directory),
+        batch_size=4,
+        inputs_length=64,
+        targets_length=24,
+        shuffle_buffer=20,
+    )
+
+
+def take(batches, count):
+    return [next(batches) for _ in range(count)]
+
+
+def assert_equal_batches(got, expected):
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def tokens(batches):
+    return [batch["encoder_input_tokens"].tolist() for batch in batches]
+
+
+def inverted(inputs, targets, vocabulary):
+    """The tokens that an example of span corruption was made of."""
+    from t5x_lite.data.corruption.replacement import invert
+
+    assert inputs[-1] == targets[-1] == vocabulary.eos_id
+    return invert(inputs[:-1], targets[:-1], vocabulary.sentinel(0)).tolist()
+
+
+def documents(batches, vocabulary):
+    """The same of all examples of packed batches, in order."""
+    found = []
+    for batch in batches:
+        for row in range(len(batch["encoder_input_tokens"])):
+            for segment in range(1, batch["encoder_segment_ids"][row].max() + 1):
+                inputs = batch["encoder_segment_ids"][row] == segment
+                targets = batch["decoder_segment_ids"][row] == segment
+                example = (
+                    batch["encoder_input_tokens"][row][inputs],
+                    batch["decoder_target_tokens"][row][targets],
+                )
+                found.append(inverted(*example, vocabulary))
+    return found
+
+
+def test_a_batch_has_seqios_features(pipeline, data, vocabulary):
+    batch = next(pipeline.train_batches(data, vocabulary, seed=0))
+    assert set(batch) == PACKED
+    for name, value in batch.items():
+        assert value.shape == (4, 64 if name.startswith("encoder") else 24)
+        assert value.dtype == np.int32
+
+
+def test_unpacked_batches_have_neither_segments_nor_positions(pipeline, data, vocabulary):
+    unpacked = dataclasses.replace(data, pack=False)
+    batch = next(pipeline.train_batches(unpacked, vocabulary, seed=0))
+    assert set(batch) == {
+        name for name in PACKED if name.split("_")[1] in ("input", "target", "loss")
+    }
+
+
+def test_the_rows_of_an_epoch_give_back_the_text(pipeline, data, vocabulary, tmp_path):
+    text = Path(data.directory, "prose.txt").read_text()
+    (tmp_path / "prose.txt").write_text(text)
+    (tmp_path / "validation.txt").write_text("All of the prose is for training.")
+    data = dataclasses.replace(data, directory=str(tmp_path))
+    batches = list(pipeline.eval_batches(data, vocabulary, split="train"))
+    lines = text.split("\n")
+    expected: list[int] = []
+    for start in range(0, len(lines), 128):
+        expected += itertools.chain(*vocabulary.encode_batch(lines[start : start + 128]))
+    found = list(itertools.chain(*documents(batches, vocabulary)))
+    # A group's last chunk may be one token, which is dropped.
+    assert len(expected) - 4 <= len(found) <= len(expected)
+    assert found[:5000] == expected[:5000]
+
+
+def test_equal_seeds_give_equal_batches_and_others_do_not(pipeline, data, vocabulary):
+    one = take(pipeline.train_batches(data, vocabulary, seed=1), 3)
+    assert_equal_batches(take(pipeline.train_batches(data, vocabulary, seed=1), 3), one)
+    assert tokens(take(pipeline.train_batches(data, vocabulary, seed=2), 3)) != tokens(one)
+
+
+def test_without_shuffling_the_seed_still_decides_what_is_cut(pipeline, data, vocabulary):
+    ordered = dataclasses.replace(data, shuffle=False)
+    one = next(pipeline.train_batches(ordered, vocabulary, seed=1))
+    two = next(pipeline.train_batches(ordered, vocabulary, seed=2))
+    assert tokens([one]) != tokens([two])
+    assert documents([one], vocabulary)[:3] == documents([two], vocabulary)[:3]
+
+
+def test_every_epoch_cuts_the_same_text_otherwise(pipeline, data, vocabulary, tmp_path):
+    (tmp_path / "train.txt").write_text(
+        "this is all there is, and each epoch cuts it elsewhere\n" * 2
+    )
+    (tmp_path / "validation.txt").write_text("and this\n")
+    tiny = dataclasses.replace(data, directory=str(tmp_path), shuffle=False, batch_size=1)
+    batches = take(pipeline.train_batches(tiny, vocabulary, seed=0), 4)
+    texts = documents(batches, vocabulary)
+    assert texts == [texts[0]] * len(texts)
+    assert len({str(row) for row in tokens(batches)}) == 4
+
+
+def test_a_restored_position_goes_on_with_the_next_batch(pipeline, data, vocabulary):
+    batches = pipeline.train_batches(data, vocabulary, seed=3)
+    take(batches, 5)
+    state = batches.state()
+    expected = take(batches, 12)
+    other = pipeline.train_batches(data, vocabulary, seed=3)
+    take(other, 2)
+    other.restore(state)
+    assert_equal_batches(take(other, 12), expected)
+    other.restore(state)
+    assert_equal_batches(take(other, 1), expected[:1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": "tasks.text:span_5_15_u_u"}, "task 'tasks.text:span_corruption' (now"),
+        ({"batch_size": 8}, "batch_size 4 (now 8)"),
+        ({"shuffle_buffer": 30}, "shuffle_buffer 20 (now 30)"),
+    ],
+)
+def test_the_position_of_other_data_is_refused(pipeline, data, vocabulary, change, message):
+    state = pipeline.train_batches(data, vocabulary, seed=0).state()
+    other = dataclasses.replace(data, targets_length=30, **change)
+    same = dataclasses.replace(data, targets_length=30)
+    with pytest.raises(InputError) as caught:
+        pipeline.train_batches(other, vocabulary, seed=0).restore(state)
+    assert message in str(caught.value)
+    with pytest.raises(
+        InputError, match=r"other data: seed 0 \(now 1\), targets_length 24 \(now 30\)"
+    ):
+        pipeline.train_batches(same, vocabulary, seed=1).restore(state)
+
+
+@pytest.fixture
+def stream(monkeypatch, data, tmp_path):
+    """Lines 0 to 999 in a file that does not fit into memory, by parts of some five lines."""
+    monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(line_blocks, "PART_BYTES", 64)
+    (tmp_path / "train.txt").write_text("".join(f"line {i:04}\n" for i in range(1000)))
+    (tmp_path / "validation.txt").write_text("and this\n")
+    task = "tasks.encoder:lines"
+    return dataclasses.replace(
+        data, task=task, layout="encoder", directory=str(tmp_path), pack=False, inputs_length=24
+    )
+
+
+def line_numbers(batches, vocabulary):
+    rows = itertools.chain(*(batch["encoder_input_tokens"] for batch in batches))
+    texts = [vocabulary.decode([int(t) for t in row if t > 1]) for row in rows]
+    return [int("".join(filter(str.isdigit, text))[-4:]) for text in texts]  # not the 0 of [CLS]
+
+
+def test_a_stream_comes_from_all_of_a_file(pipeline, stream, vocabulary):
+    one = line_numbers(take(pipeline.train_batches(stream, vocabulary, seed=0), 240), vocabulary)
+    assert len({number // 250 for number in one[:32]}) == 4
+    assert len({*one}) > 0.9 * len(one)  # none comes twice before the file ends
+    other = line_numbers(take(pipeline.train_batches(stream, vocabulary, seed=1), 8), vocabulary)
+    assert one[:32] != other
+    ordered = dataclasses.replace(stream, shuffle=False)
+    found = line_numbers(take(pipeline.train_batches(ordered, vocabulary, seed=0), 2), vocabulary)
+    assert found == list(range(8))
+
+
+@pytest.mark.parametrize("before", [1, 260])
+def test_a_stream_goes_on_where_it_was(pipeline, stream, vocabulary, before):
+    batches = pipeline.train_batches(stream, vocabulary, seed=3)
+    take(batches, before)
+    state = batches.state()
+    expected = take(batches, 30)
+    again = pipeline.train_batches(stream, vocabulary, seed=3)
+    again.restore(state)
+    assert_equal_batches(take(again, 30), expected)
+
+
+def test_the_position_in_files_that_changed_is_refused(pipeline, stream, vocabulary):
+    state = pipeline.train_batches(stream, vocabulary, seed=0).state()
+    with Path(stream.directory, "train.txt").open("a") as file:
+        file.write("line 1000\n")
+    with pytest.raises(InputError, match=r"other data: size '10000 bytes \(\w+\)' \(now '10010 b"):
+        pipeline.train_batches(stream, vocabulary, seed=0).restore(state)
+
+
+def test_a_position_of_an_earlier_order_begins_anew_and_says_so(pipeline, data, vocabulary, caplog):
+    batches = pipeline.train_batches(data, vocabulary, seed=3)
+    expected = take(batches, 2)
+    body = positions.unseal(positions.ON_THE_FLY, batches.state())
+    earlier = positions.seal(positions.ON_THE_FLY_1, body)
+    again = pipeline.train_batches(data, vocabulary, seed=3)
+    again.restore(earlier)
+    assert_equal_batches(take(again, 2), expected)
+    [said] = [r.getMessage() for r in caplog.records if r.name.startswith("t5x_lite")]
+    assert said == (
+        "the position in the data was saved by an earlier version, whose order is not made any "
+        "more: the data begin anew, in the new order"
+    )
+    other = pipeline.train_batches(data, vocabulary, seed=4)
+    with pytest.raises(InputError, match="other data: seed 3"):
+        other.restore(earlier)
+
+
+def sorted_by_label(directory, data, count):
+    """A task over a file with all examples of one label before those of the other."""
+    lines = [
+        f'{{"text": "{i}", "label": "{"neg" if i < count // 2 else "pos"}"}}' for i in range(count)
+    ]
+    directory.joinpath("train.jsonl").write_text("\n".join(lines))
+    columns = Columns(inputs="{text}", targets="{label}", labels=("neg", "pos"))
+    return dataclasses.replace(
+        data,
+        task="tasks.files:classify",
+        directory=str(directory),
+        columns=columns,
+        pack=False,
+        batch_size=20,
+        shuffle_buffer=10,
+    )
+
+
+def test_a_file_sorted_by_label_trains_on_both_labels(pipeline, data, vocabulary, tmp_path):
+    task = sorted_by_label(tmp_path, data, 2000)
+    batches = pipeline.train_batches(task, vocabulary, seed=0)
+    epochs = [take(batches, 100), take(batches, 100)]
+    for epoch in epochs:
+        # Each example once, and in each batch of twenty some of both: 2 * 0.5 ** 20 otherwise.
+        assert sorted(line_numbers(epoch, vocabulary)) == list(range(2000))
+        for batch in epoch:
+            shares = np.array(line_numbers([batch], vocabulary)) < 1000
+            assert 0 < shares.mean() < 1
+    assert tokens(epochs[0]) != tokens(epochs[1])
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 4, 5])  # 2.5 batches are a pass
+def test_data_in_memory_go_on_where_they_were(pipeline, data, vocabulary, tmp_path, before):
+    task = sorted_by_label(tmp_path, data, 50)
+    batches = pipeline.train_batches(task, vocabulary, seed=1)
+    take(batches, before)
+    state = batches.state()
+    expected = take(batches, 9)
+    again = pipeline.train_batches(task, vocabulary, seed=1)
+    again.restore(state)
+    assert_equal_batches(take(again, 9), expected)
+    other = pipeline.train_batches(sorted_by_label(tmp_path, data, 60), vocabulary, seed=1)
+    with pytest.raises(InputError, match=r"other data: size 50 \(now 60\)"):
+        other.restore(state)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_processes_divide_each_pass(pipeline, stream, vocabulary, monkeypatch, in_memory):
+    if in_memory:
+        monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 1 << 20)
+    whole = dataclasses.replace(stream, shuffle_buffer=1)
+    shares = [
+        line_numbers(
+            take(
+                pipeline.train_batches(
+                    whole, vocabulary, seed=0, process_index=index, process_count=2
+                ),
+                240,  # of two rows: some of the 1000 lines are held out
+            ),
+            vocabulary,
+        )
+        for index in range(2)
+    ]
+    assert len({*shares[0], *shares[1]}) == len(shares[0]) + len(shares[1]) == 960
+
+
+def test_processes_read_different_examples_in_their_share_of_the_batch(pipeline, data, vocabulary):
+    shares = [
+        pipeline.train_batches(data, vocabulary, seed=0, process_index=i, process_count=2)
+        for i in range(2)
+    ]
+    one, two = (next(share)["encoder_input_tokens"] for share in shares)
+    assert one.shape == two.shape == (2, 64)
+    assert one.tolist() != two.tolist()
+    with pytest.raises(InputError, match="batch_size 4 cannot be divided among 3 processes"):
+        pipeline.train_batches(data, vocabulary, seed=0, process_count=3)
+
+
+def test_eval_batches_are_one_pass_always_the_same_and_filled_up(pipeline, data, vocabulary):
+    one, two = (list(pipeline.eval_batches(data, vocabulary)) for _ in range(2))
+    assert_equal_batches(one, two)
+    assert all(value.shape[0] == 4 for batch in one for value in batch.values())
+    count = sum((batch["decoder_loss_weights"].sum(1) > 0).sum() for batch in one)
+    assert count < 4 * len(one)
+    assert not one[-1]["decoder_loss_weights"][-1].any()
+    limited = list(pipeline.eval_batches(data, vocabulary, max_batches=1))
+    assert_equal_batches(limited, one[:1])
+
+
+def test_eval_examples_have_text_tokens_and_raw_fields(pipeline, data, vocabulary):
+    examples = pipeline.eval_examples(data, vocabulary, max_examples=2)
+    assert len(examples) == 2
+    first = examples[0]
+    assert first.inputs[-1] == vocabulary.eos_id
+    assert first.inputs_text == vocabulary.decode(first.inputs.tolist())
+    assert "<extra_id_0>" in first.inputs_text
+    assert first.targets_text.startswith("<extra_id_0>")
+    assert first.target == first.targets_text
+    assert set(first.raw) == {"inputs", "targets"}
+
+
+def test_a_split_that_is_not_there_is_refused(pipeline, data, vocabulary):
+    for function in (pipeline.eval_batches, pipeline.eval_examples):
+        with pytest.raises(InputError, match="has no split 'tset': there are train, validation"):
+            function(data, vocabulary, split="tset")
+
+
+@pytest.mark.parametrize("content", ["", "\n\n  \n", "a"])
+def test_data_without_an_example_are_refused_and_not_repeated(
+    pipeline, data, vocabulary, tmp_path, content
+):
+    (tmp_path / "train.txt").write_text(content)
+    (tmp_path / "validation.txt").write_text(content)
+    empty = dataclasses.replace(data, directory=str(tmp_path))
+    assert len(vocabulary.encode("a")) == 1  # too short to corrupt
+    with pytest.raises(InputError, match=f"no example for split 'train' in {tmp_path}"):
+        pipeline.train_batches(empty, vocabulary, seed=0)
+    with pytest.raises(InputError, match="no example for split 'validation'"):
+        pipeline.eval_batches(empty, vocabulary)
+
+
+def test_a_bad_line_that_training_comes_to_is_named(
+    pipeline, data, vocabulary, tmp_path, monkeypatch
+):
+    lines = [b"this is a line of text that is long enough to be of use"] * 2000
+    (tmp_path / "train.txt").write_bytes(b"\n".join([*lines, b"caf\xe9"]))
+    (tmp_path / "validation.txt").write_bytes(b"caf\xe9")
+    bad = dataclasses.replace(data, directory=str(tmp_path))
+    with pytest.raises(InputError, match=r"train\.txt:2001: not UTF-8"):
+        take(pipeline.train_batches(bad, vocabulary, seed=0), 10_000)
+    monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)
+    with pytest.raises(InputError, match=r"train\.txt:2001: not UTF-8"):
+        take(pipeline.train_batches(bad, vocabulary, seed=0), 10_000)
+    with pytest.raises(InputError, match=r"validation\.txt:1: not UTF-8"):
+        list(pipeline.eval_batches(bad, vocabulary))
+
+
+MY_TASKS = """
+import seqio
+
+from t5x_lite.data.tasks import stages
+
+
+def stars(arguments):
+    return stages
+
+
+def starts_with(text):
+    return text.startswith("a")
+
+
+def targets_only(arguments):
+    feature = stages.features(arguments.vocabulary)["targets"]
+    return seqio.Task(
+        "targets_only",
+        source=stages.source(["train", "validation"], lambda split: _texts(split)),
+        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos_after_trim],
+        output_features={"targets": feature},
+    )
+
+
+def _texts(split):
+    return stages.text_pairs(["" for _ in "abc"], ["one", "two words", "three"]).map(
+        lambda example: {"targets": example["targets"]}
+    )
+"""
+
+
+@pytest.fixture
+def my_tasks(tmp_path, monkeypatch):
+    (tmp_path / "my_tasks_of_pipeline.py").write_text(MY_TASKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "my_tasks_of_pipeline"
+    sys.modules.pop("my_tasks_of_pipeline", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("stars", "must return a seqio.Task, got module; did you mean starts_with?"),
+        (
+            "starts_with",
+            "failed (AttributeError: 'TaskArguments' object has no attribute 'startswith'); a task "
+            "function takes TaskArguments and returns a seqio.Task; did you mean stars?",
+        ),
+    ],
+)
+def test_a_function_that_gives_no_task_is_refused(
+    pipeline, data, vocabulary, my_tasks, name, message
+):
+    wrong = dataclasses.replace(data, task=f"{my_tasks}:{name}")
+    with pytest.raises(InputError) as caught:
+        pipeline.load_task(wrong, vocabulary)
+    assert str(caught.value) == f"data.task '{my_tasks}:{name}' {message}"
+
+
+def test_a_language_models_task_has_targets_only(pipeline, data, vocabulary, my_tasks):
+    data = dataclasses.replace(data, task=f"{my_tasks}:targets_only", layout="lm", pack=False)
+    for batch in (
+        next(pipeline.train_batches(data, vocabulary, seed=0)),
+        next(pipeline.eval_batches(data, vocabulary)),
+    ):
+        assert {name: value.shape for name, value in batch.items()} == {
+            "decoder_input_tokens": (4, 24),
+            "decoder_target_tokens": (4, 24),
+            "decoder_loss_weights": (4, 24),
+        }
+    assert batch["decoder_loss_weights"].sum(1).tolist()[3] == 0
+    example = pipeline.eval_examples(data, vocabulary)[1]
+    assert (example.inputs_text, example.targets_text) == ("", "two words")
+    assert (example.inputs.dtype, example.inputs.shape) == (np.int32, (0,))
+    assert example.raw["targets"].tolist() == [*vocabulary.encode("two words"), 1]
+
+
+def test_a_bad_line_of_examples_is_named(pipeline, data, vocabulary, tmp_path):
+    (tmp_path / "train.txt").write_text("good")
+    (tmp_path / "validation.jsonl").write_text('{"text": "good"}\n{"text"\n')
+    bad = dataclasses.replace(data, directory=str(tmp_path))
+    with pytest.raises(InputError, match=r"validation\.jsonl:2: not JSON \(Expecting ':'"):
+        pipeline.eval_examples(bad, vocabulary)
+
+
+def test_task_metrics_are_the_tasks_own(pipeline, data, vocabulary):
+    postprocess, metrics = pipeline.task_metrics(pipeline.load_task(data, vocabulary))
+    assert postprocess("text", example=None, is_target=True) == "text"
+    assert metrics == []
+
+
+def test_task_labels_are_those_that_the_postprocessor_names(pipeline, data, vocabulary):
+    from t5x_lite.data.postprocess import ClassIndex
+
+    task = pipeline.load_task(data, vocabulary)
+    assert pipeline.task_labels(task) is None
+    assert pipeline.task_labels(task.replace(postprocess_fn=lambda text, **_: text)) is None
+    labelled = task.replace(postprocess_fn=ClassIndex(("no", "yes")))
+    assert pipeline.task_labels(labelled) == ("no", "yes")
+    postprocess, _ = pipeline.task_metrics(labelled)
+    assert postprocess("yes", example=None, is_target=True) == 1

@@ -1,0 +1,228 @@
+"""From documents to rows of an encoder, on the fly and from a cache."""
+
+import dataclasses
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t5x_lite.data.cache import batches as cached
+from t5x_lite.data.cache.making import write_cache
+from t5x_lite.data.config import Data
+from t5x_lite.data.tasks.encoder import pieces
+from t5x_lite.errors import InputError
+from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
+from t5x_lite.vocabulary.loading import load_vocabulary
+from tests import tokenizer_files
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    from t5x_lite.data.live import pipeline
+
+    return pipeline
+
+
+@pytest.fixture(scope="module", params=["wordpiece", "byte_level"])
+def vocabulary(request, tmp_path_factory):
+    """With padding 0, and with [CLS] 0 and padding 1."""
+    write = getattr(tokenizer_files, f"write_{request.param}")
+    return load_vocabulary(write(tmp_path_factory.mktemp("vocabulary")))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, english_lines):
+    directory = tmp_path_factory.mktemp("documents")
+    (directory / "prose.txt").write_text("\n\n".join(line[:150] for line in english_lines[:300]))
+    return Data(
+        task="tasks.encoder:documents",
+        vocabulary="",
+        directory=str(directory),
+        layout="encoder",
+        batch_size=4,
+        inputs_length=64,
+        shuffle=False,
+        shuffle_buffer=16,
+    )
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory, data, vocabulary):
+    directory = tmp_path_factory.mktemp("cache") / "encoder"
+    index = write_cache(data, vocabulary, directory)
+    assert index.recipe.stored == ("inputs",)
+    assert (index.recipe.eos, index.recipe.eos_id) == ("after_trim", vocabulary.sep_id)
+    assert index.recipe.lengths == {"inputs": 64}
+    return str(directory)
+
+
+def assert_equal_batches(got, expected):
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def documents_of(batches):
+    """The tokens of each segment of each row, in order."""
+    found = []
+    for batch in batches:
+        rows = zip(batch["encoder_input_tokens"], batch["encoder_segment_ids"], strict=True)
+        for tokens, segments in rows:
+            found += [tokens[segments == i].tolist() for i in range(1, segments.max() + 1)]
+    return found
+
+
+def test_pieces_are_whole_sentences_of_one_document(tmp_path):
+    vocabulary = load_vocabulary(tokenizer_files.write_wordpiece(tmp_path))
+    tokens = encoder_tokens(vocabulary)
+    texts = ["The dog. The dogs.\nThe run.", "", "Running dogs run the dog run"]
+    found = pieces(texts, vocabulary=vocabulary, tokens=tokens, length=9)
+    the, dog, s, run, ning, stop = (
+        vocabulary.pieces().index(p) for p in ("the", "dog", "##s", "run", "##ning", ".")
+    )
+    assert found == [
+        [2, the, dog, stop, the, dog, s, stop],
+        [2, the, run, stop],
+        [2, run, ning, dog, s, run, the, dog],
+        [2, run],
+    ]
+
+
+def test_sentences_keep_the_space_before_them(tmp_path):
+    vocabulary = load_vocabulary(tokenizer_files.write_byte_level(tmp_path))
+    [found] = pieces(
+        ["Dog. Running."], vocabulary=vocabulary, tokens=encoder_tokens(vocabulary), length=50
+    )
+    assert found == [0, *vocabulary.encode("Dog. Running.")]
+
+
+def test_special_tokens_that_a_text_spells_out_are_none(vocabulary):
+    tokens = encoder_tokens(vocabulary)
+    cls, sep, mask, pad = (vocabulary.names[role] for role in ("cls", "sep", "mask", "pad"))
+    text = f"dog {sep} run {cls} dog. {mask} {pad} run{sep}"
+    [found] = pieces([text], vocabulary=vocabulary, tokens=tokens, length=60)
+    special = {tokens.cls_id, tokens.sep_id, tokens.mask_id, tokens.pad_id}
+    assert found[0] == tokens.cls_id
+    assert not special & {*found[1:]}
+    assert found.count(tokens.unk_id) == 5
+    # What stands for [CLS] in another vocabulary is text.
+    other = "</s>" if cls == "[CLS]" else "[SEP]"
+    [row] = pieces([other], vocabulary=vocabulary, tokens=tokens, length=60)
+    assert row == [tokens.cls_id, *vocabulary.encode(other)]
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_nothing_is_lost_and_no_document_sees_another(pipeline, data, vocabulary, pack):
+    data = dataclasses.replace(data, pack=pack)
+    batches = list(pipeline.eval_batches(data, vocabulary, split="train"))
+    tokens = encoder_tokens(vocabulary)
+    text = Path(data.directory, "prose.txt").read_text()
+    expected = pieces(text.split("\n\n"), vocabulary=vocabulary, tokens=tokens, length=64)
+    train = {str(ids) for ids in documents_of(batches)}
+    held_out = {str(ids) for ids in documents_of(pipeline.eval_batches(data, vocabulary))}
+    assert train | held_out == {str([*ids, tokens.sep_id]) for ids in expected}
+    assert held_out
+    assert not train & held_out
+    for batch in batches:
+        ids, segments = batch["encoder_input_tokens"], batch["encoder_segment_ids"]
+        real = segments > 0
+        assert set(batch) == {
+            *("encoder_input_tokens", "encoder_segment_ids"),
+            *("encoder_positions", "encoder_word_ids"),
+        }
+        assert all(value.dtype == np.int32 and value.shape == (4, 64) for value in batch.values())
+        assert (ids[~real] == tokens.pad_id).all()
+        assert not batch["encoder_word_ids"][~real].any()
+        assert segments.max() == 1 or pack
+        starts = real & (batch["encoder_positions"] == 0)
+        assert (starts == (ids == tokens.cls_id) & real).all()
+        special = np.isin(ids, [tokens.cls_id, tokens.sep_id]) | ~real
+        assert ((batch["encoder_word_ids"] == 0) == special).all()
+        np.testing.assert_array_equal(batch["encoder_word_ids"], tokens.word_ids(ids) * real)
+    if pack:
+        assert np.mean([batch["encoder_segment_ids"] > 0 for batch in batches[:-1]]) > 0.85
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_a_saved_iterator_goes_on(pipeline, data, vocabulary, pack):
+    data = dataclasses.replace(data, pack=pack, shuffle=True)
+    batches = pipeline.train_batches(data, vocabulary, seed=1)
+    list(itertools.islice(batches, 5))
+    state = batches.state()
+    expected = list(itertools.islice(batches, 20))
+    again = pipeline.train_batches(data, vocabulary, seed=1)
+    again.restore(state)
+    assert_equal_batches(list(itertools.islice(again, 20)), expected)
+
+
+def test_the_cache_gives_the_same_rows_in_every_epoch(pipeline, data, vocabulary, cache):
+    data = dataclasses.replace(data, pack=False)
+    from_cache = dataclasses.replace(data, cache=cache)
+    one = cached.train_batches(from_cache, vocabulary, seed=3)
+    other = pipeline.train_batches(data, vocabulary, seed=3)
+    assert_equal_batches(list(itertools.islice(one, 300)), list(itertools.islice(other, 300)))
+    assert one.epoch > 1
+    assert other.epoch == int(one.epoch)
+    one.close()
+    assert_equal_batches(
+        list(cached.eval_batches(from_cache, vocabulary)),
+        list(pipeline.eval_batches(data, vocabulary)),
+    )
+
+
+def test_packed_rows_of_the_cache_hold_the_same_documents(pipeline, data, vocabulary, cache):
+    from_cache = dataclasses.replace(data, cache=cache)
+    expected = documents_of(pipeline.eval_batches(data, vocabulary, split="train"))
+    found = list(cached.eval_batches(from_cache, vocabulary, split="train"))
+    assert sorted(documents_of(found)) == sorted(expected)
+    tokens = encoder_tokens(vocabulary)
+    for batch in found:
+        words = tokens.word_ids(batch["encoder_input_tokens"]) * (batch["encoder_segment_ids"] > 0)
+        np.testing.assert_array_equal(batch["encoder_word_ids"], words)
+    batches = cached.train_batches(from_cache, vocabulary, seed=0)
+    next(batches)
+    state, expected = batches.state(), next(batches)
+    batches.restore(state)
+    assert_equal_batches([next(batches)], [expected])
+    batches.close()
+
+
+def test_a_cache_is_read_without_tensorflow(data, vocabulary, cache):
+    code = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(['tensorflow', 'seqio', 'tensorflow_datasets']))\n"
+        "from t5x_lite.data.cache import batches as cached\n"
+        "from t5x_lite.data.config import Data\n"
+        "from t5x_lite.vocabulary.loading import load_vocabulary\n"
+        f"path = {cache!r} + '/vocabulary'\n"
+        f"data = Data(vocabulary=path, cache={cache!r}, layout='encoder', inputs_length=64)\n"
+        "batches = cached.train_batches(data, load_vocabulary(path), seed=0)\n"
+        "print(next(batches)['encoder_word_ids'].shape)\n"
+        "batches.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == "(128, 64)\n"
+
+
+def test_a_cache_of_other_lengths_or_another_layout_is_refused(data, vocabulary, cache):
+    longer = dataclasses.replace(data, cache=cache, inputs_length=128)
+    with pytest.raises(InputError, match=r"was made for data\.inputs_length 64, and it is 128"):
+        cached.train_batches(longer, vocabulary, seed=0)
+    other = dataclasses.replace(data, cache=cache, layout="seq2seq")
+    with pytest.raises(InputError, match="'seq2seq' shows targets, but the task gives inputs only"):
+        cached.train_batches(other, vocabulary, seed=0)
+
+
+def test_rows_that_hold_nothing_are_refused(pipeline, data, vocabulary):
+    with pytest.raises(InputError, match=r"data\.inputs_length must be at least 8 for rows of an"):
+        pipeline.train_batches(dataclasses.replace(data, inputs_length=7), vocabulary, seed=0)

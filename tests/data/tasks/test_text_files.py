@@ -1,0 +1,82 @@
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from t5x_lite.data.tasks.text_files import numbered_shards, split_files
+from t5x_lite.errors import InputError
+
+
+def make(directory: Path, *names: str) -> str:
+    for name in names:
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text("a line\n")
+    return str(directory)
+
+
+def names(files):
+    return [file.name for file in files]
+
+
+def test_files_named_validation_are_held_out(tmp_path):
+    directory = make(tmp_path, "b.txt", "a.jsonl", "validation-1.txt", "notes.md", "train.txt")
+    splits = split_files(directory)
+    assert names(splits["train"]) == ["a.jsonl", "b.txt", "train.txt"]
+    assert names(splits["validation"]) == ["validation-1.txt"]
+
+
+def test_files_may_be_compressed(tmp_path):
+    directory = make(tmp_path, "a.txt.gz", "b.jsonl.zst", "c.gz", "validation.jsonl.gz")
+    splits = split_files(directory)
+    assert names(splits["train"]) == ["a.txt.gz", "b.jsonl.zst"]
+    assert names(splits["validation"]) == ["validation.jsonl.gz"]
+
+
+def test_directories_train_and_validation(tmp_path):
+    directory = make(tmp_path, "train/a.txt", "train/b.txt", "validation/c.txt")
+    splits = split_files(directory)
+    assert names(splits["train"]) == ["a.txt", "b.txt"]
+    assert names(splits["validation"]) == ["c.txt"]
+
+
+def test_of_twenty_files_every_twentieth_is_held_out(tmp_path):
+    directory = make(tmp_path, *(f"{i:02}.txt" for i in range(41)))
+    splits = split_files(directory)
+    assert names(splits["validation"]) == ["19.txt", "39.txt"]
+    assert len(splits["train"]) == 39
+
+
+def test_fewer_files_are_on_both_sides(tmp_path):
+    splits = split_files(make(tmp_path, "a.txt", "b.txt"))
+    assert splits["train"] is splits["validation"]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [((), "no *.txt or *.jsonl file to train on"), (("validation.txt",), "file to train on")],
+)
+def test_a_directory_without_training_text_is_refused(tmp_path, files, message):
+    with pytest.raises(InputError) as caught:
+        split_files(make(tmp_path, *files))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("directory", ["", "no/such/directory"])
+def test_a_missing_directory_is_refused(directory):
+    with pytest.raises(InputError, match=f"data.directory '{directory}' is not a directory"):
+        split_files(directory)
+
+
+def test_shards_of_one_release(caplog):
+    def shards(*numbers, total=3):
+        return [f"/d/c4-train.{number:05}-of-{total:05}.json.gz" for number in numbers]
+
+    checked = partial(numbered_shards, name="c4-train.*", directory="/d")
+    assert checked([]) == []
+    assert checked(shards(0, 1, 2)) == shards(0, 1, 2)
+    assert caplog.text == ""
+    assert checked(shards(0, 2)) == shards(0, 2)
+    assert "/d: 1 of 3 shards c4-train.* are missing: the 2 there are the data" in caplog.text
+    for wrong in (shards(3), [*shards(0), *shards(1, total=4)], [*shards(0), "/d/c4-train.json"]):
+        with pytest.raises(InputError, match="are not those of one release"):
+            checked(wrong)

@@ -1,0 +1,30 @@
+import subprocess
+import sys
+
+import pytest
+
+ENDING = """
+import time
+from t5x_lite.data.tasks import stages
+from t5x_lite.data.live.batches import Batches
+from t5x_lite.data.live.pipeline import as_numpy
+from t5x_lite.data.quiet_tensorflow import tf
+
+def slow(example):
+    time.sleep(0.3)
+    return example
+
+numbers = tf.data.Dataset.range(1000).map(lambda number: {"number": number})
+dataset = stages.map_numpy(numbers, slow, {"number": tf.TensorSpec([], tf.int64)}).prefetch(4)
+batches, examples = Batches(dataset, identity={}), as_numpy(dataset)
+print(next(batches), next(examples))
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_keeps_its_iterators_ends():
+    pytest.importorskip("tensorflow")
+    line = [sys.executable, "-c", ENDING]
+    done = subprocess.run(line, timeout=120, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.count("number")) == (0, 2), done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,149 @@
+import json
+import logging
+
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.records import beir_files
+from t5x_lite.records.beir_files import Judged
+from t5x_lite.records.pairs import Pairs
+
+DOCUMENTS = [
+    {"_id": "a", "title": "Emma", "text": "A novel."},
+    {"_id": "b", "title": "", "text": "A film."},
+    {"_id": "c", "text": "No title."},
+    {"_id": "d", "title": "Not judged", "text": "At all."},
+]
+QUERIES = [{"_id": "1", "text": "who is Emma"}, {"_id": "2", "text": "what is c"}]
+TRAIN = "query-id\tcorpus-id\tscore\n1\tb\t0\n1\ta\t2\n2\tc\t1\n1\tc\t1\n"
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    for name, records in (("corpus", DOCUMENTS), ("queries", QUERIES)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, records)))
+    (tmp_path / "qrels" / "train.tsv").write_text(TRAIN)
+    (tmp_path / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n2\tb\t0\n2\tc\t1\n")
+    return tmp_path
+
+
+def test_queries_with_what_answers_them_and_what_does_not(directory):
+    assert beir_files.splits(str(directory)) == ("train", "validation")
+    assert beir_files.read_pairs(str(directory), "train") == [
+        Pairs("who is Emma", ["Emma A novel.", "No title."], ["A film."]),
+        Pairs("what is c", ["No title."], []),
+    ]
+    assert beir_files.read_pairs(str(directory), "validation") == [
+        Pairs("what is c", ["No title."], ["A film."])
+    ]
+
+
+def test_a_query_that_nothing_answers_is_passed_over(directory):
+    (directory / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n2\tb\t0\n")
+    assert beir_files.read_pairs(str(directory), "test") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1\ta", r"train.tsv:6: must be query-id, corpus-id and a whole number, with tabs"),
+        ("1\ta\tyes", r"train.tsv:6: must be query-id, corpus-id and a whole number, with tabs"),
+        ("3\ta\t1", r"train.tsv names '3', which queries.jsonl beside it does not have"),
+    ],
+)
+def test_wrong_judgements_are_named(directory, line, message):
+    (directory / "qrels" / "train.tsv").write_text(f"{TRAIN}{line}\n")
+    with pytest.raises(InputError, match=message):
+        beir_files.read_pairs(str(directory), "train")
+
+
+def test_answers_that_the_corpus_lacks_are_left_out(directory, caplog):
+    (directory / "qrels" / "train.tsv").write_text(f"{TRAIN}1\tz\t1\n1\ty\t0\n2\tz\t1\n")
+    with caplog.at_level(logging.WARNING):
+        found = beir_files.read_pairs(str(directory), "train")
+    assert found == [
+        Pairs("who is Emma", ["Emma A novel.", "No title."], ["A film."]),
+        Pairs("what is c", ["No title."], []),
+    ]
+    [message] = caplog.messages
+    assert message.endswith("lacks 2 of the judged documents; they are left out")
+    (directory / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n1\tz\t1\n2\tc\t1\n")
+    assert beir_files.read_pairs(str(directory), "train") == [Pairs("what is c", ["No title."], [])]
+
+
+def test_a_directory_that_is_none_of_beir_is_refused(tmp_path):
+    for directory in ("", str(tmp_path)):
+        with pytest.raises(InputError, match="is no BEIR directory: it must hold corpus"):
+            beir_files.splits(directory)
+    with pytest.raises(InputError, match=r"train.tsv: No such file"):
+        beir_files.read_pairs(str(tmp_path), "train")
+
+
+# What a ranking is measured by.
+
+
+def test_judgements_with_their_queries(directory):
+    judged = beir_files.read_judged(str(directory), "validation")
+    assert judged == Judged({"2": "what is c"}, {"2": {"b": 0, "c": 1}})
+    corpus = list(beir_files.read_corpus(str(directory)))
+    assert [(one.id, one.text) for one in corpus[:2]] == [("a", "Emma A novel."), ("b", "A film.")]
+
+
+@pytest.mark.parametrize(
+    ("document", "same"),
+    [
+        ({"text": "what is c"}, True),
+        ({"title": "On c", "text": " what  is c"}, True),
+        ({"title": "what is", "text": "c"}, True),
+        ({"title": "what is c", "text": "a letter"}, False),
+        ({"text": "What is c"}, False),
+    ],
+)
+def test_queries_that_are_documents(directory, document, same):
+    with open(directory / "corpus.jsonl", "a") as file:
+        file.write("\n" + json.dumps({"_id": "2", **document}))
+        file.write('\n{"_id": "3", "text": "not judged"}\n{"_id": "1", "text": "other"}\n')
+    judged = beir_files.read_judged(str(directory), "train")
+    assert judged.twins == ({"2"} if same else set())
+    assert judged.namesakes == 2 - same
+
+
+def test_judged_documents_that_the_corpus_lacks_stay(directory):
+    with open(directory / "qrels" / "dev.tsv", "a") as file:
+        file.write("2\tz\t1\n1\ty\t0\n1\tz\t1\n")
+    judged = beir_files.read_judged(str(directory), "validation")
+    assert judged.judgements == {"2": {"b": 0, "c": 1, "z": 1}, "1": {"y": 0, "z": 1}}
+    assert judged.missing == 2
+
+
+def test_a_corpus_without_any_judged_document_is_refused(directory):
+    (directory / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n2\tz\t1\n2\ty\t0\n")
+    message = r"dev\.tsv: corpus\.jsonl has none of the 2 judged documents, such as 'y'"
+    for read in (beir_files.read_judged, beir_files.read_pairs):
+        with pytest.raises(InputError, match=message):
+            read(str(directory), "validation")
+
+
+@pytest.mark.parametrize(
+    ("name", "added", "message"),
+    [
+        ("qrels/dev.tsv", "9\tc\t1\n", r"dev\.tsv names '9', which queries\.jsonl beside it does"),
+        ("corpus.jsonl", '\n{"_id": "c", "text": ""}', r"jsonl:5: the id 'c' is that of .*:3 too"),
+        ("corpus.jsonl", "\n{", r"corpus\.jsonl:5: not JSON"),
+    ],
+)
+def test_judgements_of_what_is_not_there(directory, name, added, message):
+    with open(directory / name, "a") as file:
+        file.write(added)
+    with pytest.raises(InputError, match=message):
+        beir_files.read_judged(str(directory), "validation")
+
+
+def test_files_that_hold_nothing(directory):
+    (directory / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n")
+    with pytest.raises(InputError, match=r"dev\.tsv: no judgement; lines of query-id"):
+        beir_files.read_judged(str(directory), "validation")
+    (directory / "corpus.jsonl").write_text("")
+    with pytest.raises(InputError, match=r"corpus\.jsonl: no document"):
+        beir_files.read_judged(str(directory), "train")

@@ -1,0 +1,64 @@
+import gzip
+
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.records.compressed import is_compressed, open_text, plain_name
+
+zstandard = pytest.importorskip("zstandard")
+
+TEXT = b"".join(b"line %d of a text\n" % i for i in range(5000))
+
+
+def zst(content):
+    return zstandard.ZstdCompressor().compress(content)
+
+
+def read(path):
+    with open_text(path) as file:
+        return file.read()
+
+
+def test_names():
+    assert plain_name("a/b.jsonl.gz") == "a/b.jsonl"
+    assert plain_name("b.txt.zst") == "b.txt"
+    assert plain_name("b.txt") == "b.txt"
+    assert [is_compressed(name) for name in ("a.gz", "a.zst", "a.txt")] == [True, True, False]
+
+
+@pytest.mark.parametrize(("name", "pack"), [("a.gz", gzip.compress), ("a.zst", zst)])
+@pytest.mark.parametrize("parts", [[TEXT], [TEXT[:40], TEXT[40:]], [b"", TEXT, b""], []])
+def test_members_and_frames_are_read_one_after_another(tmp_path, name, pack, parts):
+    path = tmp_path / name
+    path.write_bytes(b"".join(pack(part) for part in parts))
+    assert read(path) == b"".join(parts)
+
+
+@pytest.mark.parametrize(("name", "pack"), [("a.gz", gzip.compress), ("a.zst", zst)])
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.99])
+def test_a_file_that_was_cut_off_is_named(tmp_path, name, pack, share):
+    whole = pack(TEXT)
+    path = tmp_path / name
+    path.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(InputError, match=rf"{name}: the file was cut off: copy or download it"):
+        read(path)
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.zst"])
+def test_a_file_that_is_not_compressed_is_named(tmp_path, name):
+    (tmp_path / name).write_bytes(TEXT)
+    with pytest.raises(InputError, match=rf"{name}: damaged, or not compressed as its name says"):
+        read(tmp_path / name)
+
+
+def test_a_missing_file_stays_an_os_error(tmp_path):
+    for name in ("a.gz", "a.zst", "a.txt"):
+        with pytest.raises(FileNotFoundError):
+            read(tmp_path / name)
+
+
+def test_the_package_of_zst_is_named(tmp_path, monkeypatch):
+    (tmp_path / "a.zst").write_bytes(zst(TEXT))
+    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
+    with pytest.raises(InputError, match=r"\[zst\]"):
+        read(tmp_path / "a.zst")

@@ -1,0 +1,44 @@
+import gzip
+import io
+import sys
+
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.records.lines import read_lines
+
+
+def test_read_lines_of_files_and_standard_input(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes("één\r\n\ntwee".encode())
+    (tmp_path / "b").write_bytes(b"three\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"standard\n")))
+    paths = [str(tmp_path / "a"), "-", str(tmp_path / "b")]
+    assert list(read_lines(paths)) == ["één", "", "twee", "standard", "three"]
+
+
+def test_read_lines_of_compressed_files(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress("\ufeffeen\r\n".encode()) + gzip.compress(b"twee"))
+    assert list(read_lines([str(path)])) == ["een", "twee"]
+    path.write_bytes(path.read_bytes()[:15])
+    with pytest.raises(InputError, match=r"a\.txt\.gz: the file was cut off"):
+        list(read_lines([str(path)]))
+
+
+def test_read_lines_names_the_line_that_is_not_utf8(tmp_path):
+    path = tmp_path / "latin1.txt"
+    path.write_bytes(b"fine\ncaf\xe9\n")
+    lines = read_lines([str(path)])
+    assert next(lines) == "fine"
+    with pytest.raises(InputError, match=r"latin1\.txt:2: not UTF-8 \(byte 0xe9 at position 4\)"):
+        next(lines)
+
+
+def test_read_lines_finds_missing_files_at_the_call(tmp_path):
+    (tmp_path / "there").write_text("line\n")
+    with pytest.raises(InputError, match="gone: No such file"):
+        read_lines([str(tmp_path / "there"), str(tmp_path / "gone")])
+    with pytest.raises(InputError, match="Is a directory"):
+        read_lines([str(tmp_path)])
+    with pytest.raises(InputError, match="no input file"):
+        read_lines([])

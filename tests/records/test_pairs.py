@@ -1,0 +1,30 @@
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.records import pairs
+from t5x_lite.records.pairs import Pairs
+
+
+def test_objects_of_a_file():
+    record = {"query": "q", "pos": ["a", "b"], "neg": ["c"], "id": 3}
+    assert pairs.from_json(pairs.checked(record, "f:1")) == Pairs("q", ["a", "b"], ["c"])
+    assert pairs.from_json(pairs.checked({"query": "q", "pos": ["é"]}, "f:1")) == Pairs(
+        "q", ["é"], []
+    )
+    assert pairs.same_text("t") == Pairs("t", ["t"])
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({}, 'f:1: must have "query", a string; it has nothing'),
+        ({"query": 1, "pos": ["a"]}, "must have \"query\", a string; it has ['pos', 'query']"),
+        ({"query": "q"}, 'f:1: "pos" must have a passage that answers the query'),
+        ({"query": "q", "pos": "a"}, 'f:1: "pos" must be a list of strings'),
+        ({"query": "q", "pos": ["a"], "neg": [1]}, 'f:1: "neg" must be a list of strings'),
+    ],
+)
+def test_an_object_that_is_no_pair_is_refused(record, message):
+    with pytest.raises(InputError) as caught:
+        pairs.checked(record, "f:1")
+    assert message in str(caught.value)

@@ -1,0 +1,42 @@
+"""Every old name leads to a module that is there."""
+
+import importlib
+import importlib.util
+
+import pytest
+
+from t5x_lite import renames
+from t5x_lite.renames import current, hint
+
+
+@pytest.mark.parametrize("old", [f"t5x_lite.{name}" for name in renames._MODULES])
+def test_a_new_name_is_there(old):
+    assert importlib.util.find_spec(current(old)) is not None
+    assert current(current(old)) == current(old)
+
+
+def test_names():
+    assert current("t5x_lite.config") == "t5x_lite.config.experiment"
+    assert current("t5x_lite.data.c4") == "t5x_lite.c4"
+    assert current("t5x_lite.data.c4.beam") == "t5x_lite.c4.beam"
+    assert current("t5x_lite.data.config") == "t5x_lite.data.config"
+    assert current("tasks.mine") == "tasks.mine"
+
+
+def test_a_failed_import_says_the_new_name():
+    with pytest.raises(ImportError) as caught:
+        importlib.import_module("t5x_lite.data.text_source")
+    assert hint(caught.value) == (
+        "; t5x_lite.data.text_source is t5x_lite.data.tasks.text_source now"
+    )
+    with pytest.raises(ImportError) as caught:
+        from t5x_lite.data import stages  # noqa: F401
+    assert hint(caught.value) == "; t5x_lite.data.stages is t5x_lite.data.tasks.stages now"
+    with pytest.raises(ImportError) as caught:
+        from t5x_lite.checkpoints import find_step  # noqa: F401
+    assert hint(caught.value) == "; t5x_lite.checkpoints is t5x_lite.checkpoints.reading now"
+    with pytest.raises(ImportError) as caught:
+        from t5x_lite.config import Nothing  # noqa: F401
+    assert hint(caught.value) == ""
+    assert hint(ImportError("x", name="numpy")) == ""
+    assert hint(ValueError("x")) == ""

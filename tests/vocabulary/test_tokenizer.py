@@ -1,0 +1,166 @@
+"""WordPiece and tokenizer.json: ids, what is saved, and every way in which input can be wrong."""
+
+import json
+import pickle
+
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.vocabulary.loading import load_vocabulary
+from t5x_lite.vocabulary.tokenizer import Tokenizer
+from tests import tokenizer_files
+
+
+@pytest.fixture(scope="module")
+def wordpiece(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("wordpiece")
+    return load_vocabulary(tokenizer_files.write_wordpiece(directory))
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory):
+    return load_vocabulary(tokenizer_files.write_byte_level(tmp_path_factory.mktemp("bpe")))
+
+
+def special_ids(vocabulary):
+    names = ("pad", "unk", "cls", "sep", "mask", "eos")
+    return tuple(getattr(vocabulary, f"{name}_id") for name in names)
+
+
+def named(vocabulary, ids):
+    pieces = vocabulary.pieces()
+    return [pieces[i] for i in ids]
+
+
+def test_wordpiece(wordpiece):
+    assert isinstance(wordpiece, Tokenizer)
+    assert special_ids(wordpiece) == (0, 1, 2, 3, 4, 3)
+    ids = wordpiece.encode("The DOGS, runnïng unaffable")
+    assert named(wordpiece, ids) == [
+        *("the", "dog", "##s", ","),
+        *("run", "##ning", "una", "##ffa", "##ble"),
+    ]
+    assert wordpiece.decode([2, *ids, 3, 0]) == "the dogs, running unaffable"
+    assert wordpiece.encode("☃ " + "a" * 101) == [1, 1]
+    assert wordpiece.encode("") == []
+    assert wordpiece.size == len(wordpiece.pieces())
+
+
+def test_special_pieces_in_text_are_found(wordpiece):
+    assert wordpiece.encode("the [MASK] dog") == [5, 4, 6]
+    assert wordpiece.decode([5, 4, 6, 10_000]) == "the dog"
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_capital_letters_in_the_pieces_or_the_config_say_whether_text_is_lower_cased(
+    tmp_path, lower
+):
+    path = tokenizer_files.write_wordpiece(tmp_path)
+    with path.open("a") as file:
+        file.write("The\n")
+    assert named(load_vocabulary(path), load_vocabulary(path).encode("The")) == ["The"]
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"do_lower_case": lower, "cls_token": {"content": "[CLS]"}, "name": "/tmp"})
+    )
+    loaded = load_vocabulary(path)
+    assert named(loaded, loaded.encode("The")) == ["the" if lower else "The"]
+    loaded.save(tmp_path / "copy")
+    copy = load_vocabulary(tmp_path / "copy")
+    assert copy.digest == loaded.digest
+    assert copy.encode("The") == loaded.encode("The")
+    saved = json.loads((tmp_path / "copy" / "tokenizer_config.json").read_text())
+    assert saved == {
+        "cls_token": "[CLS]",
+        "do_lower_case": lower,
+        "mask_token": "[MASK]",
+        "pad_token": "[PAD]",
+        "sep_token": "[SEP]",
+        "unk_token": "[UNK]",
+    }
+
+
+def test_a_tokenizer_json(byte_level):
+    assert special_ids(byte_level) == (1, 3, 0, 2, 265, 2)
+    ids = byte_level.encode("dog running é")
+    assert named(byte_level, ids) == ["dog", "Ġrun", "n", "i", "n", "g", "Ġ", "Ã", "©"]
+    assert byte_level.decode([0, *ids, 2, 1, 1]) == "dog running é"
+    assert byte_level.size == 266
+
+
+def test_the_special_pieces_may_have_other_names(tmp_path):
+    path = tokenizer_files.write_wordpiece(tmp_path)
+    path.write_text(path.read_text().replace("[MASK]", "<hidden>"))
+    with pytest.raises(InputError, match=r"no piece \[MASK\] or <mask>: it is of no encoder, or"):
+        load_vocabulary(path)
+    (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "<hidden>"}')
+    assert load_vocabulary(path).encode("the <hidden>") == [5, 4]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_level", "unigram"])
+def test_what_is_saved_is_loaded_again_from_its_directory(tmp_path, kind):
+    path = getattr(tokenizer_files, f"write_{kind}")(tmp_path)
+    vocabulary = load_vocabulary(path)
+    saved = vocabulary.save(tmp_path / "a" / "b")
+    assert saved == tmp_path / "a" / "b" / path.name
+    assert saved.read_bytes() == path.read_bytes()
+    copy = load_vocabulary(tmp_path / "a" / "b")
+    assert copy.files() == vocabulary.files()
+    assert copy.digest == vocabulary.digest
+    assert load_vocabulary(tmp_path).digest == vocabulary.digest
+    text = "the dogs (running)"
+    assert copy.encode(text) == vocabulary.encode(text)
+    assert pickle.loads(pickle.dumps(vocabulary)).encode(text) == vocabulary.encode(text)
+    assert vocabulary.encode_batch([text, "", "a"]) == [
+        vocabulary.encode(text),
+        [],
+        vocabulary.encode("a"),
+    ]
+
+
+def test_digests_differ_with_the_pieces_and_with_what_is_said_of_them(tmp_path, wordpiece):
+    path = tokenizer_files.write_wordpiece(tmp_path)
+    assert load_vocabulary(path).digest == wordpiece.digest
+    (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": false}')
+    assert load_vocabulary(path).digest != wordpiece.digest
+
+
+def test_there_are_no_sentinels(wordpiece):
+    assert (wordpiece.extra_ids, wordpiece.num_sentinels) == (0, 0)
+    for function in (lambda: wordpiece.sentinel_start, lambda: wordpiece.sentinel(0)):
+        with pytest.raises(InputError, match="has no sentinels, which text-to-text objectives"):
+            function()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("vocab.txt", b"a\nb\na\n", r"vocab.txt:3: 'a' is on line 1 too"),
+        ("vocab.txt", b"a\n\xff\n", r"vocab.txt: not UTF-8 \(byte 2\)"),
+        ("vocab.txt", b"", r"no piece \[CLS\] or <s>, no piece \[SEP\]"),
+        ("tokenizer.json", b"{}", r"not a tokenizer.json \("),
+        ("tokenizer.json", b"\xff", r"not a tokenizer.json \("),
+        ("tokenizer_config.json", b"{", r"tokenizer_config.json: not JSON"),
+    ],
+)
+def test_what_is_no_vocabulary_is_refused(tmp_path, name, content, message):
+    tokenizer_files.write_wordpiece(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        load_vocabulary(tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"tokenizer.json: No such file or directory; give a"):
+        load_vocabulary(tmp_path / "tokenizer.json")
+
+
+def test_a_tokenizer_without_an_unknown_and_with_endless_padding(tmp_path):
+    path = tokenizer_files.write_unigram(tmp_path)
+    description = json.loads(path.read_text())
+    description["padding"]["strategy"] = {"Fixed": 1 << 62}
+    path.write_text(json.dumps(description))
+    assert load_vocabulary(path).encode("the") == load_vocabulary(path).encode(" the")
+    description["model"]["unk_id"] = None
+    path.write_text(json.dumps(description))
+    with pytest.raises(InputError, match=r"not a tokenizer\.json \(.*unk_id"):
+        load_vocabulary(path)
