@@ -6,9 +6,10 @@
 The archive holds data, vocabularies, caches and, for each family, objective and optimizer, a work
 directory after 4 steps. It is never written again: it is what users have on their disks. The
 records hold what a continuation gives: the training loss of steps 5 to 24, the held-out loss, and
-what the checkpoint answers. They start from saved parameters, never from a seed, so code that moves
-modules about keeps them. A record is written again only for a change of what is computed, whose
-reason then stands in an ADR.
+what the checkpoint answers; of some runs the losses of a new run from its parameters, whose
+attention dropout draws for each query and key. They start from saved parameters, never from a seed,
+so code that moves modules about keeps them. A record is written again only for a change of what is
+computed, whose reason then stands in an ADR.
 """
 
 import contextlib
@@ -29,6 +30,7 @@ import numpy as np
 DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "net"
 ARCHIVE, RECORDS = DIRECTORY / "runs.tar.xz", DIRECTORY / "records.json"
 SAVED, LAST = 4, 24
+DRAWN_ANEW = ("bert", "deberta", "retromae_enhanced", "electra_es", "contrastive")
 TEXT = (
     "the river ran low under old stone bridges and nobody saw small boats pass by night when rain "
     "came over dark hills a lamp burned in every second window children slept while two men spoke"
@@ -263,6 +265,33 @@ def continued(name: str) -> dict[str, Any]:
     return losses(f"runs/{name}")
 
 
+def drawn_anew(name: str) -> list[float]:
+    """The losses of a new run from a checkpoint's parameters, with today's attention dropout."""
+    from t5x_lite import config
+    from t5x_lite.run.training import train
+
+    flags = ["--steps", str(LAST - SAVED), "--init", f"runs/{name}/checkpoints/{SAVED}"]
+    loaded = config.load(f"runs/{name}/config.json", [*flags, "--workdir", f"anew/{name}"])
+    train(sharing(loaded, False))
+    lines = pathlib.Path("anew", name, "metrics.jsonl").read_text().splitlines()
+    return [line["loss"] for line in map(json.loads, lines) if "loss" in line]
+
+
+def sharing(part: Any, share: bool) -> Any:
+    """A config whose encoders share the draws of attention dropout among the queries, or do not.
+
+    The archive's runs share them; today's default is a draw for each query and key.
+    """
+    from t5x_lite.models.encoder import EncoderConfig
+
+    if not dataclasses.is_dataclass(part):
+        return part
+    fields = {f.name: sharing(getattr(part, f.name), share) for f in dataclasses.fields(part)}
+    if isinstance(part, EncoderConfig):
+        fields["share_attention_dropout"] = share
+    return dataclasses.replace(part, **fields)
+
+
 def answered(name: str) -> dict[str, Any]:
     """What the checkpoint of step SAVED answers: log-likelihoods and texts, or vectors."""
     import t5x_lite
@@ -326,6 +355,8 @@ def record(names: list[str]) -> None:
         with inside(directory):
             for name in names or sorted(path.name for path in pathlib.Path("runs").iterdir()):
                 records[name] = {"answers": answered(name), **continued(name)}
+                if name in DRAWN_ANEW:
+                    records[name]["drawn_anew"] = drawn_anew(name)
     lines = [
         f"  {json.dumps(name)}: {json.dumps(found)}" for name, found in sorted(records.items())
     ]

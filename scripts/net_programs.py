@@ -46,13 +46,14 @@ def cpu_figures(name: str) -> dict[str, Any]:
     """A program's figures for one CPU device, as this process compiles it."""
     import jax
 
-    from scripts.net_goldens import experiments
+    from scripts.net_goldens import experiments, sharing
     from t5x_lite import config
     from t5x_lite.run.planning import make_sheet
 
     path = name.removeprefix(f"{CPU} ")
     is_run = path.startswith("run/")
     experiment = experiments()[path.removeprefix("run/")] if is_run else config.load(path)
+    experiment = sharing(experiment, True)  # as it was when the first figures were taken
     record = make_sheet(experiment, jax.devices("cpu")[:1], asked=CPU).record()
     return {
         "flops": record["compiled_flops"],

@@ -1,11 +1,13 @@
 """Names that were changed: what stands in files that an earlier version wrote still works.
 
 A config.json names classes by their modules; `current` says where such a module is today. A user's
-own tasks and configs import modules by name; `hint` says the new name where that fails.
+own tasks and configs import modules by name; `hint` says the new name where that fails. A
+checkpoint names its arrays by their paths in the model; `current_path` says today's.
 
     current("t5x_lite.config")              -> "t5x_lite.config.experiment"
     current("t5x_lite.data.c4.config")      -> "t5x_lite.c4.config"
     current("tasks.mine")                   -> "tasks.mine"
+    current_path("model/layers/wi/bias")    -> "model/layers/mlp/wi/bias"
 """
 
 import importlib
@@ -13,6 +15,8 @@ import re
 
 _PACKAGE = "t5x_lite."
 _NO_NAME = re.compile(r"cannot import name '(\w+)' from")
+# The feed-forward block of BERT's layers: in the parameters, and in what an optimizer has of them.
+_PATHS = ((re.compile(r"(.*/)?(?<!mlp/)(w[io]/(?:kernel|bias)(?:/.*)?)"), r"\1mlp/\2"),)
 _PACKAGES = {"data.c4": "c4"}
 _MODULES = {
     "checkpoint_items": "checkpoints.items",
@@ -98,6 +102,9 @@ _MODULES = {
 }
 """Old module -> new module, in t5x_lite."""
 
+FORMER_VALUES = {"share_attention_dropout": True}
+"""Field -> what a config means that was written before the field was there, if not its default."""
+
 
 def current(module: str) -> str:
     """Today's name of a module that an earlier version may have named."""
@@ -108,6 +115,15 @@ def current(module: str) -> str:
         if name == old or name.startswith(f"{old}."):
             return _PACKAGE + new + name.removeprefix(old)
     return _PACKAGE + _MODULES.get(name, name)
+
+
+def current_path(path: str) -> str:
+    """Today's path of an array that an earlier version may have saved."""
+    for pattern, replacement in _PATHS:
+        match = pattern.fullmatch(path)
+        if match:
+            return match.expand(replacement)
+    return path
 
 
 def hint(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import importlib.util
 import pytest
 
 from t5x_lite import renames
-from t5x_lite.renames import current, hint
+from t5x_lite.renames import current, current_path, hint
 
 
 @pytest.mark.parametrize("old", [f"t5x_lite.{name}" for name in renames._MODULES])
@@ -21,6 +21,21 @@ def test_names():
     assert current("t5x_lite.data.c4.beam") == "t5x_lite.c4.beam"
     assert current("t5x_lite.data.config") == "t5x_lite.data.config"
     assert current("tasks.mine") == "tasks.mine"
+
+
+@pytest.mark.parametrize(
+    ("path", "today"),
+    [
+        ("model/layers/wi/kernel", "model/layers/mlp/wi/kernel"),
+        ("state/mu/objective/decoder/wo/bias", "state/mu/objective/decoder/mlp/wo/bias"),
+        ("statistics/model/layers/wi/kernel/row", "statistics/model/layers/mlp/wi/kernel/row"),
+        ("model/encoder/layers/mlp/wi/kernel", "model/encoder/layers/mlp/wi/kernel"),
+        ("model/layers/attention/key/kernel", "model/layers/attention/key/kernel"),
+    ],
+)
+def test_paths(path, today):
+    assert current_path(path) == today
+    assert current_path(today) == today
 
 
 def test_a_failed_import_says_the_new_name():

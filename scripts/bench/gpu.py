@@ -150,7 +150,6 @@ def train(work: dict) -> dict[str, Any]:
     import jax.numpy as jnp
 
     from t5x_lite import sharding, trees
-    from t5x_lite.models.flops import train_step_flops
     from t5x_lite.nn.bind import bind, cast, init, shapes
     from t5x_lite.objectives.base import Learner
     from t5x_lite.objectives.seq2seq import Seq2Seq
@@ -199,7 +198,7 @@ def train(work: dict) -> dict[str, Any]:
         jax.block_until_ready((state, metrics))
     median = (time.perf_counter() - start) / work["steps"]
     lengths = {name: batch[name].shape[1] for name in batch if name.endswith("_tokens")}
-    flops = train_step_flops(model, rows=work["rows"], lengths=lengths) or 0
+    flops = 3 * work["rows"] * model.forward_flops({n: (size,) for n, size in lengths.items()})
     tokens = sum(lengths[name] for name in ("encoder_input_tokens", "decoder_target_tokens"))
     memory = compiled.memory_analysis()
     return {

@@ -15,7 +15,7 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from t5x_lite import trees
+from t5x_lite import renames, trees
 from t5x_lite.checkpoints.orbax_params import check_chunks
 from t5x_lite.files import naming
 from t5x_lite.remote import AnyPath, files_below
@@ -83,7 +83,7 @@ def read_files(directory: AnyPath) -> dict[str, bytes]:
 
 
 def saved_leaves(directory: AnyPath) -> dict[str, Any]:
-    """What an item holds: path -> Orbax's metadata of it, with shape and dtype.
+    """What an item holds: today's path -> Orbax's metadata of it, with shape and dtype.
 
     Raises:
       Exception: whatever Orbax finds.
@@ -94,7 +94,7 @@ def saved_leaves(directory: AnyPath) -> dict[str, Any]:
         leaves = trees.flatten(metadata.tree)
         for path, leaf in leaves.items():
             check_chunks(path, leaf)
-        return leaves
+        return {renames.current_path(path): leaf for path, leaf in leaves.items()}
     finally:
         handler.close()
 
@@ -104,7 +104,8 @@ def restore_item(directory: AnyPath, abstract: Any) -> Any:
 
     Args:
       directory: of the item.
-      abstract: a tree of jax.ShapeDtypeStruct in the structure that was saved.
+      abstract: a tree of jax.ShapeDtypeStruct in the structure that was saved; a nested dict where
+        an earlier version saved other paths.
 
     Raises:
       Exception: whatever Orbax and its array store find.
@@ -113,10 +114,22 @@ def restore_item(directory: AnyPath, abstract: Any) -> Any:
     handler = ocp.StandardCheckpointHandler()
     try:
         with _ignoring_late_reads():
+            paths = _saved_paths(handler, directory)
+            if any(today != path for today, path in paths.items()):
+                wanted = trees.flatten(abstract)
+                if difference := trees.difference(wanted, paths):
+                    raise ValueError(difference)
+                return _replaced(abstract, restore_leaves(directory, wanted), None)
             wanted = jax.tree.map(_on_device, abstract)
             return handler.restore(_absolute(directory), args=ocp.args.StandardRestore(wanted))
     finally:
         handler.close()
+
+
+def _saved_paths(handler: Any, directory: AnyPath) -> dict[str, str]:
+    """Of each array of an item: today's path -> the path that it was saved with."""
+    paths = trees.flatten(handler.metadata(_absolute(directory)).tree)
+    return {renames.current_path(path): path for path in paths}
 
 
 def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,15 +137,16 @@ def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, A
 
     Args:
       directory: of the item.
-      wanted: saved path -> jax.ShapeDtypeStruct, as for `restore_item`.
+      wanted: today's path -> jax.ShapeDtypeStruct, as for `restore_item`.
 
     Raises:
       Exception: whatever Orbax and its array store find.
     """
-    placed = {path: _on_device(leaf) for path, leaf in wanted.items()}
     handler = ocp.PyTreeCheckpointHandler()
     try:
         with _ignoring_late_reads():
+            paths = _saved_paths(handler, directory)
+            placed = {paths[path]: _on_device(leaf) for path, leaf in wanted.items()}
             metadata: Any = handler.metadata(_absolute(directory))
             restored: Any = handler.restore(
                 _absolute(directory),
@@ -148,7 +162,7 @@ def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, A
     finally:
         handler.close()
     flat = trees.flatten(restored)
-    return {path: flat[path] for path in wanted}
+    return {path: flat[paths[path]] for path in wanted}
 
 
 def _replaced(

@@ -16,7 +16,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
-from t5x_lite import trees
+from t5x_lite import renames, trees
 from t5x_lite.errors import InputError
 from t5x_lite.trees import LazyArray
 
@@ -60,7 +60,7 @@ def write_params(directory: Path, arrays: Mapping[str, LazyArray]) -> None:
 
 
 def lazy_params(directory: Path) -> dict[str, LazyArray]:
-    """The parameters in a directory by path, each read when it is asked for.
+    """The parameters in a directory by today's paths, each read when it is asked for.
 
     Args:
       directory: the params/ of a step directory.
@@ -93,7 +93,9 @@ def lazy_params(directory: Path) -> dict[str, LazyArray]:
     except Exception as error:
         raise _unreadable(directory, error) from error
     return {
-        path: LazyArray(tuple(leaf.shape), np.dtype(leaf.dtype), functools.partial(read, path))
+        renames.current_path(path): LazyArray(
+            tuple(leaf.shape), np.dtype(leaf.dtype), functools.partial(read, path)
+        )
         for path, leaf in saved.items()
     }
 

@@ -10,8 +10,9 @@ float that JSON lacks becomes an object of type "float":
       "label_smoothing": 0.0
     }
 
-A field that the file lacks takes its default, so a config written before the field existed still
-loads; a field that the class lacks is an error.
+A field that the file lacks takes its default, or the value that says what was done before the field
+existed (`renames.FORMER_VALUES`), so an earlier config still loads; a field that the class lacks is
+an error.
 """
 
 import dataclasses
@@ -134,7 +135,8 @@ def _decode(node: Any, *, where: str) -> Any:
     if unknown:
         suggestion = did_you_mean(unknown[0], fields)
         raise InputError(f"{where}: {cls.__name__} has no field {unknown[0]}{suggestion}")
-    values = {key: _decode(item, where=f"{where}: {key}") for key, item in given.items()}
+    values = {key: value for key, value in renames.FORMER_VALUES.items() if key in fields}
+    values |= {key: _decode(item, where=f"{where}: {key}") for key, item in given.items()}
     try:
         return cls(**values)
     except InputError as error:

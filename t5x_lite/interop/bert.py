@@ -180,8 +180,8 @@ def _table(model: BertConfig, head: Head, model_type: str) -> list[Rule]:
         rules += dense_rules(f"{ours}/attention/{name}", f"{theirs}.attention.self.{name}")
     rules += dense_rules(f"{ours}/attention/out", f"{theirs}.attention.output.dense")
     rules += norm_rules(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm")
-    rules += dense_rules(f"{ours}/wi", f"{theirs}.intermediate.dense")
-    rules += dense_rules(f"{ours}/wo", f"{theirs}.output.dense")
+    rules += dense_rules(f"{ours}/mlp/wi", f"{theirs}.intermediate.dense")
+    rules += dense_rules(f"{ours}/mlp/wo", f"{theirs}.output.dense")
     rules += norm_rules(f"{ours}/mlp_norm", f"{theirs}.output.LayerNorm")
     prefixed = with_prefix(rules, _PREFIXES[model_type], written=head != "none")
     return [*prefixed, *_head_rules(head, model_type)]

@@ -239,8 +239,8 @@ def _layer_rules(model: DebertaConfig, ours: str, theirs: str) -> list[Rule]:
         rules += dense_rules(f"{ours}/attention/{name}", f"{theirs}.attention.self.{projection}")
     rules += dense_rules(f"{ours}/attention/out", f"{theirs}.attention.output.dense")
     rules += norm_rules(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm")
-    rules += dense_rules(f"{ours}/wi", f"{theirs}.intermediate.dense")
-    rules += dense_rules(f"{ours}/wo", f"{theirs}.output.dense")
+    rules += dense_rules(f"{ours}/mlp/wi", f"{theirs}.intermediate.dense")
+    rules += dense_rules(f"{ours}/mlp/wo", f"{theirs}.output.dense")
     return rules + norm_rules(f"{ours}/mlp_norm", f"{theirs}.output.LayerNorm")
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,9 @@ from t5x_lite.nn.dense import FAN_IN_TRUNCATED, Dense, FusedDense
 from t5x_lite.nn.embedding import Embedding
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array
+
+RowShapes = Mapping[str, tuple[int, ...]]
+"""Feature -> its shape in one row of a batch: (S,), or (N, S) of several texts."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,6 +34,19 @@ class ModelConfig:
     def build(self, *, rngs: nnx.Rngs) -> nnx.Module:
         """Makes the module with fresh parameters from the stream "params"."""
         raise TypeError(f"{type(self).__name__} does not define build")
+
+    def forward_flops(self, shapes: RowShapes) -> int | None:
+        """Floating-point operations of one forward pass for one row; None: they are not counted.
+
+        Matrix products only, 2 for each multiplication. Padding counts, and so does what a mask
+        hides: it is computed, though a kernel may skip it. Sharing of parameters saves none, and a
+        relative bias costs none. A train step is three forward passes; what rematerialisation
+        computes again is no useful work.
+
+        Args:
+          shapes: of a row's features, by name; those that the model reads are used.
+        """
+        return None
 
     def replace(self, **changes: Any) -> Any:
         """A copy with other field values."""

@@ -24,7 +24,7 @@ from typing import Any, get_args
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from t5x_lite.errors import InputError
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel, Tables, document_positions
@@ -34,7 +34,7 @@ from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.disentangled import DisentangledLayer, Distances, RelativePositions
 from t5x_lite.nn.dropout import dropout, split_key
 from t5x_lite.nn.embedding import lookup
-from t5x_lite.nn.masks import Visibility, segments
+from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.norms import LayerNorm
 from t5x_lite.nn.products import einsum
 from t5x_lite.nn.scan import scan_layers
@@ -74,9 +74,9 @@ class DebertaConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.attention != "plain":
+        if self.attention == "pallas":
             raise InputError(
-                f"model.attention of a DeBERTa must be 'plain': got {self.attention!r}"
+                "model.attention of a DeBERTa must be 'plain' or 'blocked': there is no kernel"
             )
         try:
             _ = self.relative
@@ -116,6 +116,21 @@ class DebertaConfig(EncoderConfig):
     def positions_at_input(self) -> bool:
         """Whether the table of positions is added to the embeddings."""
         return self.position_biased_input
+
+    def text_flops(self, length: int, *, masked_lm: bool = False) -> int:
+        """FLOPs of one text's forward pass; see `EncoderConfig.text_flops`."""
+        flops = super().text_flops(length) + 2 * length * self.conv_kernel_size * self.d_model**2
+        twice = masked_lm and self.enhanced_mask_decoder  # the last layer
+        return flops + (self.layer_flops(length) if twice else 0)
+
+    def layer_flops(self, length: int) -> int:
+        """FLOPs of one layer's forward pass for one row; the terms by distance as `plain` has them.
+
+        A term multiplies each position with the rows of 2 length - 1 distances. What makes those
+        rows, once for all rows of a batch, is left out.
+        """
+        term = 2 * length * (2 * length - 1) * self.d_model
+        return super().layer_flops(length) + len(self.position_terms) * term
 
     def build(self, *, rngs: nnx.Rngs) -> "Deberta":
         """Makes the module with fresh parameters."""
@@ -241,10 +256,10 @@ class Deberta(EncoderModel):
         rows = self._position_rows(tokens.shape[1], real=None, positions=positions)
         position = self._to_model(lookup(self._tables(tables)["position"], rows))
         query = hidden + position.astype(hidden.dtype)
-        dense = _dense(mask)
+        seen = self.config.running.form(mask, x.shape[1])
 
         def call(layer: DisentangledLayer, x: Array, key: Key | None) -> tuple[Array, None]:
-            out = layer(x, keys_from=hidden, mask=dense, distances=distances, key=key)
+            out = layer(x, keys_from=hidden, mask=seen, distances=distances, key=key)
             return out, None
 
         for query_key in query_keys:
@@ -324,10 +339,10 @@ class Deberta(EncoderModel):
         """The first `num` layers, and the convolution beside the first of them."""
         layers_key, conv_key = split_key(key, 2)
         keys = None if layers_key is None else jax.random.split(layers_key, self.config.num_layers)
-        dense = _dense(mask)
+        seen = self.config.running.form(mask, x.shape[1])
 
         def call(layer: DisentangledLayer, x: Array, key: Key | None) -> tuple[Array, None]:
-            return layer(x, mask=dense, distances=distances, key=key), None
+            return layer(x, mask=seen, distances=distances, key=key), None
 
         first = 0
         if self.config.conv_kernel_size and num:
@@ -343,11 +358,6 @@ class Deberta(EncoderModel):
         graphdef, params, _ = split(self.layers)
         layers = bind(graphdef, jax.tree.map(lambda stack: stack[part], params))
         return scan_layers(layers, call, x, inputs=keys, running=self.config.running)[0]
-
-
-def _dense(mask: Visibility) -> Bool[Array, "B 1 S S"]:
-    ids = _segments_of(mask)
-    return segments(ids, ids)
 
 
 def _segments_of(mask: Visibility) -> Int[Array, "B S"]:

@@ -13,6 +13,7 @@ Embedding sharing without a module of two parents: `tables()` gives the arrays o
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -22,7 +23,7 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.errors import InputError
-from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.nn.activations import Activation
 from t5x_lite.nn.dense import Dense, truncated_normal
 from t5x_lite.nn.dropout import dropout, split_key
@@ -55,6 +56,8 @@ class EncoderConfig(ModelConfig):
       activation: of the feed-forward layers, and of heads.
       dropout_rate: of embeddings and of the blocks' outputs.
       attention_dropout_rate: of the attention weights.
+      share_attention_dropout: whether all queries of a head drop the same keys, as in T5. As in the
+        original, each query and key have a draw of their own, which takes longer.
       norm_epsilon: of the layer norms.
       initializer_stddev: of kernels and tables.
       unroll: layers per iteration of the scan, True for straight-line code (faster on CPU).
@@ -76,6 +79,7 @@ class EncoderConfig(ModelConfig):
     activation: Activation = "gelu"
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.1
+    share_attention_dropout: bool = False
     norm_epsilon: float = 1e-12
     initializer_stddev: float = 0.02
     unroll: int | bool = 1
@@ -139,6 +143,34 @@ class EncoderConfig(ModelConfig):
     def first_position(self) -> int:
         """The row of the table that a document's first token reads."""
         return 0
+
+    def forward_flops(self, shapes: RowShapes) -> int:
+        """FLOPs of one forward pass for one row, of one text or several."""
+        *texts, length = shapes["encoder_input_tokens"]
+        return math.prod(texts) * self.text_flops(length)
+
+    def text_flops(self, length: int, *, masked_lm: bool = False) -> int:
+        """FLOPs of one text's forward pass; see `ModelConfig.forward_flops`.
+
+        Args:
+          length: its tokens.
+          masked_lm: whether to the states of a masked language model, not to the last layer's.
+        """
+        return self.num_layers * self.layer_flops(length) + self.projection_flops(length)
+
+    def layer_flops(self, length: int) -> int:
+        """FLOPs of one layer's forward pass for one row."""
+        d = self.d_model
+        return 2 * (length * (4 * d * d + 2 * d * self.d_ff) + 2 * length * length * d)
+
+    def projection_flops(self, length: int) -> int:
+        """FLOPs of the projection of embeddings to d_model; 0 where there is none."""
+        factored = self.table_size != self.d_model
+        return 2 * length * self.table_size * self.d_model if factored else 0
+
+    def masked_lm_head_flops(self, positions: int) -> int:
+        """FLOPs of a masked language model's head at so many positions."""
+        return 2 * positions * self.table_size * (self.d_model + self.vocab_size)
 
     @property
     def layer(self) -> PostNormConfig:

@@ -28,7 +28,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from t5x_lite.errors import InputError
-from t5x_lite.models.base import TokenModel
+from t5x_lite.models.base import RowShapes, TokenModel
 from t5x_lite.models.t5 import StackConfig
 from t5x_lite.nn import cache as caching
 from t5x_lite.nn import masks
@@ -62,6 +62,12 @@ class LMConfig(StackConfig):
             raise InputError(
                 f"model.prefix_buckets must be causal or bidirectional: got {self.prefix_buckets!r}"
             )
+
+    def forward_flops(self, shapes: RowShapes) -> int:
+        """FLOPs of one forward pass for one row, causal or with a prefix."""
+        (length,) = shapes["decoder_target_tokens"]
+        output = 2 * length * self.d_model * self.vocab_size
+        return self.num_layers * self.layer_flops(length) + output
 
     def build(self, *, rngs: nnx.Rngs) -> "LM":
         """Makes the module with fresh parameters."""

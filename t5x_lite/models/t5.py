@@ -23,7 +23,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from t5x_lite.errors import InputError
-from t5x_lite.models.base import ModelConfig, TokenModel
+from t5x_lite.models.base import ModelConfig, RowShapes, TokenModel
 from t5x_lite.nn import cache as caching
 from t5x_lite.nn import masks
 from t5x_lite.nn.cache import Cache
@@ -102,6 +102,19 @@ class StackConfig(ModelConfig):
         names = {field.name for field in dataclasses.fields(LayerConfig)}
         return LayerConfig(**{name: getattr(self, name) for name in names})
 
+    def layer_flops(self, length: int, *, across: int = 0) -> int:
+        """FLOPs of one layer's forward pass for one row; see `ModelConfig.forward_flops`.
+
+        Args:
+          length: of the row.
+          across: length of the inputs that cross-attention reads; 0 where there is none.
+        """
+        d, joined = self.d_model, self.num_heads * self.d_kv
+        feed_forward = (3 if self.feed_forward == "gated-gelu" else 2) * d * self.d_ff
+        own = length * (4 * d * joined + feed_forward) + 2 * length * length * joined
+        crossed = 2 * (length + across) * d * joined + 2 * length * across * joined
+        return 2 * (own + (crossed if across else 0))
+
     @property
     def running(self) -> Running:
         """How a stack of layers is run."""
@@ -140,6 +153,13 @@ class T5Config(StackConfig):
                 "model.share_layers needs as many encoder layers as decoder layers: got "
                 f"{self.num_encoder_layers} and {self.num_decoder_layers}"
             )
+
+    def forward_flops(self, shapes: RowShapes) -> int:
+        """FLOPs of one forward pass for one row of inputs and targets."""
+        (inputs,), (targets,) = shapes["encoder_input_tokens"], shapes["decoder_target_tokens"]
+        encoder = self.num_encoder_layers * self.layer_flops(inputs)
+        decoder = self.num_decoder_layers * self.layer_flops(targets, across=inputs)
+        return encoder + decoder + 2 * targets * self.d_model * self.vocab_size
 
     def build(self, *, rngs: nnx.Rngs) -> "T5":
         """Makes the module with fresh parameters."""

@@ -11,7 +11,7 @@ import dataclasses
 from flax import nnx
 from jaxtyping import Float, Int
 
-from t5x_lite.models.base import TokenModel
+from t5x_lite.models.base import RowShapes, TokenModel
 from t5x_lite.models.t5 import StackConfig
 from t5x_lite.nn import masks
 from t5x_lite.nn.embedding import Embedding
@@ -28,6 +28,11 @@ class T5EncoderConfig(StackConfig):
     """
 
     num_layers: int
+
+    def forward_flops(self, shapes: RowShapes) -> int:
+        """FLOPs of one forward pass for one row."""
+        (length,) = shapes["encoder_input_tokens"]
+        return self.num_layers * self.layer_flops(length)
 
     def build(self, *, rngs: nnx.Rngs) -> "T5Encoder":
         """Makes the module with fresh parameters."""

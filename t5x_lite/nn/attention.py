@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 
 from t5x_lite.nn.blocked_attention import blocked_attention
 from t5x_lite.nn.dense import FAN_IN_NORMAL, Dense, FusedDense, truncated_normal
-from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.dropout import WeightDropout, dropout, thinned
 from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.positions import RelativeTable
 from t5x_lite.nn.products import einsum
@@ -35,37 +35,44 @@ def softmax_attention(
     value: Float[Array, "B S H K"],
     bias: Float[Array, "1 H T S"] | None,
     mask: Bool[Array, "#B 1 #T S"] | None,
+    kept: Bool[Array, "B H T S"] | None = None,
 ) -> Float[Array, "B T H K"]:
-    """softmax(query key^T + bias) value, the softmax in float32.
+    """softmax(query key^T + bias) value, the softmax in float32; weights that are not kept are 0.
 
     The products take their operands in the dtype of value. The division by the softmax's sum comes
     after the product, and the backward pass is written out (Dao et al. 2022, FlashAttention,
     appendix B.2): both spare passes over [B, H, T, S]. A query that may see no key attends to all
     of them equally and passes no gradient to its logits.
     """
-    return _attention_forward(query, key, value, bias, mask)[0]
+    return _attention_forward(query, key, value, bias, mask, kept)[0]
 
 
 def _attention_forward(
-    query: Array, key: Array, value: Array, bias: Array | None, mask: Array | None
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None,
+    mask: Array | None,
+    kept: Array | None = None,
 ) -> tuple[Array, tuple]:
     logits = _masked_logits(query, key, bias, mask)
     exponentials = jnp.exp(logits - jax.lax.stop_gradient(jnp.max(logits, -1, keepdims=True)))
     normaliser = jnp.sum(exponentials, axis=-1)
     weights = exponentials.astype(value.dtype)
     scale = 1.0 / normaliser.swapaxes(1, 2)[..., None]
-    out = (einsum("BHTS,BSHK->BTHK", weights, value) * scale).astype(value.dtype)
-    return out, (query, key, value, weights, scale, out, bias is not None, mask)
+    out = einsum("BHTS,BSHK->BTHK", thinned(weights, kept), value)
+    out = (out * scale).astype(value.dtype)
+    return out, (query, key, value, weights, scale, out, bias is not None, mask, kept)
 
 
 def _attention_backward(saved: tuple, g: Array) -> tuple[Array | None, ...]:
-    query, key, value, weights, scale, out, has_bias, mask = saved
+    query, key, value, weights, scale, out, has_bias, mask, kept = saved
     dtype = value.dtype
     g32 = g.astype(jnp.float32) * scale
     inner = jnp.sum(g32 * out.astype(jnp.float32), axis=-1).swapaxes(1, 2)[..., None]
     g = g32.astype(dtype)
-    grad_value = einsum("BHTS,BTHK->BSHK", weights, g).astype(dtype)
-    grad_weights = einsum("BTHK,BSHK->BHTS", g, value)
+    grad_value = einsum("BHTS,BTHK->BSHK", thinned(weights, kept), g).astype(dtype)
+    grad_weights = thinned(einsum("BTHK,BSHK->BHTS", g, value), kept)
     grad_logits = weights.astype(jnp.float32) * (grad_weights - inner)
     if mask is not None:
         grad_logits = jnp.where(mask, grad_logits, 0.0)
@@ -73,7 +80,7 @@ def _attention_backward(saved: tuple, g: Array) -> tuple[Array | None, ...]:
     grad_query = einsum("BHTS,BSHK->BTHK", grad_logits, key).astype(dtype)
     grad_key = einsum("BHTS,BTHK->BSHK", grad_logits, query).astype(dtype)
     grad_bias = sum_leading(grad_logits.astype(jnp.float32))[None] if has_bias else None
-    return grad_query, grad_key, grad_value, grad_bias, None
+    return grad_query, grad_key, grad_value, grad_bias, None, None
 
 
 softmax_attention.defvjp(_attention_forward, _attention_backward)
@@ -88,11 +95,13 @@ def dot_product_attention(
     bias: Float[Array, "1 H T S"] | RelativeTable | None = None,
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
+    share_dropout: bool = True,
 ) -> Float[Array, "B T H K"]:
     """Attention over all keys, unscaled.
 
     Arrays for mask and bias, and plain attention; a `Visibility` with a block size and a table, and
-    blocked attention, or the kernel if it says so. All drop the same weights for the same key.
+    blocked attention, or the kernel if it says so. All drop the same weights for the same key if
+    the queries share them; if not, each block of keys has draws of its own, and there is no kernel.
 
     Args:
       query: projected queries.
@@ -100,8 +109,10 @@ def dot_product_attention(
       value: projected values.
       mask: True where a query may see a key.
       bias: float32, added to the logits; shared over the batch.
-      dropout_rate: of the attention weights, the mask shared over the queries.
+      dropout_rate: of the attention weights.
       dropout_key: None is deterministic.
+      share_dropout: whether all queries of a head drop the same keys, as in T5; else each query and
+        key have a draw of their own, as in BERT.
 
     Returns:
       The weighted values, in the dtype of value.
@@ -109,23 +120,44 @@ def dot_product_attention(
     Raises:
       ValueError: an array for one of mask and bias, and not for the other.
     """
-    # A mask shared over the queries scales each value as a whole: no pass over [B, H, T, S].
-    heads_and_keys = (*value.shape[:-1], 1)
-    kept = dropout(jnp.ones(heads_and_keys, value.dtype), dropout_rate, key=dropout_key)
-    value = value if dropout_key is None else value * kept
+    value, draws = dropped_values(value, dropout_rate, key=dropout_key, share=share_dropout)
     if isinstance(mask, Visibility) and not isinstance(bias, jax.Array):
-        if mask.kernel and mask.hidden is None and mask.itself:
+        if mask.kernel and mask.hidden is None and mask.itself and draws is None:
             # Late: importing Pallas takes as long as importing this package.
             from t5x_lite.nn.pallas_attention import pallas_attention
 
             return pallas_attention(query, key, value, visible=mask, bias=bias)
-        return blocked_attention(query, key, value, visible=mask, bias=bias)
+        return blocked_attention(query, key, value, visible=mask, bias=bias, draws=draws)
     if isinstance(mask, Visibility) or isinstance(bias, RelativeTable):
         raise ValueError(
             "mask and bias must both be arrays, or a Visibility and a RelativeTable: got "
             f"{type(mask).__name__} and {type(bias).__name__}"
         )
-    return softmax_attention(query, key, value, bias, mask)
+    kept = None
+    if draws is not None:
+        kept = draws.kept((query.shape[0], query.shape[2], query.shape[1], key.shape[1]))
+    return softmax_attention(query, key, value, bias, mask, kept)
+
+
+def dropped_values(
+    value: Float[Array, "B S H K"], rate: float, *, key: Key | None, share: bool
+) -> tuple[Float[Array, "B S H K"], WeightDropout | None]:
+    """Attention's values with what dropout does to them, and the draws that are still to be made.
+
+    Args:
+      value: the projected values.
+      rate: of the dropout.
+      key: None is no dropout.
+      share: whether all queries of a head drop the same keys. Then a value is dropped or scaled as
+        a whole, without a pass over [B, H, T, S]. If not, values are scaled alone.
+    """
+    if key is None or rate == 0.0:
+        return value, None
+    if share:
+        kept = dropout(jnp.ones((*value.shape[:-1], 1), value.dtype), rate, key=key)
+        return value * kept, None
+    draws = WeightDropout(key, rate)
+    return value * jnp.asarray(draws.scale, value.dtype), draws
 
 
 def attention_by_head(
@@ -170,6 +202,7 @@ class Attention(nnx.Module):
       dropout_rate: of the attention weights.
       bias: whether the projections have biases.
       scaled: whether logits are multiplied by `scale`, which is 1 / sqrt(K) at first.
+      share_dropout: whether all queries of a head drop the same keys.
       stddev: of the kernels at the start; None is T5's initialisers.
       rngs: the stream "params" is used.
     """
@@ -187,6 +220,7 @@ class Attention(nnx.Module):
         bias: bool = False,
         scaled: bool = False,
         stddev: float | None = None,
+        share_dropout: bool = True,
         rngs: nnx.Rngs,
     ):
         joined = num_heads * d_kv
@@ -208,6 +242,7 @@ class Attention(nnx.Module):
         self.num_heads = num_heads
         self.d_kv = d_kv
         self.dropout_rate = dropout_rate
+        self.share_dropout = share_dropout
         self.scale = 1.0 / math.sqrt(d_kv) if scaled else None
 
     def join(self, *, crosses: bool = False) -> None:
@@ -289,6 +324,7 @@ class Attention(nnx.Module):
             bias=bias,
             dropout_rate=self.dropout_rate,
             dropout_key=key,
+            share_dropout=self.share_dropout,
         )
         return self.close(mixed)
 

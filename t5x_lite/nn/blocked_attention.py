@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
+from t5x_lite.nn.dropout import WeightDropout, thinned
 from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.positions import RelativeTable
 from t5x_lite.nn.products import einsum
@@ -35,6 +36,7 @@ class Rules:
       causal: of the Visibility, like itself.
       bidirectional: how the table is read, like max_distance.
       max_distance: of the table; None without one.
+      dropout_rate: of the weights, where there are draws.
     """
 
     block: int
@@ -42,6 +44,7 @@ class Rules:
     bidirectional: bool
     max_distance: int | None
     itself: bool = True
+    dropout_rate: float = 0.0
 
     @classmethod
     def of(cls, visible: Visibility, bias: RelativeTable | None, *, num_keys: int) -> "Rules":
@@ -68,6 +71,7 @@ def blocked_attention(
     *,
     visible: Visibility,
     bias: RelativeTable | None = None,
+    draws: WeightDropout | None = None,
 ) -> Float[Array, "B T H K"]:
     """softmax(query key^T + bias) value, the softmax in float32.
 
@@ -81,12 +85,15 @@ def blocked_attention(
       value: projected values.
       visible: which keys a query sees, and how many make a block; S need not be a multiple of it.
       bias: a relative bias; its table gets a gradient.
+      draws: of dropout, for each block of keys anew, in the backward pass again; values are scaled.
 
     Raises:
       ValueError: a block of less than 1 key.
     """
     rules = Rules.of(visible, bias, num_keys=key.shape[1])
     rows = (visible.keys, visible.queries, visible.both_ways, visible.hidden, visible.picked)
+    if draws is not None:
+        rules, rows = dataclasses.replace(rules, dropout_rate=draws.rate), (*rows, draws.key)
     return _attend(rules, query, key, value, None if bias is None else bias.table, rows)
 
 
@@ -120,7 +127,7 @@ def _bias(rules: Rules, table: Array, num_queries: int, start: Int[Array, ""]) -
 
 
 def _seen(rules: Rules, rows: Rows, num_queries: int, start: Int[Array, ""]) -> Array | None:
-    keys, queries, both_ways, hidden, picked = (*rows, None, None)[:5]
+    keys, queries, both_ways, hidden, picked = (*rows[:5], None, None)[:5]
     visible = Visibility(
         keys=keys,
         queries=queries,
@@ -131,6 +138,12 @@ def _seen(rules: Rules, rows: Rows, num_queries: int, start: Int[Array, ""]) -> 
         itself=rules.itself,
     )
     return visible.block(num_queries, start, rules.block)
+
+
+def _kept(rules: Rules, rows: Rows, shape: tuple[int, ...], index: Array) -> Array | None:
+    """Which weights of a block dropout keeps; None where there is none."""
+    key = (*rows, None, None, None)[5]
+    return None if key is None else WeightDropout(key, rules.dropout_rate).kept(shape, index)
 
 
 def _logits(
@@ -176,6 +189,7 @@ def forward(
         shrink = jnp.exp(largest - now)
         weights = jnp.exp(logits - now[..., None])
         normaliser = normaliser * shrink + jnp.sum(weights, axis=-1)
+        weights = thinned(weights, _kept(rules, rows, weights.shape, index))
         mixed = einsum("BHTS,BSHK->BTHK", weights.astype(dtype), _slice(rules, values, start))
         return index + 1, now, normaliser, total * _by_query(shrink) + mixed
 
@@ -214,8 +228,9 @@ def backward(rules: Rules, saved: tuple, g: Array) -> tuple:
         seen = _seen(rules, rows, num_queries, start)
         logits = _logits(rules, query, here, table, seen, start, num_keys)
         weights = jnp.exp(logits - largest[..., None]).astype(dtype)
-        grad_value = einsum("BHTS,BTHK->BSHK", weights, g)
-        grad_weights = einsum("BTHK,BSHK->BHTS", g, _slice(rules, values, start))
+        kept = _kept(rules, rows, weights.shape, index)
+        grad_value = einsum("BHTS,BTHK->BSHK", thinned(weights, kept), g)
+        grad_weights = thinned(einsum("BTHK,BSHK->BHTS", g, _slice(rules, values, start)), kept)
         grad_logits = weights.astype(jnp.float32) * (grad_weights - inner)
         if seen is not None:
             grad_logits = jnp.where(seen, grad_logits, 0.0)

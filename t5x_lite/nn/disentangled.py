@@ -15,8 +15,7 @@ A token is seen by its content and by its distance; R is a table of distances fo
 Both terms read the SAME row. The paper writes the second with the distance of k from q; that is not
 what its released weights were trained with (microsoft/DeBERTa disentangled_attention.py:145,155).
 
-As a row depends on q - k alone, the table is first written out by distance. The products with it
-are then [T, 2 T - 1], and moving row t by t places makes them [T, T]: nothing is gathered.
+The table is first written out by distance; `t5x_lite.nn.distance_attention` does the rest.
 """
 
 import dataclasses
@@ -24,19 +23,18 @@ import functools
 import math
 from typing import Literal, NamedTuple, get_args
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
-from t5x_lite.nn.attention import Attention
+from t5x_lite.nn.attention import Attention, dropped_values
 from t5x_lite.nn.dense import Dense, truncated_normal
+from t5x_lite.nn.distance_attention import Operands, attend, attend_in_blocks
 from t5x_lite.nn.dropout import dropout, split_key
 from t5x_lite.nn.embedding import lookup
-from t5x_lite.nn.masks import MASKED
+from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.post_norm import PostNormConfig, PostNormLayer
-from t5x_lite.nn.products import einsum
 from t5x_lite.types import Array, Key
 
 Term = Literal["c2p", "p2c"]
@@ -147,58 +145,6 @@ class RelativePositions:
         return Distances(table[first : last + 1], index - first)
 
 
-def by_distance(x: Float[Array, "*batch T W"]) -> Float[Array, "*batch T S"]:
-    """x[t, s - t + T - 1] for all t and s below T, where W = 2 T - 1; no gather.
-
-    Args:
-      x: for each row its values by the distance of the column from the row, from -(T - 1) on.
-    """
-    *batch, length, width = x.shape
-    flat = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]).reshape(*batch, length * (width + 1))
-    flat = flat[..., length - 1 : length - 1 + length * width]
-    return flat.reshape(*batch, length, width)[..., :length]
-
-
-@jax.custom_vjp
-def masked_weighting(
-    logits: Float[Array, "B H T S"],
-    value: Float[Array, "B S H K"],
-    mask: Bool[Array, "#B 1 #T S"],
-) -> Float[Array, "B T H K"]:
-    """softmax(logits) value over the keys that a query may see; 0 where it may see none.
-
-    The logits and the softmax are float32, and the product is in the dtype of value. Forward and
-    backward are those of `attention.softmax_attention`.
-
-    Source: microsoft/DeBERTa deberta/ops.py, XSoftmax.
-    """
-    return _weighting_forward(logits, value, mask)[0]
-
-
-def _weighting_forward(logits: Array, value: Array, mask: Array) -> tuple[Array, tuple]:
-    logits = jnp.where(mask, logits, MASKED)
-    exponentials = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
-    exponentials = jnp.where(mask, exponentials, 0.0)
-    normaliser = jnp.sum(exponentials, axis=-1)
-    weights = exponentials.astype(value.dtype)
-    scale = 1.0 / jnp.where(normaliser > 0, normaliser, 1.0).swapaxes(1, 2)[..., None]
-    out = (einsum("BHTS,BSHK->BTHK", weights, value) * scale).astype(value.dtype)
-    return out, (value, weights, scale, out)
-
-
-def _weighting_backward(saved: tuple, g: Array) -> tuple[Array, Array, None]:
-    value, weights, scale, out = saved
-    g32 = g.astype(jnp.float32) * scale
-    inner = jnp.sum(g32 * out.astype(jnp.float32), axis=-1).swapaxes(1, 2)[..., None]
-    g = g32.astype(value.dtype)
-    grad_value = einsum("BHTS,BTHK->BSHK", weights, g).astype(value.dtype)
-    grad_weights = einsum("BTHK,BSHK->BHTS", g, value)
-    return weights.astype(jnp.float32) * (grad_weights - inner), grad_value, None
-
-
-masked_weighting.defvjp(_weighting_forward, _weighting_backward)
-
-
 class DisentangledAttention(Attention):
     """Attention by content and by distance; the residual is not part of it.
 
@@ -232,7 +178,7 @@ class DisentangledAttention(Attention):
         x: Float[Array, "B T D"],
         source: Float[Array, "B T D"],
         *,
-        mask: Bool[Array, "#B 1 #T T"],
+        mask: Bool[Array, "#B 1 #T T"] | Visibility,
         distances: Distances,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
@@ -241,7 +187,8 @@ class DisentangledAttention(Attention):
         Args:
           x: what asks.
           source: what keys and values are made of.
-          mask: True where a position may see another; one that may see none gets zeros.
+          mask: True where a position may see another; one that may see none gets zeros. The
+            segments of a `Visibility`, and attention takes a block of queries at a time.
           distances: rows of the relative table, after its norm and before dropout.
           key: turns dropout on, of weights and of the table.
         """
@@ -250,22 +197,24 @@ class DisentangledAttention(Attention):
         keys, values = (self.heads(of(source), None) for of in (self.key, self.value))
         rows = dropout(distances.rows, self.position_dropout_rate, key=table_key)
         rows = rows.astype(x.dtype)
-        logits = einsum("BTHK,BSHK->BHTS", queries, keys)
+        position_key = position_query = None
         if "c2p" in self.terms:
             project = self.key if self.shared else self.position_key
-            # by_distance counts from the row on: here from the query, so the other way round.
-            written_out = self._written_out(project(rows), distances.index[::-1])
-            logits += by_distance(einsum("BTHK,WHK->BHTW", queries, written_out))
+            # Counted from the key on: by the query, so the other way round.
+            position_key = self._written_out(project(rows), distances.index[::-1])
         if "p2c" in self.terms:
             project = self.query if self.shared else self.position_query
             projected = (project.product(rows) * self.scale).astype(x.dtype)
-            written_out = self._written_out(projected, distances.index)
-            scores = by_distance(einsum("BSHK,WHK->BHSW", keys, written_out))
-            logits += scores.swapaxes(2, 3)
-        # As in `dot_product_attention`: a mask shared over the queries scales each value.
-        kept = jnp.ones((*values.shape[:-1], 1), values.dtype)
-        values = values * dropout(kept, self.dropout_rate, key=weights_key)
-        return self.close(masked_weighting(logits, values, mask))
+            position_query = self._written_out(projected, distances.index)
+        values, draws = dropped_values(
+            values, self.dropout_rate, key=weights_key, share=self.share_dropout
+        )
+        operands = Operands(queries, keys, values, position_key, position_query)
+        if not isinstance(mask, Visibility):
+            return self.close(attend(operands, mask, draws))
+        if mask.keys is None or mask.causal or mask.hidden is not None or not mask.itself:
+            raise ValueError("disentangled attention in blocks sees segments, and nothing else")
+        return self.close(attend_in_blocks(operands, mask.keys, block=mask.block_size, draws=draws))
 
     def _written_out(self, rows: Float[Array, "R D"], index: np.ndarray) -> Array:
         """The heads of a row for each distance: [W, H, K]."""

@@ -1,5 +1,6 @@
 """Dropout as a function of a key; no key, no dropout."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -35,6 +36,48 @@ def dropout(x: Array, rate: float, *, key: Key | None, broadcast_axes: Sequence[
     keep = jax.random.bernoulli(key, 1.0 - rate, tuple(shape))
     # A product with a small mask is one pass over x, forward and backward.
     return x * (keep.astype(x.dtype) / jnp.asarray(1.0 - rate, x.dtype))
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightDropout:
+    """Dropout of attention weights, drawn for each query and key.
+
+    Attributes:
+      key: of the draws.
+      rate: in (0, 1); it is drawn to a multiple of 2 ** -16.
+    """
+
+    key: Key
+    rate: float
+
+    @property
+    def scale(self) -> float:
+        """What a kept weight is multiplied with, 1 / (1 - rate)."""
+        return 1.0 / (1.0 - _drawn_rate(self.rate) / 2**16)
+
+    def kept(self, shape: Sequence[int], block: int | Array = 0) -> Array:
+        """True where a weight is kept, at random.
+
+        Each random word gives two of them: half the time of a word for each.
+
+        Args:
+          shape: of the weights; [B, H, T, S].
+          block: the number of the block of weights that these are.
+        """
+        key = jax.random.fold_in(self.key, block)
+        *batch, columns = shape
+        words = jax.random.bits(key, (*batch, -(-columns // 2)), jnp.uint32)
+        draws = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*batch, -1)
+        return draws[..., :columns] >= _drawn_rate(self.rate)
+
+
+def _drawn_rate(rate: float) -> int:
+    return min(round(rate * 2**16), 2**16 - 1)
+
+
+def thinned(weights: Array, kept: Array | None) -> Array:
+    """Weights with zeros where they are not kept."""
+    return weights if kept is None else jnp.where(kept, weights, 0)
 
 
 def split_key(key: Key | None, num: int) -> list[Key | None]:

@@ -68,7 +68,8 @@ class LayerConfig:
         return MLP(
             self.d_model,
             self.d_ff,
-            feed_forward=self.feed_forward,
+            activation="relu" if self.feed_forward == "relu" else "gelu_new",
+            gated=self.feed_forward == "gated-gelu",
             dropout_rate=self.dropout_rate,
             rngs=rngs,
         )

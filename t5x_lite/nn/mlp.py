@@ -1,4 +1,9 @@
-"""Feed-forward blocks of T5 (paper section 2.1) and T5 1.1 (Shazeer 2020, GLU variants)."""
+"""The feed-forward block of every family.
+
+wo(relu(wi x))                  T5 (Raffel et al. 2020, section 2.1)
+wo(gelu(wi_0 x) * wi_1 x)       T5 1.1: gated, the tanh approximation (Shazeer 2020, GLU variants)
+wo(gelu(wi x + b) + b)          BERT: biases, exact gelu in float32 (Devlin et al. 2019)
+"""
 
 from typing import Literal
 
@@ -6,7 +11,8 @@ import jax
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite.nn.dense import FAN_IN_TRUNCATED, Dense, FusedDense
+from t5x_lite.nn.activations import Activation, activate
+from t5x_lite.nn.dense import FAN_IN_TRUNCATED, Dense, FusedDense, Initializer
 from t5x_lite.nn.dropout import dropout
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
@@ -15,12 +21,15 @@ FeedForward = Literal["relu", "gated-gelu"]
 
 
 class MLP(nnx.Module):
-    """wo(relu(wi x)), or wo(gelu(wi_0 x) * wi_1 x) with the tanh approximation of gelu.
+    """Two dense layers with an activation between them, or a gate.
 
     Args:
       d_model: size of input and output.
       d_ff: size of the hidden layer.
-      feed_forward: "relu" (T5 1.0) or "gated-gelu" (T5 1.1).
+      activation: of the hidden layer, in float32; relu is the same in any dtype.
+      gated: multiplies a second product of the input with the activation, in the dtype of x.
+      bias: whether the dense layers have biases.
+      initializer: of the kernels.
       dropout_rate: of the hidden layer, its mask shared over the length.
       rngs: the stream "params" is used.
     """
@@ -33,8 +42,11 @@ class MLP(nnx.Module):
         d_model: int,
         d_ff: int,
         *,
-        feed_forward: FeedForward,
-        dropout_rate: float,
+        activation: Activation = "relu",
+        gated: bool = False,
+        bias: bool = False,
+        initializer: Initializer = FAN_IN_TRUNCATED,
+        dropout_rate: float = 0.0,
         rngs: nnx.Rngs,
     ):
         def dense(features_in: int, features_out: int, *axes: str) -> Dense:
@@ -42,12 +54,14 @@ class MLP(nnx.Module):
                 features_in,
                 features_out,
                 axes=(axes[0], axes[1]),
-                initializer=FAN_IN_TRUNCATED,
+                initializer=initializer,
+                bias=bias,
                 rngs=rngs,
             )
 
-        self.gated = feed_forward == "gated-gelu"
-        if self.gated:
+        self.activation: Activation = activation
+        self.gated = gated
+        if gated:
             self.wi_0 = dense(d_model, d_ff, "embed", "mlp")
             self.wi_1 = dense(d_model, d_ff, "embed", "mlp")
         else:
@@ -56,7 +70,13 @@ class MLP(nnx.Module):
         self.dropout_rate = dropout_rate
 
     def join(self) -> None:
-        """Makes one product of those of the input, for decoding; in place."""
+        """Makes one product of those of the input, for decoding; in place.
+
+        Raises:
+          ValueError: the layers have biases, for which a fused product has no place.
+        """
+        if self.wo.has_bias:
+            raise ValueError("a feed-forward block with biases is not fused for decoding")
         names = ("wi_0", "wi_1") if self.gated else ("wi",)
         kernels = [getattr(self, name).kernel[...].T for name in names]
         self.joint = FusedDense(kernels, axes=("mlp", "embed"))
@@ -64,21 +84,21 @@ class MLP(nnx.Module):
         for name in (*names, "wo"):
             delattr(self, name)
 
-    def _inputs(self, x: Float[Array, "B T D"]) -> list[Float[Array, "B T F"]]:
+    def _hidden(self, x: Float[Array, "B T D"]) -> Float[Array, "B T F"]:
+        if self.gated:
+            first, second = (self.wi_0(x), self.wi_1(x)) if self.joint is None else self.joint(x)
+            return activate(first, self.activation) * second
         if self.joint is not None:
-            return self.joint(x)
-        return [self.wi_0(x), self.wi_1(x)] if self.gated else [self.wi(x)]
+            return activate(self.joint(x)[0], self.activation)
+        if self.activation == "relu":  # in float32 its backward pass would keep twice the bytes
+            return jax.nn.relu(self.wi(x))
+        return activate(self.wi.product(x), self.activation).astype(x.dtype)
 
     def __call__(
         self, x: Float[Array, "B T D"], *, key: Key | None = None
     ) -> Float[Array, "B T D"]:
         """Applies the block; a key turns dropout on."""
-        first, *second = self._inputs(x)
-        if self.gated:
-            hidden = jax.nn.gelu(first, approximate=True) * second[0]
-        else:
-            hidden = jax.nn.relu(first)
-        hidden = constrain(hidden, "batch", "length", "mlp")
+        hidden = constrain(self._hidden(x), "batch", "length", "mlp")
         hidden = dropout(hidden, self.dropout_rate, key=key, broadcast_axes=(-2,))
         out = self.wo(hidden) if self.joint_out is None else self.joint_out(hidden)[0]
         return constrain(out, "batch", "length", "activation_embed")

@@ -1,28 +1,28 @@
 """Post-norm layers, as BERT, RoBERTa and ELECTRA have them (Devlin et al. 2019).
 
     y = LayerNorm(x + dropout(attention(x)))
-    y = LayerNorm(y + dropout(wo(activation(wi(y)))))
+    y = LayerNorm(y + dropout(mlp(y)))
 
 All products have a bias, and logits are scaled by 1 / sqrt(head size). Sums, statistics, softmax
-and activations are float32 whatever the compute dtype. The mask of attention dropout is shared over
-the queries, as everywhere in this package; that of hidden states is not shared.
+and activations are float32 whatever the compute dtype. Dropout of hidden states draws for each
+element, that of attention weights for each query and key, or once for all queries
+(`share_attention_dropout`).
 """
 
 import dataclasses
-from functools import partial
 from typing import Any
 
 from flax import nnx
 from jaxtyping import Bool, Float
 
-from t5x_lite.nn.activations import Activation, activate
+from t5x_lite.nn.activations import Activation
 from t5x_lite.nn.attention import Attention
 from t5x_lite.nn.block import residual
-from t5x_lite.nn.dense import Dense, truncated_normal
+from t5x_lite.nn.dense import truncated_normal
 from t5x_lite.nn.dropout import split_key
 from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.mlp import MLP
 from t5x_lite.nn.norms import LayerNorm
-from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
 
 
@@ -37,6 +37,7 @@ class PostNormConfig:
       activation: of the feed-forward block.
       dropout_rate: of both blocks' outputs.
       attention_dropout_rate: of the attention weights.
+      share_attention_dropout: whether all queries of a head drop the same keys, as in T5.
       norm_epsilon: added to the variance.
       initializer_stddev: of the kernels.
 
@@ -50,6 +51,7 @@ class PostNormConfig:
     activation: Activation = "gelu"
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.1
+    share_attention_dropout: bool = False
     norm_epsilon: float = 1e-12
     initializer_stddev: float = 0.02
 
@@ -66,6 +68,7 @@ class PostNormConfig:
             "num_heads": self.num_heads,
             "d_kv": self.d_model // self.num_heads,
             "dropout_rate": self.attention_dropout_rate,
+            "share_dropout": self.share_attention_dropout,
             "bias": True,
             "scaled": True,
             "stddev": self.initializer_stddev,
@@ -81,14 +84,17 @@ class PostNormLayer(nnx.Module):
     """
 
     def __init__(self, config: PostNormConfig, *, rngs: nnx.Rngs):
-        stddev = config.initializer_stddev
         self.attention = self.make_attention(config, rngs=rngs)
         self.attention_norm = LayerNorm(config.d_model, config.norm_epsilon)
-        dense = partial(Dense, initializer=truncated_normal(stddev), bias=True, rngs=rngs)
-        self.wi = dense(config.d_model, config.d_ff, axes=("embed", "mlp"))
-        self.wo = dense(config.d_ff, config.d_model, axes=("mlp", "embed"))
+        self.mlp = MLP(
+            config.d_model,
+            config.d_ff,
+            activation=config.activation,
+            bias=True,
+            initializer=truncated_normal(config.initializer_stddev),
+            rngs=rngs,
+        )
         self.mlp_norm = LayerNorm(config.d_model, config.norm_epsilon)
-        self.activation: Activation = config.activation
         self.dropout_rate = config.dropout_rate
 
     def make_attention(self, config: PostNormConfig, *, rngs: nnx.Rngs) -> Attention:
@@ -126,8 +132,5 @@ class PostNormLayer(nnx.Module):
     def feed_forward(
         self, x: Float[Array, "B T D"], *, key: Key | None = None
     ) -> Float[Array, "B T D"]:
-        """The second half: LayerNorm(x + dropout(wo(activation(wi(x)))))."""
-        hidden = activate(self.wi.product(x), self.activation).astype(x.dtype)
-        out = self.wo(constrain(hidden, "batch", "length", "mlp"))
-        out = constrain(out, "batch", "length", "activation_embed")
-        return residual(x, out, rate=self.dropout_rate, key=key, norm=self.mlp_norm)
+        """The second half: LayerNorm(x + dropout(mlp(x)))."""
+        return residual(x, self.mlp(x), rate=self.dropout_rate, key=key, norm=self.mlp_norm)

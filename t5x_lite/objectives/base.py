@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from t5x_lite import trees
-from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.objectives.roc import Roc
 from t5x_lite.optim.config import Optimizer
 from t5x_lite.types import Array, Batch, Key, Params
@@ -129,6 +129,18 @@ class Objective:
         of them together, which is what is measured.
         """
         raise TypeError(f"{type(self).__name__} does not define build")
+
+    def forward_flops(self, model: ModelConfig, shapes: RowShapes) -> int | None:
+        """Floating-point operations of the loss of one row; None: they are not counted.
+
+        The model's, unless the objective has other products; a head that reads one vector of a text
+        is left out.
+
+        Args:
+          model: of the architecture.
+          shapes: of a row's features, as for `ModelConfig.forward_flops`.
+        """
+        return model.forward_flops(shapes)
 
     def phases(self) -> tuple[Phase, ...]:
         """The updates of a step; none is one update of everything by the experiment's optimizer."""

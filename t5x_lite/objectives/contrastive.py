@@ -22,7 +22,7 @@ the query's own, or the answer of the same query in another row, is no negative.
 """
 
 import dataclasses
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.errors import InputError
-from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderModel
 from t5x_lite.models.pooling import Pooling, check_pooling, pool
 from t5x_lite.nn.dropout import split_key
@@ -81,6 +81,11 @@ class Contrastive(Objective):
         if self.temperature <= 0.0:
             raise InputError(f"objective.temperature must be above 0: got {self.temperature}")
         check_pooling("objective.pooling", self.pooling)
+
+    def forward_flops(self, model: Any, shapes: RowShapes) -> int:
+        """FLOPs of one row: a query, and its passages; not of their scores."""
+        (query,), (num, passage) = shapes["query_tokens"], shapes["passage_tokens"]
+        return model.text_flops(query) + num * model.text_flops(passage)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ContrastiveLoss":
         """Makes the loss module, which has no parameters."""

@@ -37,7 +37,7 @@ from jaxtyping import Float, Int
 
 from t5x_lite import trees
 from t5x_lite.errors import InputError
-from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel, document_positions
 from t5x_lite.nn.dropout import split_key
 from t5x_lite.nn.heads import DebertaRtdHead, ElectraRtdHead
@@ -151,6 +151,12 @@ class Electra(Masks, Objective):
     def check_model(self, model: nnx.Module) -> None:
         """Refuses what is no encoder."""
         require_encoder(self, model)
+
+    def forward_flops(self, model: Any, shapes: RowShapes) -> int:
+        """FLOPs of both losses of one row: the generator and its head, the model and its head."""
+        (length,) = shapes["encoder_input_tokens"]
+        head = 2 * length * model.d_model * (model.d_model + 1)
+        return self.masked_lm_flops(self.generator, length) + model.text_flops(length) + head
 
     def prepare(self, model: Any) -> None:
         """Zeroes the model's own tables where they hold the difference from the generator's."""

@@ -20,7 +20,7 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.errors import InputError
-from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.nn.heads import MaskedLMHead
 from t5x_lite.objectives import masking
@@ -60,6 +60,11 @@ class Masks:
                 "objective.mask_fraction and objective.random_fraction must be at least 0, and "
                 f"at most 1 together: got {mask} and {random}"
             )
+
+    def masked_lm_flops(self, model: EncoderConfig, length: int) -> int:
+        """FLOPs of an encoder and of its head at the masked positions of one row."""
+        slots = masking.most(length, self.ratio)
+        return model.text_flops(length, masked_lm=True) + model.masked_lm_head_flops(slots)
 
     def check_vocabulary(self, model: ModelConfig) -> None:
         """Refuses a [MASK] that the model's vocabulary does not have."""
@@ -107,6 +112,10 @@ class MaskedLM(Masks, Objective):
     """Cross-entropy of the masked tokens; its fields are those of `Masks`."""
 
     layouts: ClassVar[tuple[str, ...]] = ("encoder",)
+
+    def forward_flops(self, model: Any, shapes: RowShapes) -> int:
+        """FLOPs of the loss of one row: the encoder, and the head at the masked positions."""
+        return self.masked_lm_flops(model, *shapes["encoder_input_tokens"])
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "MaskedLMLoss":
         """Makes the loss module, whose parameters are those of the head."""

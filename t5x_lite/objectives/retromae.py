@@ -23,7 +23,7 @@ row. c is the encoder's output, also in a model whose masked-LM head reads somet
 """
 
 import dataclasses
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.errors import InputError
-from t5x_lite.models.base import ModelConfig, Output
+from t5x_lite.models.base import ModelConfig, Output, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel, document_positions
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dropout import split_key
@@ -135,6 +135,15 @@ class RetroMAE(Masks, Objective):
                 "model.positions learned, or of a DeBERTa model.position_biased_input True"
             )
         return RetroMAELoss(self, model, rngs=rngs)
+
+    def forward_flops(self, model: Any, shapes: RowShapes) -> int:
+        """FLOPs of the loss of one row: the encoder, the decoder, and the head that they share."""
+        (length,) = shapes["encoder_input_tokens"]
+        slots = masking.most(length, self.ratio)
+        flops = model.text_flops(length) + model.masked_lm_head_flops(slots)
+        layer = EncoderConfig.layer_flops(model, length)  # a DeBERTa's decoder has no distances
+        flops += self.decoder_layers * layer + model.masked_lm_head_flops(length)
+        return flops + (model.masked_lm_head_flops(length) if self.bag_of_words else 0)
 
     def check_model(self, model: nnx.Module) -> None:
         """Refuses what is no encoder."""

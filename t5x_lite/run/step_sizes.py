@@ -5,7 +5,6 @@ import numpy as np
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data, lengths_of
 from t5x_lite.data.layouts import rows
-from t5x_lite.models.flops import train_step_flops
 
 
 def row_shapes(data: Data) -> dict[str, tuple[int, ...]]:
@@ -22,7 +21,6 @@ def row_lengths(data: Data) -> dict[str, int]:
 
 
 def step_flops(experiment: Experiment) -> int | None:
-    """FLOPs of a train step over all devices; None for a model that is not counted."""
-    return train_step_flops(
-        experiment.model, rows=experiment.data.batch_size, lengths=row_lengths(experiment.data)
-    )
+    """FLOPs of a train step over all devices: three forward passes; None: they are not counted."""
+    row = experiment.objective.forward_flops(experiment.model, row_shapes(experiment.data))
+    return None if row is None else 3 * experiment.data.batch_size * row

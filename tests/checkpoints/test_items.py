@@ -65,3 +65,26 @@ def test_a_whole_item_and_some_of_its_arrays(step, tmp_path):
     assert items.restore_leaves(step / "params", {}) == {}
     with pytest.raises(FileNotFoundError):
         items.saved_leaves(tmp_path / "none")
+
+
+def test_what_an_earlier_version_saved_has_todays_paths(tmp_path):
+    kernel, bias = jnp.ones((2, 3)), jnp.zeros(3)
+    saved = {"layers": {"wi": {"kernel": kernel, "bias": bias}, "norm": bias}, "objective": {}}
+    writer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
+    writer.save(epath.Path(tmp_path / "params"), args=ocp.args.StandardSave(saved))
+    writer.close()
+    wanted = {
+        "layers": {"mlp": {"wi": {"kernel": kernel, "bias": bias}}, "norm": bias},
+        "objective": {},
+    }
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), wanted)
+    found = items.restore_item(tmp_path / "params", abstract)
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+    assert sorted(items.saved_leaves(tmp_path / "params")) == [
+        "layers/mlp/wi/bias",
+        "layers/mlp/wi/kernel",
+        "layers/norm",
+    ]
+    del abstract["layers"]["norm"]
+    with pytest.raises(ValueError, match="unexpected: layers/norm"):
+        items.restore_item(tmp_path / "params", abstract)

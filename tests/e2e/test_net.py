@@ -54,3 +54,18 @@ def test_a_run_answers_and_goes_on_as_recorded(name, archive):
     assert losses["held_out"].keys() >= record["held_out"].keys()
     for metric, value in record["held_out"].items():
         np.testing.assert_allclose(losses["held_out"][metric], value, err_msg=metric, **close)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "deberta" else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in goldens.DRAWN_ANEW
+    ],
+)
+def test_a_run_that_draws_for_each_query_learns_as_recorded(name, archive):
+    with goldens.inside(archive), contextlib.redirect_stdout(io.StringIO()):
+        losses = goldens.drawn_anew(name)
+    rtol = TOLERANCE["bfloat16" if name in BFLOAT16 else "float32"]
+    np.testing.assert_allclose(losses, RECORDS[name]["drawn_anew"], rtol=rtol, atol=1e-5)

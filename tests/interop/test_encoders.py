@@ -50,7 +50,7 @@ def test_shapes_of_encoder_and_head(head):
     heads = {path.removeprefix(start): s for path, s in found.items() if path.startswith(start)}
     assert heads == HEADS[head]
     assert found["model/projection/kernel"] == (3, 4)
-    assert found["model/layers/wi/kernel"] == (2, 4, 6)
+    assert found["model/layers/mlp/wi/kernel"] == (2, 4, 6)
 
 
 def test_rules_of_layers():

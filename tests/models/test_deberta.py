@@ -132,9 +132,9 @@ class Reference:
 
     def layer(self, x, source, layer):
         x = self.norm("attention_norm", x + self.attention(x, source, layer), layer)
-        hidden = self.dense("wi", x, layer)
+        hidden = self.dense("mlp/wi", x, layer)
         hidden = hidden * (1 + erf(hidden / math.sqrt(2))) / 2
-        return self.norm("mlp_norm", x + self.dense("wo", hidden, layer), layer)
+        return self.norm("mlp_norm", x + self.dense("mlp/wo", hidden, layer), layer)
 
     def convolution(self, before, after):
         kernel, length = self.params["convolution/kernel"], len(before)
@@ -289,6 +289,30 @@ def test_how_layers_are_run_changes_nothing(setting):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
+def test_blocks_of_queries_are_the_same_function():
+    config = SMALL.replace(num_layers=2, conv_kernel_size=3, dropout_rate=0.1)
+    config = config.replace(enhanced_mask_decoder=True, share_attention_dropout=True)
+    blocked = config.replace(attention="blocked", attention_block=3, remat="dots")
+    params = random_params(config)
+
+    @jax.jit
+    def both(params):
+        def gradient(graphdef):
+            def loss(params):
+                model = bind(graphdef, params)
+                states = model.masked_lm_states(jnp.asarray(TOKENS), key=jax.random.key(1))
+                return jnp.square(states).sum()
+
+            return jax.value_and_grad(loss)(params)
+
+        return gradient(structure(config)[0]), gradient(structure(blocked)[0])
+
+    (wanted, wanted_grads), (found, grads) = both(params)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    for ours, theirs in zip(jax.tree.leaves(grads), jax.tree.leaves(wanted_grads), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
 def test_a_key_turns_dropout_on():
     config = SMALL.replace(dropout_rate=0.3, attention_dropout_rate=0.3)
     params, run = random_params(config), compiled(config)
@@ -353,7 +377,7 @@ def test_rows_longer_than_the_table_of_positions():
     ("changes", "message"),
     [
         ({"position_terms": ("p2p", "c2p")}, "some of c2p, p2c"),
-        ({"attention": "blocked"}, "model.attention of a DeBERTa must be .plain.: got .blocked."),
+        ({"attention": "pallas"}, "must be .plain. or .blocked.: there is no kernel"),
         ({"position_buckets": 40}, "do not go together: log buckets need"),
         ({"max_relative_positions": 2}, "do not go together: log buckets need"),
         ({"conv_kernel_size": 2}, "conv_kernel_size must be odd"),

@@ -16,6 +16,7 @@ from t5x_lite.nn.attention import (
 )
 from t5x_lite.nn.bind import bind, cast, shapes, split
 from t5x_lite.nn.cache import to_blocks
+from t5x_lite.nn.dropout import WeightDropout
 from t5x_lite.sharding import MeshConfig, make_mesh, partition_spec
 
 B, T, S, H, K = 2, 4, 5, 3, 6
@@ -179,6 +180,43 @@ def test_dropout_drops_softmax_weights_with_a_mask_shared_over_the_queries():
     expected = np.einsum("bhts,bshk->bthk", weights, value)
     got = dropped(query, key, value, bias)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_may_draw_for_each_query_and_key():
+    query, key, value, bias, _ = operands()
+    mask = MASKS["padding"]
+    draws = WeightDropout(jax.random.key(9), 0.25)
+
+    def dropped(query, key, value, bias):
+        return dot_product_attention(
+            query,
+            key,
+            value,
+            mask=mask,
+            bias=bias,
+            dropout_rate=0.25,
+            dropout_key=draws.key,
+            share_dropout=False,
+        )
+
+    def plain(query, key, value, bias):
+        logits = jnp.einsum("bthk,bshk->bhts", query, key) + bias
+        weights = jax.nn.softmax(jnp.where(mask, logits, masks.MASKED), axis=-1)
+        kept = draws.kept(weights.shape)
+        assert (kept != kept[:, :, :1]).any()
+        return jnp.einsum("bhts,bshk->bthk", weights * kept * draws.scale, value)
+
+    for one, other in zip(
+        *(
+            jax.vjp(function, query, key, value, bias)[1](normal(B, T, H, K, seed=8))
+            for function in (dropped, plain)
+        ),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        dropped(query, key, value, bias), plain(query, key, value, bias), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_no_key_is_deterministic():

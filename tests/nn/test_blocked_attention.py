@@ -12,6 +12,7 @@ from jax.test_util import check_grads
 from t5x_lite.nn import masks
 from t5x_lite.nn.attention import dot_product_attention, softmax_attention
 from t5x_lite.nn.blocked_attention import blocked_attention
+from t5x_lite.nn.dropout import WeightDropout
 from t5x_lite.nn.positions import RelativeBias, RelativeTable
 
 B, H, K = 2, 3, 4
@@ -154,6 +155,42 @@ def test_dropout_drops_what_plain_attention_drops():
     got, expected, other = outputs(query, key, value)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
     assert np.any(np.abs(got - other) > 0.1)
+
+
+def test_dropout_of_each_query_and_key_draws_in_blocks():
+    visible, _ = CASES["across, packed"]
+    query, key, value, _, g = operands("across, packed")
+    draws = WeightDropout(jax.random.key(1), 0.25)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(size, query, key, value):
+        def attend(query, key, value):
+            return dot_product_attention(
+                query,
+                key,
+                value,
+                mask=in_blocks(visible, size) if size else visible.dense(9),
+                dropout_rate=0.25,
+                dropout_key=draws.key,
+                share_dropout=False,
+            )
+
+        out, pullback = jax.vjp(attend, query, key, value)
+        return out, *pullback(g)
+
+    def drawn(query, key, value):
+        logits = jnp.einsum("bthk,bshk->bhts", query, key)
+        weights = jax.nn.softmax(jnp.where(visible.dense(9), logits, masks.MASKED), axis=-1)
+        kept = [draws.kept((B, H, 9, 3), block) for block in range(3)]
+        kept = jnp.concatenate(kept, axis=-1)[..., :7]
+        return jnp.einsum("bhts,bshk->bthk", weights * kept * draws.scale, value)
+
+    out, pullback = jax.vjp(drawn, query, key, value)
+    for one, other in zip(run(3, query, key, value), (out, *pullback(g)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    one_block = zip(run(7, query, key, value), run(0, query, key, value), strict=True)
+    for one, other in one_block:
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_an_array_beside_a_structure_is_refused():

@@ -11,11 +11,9 @@ from t5x_lite.nn.disentangled import (
     DisentangledAttention,
     DisentangledLayer,
     RelativePositions,
-    by_distance,
     log_buckets,
-    masked_weighting,
 )
-from t5x_lite.nn.masks import segments
+from t5x_lite.nn.masks import Visibility, segments
 from t5x_lite.nn.post_norm import PostNormConfig
 
 CONFIG = PostNormConfig(d_model=12, d_ff=20, num_heads=3, norm_epsilon=1e-7)
@@ -101,48 +99,6 @@ def test_sizes_that_are_refused():
         RelativePositions(position_buckets=1024, max_positions=512)
 
 
-def test_by_distance_moves_rows():
-    x = jnp.asarray([[-2, -1, 0, 1, 2]] * 3) + 10.0 * jnp.arange(3)[:, None]
-    assert by_distance(x).tolist() == [[0, 1, 2], [9, 10, 11], [18, 19, 20]]
-    assert by_distance(jnp.ones((2, 4, 1, 1))).shape == (2, 4, 1, 1)
-
-
-def test_rows_that_see_nothing_are_zero_and_so_are_their_gradients():
-    logits = jnp.asarray([[[[1e30, 2.0, 3.0], [0.0, 0.0, 0.0], [1.0, 5.0, 1.0]]]])
-    value = jnp.asarray([[[[1.0]], [[2.0]], [[4.0]]]])
-    mask = jnp.asarray([[[[0, 1, 1], [0, 0, 0], [1, 0, 0]]]]) > 0
-    out = masked_weighting(logits, value, mask)
-    second = 1 / (1 + math.exp(1.0))
-    np.testing.assert_allclose(out.ravel(), [2 * second + 4 * (1 - second), 0, 1], rtol=1e-6)
-    grads = jax.grad(lambda *x: masked_weighting(*x, mask).sum(), argnums=(0, 1))(logits, value)
-    slope = 2 * second * (1 - second)
-    np.testing.assert_allclose(
-        grads[0][0, 0], [[0, -slope, slope], [0, 0, 0], [0, 0, 0]], atol=1e-6
-    )
-    np.testing.assert_allclose(grads[1].ravel(), [1, second, 1 - second], rtol=1e-6)
-
-
-def test_gradients_of_the_weighting():
-    rng = np.random.default_rng(0)
-    logits = jnp.asarray(rng.normal(size=(2, 2, 3, 4)), jnp.float32)
-    value = jnp.asarray(rng.normal(size=(2, 4, 2, 3)), jnp.float32)
-    mask = jnp.asarray(rng.random((2, 1, 3, 4)) < 0.7).at[..., 0].set(True)
-
-    def plain(logits, value):
-        weights = jax.nn.softmax(jnp.where(mask, logits, -1e10), axis=-1)
-        return jnp.sum(jnp.sin(jnp.einsum("BHTS,BSHK->BTHK", weights, value)))
-
-    def ours(logits, value):
-        return jnp.sum(jnp.sin(masked_weighting(logits, value, mask)))
-
-    for ours_grad, grad in zip(
-        jax.grad(ours, argnums=(0, 1))(logits, value),
-        jax.grad(plain, argnums=(0, 1))(logits, value),
-        strict=True,
-    ):
-        np.testing.assert_allclose(ours_grad, grad, rtol=1e-4, atol=1e-6)
-
-
 def random_params(module, seed):
     """The module's structure and random parameters, none of them 0 or 1."""
     graphdef, params, _ = split(module)
@@ -204,13 +160,23 @@ def test_attention_is_its_definition(shared, terms, position_buckets, max_positi
     ids = np.array([[1] * LENGTH, [1, 1, 2, 2, 2, 0, 0]])
     mask = (ids[:, :, None] == ids[:, None]) & (ids > 0)[:, None]
     wanted = reference(params, relative, x, source, mask, table)
-    found = bind(graphdef, params)(
-        jnp.asarray(x, jnp.float32),
-        jnp.asarray(source, jnp.float32),
-        mask=segments(jnp.asarray(ids), jnp.asarray(ids)),
-        distances=relative.distances(jnp.asarray(table, jnp.float32), LENGTH),
-    )
-    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    ids = jnp.asarray(ids)
+    blocks = Visibility(keys=ids, queries=ids, block_size=3)
+    for seen in (segments(ids, ids), blocks):
+        found = bind(graphdef, params)(
+            jnp.asarray(x, jnp.float32),
+            jnp.asarray(source, jnp.float32),
+            mask=seen,
+            distances=relative.distances(jnp.asarray(table, jnp.float32), LENGTH),
+        )
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_blocks_see_segments_alone():
+    layer, x, distances = layer_and_inputs()
+    mask = Visibility(keys=jnp.ones((2, LENGTH), jnp.int32), causal=True)
+    with pytest.raises(ValueError, match="sees segments, and nothing else"):
+        layer(x, mask=mask, distances=distances)
 
 
 def test_parameters_of_attention():

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.dropout import WeightDropout, dropout, thinned
 
 KEY = jax.random.key(3)
 
@@ -54,3 +54,23 @@ def test_dtype_is_that_of_x():
     dropped = dropout(jnp.ones((50, 50), jnp.bfloat16), 0.5, key=KEY)
     assert dropped.dtype == jnp.bfloat16
     assert np.unique(dropped.astype(jnp.float32)).tolist() == [0.0, 2.0]
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_weights_are_kept_at_random_and_scaled_by_their_share(rate):
+    draws = WeightDropout(KEY, rate)
+    kept = np.asarray(draws.kept((4, 2, 100, 301)))
+    np.testing.assert_allclose(kept.mean(), 1 - rate, atol=0.005)
+    np.testing.assert_allclose(kept.mean(axis=(0, 1, 2)), 1 - rate, atol=0.06)
+    np.testing.assert_allclose(draws.scale, 1 / (1 - rate), rtol=2e-5)
+    # The two draws of one word do not depend on each other.
+    pairs = kept[..., :300].reshape(-1, 2)
+    assert abs(np.corrcoef(pairs.T)[0, 1]) < 0.02
+    np.testing.assert_array_equal(kept, draws.kept((4, 2, 100, 301), 0))
+    assert (kept != np.asarray(draws.kept((4, 2, 100, 301), 1))).any()
+
+
+def test_thinned():
+    weights = jnp.asarray([1.0, 2.0])
+    assert thinned(weights, None) is weights
+    assert thinned(weights, jnp.asarray([True, False])).tolist() == [1.0, 0.0]

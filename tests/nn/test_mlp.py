@@ -9,9 +9,8 @@ from t5x_lite.nn.mlp import MLP
 
 
 def mlp(feed_forward, *, d_model=6, d_ff=10, dropout_rate=0.0):
-    return MLP(
-        d_model, d_ff, feed_forward=feed_forward, dropout_rate=dropout_rate, rngs=nnx.Rngs(0)
-    )
+    kind = {"relu": {}, "gated-gelu": {"activation": "gelu_new", "gated": True}}[feed_forward]
+    return MLP(d_model, d_ff, **kind, dropout_rate=dropout_rate, rngs=nnx.Rngs(0))
 
 
 def normal(*shape):

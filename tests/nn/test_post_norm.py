@@ -66,9 +66,9 @@ def reference(params, x, source, mask, bias: Any = 0.0):
     weights /= weights.sum(-1, keepdims=True)
     mixed = np.einsum("bhts,bshk->bthk", weights, values).reshape(x.shape)
     y = norm(x + dense(mixed, block["out"]), params["attention_norm"])
-    hidden = dense(y, params["wi"])
+    hidden = dense(y, params["mlp"]["wi"])
     hidden = hidden * 0.5 * (1 + np.vectorize(math.erf)(hidden / math.sqrt(2)))
-    return norm(y + dense(hidden, params["wo"]), params["mlp_norm"])
+    return norm(y + dense(hidden, params["mlp"]["wo"]), params["mlp_norm"])
 
 
 def test_equals_a_numpy_reference():
@@ -132,8 +132,8 @@ def test_initial_values():
     assert 0.0165 < kernels.std() < 0.0185
     assert abs(kernels).max() <= 0.04
     assert (params["attention_norm"]["scale"] == 1).all()
-    assert (params["wo"]["bias"] == 0).all()
-    assert axes["wi"] == {"kernel": ("embed", "mlp"), "bias": ("mlp",)}
+    assert (params["mlp"]["wo"]["bias"] == 0).all()
+    assert axes["mlp"]["wi"] == {"kernel": ("embed", "mlp"), "bias": ("mlp",)}
     assert axes["attention"]["out"] == {"kernel": ("joined_kv", "embed"), "bias": ("embed",)}
 
 

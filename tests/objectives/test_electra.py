@@ -105,7 +105,7 @@ def test_joint_generators_of_gdes_and_nes_are_equal_and_that_of_es_is_not():
         "generator/embedding/token",
         "generator/embedding/position",
     }
-    for path in ("generator/layers/wi/kernel", "generator_head/dense/kernel"):
+    for path in ("generator/layers/mlp/wi/kernel", "generator_head/dense/kernel"):
         np.testing.assert_array_equal(start[path], of_generator(runs["nes"][0])[path])
         assert np.max(np.abs(other[path] - expected[path])) > 1e-3
 

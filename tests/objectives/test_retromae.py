@@ -83,7 +83,9 @@ def layer(params, x, keys, mask):
     weights /= weights.sum(axis=-1, keepdims=True)
     mixed = (weights @ value).transpose(0, 2, 1, 3).reshape(x.shape)
     x = norm(params["attention_norm"], x + dense(attention["out"], mixed))
-    return norm(params["mlp_norm"], x + dense(params["wo"], gelu(dense(params["wi"], x))))
+    return norm(
+        params["mlp_norm"], x + dense(params["mlp"]["wo"], gelu(dense(params["mlp"]["wi"], x)))
+    )
 
 
 def embeddings(params, tokens, positions):

@@ -1,0 +1,262 @@
+"""Attention by content and by distance, as DeBERTa has it; over all queries at once, or in blocks.
+
+    logits[q, k] = Q[q] K[k] + Q[q] Kr[q - k] + K[k] Qr[q - k]
+
+As a row depends on q - k alone, the products with the rows are [T, 2 T - 1], and moving row t by t
+places makes them [T, T]: nothing is gathered. A block of b queries needs T + b - 1 of the rows, so
+nothing of T * T elements is made, forwards or backwards: the backward pass computes each block
+again.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
+
+from t5x_lite.nn.dropout import WeightDropout, thinned
+from t5x_lite.nn.masks import MASKED, segments
+from t5x_lite.nn.products import einsum
+from t5x_lite.types import Array, Key
+
+
+class Operands(NamedTuple):
+    """What attention is computed of; scaled.
+
+    Attributes:
+      query: projected queries.
+      key: projected keys.
+      value: projected values.
+      position_key: keys of the distances k - q = -(T - 1), ..., T - 1; None without that term.
+      position_query: queries of the distances q - k in the same order; None without that term.
+    """
+
+    query: Float[Array, "B T H K"]
+    key: Float[Array, "B S H K"]
+    value: Float[Array, "B S H K"]
+    position_key: Float[Array, "W H K"] | None
+    position_query: Float[Array, "W H K"] | None
+
+
+def by_distance(x: Float[Array, "*batch T W"]) -> Float[Array, "*batch T S"]:
+    """x[t, s - t + T - 1] for all t below T and s below S, where W = T + S - 1; no gather.
+
+    Args:
+      x: for each row its values by the distance of the column from the row, from -(T - 1) on.
+    """
+    *batch, length, width = x.shape
+    flat = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]).reshape(*batch, length * (width + 1))
+    flat = flat[..., length - 1 : length - 1 + length * width]
+    return flat.reshape(*batch, length, width)[..., : width - length + 1]
+
+
+@jax.custom_vjp
+def masked_weighting(
+    logits: Float[Array, "B H T S"],
+    value: Float[Array, "B S H K"],
+    mask: Bool[Array, "#B 1 #T S"],
+    kept: Bool[Array, "B H T S"] | None = None,
+) -> Float[Array, "B T H K"]:
+    """softmax(logits) value over the keys that a query may see; 0 where it may see none.
+
+    The logits and the softmax are float32, and the product is in the dtype of value. Forward and
+    backward are those of `attention.softmax_attention`; weights that are not kept are 0.
+
+    Source: microsoft/DeBERTa deberta/ops.py, XSoftmax.
+    """
+    return _weighting_forward(logits, value, mask, kept)[0]
+
+
+def _weighting_forward(
+    logits: Array, value: Array, mask: Array, kept: Array | None = None
+) -> tuple[Array, tuple]:
+    logits = jnp.where(mask, logits, MASKED)
+    exponentials = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+    exponentials = jnp.where(mask, exponentials, 0.0)
+    normaliser = jnp.sum(exponentials, axis=-1)
+    weights = exponentials.astype(value.dtype)
+    scale = 1.0 / jnp.where(normaliser > 0, normaliser, 1.0).swapaxes(1, 2)[..., None]
+    out = einsum("BHTS,BSHK->BTHK", thinned(weights, kept), value)
+    out = (out * scale).astype(value.dtype)
+    return out, (value, weights, scale, out, kept)
+
+
+def _weighting_backward(saved: tuple, g: Array) -> tuple[Array, Array, None, None]:
+    value, weights, scale, out, kept = saved
+    g32 = g.astype(jnp.float32) * scale
+    inner = jnp.sum(g32 * out.astype(jnp.float32), axis=-1).swapaxes(1, 2)[..., None]
+    g = g32.astype(value.dtype)
+    grad_value = einsum("BHTS,BTHK->BSHK", thinned(weights, kept), g).astype(value.dtype)
+    grad_weights = thinned(einsum("BTHK,BSHK->BHTS", g, value), kept)
+    return weights.astype(jnp.float32) * (grad_weights - inner), grad_value, None, None
+
+
+masked_weighting.defvjp(_weighting_forward, _weighting_backward)
+
+
+def attend(
+    operands: Operands, mask: Bool[Array, "#B 1 #T S"], draws: WeightDropout | None = None
+) -> Float[Array, "B T H K"]:
+    """Attention of all queries at once, in the dtype of value; zeros where a query sees no key.
+
+    Args:
+      operands: T is S.
+      mask: True where a query may see a key.
+      draws: of dropout; values are scaled.
+    """
+    logits = _logits(operands)
+    kept = None if draws is None else draws.kept(logits.shape)
+    return masked_weighting(logits, operands.value, mask, kept)
+
+
+def _logits(operands: Operands) -> Float[Array, "B H T S"]:
+    logits = einsum("BTHK,BSHK->BHTS", operands.query, operands.key)
+    if operands.position_key is not None:
+        scores = einsum("BTHK,WHK->BHTW", operands.query, operands.position_key)
+        logits += by_distance(scores)
+    if operands.position_query is not None:
+        scores = einsum("BSHK,WHK->BHSW", operands.key, operands.position_query)
+        logits += by_distance(scores).swapaxes(2, 3)
+    return logits
+
+
+def attend_in_blocks(
+    operands: Operands,
+    segment_ids: Int[Array, "B T"],
+    *,
+    block: int,
+    draws: WeightDropout | None = None,
+) -> Float[Array, "B T H K"]:
+    """`attend` within segments, over some of the queries at a time; memory is linear in length.
+
+    Args:
+      operands: as for `attend`.
+      segment_ids: a position sees those of its own; 0 is padding.
+      block: queries at a time; T need not be a multiple of it.
+      draws: of dropout, for each block anew, in the backward pass again.
+
+    Raises:
+      ValueError: a block of less than 1 query.
+    """
+    if block < 1:
+        raise ValueError(f"a block needs at least one query: got {block}")
+    length = operands.query.shape[1]
+    block = min(block, length)
+    missing = -length % block
+
+    def padded(rows: Array | None, before: int, after: int) -> Array | None:
+        return None if rows is None else jnp.pad(rows, ((before, after), (0, 0), (0, 0)))
+
+    whole = operands._replace(
+        query=jnp.pad(operands.query, ((0, 0), (0, missing), (0, 0), (0, 0))),
+        position_key=padded(operands.position_key, missing, 0),
+        position_query=padded(operands.position_query, missing, missing),
+    )
+    key = None if draws is None else draws.key
+    rate = 0.0 if draws is None else draws.rate
+    out: Any = _attend_blocks(block, rate, whole, segment_ids, key)
+    return out[:, :length]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend_blocks(
+    block: int, rate: float, operands: Operands, segment_ids: Array, key: Key | None
+) -> Array:
+    return _blocks_forward(block, rate, operands, segment_ids, key)[0]
+
+
+def _block(
+    block: int,
+    rate: float,
+    segment_ids: Array,
+    key: Key | None,
+    index: Array,
+    operands: Operands,
+) -> Float[Array, "B block H K"]:
+    """The output of a block of queries; `operands.query` are those of the block alone."""
+    start, length = index * block, segment_ids.shape[1]
+    here = operands._replace(position_query=None)
+    if operands.position_key is not None:
+        first = _num_blocks(block, length) * block - block - start
+        window = jax.lax.dynamic_slice_in_dim(operands.position_key, first, length + block - 1)
+        here = here._replace(position_key=window)
+    logits = _logits(here)
+    if operands.position_query is not None:
+        logits += _by_keys_blocks(block, start, operands.key, operands.position_query)
+    # Queries behind the last position are of segment 0 and see nothing.
+    ids = jnp.pad(segment_ids, ((0, 0), (0, -length % block)))
+    mask = segments(jax.lax.dynamic_slice_in_dim(ids, start, block, axis=1), segment_ids)
+    kept = None if key is None else WeightDropout(key, rate).kept(logits.shape, index)
+    return masked_weighting(logits, here.value, mask, kept)
+
+
+def _by_keys_blocks(
+    block: int, start: Array, key: Float[Array, "B S H K"], position_query: Array
+) -> Float[Array, "B H block S"]:
+    """K[k] Qr[q - k] of a block of queries from `start` on.
+
+    Keys are in blocks, too: those of a block have 2 block - 1 distances from the queries, where all
+    of them together have S + block - 1.
+    """
+    batch, length, heads, size = key.shape
+    num = _num_blocks(block, length)
+    keys = jnp.pad(key, ((0, 0), (0, num * block - length), (0, 0), (0, 0)))
+    keys = keys.reshape(batch, num, block, heads, size)
+    # The first distance of a block is of its last key and the first query.
+    firsts = start + (num - 1 - jnp.arange(num)) * block
+    windows = jax.vmap(
+        lambda first: jax.lax.dynamic_slice_in_dim(position_query, first, 2 * block - 1)
+    )(firsts)
+    scores = by_distance(einsum("BNSHK,NWHK->BHNSW", keys, windows))
+    return jnp.moveaxis(scores, 4, 2).reshape(batch, heads, block, -1)[..., :length]
+
+
+def _num_blocks(block: int, length: int) -> int:
+    return -(-length // block)
+
+
+def _blocks_forward(
+    block: int, rate: float, operands: Operands, segment_ids: Array, key: Key | None
+) -> tuple[Array, tuple]:
+    def add_block(index: Array, out: Array) -> Array:
+        query = jax.lax.dynamic_slice_in_dim(operands.query, index * block, block, axis=1)
+        here = _block(block, rate, segment_ids, key, index, operands._replace(query=query))
+        return jax.lax.dynamic_update_slice_in_dim(out, here, index * block, axis=1)
+
+    # A loop and not a scan: rematerialisation policies reach into a scan, and "dots" would keep
+    # every block's logits.
+    num = _num_blocks(block, segment_ids.shape[1])
+    _, out = jax.lax.while_loop(
+        lambda state: state[0] < num,
+        lambda state: (state[0] + 1, add_block(*state)),
+        (jnp.int32(0), jnp.zeros_like(operands.query)),
+    )
+    return out, (operands, segment_ids, key)
+
+
+def _blocks_backward(block: int, rate: float, saved: tuple, g: Array) -> tuple:
+    operands, segment_ids, key = saved
+    others = operands._replace(query=None)
+
+    def add_block(sums: Operands, index: Array) -> tuple[Operands, Array]:
+        start = index * block
+        query, grad = (
+            jax.lax.dynamic_slice_in_dim(x, start, block, axis=1) for x in (operands.query, g)
+        )
+        _, pullback = jax.vjp(
+            partial(_block, block, rate, segment_ids, key, index), operands._replace(query=query)
+        )
+        (grads,) = pullback(grad)
+        total = jax.tree.map(lambda t, x: t + x.astype(t.dtype), sums, grads._replace(query=None))
+        return total, grads.query
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), others)
+    indices = jnp.arange(_num_blocks(block, segment_ids.shape[1]))
+    sums, queries = jax.lax.scan(add_block, zeros, indices)
+    grads = jax.tree.map(lambda t, x: t.astype(x.dtype), sums, others)
+    by_row = jnp.moveaxis(queries, 0, 1).reshape(operands.query.shape)
+    return grads._replace(query=by_row), None, None
+
+
+_attend_blocks.defvjp(_blocks_forward, _blocks_backward)
