@@ -95,7 +95,7 @@ _MODULES = {
     "report": "report.runs",
     "report_chart": "report.chart",
     "report_page": "report.page",
-    "run.c4_bars": "report.c4_bars",
+    "run.c4_bars": "report.chart",
     "run.c4_progress": "c4.progress",
     "run.c4_report": "report.c4",
     "serialization": "config.json",

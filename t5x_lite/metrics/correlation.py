@@ -7,7 +7,7 @@ string_to_float); so does a prediction here that is not finite.
 """
 
 from collections.abc import Sequence
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import numpy as np
 from jaxtyping import Float64
@@ -23,7 +23,7 @@ def pearson(
 ) -> dict[str, float]:
     """Returns {"pearson_corrcoef": in [-1, 1]}: covariance over the product of the deviations.
 
-    It is 0 where either side is constant, which scipy.stats.pearsonr gives as not a number.
+    It is scipy.stats.pearsonr's, and 0 where either side is constant.
 
     Args:
       targets: finite numbers.
@@ -32,7 +32,15 @@ def pearson(
     Raises:
       ValueError: there are no targets, not as many predictions, or a target is not finite.
     """
-    return {"pearson_corrcoef": _correlation(*_numbers(targets, predictions))}
+    from scipy import stats
+
+    true, predicted = _numbers(targets, predictions)
+    if _is_constant(true) or _is_constant(predicted):
+        return {"pearson_corrcoef": 0.0}
+    # Scaled first: the squares of huge and of tiny numbers leave the range of a float.
+    true, predicted = (values / np.abs(values).max() for values in (true, predicted))
+    found: Any = stats.pearsonr(true, predicted)
+    return {"pearson_corrcoef": float(found[0])}
 
 
 def spearman(
@@ -40,7 +48,7 @@ def spearman(
 ) -> dict[str, float]:
     """Returns {"spearman_corrcoef": in [-1, 1]}: Pearson's of the ranks, equal values sharing one.
 
-    It is 0 where either side is constant, which scipy.stats.spearmanr gives as not a number.
+    It is scipy.stats.spearmanr's, and 0 where either side is constant.
 
     Args:
       targets: finite numbers.
@@ -49,8 +57,13 @@ def spearman(
     Raises:
       ValueError: there are no targets, not as many predictions, or a target is not finite.
     """
+    from scipy import stats
+
     true, predicted = _numbers(targets, predictions)
-    return {"spearman_corrcoef": _correlation(_ranks(true), _ranks(predicted))}
+    if _is_constant(true) or _is_constant(predicted):
+        return {"spearman_corrcoef": 0.0}
+    found: Any = stats.spearmanr(true, predicted)
+    return {"spearman_corrcoef": float(found[0])}
 
 
 def _numbers(
@@ -64,24 +77,5 @@ def _numbers(
     return true, np.where(np.isfinite(predicted), predicted, INVALID)
 
 
-def _correlation(x: Float64[np.ndarray, " n"], y: Float64[np.ndarray, " n"]) -> float:
-    if (x == x[0]).all() or (y == y[0]).all():
-        return 0.0
-    # Scaled first, so that neither huge nor tiny numbers leave the range of a float.
-    x, y = (_scaled(values) for values in (x, y))
-    deviations = float(np.linalg.norm(x) * np.linalg.norm(y))
-    return min(1.0, max(-1.0, float(x @ y) / deviations)) if deviations else 0.0
-
-
-def _scaled(values: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
-    values = values / np.abs(values).max()
-    values = values - values.mean()
-    largest = np.abs(values).max()
-    return values / largest if largest else values
-
-
-def _ranks(values: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, " n"]:
-    """Ranks from 1; equal values have the mean of theirs."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[inverse]
+def _is_constant(values: Float64[np.ndarray, " n"]) -> bool:
+    return bool((values == values[0]).all())

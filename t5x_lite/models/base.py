@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 from flax import nnx
@@ -30,6 +30,9 @@ class ModelConfig:
     """
 
     vocab_size: int
+
+    below: ClassVar[tuple[str, ...]] = ()
+    """Paths of what is below all layers: tables, and the few weights that layers have in common."""
 
     def build(self, *, rngs: nnx.Rngs) -> nnx.Module:
         """Makes the module with fresh parameters from the stream "params"."""

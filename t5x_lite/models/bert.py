@@ -11,7 +11,7 @@ table of positions, one for all layers.
 """
 
 import dataclasses
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,8 @@ class BertConfig(EncoderConfig):
     position_offset: int = 0
     relative_buckets: int = 32
     relative_max_distance: int = 128
+
+    below: ClassVar[tuple[str, ...]] = (*EncoderConfig.below, "relative_bias")
 
     def __post_init__(self) -> None:
         super().__post_init__()

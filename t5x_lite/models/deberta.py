@@ -19,7 +19,7 @@ apps/models/masked_language_model.py. Rows that see no key differ from transform
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -71,6 +71,13 @@ class DebertaConfig(EncoderConfig):
     enhanced_mask_decoder: bool = False
     conv_kernel_size: int = 0
     conv_activation: Activation = "tanh"
+
+    below: ClassVar[tuple[str, ...]] = (
+        *EncoderConfig.below,
+        "relative_table",
+        "relative_norm",
+        "convolution",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,7 +15,7 @@ Embedding sharing without a module of two parents: `tables()` gives the arrays o
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +86,8 @@ class EncoderConfig(ModelConfig):
     remat: str = "none"
     attention: AttentionKind = "plain"
     attention_block: int = 128
+
+    below: ClassVar[tuple[str, ...]] = ("embedding", "projection")
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "d_ff", "num_heads", "num_layers", "max_positions",

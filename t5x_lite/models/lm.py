@@ -21,7 +21,7 @@ examples/decoder_only/network.py, whose numerics these are; `prefix_buckets` has
 """
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax.numpy as jnp
 from flax import nnx
@@ -55,6 +55,8 @@ class LMConfig(StackConfig):
     prefix: bool = False
     prefix_buckets: Literal["causal", "bidirectional"] = "causal"
     tie_embeddings: bool = True
+
+    below: ClassVar[tuple[str, ...]] = ("token_embedding", "decoder/relative_bias")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,7 +15,7 @@ Numerics: t5x examples/t5/network.py and layers.py.
 """
 
 import dataclasses
-from typing import get_args
+from typing import ClassVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -145,6 +145,12 @@ class T5Config(StackConfig):
     num_decoder_layers: int
     tie_embeddings: bool = False
     share_layers: bool = False
+
+    below: ClassVar[tuple[str, ...]] = (
+        "token_embedding",
+        "encoder/relative_bias",
+        "decoder/relative_bias",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

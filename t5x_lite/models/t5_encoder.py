@@ -7,6 +7,7 @@ Parameter paths are those of `t5x_lite.models.t5`, so that a T5's encoder fits i
 """
 
 import dataclasses
+from typing import ClassVar
 
 from flax import nnx
 from jaxtyping import Float, Int
@@ -28,6 +29,8 @@ class T5EncoderConfig(StackConfig):
     """
 
     num_layers: int
+
+    below: ClassVar[tuple[str, ...]] = ("token_embedding", "encoder/relative_bias")
 
     def forward_flops(self, shapes: RowShapes) -> int:
         """FLOPs of one forward pass for one row."""

@@ -62,15 +62,19 @@ class Optimizer(ABC):
             except re.error as error:
                 raise InputError(f"optimizer.clip_groups: {pattern!r}: {error}") from error
 
-    def build(self, axes: Axes) -> optax.GradientTransformation:
+    def build(self, axes: Axes, *, below: Sequence[str] = ()) -> optax.GradientTransformation:
         """Returns the transformation for parameters with these logical axes.
 
         Its update(grads, state, params) needs the parameters, and gives what
         optax.apply_updates adds to them.
+
+        Args:
+          axes: the parameters' logical axes.
+          below: paths of the model's parameters below all layers, for `layer_decay`.
         """
         inner = self._build(axes)
         if self.layer_decay != 1.0:
-            inner = decayed_by_layer(inner, self.layer_decay, axes)
+            inner = decayed_by_layer(inner, self.layer_decay, axes, below)
         if self.clip_norm is None:
             return inner
         clip = _clipping(self.clip_norm, self.clip_groups, axes)

@@ -12,7 +12,6 @@ arXiv:1801.06146, section 3.2; google-research/electra model/optimization.py, wh
 encoder has one factor more (its 0.8 for the top layer is 0.64).
 """
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,14 +23,9 @@ from t5x_lite import trees
 from t5x_lite.optim import adafactor
 from t5x_lite.types import Axes
 
-BELOW = re.compile(
-    r"model/(\w+/)?(embedding|token_embedding|projection|relative_\w+|convolution)(/.*)?"
-)
-"""Paths of what is below all layers: tables, and the few weights that all layers have in common."""
-
 
 def decayed_by_layer(
-    inner: optax.GradientTransformation, decay: float, axes: Axes
+    inner: optax.GradientTransformation, decay: float, axes: Axes, below: Sequence[str]
 ) -> optax.GradientTransformation:
     """The transformation with its updates scaled by the layers that they are of.
 
@@ -39,6 +33,7 @@ def decayed_by_layer(
       inner: gives the updates; its state stays as it is.
       decay: the factor of a layer, in (0, 1].
       axes: the parameters' logical axes, by their paths from "model/" or "objective/" on.
+      below: paths, within model/, of what is below all layers (`ModelConfig.below`).
     """
     names = trees.flatten(axes)
 
@@ -53,16 +48,17 @@ def decayed_by_layer(
 
         def scaled(keys: Sequence[Any], leaf: Any) -> Any:
             path = trees.SEPARATOR.join(key.key for key in keys)
-            return leaf * _factor(
-                path, leaf, decay, depth=max(stacks, default=0), names=names[path]
-            )
+            depth = max(stacks, default=0)
+            return leaf * _factor(path, leaf, decay, depth=depth, names=names[path], below=below)
 
         return jax.tree_util.tree_map_with_path(scaled, steps), found[1]
 
     return optax.GradientTransformation(inner.init, update)
 
 
-def _factor(path: str, leaf: Any, decay: float, *, depth: int, names: Any) -> Any:
+def _factor(
+    path: str, leaf: Any, decay: float, *, depth: int, names: Any, below: Sequence[str]
+) -> Any:
     """What the update of a parameter is multiplied with: a number, or one for each layer."""
     if not path.startswith("model/"):
         return 1.0
@@ -70,4 +66,5 @@ def _factor(path: str, leaf: Any, decay: float, *, depth: int, names: Any) -> An
         num = len(leaf)
         powers = decay ** jnp.arange(num, 0, -1, dtype=jnp.float32)
         return powers.reshape(num, *[1] * (leaf.ndim - 1))
-    return decay ** (depth + 1) if BELOW.fullmatch(path) else 1.0
+    is_below = any(f"{path}/".startswith(f"model/{part}/") for part in below)
+    return decay ** (depth + 1) if is_below else 1.0

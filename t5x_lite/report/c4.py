@@ -18,7 +18,7 @@ from t5x_lite.c4.pages import STAGES, Tally
 from t5x_lite.c4.rules import SOURCES
 from t5x_lite.remote import open_path, write_whole
 from t5x_lite.report import page as report_page
-from t5x_lite.report.c4_bars import histogram, share_bar
+from t5x_lite.report.chart import histogram, share_bar
 from t5x_lite.report.page import text
 
 STATS, REPORT = "stats.json", "report.html"

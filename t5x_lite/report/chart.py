@@ -1,16 +1,18 @@
-"""The report's charts: curves over the training step, as SVG.
+"""The reports' charts as SVG: curves over the training step, bars, histograms.
 
 Pure functions of numbers to strings. A curve longer than `MAX_POINTS` is drawn through the lowest
 and highest value of every stretch, so that no spike is lost; a value that was not finite leaves a
 gap; tooltips are <title> elements, which need no script. Colours and fonts are the page's: its
 style sheet names the classes line, dot, hit, grid, axis, x, y and c0 .. c5.
 
-Worked example: `line_chart("Loss", [Series(name="training", points=[(1, 9.5), (2, 8.25)])])`.
+    line_chart("Loss", [Series(name="training", points=[(1, 9.5), (2, 8.25)])])
+    share_bar(0.25)                          # a bar that fills a quarter of its cell
+    histogram("Characters", {6: 10, 7: 30})  # 10 pages of 32..63 characters, 30 of 64..127
 """
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -22,6 +24,9 @@ MAX_POINTS = 2000
 MAX_TOOLTIPS = 250
 WIDTH, HEIGHT = 480, 260
 LEFT, RIGHT, TOP, BOTTOM = 54, 22, 10, 38
+BAR_WIDTH, BAR_HEIGHT = 480, 200
+BAR_LEFT, BAR_TOP, BAR_BOTTOM = 8, 20, 30
+BAR_GAP = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,10 +155,92 @@ def line_chart(
     for one in series:
         parts.append(_curve(one, place))
     label = f"{title}, steps {first:,} to {last:,}"
+    return _svg(parts, size=(WIDTH, HEIGHT), label=label)
+
+
+def share_bar(share: float, *, colour: int = 0) -> str:
+    """A horizontal bar.
+
+    Args:
+      share: how much of the cell it fills, 0 to 1.
+      colour: 0 .. 5, an index into the page's colours.
+    """
+    width = 100 * min(max(share, 0.0), 1.0)
+    parts = (
+        '<rect class="grid" fill="none" width="100" height="8"/>',
+        f'<rect class="dot" width="{width:.2f}" height="8"/>',
+    )
+    more = 'preserveAspectRatio="none" style="height:.8em;min-width:6em" '
+    return _svg(parts, size=(100, 8), label=f"{share:.1%}", colour=colour, more=more)
+
+
+def histogram(title: str, counts: Mapping[int, int], *, colour: int = 0) -> str:
+    """A card with one bar for each power of two.
+
+    Args:
+      title: the heading.
+      counts: bits -> pages of 2**(bits-1) to 2**bits - 1 characters (0: none).
+      colour: 0 .. 5.
+
+    Returns:
+      A <figure>; empty where there is no page.
+    """
+    total = sum(counts.values())
+    if not total:
+        return ""
+    bins = range(min(counts), max(counts) + 1)
+    tallest = max(counts.values())
+    step = (BAR_WIDTH - 2 * BAR_LEFT) / len(bins)
+    room = BAR_HEIGHT - BAR_TOP - BAR_BOTTOM
+    every = 1 if len(bins) <= 12 else 2
+    parts = []
+    for index, bits in enumerate(bins):
+        count = counts.get(bits, 0)
+        height = room * count / tallest
+        x, y = BAR_LEFT + index * step, BAR_TOP + room - height
+        tip = html.escape(f"{_range(bits)} characters: {count:,} pages ({count / total:.1%})")
+        parts.append(
+            f'<rect class="dot" x="{x + BAR_GAP / 2:.1f}" y="{y:.1f}" width="{step - BAR_GAP:.1f}" '
+            f'height="{height:.1f}"><title>{tip}</title></rect>'
+        )
+        if index % every == 0:
+            label = html.escape(number(_low(bits), digits=3))
+            parts.append(f'<text x="{x:.1f}" y="{BAR_HEIGHT - 12}">{label}</text>')
+    parts.append(f'<path class="axis" d="M{BAR_LEFT} {BAR_TOP + room}H{BAR_WIDTH - BAR_LEFT}"/>')
+    drawn = _svg(parts, size=(BAR_WIDTH, BAR_HEIGHT), label=title, colour=colour)
+    heading = html.escape(title)
+    return f'<figure class="card"><figcaption><h3>{heading}</h3></figcaption>{drawn}</figure>'
+
+
+def _low(bits: int) -> int:
+    return 2 ** (bits - 1) if bits else 0
+
+
+def _range(bits: int) -> str:
+    return f"{_low(bits):,} to {2**bits - 1:,}" if bits else "0"
+
+
+def _svg(
+    parts: Sequence[str],
+    *,
+    size: tuple[int, int],
+    label: str,
+    colour: int | None = None,
+    more: str = "",
+) -> str:
+    """An <svg> element.
+
+    Args:
+      parts: what is in it.
+      size: width and height of its coordinates.
+      label: what it shows, for readers who hear the page.
+      colour: of all that is in it, 0 .. 5.
+      more: attributes besides.
+    """
+    colours = "" if colour is None else f'class="c{colour % 6}" '
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(label)}">'
-        + "".join(parts)
-        + "</svg>"
+        f'<svg {colours}viewBox="0 0 {size[0]} {size[1]}" {more}role="img" '
+        f'aria-label="{html.escape(label)}">{"".join(parts)}</svg>'
     )
 
 

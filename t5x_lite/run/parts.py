@@ -58,14 +58,15 @@ class Parts:
     def updates(self) -> tuple[Update, ...]:
         """What a train step does: one update, or one for each phase of the objective."""
         phases, main = self.experiment.objective.phases(), self.experiment.optimizer
+        below = self.experiment.model.below
         if not phases:
-            return (Update(self.loss, main.build(self.axes), main.schedule.build()),)
+            return (Update(self.loss, main.build(self.axes, below=below), main.schedule.build()),)
         made = []
         for phase in phases:
             optimizer = phase.optimizer or main
             update = Update(
                 functools.partial(self.loss, phase=phase.name),
-                optimizer.build(_trained(phase, self.axes)),
+                optimizer.build(_trained(phase, self.axes), below=below),
                 optimizer.schedule.build(),
                 name=phase.name,
                 trains=functools.partial(_matches, phase.trains),

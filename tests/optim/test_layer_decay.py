@@ -6,9 +6,11 @@ import pytest
 from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
+from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import shapes
 from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.classify import Classify
+from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor, AdamW, decays
 from t5x_lite.optim.layer_decay import decayed_by_layer
 from t5x_lite.optim.schedules import Constant
@@ -34,13 +36,36 @@ def test_every_parameter_of_an_encoder_has_the_rate_of_its_depth(name):
     import optax
 
     _, abstract, axes = learner(name)
-    scaled, _ = decayed_by_layer(optax.identity(), 0.5, axes).update(ones(abstract), ())
+    below = MODELS[name].below
+    scaled, _ = decayed_by_layer(optax.identity(), 0.5, axes, below).update(ones(abstract), ())
     for path, leaf in flatten(scaled).items():
         if path.startswith("model/layers/"):
             expected = np.array([0.25, 0.5]).reshape(2, *[1] * (leaf.ndim - 1))
         else:
             expected = 1.0 if path.startswith("objective/classifier/") else 0.125
         np.testing.assert_array_equal(leaf, np.broadcast_to(expected, leaf.shape), err_msg=path)
+
+
+def test_t5_has_tables_below_its_layers_and_norms_above():
+    import optax
+
+    sizes = {"vocab_size": 9, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_heads": 2}
+    config = T5Config(**sizes, num_encoder_layers=2, num_decoder_layers=2)
+    _, abstract, axes = shapes(lambda rngs: Learner(config, Seq2Seq(), rngs=rngs))
+    scaled, _ = decayed_by_layer(optax.identity(), 0.5, axes, config.below).update(
+        ones(abstract), ()
+    )
+    rates = {
+        path: float(leaf.max()) for path, leaf in flatten(scaled).items() if "/layers/" not in path
+    }
+    assert rates == {
+        "model/token_embedding/table": 0.125,
+        "model/encoder/relative_bias/table": 0.125,
+        "model/decoder/relative_bias/table": 0.125,
+        "model/encoder/final_norm/scale": 1.0,
+        "model/decoder/final_norm/scale": 1.0,
+        "model/lm_head/kernel": 1.0,
+    }
 
 
 @pytest.mark.parametrize("optimizer", [AdamW, Adafactor])
@@ -63,7 +88,7 @@ def test_an_update_is_scaled_with_its_decay_and_the_state_is_as_it_was(optimizer
     }
     grads = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.1), params)
     plain, decayed = (
-        optimizer(schedule=Constant(value=0.1), layer_decay=decay).build(axes)
+        optimizer(schedule=Constant(value=0.1), layer_decay=decay).build(axes, below=("embedding",))
         for decay in (1.0, 0.5)
     )
     steps, state = plain.update(grads, plain.init(params), params)

@@ -154,7 +154,9 @@ def test_tables_that_are_stored_as_differences_are_added_up_for_another_objectiv
     )
     for name, rows in (("token", 400), ("position", 16)):
         np.testing.assert_array_equal(got["model"]["embedding"][name], np.full((rows, 8), 1.0))
-    np.testing.assert_array_equal(got["model"]["layers"]["mlp"]["wi"]["kernel"], np.full((1, 8, 8), 0.5))
+    np.testing.assert_array_equal(
+        got["model"]["layers"]["mlp"]["wi"]["kernel"], np.full((1, 8, 8), 0.5)
+    )
     np.testing.assert_array_equal(got["objective"]["head"]["bias"], np.full(400, 3.0))
 
 
@@ -178,4 +180,6 @@ def test_a_discriminator_of_gdes_begins_with_the_tables_of_a_masked_language_mod
         np.testing.assert_array_equal(got["model"]["embedding"][name], np.full((rows, 8), 0.375))
         exported = objective.export(got)["embedding"][name]
         np.testing.assert_array_equal(exported, np.full((rows, 8), 0.5))
-    np.testing.assert_array_equal(got["model"]["layers"]["mlp"]["wi"]["kernel"], np.full((1, 8, 8), 0.5))
+    np.testing.assert_array_equal(
+        got["model"]["layers"]["mlp"]["wi"]["kernel"], np.full((1, 8, 8), 0.5)
+    )
