@@ -2,6 +2,7 @@
 
     python scripts/net_goldens.py archive    # by ce7d4f4 alone: tests/golden/net/runs.tar.xz
     python scripts/net_goldens.py record     # tests/golden/net/records.json, from the archive
+    python scripts/net_goldens.py lay_out    # tests/golden/net/batches.json: a batch of each layout
 
 The archive holds data, vocabularies, caches and, for each family, objective and optimizer, a work
 directory after 4 steps. It is never written again: it is what users have on their disks. The
@@ -29,6 +30,7 @@ import numpy as np
 
 DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "net"
 ARCHIVE, RECORDS = DIRECTORY / "runs.tar.xz", DIRECTORY / "records.json"
+BATCHES = DIRECTORY / "batches.json"
 SAVED, LAST = 4, 24
 DRAWN_ANEW = ("bert", "deberta", "retromae_enhanced", "electra_es", "contrastive")
 TEXT = (
@@ -363,6 +365,65 @@ def record(names: list[str]) -> None:
     RECORDS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
+def batches() -> dict[str, Any]:
+    """A batch of each layout, packed and not, of made-up examples: feature -> numbers."""
+    from t5x_lite.data.config import LAYOUT_NAMES
+    from t5x_lite.data.layouts import rows
+    from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
+
+    rng = np.random.default_rng(0)
+    kinds = np.array([0] * 5 + [1, 2, 3] * 5, np.uint8)
+    names = ("cls_id", "sep_id", "mask_id", "pad_id", "unk_id")
+    special = EncoderTokens(**dict(zip(names, (1, 2, 3, 0, 4), strict=True)), kinds=kinds)
+
+    def text(most: int) -> np.ndarray:
+        return rng.integers(5, 20, rng.integers(1, most)).astype(np.int32)
+
+    def document(*texts: np.ndarray) -> np.ndarray:
+        return np.concatenate(
+            [[1], *[part for one in texts for part in (one, [2])]], dtype=np.int32
+        )
+
+    def example(layout: str) -> dict[str, np.ndarray]:
+        if layout == "encoder":
+            return {"inputs": document(text(5))}
+        if layout == "labelled":
+            label = np.array([rng.integers(0, 3), 0], np.int32)
+            return {"inputs": document(text(4), text(4)), "labels": label}
+        if layout == "pairs":
+            passages = np.concatenate([document(text(5)) for _ in range(rng.integers(1, 4))])
+            return {"query": document(text(5)), "passages": passages}
+        return {name: np.append(text(5), 1).astype(np.int32) for name in ("inputs", "targets")}
+
+    lengths = {"inputs": 12, "targets": 10}
+    sizes = {
+        "pairs": {**lengths, "query": 12, "passages": 20},
+        "labelled": {**lengths, "labels": 2},
+    }
+    found = {}
+    for layout in LAYOUT_NAMES:
+        for pack in (False,) if layout in ("pairs", "labelled") else (False, True):
+            examples = [example(layout) for _ in range(4)]
+            batch = rows.lay_out(
+                examples,
+                np.array([1, 0, 1, 2]) if pack else np.array([1, 0, 4, 2]),
+                num_rows=5,
+                layout=layout,
+                lengths=sizes.get(layout, lengths),
+                pack=pack,
+                tokens=special if layout in ("encoder", "pairs", "labelled") else None,
+            )
+            name = f"{layout}, packed" if pack else layout
+            found[name] = {feature: value.tolist() for feature, value in batch.items()}
+    return found
+
+
+def lay_out(_: list[str]) -> None:
+    """Writes a batch of each layout."""
+    lines = [f"  {json.dumps(name)}: {json.dumps(batch)}" for name, batch in batches().items()]
+    BATCHES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(DIRECTORY.parents[2]))
-    {"archive": archive, "record": record}[sys.argv[1]](sys.argv[2:])
+    {"archive": archive, "record": record, "lay_out": lay_out}[sys.argv[1]](sys.argv[2:])

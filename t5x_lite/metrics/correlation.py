@@ -6,7 +6,7 @@ T5 writes a number as text, and -1 stands for text that is none (t5/data/postpro
 string_to_float); so does a prediction here that is not finite.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsFloat
 
 import numpy as np
@@ -34,13 +34,7 @@ def pearson(
     """
     from scipy import stats
 
-    true, predicted = _numbers(targets, predictions)
-    if _is_constant(true) or _is_constant(predicted):
-        return {"pearson_corrcoef": 0.0}
-    # Scaled first: the squares of huge and of tiny numbers leave the range of a float.
-    true, predicted = (values / np.abs(values).max() for values in (true, predicted))
-    found: Any = stats.pearsonr(true, predicted)
-    return {"pearson_corrcoef": float(found[0])}
+    return {"pearson_corrcoef": _coefficient(stats.pearsonr, targets, predictions)}
 
 
 def spearman(
@@ -59,11 +53,20 @@ def spearman(
     """
     from scipy import stats
 
+    return {"spearman_corrcoef": _coefficient(stats.spearmanr, targets, predictions)}
+
+
+def _coefficient(
+    function: Callable[..., Any],
+    targets: Sequence[SupportsFloat],
+    predictions: Sequence[SupportsFloat],
+) -> float:
     true, predicted = _numbers(targets, predictions)
-    if _is_constant(true) or _is_constant(predicted):
-        return {"spearman_corrcoef": 0.0}
-    found: Any = stats.spearmanr(true, predicted)
-    return {"spearman_corrcoef": float(found[0])}
+    if (true == true[0]).all() or (predicted == predicted[0]).all():
+        return 0.0
+    # Scaled first: the squares of huge and of tiny numbers leave the range of a float.
+    true, predicted = (values / np.abs(values).max() for values in (true, predicted))
+    return float(function(true, predicted)[0])
 
 
 def _numbers(
@@ -75,7 +78,3 @@ def _numbers(
         raise ValueError("a correlation's targets must be finite numbers")
     predicted = np.array([float(value) for value in predictions])
     return true, np.where(np.isfinite(predicted), predicted, INVALID)
-
-
-def _is_constant(values: Float64[np.ndarray, " n"]) -> bool:
-    return bool((values == values[0]).all())

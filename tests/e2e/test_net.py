@@ -38,6 +38,14 @@ def test_the_caches_are_whole(archive):
         Cache(archive / "caches" / name).verify()
 
 
+def test_a_batch_of_each_layout_is_as_it_was():
+    recorded = json.loads(goldens.BATCHES.read_text())
+    found = goldens.batches()
+    assert found.keys() == recorded.keys()
+    for name, batch in found.items():
+        assert batch == recorded[name], name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(RECORDS))
 def test_a_run_answers_and_goes_on_as_recorded(name, archive):
