@@ -14,7 +14,6 @@ import dataclasses
 from typing import ClassVar, Literal, get_args
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
@@ -113,14 +112,12 @@ class Bert(EncoderModel):
           mask: which keys a token sees.
           key: turns dropout on.
         """
-        length = x.shape[1]
-        seen, bias = self.config.running.form(mask, length), None
+        pattern = self.config.running.pattern(mask, x.shape[1])
         if self.relative:
-            places = jnp.arange(length)
-            bias = self.relative_bias.beside(seen, (places, places), bidirectional=True)
+            pattern = pattern.biased(self.relative_bias, bidirectional=True)
 
         def call(layer: PostNormLayer, x: Array, key: Key | None) -> tuple[Array, None]:
-            return layer(x, mask=seen, bias=bias, key=key), None
+            return layer(x, pattern=pattern, key=key), None
 
         keys = None if key is None else jax.random.split(key, self.config.num_layers)
         x, _ = scan_layers(self.layers, call, x, inputs=keys, running=self.config.running)

@@ -31,11 +31,13 @@ from t5x_lite.models.encoder import EncoderConfig, EncoderModel, Tables, documen
 from t5x_lite.nn.activations import Activation, activate
 from t5x_lite.nn.bind import bind, split, stacked
 from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.disentangled import DisentangledLayer, Distances, RelativePositions
+from t5x_lite.nn.disentangled import DisentangledLayer, RelativePositions
+from t5x_lite.nn.distance_attention import Distances
 from t5x_lite.nn.dropout import dropout, split_key
 from t5x_lite.nn.embedding import lookup
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.norms import LayerNorm
+from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.products import einsum
 from t5x_lite.nn.scan import scan_layers
 from t5x_lite.sharding import constrain
@@ -263,11 +265,10 @@ class Deberta(EncoderModel):
         rows = self._position_rows(tokens.shape[1], real=None, positions=positions)
         position = self._to_model(lookup(self._tables(tables)["position"], rows))
         query = hidden + position.astype(hidden.dtype)
-        seen = self.config.running.form(mask, x.shape[1])
+        pattern = self._pattern(mask, distances, x.shape[1])
 
         def call(layer: DisentangledLayer, x: Array, key: Key | None) -> tuple[Array, None]:
-            out = layer(x, keys_from=hidden, mask=seen, distances=distances, key=key)
-            return out, None
+            return layer(x, keys_from=hidden, pattern=pattern, key=key), None
 
         for query_key in query_keys:
             keys = None if query_key is None else query_key[None]
@@ -334,6 +335,9 @@ class Deberta(EncoderModel):
         table, rows = self.config.relative.distances(self.relative_table[...], length)
         return Distances(self.relative_norm(table) if self.config.norm_relative else table, rows)
 
+    def _pattern(self, mask: Visibility, distances: Distances, length: int) -> Pattern:
+        return dataclasses.replace(self.config.running.pattern(mask, length), bias=distances)
+
     def _run(
         self,
         x: Float[Array, "B S D"],
@@ -346,10 +350,10 @@ class Deberta(EncoderModel):
         """The first `num` layers, and the convolution beside the first of them."""
         layers_key, conv_key = split_key(key, 2)
         keys = None if layers_key is None else jax.random.split(layers_key, self.config.num_layers)
-        seen = self.config.running.form(mask, x.shape[1])
+        pattern = self._pattern(mask, distances, x.shape[1])
 
         def call(layer: DisentangledLayer, x: Array, key: Key | None) -> tuple[Array, None]:
-            return layer(x, mask=seen, distances=distances, key=key), None
+            return layer(x, pattern=pattern, key=key), None
 
         first = 0
         if self.config.conv_kernel_size and num:

@@ -4,6 +4,7 @@ Logits, bias and softmax are float32 whatever the compute dtype (t5x computes th
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from t5x_lite.nn.blocked_attention import blocked_attention
 from t5x_lite.nn.dense import FAN_IN_NORMAL, Dense, FusedDense, truncated_normal
 from t5x_lite.nn.dropout import WeightDropout, dropout, thinned
 from t5x_lite.nn.masks import MASKED, Visibility
-from t5x_lite.nn.positions import RelativeTable
+from t5x_lite.nn.pattern import EVERYTHING, Pattern
 from t5x_lite.nn.products import einsum
 from t5x_lite.nn.reductions import sum_leading
 from t5x_lite.sharding import constrain
@@ -91,24 +92,22 @@ def dot_product_attention(
     key: Float[Array, "B S H K"],
     value: Float[Array, "B S H K"],
     *,
-    mask: Bool[Array, "#B 1 #T S"] | Visibility | None = None,
-    bias: Float[Array, "1 H T S"] | RelativeTable | None = None,
+    pattern: Pattern = EVERYTHING,
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
     share_dropout: bool = True,
 ) -> Float[Array, "B T H K"]:
     """Attention over all keys, unscaled.
 
-    Arrays for mask and bias, and plain attention; a `Visibility` with a block size and a table, and
-    blocked attention, or the kernel if it says so. All drop the same weights for the same key if
+    A pattern of arrays, and plain attention; one of a `Visibility`, and blocked attention, or the
+    kernel if it says so. All drop the same weights for the same key if
     the queries share them; if not, each block of keys has draws of its own, and there is no kernel.
 
     Args:
       query: projected queries.
       key: projected keys.
       value: projected values.
-      mask: True where a query may see a key.
-      bias: float32, added to the logits; shared over the batch.
+      pattern: which keys a query sees, and what is added to its logits.
       dropout_rate: of the attention weights.
       dropout_key: None is deterministic.
       share_dropout: whether all queries of a head drop the same keys, as in T5; else each query and
@@ -116,23 +115,17 @@ def dot_product_attention(
 
     Returns:
       The weighted values, in the dtype of value.
-
-    Raises:
-      ValueError: an array for one of mask and bias, and not for the other.
     """
+    mask: Any = pattern.mask
+    bias: Any = pattern.bias
     value, draws = dropped_values(value, dropout_rate, key=dropout_key, share=share_dropout)
-    if isinstance(mask, Visibility) and not isinstance(bias, jax.Array):
+    if isinstance(mask, Visibility):
         if mask.kernel and mask.hidden is None and mask.itself and draws is None:
             # Late: importing Pallas takes as long as importing this package.
             from t5x_lite.nn.pallas_attention import pallas_attention
 
             return pallas_attention(query, key, value, visible=mask, bias=bias)
         return blocked_attention(query, key, value, visible=mask, bias=bias, draws=draws)
-    if isinstance(mask, Visibility) or isinstance(bias, RelativeTable):
-        raise ValueError(
-            "mask and bias must both be arrays, or a Visibility and a RelativeTable: got "
-            f"{type(mask).__name__} and {type(bias).__name__}"
-        )
     kept = None
     if draws is not None:
         kept = draws.kept((query.shape[0], query.shape[2], query.shape[1], key.shape[1]))
@@ -165,8 +158,7 @@ def attention_by_head(
     key: Float[Array, "B G K _"],
     value: Float[Array, "B H S K"],
     *,
-    mask: Bool[Array, "B 1 #T S"] | None = None,
-    bias: Float[Array, "1 H #T S"] | None = None,
+    pattern: Pattern = EVERYTHING,
 ) -> Float[Array, "B T H K"]:
     """What `dot_product_attention` computes, for few queries over the keys and values of a cache.
 
@@ -175,6 +167,8 @@ def attention_by_head(
     have the positions last: on CPU the logits of four queries take a half to a quarter of the time
     that they take over [B, H, S, K].
     """
+    mask: Any = pattern.mask
+    bias: Any = pattern.bias
     batch_size, length, num_heads, _ = query.shape
     query = jnp.tile(query.swapaxes(1, 2), (1, key.shape[1] // num_heads, 1, 1))
     logits = einsum("BGTK,BGKS->BGTS", query, key)
@@ -309,8 +303,7 @@ class Attention(nnx.Module):
         keys: Float[Array, "B S H K"],
         values: Float[Array, "B S H K"],
         *,
-        mask: Bool[Array, "#B 1 #T S"] | Visibility | None = None,
-        bias: Float[Array, "1 H T S"] | RelativeTable | None = None,
+        pattern: Pattern = EVERYTHING,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
         """Attends from projected queries to keys and values; see `dot_product_attention`."""
@@ -320,8 +313,7 @@ class Attention(nnx.Module):
             queries,
             keys,
             values,
-            mask=mask,
-            bias=bias,
+            pattern=pattern,
             dropout_rate=self.dropout_rate,
             dropout_key=key,
             share_dropout=self.share_dropout,
@@ -334,21 +326,19 @@ class Attention(nnx.Module):
         keys: Float[Array, "B G K _"],
         values: Float[Array, "B H S K"],
         *,
-        mask: Bool[Array, "B 1 #T S"] | None = None,
-        bias: Float[Array, "1 H #T S"] | None = None,
+        pattern: Pattern = EVERYTHING,
     ) -> Float[Array, "B T D"]:
         """Attends from a few positions to the keys and values of a cache."""
-        return self.close(attention_by_head(queries, keys, values, mask=mask, bias=bias))
+        return self.close(attention_by_head(queries, keys, values, pattern=pattern))
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
         source: Float[Array, "B S D"] | None = None,
         *,
-        mask: Bool[Array, "#B 1 #T S"] | Visibility | None = None,
-        bias: Float[Array, "1 H T S"] | RelativeTable | None = None,
+        pattern: Pattern = EVERYTHING,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
         """Attends from x to the source (x itself where None)."""
         keys, values = self.project(x if source is None else source)
-        return self.attend(self.queries(x), keys, values, mask=mask, bias=bias, key=key)
+        return self.attend(self.queries(x), keys, values, pattern=pattern, key=key)

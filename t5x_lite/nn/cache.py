@@ -29,7 +29,8 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.nn import masks
-from t5x_lite.nn.layers import KeysAndValuesByHead, Positions
+from t5x_lite.nn.layers import KeysAndValuesByHead
+from t5x_lite.nn.positions import Positions
 from t5x_lite.types import Array
 
 BLOCK = 32

@@ -21,19 +21,20 @@ The table is first written out by distance; `t5x_lite.nn.distance_attention` doe
 import dataclasses
 import functools
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from t5x_lite.nn.attention import Attention, dropped_values
 from t5x_lite.nn.dense import Dense, truncated_normal
-from t5x_lite.nn.distance_attention import Operands, attend, attend_in_blocks
+from t5x_lite.nn.distance_attention import Distances, Operands, attend, attend_in_blocks
 from t5x_lite.nn.dropout import dropout, split_key
 from t5x_lite.nn.embedding import lookup
 from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.post_norm import PostNormConfig, PostNormLayer
 from t5x_lite.types import Array, Key
 
@@ -75,18 +76,6 @@ def log_buckets(
             step += 1
         buckets.append(mid + step)
     return tuple(buckets)
-
-
-class Distances(NamedTuple):
-    """The rows of a relative table for the distances between a row's positions.
-
-    Attributes:
-      rows: [R, D], those that occur.
-      index: int32 [2 T - 1], which of them is that of the distance -(T - 1), ..., T - 1.
-    """
-
-    rows: Float[Array, "R D"]
-    index: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,8 +167,7 @@ class DisentangledAttention(Attention):
         x: Float[Array, "B T D"],
         source: Float[Array, "B T D"],
         *,
-        mask: Bool[Array, "#B 1 #T T"] | Visibility,
-        distances: Distances,
+        pattern: Pattern,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
         """Attends from x to the source, which is of the same length.
@@ -187,11 +175,15 @@ class DisentangledAttention(Attention):
         Args:
           x: what asks.
           source: what keys and values are made of.
-          mask: True where a position may see another; one that may see none gets zeros. The
-            segments of a `Visibility`, and attention takes a block of queries at a time.
-          distances: rows of the relative table, after its norm and before dropout.
+          pattern: which positions a position sees; one that sees none gets zeros. Of a
+            `Visibility` the segments count, and attention takes a block of queries at a time. Its
+            bias is the distances: rows of the relative table, after its norm and before dropout.
           key: turns dropout on, of weights and of the table.
         """
+        mask: Any = pattern.mask
+        distances = pattern.bias
+        if not isinstance(distances, Distances):
+            raise ValueError("disentangled attention needs a pattern whose bias is distances")
         weights_key, table_key = split_key(key, 2)
         queries = self.queries(x)
         keys, values = (self.heads(of(source), None) for of in (self.key, self.value))
@@ -235,5 +227,5 @@ class DisentangledLayer(PostNormLayer):
         super().__init__(config, rngs=rngs)
 
     def make_attention(self, config: PostNormConfig, *, rngs: nnx.Rngs) -> DisentangledAttention:
-        """The layer's attention; it takes `distances`, the table's rows after its norm."""
+        """The layer's attention; its pattern has the table's rows after its norm."""
         return DisentangledAttention(config, self.relative, rngs=rngs)

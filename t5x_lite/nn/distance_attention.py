@@ -13,12 +13,25 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.nn.dropout import WeightDropout, thinned
 from t5x_lite.nn.masks import MASKED, segments
 from t5x_lite.nn.products import einsum
 from t5x_lite.types import Array, Key
+
+
+class Distances(NamedTuple):
+    """The rows of a relative table for the distances between a row's positions.
+
+    Attributes:
+      rows: [R, D], those that occur.
+      index: int32 [2 T - 1], which of them is that of the distance -(T - 1), ..., T - 1.
+    """
+
+    rows: Float[Array, "R D"]
+    index: np.ndarray
 
 
 class Operands(NamedTuple):

@@ -4,29 +4,24 @@
     x = x + dropout(attention(norm(x), encoded))     a decoder with cross-attention
     x = x + dropout(mlp(norm(x)))
 
-T5 has one relative bias table for all layers of a stack, which comes in as `bias`; umT5 has one in
-each layer (`relative_bias_per_layer`), which then asks for the positions instead.
+T5 has one relative bias table for all layers of a stack, which comes in with the pattern; umT5 has
+one in each layer (`relative_bias_per_layer`), which adds it there.
 """
 
 import dataclasses
 from collections.abc import Callable
 
 from flax import nnx
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from t5x_lite.nn.attention import Attention
 from t5x_lite.nn.block import residual
 from t5x_lite.nn.dropout import split_key
-from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.mlp import MLP, FeedForward
 from t5x_lite.nn.norms import RMSNorm
-from t5x_lite.nn.positions import Positions, RelativeBias, RelativeTable
+from t5x_lite.nn.pattern import EVERYTHING, Pattern
+from t5x_lite.nn.positions import RelativeBias
 from t5x_lite.types import Array, Key
-
-SelfMask = Bool[Array, "#B 1 #T T"] | Visibility
-CrossMask = Bool[Array, "#B 1 #T S"] | Visibility
-SelfBias = Float[Array, "1 H T T"] | RelativeTable
-"""Arrays, or what they are made of: see `attention.dot_product_attention`."""
 
 KeysAndValues = tuple[Float[Array, "B _ H K"], Float[Array, "B _ H K"]]
 KeysAndValuesByHead = tuple[Float[Array, "B H K _"], Float[Array, "B H _ K"]]
@@ -116,24 +111,20 @@ class EncoderLayer(PreNormLayer):
         self,
         x: Float[Array, "B T D"],
         *,
-        mask: SelfMask,
-        bias: SelfBias | None = None,
-        positions: Positions | None = None,
+        pattern: Pattern,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
         """Applies the layer; a key turns dropout on.
 
         Args:
           x: hidden states.
-          mask: True where a position may see another.
-          bias: of the stack's table.
-          positions: for the layer's own table, where it has one.
+          pattern: which positions a position sees, with the bias of the stack's table.
           key: turns dropout on.
         """
         keys = split_key(key, 4)
-        if self.own_bias and positions is not None:
-            bias = self.relative_bias.beside(mask, positions, bidirectional=True)
-        y = self.attention(self.attention_norm(x), mask=mask, bias=bias, key=keys[0])
+        if self.own_bias:
+            pattern = pattern.biased(self.relative_bias, bidirectional=True)
+        y = self.attention(self.attention_norm(x), pattern=pattern, key=keys[0])
         x = self._residual(x, y, keys[1])
         y = self.mlp(self.mlp_norm(x), key=keys[2])
         return self._residual(x, y, keys[3])
@@ -197,26 +188,20 @@ class DecoderLayer(PreNormLayer):
         x: Float[Array, "B T D"],
         encoded: Float[Array, "B S D"] | None,
         *,
-        mask: SelfMask,
-        bias: SelfBias | None = None,
-        positions: Positions | None = None,
-        cross_mask: CrossMask | None,
+        pattern: Pattern,
+        across: Pattern = EVERYTHING,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
         """Applies the layer to whole targets; see `project_and_apply`."""
-        return self.project_and_apply(
-            x, encoded, mask=mask, bias=bias, positions=positions, cross_mask=cross_mask, key=key
-        )[0]
+        return self.project_and_apply(x, encoded, pattern=pattern, across=across, key=key)[0]
 
     def project_and_apply(
         self,
         x: Float[Array, "B T D"],
         encoded: Float[Array, "B S D"] | None,
         *,
-        mask: SelfMask,
-        bias: SelfBias | None = None,
-        positions: Positions | None = None,
-        cross_mask: CrossMask | None,
+        pattern: Pattern,
+        across: Pattern = EVERYTHING,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B T D"], KeysAndValues, KeysAndValues | None]:
         """Applies the layer to whole targets.
@@ -224,41 +209,37 @@ class DecoderLayer(PreNormLayer):
         Args:
           x: hidden states.
           encoded: the encoder's output; None without cross-attention.
-          mask: True where a position may see another.
-          bias: of the stack's table.
-          positions: for the layer's own table, where it has one.
-          cross_mask: True where a position may see an input.
+          pattern: which positions a position sees, with the bias of the stack's table.
+          across: which inputs it sees.
           key: turns dropout on.
 
         Returns:
           x; keys and values of the self-attention; those of the cross-attention, or None.
         """
         keys = split_key(key, 6)
-        if self.own_bias and positions is not None:
-            bias = self.relative_bias.beside(mask, positions, bidirectional=self.bidirectional)
+        if self.own_bias:
+            pattern = pattern.biased(self.relative_bias, bidirectional=self.bidirectional)
         normed = self.self_attention_norm(x)
         queries, own = self.self_attention.project_all(normed)
-        y = self.self_attention.attend(queries, *own, mask=mask, bias=bias, key=keys[0])
+        y = self.self_attention.attend(queries, *own, pattern=pattern, key=keys[0])
         x = self._residual(x, y, keys[1])
-        across = None
+        inputs = None
         if self.crosses and encoded is not None:
-            across = self.cross_attention.project(encoded)
+            inputs = self.cross_attention.project(encoded)
             queries = self.cross_attention.queries(self.cross_attention_norm(x))
-            y = self.cross_attention.attend(queries, *across, mask=cross_mask, key=keys[2])
+            y = self.cross_attention.attend(queries, *inputs, pattern=across, key=keys[2])
             x = self._residual(x, y, keys[3])
         y = self.mlp(self.mlp_norm(x), key=keys[4])
-        return self._residual(x, y, keys[5]), own, across
+        return self._residual(x, y, keys[5]), own, inputs
 
     def step(
         self,
         x: Float[Array, "B W D"],
         write: Callable[[KeysAndValuesByHead], CachedKeysAndValues],
-        across: CachedKeysAndValues | None,
+        inputs: CachedKeysAndValues | None,
         *,
-        mask: Bool[Array, "B 1 W S"],
-        bias: Float[Array, "1 H 1 S"] | None = None,
-        positions: Positions | None = None,
-        cross_mask: Bool[Array, "B 1 1 I"] | None,
+        pattern: Pattern,
+        across: Pattern = EVERYTHING,
     ) -> Float[Array, "B W D"]:
         """Applies the layer to one new token of each of the W rows of an input.
 
@@ -266,21 +247,19 @@ class DecoderLayer(PreNormLayer):
           x: hidden states; the rows of one input stand where the length stands elsewhere.
           write: puts new keys and values of the self-attention where they belong and gives back
             all of this layer's; both by head.
-          across: keys and values of the cross-attention, shared by the rows of an input.
-          mask: the slots that each row may see.
-          bias: of the stack's table.
-          positions: of the one query and of the slots, for the layer's own table.
-          cross_mask: the inputs that may be seen.
+          inputs: keys and values of the cross-attention, shared by the rows of an input.
+          pattern: the slots that each row sees, with the bias of the stack's table.
+          across: which inputs it sees.
         """
-        if self.own_bias and positions is not None:
-            bias = self.relative_bias(*positions, bidirectional=self.bidirectional)
+        if self.own_bias:
+            pattern = pattern.biased(self.relative_bias, bidirectional=self.bidirectional)
         normed = self.self_attention_norm(x)
         queries, new = self.self_attention.project_all(normed)
         own = write(by_head(new))
-        y = self.self_attention.attend_by_head(queries, *own, mask=mask, bias=bias)
+        y = self.self_attention.attend_by_head(queries, *own, pattern=pattern)
         x = self._residual(x, y)
-        if self.crosses and across is not None:
+        if self.crosses and inputs is not None:
             queries = self.cross_attention.queries(self.cross_attention_norm(x))
-            y = self.cross_attention.attend_by_head(queries, *across, mask=cross_mask)
+            y = self.cross_attention.attend_by_head(queries, *inputs, pattern=across)
             x = self._residual(x, y)
         return self._residual(x, self.mlp(self.mlp_norm(x)))

@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
-from t5x_lite.nn.masks import Visibility
 from t5x_lite.types import Array
 
 Positions = tuple[Int[Array, " queries"], Int[Array, " keys"]]
@@ -190,22 +189,12 @@ class RelativeBias(nnx.Module):
         row = jnp.arange(table.shape[1])[:, None, None] * self.num_buckets + bucket
         return jnp.take(table.T.reshape(-1), row)[None]
 
-    def beside(
-        self,
-        mask: Bool[Array, "..."] | Visibility | None,
-        positions: Positions,
-        *,
-        bidirectional: bool,
-    ) -> Float[Array, "1 H T S"] | RelativeTable:
-        """The bias in the form that goes with a mask: an array, or with `Visibility` the table.
+    def reading(self, *, bidirectional: bool) -> RelativeTable:
+        """The table for attention in blocks, whose positions are 0, 1, 2, ...
 
         Args:
-          mask: what attention will be given.
-          positions: of queries and keys; with `Visibility` they are 0, 1, 2, ...
           bidirectional: True in an encoder.
         """
-        if not isinstance(mask, Visibility):
-            return self(*positions, bidirectional=bidirectional)
         return RelativeTable(
             table=self.table[...].astype(jnp.float32),
             bidirectional=bidirectional,

@@ -13,16 +13,16 @@ import dataclasses
 from typing import Any
 
 from flax import nnx
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from t5x_lite.nn.activations import Activation
 from t5x_lite.nn.attention import Attention
 from t5x_lite.nn.block import residual
 from t5x_lite.nn.dense import truncated_normal
 from t5x_lite.nn.dropout import split_key
-from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.mlp import MLP
 from t5x_lite.nn.norms import LayerNorm
+from t5x_lite.nn.pattern import Pattern
 from t5x_lite.types import Array, Key
 
 
@@ -106,24 +106,21 @@ class PostNormLayer(nnx.Module):
         x: Float[Array, "B T D"],
         *,
         keys_from: Float[Array, "B S D"] | None = None,
-        mask: Bool[Array, "#B 1 #T S"] | Visibility | None,
+        pattern: Pattern,
         key: Key | None = None,
-        **positions: Any,
     ) -> Float[Array, "B T D"]:
         """Applies the layer.
 
         Args:
           x: what asks, and what the residual follows.
           keys_from: what keys and values are made of; None is x.
-          mask: True where a query may see a key, None for all of them. A query that may see none
-            attends to all of them equally.
+          pattern: which keys a query sees, and what is added to its scaled logits. A query that
+            sees none attends to all of them equally.
           key: turns dropout on.
-          positions: what the attention takes besides: `bias`, float32, added to the scaled
-            logits; or `distances` of disentangled attention.
         """
         attention_key, attended_key, mlp_key = split_key(key, 3)
         source = x if keys_from is None else keys_from
-        attended = self.attention(x, source, mask=mask, key=attention_key, **positions)
+        attended = self.attention(x, source, pattern=pattern, key=attention_key)
         x = residual(
             x, attended, rate=self.dropout_rate, key=attended_key, norm=self.attention_norm
         )

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from t5x_lite.nn.bind import bind, split
 from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.remat import check_remat, rematerialise
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array
@@ -56,15 +58,20 @@ class Running:
             attention_kernel=attention == "pallas",
         )
 
-    def form(self, mask: Any, num_queries: int) -> Any:
-        """A mask in the form that attention takes: blocks, or an array."""
-        if not isinstance(mask, Visibility):
-            return mask
-        if self.attention_block is None:
-            return mask.dense(num_queries)
-        return dataclasses.replace(
-            mask, block_size=self.attention_block, kernel=self.attention_kernel
-        )
+    def pattern(self, mask: Array | Visibility | None, length: int) -> Pattern:
+        """What the layers attend to, in the form that their attention takes: blocks, or an array.
+
+        Args:
+          mask: as an array, or what it is made of.
+          length: number of the queries, at positions 0, 1, 2, ...; of self-attention's keys, too.
+        """
+        if isinstance(mask, Visibility) and self.attention_block is None:
+            mask = mask.dense(length)
+        elif isinstance(mask, Visibility):
+            block, kernel = self.attention_block, self.attention_kernel
+            mask = dataclasses.replace(mask, block_size=block, kernel=kernel)
+        places = jnp.arange(length)
+        return Pattern(mask, positions=(places, places))
 
     def is_straight(self, num_layers: int) -> bool:
         """Whether no loop is left of so many layers."""

@@ -21,18 +21,15 @@ from t5x_lite.nn import cache as caching
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.cache import Cache
 from t5x_lite.nn.dropout import dropout, hidden_dropout, split_key
-from t5x_lite.nn.layers import (
-    CrossMask,
-    DecoderLayer,
-    EncoderLayer,
-    LayerConfig,
-    SelfMask,
-    by_head,
-)
+from t5x_lite.nn.layers import DecoderLayer, EncoderLayer, LayerConfig, by_head
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.nn.positions import Positions, RelativeTable
+from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.scan import Running, scan_layers, take_apart
 from t5x_lite.types import Array, Key
+
+SelfMask = Bool[Array, "#B 1 #T T"] | Visibility
+CrossMask = Bool[Array, "#B 1 #T S"] | Visibility
+"""Arrays, or what they are made of."""
 
 PLAIN = Running()
 
@@ -79,14 +76,12 @@ class Encoder(nnx.Module):
           key: turns dropout on.
         """
         in_key, out_key, layer_key = split_key(key, 3)
-        positions = (jnp.arange(x.shape[1]), jnp.arange(x.shape[1]))
-        mask = self.running.form(mask, x.shape[1])
-        bias = None
+        pattern = self.running.pattern(mask, x.shape[1])
         if not self.bias_per_layer:
-            bias = self.relative_bias.beside(mask, positions, bidirectional=True)
+            pattern = pattern.biased(self.relative_bias, bidirectional=True)
 
         def call(layer: EncoderLayer, x: Array, key: Key | None) -> tuple[Array, None]:
-            return layer(x, mask=mask, bias=bias, positions=positions, key=key), None
+            return layer(x, pattern=pattern, key=key), None
 
         layer_keys = None if layer_key is None else jax.random.split(layer_key, self.num_layers)
         x = hidden_dropout(x, self.dropout_rate, in_key)
@@ -182,22 +177,11 @@ class Decoder(nnx.Module):
           key: turns dropout on.
         """
         in_key, out_key, layer_key = split_key(key, 3)
-        positions = (jnp.arange(x.shape[1]), jnp.arange(x.shape[1]))
-        mask = self.running.form(mask, x.shape[1])
-        cross_mask = self.running.form(cross_mask, x.shape[1])
-        bias = self._bias(positions, shared, mask)
+        pattern = self._biased(self.running.pattern(mask, x.shape[1]), shared)
+        across = self.running.pattern(cross_mask, x.shape[1])
 
         def call(layer: DecoderLayer, x: Array, key: Key | None) -> tuple[Array, None]:
-            y = layer(
-                x,
-                encoded,
-                mask=mask,
-                bias=bias,
-                positions=positions,
-                cross_mask=cross_mask,
-                key=key,
-            )
-            return y, None
+            return layer(x, encoded, pattern=pattern, across=across, key=key), None
 
         layer_keys = None if layer_key is None else jax.random.split(layer_key, self.num_layers)
         x = hidden_dropout(x, self.dropout_rate, in_key)
@@ -237,13 +221,12 @@ class Decoder(nnx.Module):
           The stack's output, and the cache with room for max_length new tokens.
         """
         positions = (jnp.arange(x.shape[1]), jnp.arange(x.shape[1]))
-        mask = caching.prefix_mask(valid, both_ways)
-        bias = self._bias(positions, shared, mask)
+        prefix = caching.prefix_mask(valid, both_ways)
+        pattern = self._biased(Pattern(prefix, positions=positions), shared)
+        seen = Pattern(cross_mask)
 
         def call(layer: DecoderLayer, x: Array, _: None) -> tuple[Array, Any]:
-            x, own, across = layer.project_and_apply(
-                x, encoded, mask=mask, bias=bias, positions=positions, cross_mask=cross_mask
-            )
+            x, own, across = layer.project_and_apply(x, encoded, pattern=pattern, across=seen)
             return x, (by_head(own), None if across is None else by_head(across))
 
         if self.laid_out:
@@ -278,18 +261,11 @@ class Decoder(nnx.Module):
           The stack's output for the new tokens, and the cache that includes them.
         """
         slot, mask, positions = caching.view(cache)
-        bias = self._bias(positions, shared, mask)
+        pattern = self._biased(Pattern(mask, positions=positions), shared)
+        seen = Pattern(cache.cross_mask)
 
-        def call(layer: Any, x: Array, write: Callable, across: Any) -> Array:
-            return layer.step(
-                x,
-                write,
-                across,
-                mask=mask,
-                bias=bias,
-                positions=positions,
-                cross_mask=cache.cross_mask,
-            )
+        def call(layer: Any, x: Array, write: Callable, inputs: Any) -> Array:
+            return layer.step(x, write, inputs, pattern=pattern, across=seen)
 
         if self.laid_out:
             x, own = _straight_step(call, x, self.layers, cache, slot)
@@ -298,13 +274,12 @@ class Decoder(nnx.Module):
             x, own = _scanned_step(call, x, parts, cache, slot, unroll=self.running.unroll)
         return self._norm(x, shared), caching.advance(cache, own)
 
-    def _bias(
-        self, positions: Positions, shared: Encoder | None, mask: Array | Visibility
-    ) -> Array | RelativeTable | None:
+    def _biased(self, pattern: Pattern, shared: Encoder | None) -> Pattern:
+        """The pattern with the bias of the stack's table, where it has one for all layers."""
         if self.bias_per_layer:
-            return None
+            return pattern
         owner = self if shared is None else shared
-        return owner.relative_bias.beside(mask, positions, bidirectional=self.bidirectional)
+        return pattern.biased(owner.relative_bias, bidirectional=self.bidirectional)
 
     def _norm(self, x: Float[Array, "B T D"], shared: Encoder | None) -> Float[Array, "B T D"]:
         return (self if shared is None else shared).final_norm(x)

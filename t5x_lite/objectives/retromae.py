@@ -264,10 +264,10 @@ class RetroMAELoss(nnx.Module):
         *,
         key: Key | None,
     ) -> Float[Array, "B S D"]:
-        seen = running.form(mask, x.shape[1])
+        pattern = running.pattern(mask, x.shape[1])
 
         def call(layer: PostNormLayer, x: Array, key: Key | None) -> tuple[Array, None]:
-            return layer(x, keys_from=keys, mask=seen, key=key), None
+            return layer(x, keys_from=keys, pattern=pattern, key=key), None
 
         num = self.config.decoder_layers
         each = None if key is None else jax.random.split(key, num)

@@ -8,6 +8,7 @@ import pytest
 from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.nn.bind import bind, cast, shapes
+from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.post_norm import PostNormLayer
 
 CONFIG = BertConfig(
@@ -136,7 +137,7 @@ def test_the_stack_is_its_layers_one_after_another():
         x, mask = model.start(TOKENS)
         for i in range(CONFIG.num_layers):
             one = jax.tree.map(lambda leaf, i=i: leaf[i], params["layers"])
-            x = bind(layer, one)(x, mask=mask.dense(5))
+            x = bind(layer, one)(x, pattern=Pattern(mask.dense(5)))
         return x
 
     np.testing.assert_allclose(call(params), run(CONFIG, TOKENS), atol=1e-5)

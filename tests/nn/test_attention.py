@@ -17,6 +17,7 @@ from t5x_lite.nn.attention import (
 from t5x_lite.nn.bind import bind, cast, shapes, split
 from t5x_lite.nn.cache import to_blocks
 from t5x_lite.nn.dropout import WeightDropout
+from t5x_lite.nn.pattern import Pattern
 from t5x_lite.sharding import MeshConfig, make_mesh, partition_spec
 
 B, T, S, H, K = 2, 4, 5, 3, 6
@@ -71,7 +72,9 @@ def plain(query, key, value, bias, mask):
 def test_against_numpy(mask, biased):
     query, key, value, bias, _ = operands()
     bias = bias if biased else None
-    got = jax.jit(dot_product_attention)(query, key, value, mask=mask, bias=bias)
+    got = jax.jit(lambda q, k, v: dot_product_attention(q, k, v, pattern=Pattern(mask, bias)))(
+        query, key, value
+    )
     expected = numpy_attention(query, key, value, mask=mask, bias=bias)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
@@ -112,7 +115,8 @@ def test_logits_are_not_divided_by_the_root_of_d_kv():
 
 def test_a_query_that_sees_nothing_attends_to_all_equally():
     query, key, value, bias, _ = operands()
-    got = dot_product_attention(query, key, value, bias=bias, mask=MASKS["fully masked row"])
+    pattern = Pattern(MASKS["fully masked row"], bias)
+    got = dot_product_attention(query, key, value, pattern=pattern)
     np.testing.assert_allclose(got[0, 3], np.mean(value[0], axis=0), rtol=1e-5, atol=1e-6)
 
 
@@ -162,7 +166,12 @@ def test_dropout_drops_softmax_weights_with_a_mask_shared_over_the_queries():
     @jax.jit
     def dropped(query, key, value, bias=None):
         return dot_product_attention(
-            query, key, value, bias=bias, dropout_rate=0.5, dropout_key=jax.random.key(9)
+            query,
+            key,
+            value,
+            pattern=Pattern(bias=bias),
+            dropout_rate=0.5,
+            dropout_key=jax.random.key(9),
         )
 
     # Uniform weights over values that are unit vectors show the weights that are left; S < K.
@@ -192,8 +201,7 @@ def test_dropout_may_draw_for_each_query_and_key():
             query,
             key,
             value,
-            mask=mask,
-            bias=bias,
+            pattern=Pattern(mask, bias),
             dropout_rate=0.25,
             dropout_key=draws.key,
             share_dropout=False,
@@ -235,8 +243,8 @@ def test_attention_by_head_is_attention(dtype):
     def both(query, key, value):
         by_head = key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)
         return (
-            attention_by_head(query, *by_head, mask=mask, bias=bias),
-            dot_product_attention(query, key, value, mask=mask, bias=bias),
+            attention_by_head(query, *by_head, pattern=Pattern(mask, bias)),
+            dot_product_attention(query, key, value, pattern=Pattern(mask, bias)),
         )
 
     got, expected = both(query, key, value)
@@ -310,7 +318,9 @@ def test_project_then_attend_is_the_call():
     def both(params):
         module = bind(graphdef, params)
         queries, (keys, values) = module.project_all(x)
-        return module.attend(queries, keys, values, mask=mask), module(x, mask=mask)
+        pattern = Pattern(mask)
+        attended = module.attend(queries, keys, values, pattern=pattern)
+        return attended, module(x, pattern=pattern)
 
     np.testing.assert_array_equal(*both(params))
 
@@ -324,7 +334,9 @@ def test_attend_by_head_is_attend():
         module = bind(graphdef, params)
         keys, values = module.project(x)
         by_head = keys.transpose(0, 2, 3, 1), values.swapaxes(1, 2)
-        return module.attend_by_head(module.queries(x), *by_head, mask=mask), module(x, mask=mask)
+        pattern = Pattern(mask)
+        attended = module.attend_by_head(module.queries(x), *by_head, pattern=pattern)
+        return attended, module(x, pattern=pattern)
 
     np.testing.assert_allclose(*both(params), rtol=1e-5, atol=1e-5)
 
@@ -335,8 +347,8 @@ def test_keys_in_blocks_are_keys(slots):
     mask = jnp.arange(slots) % 3 < jnp.array([1, 2])[:, None, None, None]
     blocks = to_blocks(key.transpose(0, 2, 3, 1))
     assert blocks.shape[1] > H
-    got = attention_by_head(query, blocks, value.swapaxes(1, 2), mask=mask)
-    expected = dot_product_attention(query, key, value, mask=mask)
+    got = attention_by_head(query, blocks, value.swapaxes(1, 2), pattern=Pattern(mask))
+    expected = dot_product_attention(query, key, value, pattern=Pattern(mask))
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 

@@ -13,6 +13,7 @@ from t5x_lite.nn import masks
 from t5x_lite.nn.attention import dot_product_attention, softmax_attention
 from t5x_lite.nn.blocked_attention import blocked_attention
 from t5x_lite.nn.dropout import WeightDropout
+from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.positions import RelativeBias, RelativeTable
 
 B, H, K = 2, 3, 4
@@ -145,7 +146,7 @@ def test_dropout_drops_what_plain_attention_drops():
                 query,
                 key,
                 value,
-                mask=mask,
+                pattern=Pattern(mask),
                 dropout_rate=0.5,
                 dropout_key=jax.random.key(1, impl="unsafe_rbg"),
             )
@@ -169,7 +170,7 @@ def test_dropout_of_each_query_and_key_draws_in_blocks():
                 query,
                 key,
                 value,
-                mask=in_blocks(visible, size) if size else visible.dense(9),
+                pattern=Pattern(in_blocks(visible, size) if size else visible.dense(9)),
                 dropout_rate=0.25,
                 dropout_key=draws.key,
                 share_dropout=False,
@@ -191,18 +192,6 @@ def test_dropout_of_each_query_and_key_draws_in_blocks():
     one_block = zip(run(7, query, key, value), run(0, query, key, value), strict=True)
     for one, other in one_block:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
-
-
-def test_an_array_beside_a_structure_is_refused():
-    query, key, value, table, _ = operands("encoder")
-    bias = RelativeTable(table=table, bidirectional=True, max_distance=MAX_DISTANCE)
-    dense = CASES["encoder"][0].dense(7)
-    with pytest.raises(ValueError, match="mask and bias must both be arrays"):
-        dot_product_attention(query, key, value, mask=dense, bias=bias)
-    with pytest.raises(ValueError, match="mask and bias must both be arrays"):
-        dot_product_attention(
-            query, key, value, mask=CASES["encoder"][0], bias=jnp.zeros((1, H, 7, 7))
-        )
 
 
 def test_a_block_without_keys():

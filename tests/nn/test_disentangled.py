@@ -14,6 +14,7 @@ from t5x_lite.nn.disentangled import (
     log_buckets,
 )
 from t5x_lite.nn.masks import Visibility, segments
+from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.post_norm import PostNormConfig
 
 CONFIG = PostNormConfig(d_model=12, d_ff=20, num_heads=3, norm_epsilon=1e-7)
@@ -162,12 +163,12 @@ def test_attention_is_its_definition(shared, terms, position_buckets, max_positi
     wanted = reference(params, relative, x, source, mask, table)
     ids = jnp.asarray(ids)
     blocks = Visibility(keys=ids, queries=ids, block_size=3)
+    distances = relative.distances(jnp.asarray(table, jnp.float32), LENGTH)
     for seen in (segments(ids, ids), blocks):
         found = bind(graphdef, params)(
             jnp.asarray(x, jnp.float32),
             jnp.asarray(source, jnp.float32),
-            mask=seen,
-            distances=relative.distances(jnp.asarray(table, jnp.float32), LENGTH),
+            pattern=Pattern(seen, distances),
         )
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
@@ -176,7 +177,13 @@ def test_blocks_see_segments_alone():
     layer, x, distances = layer_and_inputs()
     mask = Visibility(keys=jnp.ones((2, LENGTH), jnp.int32), causal=True)
     with pytest.raises(ValueError, match="sees segments, and nothing else"):
-        layer(x, mask=mask, distances=distances)
+        layer(x, pattern=Pattern(mask, distances))
+
+
+def test_distances_are_needed():
+    layer, x, _ = layer_and_inputs()
+    with pytest.raises(ValueError, match="a pattern whose bias is distances"):
+        layer(x, pattern=Pattern(jnp.ones((1, 1, 1, LENGTH), bool)))
 
 
 def test_parameters_of_attention():
@@ -207,13 +214,13 @@ def layer_and_inputs(*, rates=0.0):
 def test_the_residual_follows_the_query():
     layer, x, distances = layer_and_inputs()
     everything = jnp.ones((1, 1, 1, LENGTH), bool)
-    attended = layer.attention(x, 2 * x, mask=everything, distances=distances)
+    attended = layer.attention(x, 2 * x, pattern=Pattern(everything, distances))
     wanted = layer.feed_forward(layer.attention_norm(x + attended))
-    found = layer(x, keys_from=2 * x, mask=everything, distances=distances)
+    found = layer(x, keys_from=2 * x, pattern=Pattern(everything, distances))
     np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(
-        layer(x, mask=everything, distances=distances),
-        layer(x, keys_from=x, mask=everything, distances=distances),
+        layer(x, pattern=Pattern(everything, distances)),
+        layer(x, keys_from=x, pattern=Pattern(everything, distances)),
     )
 
 
@@ -221,11 +228,11 @@ def test_a_key_turns_dropout_on():
     layer, x, distances = layer_and_inputs(rates=0.5)
     mask = jnp.ones((1, 1, 1, LENGTH), bool)
     first, again, other = (
-        layer(x, mask=mask, distances=distances, key=jax.random.key(seed)) for seed in (0, 0, 1)
+        layer(x, pattern=Pattern(mask, distances), key=jax.random.key(seed)) for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, again)
     assert not np.allclose(first, other)
-    assert not np.allclose(first, layer(x, mask=mask, distances=distances))
+    assert not np.allclose(first, layer(x, pattern=Pattern(mask, distances)))
 
 
 def test_the_table_is_dropped_out():
@@ -233,8 +240,8 @@ def test_the_table_is_dropped_out():
     attention = layer.attention
     attention.position_dropout_rate = 0.5
     mask = jnp.ones((1, 1, 1, LENGTH), bool)
-    dropped = attention(x, x, mask=mask, distances=distances, key=jax.random.key(0))
-    assert not np.allclose(dropped, attention(x, x, mask=mask, distances=distances), atol=1e-3)
+    dropped = attention(x, x, pattern=Pattern(mask, distances), key=jax.random.key(0))
+    assert not np.allclose(dropped, attention(x, x, pattern=Pattern(mask, distances)), atol=1e-3)
 
 
 def test_bfloat16_is_near_float32():
@@ -243,7 +250,7 @@ def test_bfloat16_is_near_float32():
     graphdef, params, _ = split(layer)
     half = bind(graphdef, jax.tree.map(lambda p: p.astype(jnp.bfloat16), params))
     low = distances._replace(rows=distances.rows.astype(jnp.bfloat16))
-    found = half(x.astype(jnp.bfloat16), mask=mask, distances=low)
+    found = half(x.astype(jnp.bfloat16), pattern=Pattern(mask, low))
     assert found.dtype == jnp.bfloat16
-    wanted = layer(x, mask=mask, distances=distances)
+    wanted = layer(x, pattern=Pattern(mask, distances))
     np.testing.assert_allclose(found.astype(jnp.float32), wanted, atol=0.05)

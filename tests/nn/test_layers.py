@@ -9,6 +9,7 @@ from t5x_lite.nn import masks
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.nn.dropout import split_key
 from t5x_lite.nn.layers import DecoderLayer, EncoderLayer, LayerConfig, by_head
+from t5x_lite.nn.pattern import Pattern
 from t5x_lite.trees import flatten, unflatten
 
 SMALL = LayerConfig(
@@ -97,7 +98,7 @@ def test_dropout_after_an_encoder_block_is_shared_over_the_length(silent):
     params = silence(params, silent)
     x, bias = normal(2, 20, 64), jnp.zeros((1, 2, 20, 20))
     mask = masks.padding(jnp.ones((2, 20), jnp.int32))
-    call = jax.jit(lambda key: bind(graphdef, params)(x, mask=mask, bias=bias, key=key))
+    call = jax.jit(lambda key: bind(graphdef, params)(x, pattern=Pattern(mask, bias), key=key))
     kept = np.asarray(call(KEY)) != np.asarray(x)
     assert 0.3 < kept.mean() < 0.7
     assert np.all(kept == kept[:, :1])
@@ -111,8 +112,8 @@ def test_dropout_after_a_decoder_block_is_shared_over_the_length():
 
     @jax.jit
     def call(params):
-        layer, mask = bind(graphdef, params), masks.causal(20)
-        return layer(x, encoded, mask=mask, bias=bias, cross_mask=cross_mask, key=KEY)
+        layer, pattern = bind(graphdef, params), Pattern(masks.causal(20), bias)
+        return layer(x, encoded, pattern=pattern, across=Pattern(cross_mask), key=KEY)
 
     for output in sorted(outputs):
         kept = np.asarray(call(silence(params, *outputs - {output}))) != np.asarray(x)
@@ -134,14 +135,14 @@ def test_a_table_of_its_own_is_read_from_both_sides_by_the_encoder_alone():
             layer = bind(own, params)
             bias = layer.relative_bias(positions, positions, bidirectional=bidirectional)
             params = {name: part for name, part in params.items() if name != "relative_bias"}
-            ours = call(layer, positions=(positions, positions))
-            return ours, call(bind(without, params), bias=bias)
+            ours = call(layer, Pattern(mask, positions=(positions, positions)))
+            return ours, call(bind(without, params), Pattern(mask, bias))
 
-        def encode(layer, **options):
-            return layer(x, mask=mask, **options)
+        def encode(layer, pattern):
+            return layer(x, pattern=pattern)
 
-        def decode(layer, **options):
-            return layer(x, None, mask=mask, cross_mask=None, **options)
+        def decode(layer, pattern):
+            return layer(x, None, pattern=pattern)
 
         return (
             pair(graphdef, plain, params, True, encode),
@@ -155,9 +156,8 @@ def test_a_table_of_its_own_is_read_from_both_sides_by_the_encoder_alone():
 def test_a_layer_that_borrows_is_a_layer_that_has():
     x, encoded = normal(2, 4, 8), normal(2, 5, 8, seed=1)
     options = {
-        "mask": masks.causal(4),
-        "bias": normal(1, 2, 4, 4),
-        "cross_mask": masks.padding(jnp.ones((2, 5), jnp.int32)),
+        "pattern": Pattern(masks.causal(4), normal(1, 2, 4, 4)),
+        "across": Pattern(masks.padding(jnp.ones((2, 5), jnp.int32))),
     }
     whole_graphdef, whole = filled(decoder_layer())
     graphdef, _ = filled(decoder_layer(shared=True))
@@ -189,7 +189,7 @@ def test_a_step_is_the_last_row_of_the_whole():
     def both(params):
         layer = bind(graphdef, params)
         whole, own, across = layer.project_and_apply(
-            x, encoded, mask=masks.causal(4), bias=bias, cross_mask=cross_mask
+            x, encoded, pattern=Pattern(masks.causal(4), bias), across=Pattern(cross_mask)
         )
         keys, values = by_head(own)
 
@@ -203,9 +203,8 @@ def test_a_step_is_the_last_row_of_the_whole():
             x[:, 3:],
             write,
             by_head(across),
-            mask=jnp.ones((2, 1, 1, 4), bool),
-            bias=bias[:, :, 3:],
-            cross_mask=cross_mask,
+            pattern=Pattern(jnp.ones((2, 1, 1, 4), bool), bias[:, :, 3:]),
+            across=Pattern(cross_mask),
         )
         return last, whole[:, 3:]
 

@@ -15,6 +15,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.nn import masks
 from t5x_lite.nn.attention import dot_product_attention, softmax_attention
 from t5x_lite.nn.pallas_attention import costs, pallas_attention
+from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.positions import RelativeBias, RelativeTable
 from t5x_lite.sharding import MeshConfig, make_mesh
 
@@ -114,7 +115,7 @@ def test_elsewhere_it_is_blocked_attention():
 
     def attend(case, query, key, value, table):
         bias = RelativeTable(table=table, bidirectional=False, max_distance=MAX_DISTANCE)
-        return dot_product_attention(query, key, value, mask=visible, bias=bias)
+        return dot_product_attention(query, key, value, pattern=Pattern(visible, bias))
 
     given = operands("decoder, packed")
     wanted = run(plain, "decoder, packed", *given)

@@ -8,7 +8,6 @@ import pytest
 from flax import nnx
 
 from t5x_lite.nn.bind import bind, split
-from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.positions import (
     RelativeBias,
     RelativeTable,
@@ -189,7 +188,7 @@ def test_blocks_of_a_table_are_parts_of_the_bias(bidirectional):
 
         def in_blocks(params):
             module = bind(graphdef, params)
-            table = module.beside(Visibility(), (queries, keys), bidirectional=bidirectional)
+            table = module.reading(bidirectional=bidirectional)
             blocks = [table.block(11, start, 4) for start in (0, 4, 8)]
             return jnp.concatenate(blocks, axis=-1)[..., :10]
 
@@ -203,18 +202,10 @@ def test_blocks_of_a_table_are_parts_of_the_bias(bidirectional):
     np.testing.assert_allclose(got_gradient, expected_gradient, rtol=1e-5, atol=1e-5)
 
 
-def test_beside_an_array_the_bias_is_an_array():
-    module = RelativeBias(2, rngs=nnx.Rngs(0))
-    positions = (jnp.arange(3), jnp.arange(3))
-    mask = jnp.ones((1, 1, 3, 3), bool)
-    bias = module.beside(mask, positions, bidirectional=True)
-    np.testing.assert_array_equal(bias, module(*positions, bidirectional=True))
-
-
 def test_a_table_is_read_in_float32():
     graphdef, params, _ = split(RelativeBias(2, rngs=nnx.Rngs(0)))
     module = bind(graphdef, {"table": params["table"].astype(jnp.bfloat16)})
-    table = module.beside(Visibility(), (jnp.arange(3), jnp.arange(3)), bidirectional=False)
+    table = module.reading(bidirectional=False)
     assert isinstance(table, RelativeTable)
     assert table.table.dtype == jnp.float32
     assert (table.bidirectional, table.max_distance) == (False, 128)

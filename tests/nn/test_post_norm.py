@@ -10,6 +10,7 @@ from flax import nnx
 
 from t5x_lite.nn.bind import bind, cast, shapes, split
 from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.post_norm import PostNormConfig, PostNormLayer
 
 CONFIG = PostNormConfig(
@@ -38,8 +39,8 @@ GRAPHDEF, PARAMS = filled(lambda rngs: PostNormLayer(CONFIG, rngs=rngs))
 
 
 @jax.jit
-def run(params, x, **options):
-    return bind(GRAPHDEF, params)(x, **options)
+def run(params, x, *, mask=None, bias=None, **options):
+    return bind(GRAPHDEF, params)(x, pattern=Pattern(mask, bias), **options)
 
 
 def norm(x, params, epsilon=1e-12):
@@ -92,9 +93,9 @@ def test_a_query_that_sees_no_key_gives_numbers_and_gradients():
 
     @jax.jit
     def gradient(params, x):
-        return jax.grad(lambda p, x: jnp.sum(bind(GRAPHDEF, p)(x, mask=mask) ** 2), (0, 1))(
-            params, x
-        )
+        return jax.grad(
+            lambda p, x: jnp.sum(bind(GRAPHDEF, p)(x, pattern=Pattern(mask)) ** 2), (0, 1)
+        )(params, x)
 
     assert np.isfinite(run(PARAMS, x, mask=mask)).all()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient(PARAMS, x)))
@@ -103,7 +104,7 @@ def test_a_query_that_sees_no_key_gives_numbers_and_gradients():
 def test_blocks_of_keys_give_what_an_array_gives():
     x, segments = normal(2, 5, 12), jnp.array([[1, 1, 2, 2, 0], [1, 1, 1, 1, 1]])
     visible = Visibility(keys=segments, queries=segments, block_size=2)
-    blocked = jax.jit(lambda p, x: bind(GRAPHDEF, p)(x, mask=visible))(PARAMS, x)
+    blocked = jax.jit(lambda p, x: bind(GRAPHDEF, p)(x, pattern=Pattern(visible)))(PARAMS, x)
     plain = run(PARAMS, x, mask=visible.dense(5))
     real = np.asarray(segments) > 0
     np.testing.assert_allclose(np.asarray(blocked)[real], np.asarray(plain)[real], atol=1e-5)

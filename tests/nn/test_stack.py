@@ -10,6 +10,7 @@ from t5x_lite.nn import cache as caching
 from t5x_lite.nn import masks
 from t5x_lite.nn.bind import bind, shapes, split
 from t5x_lite.nn.layers import LayerConfig
+from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.scan import Running
 from t5x_lite.nn.stack import Decoder, Encoder
 from t5x_lite.trees import flatten, unflatten
@@ -150,7 +151,7 @@ def test_encoder_scanned_is_unrolled_is_a_loop():
         bias = scanned.relative_bias(positions, positions, bidirectional=True)
         y = x
         for layer in slices(scanned.layers):
-            y = layer(y, mask=mask, bias=bias)
+            y = layer(y, pattern=Pattern(mask, bias))
         return scanned(x, mask=mask), unrolled(x, mask=mask), scanned.final_norm(y)
 
     scanned, unrolled, looped = run(params)
@@ -173,7 +174,7 @@ def test_decoder_scanned_is_unrolled_is_a_loop():
         bias = scanned.relative_bias(positions, positions, bidirectional=False)
         y = x
         for layer in slices(scanned.layers):
-            y = layer(y, encoded, mask=mask, bias=bias, cross_mask=cross_mask)
+            y = layer(y, encoded, pattern=Pattern(mask, bias), across=Pattern(cross_mask))
         whole = [
             stack(x, encoded, mask=mask, cross_mask=cross_mask) for stack in (scanned, unrolled)
         ]
