@@ -26,7 +26,10 @@ CPU = "cpu:1"
 
 
 def names() -> list[str]:
-    """All programs: "DEVICES CONFIG" or "cpu:1 run/NAME"."""
+    """All programs: "DEVICES CONFIG", "cpu:1 run/NAME", or "cpu:1 drawn/NAME".
+
+    The last are runs with a draw of attention dropout for each query and key, as is the default.
+    """
     sys.path.insert(0, str(ROOT))
     from scripts.net_goldens import experiments
 
@@ -37,6 +40,7 @@ def names() -> list[str]:
     )
     return [
         *(f"{CPU} run/{name}" for name in sorted(experiments())),
+        *(f"{CPU} drawn/{name}" for name in ("bert", "deberta")),
         *(f"{CPU} {path}" for path in configs),
         *(f"{topology} {path}" for path, topology in SLICES.items()),
     ]
@@ -51,9 +55,10 @@ def cpu_figures(name: str) -> dict[str, Any]:
     from t5x_lite.run.planning import make_sheet
 
     path = name.removeprefix(f"{CPU} ")
-    is_run = path.startswith("run/")
-    experiment = experiments()[path.removeprefix("run/")] if is_run else config.load(path)
-    experiment = sharing(experiment, True)  # as it was when the first figures were taken
+    kind, _, run = path.partition("/")
+    experiment = config.load(path) if kind == "configs" else experiments()[run]
+    # One draw for all queries, as it was when the first figures were taken.
+    experiment = sharing(experiment, kind != "drawn")
     record = make_sheet(experiment, jax.devices("cpu")[:1], asked=CPU).record()
     return {
         "flops": record["compiled_flops"],

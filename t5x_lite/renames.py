@@ -15,8 +15,11 @@ import re
 
 _PACKAGE = "t5x_lite."
 _NO_NAME = re.compile(r"cannot import name '(\w+)' from")
-# The feed-forward block of BERT's layers: in the parameters, and in what an optimizer has of them.
-_PATHS = ((re.compile(r"(.*/)?(?<!mlp/)(w[io]/(?:kernel|bias)(?:/.*)?)"), r"\1mlp/\2"),)
+# The feed-forward block of BERT's layers and of RetroMAE's decoder: in the parameters, and in what
+# an optimizer has of them.
+_PATHS = (
+    (re.compile(r"((?:.*/)?(?:layers|decoder)/)(w[io]/(?:kernel|bias)(?:/.*)?)"), r"\1mlp/\2"),
+)
 _PACKAGES = {"data.c4": "c4"}
 _MODULES = {
     "checkpoint_items": "checkpoints.items",

@@ -31,6 +31,7 @@ def test_names():
         ("statistics/model/layers/wi/kernel/row", "statistics/model/layers/mlp/wi/kernel/row"),
         ("model/encoder/layers/mlp/wi/kernel", "model/encoder/layers/mlp/wi/kernel"),
         ("model/layers/attention/key/kernel", "model/layers/attention/key/kernel"),
+        ("model/layers/ffn/wi/kernel", "model/layers/ffn/wi/kernel"),
     ],
 )
 def test_paths(path, today):

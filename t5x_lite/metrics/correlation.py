@@ -34,7 +34,11 @@ def pearson(
     """
     from scipy import stats
 
-    return {"pearson_corrcoef": _coefficient(stats.pearsonr, targets, predictions)}
+    def scaled(*sides: np.ndarray) -> Any:
+        # The squares of huge and of tiny numbers leave the range of a float.
+        return stats.pearsonr(*(values / np.abs(values).max() for values in sides))
+
+    return {"pearson_corrcoef": _coefficient(scaled, targets, predictions)}
 
 
 def spearman(
@@ -64,8 +68,6 @@ def _coefficient(
     true, predicted = _numbers(targets, predictions)
     if (true == true[0]).all() or (predicted == predicted[0]).all():
         return 0.0
-    # Scaled first: the squares of huge and of tiny numbers leave the range of a float.
-    true, predicted = (values / np.abs(values).max() for values in (true, predicted))
     return float(function(true, predicted)[0])
 
 

@@ -56,16 +56,16 @@ class EncoderConfig(ModelConfig):
       activation: of the feed-forward layers, and of heads.
       dropout_rate: of embeddings and of the blocks' outputs.
       attention_dropout_rate: of the attention weights.
-      share_attention_dropout: whether all queries of a head drop the same keys, as in T5. As in the
-        original, each query and key have a draw of their own, which takes longer.
+      share_attention_dropout: whether all queries of a head drop the same keys, as in T5. False:
+        each query and key have a draw of their own, as in the original, which takes longer.
       norm_epsilon: of the layer norms.
       initializer_stddev: of kernels and tables.
       unroll: layers per iteration of the scan, True for straight-line code (faster on CPU).
       remat: what a layer keeps for its backward pass (`t5x_lite.nn.remat`).
       attention: "plain"; "blocked", whose memory is linear in length; "pallas", the same as a
-        kernel for TPUs, elsewhere blocked.
-      attention_block: keys that blocked attention takes at a time, and queries too if a kernel does
-        it: 256 is good there.
+        kernel for TPUs, elsewhere blocked, and so where each query and key have a draw of dropout.
+      attention_block: keys that blocked attention takes at a time (a DeBERTa's: queries), and
+        queries too if a kernel does it: 256 is good there.
     """
 
     d_model: int
@@ -146,8 +146,10 @@ class EncoderConfig(ModelConfig):
         """The row of the table that a document's first token reads."""
         return 0
 
-    def forward_flops(self, shapes: RowShapes) -> int:
-        """FLOPs of one forward pass for one row, of one text or several."""
+    def forward_flops(self, shapes: RowShapes) -> int | None:
+        """FLOPs of one forward pass for one row, of one text or several; None for other rows."""
+        if "encoder_input_tokens" not in shapes:
+            return None
         *texts, length = shapes["encoder_input_tokens"]
         return math.prod(texts) * self.text_flops(length)
 

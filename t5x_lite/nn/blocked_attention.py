@@ -24,7 +24,8 @@ from t5x_lite.nn.reductions import sum_leading
 from t5x_lite.types import Array
 
 Rows = tuple[Array | None, ...]
-"""Of a Visibility: keys, queries and both_ways; and hidden and picked, where it may have them."""
+"""Of a Visibility: keys, queries and both_ways; and hidden and picked, where it may have them; and
+the key of dropout, where it draws for each query and key."""
 
 
 @dataclasses.dataclass(frozen=True)

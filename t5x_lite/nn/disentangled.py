@@ -204,7 +204,8 @@ class DisentangledAttention(Attention):
         operands = Operands(queries, keys, values, position_key, position_query)
         if not isinstance(mask, Visibility):
             return self.close(attend(operands, mask, draws))
-        if mask.keys is None or mask.causal or mask.hidden is not None or not mask.itself:
+        others = mask.causal or mask.hidden is not None or not mask.itself
+        if mask.keys is None or mask.queries is None or others:
             raise ValueError("disentangled attention in blocks sees segments, and nothing else")
         return self.close(attend_in_blocks(operands, mask.keys, block=mask.block_size, draws=draws))
 

@@ -68,7 +68,7 @@ class Visibility:
         hides. None: there are none.
       picked: the number of each query's mask.
       itself: whether a query may see its own position; T is S where it may not.
-      block_size: keys that attention takes at a time.
+      block_size: keys that attention takes at a time; of disentangled attention queries.
       kernel: whether it is to take them by the kernel for TPUs.
     """
 

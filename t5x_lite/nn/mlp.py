@@ -89,7 +89,7 @@ class MLP(nnx.Module):
             first, second = (self.wi_0(x), self.wi_1(x)) if self.joint is None else self.joint(x)
             return activate(first, self.activation) * second
         if self.joint is not None:
-            return activate(self.joint(x)[0], self.activation)
+            return activate(self.joint.products(x)[0], self.activation).astype(x.dtype)
         if self.activation == "relu":  # in float32 its backward pass would keep twice the bytes
             return jax.nn.relu(self.wi(x))
         return activate(self.wi.product(x), self.activation).astype(x.dtype)

@@ -30,8 +30,8 @@ class Running:
     Attributes:
       unroll: layers per iteration of the scan; True for straight-line code.
       remat: what a layer keeps for its backward pass (`t5x_lite.nn.remat`).
-      attention_block: keys at a time, in memory linear in length (`t5x_lite.nn.blocked_attention`);
-        None is plain attention. Decoding is plain.
+      attention_block: keys at a time (a DeBERTa's: queries), in memory linear in length
+        (`t5x_lite.nn.blocked_attention`); None is plain attention. Decoding is plain.
       attention_kernel: whether the kernel for TPUs takes them (`t5x_lite.nn.pallas_attention`).
 
     Raises:

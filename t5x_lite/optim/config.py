@@ -71,9 +71,17 @@ class Optimizer(ABC):
         Args:
           axes: the parameters' logical axes.
           below: paths of the model's parameters below all layers, for `layer_decay`.
+
+        Raises:
+          InputError: there is a layer_decay, and `below` is empty.
         """
         inner = self._build(axes)
         if self.layer_decay != 1.0:
+            if not below:
+                raise InputError(
+                    "optimizer.layer_decay needs to know what is below the layers: the class of "
+                    "the model's config must say it (ModelConfig.below)"
+                )
             inner = decayed_by_layer(inner, self.layer_decay, axes, below)
         if self.clip_norm is None:
             return inner

@@ -73,3 +73,11 @@ def test_parameters_that_cannot_be_read(tmp_path):
         found["model/a/kernel"].read()
     with pytest.raises(InputError, match="gone: unreadable"):
         lazy_params(tmp_path / "gone")
+
+
+def test_what_an_earlier_version_wrote_has_todays_paths(tmp_path):
+    kernel = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
+    write_params(tmp_path / "params", {"model/layers/wi/kernel": lazy(kernel, [])})
+    found = lazy_params(tmp_path / "params")
+    assert found.keys() == {"model/layers/mlp/wi/kernel"}
+    np.testing.assert_array_equal(found["model/layers/mlp/wi/kernel"].read(), kernel)

@@ -10,6 +10,8 @@ import pytest
 from t5x_lite import project
 from t5x_lite.config.json import from_json, to_json
 from t5x_lite.errors import InputError
+from t5x_lite.models.bert import BertConfig
+from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.seq2seq import Seq2Seq
 
 
@@ -55,6 +57,15 @@ def test_reloads_equal(value):
     again = from_json(to_json(config), source="config.json", any_module=True)
     assert again == config
     assert type(again.value) is type(value)
+
+
+def test_a_field_that_came_later_says_what_was_done_before():
+    sizes = {"vocab_size": 9, "d_model": 8, "d_ff": 8, "num_heads": 2, "num_layers": 1}
+    electra = Electra(mask_id=4, generator=BertConfig(**sizes))
+    node = json.loads(to_json(electra))
+    assert node["generator"].pop("share_attention_dropout") is False
+    assert from_json(json.dumps(node), source="c").generator.share_attention_dropout
+    assert not from_json(to_json(electra), source="c").generator.share_attention_dropout
 
 
 def test_a_missing_field_takes_its_default():

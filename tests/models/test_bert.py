@@ -99,18 +99,23 @@ def test_scanned_unrolled_and_rematerialised_are_one_function():
         )
 
 
-@pytest.mark.parametrize("positions", ["learned", "relative_bias"])
-def test_blocked_attention_is_the_same_function(positions):
-    config = CONFIG.replace(positions=positions)
+@pytest.mark.parametrize(
+    ("positions", "share", "block"),
+    [("learned", True, 2), ("relative_bias", True, 2), ("learned", False, 100)],
+)
+def test_blocked_attention_is_the_same_function(positions, share, block):
+    config = CONFIG.replace(positions=positions, attention_dropout_rate=0.3, dropout_rate=0.1)
+    config = config.replace(share_attention_dropout=share)
     graphdef, params = parts(config)
-    blocked, _ = parts(config.replace(attention="blocked", attention_block=2))
+    # Without sharing, one block has the draws of plain attention.
+    blocked, _ = parts(config.replace(attention="blocked", attention_block=block))
     rows = {name: value for name, value in PACKED.items() if name != "tokens"}
 
     @jax.jit
     def both(params):
         def gradient(graphdef):
             def loss(params):
-                states = bind(graphdef, params)(PACKED["tokens"], **rows)
+                states = bind(graphdef, params)(PACKED["tokens"], **rows, key=jax.random.key(1))
                 return jnp.sum(states[:, :3, 0] ** 2), states
 
             (_, states), gradients = jax.value_and_grad(loss, has_aux=True)(params)

@@ -289,10 +289,13 @@ def test_how_layers_are_run_changes_nothing(setting):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
-def test_blocks_of_queries_are_the_same_function():
+@pytest.mark.parametrize(("share", "block"), [(True, 3), (False, 7)])
+def test_blocks_of_queries_are_the_same_function(share, block):
     config = SMALL.replace(num_layers=2, conv_kernel_size=3, dropout_rate=0.1)
-    config = config.replace(enhanced_mask_decoder=True, share_attention_dropout=True)
-    blocked = config.replace(attention="blocked", attention_block=3, remat="dots")
+    config = config.replace(enhanced_mask_decoder=True, attention_dropout_rate=0.3)
+    config = config.replace(share_attention_dropout=share)
+    # Without sharing, one block has the draws of plain attention.
+    blocked = config.replace(attention="blocked", attention_block=block, remat="dots")
     params = random_params(config)
 
     @jax.jit
