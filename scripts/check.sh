@@ -20,7 +20,8 @@ step() {
 
 step ruff format --check .
 step ruff check .
-step basedpyright
+# The packages are those of this environment, whatever a .venv beside it has.
+step basedpyright --pythonpath "$(command -v python)"
 step lint-imports --no-logo
 # Two processes: most of a test is one thread of the compiler, or the import of TensorFlow.
 step python -m pytest -q -n 2 --dist loadfile -m "not slow and not oracle and not exhaustive" --durations=10 "$@"
