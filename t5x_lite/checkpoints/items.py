@@ -83,7 +83,7 @@ def read_files(directory: AnyPath) -> dict[str, bytes]:
 
 
 def saved_leaves(directory: AnyPath) -> dict[str, Any]:
-    """What an item holds: today's path -> Orbax's metadata of it, with shape and dtype.
+    """The arrays of an item: today's path -> Orbax's metadata, with shape and dtype.
 
     Raises:
       Exception: whatever Orbax finds.
@@ -127,7 +127,7 @@ def restore_item(directory: AnyPath, abstract: Any) -> Any:
 
 
 def _saved_paths(handler: Any, directory: AnyPath) -> dict[str, str]:
-    """Of each array of an item: today's path -> the path that it was saved with."""
+    """Today's path of each array of an item -> the path that it was saved with."""
     paths = trees.flatten(handler.metadata(_absolute(directory)).tree)
     return {renames.current_path(path): path for path in paths}
 

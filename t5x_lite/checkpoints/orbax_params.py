@@ -104,7 +104,7 @@ def check_chunks(path: str, leaf: Any) -> None:
     """Refuses an array whose chunks are larger than itself: one is allocated before it is read.
 
     Args:
-      path: of the array.
+      path: the array's path in the model.
       leaf: Orbax's metadata of it.
 
     Raises:

@@ -414,7 +414,7 @@ def _metrics_file(metrics: Mapping[str, float]) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """What an error says in at most 300 characters, what the system said first."""
+    """An error's text in at most 300 characters, the system's own words first."""
     text, system = str(error), system_reason(error)
     if system is None or system in text[:80]:
         return textwrap.shorten(text, 300)

@@ -18,7 +18,7 @@ from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.sharding import MeshConfig, check_divisible, make_mesh, put_batch, shardings
-from t5x_lite.trees import flatten
+from t5x_lite.trees import flatten, overlaid, unflatten
 
 SIZES = {
     "vocab_size": 40,
@@ -76,14 +76,15 @@ def largest_error(model, objective, meshes):
     """{mesh: the leaf with the largest difference of a gradient, and how large it is}.
 
     Differences are relative to the largest gradient of the leaf, or to a hundredth of the largest
-    of all. Softmax does not see a key's bias, unless there are distances: its gradient is 0, and
-    what is computed is rounding, relative to the largest of all.
+    of all: that of a key's bias, which softmax does not see, is rounding alone.
     """
     graphdef, abstract, axes = shapes(lambda rngs: Learner(model, objective, rngs=rngs))
     random = np.random.default_rng(0)
-    params = jax.tree.map(
-        lambda leaf: random.normal(size=leaf.shape, scale=0.5).astype(np.float32), abstract
-    )
+    # In the order of the paths that layers had once: the numbers stay what they were.
+    leaves = flatten(abstract)
+    order = sorted(leaves, key=lambda path: path.replace("mlp/", "").split("/"))
+    drawn = {p: random.normal(size=leaves[p].shape, scale=0.5).astype(np.float32) for p in order}
+    params = overlaid(abstract, unflatten(drawn))
 
     batch = pairs() if isinstance(objective, Contrastive) else rows()
 
@@ -92,10 +93,7 @@ def largest_error(model, objective, meshes):
 
     value, grads = jax.jit(jax.value_and_grad(loss))(params, batch)
     expected = {path: np.asarray(leaf) for path, leaf in flatten(grads).items()}
-    largest = max(np.max(np.abs(leaf), initial=0.0) for leaf in expected.values())
-    has_distances = isinstance(model, DebertaConfig)
-    unseen = {p for p in expected if p.endswith("attention/key/bias") and not has_distances}
-    expected |= {path: np.zeros_like(expected[path]) for path in unseen}
+    least = 0.01 * max(np.max(np.abs(leaf), initial=0.0) for leaf in expected.values())
     found = {}
     for name in meshes:
         config = MESHES[name]
@@ -107,8 +105,7 @@ def largest_error(model, objective, meshes):
         errors = {"loss": abs(float(other) - float(value)) / abs(float(value))}
         for path, leaf in flatten(grads).items():
             wanted = expected[path]
-            scale = max(np.max(np.abs(wanted), initial=0.0), 0.01 * largest)
-            scale = largest if path in unseen else scale
+            scale = max(np.max(np.abs(wanted), initial=0.0), least)
             errors[path] = float(np.max(np.abs(np.asarray(leaf) - wanted), initial=0.0) / scale)
         worst = max(errors, key=errors.__getitem__)
         found[name] = (worst, errors[worst])
