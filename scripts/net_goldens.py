@@ -7,8 +7,9 @@
 The archive holds data, vocabularies, caches and, for each family, objective and optimizer, a work
 directory after 4 steps. It is never written again: it is what users have on their disks. The
 records hold what a continuation gives: the training loss of steps 5 to 24, the held-out loss, and
-what the checkpoint answers; of some runs the losses of a new run from its parameters, whose
-attention dropout draws for each query and key. They start from saved parameters, never from a seed,
+what the checkpoint answers; of some runs the losses of a new run from its parameters with today's
+defaults: attention dropout that draws for each query and key, ELECTRA's one embedding, DeBERTaV3's
+two updates. They start from saved parameters, never from a seed,
 so code that moves modules about keeps them. A record is written again only for a change of what is
 computed, whose reason then stands in an ADR.
 """
@@ -32,7 +33,9 @@ DIRECTORY = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" 
 ARCHIVE, RECORDS = DIRECTORY / "runs.tar.xz", DIRECTORY / "records.json"
 BATCHES = DIRECTORY / "batches.json"
 SAVED, LAST = 4, 24
-DRAWN_ANEW = ("bert", "deberta", "retromae_enhanced", "electra_es", "contrastive")
+DRAWN_ANEW = (
+    "bert", "deberta", "retromae_enhanced", "electra_es", "deberta_gdes", "contrastive",
+)  # fmt: skip
 TEXT = (
     "the river ran low under old stone bridges and nobody saw small boats pass by night when rain "
     "came over dark hills a lamp burned in every second window children slept while two men spoke"
@@ -132,12 +135,15 @@ def experiments() -> dict[str, Any]:
             dataclasses.replace(cached, pack=False),
             adamw,
         ),
-        "electra_es": (bert, Electra(**generator), cached, adamw),
+        "electra_es": (
+            bert, Electra(**generator, share_embedding_norm=False), cached, adamw
+        ),
         "electra_nes": (bert, Electra(**generator, sharing="nes", decoupled=True), cached, adamw),
         "deberta_gdes": (
             deberta.replace(enhanced_mask_decoder=False),
             Electra(
-                generator=deberta.replace(num_layers=1), mask_id=4, sharing="gdes", head="deberta"
+                generator=deberta.replace(num_layers=1), mask_id=4, sharing="gdes",
+                head="deberta", decoupled=False,
             ),
             cached,
             adamw,
@@ -268,13 +274,18 @@ def continued(name: str) -> dict[str, Any]:
 
 
 def drawn_anew(name: str) -> list[float]:
-    """The losses of a new run from a checkpoint's parameters, with today's attention dropout."""
+    """The losses of a new run from a checkpoint's parameters, with today's defaults."""
     from t5x_lite import config
+    from t5x_lite.objectives.electra import Electra
     from t5x_lite.run.training import train
 
     flags = ["--steps", str(LAST - SAVED), "--init", f"runs/{name}/checkpoints/{SAVED}"]
     loaded = config.load(f"runs/{name}/config.json", [*flags, "--workdir", f"anew/{name}"])
-    train(sharing(loaded, False))
+    anew = sharing(loaded, False)
+    if isinstance(anew.objective, Electra):
+        today = dataclasses.replace(anew.objective, share_embedding_norm=None, decoupled=None)
+        anew = dataclasses.replace(anew, objective=today)
+    train(anew)
     lines = pathlib.Path("anew", name, "metrics.jsonl").read_text().splitlines()
     return [line["loss"] for line in map(json.loads, lines) if "loss" in line]
 

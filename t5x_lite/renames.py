@@ -101,11 +101,13 @@ _MODULES = {
     "run.c4_bars": "report.chart",
     "run.c4_progress": "c4.progress",
     "run.c4_report": "report.c4",
+    "run.parts": "run.loading",
     "serialization": "config.json",
+    "train.updates": "optim.updates",
 }
 """Old module -> new module, in t5x_lite."""
 
-FORMER_VALUES = {"share_attention_dropout": True}
+FORMER_VALUES = {"share_attention_dropout": True, "share_embedding_norm": False}
 """Field -> what a config means that was written before the field was there, if not its default."""
 
 

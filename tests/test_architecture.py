@@ -17,7 +17,7 @@ WITHOUT_MIRRORED_TEST = {
     "types.py",  # aliases
 }
 BANNED_MODULE_NAMES = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
-FLAX_PACKAGES = {"adapters", "models", "nn", "objectives"}
+FLAX_PACKAGES = {"learner.py", "adapters", "models", "nn", "objectives"}
 BANNED_NNX = {"Metric", "Optimizer", "StateAxes", "grad", "jit", "pmap", "scan", "vmap"}
 HEAVY = ("apache_beam", "seqio", "tensorflow", "tensorflow_datasets", "torch", "transformers")
 # The same modules as in pyproject.toml's contract "heavy".
@@ -157,6 +157,18 @@ def test_flax_is_imported_in_the_layers_of_modules_only():
         )
     }
     assert {name for name in importers if name.split("/")[0] not in FLAX_PACKAGES} == set()
+
+
+def test_no_sharing_goes_through_signatures():
+    threaded = {
+        f"{package_path(path)}: {function.name}"
+        for path in python_files("t5x_lite")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for argument in (*function.args.args, *function.args.kwonlyargs)
+        if argument.arg in {"shared", "tables", "lender", "lenders", "borrow"}
+    }
+    assert threaded == set()
 
 
 def test_no_private_names_of_jax_and_flax():

@@ -318,7 +318,8 @@ EIGHT_DEVICES = """
 
     from t5x_lite.models.t5 import T5Config
     from t5x_lite.nn.bind import bind, shapes
-    from t5x_lite.objectives.base import Learner
+    from t5x_lite.learner import Bound
+
     from t5x_lite.objectives.seq2seq import Seq2Seq
     from t5x_lite.sharding import (
         MeshConfig, batch_sharding, check_divisible, data_parallelism, make_mesh, shardings,
@@ -335,7 +336,7 @@ EIGHT_DEVICES = """
         vocab_size=32, d_model=8, d_kv=4, d_ff=16, num_heads=2, num_encoder_layers=1,
         num_decoder_layers=1, dropout_rate=0.0,
     )
-    graphdef, abstract, axes = shapes(lambda rngs: Learner(config, Seq2Seq(), rngs=rngs))
+    graphdef, abstract, axes = shapes(lambda rngs: Bound(config, Seq2Seq(), rngs=rngs))
     rng = np.random.default_rng(0)
     params = jax.tree.map(
         lambda leaf: rng.normal(size=leaf.shape, scale=0.3).astype(np.float32), abstract

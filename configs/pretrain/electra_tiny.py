@@ -1,8 +1,8 @@
 """Pretrains the BERT of configs/pretrain/bert_tiny.py as ELECTRA's discriminator.
 
-A generator of half the width, a quarter of the weights in its layers; both read one table. With
---objective.sharing gdes the tables are shared as in DeBERTaV3, and --objective.decoupled True
-updates generator and discriminator one after the other.
+A generator of half the width, a quarter of the weights in its layers; both read one embedding. With
+--objective.sharing gdes the tables are shared as in DeBERTaV3, and a step updates first the
+generator and then the discriminator.
 
 Command:
     t5x-lite train configs/pretrain/electra_tiny.py --data.directory DIR \

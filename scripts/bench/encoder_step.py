@@ -173,15 +173,15 @@ def our_step(work: dict) -> Callable[[], dict[str, float]]:
     keep_freed_memory()
     import jax
 
-    from t5x_lite.run.parts import Parts
+    from t5x_lite.run.loading import learner_of
     from t5x_lite.sharding import MeshConfig, make_mesh, put_batch
     from t5x_lite.train.state import init_state, state_shardings
     from t5x_lite.train.step import make_train_step
 
-    parts = Parts.of(our_experiment(work))
-    mesh, updates = make_mesh(MeshConfig(), devices=jax.devices()[:1]), parts.updates()
-    layout = state_shardings(mesh, parts.axes, parts.optimizer_axes())
-    kept = [init_state(parts.init, updates[0].optimizer, layout, seed=0)]
+    learner = learner_of(our_experiment(work))
+    mesh, updates = make_mesh(MeshConfig(), devices=jax.devices()[:1]), learner.updates()
+    layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
+    kept = [init_state(learner.init, updates[0].optimizer, layout, seed=0)]
     step = make_train_step(updates, mesh=mesh, layout=layout, seed=0)
     names = {"encoder": "cross_entropy", "decoder": "decoder_cross_entropy"}
     if work["objective"] == "rtd":

@@ -442,13 +442,12 @@ def cosines_of(workdir: Path) -> tuple[float, float]:
     """Mean cosine of two different pieces, of the generator's table and the discriminator's."""
     import numpy as np
 
-    from t5x_lite.run.parts import Loaded
+    from t5x_lite.run.loading import Loaded
 
     loaded = Loaded.from_checkpoint(str(workdir), step=None)
-    objective = loaded.parts.experiment.objective
-    exported = np.asarray(objective.export(loaded.params)["embedding"]["token"])
-    own = loaded.params["objective"]["generator"].get("embedding", {}).get("token")
-    tables = (exported if own is None else np.asarray(own), exported)
+    seen = loaded.learner.read(loaded.params)
+    modules = (seen["objective"]["generator"], seen["model"])
+    tables = [np.asarray(module["embedding"]["token"]) for module in modules]
 
     def mean(table: np.ndarray) -> float:
         vectors = table[len(SPECIAL) :]

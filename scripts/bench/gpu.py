@@ -150,19 +150,19 @@ def train(work: dict) -> dict[str, Any]:
     import jax.numpy as jnp
 
     from t5x_lite import sharding, trees
+    from t5x_lite.learner import Bound
     from t5x_lite.nn.bind import bind, cast, init, shapes
-    from t5x_lite.objectives.base import Learner
     from t5x_lite.objectives.seq2seq import Seq2Seq
     from t5x_lite.optim.config import Adafactor
     from t5x_lite.optim.schedules import Constant
+    from t5x_lite.optim.updates import Update
     from t5x_lite.train.state import init_state, state_shardings
     from t5x_lite.train.step import make_train_step
-    from t5x_lite.train.updates import Update
 
     model = model_of(work)
 
     def learner(rngs: Any) -> Any:
-        return Learner(model, Seq2Seq(), rngs=rngs)
+        return Bound(model, Seq2Seq(), rngs=rngs)
 
     graphdef, abstract, axes = shapes(learner)
     dtype = jnp.dtype(work["dtype"])

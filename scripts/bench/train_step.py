@@ -153,19 +153,19 @@ def our_step(work: dict) -> Callable[[dict[str, np.ndarray]], float]:
     import jax.numpy as jnp
 
     from t5x_lite.interop.hf import model_pieces
+    from t5x_lite.learner import Bound
     from t5x_lite.nn.bind import bind, cast, shapes
-    from t5x_lite.objectives.base import Learner
     from t5x_lite.objectives.seq2seq import Seq2Seq
     from t5x_lite.optim.config import Adafactor
     from t5x_lite.optim.schedules import Constant
+    from t5x_lite.optim.updates import Update
     from t5x_lite.sharding import MeshConfig, make_mesh, put_batch
     from t5x_lite.train.state import TrainState, state_shardings
     from t5x_lite.train.step import make_train_step
-    from t5x_lite.train.updates import Update
     from t5x_lite.trees import unflatten
 
     model = our_model(work)
-    graphdef, abstract, axes = shapes(lambda rngs: Learner(model, Seq2Seq(z_loss=0.0), rngs=rngs))
+    graphdef, abstract, axes = shapes(lambda rngs: Bound(model, Seq2Seq(z_loss=0.0), rngs=rngs))
     dtype = jnp.dtype("bfloat16" if work["dtype"] == "bf16" else "float32")
     optimizer = Adafactor(schedule=Constant(value=RATE), min_dim_size_to_factor=1)
     built, mesh = optimizer.build(axes), make_mesh(MeshConfig(), devices=jax.devices()[:1])

@@ -14,7 +14,7 @@ that is missing or unexpected is an error that lists it.
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from t5x_lite import trees
 from t5x_lite.errors import InputError
@@ -55,12 +55,15 @@ class InitRules:
             _check(pattern, where=f"init_fresh {pattern!r}")
         return cls(tuple(pairs), tuple(fresh))
 
-    def sources(self, saved: Iterable[str], wanted: Iterable[str]) -> dict[str, str]:
+    def sources(
+        self, saved: Iterable[str], wanted: Iterable[str], *, optional: Collection[str] = ()
+    ) -> dict[str, str]:
         """Which saved path initialises each path of ours.
 
         Args:
           saved: the paths of the checkpoint.
           wanted: the paths of the model.
+          optional: those of them that may be missing, whatever the rules say.
 
         Returns:
           our path -> their path; what stays fresh is not there.
@@ -89,7 +92,8 @@ class InitRules:
         needed = [
             path
             for path in wanted
-            if path in renamed or not any(re.fullmatch(pattern, path) for pattern in self.fresh)
+            if path in renamed
+            or not (path in optional or any(re.fullmatch(each, path) for each in self.fresh))
         ]
         difference = trees.difference(needed, renamed)
         if difference:

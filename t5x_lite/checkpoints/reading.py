@@ -20,7 +20,7 @@ import json
 import logging
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,7 @@ def restore_params(
     wanted = trees.flatten(abstract)
     try:
         saved = items.saved_leaves(directory)
-        sources = _sources(step_directory, saved, wanted, rules or InitRules())
+        sources = sources_of(step_directory, saved, wanted, rules or InitRules())
         found = items.restore_leaves(
             directory, {theirs: wanted[ours] for ours, theirs in sources.items()}
         )
@@ -170,12 +170,28 @@ def _in_place(flat: Mapping[str, Any], like: Mapping[str, Any], prefix: str = ""
     return tree
 
 
-def _sources(
-    where: AnyPath, saved: Mapping[str, Any], wanted: Mapping[str, Any], rules: InitRules
+def sources_of(
+    where: AnyPath,
+    saved: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    rules: InitRules,
+    *,
+    optional: Collection[str] = (),
 ) -> dict[str, str]:
-    """our path -> their path, of the same shape."""
+    """our path -> their path, of the same shape.
+
+    Args:
+      where: the checkpoint, for messages.
+      saved: path -> something with a shape, of the checkpoint.
+      wanted: the same of ours.
+      rules: which saved weights are used, and for what.
+      optional: paths of ours that may be missing.
+
+    Raises:
+      InputError: parameters are missing, unexpected, or of another shape.
+    """
     try:
-        sources = rules.sources(saved, wanted)
+        sources = rules.sources(saved, wanted, optional=optional)
     except InputError as error:
         raise InputError(f"checkpoint {where} does not fit the model: {error}") from error
     for ours, theirs in sources.items():

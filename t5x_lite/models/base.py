@@ -16,6 +16,7 @@ from t5x_lite.nn.dense import FAN_IN_TRUNCATED, Dense, FusedDense
 from t5x_lite.nn.embedding import Embedding
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array
+from t5x_lite.views import View
 
 RowShapes = Mapping[str, tuple[int, ...]]
 """Feature -> its shape in one row of a batch: (S,), or (N, S) of several texts."""
@@ -37,6 +38,18 @@ class ModelConfig:
     def build(self, *, rngs: nnx.Rngs) -> nnx.Module:
         """Makes the module with fresh parameters from the stream "params"."""
         raise TypeError(f"{type(self).__name__} does not define build")
+
+    def views(self, prefix: str = "") -> tuple[View, ...]:
+        """How the parameters are stored, where that is not as the module has them.
+
+        Args:
+          prefix: of the module's paths, such as "model/".
+        """
+        return ()
+
+    def unrolled(self) -> Any:
+        """The same model with its layers as straight-line code, where it has that choice."""
+        return self
 
     def forward_flops(self, shapes: RowShapes) -> int | None:
         """Floating-point operations of one forward pass for one row; None: they are not counted.

@@ -27,7 +27,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from t5x_lite.errors import InputError
-from t5x_lite.models.encoder import EncoderConfig, EncoderModel, Tables, document_positions
+from t5x_lite.models.encoder import EncoderConfig, EncoderModel, document_positions
 from t5x_lite.nn.activations import Activation, activate
 from t5x_lite.nn.bind import bind, split, stacked
 from t5x_lite.nn.dense import Dense
@@ -240,7 +240,6 @@ class Deberta(EncoderModel):
         segment_ids: Int[Array, "B S"] | None = None,
         positions: Int[Array, "B S"] | None = None,
         token_types: Int[Array, "B S"] | None = None,
-        tables: Tables | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
         """What a masked language model's head reads: z2 with the enhanced mask decoder.
@@ -251,7 +250,6 @@ class Deberta(EncoderModel):
             "segment_ids": segment_ids,
             "positions": positions,
             "token_types": token_types,
-            "tables": tables,
         }
         if not self.config.enhanced_mask_decoder:
             return self(tokens, **given, key=key)
@@ -263,7 +261,7 @@ class Deberta(EncoderModel):
         distances = self._distances(x.shape[1])
         hidden = self._run(x, last, mask=mask, distances=distances, key=layers_key)
         rows = self._position_rows(tokens.shape[1], real=None, positions=positions)
-        position = self._to_model(lookup(self._tables(tables)["position"], rows))
+        position = self._to_model(lookup(self.embedding.position[...], rows))
         query = hidden + position.astype(hidden.dtype)
         pattern = self._pattern(mask, distances, x.shape[1])
 
@@ -295,7 +293,6 @@ class Deberta(EncoderModel):
         segment_ids: Int[Array, "B S"] | None = None,
         positions: Int[Array, "B S"] | None = None,
         token_types: Int[Array, "B S"] | None = None,
-        tables: Tables | None = None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B S D"], Visibility]:
         """What the first layer gets, zeros at padding, and which keys a token sees.
@@ -307,7 +304,6 @@ class Deberta(EncoderModel):
             segment_ids=segment_ids,
             positions=positions,
             token_types=token_types,
-            tables=tables,
             key=key,
         )
         return x * (_segments_of(mask) > 0)[..., None], mask

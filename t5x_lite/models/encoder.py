@@ -7,14 +7,10 @@
 
 Padding is segment 0 where segment ids are given, and `pad_id` where not. An architecture is a
 subclass that defines `apply_layers`.
-
-Embedding sharing without a module of two parents: `tables()` gives the arrays of one model, and
-`tables=` in another model's call puts them in place of its own, by name.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar, get_args
 
 import jax
@@ -35,8 +31,6 @@ from t5x_lite.nn.remat import check_remat
 from t5x_lite.nn.scan import AttentionKind, Running
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
-
-Tables = Mapping[str, Array]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,6 +140,10 @@ class EncoderConfig(ModelConfig):
         """The row of the table that a document's first token reads."""
         return 0
 
+    def unrolled(self) -> "EncoderConfig":
+        """The same model with its layers as straight-line code."""
+        return self.replace(unroll=True)
+
     def forward_flops(self, shapes: RowShapes) -> int | None:
         """FLOPs of one forward pass for one row, of one text or several; None for other rows."""
         if "encoder_input_tokens" not in shapes:
@@ -227,7 +225,7 @@ class Embeddings(nnx.Module):
         self.norm = LayerNorm(config.table_size, config.norm_epsilon)
 
     def tables(self) -> dict[str, Array]:
-        """The tables that models may share, by name."""
+        """The tables of tokens and positions, by name."""
         names = ("token", "position")
         return {name: getattr(self, name)[...] for name in names if hasattr(self, name)}
 
@@ -260,7 +258,6 @@ class EncoderModel(nnx.Module):
         segment_ids: Int[Array, "B S"] | None = None,
         positions: Int[Array, "B S"] | None = None,
         token_types: Int[Array, "B S"] | None = None,
-        tables: Tables | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
         """The last layer's states.
@@ -270,7 +267,6 @@ class EncoderModel(nnx.Module):
           segment_ids: of packed documents, from 1; 0 is padding.
           positions: from 0 within each document; None is taken from the segment ids, or counted.
           token_types: None is 0 everywhere; a model with one type or none does not read them.
-          tables: in place of the model's own, by the names of `tables()`.
           key: turns dropout on.
         """
         embedding_key, layers_key = split_key(key, 2)
@@ -279,7 +275,6 @@ class EncoderModel(nnx.Module):
             segment_ids=segment_ids,
             positions=positions,
             token_types=token_types,
-            tables=tables,
             key=embedding_key,
         )
         return self.apply_layers(x, mask=mask, key=layers_key)
@@ -295,7 +290,6 @@ class EncoderModel(nnx.Module):
         segment_ids: Int[Array, "B S"] | None = None,
         positions: Int[Array, "B S"] | None = None,
         token_types: Int[Array, "B S"] | None = None,
-        tables: Tables | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
         """What a masked language model's head reads: the output, unless a subclass says otherwise.
@@ -307,7 +301,6 @@ class EncoderModel(nnx.Module):
             segment_ids=segment_ids,
             positions=positions,
             token_types=token_types,
-            tables=tables,
             key=key,
         )
 
@@ -318,7 +311,6 @@ class EncoderModel(nnx.Module):
         segment_ids: Int[Array, "B S"] | None = None,
         positions: Int[Array, "B S"] | None = None,
         token_types: Int[Array, "B S"] | None = None,
-        tables: Tables | None = None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B S D"], Visibility]:
         """What the first layer gets: the projected embeddings, and which keys a token sees.
@@ -327,9 +319,7 @@ class EncoderModel(nnx.Module):
         """
         if positions is None and segment_ids is not None:
             positions = document_positions(segment_ids)
-        x = self.embeddings(
-            tokens, positions=positions, token_types=token_types, tables=tables, key=key
-        )
+        x = self.embeddings(tokens, positions=positions, token_types=token_types, key=key)
         return self.project(x), self.visibility(tokens, segment_ids)
 
     def apply_layers(
@@ -345,7 +335,7 @@ class EncoderModel(nnx.Module):
         raise TypeError(f"{type(self).__name__} does not define apply_layers")
 
     def tables(self) -> dict[str, Array]:
-        """The tables that models may share: "token" [V, E] and, where there is one, "position"."""
+        """The tables by name: "token" [V, E] and, where there is one, "position"."""
         return self.embedding.tables()
 
     def embeddings(
@@ -354,17 +344,14 @@ class EncoderModel(nnx.Module):
         *,
         positions: Int[Array, "B S"] | None = None,
         token_types: Int[Array, "B S"] | None = None,
-        tables: Tables | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S E"]:
         """Normalised sums of the tables' rows, with dropout, before a projection to d_model.
 
         Args: as for the call.
         """
-        tables = self._tables(tables)
         return self._embed(
-            lookup(tables["token"], tokens),
-            tables=tables,
+            lookup(self.embedding.token[...], tokens),
             real=tokens != self.config.pad_id,
             positions=positions,
             token_types=token_types,
@@ -389,7 +376,6 @@ class EncoderModel(nnx.Module):
         """
         return self._embed(
             vectors,
-            tables=self._tables(None),
             real=None,
             positions=positions,
             token_types=token_types,
@@ -410,18 +396,10 @@ class EncoderModel(nnx.Module):
             return Visibility(keys=segment_ids, queries=segment_ids)
         return Visibility(keys=(tokens != self.config.pad_id).astype(jnp.int32))
 
-    def _tables(self, given: Tables | None) -> dict[str, Array]:
-        own = self.tables()
-        unknown = sorted(set(given or {}) - set(own))
-        if unknown:
-            raise ValueError(f"tables are {sorted(own)}: got {unknown}")
-        return {**own, **(given or {})}
-
     def _embed(
         self,
         vectors: Float[Array, "B S E"],
         *,
-        tables: Tables,
         real: Bool[Array, "B S"] | None,
         positions: Int[Array, "B S"] | None,
         token_types: Int[Array, "B S"] | None,
@@ -430,7 +408,7 @@ class EncoderModel(nnx.Module):
         total = vectors.astype(jnp.float32)
         if self.config.positions_at_input:
             rows = self._position_rows(vectors.shape[1], real=real, positions=positions)
-            total = total + lookup(tables["position"], rows).astype(jnp.float32)
+            total = total + lookup(self.embedding.position[...], rows).astype(jnp.float32)
         if self.config.token_types:
             types = self.embedding.token_type[...]
             if token_types is None or self.config.token_types == 1:

@@ -34,6 +34,15 @@ from t5x_lite.nn.remat import check_remat
 from t5x_lite.nn.scan import AttentionKind, Running
 from t5x_lite.nn.stack import Decoder, Encoder
 from t5x_lite.types import Array, Key
+from t5x_lite.views import Same, View
+
+_SHARED = {
+    "self_attention": "attention",
+    "self_attention_norm": "attention_norm",
+    "mlp": "mlp",
+    "mlp_norm": "mlp_norm",
+}
+"""Part of a decoder layer -> the same part of an encoder layer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,6 +111,10 @@ class StackConfig(ModelConfig):
         names = {field.name for field in dataclasses.fields(LayerConfig)}
         return LayerConfig(**{name: getattr(self, name) for name in names})
 
+    def unrolled(self) -> "StackConfig":
+        """The same model with its layers as straight-line code."""
+        return self.replace(unroll=True)
+
     def layer_flops(self, length: int, *, across: int = 0) -> int:
         """FLOPs of one layer's forward pass for one row; see `ModelConfig.forward_flops`.
 
@@ -135,7 +148,7 @@ class T5Config(StackConfig):
       num_decoder_layers: layers of the decoder; 6 and 6 is the paper's half of base.
       tie_embeddings: whether the output shares the embedding (1.0).
       share_layers: encoder and decoder share one set of parameters (paper section 3.2, "shared"),
-        at encoder/; the decoder has cross-attention and its norms alone, at decoder/layers. As in
+        stored at encoder/; the decoder stores its cross-attention and that one's norms alone. As in
         the paper's own code (t5's bi_v1_shared.gin gives both stacks one variable scope), the
         relative bias table and the final norm are shared too; each stack reads the table by its own
         buckets.
@@ -159,6 +172,18 @@ class T5Config(StackConfig):
                 "model.share_layers needs as many encoder layers as decoder layers: got "
                 f"{self.num_encoder_layers} and {self.num_decoder_layers}"
             )
+
+    def views(self, prefix: str = "") -> tuple[View, ...]:
+        """The decoder's arrays read from the encoder, where layers are shared."""
+        if not self.share_layers:
+            return ()
+        pairs = {f"layers/{name}": f"layers/{of}" for name, of in _SHARED.items()}
+        bias = "layers/relative_bias" if self.relative_bias_per_layer else "relative_bias"
+        pairs |= {bias: bias, "final_norm": "final_norm"}
+        return tuple(
+            Same(f"{prefix}decoder/{ours}/*", f"{prefix}encoder/{theirs}/*")
+            for ours, theirs in pairs.items()
+        )
 
     def forward_flops(self, shapes: RowShapes) -> int:
         """FLOPs of one forward pass for one row of inputs and targets."""
@@ -187,19 +212,9 @@ class T5(TokenModel):
             layer, num_layers=config.num_encoder_layers, running=running, rngs=rngs
         )
         self.decoder = Decoder(
-            layer,
-            num_layers=config.num_decoder_layers,
-            running=running,
-            shared=config.share_layers,
-            rngs=rngs,
+            layer, num_layers=config.num_decoder_layers, running=running, rngs=rngs
         )
-        self.share_layers = config.share_layers
         self.make_output(config.d_model, config.vocab_size, tied=config.tie_embeddings, rngs=rngs)
-
-    @property
-    def shared(self) -> Encoder | None:
-        """The encoder where the decoder borrows from it."""
-        return self.encoder if self.share_layers else None
 
     def encode(
         self,
@@ -268,7 +283,6 @@ class T5(TokenModel):
             encoded,
             mask=masks.of_decoder(decoder_segment_ids),
             cross_mask=cross_mask,
-            shared=self.shared,
             key=decoder_key,
         )
 
@@ -280,7 +294,7 @@ class T5(TokenModel):
 
     def lay_out(self, *, join: bool) -> None:
         if self.decoder.running.is_straight(self.decoder.num_layers):
-            self.decoder.lay_out(shared=self.shared, join=join)
+            self.decoder.lay_out(join=join)
             if join:
                 self.join_output()
 
@@ -309,7 +323,6 @@ class T5(TokenModel):
             self.encode(inputs),
             valid=prefix.valid,
             cross_mask=masks.padding(inputs),
-            shared=self.shared,
             max_length=max_length,
         )
         return self.logits(hidden[:, -1:])[:, 0], cache
@@ -322,6 +335,6 @@ class T5(TokenModel):
           cache: from `prefill` or an earlier step.
         """
         x = self.embed(tokens.reshape(-1, cache.num_rows))
-        hidden, cache = self.decoder.step(x, cache, shared=self.shared)
+        hidden, cache = self.decoder.step(x, cache)
         logits = self.logits(hidden)
         return logits.reshape(tokens.shape[0], logits.shape[-1]), cache

@@ -136,7 +136,6 @@ class DecoderLayer(PreNormLayer):
     Args:
       config: its sizes.
       cross_attention: False in a language model, which has nothing to look across to.
-      shared: True makes the cross-attention alone; `borrow` supplies the rest at each call.
       bidirectional: whether its own relative bias has buckets for keys to the right.
       rngs: the stream "params" is used.
     """
@@ -146,35 +145,22 @@ class DecoderLayer(PreNormLayer):
         config: LayerConfig,
         *,
         cross_attention: bool = True,
-        shared: bool = False,
         bidirectional: bool = False,
         rngs: nnx.Rngs,
     ):
         self.bidirectional = bidirectional
-        if not shared:
-            self.self_attention_norm = config.norm()
-            self.self_attention = config.attention(rngs)
+        self.self_attention_norm = config.norm()
+        self.self_attention = config.attention(rngs)
         self.crosses = cross_attention
         if cross_attention:
             self.cross_attention_norm = config.norm()
             self.cross_attention = config.attention(rngs)
-        if not shared:
-            self.mlp_norm = config.norm()
-            self.mlp = config.mlp(rngs)
+        self.mlp_norm = config.norm()
+        self.mlp = config.mlp(rngs)
         self.dropout_rate = config.dropout_rate
         self.own_bias = config.relative_bias_per_layer
-        if self.own_bias and not shared:
-            self.relative_bias = config.relative_bias(rngs)
-
-    def borrow(self, layer: EncoderLayer) -> None:
-        """Takes all but the cross-attention from an encoder's layer, for the current call only.
-
-        Both layers are bound inside the call: a module that outlives it would have two parents.
-        """
-        self.self_attention_norm, self.self_attention = layer.attention_norm, layer.attention
-        self.mlp_norm, self.mlp = layer.mlp_norm, layer.mlp
         if self.own_bias:
-            self.relative_bias = layer.relative_bias
+            self.relative_bias = config.relative_bias(rngs)
 
     def join(self) -> None:
         """Joins the products of one input, for decoding; in place."""

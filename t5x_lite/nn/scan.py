@@ -83,7 +83,6 @@ def scan_layers(
     call: Callable[[Any, Array, Any], tuple[Array, Any]],
     x: Array,
     *,
-    shared: nnx.Module | None = None,
     inputs: Any = None,
     running: Running,
 ) -> tuple[Array, Any]:
@@ -93,34 +92,19 @@ def scan_layers(
       layers: a module made by `bind.stacked`.
       call: (layer, x, this layer's inputs) -> (x, this layer's outputs).
       x: the first layer's input.
-      shared: stacked encoder layers from which decoder layers borrow.
       inputs: arrays with a leading layer axis, or None.
       running: unroll and remat are used.
 
     Returns:
       x after the last layer, and the layers' outputs stacked.
     """
-    assemble, params = take_apart(layers, shared)
+    graphdef, params, _ = split(layers)
 
     def body(carry: Array, slices: tuple[Any, Any]) -> tuple[Array, Any]:
         layer_params, layer_inputs = slices
-        carry, outputs = call(assemble(layer_params), carry, layer_inputs)
+        carry, outputs = call(bind(graphdef, layer_params), carry, layer_inputs)
         return constrain(carry, "batch", "length", "activation_embed"), outputs
 
     num_layers = jax.tree.leaves(params)[0].shape[0]
     body = rematerialise(body, running.remat, in_loop=not running.is_straight(num_layers))
     return jax.lax.scan(body, x, (params, inputs), unroll=running.unroll)
-
-
-def take_apart(layers: nnx.Module, shared: nnx.Module | None) -> tuple[Callable[[list], Any], list]:
-    """A function from one layer's parameters to the layer, and all layers' parameters, stacked."""
-    parts = [split(module) for module in (layers, shared) if module is not None]
-    graphdefs, params = [part[0] for part in parts], [part[1] for part in parts]
-
-    def assemble(params: list) -> Any:
-        layer, *lenders = map(bind, graphdefs, params)
-        for lender in lenders:
-            layer.borrow(lender)
-        return layer
-
-    return assemble, params

@@ -18,13 +18,13 @@ from flax import nnx
 from jaxtyping import Bool, Float
 
 from t5x_lite.nn import cache as caching
-from t5x_lite.nn.bind import stacked
+from t5x_lite.nn.bind import bind, split, stacked
 from t5x_lite.nn.cache import Cache
 from t5x_lite.nn.dropout import dropout, hidden_dropout, split_key
 from t5x_lite.nn.layers import DecoderLayer, EncoderLayer, LayerConfig, by_head
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.pattern import Pattern
-from t5x_lite.nn.scan import Running, scan_layers, take_apart
+from t5x_lite.nn.scan import Running, scan_layers
 from t5x_lite.types import Array, Key
 
 SelfMask = Bool[Array, "#B 1 #T T"] | Visibility
@@ -98,9 +98,6 @@ class Decoder(nnx.Module):
       num_layers: how many.
       running: how they are run.
       cross_attention: False for a language model.
-      shared: True where cross-attention is all that the decoder has of its own; every call gets
-        the encoder, `shared`, for the rest: each layer's other parts, the relative bias table (read
-        as a decoder's) and the final norm.
       bidirectional: whether the relative bias has buckets for keys to the right.
       rngs: the stream "params" is used.
     """
@@ -112,44 +109,37 @@ class Decoder(nnx.Module):
         num_layers: int,
         running: Running = PLAIN,
         cross_attention: bool = True,
-        shared: bool = False,
         bidirectional: bool = False,
         rngs: nnx.Rngs,
     ):
         self.bidirectional = bidirectional
         self.bias_per_layer = config.relative_bias_per_layer
-        if not self.bias_per_layer and not shared:
+        if not self.bias_per_layer:
             self.relative_bias = config.relative_bias(rngs)
 
         def layer(rngs: nnx.Rngs) -> DecoderLayer:
             return DecoderLayer(
-                config,
-                cross_attention=cross_attention,
-                shared=shared,
-                bidirectional=bidirectional,
-                rngs=rngs,
+                config, cross_attention=cross_attention, bidirectional=bidirectional, rngs=rngs
             )
 
         self.layers = stacked(layer, rngs, num=num_layers)
-        if not shared:
-            self.final_norm = config.norm()
+        self.final_norm = config.norm()
         self.dropout_rate = config.dropout_rate
         self.num_layers = num_layers
         self.running = running
         self.laid_out = False
 
-    def lay_out(self, *, shared: Encoder | None = None, join: bool = True) -> None:
+    def lay_out(self, *, join: bool = True) -> None:
         """Takes the layers apart, for decoding as straight-line code; in place.
 
         XLA does not take the slices of stacked parameters out of a loop, and would copy all weights
         at every token.
 
         Args:
-          shared: the encoder, where its parameters are shared: the layers have them for good.
           join: whether the products of one input become one.
         """
-        assemble, params = take_apart(self.layers, None if shared is None else shared.layers)
-        layers = [assemble(one) for one in caching.unstack(params, self.num_layers)]
+        graphdef, params, _ = split(self.layers)
+        layers = [bind(graphdef, one) for one in caching.unstack(params, self.num_layers)]
         if join:
             for layer in layers:
                 layer.join()
@@ -163,7 +153,6 @@ class Decoder(nnx.Module):
         *,
         mask: SelfMask,
         cross_mask: CrossMask | None,
-        shared: Encoder | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
         """Decodes whole targets (teacher forcing).
@@ -173,11 +162,10 @@ class Decoder(nnx.Module):
           encoded: the encoder's output; None without cross-attention.
           mask: causal, and within segments.
           cross_mask: True where a target may see an input; None without cross-attention.
-          shared: the encoder, where its parameters are shared.
           key: turns dropout on.
         """
         in_key, out_key, layer_key = split_key(key, 3)
-        pattern = self._biased(self.running.pattern(mask, x.shape[1]), shared)
+        pattern = self._biased(self.running.pattern(mask, x.shape[1]))
         across = self.running.pattern(cross_mask, x.shape[1])
 
         def call(layer: DecoderLayer, x: Array, key: Key | None) -> tuple[Array, None]:
@@ -185,15 +173,8 @@ class Decoder(nnx.Module):
 
         layer_keys = None if layer_key is None else jax.random.split(layer_key, self.num_layers)
         x = hidden_dropout(x, self.dropout_rate, in_key)
-        x, _ = scan_layers(
-            self.layers,
-            call,
-            x,
-            shared=None if shared is None else shared.layers,
-            inputs=layer_keys,
-            running=self.running,
-        )
-        return hidden_dropout(self._norm(x, shared), self.dropout_rate, out_key)
+        x, _ = scan_layers(self.layers, call, x, inputs=layer_keys, running=self.running)
+        return hidden_dropout(self.final_norm(x), self.dropout_rate, out_key)
 
     def prefill(
         self,
@@ -203,7 +184,6 @@ class Decoder(nnx.Module):
         valid: Bool[Array, "B P"],
         cross_mask: Bool[Array, "B 1 1 S"] | None = None,
         both_ways: Bool[Array, "B P"] | None = None,
-        shared: Encoder | None = None,
         max_length: int,
     ) -> tuple[Float[Array, "B P D"], Cache]:
         """Decodes the start token and a prompt in one pass and makes the cache.
@@ -214,7 +194,6 @@ class Decoder(nnx.Module):
           valid: False at the padding on the left.
           cross_mask: the inputs that may be seen; None without cross-attention.
           both_ways: positions that see each other whatever their order (a prefix LM's inputs).
-          shared: the encoder, where its parameters are shared.
           max_length: new tokens at most.
 
         Returns:
@@ -222,7 +201,7 @@ class Decoder(nnx.Module):
         """
         positions = (jnp.arange(x.shape[1]), jnp.arange(x.shape[1]))
         prefix = caching.prefix_mask(valid, both_ways)
-        pattern = self._biased(Pattern(prefix, positions=positions), shared)
+        pattern = self._biased(Pattern(prefix, positions=positions))
         seen = Pattern(cross_mask)
 
         def call(layer: DecoderLayer, x: Array, _: None) -> tuple[Array, Any]:
@@ -236,17 +215,14 @@ class Decoder(nnx.Module):
                 made.append(keys_and_values)
             own, across = zip(*made, strict=True)
         else:
-            lenders = None if shared is None else shared.layers
             running = dataclasses.replace(self.running, remat="none")
-            x, (own, across) = scan_layers(self.layers, call, x, shared=lenders, running=running)
+            x, (own, across) = scan_layers(self.layers, call, x, running=running)
         cache = caching.start(
             own, across, cross_mask=cross_mask, valid=valid, max_length=max_length
         )
-        return self._norm(x, shared), cache
+        return self.final_norm(x), cache
 
-    def step(
-        self, x: Float[Array, "B W D"], cache: Cache, *, shared: Encoder | None = None
-    ) -> tuple[Float[Array, "B W D"], Cache]:
+    def step(self, x: Float[Array, "B W D"], cache: Cache) -> tuple[Float[Array, "B W D"], Cache]:
         """Decodes one token of each of the W rows of every input.
 
         The cache's arrays are written in place if they are the carry of a loop; more tokens than
@@ -255,13 +231,12 @@ class Decoder(nnx.Module):
         Args:
           x: embeddings of the tokens.
           cache: from `prefill` or an earlier step.
-          shared: the encoder, where its parameters are shared.
 
         Returns:
           The stack's output for the new tokens, and the cache that includes them.
         """
         slot, mask, positions = caching.view(cache)
-        pattern = self._biased(Pattern(mask, positions=positions), shared)
+        pattern = self._biased(Pattern(mask, positions=positions))
         seen = Pattern(cache.cross_mask)
 
         def call(layer: Any, x: Array, write: Callable, inputs: Any) -> Array:
@@ -270,19 +245,14 @@ class Decoder(nnx.Module):
         if self.laid_out:
             x, own = _straight_step(call, x, self.layers, cache, slot)
         else:
-            parts = take_apart(self.layers, None if shared is None else shared.layers)
-            x, own = _scanned_step(call, x, parts, cache, slot, unroll=self.running.unroll)
-        return self._norm(x, shared), caching.advance(cache, own)
+            x, own = _scanned_step(call, x, self.layers, cache, slot, unroll=self.running.unroll)
+        return self.final_norm(x), caching.advance(cache, own)
 
-    def _biased(self, pattern: Pattern, shared: Encoder | None) -> Pattern:
+    def _biased(self, pattern: Pattern) -> Pattern:
         """The pattern with the bias of the stack's table, where it has one for all layers."""
         if self.bias_per_layer:
             return pattern
-        owner = self if shared is None else shared
-        return pattern.biased(owner.relative_bias, bidirectional=self.bidirectional)
-
-    def _norm(self, x: Float[Array, "B T D"], shared: Encoder | None) -> Float[Array, "B T D"]:
-        return (self if shared is None else shared).final_norm(x)
+        return pattern.biased(self.relative_bias, bidirectional=self.bidirectional)
 
 
 def _straight_step(
@@ -301,10 +271,10 @@ def _straight_step(
 
 
 def _scanned_step(
-    call: Callable, x: Array, parts: tuple, cache: Cache, slot: Array, *, unroll: int
+    call: Callable, x: Array, layers: Any, cache: Cache, slot: Array, *, unroll: int
 ) -> tuple[Array, tuple]:
     """As `_straight_step`, by a scan that carries all layers' keys and values."""
-    assemble, params = parts
+    graphdef, params, _ = split(layers)
 
     def body(carry: tuple, slices: tuple) -> tuple[tuple, None]:
         (x, own), (params, across, layer) = carry, slices
@@ -314,9 +284,9 @@ def _scanned_step(
             written.extend(caching.put(own, new, slot, layer))
             return tuple(jax.lax.dynamic_index_in_dim(w, layer, keepdims=False) for w in written)
 
-        x = call(assemble(params), x, write, across)
+        x = call(bind(graphdef, params), x, write, across)
         return (x, tuple(written)), None
 
-    layers = jnp.arange(cache.own[0].shape[0])
-    (x, own), _ = jax.lax.scan(body, (x, cache.own), (params, cache.across, layers), unroll=unroll)
+    numbers = jnp.arange(cache.own[0].shape[0])
+    (x, own), _ = jax.lax.scan(body, (x, cache.own), (params, cache.across, numbers), unroll=unroll)
     return x, own

@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from t5x_lite import trees
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.objectives.roc import Roc
 from t5x_lite.optim.config import Optimizer
-from t5x_lite.types import Array, Batch, Key, Params
+from t5x_lite.types import Array
+from t5x_lite.views import View
 
 
 class Term(NamedTuple):
@@ -146,64 +146,19 @@ class Objective:
         """The updates of a step; none is one update of everything by the experiment's optimizer."""
         return ()
 
-    def prepare(self, model: nnx.Module) -> None:
-        """Changes a model with fresh parameters, before any training."""
-
     def check_model(self, model: nnx.Module) -> None:
         """Refuses, by an InputError, a model that the objective cannot train."""
 
-    def export(self, params: Params) -> Params:
-        """The model's own parameters, from {"model": ..., "objective": ...}."""
-        return params["model"]
+    def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
+        """How the learner's parameters are stored, where that is not as they are read.
+
+        Args:
+          model: of the architecture; its parameters are below "model/".
+          prefix: of the objective's own paths.
+        """
+        return ()
 
     @property
     def unpackable(self) -> str:
         """Why a row cannot hold several documents; "" where it can."""
         return ""
-
-    @property
-    def stores_difference(self) -> bool:
-        """Whether some of params["model"] is stored as its difference from another model's."""
-        return False
-
-    def reads_as_stored(self, saved: "Objective", given: Params) -> bool:
-        """Whether the model's parameters mean here what they mean in a checkpoint.
-
-        Args:
-          saved: the objective that the checkpoint was trained by.
-          given: those of the checkpoint's parameters that come along.
-        """
-        return not (self.stores_difference or saved.stores_difference)
-
-    def absorb(self, params: Params, model: Params) -> Params:
-        """The parameters with some of the model's own in the form that they are stored in.
-
-        The inverse of `export`.
-
-        Args:
-          params: {"model": ..., "objective": ...}, all of them.
-          model: of the model's own, those that are known.
-        """
-        return trees.overlaid(params, {"model": model})
-
-
-class Learner(nnx.Module):
-    """A model and its objective as one module: what is split, trained and checkpointed.
-
-    Args:
-      model: config of the architecture.
-      objective: config of the objective.
-      rngs: the stream "params" is used.
-    """
-
-    def __init__(self, model: ModelConfig, objective: Objective, *, rngs: nnx.Rngs):
-        self.model = model.build(rngs=rngs)
-        objective.check_model(self.model)
-        objective.prepare(self.model)
-        self.objective = objective.build(model, rngs=rngs)
-
-    def __call__(self, batch: Batch, *, key: Key | None = None, phase: str | None = None) -> Loss:
-        """The loss of a batch, or of one of its phases; a key turns dropout on."""
-        if phase is None:
-            return self.objective(self.model, batch, key=key)
-        return self.objective(self.model, batch, key=key, phase=phase)

@@ -7,26 +7,29 @@ discriminator reads, which says of every token whether it was replaced:
     loss = L_G (over the masked tokens) + 50 * L_D (over all tokens)
 
 The model of the experiment is the discriminator; the generator belongs to the objective. A drawn
-token that happens to be the original one is no replacement. What the two embeddings E_G and E_D
-have to do with each other (`sharing`):
+token that happens to be the original one is no replacement. Views relate the two embeddings, E_G
+and E_D, by `sharing`:
 
     es     E_D is E_G: both losses move it
-    nes    nothing
+    nes    E_D and E_G are separate
     gdes   E_D = stop_gradient(E_G) + delta, which begins as zero: L_D moves delta alone. Delta is
-           stored where the model's own tables are, and `export` adds the two up
+           stored where the model's own tables are, and an export holds the sum
 
-It goes for the tables of tokens and, where both have one, of positions. Decoupled, a step makes two
-updates: the generator's, then that of the discriminator, which reads the E_G just updated, while
-the replaced tokens are drawn from the generator as it was (microsoft/DeBERTa rtd_task.py). Each has
-an optimizer state and clips its own gradient; so the weight of L_D hardly matters there.
+The tables of tokens are shared and, where both models have one, those of positions. ELECTRA shares
+the whole embedding: token types and the layer norm, too (google-research/electra
+run_pretraining.py, one variable scope for both); DeBERTaV3 shares neither.
+
+DeBERTaV3's step makes two updates, and that is the default of nes and gdes: first the generator's,
+then that of the discriminator, which reads the E_G just updated, while the replaced tokens are
+drawn from the generator as it was (microsoft/DeBERTa rtd_task.py). Each has an optimizer state and
+clips its own gradient; so the weight of L_D hardly matters there. `decoupled=False` is the joint
+form: one update by the gradient of L_G + 50 * L_D, one clipping. ES is always joint.
 
     ELECTRA     Electra(generator=..., sharing="es")
-    DeBERTaV3   Electra(generator=..., sharing="gdes", decoupled=True, head="deberta",
-                        mask_fraction=1.0)
+    DeBERTaV3   Electra(generator=..., sharing="gdes", head="deberta", mask_fraction=1.0)
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 import jax
@@ -35,7 +38,6 @@ import optax
 from flax import nnx
 from jaxtyping import Float, Int
 
-from t5x_lite import trees
 from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel, document_positions
@@ -54,11 +56,11 @@ from t5x_lite.objectives.masked_lm import (
 )
 from t5x_lite.objectives.roc import Roc
 from t5x_lite.optim.config import Optimizer
-from t5x_lite.types import Array, Batch, Key, Params
+from t5x_lite.types import Array, Batch, Key
+from t5x_lite.views import Difference, Same, View
 
 Sharing = Literal["es", "nes", "gdes"]
 DetectionHead = Literal["electra", "deberta"]
-Tables = Mapping[str, Array]
 
 GENERATOR, DISCRIMINATOR = "generator", "discriminator"
 _DRAWN = "drawn_tokens"
@@ -72,9 +74,11 @@ class Electra(Masks, Objective):
     Attributes:
       generator: config of the generator, of any size; its tables are those of the model's shape
         where they are shared.
-      sharing: of the tables of tokens and of positions: "es", "nes" or "gdes"; each tower has token
-        types of its own, which google-research/electra shares, too.
-      decoupled: whether generator and discriminator are updated one after the other.
+      sharing: of the embeddings: "es", "nes" or "gdes".
+      share_embedding_norm: whether "es" shares the embeddings' layer norm and token types besides
+        the tables; None is True with the head "electra", as in the original, and else False.
+      decoupled: whether generator and discriminator are updated one after the other, each by its
+        own loss, and not together by the sum of both; None is True but with "es".
       head: the discriminator's: "electra" or "deberta".
       discriminator_weight: lambda, the weight of L_D.
       temperature: of the draw.
@@ -84,7 +88,8 @@ class Electra(Masks, Objective):
 
     generator: EncoderConfig
     sharing: Sharing = "es"
-    decoupled: bool = False
+    share_embedding_norm: bool | None = None
+    decoupled: bool | None = None
     head: DetectionHead = "electra"
     discriminator_weight: float = 50.0
     temperature: float = 1.0
@@ -107,10 +112,14 @@ class Electra(Masks, Objective):
                 "objective.decoupled goes with sharing gdes or nes: tables that both losses move "
                 "have one update"
             )
-        if self.discriminator_optimizer is not None and not self.decoupled:
+        if self.share_embedding_norm and self.sharing != "es":
             raise InputError(
-                "objective.discriminator_optimizer needs --objective.decoupled True: a joint step "
-                "has one optimizer"
+                f"objective.share_embedding_norm goes with sharing es: got it with {self.sharing}"
+            )
+        if self.discriminator_optimizer is not None and not self.two_updates:
+            raise InputError(
+                "objective.discriminator_optimizer needs two updates, sharing nes or gdes without "
+                "--objective.decoupled False: a joint step has one optimizer"
             )
         if self.discriminator_weight <= 0.0 or self.temperature <= 0.0:
             raise InputError(
@@ -118,9 +127,14 @@ class Electra(Masks, Objective):
                 f"got {self.discriminator_weight} and {self.temperature}"
             )
 
+    @property
+    def two_updates(self) -> bool:
+        """Whether a step updates first the generator and then the discriminator."""
+        return self.sharing != "es" if self.decoupled is None else self.decoupled
+
     def phases(self) -> tuple[Phase, ...]:
-        """None; decoupled, the generator's and the discriminator's."""
-        if not self.decoupled:
+        """The generator's and the discriminator's update; none in the joint form."""
+        if not self.two_updates:
             return ()
         return (
             Phase(name=GENERATOR, trains=r"objective/(generator|generator_head)/.*"),
@@ -138,6 +152,7 @@ class Electra(Masks, Objective):
             raise InputError(f"Electra needs an encoder, not {type(model).__name__}")
         names = ("vocab_size", "pad_id")
         names += () if self.sharing == "nes" else ("table_size", "max_positions", "first_position")
+        names += ("token_types",) if self._shares_norm else ()
         for name in names:
             theirs, ours = getattr(self.generator, name), getattr(model, name)
             if theirs != ours:
@@ -158,61 +173,32 @@ class Electra(Masks, Objective):
         head = 2 * length * model.d_model * (model.d_model + 1)
         return self.masked_lm_flops(self.generator, length) + model.text_flops(length) + head
 
-    def prepare(self, model: Any) -> None:
-        """Zeroes the model's own tables where they hold the difference from the generator's."""
+    def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
+        """The generator's embedding read from the model's, or the model's added to it."""
+        ours, theirs = "model/embedding/", f"{prefix}generator/embedding/"
+        shared = self._shared(model)
+        if self.sharing == "es":
+            return tuple(Same(theirs + name, ours + name) for name in shared)
         if self.sharing == "gdes":
-            for name in self.shared_tables(model.config):
-                table = getattr(model.embedding, name)
-                zeros = jnp.zeros_like(table[...])
-                setattr(model.embedding, name, nnx.Param(zeros, **_logical(table)))
+            return tuple(Difference(ours + name, theirs + name) for name in shared)
+        return ()
 
-    def export(self, params: Params) -> Params:
-        """The discriminator with the tables that it reads."""
-        if self.sharing != "gdes":
-            return params["model"]
-        own = params["model"]["embedding"]
-        theirs = params["objective"]["generator"]["embedding"]
-        summed = {n: own[n] + theirs[n] for n in ("token", "position") if n in own and n in theirs}
-        return trees.overlaid(params["model"], {"embedding": summed})
+    def _shared(self, model: Any) -> list[str]:
+        """Patterns of the arrays that sharing is about, in an embedding."""
+        names = ["token"]
+        if model.position_rows and self.generator.position_rows:
+            names.append("position")
+        if self._shares_norm:
+            names.append("norm/*")
+            if model.token_types:
+                names.append("token_type")
+        return names
 
     @property
-    def stores_difference(self) -> bool:
-        """Whether the tables hold the difference from the generator's."""
-        return self.sharing == "gdes"
-
-    def reads_as_stored(self, saved: Objective, given: Params) -> bool:
-        """Whether both store differences, and what they are differences from comes along."""
-        if not self.stores_difference:
-            return super().reads_as_stored(saved, given)
-        tables = given.get("objective", {}).get("generator", {}).get("embedding", {})
-        return saved.stores_difference and "token" in tables
-
-    def absorb(self, params: Params, model: Params) -> Params:
-        """The parameters with some of the discriminator's, of the tables that it reads."""
-        if not self.stores_difference:
-            return super().absorb(params, model)
-        theirs = params["objective"]["generator"]["embedding"]
-        given = model.get("embedding", {})
-        subtract = jax.jit(jnp.subtract)  # of arrays that other processes have parts of, too
-        own = {
-            name: subtract(table, theirs[name])
-            for name, table in given.items()
-            if name in ("token", "position") and name in theirs
-        }
-        return super().absorb(params, trees.overlaid(model, {"embedding": {**given, **own}}))
-
-    def shared_tables(self, model: EncoderConfig) -> tuple[str, ...]:
-        """The tables that sharing is about, by name."""
-        both = model.position_rows and self.generator.position_rows
-        return ("token", "position") if both else ("token",)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Elsewhere:
-    """Stands in a module for a table that another one has and every call must be given."""
-
-    def __getitem__(self, _: Any) -> Array:
-        return jnp.zeros(())
+    def _shares_norm(self) -> bool:
+        if self.share_embedding_norm is None:
+            return self.sharing == "es" and self.head == "electra"
+        return self.share_embedding_norm
 
 
 class ElectraLoss(nnx.Module):
@@ -226,13 +212,8 @@ class ElectraLoss(nnx.Module):
 
     def __init__(self, config: Electra, model: EncoderConfig, *, rngs: nnx.Rngs):
         self.config = config
-        self.shared = config.shared_tables(model)
         self.generator: Any = config.generator.build(rngs=rngs)
         require_encoder(config, self.generator)
-        if config.sharing == "es":
-            for name in self.shared:
-                delattr(self.generator.embedding, name)
-                setattr(self.generator.embedding, name, _Elsewhere())
         self.generator_head = masked_lm_head(config.generator, rngs=rngs)
         options: Any = {"activation": model.activation, "stddev": model.initializer_stddev}
         self.head: ElectraRtdHead | DebertaRtdHead
@@ -260,23 +241,13 @@ class ElectraLoss(nnx.Module):
         generator_key, discriminator_key = split_key(dropout, 2)
         if phase == DISCRIMINATOR:
             return self._discriminate(model, batch, batch[_DRAWN], key=discriminator_key)
-        loss = self._generate(model, batch, noise=noise, key=generator_key)
+        loss = self._generate(batch, noise=noise, key=generator_key)
         if phase == GENERATOR:
             return loss
         other = self._discriminate(model, batch, loss.features[_DRAWN], key=discriminator_key)
         return Loss(terms={**loss.terms, **other.terms}, metrics={**loss.metrics, **other.metrics})
 
-    def tables(self, model: EncoderModel) -> tuple[Tables, Tables]:
-        """What the generator reads in place of its own tables, and what the discriminator reads."""
-        own = {name: table for name, table in model.tables().items() if name in self.shared}
-        if self.config.sharing == "es":
-            return own, {}
-        if self.config.sharing == "nes":
-            return {}, {}
-        theirs = self.generator.tables()
-        return {}, {n: jax.lax.stop_gradient(theirs[n]) + delta for n, delta in own.items()}
-
-    def _generate(self, model: EncoderModel, batch: Batch, *, noise: Key, key: Key | None) -> Loss:
+    def _generate(self, batch: Batch, *, noise: Key, key: Key | None) -> Loss:
         """L_G, and the text in which its tokens stand."""
         config, tokens = self.config, batch["encoder_input_tokens"]
         mask_key, draw_key = jax.random.split(noise)
@@ -286,11 +257,8 @@ class ElectraLoss(nnx.Module):
             pad_id=config.generator.pad_id,
             key=mask_key,
         )
-        tables = self.tables(model)[0]
-        hidden = self.generator.masked_lm_states(
-            inputs, **features(batch), tables=tables or None, key=key
-        )
-        table = {**self.generator.tables(), **tables}["token"]
+        hidden = self.generator.masked_lm_states(inputs, **features(batch), key=key)
+        table = self.generator.tables()["token"]
         logits = self.generator_head(masking.at_slots(hidden, slots), table)
         total, correct, weight = sums(logits, masking.at_slots(tokens, slots), slots.used)
         drawn = draw(jax.lax.stop_gradient(logits), draw_key, temperature=config.temperature)
@@ -304,8 +272,7 @@ class ElectraLoss(nnx.Module):
         self, model: EncoderModel, batch: Batch, drawn: Int[Array, "B S"], *, key: Key | None
     ) -> Loss:
         """L_D: every token that is no padding, replaced or not."""
-        tables = self.tables(model)[1]
-        hidden = model(drawn, **features(batch), tables=tables or None, key=key)
+        hidden = model(drawn, **features(batch), key=key)
         if isinstance(self.head, DebertaRtdHead):
             logits = self.head(hidden, positions=_positions(batch))
         else:
@@ -340,7 +307,3 @@ def _positions(batch: Batch) -> Int[Array, "B S"] | None:
     if "encoder_positions" in batch or "encoder_segment_ids" not in batch:
         return batch.get("encoder_positions")
     return document_positions(batch["encoder_segment_ids"])
-
-
-def _logical(variable: Any) -> dict[str, Any]:
-    return {"logical": variable.get_metadata()["logical"]}

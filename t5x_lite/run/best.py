@@ -18,7 +18,7 @@ from t5x_lite.evaluate.standings import benchmark_scores, best_steps, best_tasks
 from t5x_lite.files import write_atomically
 from t5x_lite.metrics.selection import is_test, refuse_test
 from t5x_lite.run.best_step import Step, saved_metrics
-from t5x_lite.run.parts import Loaded
+from t5x_lite.run.loading import Loaded
 from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.train.record import evaluated_steps
 from t5x_lite.types import Params
@@ -85,7 +85,7 @@ class BestParams(SameParams):
                 "evaluation.best_per_task chooses the step itself: give one --checkpoint, a work "
                 "directory, and no --step"
             )
-        split = model.members[0].parts.experiment.evaluation.split
+        split = model.members[0].experiment.evaluation.split
         refuse_test("evaluation.best_per_task, that is", f"{split}/score")
         directory = model.members[0].directory.parent
         steps = best_steps(saved_metrics(directory), names, split=split)

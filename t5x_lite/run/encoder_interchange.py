@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from t5x_lite import trees
+from t5x_lite import trees, views
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
@@ -37,6 +37,7 @@ from t5x_lite.interop.hf import common_dtype
 from t5x_lite.interop.hf_config import CONFIG, read_json
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.sentence_transformers import SentenceEncoder, sentence_files
+from t5x_lite.learner import views_of
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.nn.bind import bind
@@ -47,7 +48,7 @@ from t5x_lite.objectives.imported import Imported
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.run.parts import Parts
+from t5x_lite.run.loading import learner_of
 from t5x_lite.vocabulary.loading import Vocabulary
 from t5x_lite.vocabulary.tokenizer import Tokenizer
 
@@ -203,7 +204,7 @@ def export_of(
       InputError: transformers has no such model, or the parameters are not those of the config.
     """
     if part == "generator":
-        generator, head, arrays = _generator(experiment.objective, params, where=where)
+        generator, head, arrays = _generator(experiment, params, where=where)
         model, family = _with_family(generator, where=where)
     else:
         model, family = _with_family(experiment.model, where=where)
@@ -249,8 +250,8 @@ def _with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, F
 
 def head_of(experiment: Experiment) -> Head:
     """The kind of the head that the objective keeps at objective/head."""
-    parts = Parts.of(experiment)
-    head = getattr(bind(parts.graphdef, parts.shapes).objective, "head", None)
+    learner = learner_of(experiment)
+    head = getattr(bind(learner.graphdef, learner.seen).objective, "head", None)
     if isinstance(head, MaskedLMHead):
         return "masked_lm"
     if isinstance(head, ElectraRtdHead):
@@ -259,31 +260,37 @@ def head_of(experiment: Experiment) -> Head:
 
 
 def _generator(
-    objective: Objective, params: Mapping[str, LazyArray], *, where: object
+    experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
 ) -> tuple[EncoderConfig, Head, dict[str, LazyArray]]:
     """The generator of replaced-token detection as a model with its head."""
+    objective = experiment.objective
     if not isinstance(objective, Electra):
         raise InputError(
             f"checkpoint {where}: only objective Electra has a generator, and this one is "
             f"{type(objective).__name__}"
         )
-    arrays = _moved(params, "objective/generator/", MODEL)
-    if objective.sharing == "es":
-        names = ("token", "position") if objective.generator.position_rows else ("token",)
-        shared = (f"{MODEL}embedding/{name}" for name in names)
-        arrays = {path: params[path] for path in shared if path in params} | arrays
-    arrays |= _moved(params, "objective/generator_head/", HEAD)
+    seen = _seen(experiment, params)
+    arrays = _moved(seen, "objective/generator/", MODEL)
+    arrays |= _moved(seen, "objective/generator_head/", HEAD)
     return objective.generator, "masked_lm", arrays
 
 
 def _own(experiment: Experiment, params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """The model and its head; what an objective makes of several arrays is made now."""
-    objective, head = experiment.objective, _moved(params, HEAD, HEAD)
-    if type(objective).export is Objective.export:
-        return _moved(params, MODEL, MODEL) | head
-    everything = trees.unflatten({path: array.read() for path, array in params.items()})
-    made = trees.flatten(objective.export(everything))
-    return {MODEL + path: _made(np.asarray(array)) for path, array in made.items()} | head
+    """The model and its head."""
+    seen = _seen(experiment, params)
+    return _moved(seen, MODEL, MODEL) | _moved(seen, HEAD, HEAD)
+
+
+def _seen(experiment: Experiment, params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
+    """The parameters as the modules read them; arrays that a view computes are made now."""
+    its_views = views_of(experiment.model, experiment.objective)
+    computed = views.mentioned([view for view in its_views if view.computes], params)
+    arrays = {path: a.read() if path in computed else a for path, a in params.items()}
+    seen = trees.flatten(views.read(its_views, trees.unflatten(arrays)))
+    return {
+        path: leaf if isinstance(leaf, LazyArray) else _made(np.asarray(leaf))
+        for path, leaf in seen.items()
+    }
 
 
 def _moved(params: Mapping[str, LazyArray], old: str, new: str) -> dict[str, LazyArray]:

@@ -49,7 +49,7 @@ from t5x_lite.optim.schedules import Constant
 from t5x_lite.remote import AnyPath, local_path
 from t5x_lite.run import encoder_interchange
 from t5x_lite.run.best_step import Step, find_step
-from t5x_lite.run.parts import read_experiment
+from t5x_lite.run.loading import read_experiment
 from t5x_lite.run.text_encoder import Vectors, trained_length
 from t5x_lite.vocabulary.byte_level import Bytes, Layout
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary

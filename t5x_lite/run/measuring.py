@@ -20,11 +20,12 @@ from t5x_lite.evaluate.generate import Bind, TaskEvaluator
 from t5x_lite.evaluate.interruption import Stopped, stopping_on
 from t5x_lite.evaluate.loss import LossEvaluator
 from t5x_lite.evaluate.retrieval import RetrievalEvaluator
+from t5x_lite.learner import Learner
 from t5x_lite.run import hosts
 from t5x_lite.run.best import BestParams, SameParams
 from t5x_lite.run.best_step import Step
+from t5x_lite.run.loading import check_batch, check_lengths
 from t5x_lite.run.outcome import Outcome, check_output
-from t5x_lite.run.parts import Parts, check_batch, check_lengths
 from t5x_lite.run.submissions import Submissions
 from t5x_lite.run.task_suite import TaskSuite
 from t5x_lite.run.text_encoder import retrieval_evaluator
@@ -42,7 +43,8 @@ class Measurement:
     """The held-out loss and the metrics of tasks and of retrieval that a config asks for.
 
     Args:
-      parts: the learner.
+      experiment: says what is measured.
+      learner: whose parameters are measured.
       vocabulary: of the data.
       mesh: where batches go.
       workdir: samples are appended to its samples.jsonl, by process 0; None writes none.
@@ -51,14 +53,15 @@ class Measurement:
 
     def __init__(
         self,
-        parts: Parts,
+        experiment: Experiment,
+        learner: Learner,
         vocabulary: Vocabulary,
         *,
         mesh: Mesh,
         workdir: Path | None,
         ensemble: Bind | None = None,
     ):
-        data, settings = parts.experiment.data, parts.experiment.evaluation
+        data, settings = experiment.data, experiment.evaluation
         self._settings = settings
         self._workdir = workdir
         self._loss: LossEvaluator | None = None
@@ -66,7 +69,7 @@ class Measurement:
         self.suite: TaskSuite | None = None
         if settings.loss and ensemble is None:
             self._loss = LossEvaluator(
-                parts.loss,
+                learner.loss,
                 functools.partial(
                     batch_source(data).eval_batches,
                     data,
@@ -82,7 +85,8 @@ class Measurement:
                     "evaluation.retrieval: an ensemble has no common vectors; give one --checkpoint"
                 )
             self.retrieval = retrieval_evaluator(
-                parts,
+                experiment,
+                learner,
                 vocabulary,
                 settings.retrieval,
                 split=settings.split,
@@ -96,13 +100,13 @@ class Measurement:
 
             if not settings.rank and not (settings.task_metrics and cached.has_task_metrics(data)):
                 return  # the task is not needed, and TensorFlow may be missing
-        bind = parts.bind_model if ensemble is None else ensemble
+        bind = learner.bind_model if ensemble is None else ensemble
         self.suite = TaskSuite(
-            parts.experiment,
+            experiment,
             vocabulary,
             bind=bind,
             mesh=mesh,
-            learner=parts.bind if ensemble is None else None,
+            learner=learner.bind if ensemble is None else None,
         )
         if self._loss is not None and self.suite.unlabelled:
             names = ", ".join(self.suite.unlabelled)
@@ -234,7 +238,8 @@ def _evaluate(
         _check_vocabulary(experiment, model)
     first, several = model.members[0], len(model.members) > 1
     measurement = Measurement(
-        first.parts,
+        first.experiment,
+        first.learner,
         model.vocabulary,
         mesh=mesh,
         workdir=None,
@@ -283,7 +288,7 @@ def _as_configured(model: TextToText, experiment: Experiment) -> TextToText:
     """
     members = []
     for member in model.members:
-        own = member.parts.experiment
+        own = member.experiment
         measured = dataclasses.replace(
             own,
             data=own.data if experiment.evaluation.retrieval_alone else experiment.data,
@@ -292,8 +297,8 @@ def _as_configured(model: TextToText, experiment: Experiment) -> TextToText:
         )
         if not experiment.evaluation.retrieval_alone:
             check_lengths(measured)
-        parts = dataclasses.replace(member.parts, experiment=measured)
-        members.append(dataclasses.replace(member, parts=parts))
+        learner = dataclasses.replace(member.learner, dtype=measured.compute_dtype)
+        members.append(dataclasses.replace(member, experiment=measured, learner=learner))
     return dataclasses.replace(model, members=tuple(members))
 
 

@@ -17,14 +17,15 @@ from t5x_lite import chips, sharding, trees
 from t5x_lite.chips import GIB
 from t5x_lite.config import Experiment
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Learner
+from t5x_lite.optim.updates import joint_optimizer
 from t5x_lite.plan import topologies
 from t5x_lite.plan.program import OutOfMemory, Program, bytes_on_device, compile_step
 from t5x_lite.plan.sheet import Sheet
-from t5x_lite.run.parts import Parts, check_batch
+from t5x_lite.run.loading import check_batch, learner_of
 from t5x_lite.run.step_sizes import row_lengths, row_shapes, step_flops
 from t5x_lite.train.state import TrainState, abstract_state, state_shardings
 from t5x_lite.train.step import check_microbatches, make_train_step
-from t5x_lite.train.updates import joint_optimizer
 
 
 class DoesNotFit(RuntimeError):
@@ -76,11 +77,11 @@ def make_sheet(
     mesh = sharding.make_mesh(experiment.mesh, devices=devices)
     check_batch(experiment, mesh)
     check_microbatches(experiment.data.batch_size, experiment.microbatches, mesh)
-    parts = Parts.of(experiment)
+    learner = learner_of(experiment)
     sharding.check_divisible(
-        mesh, parts.axes, parts.shapes, num_heads=getattr(experiment.model, "num_heads", None)
+        mesh, learner.axes, learner.shapes, num_heads=getattr(experiment.model, "num_heads", None)
     )
-    step, state = _step(parts, mesh)
+    step, state = _step(experiment, learner, mesh)
     kind = devices[0].device_kind
     chip = chips.chip(kind)
     if hbm is not None:
@@ -94,7 +95,7 @@ def make_sheet(
         chip = dataclasses.replace(chip, hbm=overflow.available or chip.hbm)
     sheet = Sheet(
         model=type(experiment.model).__name__,
-        num_parameters=trees.count_parameters(parts.shapes),
+        num_parameters=trees.count_parameters(learner.shapes),
         compute_dtype=experiment.compute_dtype,
         devices=(kind, asked),
         num_devices=mesh.size,
@@ -131,11 +132,10 @@ def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]
     return topologies.cpu_devices(int(count.group(1))), str(devices)
 
 
-def _step(parts: Parts, mesh: Mesh) -> tuple[Any, TrainState]:
+def _step(experiment: Experiment, learner: Learner, mesh: Mesh) -> tuple[Any, TrainState]:
     """The step that `train` runs, and the shapes of its state."""
-    experiment = parts.experiment
-    updates = parts.updates()
-    layout = state_shardings(mesh, parts.axes, parts.optimizer_axes())
+    updates = learner.updates()
+    layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
     step = make_train_step(
         updates,
         mesh=mesh,
@@ -143,7 +143,7 @@ def _step(parts: Parts, mesh: Mesh) -> tuple[Any, TrainState]:
         seed=experiment.seed,
         microbatches=experiment.microbatches,
     )
-    return step, abstract_state(parts.shapes, joint_optimizer(updates), layout)
+    return step, abstract_state(learner.shapes, joint_optimizer(updates), layout)
 
 
 def _batch(experiment: Experiment, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:

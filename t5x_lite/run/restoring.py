@@ -15,16 +15,17 @@ from typing import Any
 
 import jax
 
-from t5x_lite import config, trees
+from t5x_lite import config, trees, views
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.init import InitRules
 from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import from_json, to_json
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Learner, views_of
 from t5x_lite.remote import AnyPath
 from t5x_lite.run.best_step import find_step
-from t5x_lite.run.parts import Parts, read_experiment
+from t5x_lite.run.loading import learner_of, read_experiment
 from t5x_lite.run.workdir import WorkDirectory, holds_another
 from t5x_lite.train.state import TrainState
 from t5x_lite.types import Params
@@ -65,6 +66,7 @@ def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
 def with_initial(
     state: TrainState,
     experiment: Experiment,
+    learner: Learner,
     vocabulary: Vocabulary,
     abstract: Any,
     *,
@@ -75,6 +77,7 @@ def with_initial(
     Args:
       state: with fresh parameters.
       experiment: with `init`.
+      learner: of the experiment.
       vocabulary: that of the data.
       abstract: shapes, dtypes and shardings of all parameters.
       step: what `check_init` gave; None asks it.
@@ -84,29 +87,48 @@ def with_initial(
     """
     rules = InitRules.of(rename=experiment.init_rename, fresh=experiment.init_fresh)
     step = check_init(experiment, vocabulary) if step is None else step
-    initial = checkpointing.restore_params(step, abstract, rules=rules)
     saved = read_experiment(step, checkpointing.step_files(step))
-    params = trees.overlaid(state.params, initial)
-    if not experiment.objective.reads_as_stored(saved.objective, initial):
-        exported = _exported(step, saved, abstract, rules)
-        params = trees.overlaid(params, exported)
-        params = experiment.objective.absorb(params, exported.get("model", {}))
+    if learner.views or views_of(saved.model, saved.objective):
+        params = _through_views(state.params, step, learner_of(saved), learner, abstract, rules)
+    else:
+        initial = checkpointing.restore_params(step, abstract, rules=rules)
+        params = trees.overlaid(state.params, initial)
     return dataclasses.replace(state, params=params)
 
 
-def _exported(step: AnyPath, saved: Experiment, abstract: Params, rules: InitRules) -> Params:
-    """The weights of the model as the saved objective exports them, by our paths."""
-    params = checkpointing.restore_params(step, Parts.of(saved).shapes)
-    exported = trees.flatten({"model": saved.objective.export(params)})
-    wanted = trees.flatten(abstract)
-    sources = rules.sources(trees.flatten(params), wanted)
-    return trees.unflatten(
-        {
-            ours: jax.device_put(exported[theirs], wanted[ours].sharding)
-            for ours, theirs in sources.items()
-            if theirs in exported
-        }
+def _through_views(
+    params: Params, step: AnyPath, saved: Learner, ours: Learner, abstract: Params, rules: InitRules
+) -> Params:
+    """Our parameters with those of a checkpoint, where either stores other arrays than it reads.
+
+    The rules are about what is read. If both mean the same, arrays are taken as they are stored.
+
+    Raises:
+      InputError: as `checkpoints.restore_params`.
+    """
+    stored = checkpointing.restore_params(step, saved.shapes)
+    theirs = trees.flatten(saved.read(stored))
+    wanted, own = trees.flatten(ours.seen), trees.flatten(abstract)
+    sources = checkpointing.sources_of(
+        step, theirs, wanted, rules, optional=wanted.keys() - own.keys()
     )
+    meant = views.mentioned(ours.views, own)
+    if saved.views == ours.views and all(sources.get(path) == path for path in meant):
+        as_stored = trees.flatten(stored)
+        new = {path: as_stored[source] for path, source in sources.items() if path in own}
+    else:
+        given = {path: _placed(theirs[source], own.get(path)) for path, source in sources.items()}
+        seen = {**trees.flatten(ours.read(params)), **given}
+        new = trees.flatten(ours.write(trees.unflatten(seen)))
+    placed = {path: _placed(leaf, own[path]) for path, leaf in new.items()}
+    return trees.overlaid(params, trees.unflatten(placed))
+
+
+def _placed(leaf: Any, like: Any) -> Any:
+    """The array where ours is, if it is of its shape."""
+    if like is None or tuple(leaf.shape) != tuple(like.shape):
+        return leaf
+    return jax.device_put(leaf, like.sharding)
 
 
 def resume(

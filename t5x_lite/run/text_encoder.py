@@ -18,12 +18,13 @@ from t5x_lite.config import Experiment
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.embed import Embedder
 from t5x_lite.evaluate.retrieval import Retrieval, RetrievalEvaluator
+from t5x_lite.learner import Learner
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.models.pooling import Pooling, check_pooling
 from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.run.best_step import Step
-from t5x_lite.run.parts import Loaded, Parts
+from t5x_lite.run.loading import Loaded
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.loading import Vocabulary
 from t5x_lite.vocabulary.text_rows import Cut, TextRows, text_rows
@@ -92,18 +93,18 @@ def trained_length(experiment: Experiment) -> int:
     return min(longest, most_tokens(experiment) or longest)
 
 
-def check_encodes(parts: Parts, where: object) -> None:
+def check_encodes(learner: Learner, where: object) -> None:
     """Refuses a model that gives no vectors.
 
     Args:
-      parts: of its learner.
+      learner: the one that holds it.
       where: the checkpoint, for the message.
 
     Raises:
       InputError: it has no encoder.
     """
-    if not hasattr(parts.model_type, "encode"):
-        raise InputError(f"checkpoint {where}: {parts.model_type.__name__} has no encoder")
+    if not hasattr(learner.model_type, "encode"):
+        raise InputError(f"checkpoint {where}: {learner.model_type.__name__} has no encoder")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,8 +161,8 @@ class TextEncoder:
         normalize: bool | None = None,
     ) -> "TextEncoder":
         """As `load`, of a checkpoint that has been read."""
-        check_encodes(loaded.parts, loaded.directory)
-        experiment = loaded.parts.experiment
+        check_encodes(loaded.learner, loaded.directory)
+        experiment = loaded.experiment
         most = most_tokens(experiment)
         if length is not None and most is not None and length > most:
             raise InputError(
@@ -182,24 +183,25 @@ class TextEncoder:
 
     def rows(self, texts: Sequence[str]) -> Cut:
         """The tokens of each text, and the numbers of the texts that were cut."""
-        experiment = self.loaded.parts.experiment
+        experiment = self.loaded.experiment
         return rows_of(experiment, self.loaded.vocabulary)(texts, length=self.length)
 
     def embedder(self, *, batch_size: int) -> Embedder:
         """What gives the vectors of rows."""
         return Embedder(
-            self.loaded.parts.bind_model,
+            self.loaded.learner.bind_model,
             batch_size=batch_size,
             pooling=self.vectors.pooling,
             normalize=self.vectors.normalize,
             pad_id=self.loaded.vocabulary.pad_id,
-            max_length=most_tokens(self.loaded.parts.experiment),
+            max_length=most_tokens(self.loaded.experiment),
             mesh=self.mesh,
         )
 
 
 def retrieval_evaluator(
-    parts: Parts,
+    experiment: Experiment,
+    learner: Learner,
     vocabulary: Vocabulary,
     settings: Retrieval,
     *,
@@ -210,15 +212,16 @@ def retrieval_evaluator(
     """What measures a learner's parameters, at any time, by the retrieval of documents.
 
         evaluator = retrieval_evaluator(
-            Parts.of(experiment), vocabulary, Retrieval(directory="scifact"), split="test",
-            batch_size=64,
+            experiment, learner_of(experiment), vocabulary, Retrieval(directory="scifact"),
+            split="test", batch_size=64,
         )
         evaluator.run(state.params)["ndcg_at_10"]
 
     Args:
-      parts: the learner's.
+      experiment: what the settings leave open is as its objective and its data say.
+      learner: whose parameters are measured.
       vocabulary: of the model.
-      settings: what they leave open is as the objective and the data say.
+      settings: of the measurement.
       split: whose judgements.
       batch_size: texts encoded at once.
       mesh: as for `RetrievalEvaluator`.
@@ -226,8 +229,7 @@ def retrieval_evaluator(
     Raises:
       InputError: the model has no encoder; or as `RetrievalEvaluator`.
     """
-    experiment = parts.experiment
-    check_encodes(parts, "of evaluation.retrieval")
+    check_encodes(learner, "of evaluation.retrieval")
     vectors = Vectors.of(experiment, pooling=settings.pooling, normalize=settings.normalize)
     data, most = experiment.data, most_tokens(experiment)
     trained = {"query_length": data.inputs_length, "document_length": data.inputs_length}
@@ -237,7 +239,7 @@ def retrieval_evaluator(
     asked = {name: getattr(settings, name) for name in lengths}
     lengths |= {name: length for name, length in asked.items() if length is not None}
     return RetrievalEvaluator(
-        parts.bind_model,
+        learner.bind_model,
         rows_of(experiment, vocabulary),
         dataclasses.replace(settings, **dataclasses.asdict(vectors), **lengths),
         split=split,

@@ -28,7 +28,7 @@ from t5x_lite.evaluate.score import Scorer
 from t5x_lite.models.pooling import Pooling
 from t5x_lite.remote import AnyPath
 from t5x_lite.run.best_step import Step, find_step
-from t5x_lite.run.parts import Loaded
+from t5x_lite.run.loading import Loaded
 from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.beginnings import first_tokens
@@ -107,7 +107,7 @@ class TextToText:
         )
         for member in members[1:]:
             _check_together(members[0], member)
-        trained = min(_inputs_length(member.parts.experiment.data) for member in members)
+        trained = min(_inputs_length(member.experiment.data) for member in members)
         return cls(members, trained if inputs_length is None else inputs_length)
 
     @property
@@ -125,9 +125,9 @@ class TextToText:
     def bind(self, params: Params) -> Any:
         """The model, in the compute dtype: one, or the ensemble under the same protocol."""
         if len(self.members) == 1:
-            return self.members[0].parts.bind_model(params)
+            return self.members[0].learner.bind_model(params)
         return Ensemble(
-            [member.parts.bind_model(params[str(i)]) for i, member in enumerate(self.members)]
+            [member.learner.bind_model(params[str(i)]) for i, member in enumerate(self.members)]
         )
 
     @functools.cached_property
@@ -254,14 +254,14 @@ class TextToText:
 
     @property
     def _ends(self) -> bool:
-        return _ends(self.members[0].parts.experiment.data)
+        return _ends(self.members[0].experiment.data)
 
     def _check_has(self, method: str, verb: str) -> None:
         for member in self.members:
             # The class tells: nothing is put together.
-            if not hasattr(member.parts.model_type, method):
+            if not hasattr(member.learner.model_type, method):
                 raise InputError(
-                    f"checkpoint {member.directory}: {member.parts.model_type.__name__} is an "
+                    f"checkpoint {member.directory}: {member.learner.model_type.__name__} is an "
                     f"encoder and cannot {verb}; use embed"
                 )
 
@@ -290,11 +290,11 @@ def _check_together(first: Loaded, other: Loaded) -> None:
     names = f"the checkpoints {first.directory} and {other.directory}"
     if first.vocabulary.digest != other.vocabulary.digest:
         raise InputError(f"{names} have different vocabularies: an ensemble needs one")
-    sizes = [member.parts.experiment.model.vocab_size for member in (first, other)]
+    sizes = [member.experiment.model.vocab_size for member in (first, other)]
     if sizes[0] != sizes[1]:
         raise InputError(
             f"{names} have different model.vocab_size, {sizes[0]} and {sizes[1]}: an ensemble "
             "averages logits of one size"
         )
-    if _ends(first.parts.experiment.data) != _ends(other.parts.experiment.data):
+    if _ends(first.experiment.data) != _ends(other.experiment.data):
         raise InputError(f"{names} read inputs differently (data.layout): an ensemble cannot")

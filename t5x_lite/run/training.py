@@ -14,12 +14,13 @@ from t5x_lite.config import Experiment, Hosts
 from t5x_lite.data.sources import batch_source
 from t5x_lite.errors import InputError
 from t5x_lite.metrics.selection import Mode, contradiction, described, matching, refuse_test
+from t5x_lite.optim.updates import joint_optimizer
 from t5x_lite.run import hosts, preemption, restoring
 from t5x_lite.run.allocator import within_memory
 from t5x_lite.run.best import best_of_run
 from t5x_lite.run.best_step import told_at_end
+from t5x_lite.run.loading import check_batch, learner_of
 from t5x_lite.run.measuring import Measurement, until_stopped
-from t5x_lite.run.parts import Parts, check_batch
 from t5x_lite.run.step_sizes import step_flops
 from t5x_lite.run.workdir import WorkDirectory
 from t5x_lite.train.compilation import use_compilation_cache
@@ -31,7 +32,6 @@ from t5x_lite.train.state import abstract_state, init_state, state_shardings
 from t5x_lite.train.step import make_train_step
 from t5x_lite.train.stop import StopSignals
 from t5x_lite.train.track import Tracker
-from t5x_lite.train.updates import joint_optimizer
 from t5x_lite.train.window import NonFiniteLoss
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
@@ -80,18 +80,18 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
         initial = restoring.check_init(experiment, vocabulary)
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
-    parts = Parts.of(experiment)
+    learner = learner_of(experiment)
     sharding.check_divisible(
-        mesh, parts.axes, parts.shapes, num_heads=getattr(experiment.model, "num_heads", None)
+        mesh, learner.axes, learner.shapes, num_heads=getattr(experiment.model, "num_heads", None)
     )
-    updates = parts.updates()
+    updates = learner.updates()
     optimizer = joint_optimizer(updates)
-    layout = state_shardings(mesh, parts.axes, parts.optimizer_axes())
+    layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
     batches = _batches(experiment, vocabulary, part=sharding.batch_part(mesh))
-    measurement = Measurement(parts, vocabulary, mesh=mesh, workdir=workdir.local)
-    names = measurement.names(parts.shapes)
+    measurement = Measurement(experiment, learner, vocabulary, mesh=mesh, workdir=workdir.local)
+    names = measurement.names(learner.shapes)
     choices = _check_metrics(experiment, names)
-    start = abstract_state(parts.shapes, optimizer, layout)
+    start = abstract_state(learner.shapes, optimizer, layout)
 
     with _open_checkpoints(workdir, experiment) as checkpoints:
         state = restoring.resume(checkpoints, experiment, start, batches)
@@ -99,10 +99,10 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
             "" if state is None else f"going on from step {int(state.step)} of {workdir.path}"
         )
         if state is None:
-            state = init_state(parts.init, optimizer, layout, seed=experiment.seed)
+            state = init_state(learner.init, optimizer, layout, seed=experiment.seed)
             if experiment.init:
                 state = restoring.with_initial(
-                    state, experiment, vocabulary, start.params, step=initial
+                    state, experiment, learner, vocabulary, start.params, step=initial
                 )
         workdir.write(experiment, vocabulary)
         with Tracker(
@@ -117,7 +117,7 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
                 tracker.message(done)
                 return
             tracker.message(
-                f"{trees.count_parameters(parts.shapes):,} parameters on {mesh.size} "
+                f"{trees.count_parameters(learner.shapes):,} parameters on {mesh.size} "
                 f"{mesh.devices.flat[0].device_kind} device(s), {experiment.compute_dtype}"
             )
             for choice in choices:

@@ -8,7 +8,7 @@ token counts more where the padding is).
     microbatches 2, batch of 4 rows on 2 devices: rows 0 1 | 2 3
     the first microbatch has rows 0 | 2, the second 1 | 3: every row stays on its device
 
-A step makes one update, or several one after the other: see `train.updates`.
+A step makes one update, or several one after the other: see `optim.updates`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +21,9 @@ from jax.sharding import Mesh
 
 from t5x_lite.errors import InputError
 from t5x_lite.objectives.base import metric_value
+from t5x_lite.optim.updates import LossFunction, Update, joint_state, state_of
 from t5x_lite.sharding import batch_sharding, constrain, data_parallelism, replicated
 from t5x_lite.train.state import TrainState
-from t5x_lite.train.updates import LossFunction, Update, joint_state, state_of
 from t5x_lite.types import Array, Batch, Key, Params
 
 Metrics = dict[str, Array]

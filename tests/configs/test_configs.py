@@ -13,11 +13,11 @@ import pytest
 from t5x_lite import config, trees
 from t5x_lite.config import Experiment
 from t5x_lite.data.tasks.names import find_task
-from t5x_lite.run.parts import Parts
+from t5x_lite.optim.updates import joint_optimizer
+from t5x_lite.run.loading import learner_of
 from t5x_lite.run.step_sizes import row_shapes
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train.state import abstract_state, state_shardings
-from t5x_lite.train.updates import joint_optimizer
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = [
@@ -51,18 +51,18 @@ def test_a_config_loads_and_is_saved_as_it_is(path, tmp_path):
 @pytest.mark.parametrize("path", CONFIGS)
 def test_the_shapes_of_a_config_trace(path):
     experiment = config.load(path)
-    parts = Parts.of(experiment)
+    learner = learner_of(experiment)
     size = experiment.data.batch_size
     batch = {
         name: jax.ShapeDtypeStruct((size, *shape), "int32")
         for name, shape in row_shapes(experiment.data).items()
     }
-    loss = jax.eval_shape(parts.loss, parts.shapes, batch)
+    loss = jax.eval_shape(learner.loss, learner.shapes, batch)
     assert set(loss.metrics) & {"token_accuracy", "accuracy"}
-    optimizer = joint_optimizer(parts.updates())
-    layout = state_shardings(make_mesh(MeshConfig()), parts.axes, parts.optimizer_axes())
-    state = abstract_state(parts.shapes, optimizer, layout)
-    assert trees.count_parameters(state.params) == trees.count_parameters(parts.shapes) > 100_000
+    optimizer = joint_optimizer(learner.updates())
+    layout = state_shardings(make_mesh(MeshConfig()), learner.axes, learner.optimizer_axes())
+    state = abstract_state(learner.shapes, optimizer, layout)
+    assert trees.count_parameters(state.params) == trees.count_parameters(learner.shapes) > 100_000
     assert float(experiment.optimizer.schedule.build()(0)) >= 0
 
 

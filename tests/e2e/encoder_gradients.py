@@ -9,10 +9,10 @@ import sys
 import jax
 import numpy as np
 
+from t5x_lite.learner import Bound
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
@@ -78,7 +78,7 @@ def largest_error(model, objective, meshes):
     Differences are relative to the largest gradient of the leaf, or to a hundredth of the largest
     of all: that of a key's bias, which softmax does not see, is rounding alone.
     """
-    graphdef, abstract, axes = shapes(lambda rngs: Learner(model, objective, rngs=rngs))
+    graphdef, abstract, axes = shapes(lambda rngs: Bound(model, objective, rngs=rngs))
     random = np.random.default_rng(0)
     # In the order of the paths that layers had once: the numbers stay what they were.
     leaves = flatten(abstract)

@@ -26,7 +26,7 @@ def _make_checkpoint(base: Path) -> None:
 
 
 def _read_checkpoint(base: Path) -> None:
-    from t5x_lite.run.parts import Loaded
+    from t5x_lite.run.loading import Loaded
 
     Loaded.from_checkpoint(str(base / "run"), step=None)
 
@@ -49,12 +49,12 @@ def _read_config(base: Path) -> None:
     from t5x_lite.config import Experiment
     from t5x_lite.config.file import read_config
     from t5x_lite.errors import InputError
-    from t5x_lite.run.parts import Parts
+    from t5x_lite.run.loading import learner_of
 
     experiment = read_config(base / "config.json")
     if not isinstance(experiment, Experiment):
         raise InputError("not an Experiment, as config.load says")
-    Parts.of(experiment)
+    learner_of(experiment)
 
 
 def _make_cache(base: Path) -> None:

@@ -157,7 +157,7 @@ def test_python_leaves_no_traces(here, run):
         t5x_lite.load("my_work")
     assert "my_models" not in sys.modules
     model = t5x_lite.load("my_work", trust_project=True)
-    assert type(model._model.members[0].parts.experiment.model).__name__ == "MyT5"
+    assert type(model._model.members[0].experiment.model).__name__ == "MyT5"
     t5x_lite.load("work")
     assert (sys.path, sys.meta_path, dict(os.environ)) == before
     for name in ("my_models", "my_sizes"):

@@ -23,18 +23,18 @@ from t5x_lite.config import Hosts
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.evaluate.generate import Generator
 from t5x_lite.evaluate.loss import LossEvaluator
+from t5x_lite.learner import Bound
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, init, shapes
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.updates import Update
 from t5x_lite.run import hosts, preemption
 from t5x_lite.sharding import MeshConfig, batch_part, check_divisible, make_mesh, put_batch
 from t5x_lite.train.state import init_state, state_shardings
 from t5x_lite.train.step import make_train_step
 from t5x_lite.train.stop import StopSignals
-from t5x_lite.train.updates import Update
 
 ROWS = 8
 STEPS = 20
@@ -150,7 +150,7 @@ class _Numbers:
 
 
 def _learner(model, rngs):
-    return Learner(model, Seq2Seq(z_loss=1e-4), rngs=rngs)
+    return Bound(model, Seq2Seq(z_loss=1e-4), rngs=rngs)
 
 
 def _kept(grads, state, params):

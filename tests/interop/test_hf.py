@@ -16,9 +16,9 @@ from t5x_lite.errors import InputError
 from t5x_lite.interop.hf import common_dtype, model_pieces, read_hf, table, their_tensors
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
+from t5x_lite.learner import Bound
 from t5x_lite.models.presets import t5_1_1_small, t5_small
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.trees import unflatten
 
@@ -26,7 +26,7 @@ from t5x_lite.trees import unflatten
 @functools.cache
 def compiled(config):
     """(params, batch) -> logits, loss; variants that differ by name alone share it."""
-    graphdef, _, _ = shapes(lambda rngs: Learner(config, Seq2Seq(z_loss=0.0), rngs=rngs))
+    graphdef, _, _ = shapes(lambda rngs: Bound(config, Seq2Seq(z_loss=0.0), rngs=rngs))
 
     @jax.jit
     def run(params, batch):

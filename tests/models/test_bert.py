@@ -166,14 +166,11 @@ def test_relative_bias_tells_order_apart():
     )
 
 
-def test_token_types_and_tables_are_read():
+def test_token_types_are_read():
     types = jnp.array([[0, 0, 1, 1, 1], [0, 0, 0, 0, 0]])
     plain, typed = run(CONFIG, TOKENS), run(CONFIG, TOKENS, token_types=types)
     assert abs(plain[0] - typed[0]).max() > 1e-3
     np.testing.assert_allclose(plain[1, :3], typed[1, :3], atol=1e-5)
-    table = parts(CONFIG)[1]["embedding"]["token"]
-    zeros = run(CONFIG, TOKENS, tables={"token": jnp.zeros_like(table)})
-    assert abs(plain - zeros).max() > 1e-3
 
 
 def test_the_other_names_of_the_call():

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite import views
 from t5x_lite.errors import InputError
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, cast, init, shapes
@@ -38,8 +39,9 @@ DECODER_INPUTS = jnp.array([[0, 12, 13, 14, 1], [0, 15, 16, 17, 18]])
 
 @functools.cache
 def filled(config):
-    """The model's structure and random parameters, made by NumPy: nothing is compiled."""
-    graphdef, abstract, _ = shapes(lambda rngs: config.build(rngs=rngs))
+    """The model's structure and random parameters as they are stored, made by NumPy."""
+    graphdef, seen, axes = shapes(lambda rngs: config.build(rngs=rngs))
+    abstract, _ = views.stored(config.views(), seen, axes)
     rng = np.random.default_rng(0)
 
     def fill(leaf):
@@ -134,7 +136,8 @@ def compiled(config, method="__call__"):
     graphdef, _ = filled(config)
 
     def call(params, *arguments, **options):
-        return getattr(bind(graphdef, params), method)(*arguments, **options)
+        model = bind(graphdef, views.read(config.views(), params))
+        return getattr(model, method)(*arguments, **options)
 
     return jax.jit(call)
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite import views
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, cast, shapes
 
@@ -53,7 +54,8 @@ def filled(config):
         scale = leaf.shape[-2] ** -0.5 if len(leaf.shape) > 1 else 1.0
         return jnp.asarray(rng.normal(size=leaf.shape, scale=scale).astype(np.float32))
 
-    return graphdef, jax.tree.map(fill, abstract)
+    params = jax.tree.map(fill, abstract)
+    return graphdef, views.read(config.views(), views.write(config.views(), params))
 
 
 @functools.cache

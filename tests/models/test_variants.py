@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite import views
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.models.t5_encoder import T5EncoderConfig
@@ -44,10 +45,11 @@ def filled(config):
     """The model's structure and random parameters, made by NumPy: nothing is compiled."""
     graphdef, abstract = structure(config)
     rng = np.random.default_rng(0)
-    return graphdef, jax.tree.map(
+    params = jax.tree.map(
         lambda leaf: jnp.asarray(rng.normal(size=leaf.shape, scale=0.5).astype(np.float32)),
         abstract,
     )
+    return graphdef, views.read(config.views(), views.write(config.views(), params))
 
 
 @pytest.mark.parametrize("config", [TIED, T5, LM], ids=["tied", "untied", "language model"])

@@ -76,8 +76,6 @@ def test_parts():
     assert blocks(decoder_layer()) == own | across
     assert blocks(decoder_layer(OWN_BIAS)) == own | across | {"relative_bias"}
     assert blocks(decoder_layer(cross_attention=False)) == own
-    assert blocks(decoder_layer(shared=True)) == across
-    assert blocks(decoder_layer(OWN_BIAS, shared=True)) == across
 
 
 def test_split_key():
@@ -151,32 +149,6 @@ def test_a_table_of_its_own_is_read_from_both_sides_by_the_encoder_alone():
 
     for ours, expected in both(params, decoder_params):
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_a_layer_that_borrows_is_a_layer_that_has():
-    x, encoded = normal(2, 4, 8), normal(2, 5, 8, seed=1)
-    options = {
-        "pattern": Pattern(masks.causal(4), normal(1, 2, 4, 4)),
-        "across": Pattern(masks.padding(jnp.ones((2, 5), jnp.int32))),
-    }
-    whole_graphdef, whole = filled(decoder_layer())
-    graphdef, _ = filled(decoder_layer(shared=True))
-    lender_graphdef, _ = filled(encoder_layer())
-    across = {name: whole[name] for name in ("cross_attention_norm", "cross_attention")}
-    lent = {
-        "attention_norm": whole["self_attention_norm"],
-        "attention": whole["self_attention"],
-        "mlp_norm": whole["mlp_norm"],
-        "mlp": whole["mlp"],
-    }
-
-    @jax.jit
-    def both(across, lent, whole):
-        layer = bind(graphdef, across)
-        layer.borrow(bind(lender_graphdef, lent))
-        return layer(x, encoded, **options), bind(whole_graphdef, whole)(x, encoded, **options)
-
-    np.testing.assert_array_equal(*both(across, lent, whole))
 
 
 def test_a_step_is_the_last_row_of_the_whole():

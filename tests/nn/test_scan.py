@@ -7,7 +7,7 @@ from flax import nnx
 from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import bind, shapes, stacked
 from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.scan import Running, scan_layers, take_apart
+from t5x_lite.nn.scan import Running, scan_layers
 
 
 class Layer(nnx.Module):
@@ -68,13 +68,6 @@ def test_a_policy_is_applied_to_each_layer():
     assert "prevent_cse=False" in traced(remat="full", unroll=2)
     assert "prevent_cse=True" in traced(remat="full", unroll=True)
     assert "prevent_cse=True" in traced(remat="full", unroll=4)
-
-
-def test_take_apart():
-    layers = bind(GRAPHDEF, {"linear": {"kernel": KERNELS}})
-    assemble, params = take_apart(layers, None)
-    second = assemble(jax.tree.map(lambda array: array[1], params))
-    np.testing.assert_array_equal(second.linear.kernel[...], KERNELS[1])
 
 
 def test_straight():

@@ -53,13 +53,12 @@ def encoder(config=SMALL, *, num_layers=3, **running):
     return lambda rngs: Encoder(config, num_layers=num_layers, running=how, rngs=rngs)
 
 
-def decoder(config=SMALL, *, num_layers=3, cross_attention=True, shared=False, **running):
+def decoder(config=SMALL, *, num_layers=3, cross_attention=True, **running):
     return lambda rngs: Decoder(
         config,
         num_layers=num_layers,
         running=Running(**running),
         cross_attention=cross_attention,
-        shared=shared,
         rngs=rngs,
     )
 
@@ -121,12 +120,10 @@ def test_a_table_for_each_layer():
         assert names["layers/relative_bias/table"] == ("layers", "relpos_buckets", "heads")
 
 
-def test_decoders_without_cross_attention_and_with_nothing_else():
+def test_decoders_without_cross_attention():
     whole = set(flatten(shapes(decoder())[1]))
     alone = set(flatten(shapes(decoder(cross_attention=False))[1]))
-    borrowing = set(flatten(shapes(decoder(shared=True))[1]))
-    assert borrowing == {path for path in whole if "cross_attention" in path}
-    assert alone == whole - borrowing
+    assert alone == {path for path in whole if "cross_attention" not in path}
 
 
 def slices(layers):

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from t5x_lite.learner import Bound
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.base import Learner
 
 VOCAB, LENGTH = 50, 12
 CLS, SEP, MASK = 1, 2, 3
@@ -45,14 +45,19 @@ def rows(*, batch=3, seed=0, packed=False):
 
 def learner(objective, model=MODEL, *, seed=0):
     """Its structure, and parameters away from their initial values."""
-    graphdef, abstract, axes = shapes(lambda rngs: Learner(model, objective, rngs=rngs))
+    graphdef, abstract, axes = shapes(lambda rngs: Bound(model, objective, rngs=rngs))
+    return graphdef, random(abstract, seed=seed), axes
+
+
+def random(abstract, *, seed=0):
+    """Parameters of these shapes away from their initial values."""
     rng = np.random.default_rng(seed)
 
     def leaf(path, shape):
         scale = np.float32(0.3 * rng.standard_normal(shape.shape))
         return jnp.asarray(1.0 + scale if path[-1].key == "scale" else scale)
 
-    return graphdef, jax.tree_util.tree_map_with_path(leaf, abstract), axes
+    return jax.tree_util.tree_map_with_path(leaf, abstract)
 
 
 def loss_of(graphdef, params, batch, key=None):

@@ -12,10 +12,10 @@ from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.config.json import from_json, to_json
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Bound
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.optim.config import AdamW
@@ -98,7 +98,7 @@ def test_every_parameter_gets_a_gradient_and_a_key_is_dropout():
 def test_dropout_before_the_first_layer(kind, dropout_rate, before):
     model = MODEL.replace(dropout_rate=0.1)
     graphdef, abstract, _ = shapes(
-        lambda rngs: Learner(model, Classify(head=kind, dropout_rate=dropout_rate), rngs=rngs)
+        lambda rngs: Bound(model, Classify(head=kind, dropout_rate=dropout_rate), rngs=rngs)
     )
     made = bind(graphdef, abstract).objective.classifier
     assert made.input_dropout_rate == before
@@ -121,7 +121,7 @@ def test_refuses_nonsense(fields, message):
 def test_refuses_parts_that_do_not_go_together():
     decoder = LMConfig(vocab_size=8, d_model=4, d_kv=2, d_ff=8, num_heads=2, num_layers=1)
     with pytest.raises(InputError, match="Classify trains an encoder, but the model is a LM"):
-        shapes(lambda rngs: Learner(decoder, Classify(), rngs=rngs))
+        shapes(lambda rngs: Bound(decoder, Classify(), rngs=rngs))
     graphdef, params, _ = learner(Classify())
     with pytest.raises(InputError, match=r"the batch has no encoder_segment_ids, labels: data"):
         loss_of(graphdef, params, {"encoder_input_tokens": jnp.ones((1, 4), jnp.int32)})

@@ -13,10 +13,10 @@ from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.config.json import from_json, to_json
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Bound
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.contrastive import (
     Contrastive,
     ContrastiveLoss,
@@ -181,7 +181,7 @@ def test_refuses_nonsense(fields, message):
 def test_refuses_parts_that_do_not_go_together():
     decoder = LMConfig(vocab_size=8, d_model=4, d_kv=2, d_ff=8, num_heads=2, num_layers=1)
     with pytest.raises(InputError, match="Contrastive trains an encoder, but the model is a LM"):
-        shapes(lambda rngs: Learner(decoder, Contrastive(), rngs=rngs))
+        shapes(lambda rngs: Bound(decoder, Contrastive(), rngs=rngs))
     graphdef, params, _ = learner(Contrastive())
     with pytest.raises(
         InputError, match=r"the batch has no passage_.*: data\.layout must be pairs"

@@ -8,24 +8,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.config import Experiment
 from t5x_lite.config.json import from_json, to_json
-from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Learner
 from t5x_lite.models.deberta import DebertaConfig
-from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives import masking
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.electra import Electra, draw
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.run.parts import Parts
+from t5x_lite.optim.updates import joint_optimizer
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train.state import init_state, state_shardings
 from t5x_lite.train.step import make_train_step
-from t5x_lite.train.updates import joint_optimizer
 from t5x_lite.trees import flatten
-from tests.objectives.encoder_rows import LENGTH, MASK, MODEL, VOCAB, learner, loss_of, rows
+from tests.objectives.encoder_rows import MASK, MODEL, VOCAB, random, rows
 
 DISCRIMINATOR = MODEL.replace(embedding_size=8, dropout_rate=0.1)
 GENERATOR = DISCRIMINATOR.replace(d_model=8, d_ff=16, num_heads=1)
@@ -37,15 +33,9 @@ def objective(**changes):
     return Electra(**{"generator": GENERATOR, "mask_id": MASK, "ratio": 0.3, **changes})
 
 
-def parts(config, *, clip_groups=()):
-    experiment = Experiment(
-        model=DISCRIMINATOR,
-        objective=config,
-        data=Data(task="x:y", vocabulary="v", layout="encoder", inputs_length=LENGTH),
-        optimizer=AdamW(schedule=Constant(value=0.01), clip_norm=0.5, clip_groups=clip_groups),
-        steps=STEPS,
-    )
-    return Parts.of(experiment)
+def learner_of(config, *, clip_groups=()):
+    optimizer = AdamW(schedule=Constant(value=0.01), clip_norm=0.5, clip_groups=clip_groups)
+    return Learner.of(DISCRIMINATOR, config, optimizer=optimizer)
 
 
 def started(made):
@@ -61,7 +51,7 @@ def trained(sharing, *, decoupled):
     """The parameters at the start and after some steps."""
     groups = () if decoupled else ("objective/generator.*",)
     step, state = started(
-        parts(objective(sharing=sharing, decoupled=decoupled), clip_groups=groups)
+        learner_of(objective(sharing=sharing, decoupled=decoupled), clip_groups=groups)
     )
     start = jax.tree.map(np.asarray, state.params)
     step = step.lower(state, rows(seed=0)).compile({"xla_cpu_use_fusion_emitters": True})
@@ -101,42 +91,43 @@ def test_joint_generators_of_gdes_and_nes_are_equal_and_that_of_es_is_not():
         np.testing.assert_allclose(leaf, expected[path], rtol=0, atol=1e-6, err_msg=path)
     other = of_generator(runs["es"][1])
     start = of_generator(runs["es"][0])
-    assert set(expected) - set(other) == {
-        "generator/embedding/token",
-        "generator/embedding/position",
-    }
+    assert set(expected) - set(other) == {f"generator/embedding/{name}" for name in ES}
     for path in ("generator/layers/mlp/wi/kernel", "generator_head/dense/kernel"):
         np.testing.assert_array_equal(start[path], of_generator(runs["nes"][0])[path])
         assert np.max(np.abs(other[path] - expected[path])) > 1e-3
 
 
+SHARINGS = ("es", "nes", "gdes")
+ES = ("token", "position", "token_type", "norm/bias", "norm/scale")
+"""The arrays of an embedding that ELECTRA's towers have in common."""
+
+
 @pytest.fixture(scope="module")
 def made():
-    return {sharing: learner(objective(sharing=sharing), DISCRIMINATOR) for sharing in SHARINGS}
+    """A learner of each sharing, and parameters away from their initial values."""
+    learners = {s: Learner.of(DISCRIMINATOR, objective(sharing=s)) for s in SHARINGS}
+    return {sharing: (made, random(made.shapes)) for sharing, made in learners.items()}
 
 
-SHARINGS = ("es", "nes", "gdes")
-
-
-def terms_and_gradients(graphdef, params):
+def terms_and_gradients(learner, params):
     def total(params, name):
-        loss = loss_of(graphdef, params, BATCH, jax.random.key(1))
-        return loss.terms[name].total
+        return learner.loss(params, BATCH, jax.random.key(1)).terms[name].total
 
     return [jax.grad(total)(params, name) for name in ("generator", "discriminator")]
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_which_tables_the_losses_move(made, sharing):
-    graphdef, params, _ = made[sharing]
-    of_g, of_d = jax.jit(functools.partial(terms_and_gradients, graphdef))(params)
+    learner, params = made[sharing]
+    of_g, of_d = jax.jit(functools.partial(terms_and_gradients, learner))(params)
 
     def moved(grads):
         paths = {path for path, leaf in flatten(grads).items() if np.any(np.abs(leaf) > 1e-9)}
-        return {path for path in paths if path.endswith(("/token", "/position"))}
+        return {path for path in paths if "/embedding/" in path}
 
-    model = {"model/embedding/token", "model/embedding/position"}
-    generator = {"objective/generator/embedding/token", "objective/generator/embedding/position"}
+    model, generator = (
+        {f"{tower}/embedding/{name}" for name in ES} for tower in ("model", "objective/generator")
+    )
     assert moved(of_g) == (model if sharing == "es" else generator)
     assert moved(of_d) == model
     # Drawn tokens carry no gradient: L_D moves nothing of the generator.
@@ -146,30 +137,36 @@ def test_which_tables_the_losses_move(made, sharing):
 
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_what_the_towers_read(made, sharing):
-    graphdef, params, _ = made[sharing]
-    module = bind(graphdef, params)
-    own = params["model"]["embedding"]
-    of_generator, of_discriminator = module.objective.tables(module.model)
-    if sharing == "es":
-        assert jax.tree.all(jax.tree.map(np.array_equal, of_generator, {
-            "token": own["token"], "position": own["position"],
-        }))  # fmt: skip
-        assert not of_discriminator
-    elif sharing == "nes":
-        assert not of_generator
-        assert not of_discriminator
-    else:
-        theirs = params["objective"]["generator"]["embedding"]
-        assert not of_generator
-        for name, table in of_discriminator.items():
-            np.testing.assert_allclose(table, theirs[name] + own[name], rtol=1e-6)
+    learner, params = made[sharing]
+    stored, seen = flatten(params), flatten(learner.read(params))
+    model, generator = "model/embedding/", "objective/generator/embedding/"
+    shared = {"es": ES, "nes": (), "gdes": ("token", "position")}[sharing]
+    for name in ES:
+        if sharing == "es":
+            assert generator + name not in stored
+            np.testing.assert_array_equal(seen[generator + name], stored[model + name])
+        elif name in shared:
+            both = stored[generator + name] + stored[model + name]
+            np.testing.assert_allclose(seen[model + name], both, rtol=1e-6)
+        else:
+            np.testing.assert_array_equal(seen[model + name], stored[model + name])
+    assert set(seen) == set(flatten(learner.seen))
+
+
+def test_a_head_of_deberta_shares_tables_alone():
+    config = objective(head="deberta")
+    learner = Learner.of(DISCRIMINATOR, config)
+    alone = flatten(learner.seen).keys() - flatten(learner.shapes).keys()
+    assert alone == {f"objective/generator/embedding/{name}" for name in ("token", "position")}
+    both = Learner.of(DISCRIMINATOR, dataclasses.replace(config, share_embedding_norm=True))
+    assert len(flatten(both.seen)) - len(flatten(both.shapes)) == len(ES)
 
 
 @pytest.mark.parametrize("sharing", ["nes", "gdes"])
-def test_export_is_the_discriminator_as_it_reads(sharing):
-    made = parts(objective(sharing=sharing))
-    params = jax.jit(made.init)(jax.random.key(0))
-    exported = made.experiment.objective.export(params)
+def test_what_is_read_is_what_is_exported(sharing):
+    learner = Learner.of(DISCRIMINATOR, objective(sharing=sharing))
+    params = jax.jit(learner.init)(jax.random.key(0))
+    exported = learner.read(params)["model"]
     own = params["model"]["embedding"]
     theirs = params["objective"]["generator"]["embedding"]
     for name in ("token", "position"):
@@ -182,19 +179,19 @@ def test_export_is_the_discriminator_as_it_reads(sharing):
     if sharing == "gdes":
         delta = np.full(own["token"].shape, 0.5, np.float32)
         params["model"]["embedding"]["token"] = delta
-        table = made.bind_model(params).tables()["token"]
+        table = learner.bind_model(params).tables()["token"]
         np.testing.assert_array_equal(table, theirs["token"] + delta)
     assert set(flatten(exported)) == set(flatten(params["model"]))
 
 
 def test_losses_by_hand(made):
-    graphdef, params, _ = made["gdes"]
+    learner, params = made["gdes"]
     ids = {name: BATCH[f"encoder_{name}"] for name in ("segment_ids", "positions")}
 
     @jax.jit
     def pieces(params):
         """The loss, and what it is made of."""
-        module = bind(graphdef, params)
+        module = learner.bind(params)
         rtd = module.objective
         mask_key, draw_key = jax.random.split(jax.random.key(0))
         inputs, slots = rtd.config.draw(BATCH, vocab_size=VOCAB, pad_id=0, key=mask_key)
@@ -202,7 +199,7 @@ def test_losses_by_hand(made):
         logits = rtd.generator_head(states, params["objective"]["generator"]["embedding"]["token"])
         sampled = draw(logits, draw_key, temperature=1.0)
         drawn = masking.put_at_slots(BATCH["encoder_input_tokens"], slots, sampled)
-        hidden = module.model(drawn, **ids, tables=rtd.tables(module.model)[1])
+        hidden = module.model(drawn, **ids)
         found = inputs, slots, jax.nn.log_softmax(logits), drawn, rtd.head(hidden)
         return module(BATCH), found
 
@@ -242,7 +239,7 @@ def test_losses_by_hand(made):
 
 @pytest.mark.slow
 def test_the_decoupled_discriminator_reads_the_updated_table_and_the_earlier_draw():
-    made = parts(objective(sharing="gdes", decoupled=True))
+    made = learner_of(objective(sharing="gdes", decoupled=True))
     step, state = started(made)
     generator, discriminator = made.updates()
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 1), 0)
@@ -272,13 +269,23 @@ def test_the_decoupled_discriminator_reads_the_updated_table_and_the_earlier_dra
 
 def test_the_decoupled_discriminator_may_have_its_own_optimizer():
     own = AdamW(schedule=Constant(value=0.5))
-    made = parts(objective(sharing="nes", decoupled=True, discriminator_optimizer=own))
+    made = learner_of(objective(sharing="nes", decoupled=True, discriminator_optimizer=own))
     rates = [float(update.schedule(0)) for update in made.updates()]
     assert rates == pytest.approx([0.01, 0.5])
     trains = {update.name: set(flatten(update.part(made.shapes))) for update in made.updates()}
     assert "objective/generator/embedding/token" in trains["generator"]
     assert "objective/head/out/kernel" in trains["discriminator"]
     assert sum(map(len, trains.values())) == len(flatten(made.shapes))
+
+
+def test_two_updates_are_the_default_but_with_es():
+    for sharing, given, two in (
+        ("es", None, False),
+        ("nes", None, True),
+        ("gdes", None, True),
+        ("gdes", False, False),
+    ):
+        assert bool(objective(sharing=sharing, decoupled=given).phases()) == two
 
 
 def test_draws_follow_the_logits_and_the_temperature():
@@ -300,10 +307,10 @@ def test_deberta_with_an_enhanced_mask_decoder_in_the_generator():
         head="deberta",
         mask_fraction=1.0,
     )
-    graphdef, params, _ = learner(config, model)
-    loss = jax.jit(functools.partial(loss_of, graphdef))(params, rows(packed=True))
+    learner = Learner.of(model, config)
+    loss = jax.jit(learner.loss)(random(learner.shapes), rows(packed=True))
     assert np.isfinite(float(loss.value()))
-    assert set(config.export(params)["embedding"]) == {"token", "norm"}
+    assert set(learner.shapes["model"]["embedding"]) == {"token", "norm"}
 
 
 def test_configs_are_saved():
@@ -316,10 +323,11 @@ def test_configs_are_saved():
     ("changes", "message"),
     [
         ({"decoupled": True}, "decoupled goes with sharing gdes or nes"),
+        ({"share_embedding_norm": True, "sharing": "nes"}, "goes with sharing es"),
         ({"temperature": 0.0}, "must be above 0: got 50.0 and 0.0"),
         (
             {"discriminator_optimizer": AdamW(schedule=Constant())},
-            "discriminator_optimizer needs --objective.decoupled True",
+            "discriminator_optimizer needs two updates",
         ),
     ],
 )
@@ -339,7 +347,7 @@ def test_refuses_nonsense(changes, message):
 def test_refuses_generators_whose_tables_cannot_be_shared(changes, message):
     config = objective(generator=dataclasses.replace(GENERATOR, **changes))
     with pytest.raises(InputError, match=message):
-        shapes(lambda rngs: Learner(DISCRIMINATOR, config, rngs=rngs))
+        Learner.of(DISCRIMINATOR, config)
     if "vocab_size" not in changes:
         separate = dataclasses.replace(config, sharing="nes")
-        shapes(lambda rngs: Learner(DISCRIMINATOR, separate, rngs=rngs))
+        Learner.of(DISCRIMINATOR, separate)

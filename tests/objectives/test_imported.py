@@ -4,18 +4,18 @@ import pytest
 from flax import nnx
 
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Bound
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.presets import t5_small
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.nn.heads import DebertaRtdHead, ElectraRtdHead
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.imported import Imported
 
 MODEL = BertConfig(vocab_size=9, d_model=4, d_ff=6, num_heads=2, num_layers=1, activation="relu")
 
 
 def learner(head):
-    graphdef, abstract, _ = shapes(lambda rngs: Learner(MODEL, Imported(head=head), rngs=rngs))
+    graphdef, abstract, _ = shapes(lambda rngs: Bound(MODEL, Imported(head=head), rngs=rngs))
     return bind(graphdef, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), abstract)), abstract
 
 

@@ -10,9 +10,9 @@ from flax import nnx
 from t5x_lite.checkpoints.reading import saved_steps
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Bound
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.language_model import LanguageModel
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import AdamW
@@ -61,7 +61,7 @@ def test_the_model_gets_the_features_that_are_there():
 
 
 def test_every_parameter_gets_a_gradient():
-    graphdef, abstract, _ = shapes(lambda rngs: Learner(MODEL, LanguageModel(), rngs=rngs))
+    graphdef, abstract, _ = shapes(lambda rngs: Bound(MODEL, LanguageModel(), rngs=rngs))
     rng = np.random.default_rng(0)
     params = jax.tree.map(
         lambda leaf: jnp.asarray(rng.normal(size=leaf.shape).astype(np.float32)), abstract

@@ -8,11 +8,11 @@ import pytest
 from flax import nnx
 
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Bound
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.language_model import LanguageModel
 from t5x_lite.objectives.seq2seq import Seq2Seq
 
@@ -108,7 +108,7 @@ def test_negative_z_loss():
 def test_a_model_of_the_other_kind_is_refused_before_any_data(model, objective, message):
     before = set(sys.modules)
     with pytest.raises(InputError) as raised:
-        shapes(lambda rngs: Learner(model, objective, rngs=rngs))
+        shapes(lambda rngs: Bound(model, objective, rngs=rngs))
     assert str(raised.value) == message
     assert "tensorflow" not in set(sys.modules) - before
 
@@ -148,7 +148,7 @@ def test_logits_in_chunks_change_nothing(tied):
 
     def learner(**options):
         return shapes(
-            lambda rngs: Learner(config, LanguageModel(label_smoothing=0.1, **options), rngs=rngs)
+            lambda rngs: Bound(config, LanguageModel(label_smoothing=0.1, **options), rngs=rngs)
         )
 
     whole, abstract, _ = learner()

@@ -12,11 +12,11 @@ import pytest
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.config.json import from_json, to_json
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Bound
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives import masking
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
@@ -120,10 +120,10 @@ def test_refuses_nonsense(changes, message):
 
 def test_refuses_parts_that_do_not_go_together(made):
     with pytest.raises(InputError, match=r"mask_id 103 must be below model\.vocab_size 50"):
-        shapes(lambda rngs: Learner(MODEL, MaskedLM(), rngs=rngs))
+        shapes(lambda rngs: Bound(MODEL, MaskedLM(), rngs=rngs))
     decoder = LMConfig(vocab_size=8, d_model=4, d_kv=2, d_ff=8, num_heads=2, num_layers=1)
     with pytest.raises(InputError, match="MaskedLM trains an encoder, but the model is a LM"):
-        shapes(lambda rngs: Learner(decoder, MaskedLM(mask_id=3), rngs=rngs))
+        shapes(lambda rngs: Bound(decoder, MaskedLM(mask_id=3), rngs=rngs))
     graphdef, params, _ = made
     with pytest.raises(InputError, match="the batch has no encoder_word_ids: data"):
         bind(graphdef, params)({"encoder_input_tokens": jnp.ones((1, 4), jnp.int32)})

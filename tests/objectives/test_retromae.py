@@ -10,9 +10,9 @@ import pytest
 
 from t5x_lite.config.json import from_json, to_json
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Bound
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives import masking
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.retromae import Documents, RetroMAE
 from t5x_lite.trees import flatten
 from tests.objectives.encoder_rows import LENGTH, MASK, MODEL, VOCAB, learner, rows
@@ -194,7 +194,7 @@ def test_blocked_attention_gives_the_same_loss(changes):
     config = objective(**changes)
     graphdef, params, _ = learner(config)
     model = MODEL.replace(attention="blocked", attention_block=3)
-    blocked, _, _ = shapes(lambda rngs: Learner(model, config, rngs=rngs))
+    blocked, _, _ = shapes(lambda rngs: Bound(model, config, rngs=rngs))
 
     @jax.jit
     def both(params):
@@ -336,7 +336,7 @@ def test_refuses_models_that_it_cannot_train():
         (MODEL.replace(positions="relative_bias"), r"it needs model\.positions learned"),
     ):
         with pytest.raises(InputError, match=message):
-            shapes(lambda rngs, model=model: Learner(model, objective(), rngs=rngs))
+            shapes(lambda rngs, model=model: Bound(model, objective(), rngs=rngs))
 
 
 def test_a_bag_of_words_is_of_one_document():

@@ -3,9 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from t5x_lite.learner import Bound
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.trees import flatten
 
@@ -60,7 +60,7 @@ def test_the_model_gets_tokens_and_the_segment_ids_of_packed_batches():
 
 
 def test_every_parameter_of_a_t5_gets_a_gradient():
-    graphdef, abstract, _ = shapes(lambda rngs: Learner(MODEL, Seq2Seq(), rngs=rngs))
+    graphdef, abstract, _ = shapes(lambda rngs: Bound(MODEL, Seq2Seq(), rngs=rngs))
     rng = np.random.default_rng(0)
     params = jax.tree.map(
         lambda leaf: jnp.asarray(rng.normal(size=leaf.shape).astype(np.float32)), abstract

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Bound
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import shapes
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor, AdamW, decays
@@ -24,7 +24,7 @@ MODELS = {
 
 
 def learner(name):
-    return shapes(lambda rngs: Learner(MODELS[name], Classify(), rngs=rngs))
+    return shapes(lambda rngs: Bound(MODELS[name], Classify(), rngs=rngs))
 
 
 def ones(abstract):
@@ -51,7 +51,7 @@ def test_t5_has_tables_below_its_layers_and_norms_above():
 
     sizes = {"vocab_size": 9, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_heads": 2}
     config = T5Config(**sizes, num_encoder_layers=2, num_decoder_layers=2)
-    _, abstract, axes = shapes(lambda rngs: Learner(config, Seq2Seq(), rngs=rngs))
+    _, abstract, axes = shapes(lambda rngs: Bound(config, Seq2Seq(), rngs=rngs))
     scaled, _ = decayed_by_layer(optax.identity(), 0.5, axes, config.below).update(
         ones(abstract), ()
     )

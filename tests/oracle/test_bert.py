@@ -7,7 +7,7 @@ import pytest
 from scripts import encoder_goldens as goldens
 from t5x_lite.checkpoints.orbax_params import lazy_params
 from t5x_lite.run.interchange import export_hf, import_hf
-from t5x_lite.run.parts import Loaded
+from t5x_lite.run.loading import Loaded
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")
@@ -27,7 +27,7 @@ def check_numbers(directory, model, batch):
 
     @jax.jit
     def run(params, tokens, token_types):
-        learner = loaded.parts.bind(params)
+        learner = loaded.learner.bind(params)
         hidden = learner.model(tokens, token_types=token_types)
         head = learner.objective.head
         table = (learner.model.tables()["token"],) if hasattr(head, "transform") else ()
@@ -97,7 +97,7 @@ def test_an_encoder_alone(tmp_path, variant):
     loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
     batch = goldens.random_batch(config)
     found = jax.jit(
-        lambda params, tokens, types: loaded.parts.bind_model(params).encode(
+        lambda params, tokens, types: loaded.learner.bind_model(params).encode(
             tokens, token_types=types
         )
     )(loaded.params, batch["tokens"], batch["token_types"])

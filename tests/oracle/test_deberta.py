@@ -10,7 +10,7 @@ from scripts import encoder_goldens as goldens
 from t5x_lite.checkpoints.orbax_params import lazy_params
 from t5x_lite.nn.disentangled import RelativePositions
 from t5x_lite.run.interchange import export_hf, import_hf
-from t5x_lite.run.parts import Loaded
+from t5x_lite.run.loading import Loaded
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")
@@ -39,7 +39,7 @@ def ours_of(directory, batch):
 
     @jax.jit
     def run(params, tokens, token_types):
-        learner = loaded.parts.bind(params)
+        learner = loaded.learner.bind(params)
         states = learner.model.masked_lm_states(tokens, token_types=token_types)
         table = learner.model.tables()["token"]
         hidden = learner.model(tokens, token_types=token_types)

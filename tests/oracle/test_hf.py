@@ -12,11 +12,11 @@ import pytest
 from scripts import goldens
 from t5x_lite.checkpoints.orbax_params import lazy_params
 from t5x_lite.interop.tokenizer import write_tokenizer
+from t5x_lite.learner import Bound
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.run.interchange import export_hf, import_hf
-from t5x_lite.run.parts import Loaded
+from t5x_lite.run.loading import Loaded
 from t5x_lite.vocabulary.byte_level import Bytes
 from t5x_lite.vocabulary.loading import SentencePiece
 
@@ -27,7 +27,7 @@ transformers = pytest.importorskip("transformers")
 
 @functools.cache
 def compiled(config):
-    graphdef, _, _ = shapes(lambda rngs: Learner(config, Seq2Seq(z_loss=0.0), rngs=rngs))
+    graphdef, _, _ = shapes(lambda rngs: Bound(config, Seq2Seq(z_loss=0.0), rngs=rngs))
 
     @jax.jit
     def run(params, batch):
@@ -67,7 +67,7 @@ def release(tmp_path, tiny_vocabulary):
 def check_numbers(directory, model):
     """Logits and loss of what was imported, padded and packed, against the model's."""
     loaded = Loaded.from_checkpoint(str(directory), step=None)
-    config = loaded.parts.experiment.model
+    config = loaded.experiment.model
     run = compiled(config)
     batch = goldens.random_batch(config.vocab_size)
     real = batch["decoder_target_tokens"] > 0

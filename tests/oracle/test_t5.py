@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.learner import Bound
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.trees import difference, flatten, unflatten
 
@@ -146,7 +146,7 @@ def test_logits_and_loss_equal_those_of_transformers(config, lengths):
             labels=targets.masked_fill(targets == 0, -100),
         )
 
-    graphdef, _, _ = shapes(lambda rngs: Learner(config, Seq2Seq(z_loss=0.0), rngs=rngs))
+    graphdef, _, _ = shapes(lambda rngs: Bound(config, Seq2Seq(z_loss=0.0), rngs=rngs))
 
     @jax.jit
     def ours(params, batch):

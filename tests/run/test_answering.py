@@ -17,7 +17,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Generator, Prediction
 from t5x_lite.records.resumable import ResumableWriter
 from t5x_lite.run import answering
-from t5x_lite.run.parts import Loaded
+from t5x_lite.run.loading import Loaded
 
 RECORDS = [
     {"inputs": "the second argument", "targets": "is a list", "id": 7},
@@ -79,7 +79,7 @@ def test_predictions_are_added_in_order_and_other_fields_are_kept(predict):
 
 def test_predictions_are_the_most_likely_tokens(predict, tiny_run):
     loaded = Loaded.from_checkpoint(str(tiny_run), step=None)
-    model = jax.jit(loaded.parts.bind_model(loaded.params))
+    model = jax.jit(loaded.learner.bind_model(loaded.params))
     inputs = [*loaded.vocabulary.encode(RECORDS[0]["inputs"]), 1]
     said: list[int] = []
     while len(said) < 6 and said[-1:] != [1]:
@@ -103,7 +103,7 @@ def test_another_step_answers(predict):
 
 def test_scores_are_the_sums_of_log_softmax(score, tiny_run):
     loaded = Loaded.from_checkpoint(str(tiny_run), step=None)
-    model = jax.jit(loaded.parts.bind_model(loaded.params))
+    model = jax.jit(loaded.learner.bind_model(loaded.params))
     scored = score()
     for got, record in zip(scored, RECORDS, strict=True):
         inputs = [*loaded.vocabulary.encode(record["inputs"]), 1]

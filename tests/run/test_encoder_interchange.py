@@ -23,8 +23,9 @@ from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.run.encoder_interchange import export_of, family_of, head_of
 from t5x_lite.run.interchange import export_hf, import_hf
-from t5x_lite.run.parts import Loaded, Parts
+from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.trees import flatten
+from t5x_lite.views import Difference
 from t5x_lite.vocabulary.loading import load_vocabulary
 from tests.interop.test_torch_files import archive, state_dict, tensor
 
@@ -126,13 +127,13 @@ def test_the_generator_of_a_release_of_deberta(tmp_path, own_config):
         (source / "generator_config.json").write_text(json.dumps(small))
     write_torch(source / "pytorch_model.generator.bin", arrays)
     import_hf(source, tmp_path / "ours", part="generator")
-    found = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None).parts.experiment
+    found = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None).experiment
     assert found.objective == MaskedLM(mask_id=4)
     assert vars(found.model)["enhanced_mask_decoder"]
     assert vars(found.model)["num_layers"] == 2 - own_config
     np.testing.assert_array_equal(params_of(tmp_path / "ours")["model/embedding/position"], table)
     import_hf(source, tmp_path / "other")
-    other = Loaded.from_checkpoint(str(tmp_path / "other"), step=None).parts.experiment
+    other = Loaded.from_checkpoint(str(tmp_path / "other"), step=None).experiment
     assert not vars(other.model)["enhanced_mask_decoder"]
     export_hf(tmp_path / "ours", tmp_path / "theirs")
     import_hf(tmp_path / "theirs", tmp_path / "again")
@@ -144,7 +145,7 @@ def test_what_is_imported_is_a_checkpoint(tmp_path):
     import_hf(source, tmp_path / "ours", dtype="float32")
     (tmp_path / "ours").rename(tmp_path / "moved")
     loaded = Loaded.from_checkpoint(str(tmp_path / "moved"), step=None)
-    experiment = loaded.parts.experiment
+    experiment = loaded.experiment
     assert experiment.objective == MaskedLM(mask_id=4)
     assert (experiment.data.layout, experiment.data.inputs_length) == ("encoder", 16)
     assert loaded.vocabulary.encode("b a") == [6, 5]
@@ -158,7 +159,7 @@ def test_a_discriminator_keeps_its_head(tmp_path):
     _, source = release(tmp_path, "electra_discriminator")
     import_hf(source, tmp_path / "ours")
     loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
-    assert loaded.parts.experiment.objective == Imported(head="electra_rtd")
+    assert loaded.experiment.objective == Imported(head="electra_rtd")
     assert "objective/head/out/kernel" in flatten(loaded.params)
 
 
@@ -216,7 +217,7 @@ def test_the_head_is_the_objectives(objective, expected):
 def params(of):
     rng = np.random.default_rng(0)
     found = {}
-    for path, leaf in flatten(Parts.of(of).shapes).items():
+    for path, leaf in flatten(learner_of(of).shapes).items():
         array = rng.normal(size=leaf.shape).astype(np.float32)
         found[path] = LazyArray(array.shape, array.dtype, lambda array=array: array)
     return found
@@ -244,12 +245,14 @@ def test_a_head_that_transformers_lacks_is_left_out(wordpiece, caplog):
     assert set(made.files) == {"vocab.txt", "tokenizer_config.json"}
 
 
-def test_an_objective_says_what_the_models_parameters_are(wordpiece):
+def test_what_is_exported_is_what_is_read(wordpiece):
+    class Twice(Difference):
+        def read(self, stored):
+            return {**stored, self.path: 2 * stored[self.path]}
+
     class Doubled(Imported):
-        def export(self, params):
-            model = dict(params["model"])
-            model["embedding"] = {**model["embedding"], "token": 2 * model["embedding"]["token"]}
-            return model
+        def views(self, model, prefix):
+            return (Twice("model/embedding/token", base="model/embedding/token"),)
 
     of = experiment(Doubled())
     arrays = params(of)

@@ -24,7 +24,7 @@ from t5x_lite.interop.rules import LazyArray, pieces
 from t5x_lite.interop.tensor_files import read_safetensors, read_tensors
 from t5x_lite.run import interchange
 from t5x_lite.run.interchange import export_hf, import_hf, import_t5x
-from t5x_lite.run.parts import Loaded
+from t5x_lite.run.loading import Loaded
 from t5x_lite.run.workdir import holds_another
 from t5x_lite.vocabulary.byte_level import Bytes
 from t5x_lite.vocabulary.loading import load_vocabulary
@@ -75,12 +75,12 @@ def test_what_is_imported_is_a_checkpoint(release, tmp_path):
     (tmp_path / "ours").rename(tmp_path / "moved")
     loaded = Loaded.from_checkpoint(str(tmp_path / "moved"), step=None)
     assert loaded.vocabulary.size == 400
-    assert loaded.parts.experiment.model.d_model == 16
+    assert loaded.experiment.model.d_model == 16
     table = loaded.params["model"]["token_embedding"]["table"]
     assert table.dtype == jnp.float32
     np.testing.assert_array_equal(table, golden.weights["shared.weight"].astype(np.float32))
     assert jax.tree.map(lambda x: x.shape, loaded.params) == jax.tree.map(
-        lambda x: x.shape, loaded.parts.shapes
+        lambda x: x.shape, loaded.learner.shapes
     )
 
 
@@ -93,7 +93,7 @@ def test_bytes_keep_their_sentinels(release, tmp_path):
         assert isinstance(loaded.vocabulary, Bytes)
         assert loaded.vocabulary.layout == layout
         assert loaded.vocabulary.extra_ids == 125
-    experiment = loaded.parts.experiment
+    experiment = loaded.experiment
     assert experiment.data.vocabulary == "bytes"
 
 
@@ -277,7 +277,7 @@ def write_t5x(directory, loaded):
         for name in ("encoder", "decoder")
     ]
     arrays = {path: np.asarray(a) for path, a in trees.flatten(loaded.params["model"]).items()}
-    table = t5x.table(loaded.parts.experiment.model, stacks)
+    table = t5x.table(loaded.experiment.model, stacks)
     theirs = {
         piece.name: np.ascontiguousarray(piece.to_theirs(piece.of(arrays[piece.path])))
         for piece in pieces(table, {path: array.shape for path, array in arrays.items()})
@@ -295,7 +295,7 @@ def test_t5x_and_hugging_face_give_the_same(release, tmp_path, tiny_vocabulary):
     import_t5x(tmp_path / "t5x", tmp_path / "ours", vocabulary=tiny_vocabulary)
     same(params_of(tmp_path / "ours"), params_of(tmp_path / "hf"))
     again = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
-    assert again.parts.experiment.model == loaded.parts.experiment.model
+    assert again.experiment.model == loaded.experiment.model
     assert again.vocabulary.digest == loaded.vocabulary.digest
     with pytest.raises(InputError, match=r"has 401 tokens with 101 extra ids, .* 400 rows"):
         import_t5x(tmp_path / "t5x", tmp_path / "no", vocabulary=tiny_vocabulary, extra_ids=101)

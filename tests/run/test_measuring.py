@@ -12,8 +12,8 @@ from t5x_lite.errors import InputError
 from t5x_lite.metrics.ranking import NAMES
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.run import measuring
+from t5x_lite.run.loading import Loaded
 from t5x_lite.run.measuring import Measurement, evaluate
-from t5x_lite.run.parts import Loaded
 from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.sharding import MeshConfig, make_mesh
 from tests.encoder_checkpoint import write_checkpoint
@@ -46,14 +46,15 @@ LOSSES = [
 
 def measurement(tiny_run, experiment, *, workdir=None):
     loaded = Loaded.from_checkpoint(str(tiny_run), step=None)
-    parts = dataclasses.replace(loaded.parts, experiment=experiment)
     mesh = make_mesh(MeshConfig())
-    return Measurement(parts, loaded.vocabulary, mesh=mesh, workdir=workdir), loaded
+    return Measurement(
+        experiment, loaded.learner, loaded.vocabulary, mesh=mesh, workdir=workdir
+    ), loaded
 
 
 def test_names_are_those_of_the_metrics(tiny_run, labelled, evaluated):
     made, loaded = measurement(tiny_run, labelled)
-    assert made.names(loaded.parts.shapes) == [*LOSSES, "validation/accuracy", "validation/score"]
+    assert made.names(loaded.learner.shapes) == [*LOSSES, "validation/accuracy", "validation/score"]
     assert list(evaluated[0]) == [*LOSSES, "validation/accuracy", "validation/score"]
 
 
@@ -76,7 +77,7 @@ def test_samples_are_added_at_every_evaluation(tiny_run, labelled, tmp_path):
 def test_a_task_without_metrics_has_its_loss(tiny_run, tiny_experiment):
     made, loaded = measurement(tiny_run, tiny_experiment)
     assert not made.evaluators
-    assert made.names(loaded.parts.shapes) == LOSSES
+    assert made.names(loaded.learner.shapes) == LOSSES
 
 
 def test_evaluate_writes_metrics_and_predictions(evaluated, tiny_glue):
@@ -202,16 +203,21 @@ def test_retrieval_needs_neither_data_nor_task(tmp_path, capsys, monkeypatch, co
         evaluate(experiment, [str(checkpoint), str(checkpoint)])
     # The data of the config would not fit every objective: the checkpoint's own stay.
     loaded = Loaded.from_checkpoint(str(checkpoint), step=None)
-    own = loaded.parts.experiment
+    own = loaded.experiment
     data = dataclasses.replace(own.data, layout="pairs", pack=False)
     trained = dataclasses.replace(own, objective=Contrastive(), data=data)
-    parts = dataclasses.replace(loaded.parts, experiment=trained)
-    model = TextToText((dataclasses.replace(loaded, parts=parts),), 16)
+    model = TextToText((dataclasses.replace(loaded, experiment=trained),), 16)
     [member] = measuring._as_configured(model, experiment).members
-    assert member.parts.experiment.data == data
-    assert member.parts.experiment.evaluation == experiment.evaluation
-    made = Measurement(member.parts, loaded.vocabulary, mesh=make_mesh(MeshConfig()), workdir=None)
-    assert made.names(loaded.parts.shapes) == list(metrics)
+    assert member.experiment.data == data
+    assert member.experiment.evaluation == experiment.evaluation
+    made = Measurement(
+        member.experiment,
+        member.learner,
+        loaded.vocabulary,
+        mesh=make_mesh(MeshConfig()),
+        workdir=None,
+    )
+    assert made.names(loaded.learner.shapes) == list(metrics)
     nothing = config.load("configs/retrieve/beir.py")
     with pytest.raises(InputError, match=r"nothing to measure: give .*retrieval\.directory DIR"):
         evaluate(nothing, [str(checkpoint)])
@@ -219,7 +225,7 @@ def test_retrieval_needs_neither_data_nor_task(tmp_path, capsys, monkeypatch, co
 
 def test_rows_longer_than_the_table_of_positions_are_refused(tmp_path):
     checkpoint = write_checkpoint(tmp_path, "bert")
-    own = Loaded.from_checkpoint(str(checkpoint), step=None).parts.experiment
+    own = Loaded.from_checkpoint(str(checkpoint), step=None).experiment
     longer = dataclasses.replace(own, data=dataclasses.replace(own.data, inputs_length=1000))
     with pytest.raises(InputError, match=r"inputs_length 1000 is above the \d+ positions of model"):
         evaluate(longer, [str(checkpoint)])

@@ -8,9 +8,9 @@ import pytest
 from t5x_lite.config import Evaluation
 from t5x_lite.errors import InputError
 from t5x_lite.run.best import SameParams
+from t5x_lite.run.loading import Loaded
 from t5x_lite.run.measuring import Measurement
 from t5x_lite.run.outcome import Outcome, check_output
-from t5x_lite.run.parts import Loaded
 from t5x_lite.run.submissions import Submissions
 from t5x_lite.sharding import MeshConfig, make_mesh
 
@@ -29,8 +29,9 @@ def test_a_single_task_has_one_file_of_predictions(
         evaluation=settings,
     )
     loaded = Loaded.from_checkpoint(str(tiny_run), step=None)
-    parts = dataclasses.replace(loaded.parts, experiment=experiment)
-    made = Measurement(parts, loaded.vocabulary, mesh=make_mesh(MeshConfig()), workdir=None)
+    made = Measurement(
+        experiment, loaded.learner, loaded.vocabulary, mesh=make_mesh(MeshConfig()), workdir=None
+    )
     metrics = made(10, loaded.params)
     outcome = Outcome(
         made.suite,

@@ -9,11 +9,12 @@ import pytest
 
 from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Learner
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.run import restoring
-from t5x_lite.run.parts import Parts
+from t5x_lite.run.loading import learner_of
 from t5x_lite.run.workdir import WorkDirectory
 from t5x_lite.train.state import TrainState
 from t5x_lite.vocabulary.loading import load_vocabulary
@@ -127,7 +128,7 @@ def halves(tmp_path, tiny_experiment):
 
 
 def full(experiment, value):
-    return jax.tree.map(lambda leaf: jnp.full(leaf.shape, value), Parts.of(experiment).shapes)
+    return jax.tree.map(lambda leaf: jnp.full(leaf.shape, value), learner_of(experiment).shapes)
 
 
 def begun(experiment, fresh, *, objective, rename=(), leave=()):
@@ -141,7 +142,13 @@ def begun(experiment, fresh, *, objective, rename=(), leave=()):
     )
     vocabulary = load_vocabulary(experiment.data.vocabulary)
     state = TrainState(0, params, None)
-    return restoring.with_initial(state, experiment, vocabulary, abstract).params
+    learner = learner_of(experiment)
+    return restoring.with_initial(state, experiment, learner, vocabulary, abstract).params
+
+
+def exported(objective, params):
+    """The embedding that the model reads."""
+    return Learner.of(BERT, objective).read(params)["model"]["embedding"]
 
 
 def test_tables_that_are_stored_as_differences_are_added_up_for_another_objective(halves):
@@ -165,9 +172,30 @@ def test_a_difference_is_one_from_the_generator_that_there_is(halves, with_gener
     objective = Electra(generator=BERT, sharing="gdes")
     rules = {} if with_generator else {"rename": ("objective/.* ->",), "leave": ("objective/.*",)}
     got = begun(halves(objective), 3.0, objective=objective, **rules)
-    tables = got["model"]["embedding"], objective.export(got)["embedding"]
-    np.testing.assert_array_equal(tables[0]["token"], np.full((400, 8), difference))
-    np.testing.assert_array_equal(tables[1]["token"], np.full((400, 8), 1.0))
+    np.testing.assert_array_equal(got["model"]["embedding"]["token"], np.full((400, 8), difference))
+    np.testing.assert_array_equal(exported(objective, got)["token"], np.full((400, 8), 1.0))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_layers_that_are_shared_on_one_side_alone(shared, tmp_path, tiny_experiment):
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    model = tiny_experiment.model.replace(**sizes)
+    ours, theirs = (model.replace(share_layers=share) for share in (shared, not shared))
+    there = dataclasses.replace(tiny_experiment, model=theirs)
+    params = full(there, 0.5)
+    params["model"]["encoder"]["layers"]["mlp"]["wo"]["kernel"] += 1.0
+    vocabulary = load_vocabulary(there.data.vocabulary)
+    with Checkpoints(tmp_path) as checkpoints, WorkDirectory.open(str(tmp_path)) as workdir:
+        state = TrainState(jnp.int32(7), params, {"mean": jnp.ones(2)})
+        restoring.saver(checkpoints, there, vocabulary, workdir)(state, b"here", None)
+    here = dataclasses.replace(there, model=ours, init=str(tmp_path))
+    got = begun(here, 3.0, objective=here.objective)["model"]
+    np.testing.assert_array_equal(got["encoder"]["layers"]["mlp"]["wo"]["kernel"], np.float32(1.5))
+    assert ("mlp" in got["decoder"]["layers"]) != shared
+    if not shared:  # the decoder gets what it had of the encoder
+        copies = got["decoder"]["layers"]["mlp"]["wo"]["kernel"]
+        np.testing.assert_array_equal(copies, np.float32(1.5))
+    assert not any(np.any(leaf == 3.0) for leaf in jax.tree.leaves(got))
 
 
 def test_a_discriminator_of_gdes_begins_with_the_tables_of_a_masked_language_model(halves):
@@ -178,8 +206,7 @@ def test_a_discriminator_of_gdes_begins_with_the_tables_of_a_masked_language_mod
     )
     for name, rows in (("token", 400), ("position", 16)):
         np.testing.assert_array_equal(got["model"]["embedding"][name], np.full((rows, 8), 0.375))
-        exported = objective.export(got)["embedding"][name]
-        np.testing.assert_array_equal(exported, np.full((rows, 8), 0.5))
+        np.testing.assert_array_equal(exported(objective, got)[name], np.full((rows, 8), 0.5))
     np.testing.assert_array_equal(
         got["model"]["layers"]["mlp"]["wi"]["kernel"], np.full((1, 8, 8), 0.5)
     )

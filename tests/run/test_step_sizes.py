@@ -7,6 +7,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from t5x_lite.data.config import Data
+from t5x_lite.learner import Bound
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
@@ -15,7 +16,6 @@ from t5x_lite.models.presets import t5_1_1_base
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.models.t5_encoder import T5EncoderConfig
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
@@ -130,7 +130,7 @@ PAIRS = {
     ],
 )
 def test_a_loss_has_the_products_of_its_traced_program(model, objective, row, left_out):
-    graphdef, abstract, _ = shapes(lambda rngs: Learner(model, objective, rngs=rngs))
+    graphdef, abstract, _ = shapes(lambda rngs: Bound(model, objective, rngs=rngs))
     floats = {"decoder_loss_weights"}
     batch = {
         name: jax.ShapeDtypeStruct((4, *shape), jnp.float32 if name in floats else jnp.int32)

@@ -13,8 +13,8 @@ from t5x_lite.errors import InputError
 from t5x_lite.evaluate.submission import FORMATS, check
 from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.spans import Spans
+from t5x_lite.run.loading import Loaded
 from t5x_lite.run.measuring import Measurement, evaluate
-from t5x_lite.run.parts import Loaded
 from t5x_lite.run.task_suite import TaskSuite
 from t5x_lite.run.training import train
 from t5x_lite.sharding import MeshConfig, make_mesh
@@ -61,9 +61,10 @@ def mixed(tiny_experiment, few_glue):
 
 def suite_of(tiny_run, experiment):
     loaded = Loaded.from_checkpoint(str(tiny_run), step=None)
-    parts = dataclasses.replace(loaded.parts, experiment=experiment)
     mesh = make_mesh(MeshConfig())
-    return TaskSuite(experiment, loaded.vocabulary, bind=parts.bind_model, mesh=mesh), loaded
+    return TaskSuite(
+        experiment, loaded.vocabulary, bind=loaded.learner.bind_model, mesh=mesh
+    ), loaded
 
 
 NAMES = ["glue_sst2/accuracy", "glue_sst2/score", "glue_rte/accuracy", "glue_rte/score", "score"]
@@ -107,8 +108,9 @@ def test_a_broken_file_is_not_an_absent_one(tiny_run, mixed, tmp_path):
 
 def test_samples_say_which_task_they_are_of(tiny_run, mixed, tmp_path):
     loaded = Loaded.from_checkpoint(str(tiny_run), step=None)
-    parts = dataclasses.replace(loaded.parts, experiment=mixed)
-    made = Measurement(parts, loaded.vocabulary, mesh=make_mesh(MeshConfig()), workdir=tmp_path)
+    made = Measurement(
+        mixed, loaded.learner, loaded.vocabulary, mesh=make_mesh(MeshConfig()), workdir=tmp_path
+    )
     metrics = made(10, loaded.params)
     assert list(metrics) == [f"validation/{name}" for name in NAMES]
     lines = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]

@@ -9,9 +9,10 @@ import pytest
 
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.retrieval import Retrieval
+from t5x_lite.learner import Learner
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.retromae import RetroMAE
-from t5x_lite.run.parts import Loaded, Parts
+from t5x_lite.run.loading import Loaded
 from t5x_lite.run.text_encoder import (
     TextEncoder,
     Vectors,
@@ -37,7 +38,7 @@ def loaded(checkpoint):
 
 def states(loaded, rows):
     """Of each row by itself, so without padding."""
-    encode = jax.jit(lambda params, tokens: loaded.parts.bind_model(params).encode(tokens))
+    encode = jax.jit(lambda params, tokens: loaded.learner.bind_model(params).encode(tokens))
     return [np.asarray(encode(loaded.params, row[None]))[0] for row in rows]
 
 
@@ -67,7 +68,7 @@ def test_roberta_pads_with_1_and_counts_positions_from_2(tmp_path):
 
 
 def test_what_the_objective_says(loaded):
-    experiment = loaded.parts.experiment
+    experiment = loaded.experiment
     assert Vectors.of(experiment) == Vectors(pooling="mean", normalize=True)
     pairs = dataclasses.replace(
         experiment.data, layout="pairs", pack=False, inputs_length=8, targets_length=12
@@ -90,7 +91,7 @@ def test_what_cannot_be_asked_for(loaded, tiny_experiment, monkeypatch):
         Vectors.of(tiny_experiment, pooling="cls")
     from t5x_lite.models.lm import LM
 
-    monkeypatch.setattr(Parts, "model_type", LM)
+    monkeypatch.setattr(Learner, "model_type", LM)
     with pytest.raises(InputError, match=r"checkpoint .*: LM has no encoder"):
         TextEncoder.of(loaded)
 
@@ -106,10 +107,10 @@ def test_retrieval_with_parameters_in_memory(loaded, tmp_path):
     vocabulary = load_vocabulary(loaded.vocabulary.model_path.parent)
     options = {"split": "test", "batch_size": 3}
     evaluator = retrieval_evaluator(
-        loaded.parts, vocabulary, Retrieval(directory=str(tmp_path)), **options
+        loaded.experiment, loaded.learner, vocabulary, Retrieval(directory=str(tmp_path)), **options
     )
     # A query is its document.
     assert evaluator.run(loaded.params) == dict.fromkeys(evaluator.names(), 1.0)
     settings = Retrieval(directory=str(tmp_path), document_length=17)
     with pytest.raises(InputError, match=r"document_length must be more than 2, .* at most 16"):
-        retrieval_evaluator(loaded.parts, vocabulary, settings, **options)
+        retrieval_evaluator(loaded.experiment, loaded.learner, vocabulary, settings, **options)

@@ -12,8 +12,8 @@ from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Prediction
+from t5x_lite.learner import Learner
 from t5x_lite.objectives.language_model import LanguageModel
-from t5x_lite.run.parts import Parts
 from t5x_lite.run.text_to_text import TextToText, check_finite, find_steps
 
 
@@ -33,12 +33,11 @@ def with_layout(model, layout):
     """The model, as if its config were a language model's."""
     [member] = model.members
     experiment = dataclasses.replace(
-        member.parts.experiment,
+        member.experiment,
         objective=LanguageModel(),
-        data=dataclasses.replace(member.parts.experiment.data, layout=layout),
+        data=dataclasses.replace(member.experiment.data, layout=layout),
     )
-    parts = dataclasses.replace(member.parts, experiment=experiment)
-    return dataclasses.replace(model, members=(dataclasses.replace(member, parts=parts),))
+    return dataclasses.replace(model, members=(dataclasses.replace(member, experiment=experiment),))
 
 
 def lists(rows):
@@ -142,7 +141,7 @@ def test_an_ensemble_scores_by_the_average_of_the_logits(ensemble, compile_once)
     encoder = jnp.asarray(inputs)
     decoder = jnp.asarray([[0, *targets[0][:-1]]])
     logits = [
-        np.asarray(jax.jit(m.parts.bind_model(m.params))(encoder, decoder), np.float64)
+        np.asarray(jax.jit(m.learner.bind_model(m.params))(encoder, decoder), np.float64)
         for m in ensemble.members
     ]
     assert np.max(np.abs(logits[0] - logits[1])) > 0.01
@@ -190,11 +189,10 @@ def test_an_ensemble_needs_logits_of_one_size_and_one_way_of_reading(model, monk
         monkeypatch.setattr(text_to_text.Loaded, "from_checkpoint", lambda *_, **__: next(found))
         return TextToText.load([member.directory, member.directory])
 
-    larger = member.parts.experiment.model.replace(vocab_size=512)
-    experiment = dataclasses.replace(member.parts.experiment, model=larger)
-    parts = dataclasses.replace(member.parts, experiment=experiment)
+    larger = member.experiment.model.replace(vocab_size=512)
+    experiment = dataclasses.replace(member.experiment, model=larger)
     with pytest.raises(InputError, match=r"different model\.vocab_size, 400 and 512"):
-        load(dataclasses.replace(member, parts=parts))
+        load(dataclasses.replace(member, experiment=experiment))
     with pytest.raises(InputError, match=r"read inputs differently \(data\.layout\)"):
         load(with_layout(model, "lm").members[0])
 
@@ -205,11 +203,11 @@ def test_what_a_model_lacks_is_said(model, ensemble, monkeypatch):
 
     with pytest.raises(InputError, match="an ensemble has no common vectors"):
         ensemble.encoder(pooling="mean", normalize=False)
-    monkeypatch.setattr(Parts, "model_type", LM)
+    monkeypatch.setattr(Learner, "model_type", LM)
     model.generator(Decoding(), batch_size=1)
     with pytest.raises(InputError, match="checkpoints/10: LM has no encoder"):
         model.encoder(pooling="mean", normalize=False)
-    monkeypatch.setattr(Parts, "model_type", T5Encoder)
+    monkeypatch.setattr(Learner, "model_type", T5Encoder)
     model.encoder(pooling="mean", normalize=False)
     with pytest.raises(
         InputError, match="checkpoints/10: T5Encoder is an encoder and cannot generate text; use"

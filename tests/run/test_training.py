@@ -15,7 +15,7 @@ from t5x_lite.checkpoints.reading import saved_steps, step_files
 from t5x_lite.config import Checkpoints
 from t5x_lite.errors import InputError
 from t5x_lite.run import training
-from t5x_lite.run.parts import Loaded, Parts
+from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.vocabulary.loading import load_vocabulary
 
 
@@ -103,7 +103,7 @@ def test_a_new_run_starts_from_its_seed(train, told):
     experiment = train(seed=3)
     assert int(told.state.step) == 0
     key = jax.random.fold_in(jax.random.key(3), 0)
-    expected = jax.jit(Parts.of(experiment).init)(key)
+    expected = jax.jit(learner_of(experiment).init)(key)
     jax.tree.map(np.testing.assert_array_equal, told.state.params, expected)
     periods = told.periods
     assert (periods.total, periods.log, periods.evaluation, periods.checkpoint) == (10, 1, 10, 5)
@@ -233,7 +233,7 @@ def test_init_by_rules(train, told, tiny_run):
     experiment = train(init=str(tiny_run), init_rename=rename, init_fresh=fresh, seed=3)
     theirs = trees.flatten(Loaded.from_checkpoint(str(tiny_run), step=None).params)
     key = jax.random.fold_in(jax.random.key(3), 0)
-    begun = trees.flatten(jax.jit(Parts.of(experiment).init)(key))
+    begun = trees.flatten(jax.jit(learner_of(experiment).init)(key))
     got = trees.flatten(told.state.params)
     assert got.keys() == begun.keys()
     for path, leaf in got.items():

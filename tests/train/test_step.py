@@ -8,10 +8,10 @@ import pytest
 
 from t5x_lite.errors import InputError
 from t5x_lite.objectives.base import Loss, Term
+from t5x_lite.optim.updates import Update
 from t5x_lite.sharding import MESH_AXES, MeshConfig, make_mesh
 from t5x_lite.train.state import init_state, state_shardings
 from t5x_lite.train.step import check_microbatches, make_train_step, split_batch
-from t5x_lite.train.updates import Update
 
 BATCH = {"x": np.array([[1.0], [2.0], [5.0]], np.float32)}
 

@@ -8,9 +8,9 @@ import numpy as np
 import optax
 import pytest
 
+from t5x_lite.learner import Bound
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.base import Learner
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
@@ -64,7 +64,7 @@ def packed_batch():
 @functools.cache
 def losses(model, objective):
     """Losses of `STEPS` steps on one batch, from the same parameters."""
-    graphdef, abstract, axes = shapes(lambda rngs: Learner(model, objective, rngs=rngs))
+    graphdef, abstract, axes = shapes(lambda rngs: Bound(model, objective, rngs=rngs))
     rng = np.random.default_rng(0)
     params = jax.tree.map(
         lambda leaf: jnp.asarray(rng.normal(size=leaf.shape, scale=0.3).astype(np.float32)),

@@ -1,9 +1,7 @@
-"""What every command needs: a config's learner taken apart, and a checkpoint ready for use."""
+"""A config's learner, and a checkpoint that is ready for use."""
 
 import atexit
 import dataclasses
-import functools
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -11,126 +9,47 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from t5x_lite import remote, sharding, trees
+from t5x_lite import remote, sharding
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import from_json
 from t5x_lite.errors import InputError
-from t5x_lite.models.encoder import EncoderConfig
-from t5x_lite.models.t5 import StackConfig
-from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes
-from t5x_lite.objectives.base import Learner, Phase
+from t5x_lite.learner import Learner
 from t5x_lite.remote import AnyPath
 from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.train.step import check_microbatches
-from t5x_lite.train.updates import Update, check_updates
-from t5x_lite.types import Axes, Batch, Key, Params
+from t5x_lite.types import Params
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
 
-@dataclasses.dataclass(frozen=True)
-class Parts:
-    """A learner taken apart, and functions that put it together in the compute dtype."""
+def learner_of(experiment: Experiment) -> Learner:
+    """The learner of a config; nothing is allocated.
 
-    experiment: Experiment
-    graphdef: GraphDef
-    shapes: Any
-    axes: Axes
-
-    @classmethod
-    def of(cls, experiment: Experiment) -> "Parts":
-        """Traces the learner; nothing is allocated."""
-        return cls(experiment, *shapes(functools.partial(_learner, experiment)))
-
-    def init(self, key: Key) -> Params:
-        """Initial parameters."""
-        return init(functools.partial(_learner, self.experiment), key)
-
-    def loss(
-        self, params: Params, batch: Batch, key: Key | None = None, *, phase: str | None = None
-    ) -> Any:
-        """The objective's sums over a batch, or those of one of its phases."""
-        return self.bind(params)(batch, key=key, phase=phase)
-
-    def updates(self) -> tuple[Update, ...]:
-        """What a train step does: one update, or one for each phase of the objective."""
-        phases, main = self.experiment.objective.phases(), self.experiment.optimizer
-        below = self.experiment.model.below
-        if not phases:
-            return (Update(self.loss, main.build(self.axes, below=below), main.schedule.build()),)
-        made = []
-        for phase in phases:
-            optimizer = phase.optimizer or main
-            update = Update(
-                functools.partial(self.loss, phase=phase.name),
-                optimizer.build(_trained(phase, self.axes), below=below),
-                optimizer.schedule.build(),
-                name=phase.name,
-                trains=functools.partial(_matches, phase.trains),
-            )
-            made.append(update)
-        check_updates(made, list(trees.flatten(self.shapes)))
-        return tuple(made)
-
-    def optimizer_axes(self) -> Axes:
-        """Logical axes of the optimizer's state, in the structure of the state."""
-        phases, main = self.experiment.objective.phases(), self.experiment.optimizer
-        if not phases:
-            return main.state_axes(self.axes, self.shapes)
-        return {
-            phase.name: (phase.optimizer or main).state_axes(
-                _trained(phase, self.axes), _trained(phase, self.shapes)
-            )
-            for phase in phases
-        }
-
-    def bind(self, params: Params) -> Any:
-        """The learner, in the compute dtype."""
-        return bind(self.graphdef, cast(params, jnp.dtype(self.experiment.compute_dtype)))
-
-    @property
-    def model_type(self) -> type:
-        """The class of the model."""
-        return type(bind(self.graphdef, self.shapes).model)
-
-    def bind_model(self, params: Params) -> Any:
-        """The model alone, in the compute dtype, from the learner's parameters.
-
-        Its parameters are what the objective exports, which may be more than training changed.
-        """
-        exported = self.experiment.objective.export(params)
-        return self.bind({**params, "model": exported}).model
-
-
-def _matches(pattern: str, path: str) -> bool:
-    return re.fullmatch(pattern, path) is not None
-
-
-def _trained(phase: Phase, tree: Any) -> dict[str, Any]:
-    """What a phase trains, of a tree that has the parameters' paths."""
-    return trees.partition(tree, lambda path, _: _matches(phase.trains, path))[0]
-
-
-def _learner(experiment: Experiment, rngs: Any) -> Learner:
-    return Learner(experiment.model, experiment.objective, rngs=rngs)
+    Raises:
+      InputError: the objective cannot train the model.
+    """
+    return Learner.of(
+        experiment.model,
+        experiment.objective,
+        optimizer=experiment.optimizer,
+        dtype=experiment.compute_dtype,
+    )
 
 
 def _unrolled(experiment: Experiment) -> Experiment:
     """The same model, on CPU as straight-line code: a scan copies the layers at every token."""
-    model = experiment.model
-    if jax.default_backend() != "cpu" or not isinstance(model, StackConfig | EncoderConfig):
+    if jax.default_backend() != "cpu":
         return experiment
-    return dataclasses.replace(experiment, model=model.replace(unroll=True))
+    return dataclasses.replace(experiment, model=experiment.model.unrolled())
 
 
-def _on_mesh(parts: Parts, mesh: Mesh) -> Any:
+def _on_mesh(learner: Learner, mesh: Mesh) -> Any:
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        parts.shapes,
-        sharding.shardings(mesh, parts.axes),
+        learner.shapes,
+        sharding.shardings(mesh, learner.axes),
     )
 
 
@@ -198,7 +117,8 @@ class Loaded:
     """A checkpoint that is ready for use: nothing but the step directory was needed."""
 
     directory: AnyPath
-    parts: Parts
+    experiment: Experiment
+    learner: Learner
     params: Params
     vocabulary: Vocabulary
 
@@ -221,16 +141,17 @@ class Loaded:
         """
         directory = find_step(checkpoint, step=step)
         experiment = read_experiment(directory, checkpointing.step_files(directory))
-        parts = Parts.of(_unrolled(experiment))
+        experiment = _unrolled(experiment)
+        learner = learner_of(experiment)
         if mesh is not None:
             heads = getattr(experiment.model, "num_heads", None)
-            sharding.check_divisible(mesh, parts.axes, parts.shapes, num_heads=heads)
-        abstract = parts.shapes if mesh is None else _on_mesh(parts, mesh)
+            sharding.check_divisible(mesh, learner.axes, learner.shapes, num_heads=heads)
+        abstract = learner.shapes if mesh is None else _on_mesh(learner, mesh)
         params = checkpointing.restore_params(directory, abstract)
         vocabulary = load_vocabulary(
             _vocabulary_directory(directory), extra_ids=experiment.data.extra_ids
         )
-        return cls(directory, parts, params, vocabulary)
+        return cls(directory, experiment, learner, params, vocabulary)
 
 
 def _vocabulary_directory(step_directory: AnyPath) -> Path:

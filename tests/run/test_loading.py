@@ -15,13 +15,13 @@ from t5x_lite.models.t5 import T5
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
-from t5x_lite.run.parts import Loaded, Parts, check_batch, read_experiment
+from t5x_lite.run.loading import Loaded, check_batch, learner_of, read_experiment
 from t5x_lite.sharding import MeshConfig, make_mesh
 
 
 @pytest.fixture(scope="module")
-def parts(tiny_experiment):
-    return Parts.of(tiny_experiment)
+def learner(tiny_experiment):
+    return learner_of(tiny_experiment)
 
 
 @pytest.fixture(scope="module")
@@ -29,35 +29,35 @@ def loaded(tiny_run):
     return Loaded.from_checkpoint(str(tiny_run), step=None)
 
 
-def test_shapes_without_arrays(parts):
-    leaves = jax.tree.leaves(parts.shapes)
+def test_shapes_without_arrays(learner):
+    leaves = jax.tree.leaves(learner.shapes)
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
-    assert parts.shapes["model"]["token_embedding"]["table"].shape == (400, 16)
-    assert parts.axes["model"]["token_embedding"]["table"] == ("vocab", "embed")
+    assert learner.shapes["model"]["token_embedding"]["table"].shape == (400, 16)
+    assert learner.axes["model"]["token_embedding"]["table"] == ("vocab", "embed")
 
 
-def test_initial_parameters_have_the_shapes(parts):
-    params = jax.eval_shape(parts.init, jax.random.key(0))
-    assert params == parts.shapes
+def test_initial_parameters_have_the_shapes(learner):
+    params = jax.eval_shape(learner.init, jax.random.key(0))
+    assert params == learner.shapes
 
 
-def test_the_learner_is_bound_in_the_compute_dtype(tiny_experiment, parts):
+def test_the_learner_is_bound_in_the_compute_dtype(tiny_experiment, learner):
     half = dataclasses.replace(tiny_experiment, compute_dtype="bfloat16")
-    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parts.shapes)
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), learner.shapes)
     for experiment, dtype in ((tiny_experiment, jnp.float32), (half, jnp.bfloat16)):
-        model = Parts.of(experiment).bind_model(params)
+        model = learner_of(experiment).bind_model(params)
         assert model.token_embedding.table[...].dtype == dtype
 
 
-def test_the_class_of_the_model(parts):
-    assert parts.model_type is T5
+def test_the_class_of_the_model(learner):
+    assert learner.model_type is T5
 
 
 def test_a_checkpoint_of_a_work_directory(tiny_run, tiny_experiment, loaded):
     assert loaded.step == 10
     assert loaded.directory == tiny_run / "checkpoints" / "10"
     workdir = str(tiny_run)
-    assert loaded.parts.experiment == dataclasses.replace(tiny_experiment, workdir=workdir)
+    assert loaded.experiment == dataclasses.replace(tiny_experiment, workdir=workdir)
     assert loaded.vocabulary.size == 400
     earlier = Loaded.from_checkpoint(workdir, step=5)
     assert earlier.step == 5

@@ -1,0 +1,197 @@
+"""The learner: a model and its objective as one, from stored parameters to a loss.
+
+    learner = Learner.of(T5Config(...), Seq2Seq(), optimizer=Adafactor(...), dtype="bfloat16")
+    params = jax.jit(learner.init)(jax.random.key(0))         # {"model": ..., "objective": ...}
+    loss = learner.loss(params, batch, key)                   # sums, to be differentiated
+    bound = learner.bind(params)                              # bound.model, bound.objective
+
+Parameters are stored in float32; a module reads what the views make of them (`t5x_lite.views`), in
+the compute dtype. All methods may be traced.
+"""
+
+import dataclasses
+import functools
+import re
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+
+from t5x_lite import trees, views
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes
+from t5x_lite.objectives.base import Loss, Objective, Phase
+from t5x_lite.optim.config import Optimizer
+from t5x_lite.optim.updates import Update, check_updates
+from t5x_lite.types import Axes, Batch, Key, Params
+from t5x_lite.views import View
+
+
+class Bound(nnx.Module):
+    """A model and its objective as one module.
+
+    Args:
+      model: config of the architecture.
+      objective: config of the objective.
+      rngs: the stream "params" is used.
+
+    Raises:
+      InputError: the objective cannot train the model.
+    """
+
+    def __init__(self, model: ModelConfig, objective: Objective, *, rngs: nnx.Rngs):
+        self.model = model.build(rngs=rngs)
+        objective.check_model(self.model)
+        self.objective = objective.build(model, rngs=rngs)
+
+    def __call__(self, batch: Batch, *, key: Key | None = None, phase: str | None = None) -> Loss:
+        """The loss of a batch, or of one of its phases; a key turns dropout on."""
+        if phase is None:
+            return self.objective(self.model, batch, key=key)
+        return self.objective(self.model, batch, key=key, phase=phase)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Learner:
+    """A `Bound` taken apart, and functions that put it together again.
+
+    Attributes:
+      model: config of the architecture.
+      objective: config of the objective.
+      optimizer: its phases may have others; None of a learner that is not trained.
+      dtype: the compute dtype.
+      graphdef: static structure of the module.
+      seen: shapes of the parameters that the module has.
+      shapes: shapes of the parameters that are stored; a nested dict.
+      axes: their logical axes.
+      views: what makes the module's parameters of the stored ones.
+    """
+
+    model: ModelConfig
+    objective: Objective
+    optimizer: Optimizer | None
+    dtype: str
+    graphdef: GraphDef
+    seen: Any
+    shapes: Any
+    axes: Axes
+    views: tuple[View, ...]
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelConfig,
+        objective: Objective,
+        *,
+        optimizer: Optimizer | None = None,
+        dtype: str = "float32",
+    ) -> "Learner":
+        """Traces the module; nothing is allocated.
+
+        Raises:
+          InputError: the objective cannot train the model.
+        """
+        graphdef, seen, axes = shapes(lambda rngs: Bound(model, objective, rngs=rngs))
+        its_views = views_of(model, objective)
+        stored, axes = views.stored(its_views, seen, axes)
+        return cls(
+            model=model,
+            objective=objective,
+            optimizer=optimizer,
+            dtype=dtype,
+            graphdef=graphdef,
+            seen=seen,
+            shapes=stored,
+            axes=axes,
+            views=its_views,
+        )
+
+    def init(self, key: Key) -> Params:
+        """Initial parameters, as they are stored."""
+        seen = init(lambda rngs: Bound(self.model, self.objective, rngs=rngs), key)
+        return views.fresh(self.views, seen)
+
+    def read(self, params: Params) -> Params:
+        """The parameters that the module has, in the dtype of the stored ones.
+
+        {"model": ...} is what is exported: an ordinary model, whatever its training shared.
+        """
+        return views.read(self.views, params)
+
+    def write(self, seen: Params) -> Params:
+        """The stored parameters of which `read` makes these."""
+        return views.write(self.views, seen)
+
+    def bind(self, params: Params) -> Bound:
+        """The module in the compute dtype, of stored parameters."""
+        return bind(self.graphdef, cast(self.read(params), jnp.dtype(self.dtype)))
+
+    def bind_model(self, params: Params) -> Any:
+        """The model alone, in the compute dtype, of the learner's stored parameters."""
+        return self.bind(params).model
+
+    @property
+    def model_type(self) -> type:
+        """The class of the model."""
+        return type(bind(self.graphdef, self.seen).model)
+
+    def loss(
+        self, params: Params, batch: Batch, key: Key | None = None, *, phase: str | None = None
+    ) -> Loss:
+        """The objective's sums over a batch, or those of one of its phases."""
+        return self.bind(params)(batch, key=key, phase=phase)
+
+    def updates(self) -> tuple[Update, ...]:
+        """The updates of a train step: one, or one for each phase of the objective.
+
+        Raises:
+          ValueError: there is no optimizer, or the phases do not train every path exactly once.
+        """
+        phases, main, below = self.objective.phases(), self._main, self.model.below
+        if not phases:
+            return (Update(self.loss, main.build(self.axes, below=below), main.schedule.build()),)
+        made = []
+        for phase in phases:
+            optimizer = phase.optimizer or main
+            update = Update(
+                functools.partial(self.loss, phase=phase.name),
+                optimizer.build(_trained(phase, self.axes), below=below),
+                optimizer.schedule.build(),
+                name=phase.name,
+                trains=functools.partial(_matches, phase.trains),
+            )
+            made.append(update)
+        check_updates(made, list(trees.flatten(self.shapes)))
+        return tuple(made)
+
+    def optimizer_axes(self) -> Axes:
+        """Logical axes of the optimizer's state, in the structure of the state."""
+        phases, main = self.objective.phases(), self._main
+        if not phases:
+            return main.state_axes(self.axes, self.shapes)
+        return {
+            phase.name: (phase.optimizer or main).state_axes(
+                _trained(phase, self.axes), _trained(phase, self.shapes)
+            )
+            for phase in phases
+        }
+
+    @property
+    def _main(self) -> Optimizer:
+        if self.optimizer is None:
+            raise ValueError("a learner that is trained needs an optimizer: got None")
+        return self.optimizer
+
+
+def views_of(model: ModelConfig, objective: Objective) -> tuple[View, ...]:
+    """The views of a learner, without tracing it."""
+    return (*model.views("model/"), *objective.views(model, "objective/"))
+
+
+def _matches(pattern: str, path: str) -> bool:
+    return re.fullmatch(pattern, path) is not None
+
+
+def _trained(phase: Phase, tree: Any) -> dict[str, Any]:
+    """The part of a tree with the parameters' paths that a phase trains."""
+    return trees.partition(tree, lambda path, _: _matches(phase.trains, path))[0]
