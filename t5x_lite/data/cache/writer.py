@@ -138,8 +138,10 @@ class SplitWriter:
                 f"vocabulary has ids from 0 to {self._largest} at most"
             )
         record = tokens.astype(self._dtype).tobytes()
-        with _writing(self._path()):
+        try:
             self._writer().write(record)
+        except RuntimeError as error:
+            raise _os_error(error, self._path()) from error
         self._lengths.write(np.array([len(f) for f in features], LENGTHS_DTYPE).tobytes())
         self._in_shard += 1
         self._bytes += len(record)
@@ -161,8 +163,10 @@ class SplitWriter:
 
     def _end_shard(self) -> None:
         if self._records is not None:
-            with _writing(self._path()):
+            try:
                 self._records.close()
+            except RuntimeError as error:
+                raise _os_error(error, self._path()) from error
             self._shards.append(described(self._path(), examples=self._in_shard))
         self._records, self._in_shard, self._bytes = None, 0, 0
 
@@ -185,17 +189,9 @@ class SplitWriter:
         self._lengths.close()
 
 
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Makes an OSError of what ArrayRecord raises where a file cannot be written.
-
-    Raises:
-      OSError: with the file's name; the system's words are in its reason.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        raise OSError(errno.EIO, str(error).partition(";")[0], str(path)) from error
+def _os_error(error: RuntimeError, path: Path) -> OSError:
+    """The error of a file that ArrayRecord could not write, with the system's words."""
+    return OSError(errno.EIO, str(error).partition(";")[0], str(path))
 
 
 def shard_name(split: str, number: int) -> str:
