@@ -12,6 +12,7 @@ the compute dtype. All methods may be traced.
 import dataclasses
 import functools
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes
 from t5x_lite.objectives.base import Loss, Objective, Phase
 from t5x_lite.optim.config import Optimizer
 from t5x_lite.optim.updates import Update, check_updates
-from t5x_lite.types import Axes, Batch, Key, Params
+from t5x_lite.types import Array, Axes, Batch, Key, Params
 from t5x_lite.views import View
 
 
@@ -138,8 +139,17 @@ class Learner:
     def loss(
         self, params: Params, batch: Batch, key: Key | None = None, *, phase: str | None = None
     ) -> Loss:
-        """The objective's sums over a batch, or those of one of its phases."""
+        """The first stage: sums over a batch or a part of it, or those of one of its phases."""
         return self.bind(params)(batch, key=key, phase=phase)
+
+    def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None = None) -> Loss:
+        """The second stage: terms of the rows of a whole batch."""
+        return self.objective.joint(rows, batch, step=step)
+
+    def whole_loss(self, params: Params, batch: Batch, key: Key | None = None) -> Loss:
+        """Both stages, of a batch that is run at once."""
+        loss = self.loss(params, batch, key)
+        return loss.joined(self.joint(loss.rows, batch)) if loss.rows else loss
 
     def updates(self) -> tuple[Update, ...]:
         """The updates of a train step: one, or one for each phase of the objective.
@@ -149,7 +159,8 @@ class Learner:
         """
         phases, main, below = self.objective.phases(), self._main, self.model.below
         if not phases:
-            return (Update(self.loss, main.build(self.axes, below=below), main.schedule.build()),)
+            optimizer, schedule = main.build(self.axes, below=below), main.schedule.build()
+            return (Update(self.loss, optimizer, schedule, joint=self.joint),)
         made = []
         for phase in phases:
             optimizer = phase.optimizer or main
@@ -159,6 +170,7 @@ class Learner:
                 optimizer.schedule.build(),
                 name=phase.name,
                 trains=functools.partial(_matches, phase.trains),
+                joint=self.joint,
             )
             made.append(update)
         check_updates(made, list(trees.flatten(self.shapes)))

@@ -244,12 +244,6 @@ class Experiment:
             raise InputError(f"{reason}, which must be of one document: set --data.pack False")
         counts = ("steps", "log_period", "microbatches")
         _at_least(1, {name: getattr(self, name) for name in counts})
-        if self.microbatches > 1 and self.objective.indivisible:
-            raise InputError(
-                f"microbatches {self.microbatches}: objective {type(self.objective).__name__} "
-                f"cannot run a batch in parts: {self.objective.indivisible}; set microbatches to "
-                "1, and to save memory take a smaller data.batch_size or --model.remat full"
-            )
         end = getattr(self.optimizer.schedule, "total_steps", None)
         if end is not None and self.steps > end:
             raise InputError(

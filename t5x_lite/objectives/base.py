@@ -8,6 +8,15 @@ packing and data parallelism give the same gradient.
 
 A metric that is no quotient is made of other sums, too: `objectives.roc`.
 
+A loss in which each row meets all others of the batch has two stages. The module gives arrays of
+each row, and `Objective.joint` makes terms of those of the whole batch:
+
+    module(...)            -> Loss(terms={}, metrics={}, rows={"queries": [B, D], ...})
+    objective.joint(rows)  -> Loss(terms={"contrastive": ...}, metrics={...})
+
+A step runs the first stage in microbatches all the same: it keeps the rows, takes the gradient of
+`joint` at them, and passes it back through each microbatch (Gao et al. 2021, arXiv:2101.06983).
+
 An objective may have several phases: the step then minimises one loss after the other on one batch,
 each over its own paths with an optimizer of its own, and the later ones read what the earlier ones
 have left in `Loss.features`.
@@ -25,7 +34,7 @@ from flax import nnx
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.objectives.roc import Roc
 from t5x_lite.optim.config import Optimizer
-from t5x_lite.types import Array
+from t5x_lite.types import Array, Batch
 from t5x_lite.views import View
 
 
@@ -51,19 +60,31 @@ class Loss(NamedTuple):
       metrics: name -> (total, weight), logged as total / weight; or histograms, as their area.
       features: arrays [B, ...] that the later phases of a step find in their batch; without
         gradient.
+      rows: float32 arrays [B, ...] of which `Objective.joint` makes more terms; differentiated.
     """
 
     terms: Mapping[str, Term]
     metrics: Mapping[str, tuple[Array, Array] | Roc]
     features: Mapping[str, Array] = {}
+    rows: Mapping[str, Array] = {}
 
     def value(self) -> Array:
         """scale * total / weight, summed over the terms; a term of weight 0 counts 0."""
+        if not self.terms:
+            return jnp.float32(0)
         parts = [
             term.scale * term.total / jnp.where(term.weight > 0, term.weight, 1.0)
             for term in self.terms.values()
         ]
         return sum(parts[1:], start=parts[0])
+
+    def joined(self, other: "Loss") -> "Loss":
+        """With the terms and metrics that were made of the rows, in place of the rows."""
+        return self._replace(
+            terms={**self.terms, **other.terms},
+            metrics={**self.metrics, **other.metrics},
+            rows={},
+        )
 
     def plus(self, other: "Loss") -> "Loss":
         """The sums of two batches together; the scales stay."""
@@ -116,11 +137,9 @@ class Objective:
 
     Attributes:
       layouts: the values of data.layout whose rows it reads; none says nothing.
-      indivisible: why a batch cannot be run in microbatches; "" where it can.
     """
 
     layouts: ClassVar[tuple[str, ...]] = ()
-    indivisible: ClassVar[str] = ""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
         """Makes the module `(model, batch, key) -> Loss`, with parameters of its own or none.
@@ -129,6 +148,16 @@ class Objective:
         of them together, which is what is measured.
         """
         raise TypeError(f"{type(self).__name__} does not define build")
+
+    def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
+        """The second stage: terms and metrics of the rows of a whole batch; it has no parameters.
+
+        Args:
+          rows: of all microbatches, in the order of the batch.
+          batch: all of it.
+          step: the optimizer's; None in evaluation.
+        """
+        raise TypeError(f"{type(self).__name__} gives rows and does not define joint")
 
     def forward_flops(self, model: ModelConfig, shapes: RowShapes) -> int | None:
         """Floating-point operations of the loss of one row; None: they are not counted.

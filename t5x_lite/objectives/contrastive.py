@@ -13,8 +13,9 @@ the hard negatives of the layout "pairs" alike (Oord et al. 2018, arXiv:1807.037
 
 The passages are those of the whole batch, whatever devices it is spread over: they are gathered,
 and the gradient is that of one device (RetroMAE's code gathers, and then averages the gradients of
-the devices, which makes them too small by their number). Microbatches are refused: each would see
-its own passages alone, and so compute another loss.
+the devices, which makes them too small by their number). Microbatches have the passages of the
+whole batch, too: the loss has two stages (`objectives.base`), vectors of texts and a loss of all
+vectors, which is gradient caching (Gao et al. 2021, arXiv:2101.06983).
 
 Without labels, a text is query and passage at once (task tasks.pairs:same_text): the two are
 encoded under two dropout keys, and so are two views of it (SimCSE). A passage that is the same as
@@ -22,7 +23,8 @@ the query's own, or the answer of the same query in another row, is no negative.
 """
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -45,18 +47,6 @@ _NEVER = -1e9
 """The score of what is no candidate; finite, so that a row of padding has no NaN."""
 
 
-class Embeddings(NamedTuple):
-    """The vectors of a batch, float32.
-
-    Attributes:
-      queries: one a row.
-      passages: of each row the answer, then the hard negatives.
-    """
-
-    queries: Float[Array, "B D"]
-    passages: Float[Array, "B P D"]
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contrastive(Objective):
     """Cross-entropy of a query's own passage among those of the batch.
@@ -72,10 +62,6 @@ class Contrastive(Objective):
     pooling: Pooling = "cls"
 
     layouts: ClassVar[tuple[str, ...]] = ("pairs",)
-    indivisible: ClassVar[str] = (
-        "the passages of a batch are the negatives of all of its queries, and a part of the batch "
-        "would have those of that part alone"
-    )
 
     def __post_init__(self) -> None:
         if self.temperature <= 0.0:
@@ -91,13 +77,39 @@ class Contrastive(Objective):
         """Makes the loss module, which has no parameters."""
         return ContrastiveLoss(self)
 
+    def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
+        """InfoNCE of the vectors of a whole batch.
+
+        Args:
+          rows: "queries" [B, D], and "passages" [B, P, D]: of each row the answer, then the hard
+            negatives.
+          batch: says which of the texts there are, and which are the same.
+          step: not used.
+        """
+        queries, passages = rows["queries"], rows["passages"]
+        num_rows, num, size = passages.shape
+        # Every device needs all passages; the gradient goes back to those that made them.
+        gathered = constrain(passages.reshape(num_rows * num, size), None, None)
+        products = jnp.einsum("BD,ND->BN", queries, gathered, precision=jax.lax.Precision.HIGHEST)
+        scores = jnp.where(candidates(batch), products / self.temperature, _NEVER)
+        own = jnp.arange(num_rows, dtype=jnp.int32) * num
+        losses, _ = cross_entropy(scores, own)
+        weights = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
+        own_scores = jnp.take_along_axis(scores, own[:, None], axis=1)[:, 0]
+        right = (own_scores >= jnp.max(scores, axis=1)).astype(jnp.float32)
+        total, weight = jnp.sum(losses * weights), jnp.sum(weights)
+        return Loss(
+            terms={"contrastive": Term(total, weight)},
+            metrics={"accuracy": (jnp.sum(right * weights), weight)},
+        )
+
     def check_model(self, model: nnx.Module) -> None:
         """Refuses what is no encoder."""
         require_encoder(self, model)
 
 
 class ContrastiveLoss(nnx.Module):
-    """The loss in its two parts: vectors of texts, and a loss of all vectors.
+    """The vectors of texts, of which `Contrastive.joint` makes the loss.
 
     Args:
       config: the objective.
@@ -107,7 +119,7 @@ class ContrastiveLoss(nnx.Module):
         self.config = config
 
     def __call__(self, model: EncoderModel, batch: Batch, *, key: Key | None = None) -> Loss:
-        """The loss of a batch of the layout "pairs".
+        """The vectors of a batch of the layout "pairs", or of a part of one.
 
         Raises:
           InputError: the features are those of another layout.
@@ -118,9 +130,11 @@ class ContrastiveLoss(nnx.Module):
                 f"objective Contrastive reads {', '.join(_FEATURES)}, but the batch has no "
                 f"{', '.join(missing)}: data.layout must be pairs"
             )
-        return self.loss(self.encode(model, batch, key=key), batch)
+        return Loss(terms={}, metrics={}, rows=self.encode(model, batch, key=key))
 
-    def encode(self, model: EncoderModel, batch: Batch, *, key: Key | None = None) -> Embeddings:
+    def encode(
+        self, model: EncoderModel, batch: Batch, *, key: Key | None = None
+    ) -> dict[str, Array]:
         """The vectors of queries and passages; a key turns dropout on, of each its own."""
         query_key, passage_key = split_key(key, 2)
         rows, num, length = batch["passage_tokens"].shape
@@ -133,31 +147,7 @@ class ContrastiveLoss(nnx.Module):
             batch["passage_segment_ids"].reshape(rows * num, length),
             key=passage_key,
         )
-        return Embeddings(queries, passages.reshape(rows, num, -1))
-
-    def loss(self, embeddings: Embeddings, batch: Batch) -> Loss:
-        """InfoNCE of the vectors of a whole batch.
-
-        Args:
-          embeddings: of its texts.
-          batch: says which of them there are, and which are the same.
-        """
-        queries, passages = embeddings
-        rows, num, size = passages.shape
-        # Every device needs all passages; the gradient goes back to those that made them.
-        gathered = constrain(passages.reshape(rows * num, size), None, None)
-        products = jnp.einsum("BD,ND->BN", queries, gathered, precision=jax.lax.Precision.HIGHEST)
-        scores = jnp.where(candidates(batch), products / self.config.temperature, _NEVER)
-        own = jnp.arange(rows, dtype=jnp.int32) * num
-        losses, _ = cross_entropy(scores, own)
-        weights = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
-        own_scores = jnp.take_along_axis(scores, own[:, None], axis=1)[:, 0]
-        right = (own_scores >= jnp.max(scores, axis=1)).astype(jnp.float32)
-        total, weight = jnp.sum(losses * weights), jnp.sum(weights)
-        return Loss(
-            terms={"contrastive": Term(total, weight)},
-            metrics={"accuracy": (jnp.sum(right * weights), weight)},
-        )
+        return {"queries": queries, "passages": passages.reshape(rows, num, -1)}
 
     def _vectors(
         self,

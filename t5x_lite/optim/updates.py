@@ -19,7 +19,7 @@ from t5x_lite import trees
 from t5x_lite.types import Batch, Key, Params
 
 LossFunction = Callable[[Params, Batch, Key | None], Any]
-"""(params, batch, key) -> Loss with .value(), .terms, .metrics, .features: objectives/base.py."""
+"""(params, batch, key) -> Loss, the first of its two stages: objectives/base.py."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Update:
       schedule: step -> learning rate, for the metrics.
       name: of its part of the optimizer's state; "" where it is the only one.
       trains: whether a path is trained; None trains all.
+      joint: the second stage of the loss, (rows, batch, step=) -> Loss; None where there is none.
     """
 
     loss_function: LossFunction
@@ -39,6 +40,19 @@ class Update:
     schedule: Callable[[Any], Any]
     name: str = ""
     trains: Callable[[str], bool] | None = None
+    joint: Callable[..., Any] | None = None
+
+    def complete(self, loss: Any, batch: Batch, step: Any) -> Any:
+        """A whole batch's loss with the terms of its rows, if it has rows.
+
+        Raises:
+          ValueError: there is no second stage.
+        """
+        if not loss.rows:
+            return loss
+        if self.joint is None:
+            raise ValueError(f"the loss has rows, {sorted(loss.rows)}, and nothing joins them")
+        return loss.joined(self.joint(loss.rows, batch, step=step))
 
     def part(self, tree: Any) -> Any:
         """What is trained, of a tree that has the parameters' paths."""

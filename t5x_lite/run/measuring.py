@@ -69,7 +69,7 @@ class Measurement:
         self.suite: TaskSuite | None = None
         if settings.loss and ensemble is None:
             self._loss = LossEvaluator(
-                learner.loss,
+                learner.whole_loss,
                 functools.partial(
                     batch_source(data).eval_batches,
                     data,

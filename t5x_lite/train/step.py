@@ -3,7 +3,12 @@
 A batch may be run in microbatches, one after the other, to save the memory of activations. The
 loss and its gradient are those of the whole batch: every term's total is divided by the term's
 weight over ALL microbatches (t5x adds losses that are each divided by their own weight, so that a
-token counts more where the padding is).
+token counts more where the padding is). Where rows meet all others of the batch the loss has two
+stages (`objectives.base`), and the microbatches are run twice:
+
+    1  each without gradient; their rows are kept
+    2  joint(rows of all) and its gradient d at the rows
+    3  each again with the same key; the gradient of its terms + <d, its rows>
 
     microbatches 2, batch of 4 rows on 2 devices: rows 0 1 | 2 3
     the first microbatch has rows 0 | 2, the second 1 | 3: every row stays on its device
@@ -11,6 +16,7 @@ token counts more where the padding is).
 A step makes one update, or several one after the other: see `optim.updates`.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +26,7 @@ import optax
 from jax.sharding import Mesh
 
 from t5x_lite.errors import InputError
-from t5x_lite.objectives.base import metric_value
+from t5x_lite.objectives.base import Loss, metric_value
 from t5x_lite.optim.updates import LossFunction, Update, joint_state, state_of
 from t5x_lite.sharding import batch_sharding, constrain, data_parallelism, replicated
 from t5x_lite.train.state import TrainState
@@ -30,6 +36,9 @@ Metrics = dict[str, Array]
 
 _Value = tuple[Array, Any]
 """The loss, and the metrics' sums by name with the features for the next update."""
+
+_Complete = Callable[[Loss], Loss]
+"""A whole batch's loss with the terms of its rows."""
 
 
 def make_train_step(
@@ -68,11 +77,15 @@ def make_train_step(
         for update in updates:
             loss_function, trained = update.loss_of(params), update.part(params)
             if microbatches == 1:
-                (loss, (sums, features)), grads = _whole(loss_function, trained, given, key)
+                complete = functools.partial(update.complete, batch=given, step=state.step)
+                (loss, (sums, features)), grads = _whole(
+                    loss_function, trained, given, key, complete
+                )
             else:
-                own_layout = update.part(layout.params)
+                whole = {**{name: _together(x) for name, x in given.items()}, **batch}
+                complete = functools.partial(update.complete, batch=whole, step=state.step)
                 (loss, (sums, features)), grads = _in_parts(
-                    loss_function, trained, given, key, own_layout
+                    loss_function, trained, given, key, complete, update.part(layout.params)
                 )
             own = state_of(update, state.optimizer)
             params, own = update.apply(grads, own, params)
@@ -143,6 +156,12 @@ def split_batch(batch: Batch, microbatches: int, mesh: Mesh) -> dict[str, Array]
     return {name: split(value) for name, value in batch.items()}
 
 
+def _together(x: Array) -> Array:
+    """An array [B, ...] of its microbatches; the inverse of `split_batch`."""
+    whole = jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
+    return constrain(whole, "batch", *[None] * (whole.ndim - 1))
+
+
 def _columns(x: Array, mesh: Mesh) -> tuple[str | None, ...]:
     rest: list[str | None] = [None] * (x.ndim - 1)
     if rest and mesh.shape["sequence"] > 1:
@@ -151,12 +170,12 @@ def _columns(x: Array, mesh: Mesh) -> tuple[str | None, ...]:
 
 
 def _whole(
-    loss_function: LossFunction, params: Params, batch: Batch, key: Key
+    loss_function: LossFunction, params: Params, batch: Batch, key: Key, complete: _Complete
 ) -> tuple[_Value, Params]:
     """The loss, its metrics and features, and its gradient."""
 
     def value(params: Params) -> _Value:
-        loss = loss_function(params, batch, key)
+        loss = complete(loss_function(params, batch, key))
         return loss.value(), (loss.metrics, loss.features)
 
     return jax.value_and_grad(value, has_aux=True)(params)
@@ -167,6 +186,7 @@ def _in_parts(
     params: Params,
     parts: Mapping[str, Array],
     key: Key,
+    complete: _Complete,
     layout: Any,
 ) -> tuple[_Value, Params]:
     """As `_whole`, of a batch in microbatches; the gradient is summed in float32.
@@ -176,41 +196,50 @@ def _in_parts(
       params: the parameters.
       parts: from `split_batch`.
       key: of dropout.
+      complete: the second stage of the loss.
       layout: the parameters' shardings, which are the gradient's.
     """
     num = len(next(iter(parts.values())))
     inputs = (jnp.arange(num), parts)
 
-    def weights_of(_: None, given: tuple[Array, Batch]) -> tuple[None, dict[str, Array]]:
+    def first_stage(_: None, given: tuple[Array, Batch]) -> tuple[None, Any]:
         index, batch = given
         loss = loss_function(params, batch, jax.random.fold_in(key, index))
-        return None, {name: term.weight for name, term in loss.terms.items()}
+        return None, ({name: term.weight for name, term in loss.terms.items()}, loss.rows)
 
-    # Weights are counts that depend on the batch alone: XLA drops the model's forward pass, whose
-    # result nobody reads here.
-    _, each = jax.lax.scan(weights_of, None, inputs)
+    # Weights are counts that depend on the batch alone: without rows XLA drops the model's forward
+    # pass, whose result nobody reads here.
+    _, (each, rows) = jax.lax.scan(first_stage, None, inputs)
     weights = jax.tree.map(lambda weight: jax.lax.stop_gradient(jnp.sum(weight)), each)
 
-    def value(params: Params, index: Array, batch: Batch) -> _Value:
+    def of_rows(rows: Mapping[str, Array]) -> tuple[Array, Any]:
+        loss = complete(Loss({}, {}, rows={name: _together(x) for name, x in rows.items()}))
+        return loss.value(), loss.metrics
+
+    (joint, joint_sums), pulls = jax.value_and_grad(of_rows, has_aux=True)(rows)
+
+    def value(
+        params: Params, index: Array, batch: Batch, pull: Mapping[str, Array]
+    ) -> tuple[Array, Any]:
         loss = loss_function(params, batch, jax.random.fold_in(key, index))
         terms = {name: term._replace(weight=weights[name]) for name, term in loss.terms.items()}
-        return loss._replace(terms=terms).value(), (loss.metrics, loss.features)
+        own = loss._replace(terms=terms).value()
+        pulled = sum((jnp.sum(pull[name] * x) for name, x in loss.rows.items()), start=own)
+        return pulled, ((own, loss.metrics), loss.features)
 
-    def add(carry: Any, given: tuple[Array, Batch]) -> tuple[Any, Mapping[str, Array]]:
-        (loss, (sums, features)), grads = jax.value_and_grad(value, has_aux=True)(params, *given)
-        new = ((loss, sums), grads)
-        total = jax.tree.map(lambda a, b: a + b.astype(a.dtype), carry, new)
+    def add(carry: Any, given: tuple[Array, Batch, Any]) -> tuple[Any, Mapping[str, Array]]:
+        (_, (sums, features)), grads = jax.value_and_grad(value, has_aux=True)(params, *given)
+        total = jax.tree.map(lambda a, b: a + b.astype(a.dtype), carry, (sums, grads))
         return (total[0], _laid_out(total[1], layout)), features
 
+    inputs = (*inputs, pulls)
     first = jax.tree.map(lambda x: x[0], inputs)
-    loss_shape, (sums_shapes, _) = jax.eval_shape(value, params, *first)
-    no_value = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, jnp.float32), (loss_shape, sums_shapes)
-    )
+    _, (sums_shapes, _) = jax.eval_shape(value, params, *first)
+    no_value = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), sums_shapes)
     no_gradient = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), params)
     start = (no_value, _laid_out(no_gradient, layout))
-    ((loss, sums), grads), features = jax.lax.scan(add, start, inputs)
-    return (loss, (sums, features)), grads
+    (((loss, sums), grads), features) = jax.lax.scan(add, start, inputs)
+    return (joint + loss, ({**sums, **joint_sums}, features)), grads
 
 
 def _laid_out(tree: Any, layout: Any) -> Any:

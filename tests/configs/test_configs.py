@@ -57,7 +57,7 @@ def test_the_shapes_of_a_config_trace(path):
         name: jax.ShapeDtypeStruct((size, *shape), "int32")
         for name, shape in row_shapes(experiment.data).items()
     }
-    loss = jax.eval_shape(learner.loss, learner.shapes, batch)
+    loss = jax.eval_shape(learner.whole_loss, learner.shapes, batch)
     assert set(loss.metrics) & {"token_accuracy", "accuracy"}
     optimizer = joint_optimizer(learner.updates())
     layout = state_shardings(make_mesh(MeshConfig()), learner.axes, learner.optimizer_axes())

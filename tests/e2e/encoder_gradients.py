@@ -7,17 +7,21 @@ import json
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 
-from t5x_lite.learner import Bound
+from t5x_lite.learner import Learner
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
-from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
+from t5x_lite.optim.updates import Update
 from t5x_lite.sharding import MeshConfig, check_divisible, make_mesh, put_batch, shardings
+from t5x_lite.train.state import TrainState, state_shardings
+from t5x_lite.train.step import make_train_step
 from t5x_lite.trees import flatten, overlaid, unflatten
 
 SIZES = {
@@ -46,6 +50,11 @@ MESHES = {
     "data 2, fsdp 2, tensor 2": MeshConfig(fsdp=2, tensor=2),
 }
 
+DESCENT = optax.GradientTransformation(
+    lambda _: {}, lambda grads, state, params: (jax.tree.map(jnp.negative, grads), state)
+)
+"""Gradient descent at rate 1: the change is the gradient."""
+
 
 def rows():
     """Eight rows of two packed documents each."""
@@ -59,11 +68,11 @@ def rows():
     return {"encoder_input_tokens": tokens * (batch["encoder_segment_ids"] > 0), **batch}
 
 
-def pairs():
-    """Eight queries with two passages each; the last one lacks its second passage."""
+def pairs(num=8):
+    """Queries with two passages each; the last one lacks its second passage."""
     rng = np.random.default_rng(1)
     batch = {}
-    for name, shape in (("query", (8, 6)), ("passage", (8, 2, 7))):
+    for name, shape in (("query", (num, 6)), ("passage", (num, 2, 7))):
         real = np.arange(shape[-1]) < rng.integers(3, shape[-1] + 1, shape[:-1])[..., None]
         if name == "passage":
             real[-1, 1] = False
@@ -78,7 +87,8 @@ def largest_error(model, objective, meshes):
     Differences are relative to the largest gradient of the leaf, or to a hundredth of the largest
     of all: that of a key's bias, which softmax does not see, is rounding alone.
     """
-    graphdef, abstract, axes = shapes(lambda rngs: Bound(model, objective, rngs=rngs))
+    learner = Learner.of(model, objective)
+    abstract, axes = learner.shapes, learner.axes
     random = np.random.default_rng(0)
     # In the order of the paths that layers had once: the numbers stay what they were.
     leaves = flatten(abstract)
@@ -89,7 +99,7 @@ def largest_error(model, objective, meshes):
     batch = pairs() if isinstance(objective, Contrastive) else rows()
 
     def loss(params, batch):
-        return bind(graphdef, params)(batch, key=jax.random.key(0)).value()
+        return learner.whole_loss(params, batch, jax.random.key(0)).value()
 
     value, grads = jax.jit(jax.value_and_grad(loss))(params, batch)
     expected = {path: np.asarray(leaf) for path, leaf in flatten(grads).items()}
@@ -112,6 +122,39 @@ def largest_error(model, objective, meshes):
     return found
 
 
+def largest_error_in_parts(meshes):
+    """As `largest_error`, of a contrastive step in two microbatches, beside one device."""
+    learner = Learner.of(*LEARNERS["contrastive"])
+    update = Update(learner.loss, DESCENT, lambda _: 1.0, joint=learner.joint)
+    start = jax.tree.map(np.asarray, jax.jit(learner.init)(jax.random.key(0)))
+
+    def moved(mesh):
+        layout = state_shardings(mesh, learner.axes, {})
+        step = make_train_step([update], mesh=mesh, layout=layout, seed=0, microbatches=2)
+        params = jax.device_put(start, shardings(mesh, learner.axes))
+        state = TrainState(np.int32(0), params, {})
+        state, metrics = step(state, put_batch(pairs(16), mesh))
+        after = flatten(jax.tree.map(np.asarray, state.params))
+        changes = {path: leaf - flatten(start)[path] for path, leaf in after.items()}
+        return {**changes, "loss": np.asarray(metrics["loss"])}
+
+    expected = moved(make_mesh(MeshConfig(), devices=jax.devices()[:1]))
+    least = 0.01 * max(np.max(np.abs(leaf)) for leaf in expected.values())
+    found = {}
+    for name in meshes:
+        mesh = make_mesh(MESHES[name])
+        with jax.set_mesh(mesh):
+            got = moved(mesh)
+        errors = {
+            path: float(np.max(np.abs(got[path] - leaf)) / max(np.max(np.abs(leaf)), least))
+            for path, leaf in expected.items()
+        }
+        worst = max(errors, key=errors.__getitem__)
+        found[name] = (worst, errors[worst])
+    return found
+
+
 if __name__ == "__main__":
     found = {name: largest_error(*learner, sys.argv[1:]) for name, learner in LEARNERS.items()}
+    found["contrastive in parts"] = largest_error_in_parts(sys.argv[1:])
     print(json.dumps(found))

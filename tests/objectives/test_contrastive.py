@@ -1,32 +1,33 @@
 """InfoNCE: literals, a NumPy reference, and what is no negative."""
 
 import dataclasses
+import functools
 import json
 import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.config.json import from_json, to_json
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
-from t5x_lite.learner import Bound
+from t5x_lite.learner import Bound, Learner
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.objectives.contrastive import (
-    Contrastive,
-    ContrastiveLoss,
-    Embeddings,
-    candidates,
-    unit,
-)
+from t5x_lite.objectives.base import Objective
+from t5x_lite.objectives.contrastive import Contrastive, candidates, unit
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from tests.objectives.encoder_rows import CLS, MODEL, SEP, learner, loss_of
+from t5x_lite.optim.updates import Update
+from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.train.state import TrainState, state_shardings
+from t5x_lite.train.step import make_train_step
+from tests.objectives.encoder_rows import CLS, MODEL, SEP, learner, loss_of, random
 
 
 def batch_of(queries, passages):
@@ -56,8 +57,8 @@ BATCH = batch_of(
 
 
 def loss_of_vectors(queries, passages, batch, **fields):
-    module = ContrastiveLoss(Contrastive(**fields))
-    return module.loss(Embeddings(jnp.asarray(queries), jnp.asarray(passages)), batch)
+    rows = {"queries": jnp.asarray(queries), "passages": jnp.asarray(passages)}
+    return Contrastive(**fields).joint(rows, batch, step=None)
 
 
 def test_two_queries_by_hand():
@@ -78,9 +79,10 @@ def test_two_queries_by_hand():
 @pytest.mark.parametrize(("pooling", "normalize"), [("cls", True), ("mean", False)])
 def test_the_loss_is_that_of_numpy(pooling, normalize):
     objective = Contrastive(temperature=0.5, pooling=pooling, normalize=normalize)
-    graphdef, params, _ = learner(objective)
-    loss = jax.jit(lambda params: loss_of(graphdef, params, BATCH))(params)
-    model = bind(graphdef, params).model
+    made = Learner.of(MODEL, objective)
+    params = random(made.shapes)
+    loss = jax.jit(made.whole_loss)(params, BATCH)
+    model = made.bind_model(params)
 
     def vectors(name):
         tokens = np.asarray(BATCH[f"{name}_tokens"]).reshape(-1, BATCH[f"{name}_tokens"].shape[-1])
@@ -134,10 +136,10 @@ def test_one_text_has_two_views_under_dropout():
     batch = batch_of(texts, [[text] for text in texts])
     module = bind(graphdef, params)
     plain = module.objective.encode(module.model, batch)
-    np.testing.assert_allclose(plain.queries, plain.passages[:, 0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(plain["queries"], plain["passages"][:, 0], rtol=1e-5, atol=1e-6)
     two = module.objective.encode(module.model, batch, key=jax.random.key(0))
-    assert np.all(np.max(np.abs(two.queries - two.passages[:, 0]), axis=1) > 1e-3)
-    np.testing.assert_allclose(np.linalg.norm(two.queries, axis=1), 1.0, rtol=1e-5)
+    assert np.all(np.max(np.abs(two["queries"] - two["passages"][:, 0]), axis=1) > 1e-3)
+    np.testing.assert_allclose(np.linalg.norm(two["queries"], axis=1), 1.0, rtol=1e-5)
 
 
 def test_vectors_of_length_one_and_one_of_zeros():
@@ -160,10 +162,84 @@ def experiment(**changes):
     )
 
 
-def test_microbatches_are_refused_with_the_reason():
-    with pytest.raises(InputError, match=r"microbatches 2: .* would have those of that part alone"):
-        experiment(microbatches=2)
-    assert experiment().microbatches == 1
+FOUR = batch_of(
+    [[CLS, 10, SEP], [CLS, 11, 12, SEP], [CLS, 13, SEP], [CLS, 14, 15, SEP]],
+    [
+        [[CLS, 20, 21, SEP], [CLS, 22, SEP]],
+        [[CLS, 23, 24, 25, SEP], [CLS, 26, SEP]],
+        [[CLS, 27, SEP], []],
+        [[CLS, 28, SEP], [CLS, 29, 30, SEP]],
+    ],
+)
+
+
+KEPT = optax.GradientTransformation(
+    lambda params: jax.tree.map(jnp.zeros_like, params),
+    lambda grads, state, params: (jax.tree.map(jnp.zeros_like, grads), grads),
+)
+"""An optimizer that keeps the gradient in its state and changes nothing."""
+
+
+@functools.cache
+def after_a_step(microbatches, *, dropout):
+    """A learner, its parameters, the gradient of one step, and its metrics."""
+    model = MODEL.replace(dropout_rate=dropout, attention_dropout_rate=dropout)
+    made = Learner.of(model, Contrastive(temperature=0.5, pooling="mean"))
+    params = random(made.shapes)
+    update = Update(made.loss, KEPT, lambda _: 1.0, joint=made.joint)
+    mesh = make_mesh(MeshConfig())
+    layout = state_shardings(mesh, made.axes, made.axes)
+    step = make_train_step([update], mesh=mesh, layout=layout, seed=0, microbatches=microbatches)
+    own = jax.tree.map(jnp.array, params)
+    state, metrics = step(TrainState(jnp.int32(0), own, KEPT.init(own)), FOUR)
+    return made, params, state.optimizer, {name: float(value) for name, value in metrics.items()}
+
+
+def largest_difference(found, expected):
+    """Of two gradients, beside the largest of all."""
+    scale = max(np.max(np.abs(leaf)) for leaf in jax.tree.leaves(expected))
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    return max(np.max(np.abs(ours - theirs)) for ours, theirs in pairs) / scale
+
+
+@pytest.mark.parametrize("microbatches", [2, 4])
+def test_microbatches_have_the_loss_and_the_gradient_of_the_whole_batch(microbatches):
+    _, _, expected, metrics = after_a_step(1, dropout=0.0)
+    _, _, gradient, ours = after_a_step(microbatches, dropout=0.0)
+    assert ours == pytest.approx(metrics, rel=1e-6)
+    assert set(ours) == {"loss", "learning_rate", "gradient_norm", "accuracy"}
+    assert largest_difference(gradient, expected) < 1e-6
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_microbatch_has_the_same_dropout_in_both_passes(wrong):
+    """Beside the gradient of the same parts under the same keys, without a cache; or other keys."""
+    made, params, gradient, metrics = after_a_step(2, dropout=0.1)
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), 1), 0)
+    keys = [jax.random.fold_in(key, (i + 1) % 2 if wrong else i) for i in range(2)]
+
+    def loss(params):
+        parts = [{name: x[i::2] for name, x in FOUR.items()} for i in range(2)]
+        rows = [made.loss(params, *given).rows for given in zip(parts, keys, strict=True)]
+        together = jax.tree.map(
+            lambda a, b: jnp.stack([a, b], axis=1).reshape(-1, *a.shape[1:]), *rows
+        )
+        return made.joint(together, FOUR).value()
+
+    value, expected = jax.jit(jax.value_and_grad(loss))(params)
+    close = largest_difference(gradient, expected) < 1e-6
+    assert close != wrong
+    assert (abs(float(value) - metrics["loss"]) < 1e-5) != wrong
+
+
+def test_rows_need_a_second_stage():
+    made = Learner.of(MODEL, Contrastive())
+    update = Update(made.loss, KEPT, lambda _: 1.0)
+    loss = jax.eval_shape(made.loss, made.shapes, FOUR)
+    with pytest.raises(ValueError, match=r"has rows, \['passages', 'queries'\], and nothing joins"):
+        update.complete(loss, FOUR, 0)
+    with pytest.raises(TypeError, match="Objective gives rows and does not define joint"):
+        Objective().joint({}, {}, step=None)
 
 
 @pytest.mark.parametrize(
