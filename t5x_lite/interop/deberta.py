@@ -156,7 +156,7 @@ def _choice(
     where: Path, config: Mapping[str, Any], name: str, choices: Mapping[str, Any], default: str
 ) -> Any:
     value = config.get(name, default)
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise InputError(f"{where}: {name} {value!r} is none of {', '.join(choices)}")
     return choices[value]
 

@@ -233,6 +233,7 @@ def test_fields_in_other_forms(release):
         (dict, {"position_buckets": 100}, "log buckets need"),
         (dict, {"norm_rel_ebd": "rms"}, "norm_rel_ebd 'rms' is none of layer_norm, none"),
         (dict, {"hidden_act": "silu"}, "hidden_act 'silu' is none of"),
+        (dict, {"hidden_act": ["gelu"]}, r"hidden_act \['gelu'\] is none of"),
         (dict, {"conv_kernel_size": 3}, "missing.*encoder.conv.conv.weight"),
         (dict, {"conv_groups": 2}, "conv_groups 2 is not supported"),
         (dict, {"share_att_key": "yes"}, "share_att_key must be true or false, got 'yes'"),

@@ -41,12 +41,12 @@ def test_all_other_tasks_are_left_out(bench):
 @pytest.mark.exhaustive
 def test_a_small_run(tmp_path):
     pytest.importorskip("seqio")
-    options = ["--documents", "4000", "--shards", "2", "--alone", "--mixing", "maximum=65536"]
+    options = ["--documents", "40000", "--shards", "2", "--alone", "--mixing", "maximum=65536"]
     command = [sys.executable, str(SCRIPT), str(tmp_path), *options]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout)
-    assert (result["documents"], result["shards"]) == (4000, 2)
-    assert 0 < result["documents_read"] < 4000
+    assert (result["documents"], result["shards"]) == (40_000, 2)
+    assert 0 < result["documents_read"] < 40_000
     assert result["seconds"] > 0 < result["alone"]["seconds"]
     assert not (tmp_path / "c4").exists()
