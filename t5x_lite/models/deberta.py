@@ -116,6 +116,11 @@ class DebertaConfig(EncoderConfig):
         )
 
     @property
+    def embedding_norm_size(self) -> int:
+        """Size of the layer norm of the embeddings, which is after their projection."""
+        return self.d_model
+
+    @property
     def position_rows(self) -> int:
         """Rows of the table of positions; 0 where nothing reads it."""
         read = self.position_biased_input or self.enhanced_mask_decoder

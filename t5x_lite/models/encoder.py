@@ -121,6 +121,11 @@ class EncoderConfig(ModelConfig):
         return self.d_model if self.embedding_size is None else self.embedding_size
 
     @property
+    def embedding_norm_size(self) -> int:
+        """Size of the layer norm of the embeddings' sum."""
+        return self.table_size
+
+    @property
     def position_rows(self) -> int:
         """Rows of the table of positions that there is; 0 is no table."""
         return self.max_positions

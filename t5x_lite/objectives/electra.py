@@ -152,7 +152,6 @@ class Electra(Masks, Objective):
             raise InputError(f"Electra needs an encoder, not {type(model).__name__}")
         names = ("vocab_size", "pad_id")
         names += () if self.sharing == "nes" else ("table_size", "max_positions", "first_position")
-        names += ("token_types",) if self._shares_norm else ()
         for name in names:
             theirs, ours = getattr(self.generator, name), getattr(model, name)
             if theirs != ours:
@@ -160,6 +159,14 @@ class Electra(Masks, Objective):
                     f"the generator's {name} must be the model's for sharing {self.sharing}: "
                     f"objective.generator has {theirs}, model has {ours} (table_size is "
                     "embedding_size, or d_model where that is None)"
+                )
+        for name in ("token_types", "embedding_norm_size") if self._shares_norm else ():
+            theirs, ours = getattr(self.generator, name), getattr(model, name)
+            if theirs != ours:
+                raise InputError(
+                    f"the generator's {name} must be the model's where es shares the whole "
+                    f"embedding: objective.generator has {theirs}, model has {ours}; share the "
+                    "tables alone by --objective.share-embedding-norm False"
                 )
         return ElectraLoss(self, model, rngs=rngs)
 

@@ -82,7 +82,8 @@ def make_train_step(
                     loss_function, trained, given, key, complete
                 )
             else:
-                whole = {**{name: _together(x) for name, x in given.items()}, **batch}
+                features = {n: _together(x) for n, x in given.items() if n not in batch}
+                whole = {**batch, **features}
                 complete = functools.partial(update.complete, batch=whole, step=state.step)
                 (loss, (sums, features)), grads = _in_parts(
                     loss_function, trained, given, key, complete, update.part(layout.params)

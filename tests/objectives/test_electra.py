@@ -295,6 +295,19 @@ def test_draws_follow_the_logits_and_the_temperature():
         np.testing.assert_allclose(np.mean(np.asarray(drawn)), expected, atol=0.01)
 
 
+def test_what_cannot_be_shared_besides_the_tables():
+    typed = objective(generator=GENERATOR.replace(token_types=0))
+    with pytest.raises(InputError, match=r"generator's token_types .* has 0, model has 2; share"):
+        Learner.of(DISCRIMINATOR, typed)
+    Learner.of(DISCRIMINATOR, dataclasses.replace(typed, share_embedding_norm=False))
+    # A DeBERTa's norm is after the projection.
+    sizes = {"vocab_size": VOCAB, "d_ff": 16, "num_layers": 1, "embedding_size": 8}
+    model = DebertaConfig(**sizes, d_model=16, num_heads=2, position_buckets=4, max_positions=16)
+    generator = model.replace(d_model=4, num_heads=1)
+    with pytest.raises(InputError, match=r"embedding_norm_size .* has 4, model has 16"):
+        Learner.of(model, objective(generator=generator))
+
+
 @pytest.mark.slow
 def test_deberta_with_an_enhanced_mask_decoder_in_the_generator():
     model = DebertaConfig(
