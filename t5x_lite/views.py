@@ -17,8 +17,10 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from t5x_lite import trees
+from t5x_lite.trees import LazyArray
 from t5x_lite.types import Array, Axes, Params
 
 Flat = Mapping[str, Any]
@@ -90,7 +92,13 @@ class Same:
         return self.write(seen)
 
     def read(self, stored: Flat) -> dict[str, Any]:
-        """The owner's arrays at both paths."""
+        """The owner's arrays at both paths.
+
+        Raises:
+          ValueError: there are arrays at `path`.
+        """
+        if there := _at(self.path, stored):
+            raise ValueError(f"{there[0]} is stored, and should be read from {self.owner}")
         copies = {_moved(p, self.owner, self.path): stored[p] for p in _at(self.owner, stored)}
         return {**stored, **copies}
 
@@ -219,6 +227,30 @@ def fresh(views: Sequence[View], seen: Params) -> Params:
 def read(views: Sequence[View], stored: Params) -> Params:
     """The parameters that the modules have; arrays that no view mentions are the same objects."""
     return _through([view.read for view in views], stored)
+
+
+def read_lazily(views: Sequence[View], stored: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
+    """As `read`, of arrays by path that need not fit in memory; those that views compute are made.
+
+    Raises:
+      ValueError: the parameters are not those that the views are about.
+    """
+    if not views:
+        return dict(stored)
+    computed = mentioned([view for view in views if view.computes], stored)
+    arrays = {path: a.read() if path in computed else a for path, a in stored.items()}
+    try:
+        seen = trees.flatten(read(views, trees.unflatten(arrays)))
+    except KeyError as error:
+        raise ValueError(f"there are no parameters {error}") from error
+    return {
+        path: leaf if isinstance(leaf, LazyArray) else _made(np.asarray(leaf))
+        for path, leaf in seen.items()
+    }
+
+
+def _made(array: np.ndarray) -> LazyArray:
+    return LazyArray(array.shape, array.dtype, lambda: array)
 
 
 def write(views: Sequence[View], seen: Params) -> Params:

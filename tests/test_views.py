@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t5x_lite import views
-from t5x_lite.trees import flatten, unflatten
+from t5x_lite.trees import LazyArray, flatten, unflatten
 from t5x_lite.views import Difference, Repeat, Same
 
 ONE, TWO, BOTH = np.array([1.0, 2.0]), np.array([10.0, 20.0]), np.array([11.0, 22.0])
@@ -58,6 +58,28 @@ def test_arrays_below_a_path_that_are_read_from_others():
     }  # fmt: skip
     assert described(seen, view).keys() == flatten(stored).keys()
     equal(views.write([view], seen), stored)
+
+
+def test_copies_are_not_stored():
+    with pytest.raises(ValueError, match="b is stored, and should be read from a"):
+        views.read([Same("b", "a")], tree(a=ONE, b=TWO))
+
+
+def test_arrays_that_are_read_when_they_are_needed():
+    def lazy(array):
+        reads = []
+        return LazyArray(array.shape, array.dtype, lambda: reads.append(1) or array), reads
+
+    (a, read_a), (b, read_b), (c, read_c) = lazy(ONE), lazy(TWO), lazy(ONE)
+    both = (Difference("b", "a"), Same("d", "c"))
+    seen = views.read_lazily(both, {"a": a, "b": b, "c": c})
+    assert seen["d"] is c
+    assert not read_c
+    np.testing.assert_array_equal(seen["b"].read(), BOTH)
+    assert read_a
+    assert read_b
+    with pytest.raises(ValueError, match="there are no parameters 'a'"):
+        views.read_lazily(both, {"b": b})
 
 
 def test_the_owner_gets_both_gradients():

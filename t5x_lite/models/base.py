@@ -47,6 +47,10 @@ class ModelConfig:
         """
         return ()
 
+    def without_views(self) -> Any:
+        """The config of the same model where all that it reads is stored."""
+        return self
+
     def unrolled(self) -> Any:
         """The same model with its layers as straight-line code, where it has that choice."""
         return self

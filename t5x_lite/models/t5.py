@@ -185,6 +185,10 @@ class T5Config(StackConfig):
             for ours, theirs in pairs.items()
         )
 
+    def without_views(self) -> "T5Config":
+        """Without shared layers: a decoder with arrays of its own."""
+        return self.replace(share_layers=False)
+
     def forward_flops(self, shapes: RowShapes) -> int:
         """FLOPs of one forward pass for one row of inputs and targets."""
         (inputs,), (targets,) = shapes["encoder_input_tokens"], shapes["decoder_target_tokens"]

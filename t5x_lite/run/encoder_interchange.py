@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
-from t5x_lite import trees, views
+from t5x_lite import views
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
@@ -208,7 +206,7 @@ def export_of(
         model, family = _with_family(generator, where=where)
     else:
         model, family = _with_family(experiment.model, where=where)
-        head, arrays = head_of(experiment), _own(experiment, params)
+        head, arrays = head_of(experiment), _own(experiment, params, where=where)
     if sentences is not None:
         head = "none"
     if head not in family.heads:
@@ -269,28 +267,34 @@ def _generator(
             f"checkpoint {where}: only objective Electra has a generator, and this one is "
             f"{type(objective).__name__}"
         )
-    seen = _seen(experiment, params)
+    seen = seen_params(experiment, params, where=where)
     arrays = _moved(seen, "objective/generator/", MODEL)
     arrays |= _moved(seen, "objective/generator_head/", HEAD)
     return objective.generator, "masked_lm", arrays
 
 
-def _own(experiment: Experiment, params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
+def _own(
+    experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
+) -> dict[str, LazyArray]:
     """The model and its head."""
-    seen = _seen(experiment, params)
+    seen = seen_params(experiment, params, where=where)
     return _moved(seen, MODEL, MODEL) | _moved(seen, HEAD, HEAD)
 
 
-def _seen(experiment: Experiment, params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """The parameters as the modules read them; arrays that a view computes are made now."""
-    its_views = views_of(experiment.model, experiment.objective)
-    computed = views.mentioned([view for view in its_views if view.computes], params)
-    arrays = {path: a.read() if path in computed else a for path, a in params.items()}
-    seen = trees.flatten(views.read(its_views, trees.unflatten(arrays)))
-    return {
-        path: leaf if isinstance(leaf, LazyArray) else _made(np.asarray(leaf))
-        for path, leaf in seen.items()
-    }
+def seen_params(
+    experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
+) -> dict[str, LazyArray]:
+    """A checkpoint's parameters as the modules read them, by path.
+
+    Raises:
+      InputError: they are not those of the config.
+    """
+    try:
+        return views.read_lazily(views_of(experiment.model, experiment.objective), params)
+    except ValueError as error:
+        raise InputError(
+            f"checkpoint {where}: not the parameters of its config: {error}"
+        ) from error
 
 
 def _moved(params: Mapping[str, LazyArray], old: str, new: str) -> dict[str, LazyArray]:
@@ -300,7 +304,3 @@ def _moved(params: Mapping[str, LazyArray], old: str, new: str) -> dict[str, Laz
         for path, array in params.items()
         if path.startswith(old)
     }
-
-
-def _made(array: np.ndarray) -> LazyArray:
-    return LazyArray(array.shape, array.dtype, lambda: array)

@@ -277,9 +277,12 @@ def export_hf(
                 f"checkpoint {source} is a {type(model).__name__}; only a T5Config or an encoder "
                 "can be exported"
             )
+        # Layers that are shared here are there twice: transformers has no such T5.
+        model = model.without_views()
+        seen = encoder_interchange.seen_params(experiment, saved, where=source)
         arrays = {
             path.removeprefix(_MODEL): _cast(array, dtype)
-            for path, array in saved.items()
+            for path, array in seen.items()
             if path.startswith(_MODEL)
         }
         config = hf_config.from_model(

@@ -1,5 +1,6 @@
 """`import` and `export`: directories that other commands take, and nothing half written."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -18,14 +19,16 @@ from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints.manifest import find_damage
 from t5x_lite.checkpoints.orbax_params import lazy_params, write_params
 from t5x_lite.checkpoints.reading import find_step
+from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.errors import InputError
 from t5x_lite.interop import t5x
 from t5x_lite.interop.rules import LazyArray, pieces
 from t5x_lite.interop.tensor_files import read_safetensors, read_tensors
-from t5x_lite.run import interchange
+from t5x_lite.run import interchange, restoring
 from t5x_lite.run.interchange import export_hf, import_hf, import_t5x
-from t5x_lite.run.loading import Loaded
-from t5x_lite.run.workdir import holds_another
+from t5x_lite.run.loading import Loaded, learner_of
+from t5x_lite.run.workdir import WorkDirectory, holds_another
+from t5x_lite.train.state import TrainState
 from t5x_lite.vocabulary.byte_level import Bytes
 from t5x_lite.vocabulary.loading import load_vocabulary
 
@@ -205,9 +208,29 @@ def test_checkpoints_that_cannot_be_exported(release, tmp_path):
     config["model"]["share_layers"] = True
     path.write_text(json.dumps(config))
     checkpoint_manifest.write(tmp_path / "ours")
-    with pytest.raises(InputError, match="share their layers"):
+    with pytest.raises(
+        InputError, match=r"decoder/\S+ is stored, and should be read from model/encoder"
+    ):
         export_hf(tmp_path / "ours", tmp_path / "theirs")
     assert sorted(os.listdir(tmp_path)) == ["ours", "t5"]
+
+
+def test_layers_that_are_shared_are_there_twice(tiny_experiment, tmp_path):
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "share_layers": True}
+    model = tiny_experiment.model.replace(**layers)
+    experiment = dataclasses.replace(tiny_experiment, model=model)
+    learner = learner_of(experiment)
+    state = TrainState(jnp.int32(7), jax.jit(learner.init)(jax.random.key(0)), {})
+    vocabulary = load_vocabulary(experiment.data.vocabulary)
+    work = tmp_path / "work"
+    with Checkpoints(work) as checkpoints, WorkDirectory.open(str(work)) as workdir:
+        restoring.saver(checkpoints, experiment, vocabulary, workdir)(state, b"here", None)
+    export_hf(work, tmp_path / "theirs")
+    import_hf(tmp_path / "theirs", tmp_path / "again")
+    again = Loaded.from_checkpoint(str(tmp_path / "again"), step=None)
+    assert not again.experiment.model.share_layers
+    seen = learner.read(state.params)["model"]
+    jax.tree.map(np.testing.assert_array_equal, again.params["model"], seen)
 
 
 def test_a_damaged_config_of_the_source_is_named(release, tmp_path):
