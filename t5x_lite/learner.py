@@ -17,8 +17,9 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh
 
-from t5x_lite import trees, views
+from t5x_lite import sharding, trees, views
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes
 from t5x_lite.objectives.base import Loss, Objective, Phase
@@ -130,6 +131,11 @@ class Learner:
     def bind_model(self, params: Params) -> Any:
         """The model alone, in the compute dtype, of the learner's stored parameters."""
         return self.bind(params).model
+
+    def check_mesh(self, mesh: Mesh) -> None:
+        """Refuses, by an InputError, a mesh that does not divide the parameters or the heads."""
+        heads = self.model.divided_heads
+        sharding.check_divisible(mesh, self.axes, self.shapes, num_heads=heads)
 
     @property
     def model_type(self) -> type:

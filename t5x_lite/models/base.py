@@ -35,6 +35,19 @@ class ModelConfig:
     below: ClassVar[tuple[str, ...]] = ()
     """Paths of what is below all layers: tables, and the few weights that layers have in common."""
 
+    begins_with_cls: ClassVar[bool] = False
+    """Whether a row of tokens begins with [CLS]."""
+
+    @property
+    def longest_document(self) -> int | None:
+        """Tokens for which a table of positions has rows; None where there is no table."""
+        return None
+
+    @property
+    def divided_heads(self) -> int | None:
+        """Attention heads that the mesh axis "tensor" must divide; None where there are none."""
+        return None
+
     def build(self, *, rngs: nnx.Rngs) -> nnx.Module:
         """Makes the module with fresh parameters from the stream "params"."""
         raise TypeError(f"{type(self).__name__} does not define build")

@@ -82,6 +82,7 @@ class EncoderConfig(ModelConfig):
     attention_block: int = 128
 
     below: ClassVar[tuple[str, ...]] = ("embedding", "projection")
+    begins_with_cls: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "d_ff", "num_heads", "num_layers", "max_positions",
@@ -144,6 +145,11 @@ class EncoderConfig(ModelConfig):
     def first_position(self) -> int:
         """The row of the table that a document's first token reads."""
         return 0
+
+    @property
+    def divided_heads(self) -> int:
+        """All attention heads."""
+        return self.num_heads
 
     def unrolled(self) -> "EncoderConfig":
         """The same model with its layers as straight-line code."""

@@ -111,6 +111,11 @@ class StackConfig(ModelConfig):
         names = {field.name for field in dataclasses.fields(LayerConfig)}
         return LayerConfig(**{name: getattr(self, name) for name in names})
 
+    @property
+    def divided_heads(self) -> int:
+        """All attention heads."""
+        return self.num_heads
+
     def unrolled(self) -> "StackConfig":
         """The same model with its layers as straight-line code."""
         return self.replace(unroll=True)

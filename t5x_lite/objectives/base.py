@@ -175,6 +175,10 @@ class Objective:
         """The updates of a step; none is one update of everything by the experiment's optimizer."""
         return ()
 
+    def models(self) -> Mapping[str, ModelConfig]:
+        """Models that it has besides the one that it trains, by the names of their fields."""
+        return {}
+
     def check_model(self, model: nnx.Module) -> None:
         """Refuses, by an InputError, a model that the objective cannot train."""
 

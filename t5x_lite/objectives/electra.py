@@ -30,6 +30,7 @@ form: one update by the gradient of L_G + 50 * L_D, one clipping. ES is always j
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 import jax
@@ -126,6 +127,10 @@ class Electra(Masks, Objective):
                 "objective.discriminator_weight and objective.temperature must be above 0: "
                 f"got {self.discriminator_weight} and {self.temperature}"
             )
+
+    def models(self) -> Mapping[str, ModelConfig]:
+        """The generator."""
+        return {"generator": self.generator}
 
     @property
     def two_updates(self) -> bool:

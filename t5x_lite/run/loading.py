@@ -79,10 +79,9 @@ def check_lengths(experiment: Experiment) -> None:
     lengths = {"inputs_length": data.inputs_length}
     if data.layout == "pairs":
         lengths["targets_length"] = data.targets_length
-    generator = getattr(experiment.objective, "generator", None)
-    models = {"model": experiment.model, "objective.generator": generator}
-    for model, config in models.items():
-        most = getattr(config, "longest_document", None)
+    own = {f"objective.{name}": model for name, model in experiment.objective.models().items()}
+    for model, config in {"model": experiment.model, **own}.items():
+        most = config.longest_document
         for name, length in lengths.items():
             if most is not None and length > most:
                 raise InputError(
@@ -144,8 +143,7 @@ class Loaded:
         experiment = _unrolled(experiment)
         learner = learner_of(experiment)
         if mesh is not None:
-            heads = getattr(experiment.model, "num_heads", None)
-            sharding.check_divisible(mesh, learner.axes, learner.shapes, num_heads=heads)
+            learner.check_mesh(mesh)
         abstract = learner.shapes if mesh is None else _on_mesh(learner, mesh)
         params = checkpointing.restore_params(directory, abstract)
         vocabulary = load_vocabulary(

@@ -78,9 +78,7 @@ def make_sheet(
     check_batch(experiment, mesh)
     check_microbatches(experiment.data.batch_size, experiment.microbatches, mesh)
     learner = learner_of(experiment)
-    sharding.check_divisible(
-        mesh, learner.axes, learner.shapes, num_heads=getattr(experiment.model, "num_heads", None)
-    )
+    learner.check_mesh(mesh)
     step, state = _step(experiment, learner, mesh)
     kind = devices[0].device_kind
     chip = chips.chip(kind)

@@ -19,8 +19,6 @@ from t5x_lite.errors import InputError
 from t5x_lite.evaluate.embed import Embedder
 from t5x_lite.evaluate.retrieval import Retrieval, RetrievalEvaluator
 from t5x_lite.learner import Learner
-from t5x_lite.models.base import ModelConfig
-from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.models.pooling import Pooling, check_pooling
 from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.run.best_step import Step
@@ -59,7 +57,7 @@ class Vectors:
         usual: Pooling = "cls" if isinstance(objective, RetroMAE) else "mean"
         kind: Pooling = getattr(objective, "pooling", usual) if pooling is None else pooling
         check_pooling("pooling", kind)
-        if kind == "cls" and not has_cls(experiment.model):
+        if kind == "cls" and not experiment.model.begins_with_cls:
             raise InputError(
                 f"pooling 'cls': the rows of a {type(experiment.model).__name__} do not begin with "
                 "[CLS]; use 'mean'"
@@ -68,20 +66,14 @@ class Vectors:
         return cls(pooling=kind, normalize=bool(own if normalize is None else normalize))
 
 
-def has_cls(model: ModelConfig) -> bool:
-    """Whether a row of the model begins with [CLS]."""
-    return isinstance(model, EncoderConfig)
-
-
 def rows_of(experiment: Experiment, vocabulary: Vocabulary) -> TextRows:
     """What makes rows of texts for a model."""
-    return text_rows(vocabulary, begins=has_cls(experiment.model))
+    return text_rows(vocabulary, begins=experiment.model.begins_with_cls)
 
 
 def most_tokens(experiment: Experiment) -> int | None:
     """Tokens that a row can have at most; None is no limit."""
-    model = experiment.model
-    return model.longest_document if isinstance(model, EncoderConfig) else None
+    return experiment.model.longest_document
 
 
 def trained_length(experiment: Experiment) -> int:

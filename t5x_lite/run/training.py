@@ -81,9 +81,7 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
     learner = learner_of(experiment)
-    sharding.check_divisible(
-        mesh, learner.axes, learner.shapes, num_heads=getattr(experiment.model, "num_heads", None)
-    )
+    learner.check_mesh(mesh)
     updates = learner.updates()
     optimizer = joint_optimizer(updates)
     layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())

@@ -16,7 +16,6 @@ from t5x_lite.run.loading import Loaded
 from t5x_lite.run.text_encoder import (
     TextEncoder,
     Vectors,
-    has_cls,
     retrieval_evaluator,
     trained_length,
 )
@@ -79,7 +78,7 @@ def test_what_the_objective_says(loaded):
     assert Vectors.of(contrastive) == Vectors(pooling="cls", normalize=False)
     asked = Vectors.of(contrastive, pooling="mean", normalize=True)
     assert asked == Vectors(pooling="mean", normalize=True)
-    assert (trained_length(contrastive), has_cls(contrastive.model)) == (12, True)
+    assert (trained_length(contrastive), contrastive.model.begins_with_cls) == (12, True)
     retromae = dataclasses.replace(experiment, objective=RetroMAE(mask_id=4))
     assert Vectors.of(retromae).pooling == "cls"
 
