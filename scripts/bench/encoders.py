@@ -72,8 +72,9 @@ DETECTION = (
     *("--optimizer.schedule.then.peak", "1e-3", "--optimizer.bias-correction", "True"),
     *("--objective.decoupled", "False", "--objective.share-embedding-norm", "False"),
 )
-"""ELECTRA as in DeBERTaV3, but in one update: a generator of the model's width and half its layers. At a peak of 2e-3,
-without bias correction, the discriminator gives one answer to everything after 100 steps."""
+"""ELECTRA as in DeBERTaV3, but in one update: a generator of the model's width and half its layers.
+At a peak of 2e-3, without bias correction, the discriminator gives one answer to everything after
+100 steps."""
 PAIRS = ("SimCSE",)
 """Those whose objective is contrastive, at its own lower rate."""
 SHARING = ("es", "nes", "gdes")
