@@ -263,6 +263,17 @@ def mentioned(views: Sequence[View], paths: Iterable[str]) -> set[str]:
     return {path for path in paths if any(view.mentions(path) for view in views)}
 
 
+def copies(views: Sequence[View], seen: Iterable[str]) -> dict[str, str]:
+    """Path of an array that is not stored -> path of the one that it is read from."""
+    paths = list(seen)
+    return {
+        path: _moved(path, view.path, view.owner)
+        for view in views
+        if isinstance(view, Same)
+        for path in _at(view.path, paths)
+    }
+
+
 def _through(functions: Sequence[Any], tree: Params) -> Params:
     if not functions:
         return tree

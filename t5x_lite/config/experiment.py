@@ -350,10 +350,13 @@ def differences(saved: Experiment, current: Experiment, *, fields: Sequence[str]
     """One phrase for each leaf of some fields in which two experiments differ."""
     found: list[str] = []
     for name in fields:
-        there = encode(getattr(saved, name), where=name)
-        here = encode(getattr(current, name), where=name)
+        there, here = (encode(_resolved(part, name), where=name) for part in (saved, current))
         found += _differences(name, there, here)
     return found
+
+
+def _resolved(experiment: Experiment, name: str) -> Any:
+    return experiment.objective.resolved() if name == "objective" else getattr(experiment, name)
 
 
 def _differences(name: str, there: Any, here: Any) -> list[str]:

@@ -79,7 +79,14 @@ class Loss(NamedTuple):
         return sum(parts[1:], start=parts[0])
 
     def joined(self, other: "Loss") -> "Loss":
-        """With the terms and metrics that were made of the rows, in place of the rows."""
+        """With the terms and metrics that were made of the rows, in place of the rows.
+
+        Raises:
+          ValueError: both have a term or a metric of one name.
+        """
+        twice = {*self.terms, *self.metrics} & {*other.terms, *other.metrics}
+        if twice:
+            raise ValueError(f"both stages of a loss have {sorted(twice)}: give them other names")
         return self._replace(
             terms={**self.terms, **other.terms},
             metrics={**self.metrics, **other.metrics},
@@ -174,6 +181,10 @@ class Objective:
     def phases(self) -> tuple[Phase, ...]:
         """The updates of a step; none is one update of everything by the experiment's optimizer."""
         return ()
+
+    def resolved(self) -> "Objective":
+        """The same objective with a value in place of each None that stands for one."""
+        return self
 
     def models(self) -> Mapping[str, ModelConfig]:
         """Models that it has besides the one that it trains, by the names of their fields."""

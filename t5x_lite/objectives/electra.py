@@ -128,6 +128,11 @@ class Electra(Masks, Objective):
                 f"got {self.discriminator_weight} and {self.temperature}"
             )
 
+    def resolved(self) -> "Electra":
+        """With the choices that None leaves to sharing and head."""
+        shares, two = self._shares_norm, self.two_updates
+        return dataclasses.replace(self, share_embedding_norm=shares, decoupled=two)
+
     def models(self) -> Mapping[str, ModelConfig]:
         """The generator."""
         return {"generator": self.generator}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from t5x_lite import config, trees, views
 from t5x_lite.checkpoints import reading as checkpointing
@@ -106,29 +107,64 @@ def _through_views(
     Raises:
       InputError: as `checkpoints.restore_params`.
     """
-    stored = checkpointing.restore_params(step, saved.shapes)
-    theirs = trees.flatten(saved.read(stored))
-    wanted, own = trees.flatten(ours.seen), trees.flatten(abstract)
+    theirs, wanted, own = map(trees.flatten, (saved.seen, ours.seen, abstract))
     sources = checkpointing.sources_of(
         step, theirs, wanted, rules, optional=wanted.keys() - own.keys()
     )
+    _check_copies(step, sources, saved, ours)
     meant = views.mentioned(ours.views, own)
     if saved.views == ours.views and all(sources.get(path) == path for path in meant):
-        as_stored = trees.flatten(stored)
-        new = {path: as_stored[source] for path, source in sources.items() if path in own}
-    else:
-        given = {path: _placed(theirs[source], own.get(path)) for path, source in sources.items()}
-        seen = {**trees.flatten(ours.read(params)), **given}
-        new = trees.flatten(ours.write(trees.unflatten(seen)))
-    placed = {path: _placed(leaf, own[path]) for path, leaf in new.items()}
-    return trees.overlaid(params, trees.unflatten(placed))
+        as_stored = checkpointing.restore_params(step, abstract, rules=rules)
+        return trees.overlaid(params, as_stored)
+    places = {source: own[path].sharding for path, source in sources.items() if path in own}
+    stored = checkpointing.restore_params(step, _placed(saved.shapes, places, own))
+
+    def written(params: Params, stored: Params) -> dict[str, Any]:
+        seen = trees.flatten(saved.read(stored))
+        given = {path: seen[source] for path, source in sources.items()}
+        new = ours.write(trees.unflatten({**trees.flatten(ours.read(params)), **given}))
+        # The rest stays as it is initialised, whatever it is a difference from.
+        return {path: leaf for path, leaf in trees.flatten(new).items() if path in given}
+
+    layout = {path: own[path].sharding for path in sources if path in own}
+    new = jax.jit(written, out_shardings=layout)(params, stored)
+    return trees.overlaid(params, trees.unflatten(new))
 
 
-def _placed(leaf: Any, like: Any) -> Any:
-    """The array where ours is, if it is of its shape."""
-    if like is None or tuple(leaf.shape) != tuple(like.shape):
-        return leaf
-    return jax.device_put(leaf, like.sharding)
+def _check_copies(step: AnyPath, sources: Mapping[str, str], saved: Learner, ours: Learner) -> None:
+    """Says which arrays of a checkpoint stand where ours are read from others.
+
+    Raises:
+      InputError: such an array comes, and the other does not.
+    """
+    dropped = []
+    for copy, owner in views.copies(ours.views, trees.flatten(ours.seen)).items():
+        if copy not in sources:
+            continue
+        if owner not in sources:
+            raise InputError(
+                f"checkpoint {step}: {sources[copy]} would be {copy}, which is read from {owner} "
+                f"here: rename it to {owner} by init_rename"
+            )
+        if sources[copy] in trees.flatten(saved.shapes):
+            dropped.append(sources[copy])
+    if dropped and jax.process_index() == 0:
+        _logger.warning(
+            "checkpoint %s: %d arrays are left out, which are read from others here: %s",
+            *(step, len(dropped), ", ".join(dropped[:3])),
+        )
+
+
+def _placed(shapes: Params, places: Mapping[str, Any], own: Mapping[str, Any]) -> Params:
+    """Shapes with shardings: those of ours where they become ours, else whole on each device."""
+    one = next(iter(own.values())).sharding
+    elsewhere = NamedSharding(one.mesh, PartitionSpec()) if isinstance(one, NamedSharding) else one
+    return trees.unflatten(
+        {
+            path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=places.get(path, elsewhere))
+            for path, leaf in trees.flatten(shapes).items()
+        }
+    )
 
 
 def resume(

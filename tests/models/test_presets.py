@@ -1,5 +1,6 @@
 import pytest
 
+from t5x_lite import views
 from t5x_lite.models import presets
 from t5x_lite.nn.bind import shapes
 from t5x_lite.trees import count_parameters
@@ -66,8 +67,9 @@ def test_family(name):
 @pytest.mark.parametrize("name", SIZES)
 def test_parameters(name):
     config = getattr(presets, name)()
-    _, abstract, _ = shapes(lambda rngs: config.build(rngs=rngs))
-    assert count_parameters(abstract) == SIZES[name][5]
+    _, seen, axes = shapes(lambda rngs: config.build(rngs=rngs))
+    stored, _ = views.stored(config.views(), seen, axes)
+    assert count_parameters(stored) == SIZES[name][5]
 
 
 @pytest.mark.parametrize("size", ["small", "base", "large", "xl", "xxl"])

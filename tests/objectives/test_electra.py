@@ -288,6 +288,15 @@ def test_two_updates_are_the_default_but_with_es():
         assert bool(objective(sharing=sharing, decoupled=given).phases()) == two
 
 
+def test_what_none_stands_for_is_no_difference():
+    made = objective(head="deberta")
+    assert (
+        made.resolved()
+        == objective(head="deberta", share_embedding_norm=False, decoupled=False).resolved()
+    )
+    assert objective().resolved() != objective(share_embedding_norm=False).resolved()
+
+
 def test_draws_follow_the_logits_and_the_temperature():
     logits = jnp.broadcast_to(jnp.log(jnp.array([0.8, 0.2])), (20_000, 2))
     for temperature, expected in ((1.0, 0.2), (2.0, 1 / 3)):

@@ -176,6 +176,24 @@ def test_a_difference_is_one_from_the_generator_that_there_is(halves, with_gener
     np.testing.assert_array_equal(exported(objective, got)["token"], np.full((400, 8), 1.0))
 
 
+def test_a_generator_alone_is_what_the_discriminator_begins_with(halves):
+    """What stays fresh is a difference of zero, whatever it is a difference from."""
+    objective = Electra(generator=BERT, sharing="gdes")
+    rename = (
+        r"model/(.*) -> objective/generator/\1",
+        r"objective/head/(.*) -> objective/generator_head/\1",
+    )
+    leave = ("model/.*", "objective/head/.*")
+    saved = halves(MaskedLM())
+    got = begun(saved, 3.0, objective=objective, rename=rename, leave=leave)
+    generator = got["objective"]["generator"]["embedding"]
+    np.testing.assert_array_equal(generator["token"], np.full((400, 8), 0.5))
+    # begun() has differences of 3.0 where a new run has zeros.
+    np.testing.assert_array_equal(got["model"]["embedding"]["token"], np.full((400, 8), 3.0))
+    with pytest.raises(InputError, match=r"model/embedding/token would be objective/generator/"):
+        begun(saved, 3.0, objective=Electra(generator=BERT), rename=rename, leave=leave)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_layers_that_are_shared_on_one_side_alone(shared, tmp_path, tiny_experiment):
     sizes = {"num_encoder_layers": 1, "num_decoder_layers": 1}

@@ -7,7 +7,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 from t5x_lite.data.config import Data
-from t5x_lite.learner import Bound
+from t5x_lite.learner import Learner
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
@@ -130,14 +130,14 @@ PAIRS = {
     ],
 )
 def test_a_loss_has_the_products_of_its_traced_program(model, objective, row, left_out):
-    graphdef, abstract, _ = shapes(lambda rngs: Bound(model, objective, rngs=rngs))
+    learner = Learner.of(model, objective)
     floats = {"decoder_loss_weights"}
     batch = {
         name: jax.ShapeDtypeStruct((4, *shape), jnp.float32 if name in floats else jnp.int32)
         for name, shape in row.items()
     }
-    traced = jax.make_jaxpr(lambda params, batch: bind(graphdef, params)(batch).value())(
-        abstract, batch
+    traced = jax.make_jaxpr(lambda params, batch: learner.whole_loss(params, batch).value())(
+        learner.shapes, batch
     )
     expected = objective.forward_flops(model, row) + left_out
     assert 2 * products(traced.jaxpr) == 4 * expected
