@@ -56,7 +56,7 @@ class ModelConfig:
         """How the parameters are stored, where that is not as the module has them.
 
         Args:
-          prefix: of the module's paths, such as "model/".
+          prefix: beginning of the module's paths, such as "model/".
         """
         return ()
 

@@ -160,8 +160,8 @@ class Objective:
         """The second stage: terms and metrics of the rows of a whole batch; it has no parameters.
 
         Args:
-          rows: of all microbatches, in the order of the batch.
-          batch: all of it.
+          rows: name -> array [B, ...], in the order of the batch.
+          batch: the whole batch.
           step: the optimizer's; None in evaluation.
         """
         raise TypeError(f"{type(self).__name__} gives rows and does not define joint")
@@ -197,8 +197,8 @@ class Objective:
         """How the learner's parameters are stored, where that is not as they are read.
 
         Args:
-          model: of the architecture; its parameters are below "model/".
-          prefix: of the objective's own paths.
+          model: config of the architecture, whose parameters are below "model/".
+          prefix: beginning of the objective's own paths.
         """
         return ()
 

@@ -75,7 +75,7 @@ class Electra(Masks, Objective):
     Attributes:
       generator: config of the generator, of any size; its tables are those of the model's shape
         where they are shared.
-      sharing: of the embeddings: "es", "nes" or "gdes".
+      sharing: relation of the two embeddings: "es", "nes" or "gdes".
       share_embedding_norm: whether "es" shares the embeddings' layer norm and token types besides
         the tables; None is True with the head "electra", as in the original, and else False.
       decoupled: whether generator and discriminator are updated one after the other, each by its
@@ -162,23 +162,22 @@ class Electra(Masks, Objective):
             raise InputError(f"Electra needs an encoder, not {type(model).__name__}")
         names = ("vocab_size", "pad_id")
         names += () if self.sharing == "nes" else ("table_size", "max_positions", "first_position")
+        remedy = " (table_size is embedding_size, or d_model where that is None)"
+        self._check_alike(model, names, remedy=remedy)
+        if self._shares_norm:
+            remedy = "; share the tables alone by --objective.share-embedding-norm False"
+            self._check_alike(model, ("token_types", "embedding_norm_size"), remedy=remedy)
+        return ElectraLoss(self, model, rngs=rngs)
+
+    def _check_alike(self, model: EncoderConfig, names: tuple[str, ...], *, remedy: str) -> None:
+        """Refuses a generator that differs from the model in one of these."""
         for name in names:
             theirs, ours = getattr(self.generator, name), getattr(model, name)
             if theirs != ours:
                 raise InputError(
                     f"the generator's {name} must be the model's for sharing {self.sharing}: "
-                    f"objective.generator has {theirs}, model has {ours} (table_size is "
-                    "embedding_size, or d_model where that is None)"
+                    f"objective.generator has {theirs}, model has {ours}{remedy}"
                 )
-        for name in ("token_types", "embedding_norm_size") if self._shares_norm else ():
-            theirs, ours = getattr(self.generator, name), getattr(model, name)
-            if theirs != ours:
-                raise InputError(
-                    f"the generator's {name} must be the model's where es shares the whole "
-                    f"embedding: objective.generator has {theirs}, model has {ours}; share the "
-                    "tables alone by --objective.share-embedding-norm False"
-                )
-        return ElectraLoss(self, model, rngs=rngs)
 
     def check_model(self, model: nnx.Module) -> None:
         """Refuses what is no encoder."""
