@@ -90,7 +90,7 @@ class Model:
         self._model = model
         self._batch_size = batch_size
         self._generators: dict[Decoding, Generator] = {}
-        self._encoders: dict[tuple[Pooling, bool], tuple[TextEncoder, Embedder]] = {}
+        self._encoders: dict[tuple[Pooling | None, bool | None], tuple[TextEncoder, Embedder]] = {}
         self._scorer: Scorer | None = None
 
     def generate(
@@ -178,8 +178,8 @@ class Model:
         texts: Sequence[str],
         *,
         per_token: Literal[False] = False,
-        pooling: Pooling = "mean",
-        normalize: bool = False,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
     ) -> np.ndarray: ...
 
     @overload
@@ -190,8 +190,8 @@ class Model:
         texts: Sequence[str],
         *,
         per_token: bool = False,
-        pooling: Pooling = "mean",
-        normalize: bool = False,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """The encoder's output.
 
@@ -199,8 +199,9 @@ class Model:
           texts: the inputs.
           per_token: whether the states are given token by token, and not as one vector of a text.
           pooling: "mean" over a text's tokens and those that begin and end it, [CLS], [SEP] or EOS;
-            or "cls", the state of [CLS], which T5 has not.
-          normalize: whether vectors have length 1.
+            or "cls", the state of [CLS], which T5 has not. None is what the checkpoint says, such
+            as that of a retriever, or else "mean".
+          normalize: whether vectors have length 1; None is what the checkpoint says, or else False.
 
         Returns:
           float32 [n, d_model], a vector of each text; or per_token an array [tokens, d_model] for

@@ -1,18 +1,19 @@
-"""The learner: a model and its objective as one, from stored parameters to a loss.
+"""The learner: a model, its heads and its objective as one, from stored parameters to a loss.
 
     learner = Learner.of(T5Config(...), Seq2Seq(), optimizer=Adafactor(...), dtype="bfloat16")
-    params = jax.jit(learner.init)(jax.random.key(0))         # {"model": ..., "objective": ...}
+    params = jax.jit(learner.init)(jax.random.key(0))         # {"model": ..., "heads": ...}
     loss = learner.loss(params, batch, key)                   # sums, to be differentiated
-    bound = learner.bind(params)                              # bound.model, bound.objective
+    bound = learner.bind(params)                              # bound.model, bound.heads
 
 Parameters are stored in float32; a module reads what the views make of them (`t5x_lite.views`), in
-the compute dtype. All methods may be traced.
+the compute dtype. All methods may be traced. Heads that the loss does not read are frozen: they
+have no gradient, no decay and no optimizer state.
 """
 
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from t5x_lite import sharding, trees, views
+from t5x_lite.heads.base import HEADS, Head, HeadModules, by_name
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes
 from t5x_lite.objectives.base import Loss, Objective, Phase
@@ -30,27 +32,36 @@ from t5x_lite.views import View
 
 
 class Bound(nnx.Module):
-    """A model and its objective as one module.
+    """A model, its heads and its objective as one module.
 
     Args:
       model: config of the architecture.
       objective: config of the objective.
+      heads: configs of heads that are kept besides the objective's own.
       rngs: the stream "params" is used.
 
     Raises:
       InputError: the objective cannot train the model.
     """
 
-    def __init__(self, model: ModelConfig, objective: Objective, *, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        model: ModelConfig,
+        objective: Objective,
+        heads: Sequence[Head] = (),
+        *,
+        rngs: nnx.Rngs,
+    ):
         self.model = model.build(rngs=rngs)
         objective.check_model(self.model)
         self.objective = objective.build(model, rngs=rngs)
+        self.heads = HeadModules(heads_of(objective, heads), model, rngs=rngs)
 
     def __call__(self, batch: Batch, *, key: Key | None = None, phase: str | None = None) -> Loss:
         """The loss of a batch, or of one of its phases; a key turns dropout on."""
         if phase is None:
-            return self.objective(self.model, batch, key=key)
-        return self.objective(self.model, batch, key=key, phase=phase)
+            return self.objective(self.model, self.heads, batch, key=key)
+        return self.objective(self.model, self.heads, batch, key=key, phase=phase)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +71,7 @@ class Learner:
     Attributes:
       model: config of the architecture.
       objective: config of the objective.
+      heads: configs of all heads by name, the objective's own first.
       optimizer: its phases may have others; None of a learner that is not trained.
       dtype: the compute dtype.
       graphdef: static structure of the module.
@@ -71,6 +83,7 @@ class Learner:
 
     model: ModelConfig
     objective: Objective
+    heads: Mapping[str, Head]
     optimizer: Optimizer | None
     dtype: str
     graphdef: GraphDef
@@ -85,6 +98,7 @@ class Learner:
         model: ModelConfig,
         objective: Objective,
         *,
+        heads: Sequence[Head] = (),
         optimizer: Optimizer | None = None,
         dtype: str = "float32",
     ) -> "Learner":
@@ -93,12 +107,13 @@ class Learner:
         Raises:
           InputError: the objective cannot train the model.
         """
-        graphdef, seen, axes = shapes(lambda rngs: Bound(model, objective, rngs=rngs))
+        graphdef, seen, axes = shapes(lambda rngs: Bound(model, objective, heads, rngs=rngs))
         its_views = views_of(model, objective)
         stored, axes = views.stored(its_views, seen, axes)
         return cls(
             model=model,
             objective=objective,
+            heads=heads_of(objective, heads),
             optimizer=optimizer,
             dtype=dtype,
             graphdef=graphdef,
@@ -110,7 +125,8 @@ class Learner:
 
     def init(self, key: Key) -> Params:
         """Initial parameters, as they are stored."""
-        seen = init(lambda rngs: Bound(self.model, self.objective, rngs=rngs), key)
+        heads = tuple(self.heads.values())
+        seen = init(lambda rngs: Bound(self.model, self.objective, heads, rngs=rngs), key)
         return views.fresh(self.views, seen)
 
     def read(self, params: Params) -> Params:
@@ -165,8 +181,10 @@ class Learner:
         """
         phases, main, below = self.objective.phases(), self._main, self.model.below
         if not phases:
-            optimizer, schedule = main.build(self.axes, below=below), main.schedule.build()
-            return (Update(self.loss, optimizer, schedule, joint=self.joint),)
+            optimizer = main.build(self._trained(self.axes), below=below)
+            trains = self.trains if self.frozen_heads else None
+            schedule = main.schedule.build()
+            return (Update(self.loss, optimizer, schedule, trains=trains, joint=self.joint),)
         made = []
         for phase in phases:
             optimizer = phase.optimizer or main
@@ -179,14 +197,14 @@ class Learner:
                 joint=self.joint,
             )
             made.append(update)
-        check_updates(made, list(trees.flatten(self.shapes)))
+        check_updates(made, [path for path in trees.flatten(self.shapes) if self.trains(path)])
         return tuple(made)
 
     def optimizer_axes(self) -> Axes:
         """Logical axes of the optimizer's state, in the structure of the state."""
         phases, main = self.objective.phases(), self._main
         if not phases:
-            return main.state_axes(self.axes, self.shapes)
+            return main.state_axes(self._trained(self.axes), self._trained(self.shapes))
         return {
             phase.name: (phase.optimizer or main).state_axes(
                 _trained(phase, self.axes), _trained(phase, self.shapes)
@@ -195,10 +213,37 @@ class Learner:
         }
 
     @property
+    def frozen_heads(self) -> tuple[str, ...]:
+        """Names of the heads that the loss does not read."""
+        read = {head.name for head in self.objective.heads(self.heads)}
+        return tuple(name for name in self.heads if name not in read)
+
+    def trains(self, path: str) -> bool:
+        """Whether the parameter at a path is trained."""
+        return not path.startswith(tuple(f"{HEADS}{name}/" for name in self.frozen_heads))
+
+    def _trained(self, tree: Any) -> Any:
+        """The part of a tree with the parameters' paths that is trained."""
+        if not self.frozen_heads:
+            return tree
+        return trees.partition(tree, lambda path, _: self.trains(path))[0]
+
+    @property
     def _main(self) -> Optimizer:
         if self.optimizer is None:
             raise ValueError("a learner that is trained needs an optimizer: got None")
         return self.optimizer
+
+
+def heads_of(objective: Objective, kept: Sequence[Head]) -> dict[str, Head]:
+    """The configs of a learner's heads by name: those that the objective reads, then the others.
+
+    Raises:
+      InputError: two have one name.
+    """
+    others = by_name(kept)
+    own = by_name(objective.heads(others))
+    return {**own, **{name: head for name, head in others.items() if name not in own}}
 
 
 def views_of(model: ModelConfig, objective: Objective) -> tuple[View, ...]:

@@ -69,6 +69,9 @@ def option_names(config: Any, *, prefix: str = "--") -> list[str]:
         name = prefix + field.name.replace("_", "-")
         if is_config(value):
             names += option_names(value, prefix=f"{name}.")
+        elif is_configs(hints[field.name]):
+            for i, item in enumerate(value or ()):
+                names += option_names(item, prefix=f"{name}.{i}.")
         elif not is_positional(hints[field.name]):
             names.append(name)
     return names
@@ -77,6 +80,12 @@ def option_names(config: Any, *, prefix: str = "--") -> list[str]:
 def is_config(value: Any) -> bool:
     """Whether a value is an instance of a dataclass (and not the class)."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def is_configs(hint: Any) -> bool:
+    """Whether an annotation is a tuple of dataclasses: those that are there have options."""
+    is_tuple = typing.get_origin(hint) is tuple
+    return is_tuple and dataclasses.is_dataclass(typing.get_args(hint)[0])
 
 
 def is_positional(hint: Any) -> bool:

@@ -2,24 +2,31 @@
 
 A config.json names classes by their modules; `current` says where such a module is today. A user's
 own tasks and configs import modules by name; `hint` says the new name where that fails. A
-checkpoint names its arrays by their paths in the model; `current_path` says today's.
+checkpoint names its arrays by their paths in the model; `current_paths` says today's.
 
     current("t5x_lite.config")              -> "t5x_lite.config.experiment"
     current("t5x_lite.data.c4.config")      -> "t5x_lite.c4.config"
     current("tasks.mine")                   -> "tasks.mine"
-    current_path("model/layers/wi/bias")    -> "model/layers/mlp/wi/bias"
+    current_paths(["model/layers/wi/bias"]) -> {...: "model/layers/mlp/wi/bias"}
 """
 
 import importlib
 import re
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 _PACKAGE = "t5x_lite."
 _NO_NAME = re.compile(r"cannot import name '(\w+)' from")
-# The feed-forward block of BERT's layers and of RetroMAE's decoder: in the parameters, and in what
-# an optimizer has of them.
+# In the parameters, and in what an optimizer has of them: the feed-forward block of BERT's layers
+# and of RetroMAE's decoder, and heads, which were the objective's.
 _PATHS = (
     (re.compile(r"((?:.*/)?(?:layers|decoder)/)(w[io]/(?:kernel|bias)(?:/.*)?)"), r"\1mlp/\2"),
+    (re.compile(r"((?:.*/)?)objective/classifier/(.*)"), r"\1heads/classifier/\2"),
+    (re.compile(r"((?:.*/)?)objective/spans/(.*)"), r"\1heads/span/\2"),
 )
+_HEAD = re.compile(r"((?:.*/)?)objective/head/(.*)")
+# An array that the head of a masked language model does not have.
+_DETECTION = re.compile(r"(?:.*/)?objective/head/out/.*")
 _PACKAGES = {"data.c4": "c4"}
 _MODULES = {
     "checkpoint_items": "checkpoints.items",
@@ -101,11 +108,24 @@ _MODULES = {
     "run.c4_bars": "report.chart",
     "run.c4_progress": "c4.progress",
     "run.c4_report": "report.c4",
+    "nn.heads": "heads",
+    "objectives.imported": "objectives.base",
     "run.parts": "run.loading",
     "serialization": "config.json",
     "train.updates": "optim.updates",
 }
 """Old module -> new module, in t5x_lite."""
+
+OPTIONS = {
+    "--init-step": "--init.step",
+    "--init-rename": "--init.rename",
+    "--init-fresh": "--init.fresh",
+}
+"""Old option of a config -> new option."""
+
+_EXPERIMENT = re.compile(r"t5x_lite\.config(\.experiment)?:Experiment")
+_IMPORTED = "t5x_lite.objectives.imported:Imported"
+_IMPORTED_HEADS = {"electra_rtd": "electra", "deberta_rtd": "deberta"}
 
 FORMER_VALUES = {"share_attention_dropout": True, "share_embedding_norm": False}
 """Field -> what a config means that was written before the field was there, if not its default."""
@@ -122,13 +142,43 @@ def current(module: str) -> str:
     return _PACKAGE + _MODULES.get(name, name)
 
 
-def current_path(path: str) -> str:
-    """Today's path of an array that an earlier version may have saved."""
-    for pattern, replacement in _PATHS:
+def current_paths(paths: Iterable[str]) -> dict[str, str]:
+    """Path of a saved array -> today's path; an earlier version may have saved them.
+
+    Args:
+      paths: of all arrays of an item, such as params/.
+    """
+    paths = list(paths)
+    head = "rtd" if any(map(_DETECTION.fullmatch, paths)) else "mlm"
+    rules = (*_PATHS, (_HEAD, rf"\1heads/{head}/\2"))
+    return {path: _renamed(path, rules) for path in paths}
+
+
+def _renamed(path: str, rules: Sequence[tuple[re.Pattern[str], str]]) -> str:
+    for pattern, replacement in rules:
         match = pattern.fullmatch(path)
         if match:
             return match.expand(replacement)
     return path
+
+
+def current_fields(node: dict[str, Any]) -> dict[str, Any]:
+    """An encoded config with today's fields, of one that an earlier version may have written."""
+    if not _EXPERIMENT.fullmatch(str(node.get("type"))):
+        return dict(node)
+    given = dict(node)
+    if isinstance(given.get("init"), str):
+        old = {"checkpoint": given.pop("init"), "step": given.pop("init_step", None)}
+        old |= {name: given.pop(f"init_{name}", []) for name in ("rename", "fresh")}
+        # Without a checkpoint the rest meant nothing.
+        given["init"] = {"type": "t5x_lite.checkpoints.init:Init"}
+        given["init"] |= old if old["checkpoint"] else {}
+    objective = given.get("objective")
+    if isinstance(objective, dict) and objective.get("type") == _IMPORTED:
+        given["objective"] = {"type": "t5x_lite.objectives.base:NoLoss"}
+        if kind := _IMPORTED_HEADS.get(str(objective.get("head"))):
+            given["heads"] = [{"type": "t5x_lite.heads.rtd:Rtd", "name": "rtd", "kind": kind}]
+    return given
 
 
 def hint(error: BaseException) -> str:

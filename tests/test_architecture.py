@@ -17,7 +17,7 @@ WITHOUT_MIRRORED_TEST = {
     "types.py",  # aliases
 }
 BANNED_MODULE_NAMES = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
-FLAX_PACKAGES = {"learner.py", "adapters", "models", "nn", "objectives"}
+FLAX_PACKAGES = {"learner.py", "adapters", "heads", "models", "nn", "objectives"}
 BANNED_NNX = {"Metric", "Optimizer", "StateAxes", "grad", "jit", "pmap", "scan", "vmap"}
 HEAVY = ("apache_beam", "seqio", "tensorflow", "tensorflow_datasets", "torch", "transformers")
 # The same modules as in pyproject.toml's contract "heavy".
@@ -169,6 +169,36 @@ def test_no_sharing_goes_through_signatures():
         if argument.arg in {"shared", "tables", "lender", "lenders", "borrow"}
     }
     assert threaded == set()
+
+
+CONFIG_ROOTS = ("models", "heads", "objectives")
+
+
+def test_run_asks_configs_and_does_not_look_at_their_types():
+    """A model, a head or an objective of one's own works in every command."""
+    classes = {
+        node.name
+        for root in CONFIG_ROOTS
+        for path in python_files(f"t5x_lite/{root}")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    found = []
+    for path in python_files("t5x_lite/run"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+                continue
+            names = {n.id for a in call.args[1:2] for n in ast.walk(a) if isinstance(n, ast.Name)}
+            checked = call.func.id in ("isinstance", "issubclass") and names & classes
+            asked = ast.unparse(call.args[0]) if call.args else ""
+            guessed = (
+                call.func.id == "getattr"
+                and len(call.args) == 3
+                and re.search(r"experiment|model|objective|head|config|data", asked)
+            )
+            if checked or guessed:
+                found.append(f"{package_path(path)}:{call.lineno}: {ast.unparse(call)}")
+    assert found == []
 
 
 def test_no_private_names_of_jax_and_flax():

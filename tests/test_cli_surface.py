@@ -8,10 +8,11 @@ import typing
 from pathlib import Path
 
 from t5x_lite.c4.config import Cleaning
+from t5x_lite.checkpoints.init import Init
 from t5x_lite.commands import COMMANDS
 from t5x_lite.config import Checkpoints, Evaluation, Experiment, Hosts
 from t5x_lite.evaluate.retrieval import Retrieval
-from t5x_lite.options import is_positional
+from t5x_lite.options import is_configs, is_positional
 from t5x_lite.sharding import MeshConfig
 from t5x_lite.train.early_stopping import EarlyStopping
 from t5x_lite.train.profiling import Profile
@@ -29,6 +30,7 @@ def surface() -> str:
         lines.append("")
     lines += ["fields of every config", *_options(Experiment)]
     parts = {
+        "init": Init,
         "checkpoints": Checkpoints,
         "evaluation": Evaluation,
         "evaluation.retrieval": Retrieval,
@@ -49,7 +51,7 @@ def _options(config: typing.Any, *, prefix: str = "") -> list[str]:
     lines = []
     for field in dataclasses.fields(config):
         hint = hints[field.name]
-        if dataclasses.is_dataclass(hint):
+        if dataclasses.is_dataclass(hint) or is_configs(hint):
             continue
         name = f"--{prefix}{field.name.replace('_', '-')}"
         if is_positional(marked[field.name]):

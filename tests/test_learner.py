@@ -6,12 +6,21 @@ import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.heads.classifier import Classifier
+from t5x_lite.heads.dense import Dense
+from t5x_lite.heads.mlm import Mlm
 from t5x_lite.learner import Learner, views_of
+from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.t5 import T5, T5Config
+from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.updates import joint_optimizer
+from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.train.state import init_state, state_shardings
+from t5x_lite.train.step import make_train_step
 from t5x_lite.trees import flatten
 
 MODEL = T5Config(
@@ -90,3 +99,49 @@ def test_updates_need_an_optimizer():
 def test_refuses_a_model_that_the_objective_cannot_train():
     with pytest.raises(InputError, match="encoder"):
         Learner.of(MODEL, MaskedLM(mask_id=3))
+
+
+ENCODER = BertConfig(
+    vocab_size=9, d_model=4, d_ff=6, num_heads=2, num_layers=1, max_positions=8, dropout_rate=0.0
+)
+LABELLED = {
+    "encoder_input_tokens": jnp.array([[1, 5, 2, 0], [1, 6, 7, 2]]),
+    "encoder_segment_ids": jnp.array([[1, 1, 1, 0], [1, 1, 1, 1]]),
+    "labels": jnp.array([[1, 0], [2, 0]]),
+}
+
+
+def test_a_head_that_the_loss_does_not_read_is_frozen():
+    """No gradient, no decay, no optimizer state; after the steps it is what it was."""
+    made = Learner.of(
+        ENCODER,
+        Classify(num_classes=2),
+        heads=(Mlm(), Dense(), Classifier(num_classes=2, labels=("no", "yes"))),
+        optimizer=AdamW(schedule=Constant(value=0.1), weight_decay=0.5),
+    )
+    assert made.frozen_heads == ("mlm", "dense")
+    assert made.heads["classifier"] == Classifier(num_classes=2, labels=("no", "yes"))
+    (update,) = updates = made.updates()
+    mesh = make_mesh(MeshConfig())
+    layout = state_shardings(mesh, made.axes, made.optimizer_axes())
+    state = init_state(made.init, joint_optimizer(updates), layout, seed=0)
+    trained = set(flatten(update.part(made.shapes)))
+    assert {p for p in flatten(made.shapes) if p not in trained} == {
+        f"heads/mlm/{name}"
+        for name in ("bias", "dense/kernel", "dense/bias", "norm/scale", "norm/bias")
+    }
+    assert not [path for path in flatten(state.optimizer) if "heads/mlm" in path]
+    before = jax.tree.map(np.asarray, state.params)
+    step = make_train_step(updates, mesh=mesh, layout=layout, seed=0, microbatches=1)
+    for _ in range(50):
+        state, _ = step(state, LABELLED)
+    for path, leaf in flatten(state.params).items():
+        same = np.array_equal(leaf, flatten(before)[path])
+        assert same == path.startswith("heads/mlm/"), path
+
+
+def test_the_objective_s_heads_are_there_without_being_named():
+    made = Learner.of(ENCODER, MaskedLM(mask_id=3))
+    assert dict(made.heads) == {"mlm": Mlm()}
+    assert made.frozen_heads == ()
+    assert "heads/mlm/bias" in flatten(made.shapes)

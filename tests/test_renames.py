@@ -6,7 +6,7 @@ import importlib.util
 import pytest
 
 from t5x_lite import renames
-from t5x_lite.renames import current, current_path, hint
+from t5x_lite.renames import current, current_fields, current_paths, hint
 
 
 @pytest.mark.parametrize("old", [f"t5x_lite.{name}" for name in renames._MODULES])
@@ -35,8 +35,46 @@ def test_names():
     ],
 )
 def test_paths(path, today):
-    assert current_path(path) == today
-    assert current_path(today) == today
+    assert current_paths([path]) == {path: today}
+    assert current_paths([today]) == {today: today}
+
+
+def test_a_head_was_the_objective_s():
+    mlm = ["objective/head/dense/kernel", "mu/objective/head/bias", "objective/classifier/out/bias"]
+    assert list(current_paths(mlm).values()) == [
+        "heads/mlm/dense/kernel", "mu/heads/mlm/bias", "heads/classifier/out/bias",
+    ]  # fmt: skip
+    detection = ["objective/head/dense/kernel", "objective/head/out/bias"]
+    assert list(current_paths(detection).values()) == [
+        "heads/rtd/dense/kernel", "heads/rtd/out/bias",
+    ]  # fmt: skip
+
+
+def test_fields_of_an_experiment():
+    old = {
+        "type": "t5x_lite.config:Experiment",
+        "objective": {"type": "t5x_lite.objectives.imported:Imported", "head": "deberta_rtd"},
+        "init": "work",
+        "init_step": 5,
+        "init_rename": ["a -> b"],
+        "init_fresh": [],
+    }
+    new = current_fields(old)
+    assert new["objective"] == {"type": "t5x_lite.objectives.base:NoLoss"}
+    assert [head["kind"] for head in new["heads"]] == ["deberta"]
+    assert new["init"] == {
+        "type": "t5x_lite.checkpoints.init:Init",
+        "checkpoint": "work",
+        "step": 5,
+        "rename": ["a -> b"],
+        "fresh": [],
+    }
+    assert not {"init_step", "init_rename", "init_fresh"} & set(new)
+    assert current_fields(new) == new
+    nothing = current_fields({**old, "init": "", "init_step": None, "init_rename": []})
+    assert nothing["init"] == {"type": "t5x_lite.checkpoints.init:Init"}
+    other = {"type": "t5x_lite.objectives.seq2seq:Seq2Seq", "init": "x"}
+    assert current_fields(other) == other
 
 
 def test_a_failed_import_says_the_new_name():

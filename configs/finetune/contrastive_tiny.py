@@ -4,7 +4,7 @@ From queries and passages that answer them: objects {"query", "pos", "neg"} in *
 --data.task tasks.pairs:beir, a directory in BEIR's format that has qrels/train.tsv. Of single texts
 (--data.task tasks.pairs:same_text) dropout makes the pairs, as in SimCSE; the lengths of query and
 passage should be the same then. --data.negatives says how many of a query's "neg" go with it. The
-batch is never divided: its passages are the negatives.
+passages of the whole batch are the negatives, also in microbatches.
 
 Command:
     t5x-lite train configs/finetune/contrastive_tiny.py --init work/bert \
@@ -32,8 +32,6 @@ experiment = Experiment(
     ),
     optimizer=AdamW(schedule=Linear(peak=1e-4, total_steps=1000, warmup_steps=100), clip_norm=1.0),
     steps=1000,
-    # Heads of pretraining stay behind; what is not the model's is left out.
-    init_rename=(r"(model/.*)|objective/.* -> \1",),
     checkpoints=Checkpoints(period=500),
     evaluation=Evaluation(period=250, max_batches=16, task_metrics=False),
 )

@@ -2,8 +2,8 @@
 
 The recipe of BERT and its successors: rows of 128 tokens, batches of 32, AdamW at 2e-5 to 5e-5 with
 a warm-up over a tenth of the steps, and a linear decay; about three epochs, of SST-2 6300 steps.
-The encoder comes by --init, what `t5x-lite import hf` wrote or a pretraining run; its heads stay
-behind. The head is that of `objectives.classify`:
+The encoder comes by --init, what `t5x-lite import hf` wrote or a pretraining run; its heads come
+along, frozen, and ours begins anew. The head is that of `heads.classifier`:
 
     --data.task tasks.glue:mnli --objective.num-classes 3      the number of the task's labels
     --data.task tasks.glue:stsb --objective.num-classes 1      a score
@@ -43,9 +43,6 @@ experiment = Experiment(
         schedule=Linear(peak=3e-5, total_steps=6300, warmup_steps=630), eps=1e-6, clip_norm=1.0
     ),
     steps=6300,
-    # The heads of pretraining stay behind, and ours begins afresh.
-    init_rename=(r"(model/.*)|objective/.* -> \1",),
-    init_fresh=("objective/.*",),
     log_period=50,
     checkpoints=Checkpoints(period=2100),
     evaluation=Evaluation(period=2100),

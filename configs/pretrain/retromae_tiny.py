@@ -1,7 +1,7 @@
 """Pretrains the BERT of configs/pretrain/bert_tiny.py for retrieval, by RetroMAE.
 
 Enhanced decoding. One document a row, as each row has one [CLS]. To go on from a masked language
-model: --init WORKDIR_OF_BERT_TINY --init-fresh 'objective/decoder/.*'.
+model: --init WORKDIR_OF_BERT_TINY.
 
 Command:
     t5x-lite train configs/pretrain/retromae_tiny.py --data.directory DIR \

@@ -47,14 +47,10 @@ RANDOM, WARM = "random weights", "the shared MLM"
 CONTINUED = {
     "MLM": ("configs/pretrain/bert_tiny.py",),
     "SimCSE": ("configs/finetune/contrastive_tiny.py", "--data.task", "tasks.pairs:same_text"),
-    "RetroMAE, basic": (
-        *("configs/pretrain/retromae_tiny.py", "--objective.decoder", "basic"),
-        *("--init-fresh", "objective/decoder/.*"),
-    ),
+    "RetroMAE, basic": (*("configs/pretrain/retromae_tiny.py", "--objective.decoder", "basic"),),
     "RetroMAE, enhanced": (
         *("configs/pretrain/retromae_tiny.py", "--objective.decoder", "enhanced"),
         *("--objective.query", "normalised"),
-        *("--init-fresh", "objective/decoder/.*"),
     ),
 }
 """What goes on from the shared MLM: a name and the arguments of its training."""

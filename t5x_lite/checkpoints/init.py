@@ -1,25 +1,80 @@
-r"""Rules by which the weights of another checkpoint become ours, for fine-tuning from them.
+r"""Which weights of a checkpoint become ours, for fine-tuning from them.
 
-    rules = InitRules.of(
-        rename=(r"model/encoder/(.*) -> model/\1", "model/decoder/.* ->"),
-        fresh=("objective/.*",),
-    )
+    Init(checkpoint="work/bert")                                  # the usual case
+    Init(checkpoint="work/bert", take=("model", "heads/mlm"))     # these parts alone
+    Init(checkpoint="work/bert", fresh=("heads/classifier",))     # this one begins anew
+    Init(checkpoint="work/t5", rename=(r"model/encoder/(.*) -> model/\1", "model/decoder/.* ->"))
+
+A part is what stands at the beginning of a path: model, heads/mlm, objective. Parts come by their
+names. The model must be the same. A head comes along where the checkpoint has it, and begins anew
+where it has not; what the objective needs besides comes from a run with the same objective.
+Whatever else is missing or unexpected is an error that lists it, and the log says what was left out
+and what begins anew.
 
 A rename rule is "their path -> our path": a regular expression that must match a whole path, and
 what it becomes, with \1 for its groups; the first rule that matches is used, and a path that none
-matches keeps its name. Nothing behind the arrow leaves the weights out. A fresh pattern names paths
-of ours that stay as they are initialised where the checkpoint does not hold them. Everything else
-that is missing or unexpected is an error that lists it.
+matches keeps its name. Nothing behind the arrow leaves the weights out.
 """
 
 import dataclasses
 import re
 from collections.abc import Collection, Iterable, Sequence
+from typing import Literal
 
 from t5x_lite import trees
 from t5x_lite.errors import InputError
 
 _ARROW = "->"
+_MODEL = "model"
+_OBJECTIVE = "objective"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Init:
+    """The weights that a run begins with.
+
+    Attributes:
+      checkpoint: a work directory, a step directory or what `t5x-lite import` wrote; "" is a fresh
+        start. `--init DIR` is short for it.
+      step: of a work directory: the number of a step, "best", the one that its run's evaluations
+        found best, or None for the newest.
+      take: parts of the checkpoint that are used, such as model or heads/mlm; none given means all.
+      rename: rules "their path -> our path", where the names differ: see `checkpoints.init`.
+      fresh: parts of ours, or regular expressions that match whole paths, that begin as the seed
+        makes them.
+    """
+
+    checkpoint: str = ""
+    step: int | Literal["best"] | None = None
+    take: tuple[str, ...] = ()
+    rename: tuple[str, ...] = ()
+    fresh: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.step is not None and self.step != "best" and self.step < 0:
+            raise InputError(f"init.step must be at least 0: got {self.step}")
+        if not self.checkpoint:
+            for name in ("step", "take", "rename", "fresh"):
+                if (value := getattr(self, name)) not in (None, ()):
+                    raise InputError(
+                        f"init.{name} {value} is of the checkpoint that --init names, which is "
+                        "not set"
+                    )
+        self.rules()
+
+    def rules(self) -> "InitRules":
+        """What it says of weights.
+
+        Raises:
+          InputError: a rule without "->", or an invalid regular expression.
+        """
+        return InitRules.of(take=self.take, rename=self.rename, fresh=self.fresh, by_part=True)
+
+    def takes(self, part: str) -> bool:
+        """Whether a part of the checkpoint is used, such as heads/mlm."""
+        if any(_covers(entry, part) for entry in self.fresh):
+            return False
+        return not self.take or any(_covers(entry, part) for entry in self.take)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,15 +83,26 @@ class InitRules:
 
     Attributes:
       rename: (pattern, replacement) pairs; "" as the replacement leaves a path out.
-      fresh: patterns of our paths that may be missing.
+      fresh: parts and patterns of our paths that begin anew.
+      take: parts of the checkpoint that are used; none given means all.
+      by_part: whether heads and objectives that one side alone has are left out or begin anew.
     """
 
     rename: tuple[tuple[str, str], ...] = ()
     fresh: tuple[str, ...] = ()
+    take: tuple[str, ...] = ()
+    by_part: bool = False
 
     @classmethod
-    def of(cls, *, rename: Sequence[str] = (), fresh: Sequence[str] = ()) -> "InitRules":
-        """Reads the fields `init_rename` and `init_fresh` of a config.
+    def of(
+        cls,
+        *,
+        rename: Sequence[str] = (),
+        fresh: Sequence[str] = (),
+        take: Sequence[str] = (),
+        by_part: bool = False,
+    ) -> "InitRules":
+        """Reads the fields of an `Init`.
 
         Raises:
           InputError: a rule without "->", or an invalid regular expression.
@@ -46,14 +112,15 @@ class InitRules:
             pattern, arrow, replacement = (part.strip() for part in rule.partition(_ARROW))
             if not arrow or not pattern:
                 raise InputError(
-                    f'init_rename {rule!r} must be "their path -> our path", or "their path ->" '
+                    f'init.rename {rule!r} must be "their path -> our path", or "their path ->" '
                     "to leave weights out"
                 )
-            _check(pattern, replacement, where=f"init_rename {rule!r}")
+            _check(pattern, replacement, where=f"init.rename {rule!r}")
             pairs.append((pattern, replacement))
-        for pattern in fresh:
-            _check(pattern, where=f"init_fresh {pattern!r}")
-        return cls(tuple(pairs), tuple(fresh))
+        for name, entries in (("fresh", fresh), ("take", take)):
+            for entry in entries:
+                _check(entry, where=f"init.{name} {entry!r}")
+        return cls(tuple(pairs), tuple(fresh), tuple(take), by_part)
 
     def sources(
         self, saved: Iterable[str], wanted: Iterable[str], *, optional: Collection[str] = ()
@@ -72,33 +139,58 @@ class InitRules:
           InputError: naming what is missing and unexpected, two paths with one name, or a rule
             that nothing matches.
         """
-        saved, wanted = list(saved), list(wanted)
+        wanted = list(wanted)
+        renamed = self._all_renamed(list(saved))
+        for entry in self.fresh:
+            if not any(_covers(entry, path) for path in wanted):
+                raise InputError(
+                    f"init.fresh: no parameters of the model match {entry!r}; its parts are "
+                    f"{', '.join(_parts(wanted))}"
+                )
+        needed, anew = [], set()
+        for path in wanted:
+            if any(_covers(entry, path) for entry in self.fresh):
+                anew.add(path)
+            elif path in renamed or not (path in optional or self._not_taken(path)):
+                needed.append(path)
+        renamed = {ours: theirs for ours, theirs in renamed.items() if ours not in anew}
+        if self.by_part:
+            alone = _alone(needed, renamed)
+            needed = [path for path in needed if part_of(path) not in alone]
+            renamed = {o: theirs for o, theirs in renamed.items() if part_of(o) not in alone}
+        difference = trees.difference(needed, renamed)
+        if difference:
+            raise InputError(difference)
+        return {path: renamed[path] for path in needed}
+
+    def _all_renamed(self, saved: Sequence[str]) -> dict[str, str]:
+        """Our name -> their path, of the paths that are used."""
+        for entry in self.take:
+            if not any(_covers(entry, path) for path in saved):
+                raise InputError(
+                    f"init.take: the checkpoint has no {entry!r}; its parts are "
+                    f"{', '.join(_parts(saved))}"
+                )
         renamed: dict[str, str] = {}
         for theirs in saved:
+            if self.take and not any(_covers(entry, theirs) for entry in self.take):
+                continue
             ours = self._renamed(theirs)
             if ours is None:
                 continue
             if ours in renamed:
                 raise InputError(
-                    f"init_rename gives {renamed[ours]} and {theirs} the same name {ours}"
+                    f"init.rename gives {renamed[ours]} and {theirs} the same name {ours}"
                 )
             renamed[ours] = theirs
         for pattern, _ in self.rename:
             if not any(re.fullmatch(pattern, path) for path in saved):
-                raise InputError(f"init_rename: no weights of the checkpoint match {pattern!r}")
-        for pattern in self.fresh:
-            if not any(re.fullmatch(pattern, path) for path in wanted):
-                raise InputError(f"init_fresh: no parameters of the model match {pattern!r}")
-        needed = [
-            path
-            for path in wanted
-            if path in renamed
-            or not (path in optional or any(re.fullmatch(each, path) for each in self.fresh))
-        ]
-        difference = trees.difference(needed, renamed)
-        if difference:
-            raise InputError(difference)
-        return {path: renamed[path] for path in needed}
+                raise InputError(f"init.rename: no weights of the checkpoint match {pattern!r}")
+        return renamed
+
+    def _not_taken(self, path: str) -> bool:
+        """Whether a path of ours is of a part that is not taken."""
+        return bool(self.take) and not any(_covers(entry, path) for entry in self.take)
 
     def _renamed(self, path: str) -> str | None:
         """Our name of a saved path; None where it is left out."""
@@ -107,6 +199,51 @@ class InitRules:
             if match:
                 return match.expand(replacement) or None
         return path
+
+
+def summary(saved: Iterable[str], wanted: Iterable[str], sources: dict[str, str]) -> str:
+    """What was left out of a checkpoint and what begins anew, by part; "" where nothing was.
+
+    Args:
+      saved: the paths of the checkpoint.
+      wanted: our paths.
+      sources: what `InitRules.sources` gave.
+    """
+    used = set(sources.values())
+    left = _parts(path for path in saved if path not in used)
+    anew = _parts(path for path in wanted if path not in sources)
+    phrases = []
+    if anew:
+        phrases.append(f"{', '.join(anew)} {'begins' if len(anew) == 1 else 'begin'} anew")
+    if left:
+        stays = "stays" if len(left) == 1 else "stay"
+        phrases.append(f"{', '.join(left)} of the checkpoint {stays} behind")
+    return "; ".join(phrases)
+
+
+def part_of(path: str) -> str:
+    """The part that a path is of: model, objective, or heads/mlm."""
+    first, _, rest = path.partition("/")
+    return first if first in (_MODEL, _OBJECTIVE) else f"{first}/{rest.partition('/')[0]}"
+
+
+def _parts(paths: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(part_of(path) for path in paths))
+
+
+def _alone(needed: Iterable[str], renamed: Iterable[str]) -> set[str]:
+    """Parts but the model that one side alone has, and objectives that have nothing in common."""
+    ours, theirs = set(needed), set(renamed)
+    alone = {*map(part_of, ours)} ^ {*map(part_of, theirs)}
+    if not any(part_of(path) == _OBJECTIVE for path in ours & theirs):
+        alone.add(_OBJECTIVE)
+    return alone - {_MODEL}
+
+
+def _covers(entry: str, path: str) -> bool:
+    """Whether a part, or a regular expression, means a path."""
+    name = entry.rstrip("/")
+    return path == name or path.startswith(f"{name}/") or re.fullmatch(entry, path) is not None
 
 
 def _check(pattern: str, replacement: str = "", *, where: str) -> None:

@@ -94,7 +94,8 @@ def saved_leaves(directory: AnyPath) -> dict[str, Any]:
         leaves = trees.flatten(metadata.tree)
         for path, leaf in leaves.items():
             check_chunks(path, leaf)
-        return {renames.current_path(path): leaf for path, leaf in leaves.items()}
+        today = renames.current_paths(leaves)
+        return {today[path]: leaf for path, leaf in leaves.items()}
     finally:
         handler.close()
 
@@ -129,7 +130,7 @@ def restore_item(directory: AnyPath, abstract: Any) -> Any:
 def _saved_paths(handler: Any, directory: AnyPath) -> dict[str, str]:
     """Today's path of each array of an item -> the path that it was saved with."""
     paths = trees.flatten(handler.metadata(_absolute(directory)).tree)
-    return {renames.current_path(path): path for path in paths}
+    return {today: path for path, today in renames.current_paths(paths).items()}
 
 
 def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,8 +92,9 @@ def lazy_params(directory: Path) -> dict[str, LazyArray]:
             check_chunks(path, leaf)
     except Exception as error:
         raise _unreadable(directory, error) from error
+    today = renames.current_paths(saved)
     return {
-        renames.current_path(path): LazyArray(
+        today[path]: LazyArray(
             tuple(leaf.shape), np.dtype(leaf.dtype), functools.partial(read, path)
         )
         for path, leaf in saved.items()

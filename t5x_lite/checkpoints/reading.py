@@ -28,7 +28,7 @@ from etils import epath
 
 from t5x_lite import remote, trees
 from t5x_lite.checkpoints import items, manifest
-from t5x_lite.checkpoints.init import InitRules
+from t5x_lite.checkpoints.init import InitRules, part_of
 from t5x_lite.errors import InputError
 from t5x_lite.remote import AnyPath
 
@@ -196,8 +196,11 @@ def sources_of(
         raise InputError(f"checkpoint {where} does not fit the model: {error}") from error
     for ours, theirs in sources.items():
         if tuple(saved[theirs].shape) != tuple(wanted[ours].shape):
+            part = part_of(ours)
+            anew = rules.by_part and part != "model"
+            remedy = f"; --init.fresh {part} begins it anew" * anew
             raise InputError(
                 f"checkpoint {where} does not fit the model: {theirs} has shape "
-                f"{tuple(saved[theirs].shape)} there and {tuple(wanted[ours].shape)} here"
+                f"{tuple(saved[theirs].shape)} there and {tuple(wanted[ours].shape)} here{remedy}"
             )
     return sources

@@ -12,7 +12,7 @@ from t5x_lite.commands.options import (
     OptionalCount,
     OptionalPooling,
     OptionalStep,
-    Text,
+    OptionalText,
     at_least,
 )
 from t5x_lite.files import LONGEST_LINE
@@ -34,10 +34,13 @@ class Embed:
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
       format: of the input; auto is jsonl of files that are named so.
-      pooling: the state of [CLS], or the mean of all; if not given, what the objective says, or
-        else mean.
-      normalize: whether vectors have length 1; if not given, what the objective says, or else True.
-      prefix: what every text begins with, such as "query: ".
+      pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says, or
+        else mean, with a warning.
+      normalize: whether vectors have length 1; if not given, what the checkpoint says, or else
+        True.
+      prefix: what every text begins with, such as "query: "; if not given, the checkpoint's prompt.
+      prompt: the name of the checkpoint's prompt, such as query or document; if not given, its
+        default one, if it has one.
       batch_size: texts encoded at once.
       inputs_length: tokens of a text at most; what the model was trained with if not given.
       long_inputs: whether longer texts are cut, with a warning, or refused.
@@ -53,7 +56,8 @@ class Embed:
     format: Literal["auto", "text", "jsonl"] = "auto"
     pooling: OptionalPooling = None
     normalize: bool | None = None
-    prefix: Text = ""
+    prefix: OptionalText = None
+    prompt: OptionalText = None
     batch_size: Count = 32
     inputs_length: OptionalCount = None
     long_inputs: LongInputs = "cut"
@@ -86,6 +90,7 @@ class Embed:
                 pooling=self.pooling,
                 normalize=self.normalize,
                 prefix=self.prefix,
+                prompt=self.prompt,
                 batch_size=self.batch_size,
                 inputs_length=self.inputs_length,
                 long_inputs=self.long_inputs,

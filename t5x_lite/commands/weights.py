@@ -12,6 +12,7 @@ from t5x_lite.commands.options import (
     OptionalCount,
     OptionalPooling,
     OptionalStep,
+    OptionalText,
     Source,
     at_least,
 )
@@ -110,10 +111,12 @@ class ExportHF:
         newest if not given.
       dtype: what the weights are stored in.
       part: the model or, if it was trained to detect replaced tokens, the generator that drew them.
+      head: of an encoder with several heads, the one that is written: mlm, rtd, classifier, choice,
+        token or span; none leaves all out. If not given, the one that its objective reads.
       sentence_transformers: whether SentenceTransformer loads the directory, too, with the vectors
         that embed gives; of an encoder, whose head is left out.
-      pooling: of these vectors; if not given, what the objective says, or else mean.
-      normalize: whether they have length 1; if not given, what the objective says, or else True.
+      pooling: of these vectors; if not given, what the checkpoint says, or else mean.
+      normalize: whether they have length 1; if not given, what the checkpoint says, or else True.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
     """
@@ -123,6 +126,7 @@ class ExportHF:
     step: OptionalStep = None
     dtype: Dtype = "keep"
     part: Literal["model", "generator"] = "model"
+    head: OptionalText = None
     sentence_transformers: bool = False
     pooling: OptionalPooling = None
     normalize: bool | None = None
@@ -143,6 +147,7 @@ class ExportHF:
                 step=self.step,
                 dtype=self.dtype,
                 part=self.part,
+                head=self.head,
                 sentence_transformers=self.sentence_transformers,
                 pooling=self.pooling,
                 normalize=self.normalize,

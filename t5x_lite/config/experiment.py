@@ -23,13 +23,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from t5x_lite.checkpoints.init import InitRules
+from t5x_lite import renames
+from t5x_lite.checkpoints.init import Init
 from t5x_lite.config.file import read_config
 from t5x_lite.config.json import encode, to_json
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.retrieval import Retrieval
 from t5x_lite.files import write_atomically
+from t5x_lite.heads.base import Head, by_name
 from t5x_lite.metrics.selection import Mode, refuse_test
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.base import Objective
@@ -39,7 +41,7 @@ from t5x_lite.sharding import MeshConfig
 from t5x_lite.train.early_stopping import EarlyStopping
 from t5x_lite.train.profiling import Profile
 
-MATCHING_FIELDS = ("model", "objective", "data", "optimizer", "seed", "compute_dtype")
+MATCHING_FIELDS = ("model", "objective", "heads", "data", "optimizer", "seed", "compute_dtype")
 """The fields of an Experiment that a work directory's saved config must share to be resumed."""
 
 
@@ -186,13 +188,9 @@ class Experiment:
       steps: optimizer steps from the start of the run, not from where it is resumed.
       seed: of the initial parameters, the dropout and the order of the data.
       workdir: the directory that receives config, checkpoints and metrics.
-      init: a checkpoint to take the initial weights from; "" is a fresh start.
-      init_step: of a work directory that `init` names: the number of a step, "best", the one that
-        its run's evaluations found best, or None for the newest.
-      init_rename: rules "their path -> our path" for its weights, where the names differ: regular
-        expressions that match whole paths, as in `checkpoints.init`; nothing behind the arrow
-        leaves weights out.
-      init_fresh: patterns of our paths that `init` may lack: they begin as the seed makes them.
+      heads: that are kept besides those that the objective reads, frozen; a run that begins from a
+        checkpoint keeps the heads that are in it.
+      init: the checkpoint whose weights the run begins with, and which of them.
       compute_dtype: dtype of the activations; parameters stay float32.
       log_period: steps between two lines of training metrics.
       checkpoints: when checkpoints are written and which ones stay.
@@ -214,10 +212,8 @@ class Experiment:
     steps: int
     seed: int = 0
     workdir: str = ""
-    init: str = ""
-    init_step: int | Literal["best"] | None = None
-    init_rename: tuple[str, ...] = ()
-    init_fresh: tuple[str, ...] = ()
+    heads: tuple[Head, ...] = ()
+    init: Init = dataclasses.field(default_factory=Init)
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     log_period: int = 10
     checkpoints: Checkpoints = dataclasses.field(default_factory=Checkpoints)
@@ -234,6 +230,10 @@ class Experiment:
             part = getattr(self, name)
             if not isinstance(part, base):
                 raise InputError(f"{name} must be of type {base.__name__}, got {part!r}")
+        for head in self.heads:
+            if not isinstance(head, Head):
+                raise InputError(f"heads must be of type Head, got {head!r}")
+        by_name(self.heads)
         layouts = self.objective.layouts
         if layouts and self.data.layout not in layouts:
             raise InputError(
@@ -250,12 +250,7 @@ class Experiment:
                 f"steps {self.steps} go on after the schedule has ended: set "
                 f"--optimizer.schedule.total-steps, which is {end}"
             )
-        if self.init_step != "best":
-            _at_least(0, {"init_step": self.init_step})
-        if self.init_step is not None and not self.init:
-            raise InputError(f"init_step {self.init_step} is a step of init, which is not set")
         _at_least(0, {"seed": self.seed})
-        InitRules.of(rename=self.init_rename, fresh=self.init_fresh)
         _one_of(("float32", "bfloat16"), {"compute_dtype": self.compute_dtype})
 
 
@@ -264,6 +259,7 @@ _PARTS: dict[str, type] = {
     "objective": Objective,
     "data": Data,
     "optimizer": Optimizer,
+    "init": Init,
     "checkpoints": Checkpoints,
     "evaluation": Evaluation,
     "mesh": MeshConfig,
@@ -316,13 +312,29 @@ def load(
         raise InputError(f"{path}: the experiment must be an Experiment, got {kind}")
     if not overrides:
         return experiment
+    options = _current_options(overrides)
     try:
         changed, _ = parse(
-            Experiment, overrides, prog=prog, default=experiment, other_options=other_options
+            Experiment, options, prog=prog, default=experiment, other_options=other_options
         )
     except OptionError as error:
         raise InputError(str(_cause(error) or error)) from error
     return changed
+
+
+def _current_options(overrides: Sequence[str]) -> list[str]:
+    """The options as they are called: --init DIR is short for --init.checkpoint DIR.
+
+    Raises:
+      InputError: an option has another name now.
+    """
+    found = []
+    for option in overrides:
+        name, equals, value = option.partition("=")
+        if new := renames.OPTIONS.get(name.replace("_", "-")):
+            raise InputError(f"{name} is {new} now")
+        found.append(f"--init.checkpoint{equals}{value}" if name == "--init" else option)
+    return found
 
 
 def save(experiment: Experiment, path: str | Path) -> None:
@@ -356,7 +368,9 @@ def differences(saved: Experiment, current: Experiment, *, fields: Sequence[str]
 
 
 def _resolved(experiment: Experiment, name: str) -> Any:
-    return experiment.objective.resolved() if name == "objective" else getattr(experiment, name)
+    if name != "objective":
+        return getattr(experiment, name)
+    return experiment.objective.resolved(by_name(experiment.heads))
 
 
 def _differences(name: str, there: Any, here: Any) -> list[str]:

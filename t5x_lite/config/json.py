@@ -122,7 +122,7 @@ def _decode(node: Any, *, where: str) -> Any:
         return tuple(_decode(item, where=f"{where}[{i}]") for i, item in enumerate(node))
     if not isinstance(node, dict):
         return node
-    given = dict(node)
+    given = renames.current_fields(node)
     name = given.pop("type", None)
     if name == "float":
         try:

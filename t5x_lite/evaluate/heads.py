@@ -8,23 +8,35 @@ They stand where a text-to-text model has its search: postprocessing, metrics, s
 for the servers are the same.
 """
 
+import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Bind, Generator, Prediction, batched, padded_length
+from t5x_lite.heads.base import Head
+from t5x_lite.heads.classifier import Classifier
+from t5x_lite.heads.span import Span
 from t5x_lite.sharding import jit_rows, rounded_rows
 from t5x_lite.types import Array, Params
+
+_OBJECTIVES = {"classifier": "Classify", "span": "Spans"}
+"""Head -> the objective that trains it."""
+
+_logger = logging.getLogger(__name__)
 
 
 class HeadAnswers(Generator):
     """Runs the head over rows in batches of one size.
 
     Args:
-      bind: puts together the learner, whose objective has `logits(model, batch)`.
+      bind: puts together the learner, with its heads.
+      head: the name of the one that answers.
       batch_size: rows at once; on a mesh, rounded up to what its devices can share.
       longest: tokens of a row at most.
       pad_id: the token of padding.
@@ -36,6 +48,7 @@ class HeadAnswers(Generator):
         self,
         bind: Bind,
         *,
+        head: str,
         batch_size: int,
         longest: int,
         pad_id: int,
@@ -44,12 +57,8 @@ class HeadAnswers(Generator):
     ):
         def logits(params: Params, tokens: Array, segment_ids: Array, token_types: Array) -> Array:
             learner = bind(params)
-            batch = {
-                "encoder_input_tokens": tokens,
-                "encoder_segment_ids": segment_ids,
-                "encoder_token_types": token_types,
-            }
-            return learner.objective.logits(learner.model, batch)
+            hidden = learner.model(tokens, segment_ids=segment_ids, token_types=token_types)
+            return self._read(learner.heads[head], hidden)
 
         self._logits = jit_rows(logits, mesh)
         self._batch_size = rounded_rows(batch_size, mesh)
@@ -90,6 +99,10 @@ class HeadAnswers(Generator):
             for place, row in enumerate(rows):
                 found[row] = self._answers(logits[place], second[place])
         return [found[row] for row in range(len(inputs))]
+
+    def _read(self, head: Any, hidden: Array) -> Array:
+        """What a head says of the encoder's states."""
+        return head(hidden)
 
     @abstractmethod
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
@@ -143,10 +156,97 @@ class SpanAnswers(HeadAnswers):
         super().__init__(bind, **options)
         self._longest_answer = longest_answer
 
+    def _read(self, head: Any, hidden: Array) -> Array:
+        return jnp.stack(head(hidden), axis=1)
+
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
         first, last, score = best_span(*logits[:, second], longest=self._longest_answer)
         text = f"{first} {last}" if np.any(second) else ""
         return [Prediction(text=text, ids=(), score=score)]
+
+
+def check_head(
+    heads: Mapping[str, Head], form: str | None, labels: Sequence[str] | None, *, where: str
+) -> str:
+    """The name of the head that answers a task.
+
+    Args:
+      heads: of the checkpoint, by name.
+      form: the one that the task's form asks for; None where it does not say.
+      labels: of the task; None where it has no closed set of them.
+      where: the task, for messages.
+
+    Raises:
+      InputError: there is no such head, or it has another number of classes.
+    """
+    known = [name for name in _OBJECTIVES if name in heads]
+    if not known:
+        raise InputError(
+            f"{where} is answered by a head: the objective must be Classify or Spans, or the "
+            f"checkpoint have such a head; the heads are {', '.join(heads) or 'none'}"
+        )
+    if form is not None and form not in heads:
+        raise InputError(
+            f"{where} asks for a span of the second text, and the head {known[0]} gives a class or "
+            "a score: use objective Spans"
+            if form == "span"
+            else f"{where} asks for a class or a score, and the head {known[0]} gives a span: use "
+            "objective Classify"
+        )
+    head = heads[known[0] if form is None else form]
+    wanted = 1 if labels is None else len(labels)
+    if isinstance(head, Classifier) and head.num_classes != wanted:
+        said = "is a score" if labels is None else f"has the labels {', '.join(labels)}"
+        raise InputError(
+            f"objective.num_classes {head.num_classes}: {where} {said}: set "
+            f"--objective.num-classes {wanted}"
+        )
+    return head.name
+
+
+def head_answers(
+    bind: Bind, head: Head, labels: Sequence[str] | None, *, where: str, **options: Any
+) -> HeadAnswers:
+    """What answers a task's examples by a head that `check_head` has seen.
+
+    Args:
+      bind: of the learner.
+      head: the one that answers.
+      labels: of the task; None where it has no closed set of them.
+      where: the task, for messages.
+      **options: of `HeadAnswers`.
+    """
+    options |= {"head": head.name}
+    if isinstance(head, Span):
+        return SpanAnswers(bind, longest_answer=head.longest, **options)
+    if labels is None:
+        return ScoreAnswers(bind, **options)
+    assert isinstance(head, Classifier)
+    return ClassAnswers(bind, _in_order(head, labels, where=where), **options)
+
+
+def is_in_order(head: Head, labels: Sequence[str] | None) -> bool:
+    """Whether class i of a head is label i of a task, as the loss takes it to be."""
+    if labels is None or not isinstance(head, Classifier):
+        return True
+    return head.order_of(labels) in (None, tuple(labels))
+
+
+def _in_order(head: Classifier, labels: Sequence[str], *, where: str) -> tuple[str, ...]:
+    """A task's labels in the order of a head's classes, which may be another one.
+
+    A head that does not know the names of its classes has the task's order. One that was imported
+    with other names, such as LABEL_0, is taken to have it too, with a warning.
+    """
+    order = head.order_of(labels)
+    if order is not None:
+        return order
+    if head.labels:
+        _logger.warning(
+            "%s: the head's classes are called %s; they are read as %s, in this order",
+            *(where, ", ".join(head.labels), ", ".join(labels)),
+        )
+    return tuple(labels)
 
 
 def best_span(first: np.ndarray, last: np.ndarray, *, longest: int) -> tuple[int, int, float]:

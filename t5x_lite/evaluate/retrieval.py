@@ -62,8 +62,9 @@ class Retrieval:
       query_length: tokens of a query at most; None is data.inputs_length.
       document_length: tokens of a document at most; None is data.inputs_length, or with
         data.layout "pairs" data.targets_length.
-      query_prefix: what every query begins with, as some models ask for.
-      document_prefix: what every document begins with.
+      query_prefix: what every query begins with, as some models ask for; None is the checkpoint's
+        prompt for queries, if it has one.
+      document_prefix: what every document begins with; None is as for queries.
       same_ids: whether a document that has a query's id is in that query's ranking. "drop" leaves
         it out, as BEIR does; where queries are documents (ArguAna, Quora) each would find itself.
         "auto" leaves it out where it has the query's text, too, with its title or without: ids that
@@ -75,8 +76,8 @@ class Retrieval:
     normalize: bool | None = None
     query_length: int | None = None
     document_length: int | None = None
-    query_prefix: str = ""
-    document_prefix: str = ""
+    query_prefix: str | None = None
+    document_prefix: str | None = None
     same_ids: SameIds = "auto"
 
     def __post_init__(self) -> None:
@@ -173,7 +174,9 @@ class RetrievalEvaluator:
           InputError: a vector is not finite, or a document comes twice.
         """
         names = list(self._judged.queries)
-        texts = [self._settings.query_prefix + text for text in self._judged.queries.values()]
+        texts = [
+            (self._settings.query_prefix or "") + text for text in self._judged.queries.values()
+        ]
         queries = self._rows(texts, length=self._lengths["query"])
         search = ExactSearch(
             self._embedder.run(params, queries.rows),
@@ -240,7 +243,7 @@ class RetrievalEvaluator:
         """Names and rows of documents, a chunk at a time, and how many of them were cut."""
         records = beir_files.read_corpus(self._settings.directory)
         while some := list(itertools.islice(records, self._chunk)):
-            texts = [self._settings.document_prefix + record.text for record in some]
+            texts = [(self._settings.document_prefix or "") + record.text for record in some]
             rows, longer = self._rows(texts, length=self._lengths["document"])
             yield [record.id for record in some], rows, len(longer)
 

@@ -6,23 +6,33 @@
 | roberta, xlm-roberta | roberta. | lm_head. | |
 | electra | electra. | generator_predictions., generator_lm_head. | discriminator_predictions. |
 
-The pooler and BERT's head for the next sentence are not read: nothing here was trained with them.
+Heads for tasks are those of `interop.encoder_heads`. A pooler without a classifier and BERT's head
+for the next sentence are not read: nothing here was trained with them.
 Source: transformers/models/{bert,roberta,xlm_roberta,electra}/{configuration,modeling}_*.py, 5.23.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from t5x_lite.errors import InputError
+from t5x_lite.heads.base import HEADS, Head
+from t5x_lite.heads.classifier import ClassifierKind
+from t5x_lite.heads.mlm import Mlm
+from t5x_lite.heads.rtd import Rtd
+from t5x_lite.interop.encoder_heads import (
+    SUFFIXES,
+    check_activation,
+    task_config,
+    task_head,
+    task_rules,
+)
 from t5x_lite.interop.encoders import (
-    HEAD,
     MODEL,
     Family,
-    Head,
     dense_rules,
     norm_rules,
     number,
@@ -40,8 +50,15 @@ _PREFIXES = {
     "electra": "electra.",
 }
 _CLASSES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "electra": "Electra"}
-_SUFFIXES = {"none": "Model", "masked_lm": "ForMaskedLM", "electra_rtd": "ForPreTraining"}
+_SUFFIXES = {"mlm": "ForMaskedLM", "rtd": "ForPreTraining", **SUFFIXES}
 _ROBERTA = ("roberta", "xlm-roberta")
+_KINDS: dict[str, dict[str, ClassifierKind]] = {
+    "bert": {"classifier": "bert", "choice": "bert"},
+    "roberta": {"classifier": "roberta", "choice": "bert"},
+    "xlm-roberta": {"classifier": "roberta", "choice": "bert"},
+    "electra": {"classifier": "electra", "choice": "electra"},
+}
+_DROPOUT = "classifier_dropout"
 _SIZES = {
     "vocab_size": "vocab_size",
     "hidden_size": "d_model",
@@ -105,17 +122,20 @@ def _to_model(where: Path, config: Mapping[str, Any]) -> BertConfig:
         raise InputError(f"{where}: {error}") from error
 
 
-def _from_model(model: BertConfig, head: Head, model_type: str | None) -> dict[str, Any]:
+def _from_model(model: BertConfig, head: Head | None, model_type: str | None) -> dict[str, Any]:
     """The content of a config.json.
 
     Raises:
       InputError: transformers has no such model.
     """
     kind = _kind(model, head, model_type)
-    suffix = _SUFFIXES[head]
+    architecture = _CLASSES[kind] + ("Model" if head is None else _SUFFIXES[head.name])
+    check_activation(
+        head, wanted="gelu" if kind == "electra" else "tanh", architecture=architecture
+    )
     activations = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
     return {
-        "architectures": [_CLASSES[kind] + suffix],
+        "architectures": [architecture],
         "model_type": kind,
         **{theirs: getattr(model, ours) for theirs, ours in _SIZES.items()},
         **{theirs: getattr(model, ours) for theirs, (ours, _) in {**_COUNTS, **_RATES}.items()},
@@ -123,15 +143,17 @@ def _from_model(model: BertConfig, head: Head, model_type: str | None) -> dict[s
         **({"embedding_size": model.table_size} if kind == "electra" else {}),
         "pad_token_id": model.pad_id,
         "tie_word_embeddings": True,
+        **task_config(head, dropout=_DROPOUT),
     }
 
 
-def _kind(model: BertConfig, head: Head, model_type: str | None) -> str:
+def _kind(model: BertConfig, head: Head | None, model_type: str | None) -> str:
     """The model_type of a config: the one that it had, if it still fits."""
     if model.positions != "learned":
         raise InputError("transformers has no BERT with a relative bias (model.positions)")
     factored = model.table_size != model.d_model
-    if head == "electra_rtd" or factored or (model_type == "electra" and not model.position_offset):
+    detects = head is not None and head.name == "rtd"
+    if detects or factored or (model_type == "electra" and not model.position_offset):
         kind = "electra"
     elif model.position_offset:
         kind = model_type if model_type in _ROBERTA else "roberta"
@@ -143,7 +165,8 @@ def _kind(model: BertConfig, head: Head, model_type: str | None) -> str:
             f"transformers has no {_CLASSES[kind]} whose positions begin at "
             f"{model.position_offset} (model.position_offset); there it is {offset}"
         )
-    if head == "masked_lm" and kind != "bert" and model.activation != "gelu":
+    predicts = head is not None and head.name == "mlm"
+    if predicts and kind != "bert" and model.activation != "gelu":
         raise InputError(
             f"the masked language model's head of {_CLASSES[kind]} has gelu in transformers, and "
             f"here {model.activation!r} (model.activation)"
@@ -162,7 +185,7 @@ def _fitted(
     return model.replace(token_types=1), {**arrays, f"{MODEL}embedding/token_type": zeros}
 
 
-def _table(model: BertConfig, head: Head, model_type: str) -> list[Rule]:
+def _table(model: BertConfig, head: Head | None, model_type: str) -> list[Rule]:
     """The rules: ours -> PyTorch's names."""
     embeddings = "embeddings"
     rules = [
@@ -183,17 +206,20 @@ def _table(model: BertConfig, head: Head, model_type: str) -> list[Rule]:
     rules += dense_rules(f"{ours}/mlp/wi", f"{theirs}.intermediate.dense")
     rules += dense_rules(f"{ours}/mlp/wo", f"{theirs}.output.dense")
     rules += norm_rules(f"{ours}/mlp_norm", f"{theirs}.output.LayerNorm")
-    prefixed = with_prefix(rules, _PREFIXES[model_type], written=head != "none")
+    prefixed = with_prefix(rules, _PREFIXES[model_type], written=head is not None)
     return [*prefixed, *_head_rules(head, model_type)]
 
 
-def _head_rules(head: Head, model_type: str) -> list[Rule]:
-    dense, norm, bias = f"{HEAD}dense", f"{HEAD}norm", f"{HEAD}bias"
-    if head == "electra_rtd":
-        theirs = "discriminator_predictions.dense"
-        return dense_rules(dense, theirs) + dense_rules(f"{HEAD}out", f"{theirs}_prediction")
-    if head == "none":
+def _head_rules(head: Head | None, model_type: str) -> list[Rule]:
+    if head is None:
         return []
+    if head.name in SUFFIXES:
+        return _task_rules(head, model_type)
+    ours = f"{HEADS}{head.name}"
+    dense, norm, bias = f"{ours}/dense", f"{ours}/norm", f"{ours}/bias"
+    if head.name == "rtd":
+        theirs = "discriminator_predictions.dense"
+        return dense_rules(dense, theirs) + dense_rules(f"{ours}/out", f"{theirs}_prediction")
     if model_type == "electra":
         theirs, out = "generator_predictions", "generator_lm_head"
         return [
@@ -215,24 +241,42 @@ def _head_rules(head: Head, model_type: str) -> list[Rule]:
     ]
 
 
-def _head_of(names: Iterable[str]) -> Head:
+def _task_rules(head: Head, model_type: str) -> list[Rule]:
+    """A pooler, which may stand without the prefix, or the layers of one module."""
+    if model_type != "bert" and head.name == "classifier":
+        return task_rules(head, "classifier.dense", "classifier.out_proj")
+    if model_type == "electra":
+        return task_rules(head, "sequence_summary.summary", "classifier")
+    rules = task_rules(head, "pooler.dense", "classifier")
+    pooler = [rule for rule in rules if rule.theirs.startswith("pooler.")]
+    others = [rule for rule in rules if rule not in pooler]
+    return [*with_prefix(pooler, _PREFIXES[model_type], written=True), *others]
+
+
+def _head_of(where: Path, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> Head | None:
     """The head that the tensors have."""
-    heads: dict[str, Head] = {
-        "cls.predictions.": "masked_lm",
-        "lm_head.": "masked_lm",
-        "generator_predictions.": "masked_lm",
-        "discriminator_predictions.": "electra_rtd",
+    heads = {
+        "cls.predictions.": Mlm(),
+        "lm_head.": Mlm(),
+        "generator_predictions.": Mlm(),
+        "discriminator_predictions.": Rtd(kind="electra"),
     }
-    found: set[Head] = {
-        head for name in names for start, head in heads.items() if name.startswith(start)
-    }
-    return found.pop() if len(found) == 1 else "none"
+    found = {head for name in tensors for start, head in heads.items() if name.startswith(start)}
+    if len(found) == 1:
+        return found.pop()
+    kinds = _KINDS[str(config["model_type"])]
+    return None if found else task_head(where, config, tensors, kinds=kinds, dropout=_DROPOUT)
+
+
+def _has(head: Head) -> bool:
+    """Whether these models have a head."""
+    return head.name in _SUFFIXES and head != Rtd(kind="deberta")
 
 
 BERT = Family(
     model_types=tuple(_PREFIXES),
     config=BertConfig,
-    heads=("none", "masked_lm", "electra_rtd"),
+    heads=_has,
     to_model=_to_model,
     from_model=_from_model,
     table=_table,

@@ -25,11 +25,20 @@ from pathlib import Path
 from typing import Any
 
 from t5x_lite.errors import InputError
+from t5x_lite.heads.base import HEADS, Head
+from t5x_lite.heads.classifier import ClassifierKind
+from t5x_lite.heads.mlm import Mlm
+from t5x_lite.heads.rtd import Rtd
+from t5x_lite.interop.encoder_heads import (
+    SUFFIXES,
+    check_activation,
+    task_config,
+    task_head,
+    task_rules,
+)
 from t5x_lite.interop.encoders import (
-    HEAD,
     MODEL,
     Family,
-    Head,
     dense_rules,
     norm_rules,
     number,
@@ -43,11 +52,10 @@ _KIND = "deberta-v2"
 _LM_HEADS = ("lm_predictions.lm_head", "cls.predictions")
 _DETECTION = "mask_predictions"
 _POSITIONS = "embeddings.position_embeddings.weight"
-_ARCHITECTURES: dict[Head, str] = {
-    "none": "DebertaV2Model",
-    "masked_lm": "DebertaV2ForMaskedLM",
-    "deberta_rtd": "DebertaV2Model",
-}
+_CLASS = "DebertaV2"
+_SUFFIXES = {"mlm": "ForMaskedLM", "rtd": "Model", **SUFFIXES}
+_KINDS: dict[str, ClassifierKind] = {"classifier": "deberta", "choice": "deberta"}
+_DROPOUT = "cls_dropout"
 _SIZES = {
     "vocab_size": "vocab_size",
     "hidden_size": "d_model",
@@ -79,6 +87,8 @@ _ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_new",
     "tanh": "tanh",
 }
+_POOLER = "gelu"
+"""The activation of the pooler of a head for a task."""
 _NORMS = {"layer_norm": True, "none": False}
 
 _logger = logging.getLogger(__name__)
@@ -161,13 +171,16 @@ def _choice(
     return choices[value]
 
 
-def _from_model(model: DebertaConfig, head: Head, model_type: str | None) -> dict[str, Any]:
+def _from_model(model: DebertaConfig, head: Head | None, model_type: str | None) -> dict[str, Any]:
     """The content of a config.json."""
     activations = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
     factored = model.table_size != model.d_model
     farthest = model.max_relative_positions
+    architecture = _CLASS + ("Model" if head is None else _SUFFIXES[head.name])
+    check_activation(head, wanted=_POOLER, architecture=architecture)
+    pooled = head is not None and head.name in _KINDS
     return {
-        "architectures": [_ARCHITECTURES[head]],
+        "architectures": [architecture],
         "model_type": _KIND,
         **{theirs: getattr(model, ours) for theirs, ours in _SIZES.items()},
         **{theirs: getattr(model, ours) for theirs, (ours, _) in {**_COUNTS, **_RATES}.items()},
@@ -182,9 +195,10 @@ def _from_model(model: DebertaConfig, head: Head, model_type: str | None) -> dic
         **_convolution(model, activations),
         "legacy": factored,
         "pooler_hidden_size": model.d_model,
-        "pooler_hidden_act": activations[model.activation],
+        "pooler_hidden_act": _POOLER if pooled else activations[model.activation],
         "pooler_dropout": 0,
         "tie_word_embeddings": True,
+        **task_config(head, dropout=_DROPOUT),
     }
 
 
@@ -197,7 +211,7 @@ def _convolution(model: DebertaConfig, activations: Mapping[str, str]) -> dict[s
     }
 
 
-def _table(model: DebertaConfig, head: Head, model_type: str) -> list[Rule]:
+def _table(model: DebertaConfig, head: Head | None, model_type: str) -> list[Rule]:
     """The rules: ours -> PyTorch's names."""
     embeddings = "embeddings"
     rules = [
@@ -223,7 +237,7 @@ def _table(model: DebertaConfig, head: Head, model_type: str) -> list[Rule]:
         rules.append(Rule(f"{ours}/bias", f"{theirs}.conv.bias"))
         rules += norm_rules(f"{ours}/norm", f"{theirs}.LayerNorm")
     rules += _layer_rules(model, f"{MODEL}layers", f"encoder.layer.{LAYER}")
-    prefixed = with_prefix(rules, _PREFIX, written=head != "none")
+    prefixed = with_prefix(rules, _PREFIX, written=head is not None)
     return [*prefixed, *_head_rules(model, head)]
 
 
@@ -244,15 +258,18 @@ def _layer_rules(model: DebertaConfig, ours: str, theirs: str) -> list[Rule]:
     return rules + norm_rules(f"{ours}/mlp_norm", f"{theirs}.output.LayerNorm")
 
 
-def _head_rules(model: DebertaConfig, head: Head) -> list[Rule]:
-    if head == "none":
+def _head_rules(model: DebertaConfig, head: Head | None) -> list[Rule]:
+    if head is None:
         return []
-    dense, norm = f"{HEAD}dense", f"{HEAD}norm"
-    if head == "deberta_rtd":
+    if head.name in SUFFIXES:
+        return task_rules(head, "pooler.dense", "classifier")
+    start = f"{HEADS}{head.name}/"
+    dense, norm = f"{start}dense", f"{start}norm"
+    if head.name == "rtd":
         return [
             *norm_rules(norm, f"{_DETECTION}.LayerNorm"),
             *dense_rules(dense, f"{_DETECTION}.dense"),
-            *dense_rules(f"{HEAD}out", f"{_DETECTION}.classifier"),
+            *dense_rules(f"{start}out", f"{_DETECTION}.classifier"),
         ]
     original, legacy = _LM_HEADS
     names = {
@@ -260,27 +277,41 @@ def _head_rules(model: DebertaConfig, head: Head) -> list[Rule]:
         f"{dense}/bias": ("dense.bias", "transform.dense.bias"),
         f"{norm}/scale": ("LayerNorm.weight", "transform.LayerNorm.weight"),
         f"{norm}/bias": ("LayerNorm.bias", "transform.LayerNorm.bias"),
-        f"{HEAD}bias": ("bias", "bias"),
+        f"{start}bias": ("bias", "bias"),
     }
     rules = []
     for ours, (one, other) in names.items():
         first, second = f"{original}.{one}", f"{legacy}.{other}"
         if model.table_size != model.d_model:
             first, second = second, first
-        more = (f"{legacy}.decoder.bias",) if ours == f"{HEAD}bias" else ()
+        more = (f"{legacy}.decoder.bias",) if ours == f"{start}bias" else ()
         transpose = ours.endswith("kernel")
         rules.append(Rule(ours, first, transpose=transpose, aliases=(second, *more)))
     return rules
 
 
-def _head_of(names: Iterable[str]) -> Head:
-    """The head that the tensors have; of both, the one for detection."""
-    names = tuple(names)
-    if any(name.startswith(f"{_DETECTION}.") for name in names):
-        return "deberta_rtd"
-    if any(name.startswith(tuple(f"{head}." for head in _LM_HEADS)) for name in names):
-        return "masked_lm"
-    return "none"
+def _head_of(where: Path, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> Head | None:
+    """The head that the tensors have; of both heads of pretraining, the one for detection."""
+    if any(name.startswith(f"{_DETECTION}.") for name in tensors):
+        return Rtd(kind="deberta")
+    head = task_head(where, config, tensors, kinds=_KINDS, dropout=_DROPOUT)
+    if head is not None:
+        found = config.get("pooler_hidden_act", _POOLER)
+        if head.name in _KINDS and found != _POOLER:
+            raise InputError(
+                f"{where}: pooler_hidden_act {found!r} is not supported, only {_POOLER!r}"
+            )
+        return head
+    return Mlm() if _has_mlm(tensors) else None
+
+
+def _has_mlm(names: Iterable[str]) -> bool:
+    return any(name.startswith(tuple(f"{head}." for head in _LM_HEADS)) for name in names)
+
+
+def _has(head: Head) -> bool:
+    """Whether these models have a head."""
+    return head.name in _SUFFIXES and head != Rtd(kind="electra")
 
 
 def _completed(
@@ -288,8 +319,9 @@ def _completed(
 ) -> DebertaConfig:
     """With the enhanced mask decoder, where the tensors are those of one."""
     names = tuple(names)
+    detects = any(name.startswith(f"{_DETECTION}.") for name in names)
     table = any(name.removeprefix(_PREFIX) == _POSITIONS for name in names)
-    is_one = table and _head_of(names) == "masked_lm" and not model.position_biased_input
+    is_one = table and _has_mlm(names) and not detects and not model.position_biased_input
     if not is_one or "enhanced_mask_decoder" in config:
         return model
     _logger.info(
@@ -303,7 +335,7 @@ def _completed(
 DEBERTA = Family(
     model_types=(_KIND,),
     config=DebertaConfig,
-    heads=tuple(_ARCHITECTURES),
+    heads=_has,
     to_model=_to_model,
     from_model=_from_model,
     table=_table,

@@ -2,13 +2,13 @@
 
     checkpoint = read_encoder(BERT, Path("bert-base-uncased"), config)
     checkpoint.model                                  BertConfig(d_model=768, ...)
-    checkpoint.head                                   "masked_lm"
-    checkpoint.array("objective/head/dense/kernel")   read now, in our layout
+    checkpoint.head                                   Mlm()
+    checkpoint.array("heads/mlm/dense/kernel")        read now, in our layout
 
 A `Family` is a table of rules and a config.json, both ways. Our arrays are those of a learner: the
-encoder's at "model/" and the head's, where there is one, at "objective/head/". Names stand with the
-prefix of the model's class or without it, as `AutoModel` saves them; old files call a norm's scale
-and bias gamma and beta.
+encoder's at "model/" and those of the head, where there is one, below "heads/". Names stand with
+the prefix of the model's class or without it, as `AutoModel` saves them; old files call a norm's
+scale and bias gamma and beta.
 """
 
 import dataclasses
@@ -16,13 +16,14 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite import trees
 from t5x_lite.errors import InputError
+from t5x_lite.heads.base import HEADS, Head
 from t5x_lite.interop.hf_config import LARGEST
 from t5x_lite.interop.rules import (
     LazyArray,
@@ -42,12 +43,8 @@ from t5x_lite.interop.tensor_files import Tensors, read_tensors
 from t5x_lite.interop.torch_files import read_torch
 from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.nn.bind import shapes
-from t5x_lite.nn.heads import DebertaRtdHead, ElectraRtdHead, MaskedLMHead
 
-Head = Literal["none", "masked_lm", "electra_rtd", "deberta_rtd"]
-"""What stands on the encoder in a directory."""
-
-MODEL, HEAD = "model/", "objective/head/"
+MODEL = "model/"
 
 _logger = logging.getLogger(__name__)
 
@@ -59,14 +56,14 @@ class Family:
     Attributes:
       model_types: of config.json.
       config: the class of the encoder's config.
-      heads: those that it has.
+      heads: whether it has a head.
       to_model: the config from a config.json; its arguments are the file, for messages, and its
         content.
       from_model: the content of a config.json from a config, a head, and the model_type that the
         model had where it came from, or None.
       table: the rules of a config and a head, for a model_type; our paths begin with "model/" or
-        "objective/head/".
-      head_of: the head that tensors of these names have.
+        "heads/".
+      head_of: the head of a directory: the config.json's path, its content, the tensors by name.
       ignored: regular expressions of names that may be there and are not read.
       copies: name -> name of the tensor that it must equal where it is there.
       completed: a config with what the tensors say and its config.json does not; its arguments are
@@ -78,11 +75,11 @@ class Family:
 
     model_types: tuple[str, ...]
     config: type[EncoderConfig]
-    heads: tuple[Head, ...]
+    heads: Callable[[Head], bool]
     to_model: Callable[[Path, Mapping[str, Any]], EncoderConfig]
-    from_model: Callable[[Any, Head, str | None], dict[str, Any]]
-    table: Callable[[Any, Head, str], list[Rule]]
-    head_of: Callable[[Iterable[str]], Head]
+    from_model: Callable[[Any, Head | None, str | None], dict[str, Any]]
+    table: Callable[[Any, Head | None, str], list[Rule]]
+    head_of: Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Head | None]
     ignored: tuple[str, ...]
     copies: Mapping[str, str]
     completed: Callable[[Path, Any, Mapping[str, Any], Iterable[str]], EncoderConfig] | None = None
@@ -100,7 +97,7 @@ class EncoderCheckpoint(Source):
     """
 
     model: EncoderConfig
-    head: Head
+    head: Head | None
     hf_config: Mapping[str, Any]
 
     def read(self, piece: Piece) -> np.ndarray:
@@ -110,17 +107,11 @@ class EncoderCheckpoint(Source):
         return piece.to_ours(tensor)
 
 
-def learner_shapes(model: EncoderConfig, head: Head) -> dict[str, tuple[int, ...]]:
+def learner_shapes(model: EncoderConfig, head: Head | None) -> dict[str, tuple[int, ...]]:
     """The shapes of an encoder and its head by path."""
     parts = {MODEL: lambda rngs: model.build(rngs=rngs)}
-    if head == "masked_lm":
-        parts[HEAD] = lambda rngs: MaskedLMHead(
-            model.d_model, model.table_size, model.vocab_size, rngs=rngs
-        )
-    elif head == "electra_rtd":
-        parts[HEAD] = lambda rngs: ElectraRtdHead(model.d_model, rngs=rngs)
-    elif head == "deberta_rtd":
-        parts[HEAD] = lambda rngs: DebertaRtdHead(model.d_model, rngs=rngs)
+    if head is not None:
+        parts[f"{HEADS}{head.name}/"] = lambda rngs: head.build(model, rngs=rngs)
     return {
         prefix + path: tuple(leaf.shape)
         for prefix, build in parts.items()
@@ -154,7 +145,7 @@ def read_encoder(
     check_layers(where, {"num_hidden_layers": model.num_layers}, tensors.arrays)
     if family.completed is not None:
         model = family.completed(tensors.where, model, hf_config, tensors.arrays)
-    head = family.head_of(tensors.arrays)
+    head = family.head_of(where, hf_config, tensors.arrays)
     ours = learner_shapes(model, head)
     wanted = pieces(family.table(model, head, str(hf_config["model_type"])), ours)
     ignored = (*family.ignored, *(re.escape(name) for name in family.copies))
@@ -188,7 +179,7 @@ def read_encoder(
 def encoder_tensors(
     family: Family,
     model: EncoderConfig,
-    head: Head,
+    head: Head | None,
     arrays: Mapping[str, LazyArray],
     *,
     model_type: str,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from t5x_lite.errors import InputError
+from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.t5 import T5Config
 
 CONFIG = "config.json"
@@ -164,6 +165,26 @@ def output(config: Mapping[str, Any]) -> Output:
         "umt5": declared,
     }
     return Output(declared_tied=declared, scaled=scaled[config["model_type"]], lenient=lenient)
+
+
+def written(model: ModelConfig, *, where: object) -> T5Config:
+    """The T5 of which a config.json can be written.
+
+    Layers that are shared here are there twice: transformers has no such T5.
+
+    Args:
+      model: a config.
+      where: its checkpoint, for messages.
+
+    Raises:
+      InputError: it is of no T5.
+    """
+    if not isinstance(model, T5Config):
+        raise InputError(
+            f"checkpoint {where} is a {type(model).__name__}; only a T5Config or an encoder can be "
+            "exported"
+        )
+    return model.without_views()
 
 
 def from_model(model: T5Config, *, model_type: str | None, dtype: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A directory of an encoder as sentence-transformers loads it: what stands beside the weights.
+"""A directory of an encoder as sentence-transformers has it: what stands beside the weights.
 
     modules.json                            the encoder, the pooling and, if asked for, the norm
     sentence_bert_config.json               tokens of a text at most
@@ -6,63 +6,187 @@
     2_Normalize/config.json                 that it has length 1; nothing is in it
     config_sentence_transformers.json       prompts, and how vectors are compared
 
-The names are those of sentence-transformers 2, which all later versions read.
+The files are read into a `Dense` head and written of one. The names are those of
+sentence-transformers 2, which all later versions read. A module that changes vectors and is not one
+of these is refused by its name.
 """
 
-import dataclasses
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from t5x_lite.errors import InputError
+from t5x_lite.heads.dense import Dense, Prompt
+from t5x_lite.interop.hf_config import LARGEST, read_json
 from t5x_lite.models.pooling import Pooling
 
 _MODULES = "sentence_transformers.models."
 _KINDS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
-_NAMES = {"cls": "cls_token", "mean": "mean_tokens"}
+_NAMES: dict[Pooling, str] = {"cls": "cls_token", "mean": "mean_tokens"}
+_MODE = "pooling_mode_"
+_LIST = "modules.json"
+_PROMPTS = "config_sentence_transformers.json"
+_LENGTHS = tuple(
+    f"sentence_{kind}_config.json" for kind in ("bert", "roberta", "xlm-roberta", "distilbert")
+)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SentenceEncoder:
-    """How an encoder makes a vector of a text.
+def read_sentences(directory: Path, *, d_model: int) -> Dense | None:
+    """How a directory makes vectors of texts; None where it has no modules.json.
 
-    Attributes:
-      pooling: of its states.
-      normalize: whether a vector has length 1.
-      max_length: tokens of a text at most.
+    Args:
+      directory: of the model.
+      d_model: size of its states.
+
+    Raises:
+      InputError: a file is damaged, or says what is not supported, by name.
     """
+    if not (directory / _LIST).is_file():
+        return None
+    modules = _modules(directory)
+    kinds = [kind for kind, _ in modules]
+    for kind, _ in modules:
+        if kind not in ("Transformer", "Pooling", "Normalize"):
+            raise InputError(
+                f"{directory / _LIST}: the module {kind} is not supported, only Transformer, "
+                "Pooling and Normalize: its vectors would be others"
+            )
+    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
+        raise InputError(
+            f"{directory / _LIST}: the modules must be Transformer, Pooling and, at the end, "
+            f"Normalize; got {', '.join(kinds) or 'none'}"
+        )
+    if modules[0][1] not in ("", "."):
+        raise InputError(
+            f"{directory / _LIST}: the encoder is in {modules[0][1]}; move its files beside "
+            f"{_LIST}, and set its path to ''"
+        )
+    prompts, default = _prompts(directory)
+    pooling = _pooling(directory / modules[1][1] / "config.json", d_model=d_model, prompts=prompts)
+    try:
+        return Dense(
+            pooling=pooling,
+            normalize="Normalize" in kinds,
+            max_length=_longest(directory),
+            prompts=prompts,
+            default_prompt=default,
+        )
+    except InputError as error:
+        raise InputError(f"{directory / _PROMPTS}: {error}") from error
 
-    pooling: Pooling
-    normalize: bool
-    max_length: int
+
+def _modules(directory: Path) -> list[tuple[str, str]]:
+    """Kind and path of each module."""
+    path = directory / _LIST
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON that can be read ({error})") from error
+    modules = []
+    for module in content if isinstance(content, list) else [None]:
+        kind = module.get("type") if isinstance(module, dict) else None
+        where = module.get("path", "") if isinstance(module, dict) else None
+        if not isinstance(kind, str) or not isinstance(where, str):
+            raise InputError(f'{path}: must be a list of {{"type": ..., "path": ...}}')
+        modules.append((kind.rpartition(".")[2], where))
+    return modules
 
 
-def sentence_files(encoder: SentenceEncoder, *, d_model: int) -> dict[str, bytes]:
+def _pooling(path: Path, *, d_model: int, prompts: tuple[Prompt, ...]) -> Pooling:
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file, and it says how states are pooled")
+    config = read_json(path)
+    modes = {name.removeprefix(_MODE) for name, on in config.items() if _is_mode(name) and on}
+    kinds: dict[str, Pooling] = {theirs: ours for ours, theirs in _NAMES.items()}
+    if isinstance(mode := config.get("pooling_mode"), str):
+        modes = {_NAMES["cls"] if mode == "cls" else _NAMES["mean"] if mode == "mean" else mode}
+    if len(modes) != 1 or not modes <= set(kinds):
+        raise InputError(
+            f"{path}: the pooling {' and '.join(sorted(modes)) or 'none'} is not supported, only "
+            "cls_token or mean_tokens"
+        )
+    size = config.get("word_embedding_dimension", config.get("embedding_dimension", d_model))
+    if size != d_model:
+        raise InputError(f"{path}: its states have {size!r} numbers, and the encoder's {d_model}")
+    if prompts and config.get("include_prompt", True) is not True:
+        raise InputError(f"{path}: include_prompt false is not supported")
+    return kinds[modes.pop()]
+
+
+def _is_mode(name: str) -> bool:
+    return name.startswith(_MODE)
+
+
+def _longest(directory: Path) -> int | None:
+    """Tokens of a text at most; None where neither a module nor the tokenizer says it."""
+    path = next((directory / name for name in _LENGTHS if (directory / name).is_file()), None)
+    if path is not None:
+        config = read_json(path)
+        if config.get("do_lower_case"):
+            raise InputError(
+                f"{path}: do_lower_case true is not supported; set it to false if the tokenizer "
+                "lower-cases the text itself"
+            )
+        longest = config.get("max_seq_length")
+        if longest is not None:
+            if isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
+                raise InputError(f"{path}: max_seq_length must be a whole number, got {longest!r}")
+            return longest
+    tokenizer = directory / "tokenizer_config.json"
+    said = read_json(tokenizer).get("model_max_length") if tokenizer.is_file() else None
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        return None
+    return int(said) if 1 <= said < LARGEST else None  # 1e30 is the word for no limit
+
+
+def _prompts(directory: Path) -> tuple[tuple[Prompt, ...], str]:
+    """Prompts and the name of the default one, without those that say nothing."""
+    path = directory / _PROMPTS
+    if not path.is_file():
+        return (), ""
+    config = read_json(path)
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name") or ""
+    texts = prompts.values() if isinstance(prompts, dict) else [None]
+    if not all(isinstance(text, str) for text in texts) or not isinstance(default, str):
+        raise InputError(f"{path}: prompts must be an object of texts, got {str(prompts)[:60]!r}")
+    if default and default not in prompts:
+        raise InputError(f"{path}: default_prompt_name {default!r} is none of the prompts")
+    found = tuple(Prompt(name=name, text=text) for name, text in sorted(prompts.items()) if text)
+    return found, default if prompts.get(default) else ""
+
+
+def sentence_files(head: Dense, *, d_model: int, max_length: int) -> dict[str, bytes]:
     """The files, by their paths in the directory.
 
     Args:
-      encoder: how vectors are made.
+      head: how vectors are made.
       d_model: size of the states.
+      max_length: tokens of a text at most.
     """
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    if encoder.normalize:
+    if head.normalize:
         modules.append(("2_Normalize", "Normalize"))
     pooling: dict[str, Any] = {"word_embedding_dimension": d_model}
     for kind in _KINDS:
-        pooling[f"pooling_mode_{kind}"] = kind == _NAMES[encoder.pooling]
-    contents: dict[str, Any] = {
-        "modules.json": [
+        pooling[f"{_MODE}{kind}"] = kind == _NAMES[head.pooling]
+    prompts = {"query": "", "document": ""}
+    prompts |= {prompt.name: prompt.text for prompt in head.prompts}
+    contents: Mapping[str, Any] = {
+        _LIST: [
             {"idx": i, "name": str(i), "path": path, "type": _MODULES + name}
             for i, (path, name) in enumerate(modules)
         ],
-        "sentence_bert_config.json": {"max_seq_length": encoder.max_length, "do_lower_case": False},
+        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
         "1_Pooling/config.json": pooling,
-        "config_sentence_transformers.json": {
-            "prompts": {"query": "", "document": ""},
-            "default_prompt_name": None,
-            "similarity_fn_name": "cosine" if encoder.normalize else "dot",
+        _PROMPTS: {
+            "prompts": prompts,
+            "default_prompt_name": head.default_prompt or None,
+            "similarity_fn_name": "cosine" if head.normalize else "dot",
         },
+        **({"2_Normalize/config.json": {}} if head.normalize else {}),
     }
-    if encoder.normalize:
-        contents["2_Normalize/config.json"] = {}
     return {
-        name: json.dumps(content, indent=2).encode() + b"\n" for name, content in contents.items()
+        name: json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"
+        for name, content in contents.items()
     }

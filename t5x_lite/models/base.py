@@ -64,6 +64,10 @@ class ModelConfig:
         """The config of the same model where all that it reads is stored."""
         return self
 
+    def more_remat(self) -> tuple[str, ...]:
+        """Values of its field `remat` that keep less; none where it has no such field."""
+        return ()
+
     def unrolled(self) -> Any:
         """The same model with its layers as straight-line code, where it has that choice."""
         return self

@@ -27,7 +27,7 @@ from t5x_lite.nn.embedding import lookup
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.norms import LayerNorm
 from t5x_lite.nn.post_norm import PostNormConfig
-from t5x_lite.nn.remat import check_remat
+from t5x_lite.nn.remat import check_remat, more_remat
 from t5x_lite.nn.scan import AttentionKind, Running
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
@@ -150,6 +150,10 @@ class EncoderConfig(ModelConfig):
     def divided_heads(self) -> int:
         """All attention heads."""
         return self.num_heads
+
+    def more_remat(self) -> tuple[str, ...]:
+        """Values of `remat` that keep less."""
+        return more_remat(self.remat)
 
     def unrolled(self) -> "EncoderConfig":
         """The same model with its layers as straight-line code."""

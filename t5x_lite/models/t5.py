@@ -30,7 +30,7 @@ from t5x_lite.nn.cache import Cache
 from t5x_lite.nn.embedding import Embedding
 from t5x_lite.nn.layers import LayerConfig
 from t5x_lite.nn.mlp import FeedForward
-from t5x_lite.nn.remat import check_remat
+from t5x_lite.nn.remat import check_remat, more_remat
 from t5x_lite.nn.scan import AttentionKind, Running
 from t5x_lite.nn.stack import Decoder, Encoder
 from t5x_lite.types import Array, Key
@@ -115,6 +115,10 @@ class StackConfig(ModelConfig):
     def divided_heads(self) -> int:
         """All attention heads."""
         return self.num_heads
+
+    def more_remat(self) -> tuple[str, ...]:
+        """Values of `remat` that keep less."""
+        return more_remat(self.remat)
 
     def unrolled(self) -> "StackConfig":
         """The same model with its layers as straight-line code."""

@@ -36,6 +36,13 @@ def check_remat(name: str) -> None:
         )
 
 
+def more_remat(name: str) -> tuple[str, ...]:
+    """The policies that keep less than one, the one that computes least again first."""
+    if name == "full":
+        return ()
+    return ("full",) if name == "dots_no_batch" else ("dots_no_batch", "full")
+
+
 def rematerialise(
     function: Callable[..., Any], name: str, *, in_loop: bool = True
 ) -> Callable[..., Any]:

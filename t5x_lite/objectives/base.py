@@ -1,4 +1,4 @@
-"""What an objective is: a frozen config that builds a module (model, batch, key) -> Loss.
+"""What an objective is: a frozen config that builds a module (model, heads, batch, key) -> Loss.
 
 A loss is made of terms, each a SUM and the weight to divide it by. The train step divides each
 term by its own global weight and adds scale * term, once, over the global batch; so microbatching,
@@ -31,10 +31,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from t5x_lite.errors import InputError
+from t5x_lite.heads.base import Head
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.objectives.roc import Roc
 from t5x_lite.optim.config import Optimizer
-from t5x_lite.types import Array, Batch
+from t5x_lite.types import Array, Batch, Key
 from t5x_lite.views import View
 
 
@@ -149,12 +151,21 @@ class Objective:
     layouts: ClassVar[tuple[str, ...]] = ()
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
-        """Makes the module `(model, batch, key) -> Loss`, with parameters of its own or none.
+        """Makes the module `(model, heads, batch, key) -> Loss`, with parameters or none.
 
         Where there are phases the module takes `phase`, too: its name, or None for the loss of all
         of them together, which is what is measured.
         """
         raise TypeError(f"{type(self).__name__} does not define build")
+
+    def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
+        """The heads that the loss reads, which are trained; the others of a checkpoint are frozen.
+
+        Args:
+          kept: the heads that the experiment or the checkpoint that it begins from has, by name,
+            for what is known of them.
+        """
+        return ()
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
         """The second stage: terms and metrics of the rows of a whole batch; it has no parameters.
@@ -182,9 +193,21 @@ class Objective:
         """The updates of a step; none is one update of everything by the experiment's optimizer."""
         return ()
 
-    def resolved(self) -> "Objective":
-        """The same objective with a value in place of each None that stands for one."""
+    def resolved(self, kept: Mapping[str, Head]) -> "Objective":
+        """The same objective with a value in place of each None that stands for one.
+
+        Args:
+          kept: as for `heads`.
+        """
         return self
+
+    def masks_with(self) -> int | None:
+        """The vocabulary's [MASK] that it needs; None where it needs none."""
+        return None
+
+    def smaller_logits(self) -> str:
+        """The option that makes fewer logits at a time, where it would; "" where none does."""
+        return ""
 
     def models(self) -> Mapping[str, ModelConfig]:
         """Models that it has besides the one that it trains, by the names of their fields."""
@@ -206,3 +229,28 @@ class Objective:
     def unpackable(self) -> str:
         """Why a row cannot hold several documents; "" where it can."""
         return ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoLoss(Objective):
+    """Nothing to train by: of an imported model whose heads have no loss of their own."""
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "NoLossModule":
+        """Makes a module that refuses."""
+        del model, rngs
+        return NoLossModule()
+
+
+class NoLossModule(nnx.Module):
+    """It has no parameters."""
+
+    def __call__(self, model: Any, heads: Any, batch: Batch, *, key: Key | None = None) -> Loss:
+        """There is no loss.
+
+        Raises:
+          InputError: always.
+        """
+        raise InputError(
+            "an imported model has no loss: train it by a config whose objective is another, and "
+            "--init CHECKPOINT"
+        )

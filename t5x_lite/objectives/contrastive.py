@@ -29,12 +29,14 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 
 from t5x_lite.errors import InputError
+from t5x_lite.heads.base import Head, HeadModules
+from t5x_lite.heads.dense import Dense, dense_of
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderModel
-from t5x_lite.models.pooling import Pooling, check_pooling, pool
+from t5x_lite.models.pooling import Pooling, check_pooling
 from t5x_lite.nn.dropout import split_key
 from t5x_lite.objectives.base import Loss, Objective, Term
 from t5x_lite.objectives.losses import cross_entropy
@@ -53,20 +55,22 @@ class Contrastive(Objective):
 
     Attributes:
       temperature: that scores are divided by.
-      normalize: whether vectors have length 1, so that a score is a cosine.
-      pooling: "cls" or "mean"; `models.pooling`.
+      normalize: whether vectors have length 1, so that a score is a cosine; None is as the
+        checkpoint says that the run begins from, and else True.
+      pooling: "cls" or "mean" (`models.pooling`); None is as that checkpoint says, and else "cls".
     """
 
     temperature: float = 0.05
-    normalize: bool = True
-    pooling: Pooling = "cls"
+    normalize: bool | None = None
+    pooling: Pooling | None = None
 
     layouts: ClassVar[tuple[str, ...]] = ("pairs",)
 
     def __post_init__(self) -> None:
         if self.temperature <= 0.0:
             raise InputError(f"objective.temperature must be above 0: got {self.temperature}")
-        check_pooling("objective.pooling", self.pooling)
+        if self.pooling is not None:
+            check_pooling("objective.pooling", self.pooling)
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
         """FLOPs of one row: a query, and its passages; not of their scores."""
@@ -76,6 +80,23 @@ class Contrastive(Objective):
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ContrastiveLoss":
         """Makes the loss module, which has no parameters."""
         return ContrastiveLoss(self)
+
+    def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
+        """The head "dense", with the longest text and the prompts that are known."""
+        return (self._dense(kept),)
+
+    def _dense(self, kept: Mapping[str, Head]) -> Dense:
+        head = dense_of(kept) or Dense(pooling="cls")
+        return dataclasses.replace(
+            head,
+            pooling=head.pooling if self.pooling is None else self.pooling,
+            normalize=head.normalize if self.normalize is None else self.normalize,
+        )
+
+    def resolved(self, kept: Mapping[str, Head]) -> "Contrastive":
+        """With the pooling and the length that None leaves to the head."""
+        head = self._dense(kept)
+        return dataclasses.replace(self, pooling=head.pooling, normalize=head.normalize)
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
         """InfoNCE of the vectors of a whole batch.
@@ -118,7 +139,9 @@ class ContrastiveLoss(nnx.Module):
     def __init__(self, config: Contrastive):
         self.config = config
 
-    def __call__(self, model: EncoderModel, batch: Batch, *, key: Key | None = None) -> Loss:
+    def __call__(
+        self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
+    ) -> Loss:
         """The vectors of a batch of the layout "pairs", or of a part of one.
 
         Raises:
@@ -130,43 +153,26 @@ class ContrastiveLoss(nnx.Module):
                 f"objective Contrastive reads {', '.join(_FEATURES)}, but the batch has no "
                 f"{', '.join(missing)}: data.layout must be pairs"
             )
-        return Loss(terms={}, metrics={}, rows=self.encode(model, batch, key=key))
+        return Loss(terms={}, metrics={}, rows=self.encode(model, heads, batch, key=key))
 
     def encode(
-        self, model: EncoderModel, batch: Batch, *, key: Key | None = None
+        self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> dict[str, Array]:
         """The vectors of queries and passages; a key turns dropout on, of each its own."""
         query_key, passage_key = split_key(key, 2)
         rows, num, length = batch["passage_tokens"].shape
-        queries = self._vectors(
-            model, batch["query_tokens"], batch["query_segment_ids"], key=query_key
-        )
-        passages = self._vectors(
-            model,
+
+        def vectors(tokens: Array, segment_ids: Array, *, key: Key | None) -> Array:
+            hidden = model(tokens, segment_ids=segment_ids, key=key)
+            return heads["dense"](hidden, segment_ids)
+
+        queries = vectors(batch["query_tokens"], batch["query_segment_ids"], key=query_key)
+        passages = vectors(
             batch["passage_tokens"].reshape(rows * num, length),
             batch["passage_segment_ids"].reshape(rows * num, length),
             key=passage_key,
         )
         return {"queries": queries, "passages": passages.reshape(rows, num, -1)}
-
-    def _vectors(
-        self,
-        model: EncoderModel,
-        tokens: Int[Array, "B S"],
-        segment_ids: Int[Array, "B S"],
-        *,
-        key: Key | None,
-    ) -> Float[Array, "B D"]:
-        hidden = model(tokens, segment_ids=segment_ids, key=key)
-        vectors = pool(hidden, segment_ids, self.config.pooling)
-        vectors = constrain(vectors, "batch", None)
-        return unit(vectors) if self.config.normalize else vectors
-
-
-def unit(vectors: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-    """The vectors at length 1; one of zeros stays as it is, with a gradient that is finite."""
-    squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
-    return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
 
 
 def candidates(batch: Batch) -> Bool[Array, "B N"]:

@@ -40,17 +40,18 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from t5x_lite.errors import InputError
+from t5x_lite.heads.base import Head, HeadModules
+from t5x_lite.heads.mlm import Mlm
+from t5x_lite.heads.rtd import Rtd, RtdKind
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel, document_positions
 from t5x_lite.nn.dropout import split_key
-from t5x_lite.nn.heads import DebertaRtdHead, ElectraRtdHead
 from t5x_lite.objectives import masking
 from t5x_lite.objectives.base import Loss, Objective, Phase, Term
 from t5x_lite.objectives.masked_lm import (
     Masks,
     check_batch,
     features,
-    masked_lm_head,
     real_tokens,
     require_encoder,
     sums,
@@ -61,7 +62,6 @@ from t5x_lite.types import Array, Batch, Key
 from t5x_lite.views import Difference, Same, View
 
 Sharing = Literal["es", "nes", "gdes"]
-DetectionHead = Literal["electra", "deberta"]
 
 GENERATOR, DISCRIMINATOR = "generator", "discriminator"
 _DRAWN = "drawn_tokens"
@@ -91,7 +91,7 @@ class Electra(Masks, Objective):
     sharing: Sharing = "es"
     share_embedding_norm: bool | None = None
     decoupled: bool | None = None
-    head: DetectionHead = "electra"
+    head: RtdKind = "electra"
     discriminator_weight: float = 50.0
     temperature: float = 1.0
     discriminator_optimizer: Optimizer | None = None
@@ -102,7 +102,7 @@ class Electra(Masks, Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, choices in (("sharing", Sharing), ("head", DetectionHead)):
+        for name, choices in (("sharing", Sharing), ("head", RtdKind)):
             if getattr(self, name) not in get_args(choices):
                 raise InputError(
                     f"objective.{name} must be one of {get_args(choices)}: "
@@ -128,7 +128,7 @@ class Electra(Masks, Objective):
                 f"got {self.discriminator_weight} and {self.temperature}"
             )
 
-    def resolved(self) -> "Electra":
+    def resolved(self, kept: Mapping[str, Head]) -> "Electra":
         """With the choices that None leaves to sharing and head."""
         shares, two = self._shares_norm, self.two_updates
         return dataclasses.replace(self, share_embedding_norm=shares, decoupled=two)
@@ -150,13 +150,13 @@ class Electra(Masks, Objective):
             Phase(name=GENERATOR, trains=r"objective/(generator|generator_head)/.*"),
             Phase(
                 name=DISCRIMINATOR,
-                trains=r"(model|objective/head)/.*",
+                trains=r"(model|heads/rtd)/.*",
                 optimizer=self.discriminator_optimizer,
             ),
         )
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ElectraLoss":
-        """Makes the loss module, whose parameters are the generator and both heads."""
+        """Makes the loss module, whose parameters are the generator and its head."""
         self.check_vocabulary(model)
         if not isinstance(model, EncoderConfig):
             raise InputError(f"Electra needs an encoder, not {type(model).__name__}")
@@ -167,7 +167,11 @@ class Electra(Masks, Objective):
         if self._shares_norm:
             remedy = "; share the tables alone by --objective.share-embedding-norm False"
             self._check_alike(model, ("token_types", "embedding_norm_size"), remedy=remedy)
-        return ElectraLoss(self, model, rngs=rngs)
+        return ElectraLoss(self, rngs=rngs)
+
+    def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
+        """The discriminator's head "rtd"; the generator's is the objective's own."""
+        return (Rtd(kind=self.head),)
 
     def _check_alike(self, model: EncoderConfig, names: tuple[str, ...], *, remedy: str) -> None:
         """Refuses a generator that differs from the model in one of these."""
@@ -222,26 +226,19 @@ class ElectraLoss(nnx.Module):
 
     Args:
       config: the objective.
-      model: of the discriminator.
       rngs: the stream "params" is used.
     """
 
-    def __init__(self, config: Electra, model: EncoderConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: Electra, *, rngs: nnx.Rngs):
         self.config = config
         self.generator: Any = config.generator.build(rngs=rngs)
         require_encoder(config, self.generator)
-        self.generator_head = masked_lm_head(config.generator, rngs=rngs)
-        options: Any = {"activation": model.activation, "stddev": model.initializer_stddev}
-        self.head: ElectraRtdHead | DebertaRtdHead
-        if config.head == "electra":
-            self.head = ElectraRtdHead(model.d_model, **options, rngs=rngs)
-        else:
-            epsilon = model.norm_epsilon
-            self.head = DebertaRtdHead(model.d_model, **options, norm_epsilon=epsilon, rngs=rngs)
+        self.generator_head = Mlm().build(config.generator, rngs=rngs)
 
     def __call__(
         self,
         model: EncoderModel,
+        heads: HeadModules,
         batch: Batch,
         *,
         key: Key | None = None,
@@ -256,11 +253,13 @@ class ElectraLoss(nnx.Module):
         noise, dropout = masking.noise_and_dropout(key)
         generator_key, discriminator_key = split_key(dropout, 2)
         if phase == DISCRIMINATOR:
-            return self._discriminate(model, batch, batch[_DRAWN], key=discriminator_key)
+            return self._discriminate(model, heads, batch, batch[_DRAWN], key=discriminator_key)
         loss = self._generate(batch, noise=noise, key=generator_key)
         if phase == GENERATOR:
             return loss
-        other = self._discriminate(model, batch, loss.features[_DRAWN], key=discriminator_key)
+        other = self._discriminate(
+            model, heads, batch, loss.features[_DRAWN], key=discriminator_key
+        )
         return Loss(terms={**loss.terms, **other.terms}, metrics={**loss.metrics, **other.metrics})
 
     def _generate(self, batch: Batch, *, noise: Key, key: Key | None) -> Loss:
@@ -285,14 +284,19 @@ class ElectraLoss(nnx.Module):
         )
 
     def _discriminate(
-        self, model: EncoderModel, batch: Batch, drawn: Int[Array, "B S"], *, key: Key | None
+        self,
+        model: EncoderModel,
+        heads: HeadModules,
+        batch: Batch,
+        drawn: Int[Array, "B S"],
+        *,
+        key: Key | None,
     ) -> Loss:
         """L_D: every token that is no padding, replaced or not."""
         hidden = model(drawn, **features(batch), key=key)
-        if isinstance(self.head, DebertaRtdHead):
-            logits = self.head(hidden, positions=_positions(batch))
-        else:
-            logits = self.head(hidden)
+        head = heads["rtd"]
+        deberta = self.config.head == "deberta"
+        logits = head(hidden, positions=_positions(batch)) if deberta else head(hidden)
         replaced = drawn != batch["encoder_input_tokens"]
         weights = real_tokens(batch, pad_id=model.config.pad_id).astype(jnp.float32)
         losses = optax.sigmoid_binary_cross_entropy(logits, replaced.astype(jnp.float32))

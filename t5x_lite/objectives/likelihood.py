@@ -53,6 +53,10 @@ class Likelihood(Objective):
                 f"objective.logits_chunk must be at least 1, or None: got {self.logits_chunk}"
             )
 
+    def smaller_logits(self) -> str:
+        """A chunk of positions, where all logits are made at once."""
+        return "--objective.logits-chunk 16" if self.logits_chunk is None else ""
+
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "LikelihoodLoss":
         """Makes the loss module; it has no parameters."""
         del model, rngs
@@ -98,7 +102,7 @@ class LikelihoodLoss(nnx.Module):
     def __init__(self, config: Likelihood):
         self.config = config
 
-    def __call__(self, model: Any, batch: Batch, *, key: Key | None = None) -> Loss:
+    def __call__(self, model: Any, heads: Any, batch: Batch, *, key: Key | None = None) -> Loss:
         """The loss of a batch of seqio's features, packed or not.
 
         Raises:

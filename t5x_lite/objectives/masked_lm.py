@@ -20,9 +20,10 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.errors import InputError
+from t5x_lite.heads.base import Head, HeadModules
+from t5x_lite.heads.mlm import Mlm
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
-from t5x_lite.nn.heads import MaskedLMHead
 from t5x_lite.objectives import masking
 from t5x_lite.objectives.base import Loss, Objective, Term
 from t5x_lite.objectives.losses import cross_entropy
@@ -65,6 +66,10 @@ class Masks:
         """FLOPs of an encoder and of its head at the masked positions of one row."""
         slots = masking.most(length, self.ratio)
         return model.text_flops(length, masked_lm=True) + model.masked_lm_head_flops(slots)
+
+    def masks_with(self) -> int:
+        """Its [MASK]."""
+        return self.mask_id
 
     def check_vocabulary(self, model: ModelConfig) -> None:
         """Refuses a [MASK] that the model's vocabulary does not have."""
@@ -118,9 +123,13 @@ class MaskedLM(Masks, Objective):
         return self.masked_lm_flops(model, *shapes["encoder_input_tokens"])
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "MaskedLMLoss":
-        """Makes the loss module, whose parameters are those of the head."""
+        """Makes the loss module, which has no parameters."""
         self.check_vocabulary(model)
-        return MaskedLMLoss(self, model, rngs=rngs)
+        return MaskedLMLoss(self)
+
+    def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
+        """The head "mlm"."""
+        return (Mlm(),)
 
     def check_model(self, model: nnx.Module) -> None:
         """Refuses what is no encoder."""
@@ -132,15 +141,14 @@ class MaskedLMLoss(nnx.Module):
 
     Args:
       config: the objective.
-      model: of the encoder.
-      rngs: the stream "params" is used.
     """
 
-    def __init__(self, config: MaskedLM, model: ModelConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: MaskedLM):
         self.config = config
-        self.head = masked_lm_head(model, rngs=rngs)
 
-    def __call__(self, model: EncoderModel, batch: Batch, *, key: Key | None = None) -> Loss:
+    def __call__(
+        self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
+    ) -> Loss:
         """The loss of a batch of the layout "encoder", packed or not.
 
         Raises:
@@ -152,7 +160,7 @@ class MaskedLMLoss(nnx.Module):
             batch, vocab_size=model.config.vocab_size, pad_id=model.config.pad_id, key=noise
         )
         hidden = model.masked_lm_states(inputs, **features(batch), key=dropout)
-        logits = self.head(masking.at_slots(hidden, slots), model.tables()["token"])
+        logits = heads["mlm"](masking.at_slots(hidden, slots), model.tables()["token"])
         targets = masking.at_slots(batch["encoder_input_tokens"], slots)
         total, correct, weight = sums(logits, targets, slots.used)
         return Loss(
@@ -169,25 +177,6 @@ def sums(
     target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     correct = (target_logits >= jnp.max(logits, axis=-1)).astype(jnp.float32)
     return jnp.sum(losses * weights), jnp.sum(correct * weights), jnp.sum(weights)
-
-
-def masked_lm_head(model: ModelConfig, *, rngs: nnx.Rngs) -> MaskedLMHead:
-    """The head of an encoder with that config.
-
-    Raises:
-      InputError: it is the config of something else.
-    """
-    if not isinstance(model, EncoderConfig):
-        raise InputError(f"a masked language model needs an encoder, not {type(model).__name__}")
-    return MaskedLMHead(
-        model.d_model,
-        model.table_size,
-        model.vocab_size,
-        activation=model.activation,
-        norm_epsilon=model.norm_epsilon,
-        stddev=model.initializer_stddev,
-        rngs=rngs,
-    )
 
 
 def features(batch: Batch) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ row. c is the encoder's output, also in a model whose masked-LM head reads somet
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 import jax
@@ -31,12 +32,14 @@ from flax import nnx
 from jaxtyping import Bool, Float, Int
 
 from t5x_lite.errors import InputError
+from t5x_lite.heads.base import Head, HeadModules
+from t5x_lite.heads.dense import Dense, dense_of
+from t5x_lite.heads.mlm import MaskedLMHead, Mlm
 from t5x_lite.models.base import ModelConfig, Output, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel, document_positions
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dropout import split_key
 from t5x_lite.nn.embedding import lookup
-from t5x_lite.nn.heads import MaskedLMHead
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.post_norm import PostNormLayer
 from t5x_lite.nn.scan import Running, scan_layers
@@ -48,7 +51,6 @@ from t5x_lite.objectives.masked_lm import (
     Masks,
     check_batch,
     features,
-    masked_lm_head,
     real_tokens,
     require_encoder,
     require_ratio,
@@ -119,8 +121,12 @@ class RetroMAE(Masks, Objective):
         default = 0.5 if self.decoder == "enhanced" else 0.7
         return default if self.decoder_ratio is None else self.decoder_ratio
 
+    def smaller_logits(self) -> str:
+        """A chunk of positions, where all logits are made at once."""
+        return "--objective.logits-chunk 16" if self.logits_chunk is None else ""
+
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "RetroMAELoss":
-        """Makes the loss module, whose parameters are those of the head and the decoder."""
+        """Makes the loss module, whose parameters are those of the decoder."""
         self.check_vocabulary(model)
         if not isinstance(model, EncoderConfig):
             raise InputError(f"RetroMAE needs an encoder, not {type(model).__name__}")
@@ -135,6 +141,10 @@ class RetroMAE(Masks, Objective):
                 "model.positions learned, or of a DeBERTa model.position_biased_input True"
             )
         return RetroMAELoss(self, model, rngs=rngs)
+
+    def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
+        """The head "mlm", and that a text's vector is the state of its [CLS], which is trained."""
+        return (Mlm(), dataclasses.replace(dense_of(kept) or Dense(), pooling="cls"))
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
         """FLOPs of the loss of one row: the encoder, the decoder, and the head that they share."""
@@ -161,13 +171,14 @@ class RetroMAELoss(nnx.Module):
 
     def __init__(self, config: RetroMAE, model: EncoderConfig, *, rngs: nnx.Rngs):
         self.config = config
-        self.head = masked_lm_head(model, rngs=rngs)
         layer = model.layer
         self.decoder = stacked(
             lambda rngs: PostNormLayer(layer, rngs=rngs), rngs, num=config.decoder_layers
         )
 
-    def __call__(self, model: EncoderModel, batch: Batch, *, key: Key | None = None) -> Loss:
+    def __call__(
+        self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
+    ) -> Loss:
         """The loss of a batch of the layout "encoder".
 
         Raises:
@@ -177,17 +188,18 @@ class RetroMAELoss(nnx.Module):
         noise, dropout = masking.noise_and_dropout(key)
         encoder_noise, decoder_noise = jax.random.split(noise)
         encoder_key, decoder_key = split_key(dropout, 2)
+        head: MaskedLMHead = heads["mlm"]
         vocabulary = {"vocab_size": model.config.vocab_size, "pad_id": model.config.pad_id}
         inputs, slots = self.config.draw(batch, **vocabulary, key=encoder_noise)
         hidden = model(inputs, **features(batch), key=encoder_key)
         table, tokens = model.tables()["token"], batch["encoder_input_tokens"]
         total, correct, weight = sums(
-            self.head(masking.at_slots(hidden, slots), table),
+            head(masking.at_slots(hidden, slots), table),
             masking.at_slots(tokens, slots),
             slots.used,
         )
         losses, right, weights = self._decoded(
-            model, hidden, batch, noise=decoder_noise, key=decoder_key
+            model, head, hidden, batch, noise=decoder_noise, key=decoder_key
         )
         decoder_total, decoder_weight = jnp.sum(losses * weights), jnp.sum(weights)
         terms = {
@@ -201,7 +213,7 @@ class RetroMAELoss(nnx.Module):
             "decoder_cross_entropy": (decoder_total, decoder_weight),
         }
         if self.config.bag_of_words:
-            row_losses, there = self._bags(model, hidden, batch)
+            row_losses, there = self._bags(model, head, hidden, batch)
             bag, num_rows = jnp.sum(row_losses * there), jnp.sum(there)
             terms["bag_of_words"] = Term(bag, num_rows, self.config.bag_of_words)
             metrics["bag_of_words"] = (bag, num_rows)
@@ -210,6 +222,7 @@ class RetroMAELoss(nnx.Module):
     def _decoded(
         self,
         model: EncoderModel,
+        head: MaskedLMHead,
         hidden: Float[Array, "B S D"],
         batch: Batch,
         *,
@@ -251,7 +264,7 @@ class RetroMAELoss(nnx.Module):
             weights = chosen > 0
         decoded = self._layers(query, keys, mask, model.config.running, key=layers_key)
         losses, right = _token_losses(
-            self.head, decoded, model.tables()["token"], tokens, chunk=config.logits_chunk
+            head, decoded, model.tables()["token"], tokens, chunk=config.logits_chunk
         )
         return losses, right, weights.astype(jnp.float32)
 
@@ -293,16 +306,16 @@ class RetroMAELoss(nnx.Module):
         return dataclasses.replace(documents.together, hidden=masks, picked=picked, itself=False)
 
     def _bags(
-        self, model: EncoderModel, hidden: Float[Array, "B S D"], batch: Batch
+        self, model: EncoderModel, head: MaskedLMHead, hidden: Float[Array, "B S D"], batch: Batch
     ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
         """DupMAE's loss of each row, and 1 where the row holds a word."""
         tokens = batch["encoder_input_tokens"]
         real = real_tokens(batch, pad_id=model.config.pad_id)
         length = tokens.shape[1]
         return bag_losses(
-            self.head.transform(hidden),
+            head.transform(hidden),
             model.tables()["token"],
-            self.head.bias[...],
+            head.bias[...],
             tokens,
             read=real & (jnp.arange(length) > 0),
             counted=batch["encoder_word_ids"] > 0,

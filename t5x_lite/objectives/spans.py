@@ -6,23 +6,25 @@ a row whose answer was cut off there is no loss. Rows are those of data.layout "
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from t5x_lite.errors import InputError
+from t5x_lite.heads.base import Head, HeadModules
+from t5x_lite.heads.span import Span, SpanHead
 from t5x_lite.models.base import ModelConfig
-from t5x_lite.models.encoder import EncoderConfig, EncoderModel
-from t5x_lite.nn.heads import SpanHead
+from t5x_lite.models.encoder import EncoderModel
 from t5x_lite.objectives.base import Loss, Objective, Term
 from t5x_lite.objectives.classify import check_labelled
 from t5x_lite.objectives.losses import cross_entropy
 from t5x_lite.objectives.masked_lm import features, require_encoder
 from t5x_lite.types import Array, Batch, Key
 
-NEVER = -1e9
+_NEVER = -1e9
 """The logit of padding."""
 
 
@@ -43,10 +45,13 @@ class Spans(Objective):
             raise InputError(f"objective.longest must be at least 1: got {self.longest}")
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "SpansLoss":
-        """Makes the loss module, whose parameters are those of the head."""
-        if not isinstance(model, EncoderConfig):
-            raise InputError(f"Spans needs an encoder, not {type(model).__name__}")
-        return SpansLoss(self, model, rngs=rngs)
+        """Makes the loss module, which has no parameters."""
+        del model, rngs
+        return SpansLoss(self)
+
+    def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
+        """The head "span"."""
+        return (Span(longest=self.longest),)
 
     def check_model(self, model: nnx.Module) -> None:
         """Refuses what is no encoder."""
@@ -58,22 +63,22 @@ class SpansLoss(nnx.Module):
 
     Args:
       config: the objective.
-      model: of the encoder.
-      rngs: the stream "params" is used.
     """
 
-    def __init__(self, config: Spans, model: EncoderConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: Spans):
         self.config = config
-        self.spans = SpanHead(model.d_model, stddev=model.initializer_stddev, rngs=rngs)
 
-    def __call__(self, model: EncoderModel, batch: Batch, *, key: Key | None = None) -> Loss:
+    def __call__(
+        self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
+    ) -> Loss:
         """The loss of a batch of the layout "labelled"; rows without a label count 0.
 
         Raises:
           InputError: the features are those of another layout.
         """
         check_labelled(self.config, batch)
-        logits = self.logits(model, batch, key=key)
+        hidden = model(batch["encoder_input_tokens"], **features(batch), key=key)
+        logits = span_logits(heads["span"], hidden, batch["encoder_segment_ids"])
         weights = (batch["labels"][:, 0] > 0).astype(jnp.float32)
         targets = jnp.maximum(batch["labels"] - 1, 0)
         losses, _ = cross_entropy(logits, targets)
@@ -84,16 +89,16 @@ class SpansLoss(nnx.Module):
             metrics={"accuracy": (jnp.sum(right * weights), weight)},
         )
 
-    def logits(
-        self, model: EncoderModel, batch: Batch, *, key: Key | None = None
-    ) -> Float[Array, "B 2 S"]:
-        """Float32 logits of an answer's first and of its last token; padding is neither.
 
-        Args:
-          model: the encoder.
-          batch: of the layout "labelled"; its labels are not read.
-          key: turns dropout on.
-        """
-        hidden = model(batch["encoder_input_tokens"], **features(batch), key=key)
-        both = jnp.stack(self.spans(hidden), axis=1)
-        return jnp.where(batch["encoder_segment_ids"][:, None] > 0, both, NEVER)
+def span_logits(
+    head: SpanHead, hidden: Float[Array, "B S D"], segment_ids: Int[Array, "B S"]
+) -> Float[Array, "B 2 S"]:
+    """Float32 logits of an answer's first and of its last token; padding is neither.
+
+    Args:
+      head: gives those of all positions.
+      hidden: the encoder's states.
+      segment_ids: 0 is padding.
+    """
+    both = jnp.stack(head(hidden), axis=1)
+    return jnp.where(segment_ids[:, None] > 0, both, _NEVER)

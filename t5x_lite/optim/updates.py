@@ -102,11 +102,13 @@ def check_updates(updates: Sequence[Update], paths: Sequence[str]) -> None:
 
 def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
     """The optimizer whose init makes the state of all updates; one without a name is as it is."""
-    if not updates[0].name:
-        return updates[0].optimizer
+    first = updates[0]
+    if not first.name and first.trains is None:
+        return first.optimizer
 
-    def init(params: Any) -> dict[str, Any]:
-        return {update.name: update.optimizer.init(update.part(params)) for update in updates}
+    def init(params: Any) -> Any:
+        states = [update.optimizer.init(update.part(params)) for update in updates]
+        return joint_state(updates, states)
 
     def refuse(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del updates, state, params

@@ -49,7 +49,8 @@ def embed(
     format: TextFormat = "auto",
     pooling: Pooling | None = None,
     normalize: bool | None = None,
-    prefix: str = "",
+    prefix: str | None = None,
+    prompt: str | None = None,
     batch_size: int = 32,
     inputs_length: int | None = None,
     long_inputs: LongInputs = "cut",
@@ -63,9 +64,10 @@ def embed(
       input: a file, or "-"; `t5x_lite.records.text_records` says what is in it.
       output: a .npy or .parquet file; `t5x_lite.records.vector_files` says what is in it.
       format: of the input; "auto" tells it by its name.
-      pooling: "cls" or "mean"; None is what the objective says, or else "mean".
-      normalize: whether vectors have length 1; None is what the objective says, or else True.
-      prefix: what every text begins with, as some models ask for.
+      pooling: "cls" or "mean"; None is what the checkpoint says, or else "mean".
+      normalize: whether vectors have length 1; None is what the checkpoint says, or else True.
+      prefix: what every text begins with, as some models ask for; None is the checkpoint's prompt.
+      prompt: the name of that; None is its default one, if it has one.
       batch_size: texts encoded at once, rounded up to what the devices can share.
       inputs_length: tokens of a text at most, with those that begin and end a row; None is what the
         model was trained with.
@@ -89,10 +91,11 @@ def embed(
         pooling=pooling,
         normalize=normalize,
     )
+    begins = encoder.begins_with(prefix, prompt)
     embedder = encoder.embedder(batch_size=batch_size)
     cut = Cutter(encoder, long_inputs)
     chunks = _chunks(
-        itertools.chain([first], records), cut, prefix=prefix, size=CHUNK_BATCHES * batch_size
+        itertools.chain([first], records), cut, prefix=begins, size=CHUNK_BATCHES * batch_size
     )
     done, told = 0, time.monotonic()
     with vector_writer(output) as file, contextlib.closing(Prefetch(chunks, depth=2)) as ahead:

@@ -1,8 +1,7 @@
 """What `run.interchange` needs of encoders: their directories read, and made.
 
-A masked language model is imported with objective MaskedLM, whose head is at objective/head; a
-discriminator and an encoder alone with objective Imported. On the way out the objective says which
-head there is, and what the model's own parameters are.
+What stands on an encoder is imported as a head, and the objective is the one that trains it, where
+there is one. On the way out one head is written; which one the objective says, or the user.
 """
 
 import dataclasses
@@ -15,45 +14,33 @@ from t5x_lite import views
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
-from t5x_lite.interop.bert import BERT
-from t5x_lite.interop.deberta import DEBERTA
+from t5x_lite.heads.base import HEADS, Head
+from t5x_lite.heads.dense import Dense
+from t5x_lite.heads.mlm import Mlm
+from t5x_lite.interop.encoder_families import with_family
 from t5x_lite.interop.encoder_tokenizer import (
     kept_files,
     read_encoder_tokenizer,
     tokenizer_files,
 )
 from t5x_lite.interop.encoders import (
-    HEAD,
     MODEL,
     EncoderCheckpoint,
     Family,
-    Head,
     encoder_tensors,
     read_encoder,
 )
 from t5x_lite.interop.hf import common_dtype
 from t5x_lite.interop.hf_config import CONFIG, read_json
 from t5x_lite.interop.rules import LazyArray
-from t5x_lite.interop.sentence_transformers import SentenceEncoder, sentence_files
-from t5x_lite.learner import views_of
+from t5x_lite.interop.sentence_transformers import read_sentences, sentence_files
+from t5x_lite.learner import heads_of, views_of
 from t5x_lite.models.base import ModelConfig
-from t5x_lite.models.encoder import EncoderConfig
-from t5x_lite.nn.bind import bind
-from t5x_lite.nn.heads import DebertaRtdHead, ElectraRtdHead, MaskedLMHead
-from t5x_lite.objectives.base import Objective
-from t5x_lite.objectives.electra import Electra
-from t5x_lite.objectives.imported import Imported
-from t5x_lite.objectives.masked_lm import MaskedLM
+from t5x_lite.objectives.of_heads import DOCUMENTS, objective_for
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.run.loading import learner_of
 from t5x_lite.vocabulary.loading import Vocabulary
 from t5x_lite.vocabulary.tokenizer import Tokenizer
-
-FAMILIES: tuple[Family, ...] = (BERT, DEBERTA)
-
-MODEL_TYPES = tuple(kind for family in FAMILIES for kind in family.model_types)
-"""Those of all encoders."""
 
 Part = Literal["model", "generator"]
 """What of a checkpoint is exported, or of a release of DeBERTaV3 imported."""
@@ -64,12 +51,6 @@ _GENERATOR, _GENERATOR_CONFIG = "pytorch_model.generator.bin", "generator_config
 _logger = logging.getLogger(__name__)
 
 
-def family_of(hf_config: Mapping[str, Any]) -> Family | None:
-    """The family of a config.json's model_type; None where it is of no encoder."""
-    kind = hf_config.get("model_type")
-    return next((family for family in FAMILIES if kind in family.model_types), None)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Release:
     """An encoder's directory.
@@ -78,11 +59,13 @@ class Release:
       checkpoint: config and arrays.
       vocabulary: of its tokenizer.
       tokenizer: its tokenizer files by name, those that the vocabulary does not write.
+      vectors: how it makes vectors of texts, where its files say so.
     """
 
     checkpoint: EncoderCheckpoint
     vocabulary: Tokenizer
     tokenizer: Mapping[str, bytes]
+    vectors: Dense | None
 
     def experiment(self, place: Path) -> Experiment:
         """A config around the model.
@@ -91,18 +74,17 @@ class Release:
           place: where its vocabulary will be.
         """
         model, head = self.checkpoint.model, self.checkpoint.head
-        objective: Objective
-        if head == "masked_lm":
-            objective = MaskedLM(mask_id=self.vocabulary.mask_id)
-        else:
-            objective = Imported(head=head)
+        objective, task = objective_for(head, mask_id=self.vocabulary.mask_id)
+        labelled = task != DOCUMENTS
         return Experiment(
             model=model,
             objective=objective,
+            heads=tuple(each for each in (head, self.vectors) if each is not None),
             data=Data(
-                task="tasks.encoder:documents",
+                task=task,
                 vocabulary=str(place),
-                layout="encoder",
+                layout="labelled" if labelled else "encoder",
+                pack=not labelled,
                 inputs_length=min(512, model.max_positions - model.first_position),
                 extra_ids=0,
             ),
@@ -153,7 +135,10 @@ def read_release(
     model = checkpoint.model
     vocabulary = read_encoder_tokenizer(source, vocab_size=model.vocab_size, pad_id=model.pad_id)
     return Release(
-        checkpoint=checkpoint, vocabulary=vocabulary, tokenizer=kept_files(source, vocabulary)
+        checkpoint=checkpoint,
+        vocabulary=vocabulary,
+        tokenizer=kept_files(source, vocabulary),
+        vectors=read_sentences(source, d_model=model.d_model) if part == "model" else None,
     )
 
 
@@ -181,7 +166,9 @@ def export_of(
     cast: Callable[[LazyArray], LazyArray],
     model_type: str | None,
     kept: Mapping[str, bytes],
-    sentences: SentenceEncoder | None = None,
+    head: str | None = None,
+    sentences: Dense | None = None,
+    max_length: int | None = None,
     where: object,
 ) -> Export:
     """An encoder and its head, as transformers has them.
@@ -194,32 +181,29 @@ def export_of(
       cast: gives its arrays the dtype that they shall have.
       model_type: that it had where it was imported from, if it was.
       kept: files from there, by name.
+      head: the name of the head; see `exported_head`.
       sentences: how sentence-transformers makes vectors of it, where that shall load it; there is
         no head then.
+      max_length: tokens of a text there; None is what the model reads at most.
       where: the checkpoint, for messages.
 
     Raises:
       InputError: transformers has no such model, or the parameters are not those of the config.
     """
     if part == "generator":
-        generator, head, arrays = _generator(experiment, params, where=where)
-        model, family = _with_family(generator, where=where)
+        generator, written, arrays = _generator(experiment, params, where=where)
+        model, family = with_family(generator, where=where)
     else:
-        model, family = _with_family(experiment.model, where=where)
-        head, arrays = head_of(experiment), _own(experiment, params, where=where)
-    if sentences is not None:
-        head = "none"
-    if head not in family.heads:
-        _logger.warning("%s: transformers has no such head, %s; it is left out", where, head)
-        head = "none"
-    if head == "none":
-        arrays = {path: array for path, array in arrays.items() if not path.startswith(HEAD)}
+        model, family = with_family(experiment.model, where=where)
+        name = "none" if sentences is not None else head
+        written = exported_head(experiment, family, name, where=where)
+        arrays = _own(experiment, params, written, where=where)
     arrays = {path: cast(array) for path, array in arrays.items()}
     if family.fitted is not None:
         model, arrays = family.fitted(model, arrays)
-    config = family.from_model(model, head, model_type)
+    config = family.from_model(model, written, model_type)
     tensors = encoder_tensors(
-        family, model, head, arrays, model_type=config["model_type"], where=where
+        family, model, written, arrays, model_type=config["model_type"], where=where
     )
     dtype = common_dtype(arrays.values())
     files: dict[str, bytes] = {}
@@ -233,52 +217,78 @@ def export_of(
             type(vocabulary).__name__,
         )
     if sentences is not None:
-        files |= sentence_files(sentences, d_model=model.d_model)
+        longest = max_length or model.max_positions - model.first_position
+        files |= sentence_files(sentences, d_model=model.d_model, max_length=longest)
     return Export(
         config={**config, "dtype": dtype, "torch_dtype": dtype}, tensors=tensors, files=files
     )
 
 
-def _with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Family]:
-    for family in FAMILIES:
-        if isinstance(model, EncoderConfig) and isinstance(model, family.config):
-            return model, family
-    raise InputError(f"checkpoint {where}: transformers has no {type(model).__name__}")
+def exported_head(
+    experiment: Experiment, family: Family, name: str | None, *, where: object
+) -> Head | None:
+    """The head that is exported; None is the encoder alone.
 
+    Args:
+      experiment: of the checkpoint.
+      family: of the encoder.
+      name: of the head; "none" is none, and None the one that the objective reads, or else the only
+        one that transformers has.
+      where: the checkpoint, for messages.
 
-def head_of(experiment: Experiment) -> Head:
-    """The kind of the head that the objective keeps at objective/head."""
-    learner = learner_of(experiment)
-    head = getattr(bind(learner.graphdef, learner.seen).objective, "head", None)
-    if isinstance(head, MaskedLMHead):
-        return "masked_lm"
-    if isinstance(head, ElectraRtdHead):
-        return "electra_rtd"
-    return "deberta_rtd" if isinstance(head, DebertaRtdHead) else "none"
+    Raises:
+      InputError: there is no such head, or it could be one or another.
+    """
+    heads = heads_of(experiment.objective, experiment.heads)
+    known = {key: head for key, head in heads.items() if family.heads(head)}
+    if name == "none":
+        return None
+    if name is not None:
+        if name not in known:
+            raise InputError(
+                f"checkpoint {where}: has no head {name!r} that transformers has; it has "
+                f"{', '.join(known) or 'none'}"
+            )
+        return known[name]
+    own = [head.name for head in experiment.objective.heads(heads)]
+    chosen = [key for key in own if key in known] or list(known)
+    if len(chosen) > 1:
+        raise InputError(
+            f"checkpoint {where}: has the heads {', '.join(known)}, and transformers' directories "
+            "have one: choose it by --head NAME, or none by --head none"
+        )
+    # A head without parameters, as that of vectors, leaves nothing behind.
+    for key in heads:
+        if key not in known and key != "dense":
+            _logger.warning("%s: transformers has no such head, %s; it is left out", where, key)
+    if left := [key for key in known if key not in chosen]:
+        _logger.warning("%s: left out, as transformers has one head: %s", where, ", ".join(left))
+    return known[chosen[0]] if chosen else None
 
 
 def _generator(
     experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
-) -> tuple[EncoderConfig, Head, dict[str, LazyArray]]:
+) -> tuple[ModelConfig, Head | None, dict[str, LazyArray]]:
     """The generator of replaced-token detection as a model with its head."""
-    objective = experiment.objective
-    if not isinstance(objective, Electra):
+    generator = experiment.objective.models().get("generator")
+    if generator is None:
         raise InputError(
             f"checkpoint {where}: only objective Electra has a generator, and this one is "
-            f"{type(objective).__name__}"
+            f"{type(experiment.objective).__name__}"
         )
     seen = seen_params(experiment, params, where=where)
     arrays = _moved(seen, "objective/generator/", MODEL)
-    arrays |= _moved(seen, "objective/generator_head/", HEAD)
-    return objective.generator, "masked_lm", arrays
+    arrays |= _moved(seen, "objective/generator_head/", f"{HEADS}{Mlm().name}/")
+    return generator, Mlm(), arrays
 
 
 def _own(
-    experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
+    experiment: Experiment, params: Mapping[str, LazyArray], head: Head | None, *, where: object
 ) -> dict[str, LazyArray]:
-    """The model and its head."""
+    """The model and one of its heads, which has the usual name there."""
     seen = seen_params(experiment, params, where=where)
-    return _moved(seen, MODEL, MODEL) | _moved(seen, HEAD, HEAD)
+    arrays = _moved(seen, MODEL, MODEL)
+    return arrays if head is None else arrays | _moved(seen, *[f"{HEADS}{head.name}/"] * 2)
 
 
 def seen_params(

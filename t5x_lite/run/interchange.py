@@ -31,16 +31,15 @@ from t5x_lite.config import Experiment
 from t5x_lite.config.json import to_json
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
-from t5x_lite.interop import hf_config
+from t5x_lite.heads.dense import Dense
+from t5x_lite.interop import encoder_families, hf_config
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.encoders import Family
 from t5x_lite.interop.hf import common_dtype, read_hf, their_tensors
 from t5x_lite.interop.rules import LazyArray, Source
-from t5x_lite.interop.sentence_transformers import SentenceEncoder
 from t5x_lite.interop.t5x import read_t5x
 from t5x_lite.interop.tensor_files import write_tensors
 from t5x_lite.interop.tokenizer import read_tokenizer, write_tokenizer
-from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.models.pooling import Pooling
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.seq2seq import Seq2Seq
@@ -50,7 +49,7 @@ from t5x_lite.remote import AnyPath, local_path
 from t5x_lite.run import encoder_interchange
 from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.loading import read_experiment
-from t5x_lite.run.text_encoder import Vectors, trained_length
+from t5x_lite.run.text_encoder import Vectors, dense_head, trained_length
 from t5x_lite.vocabulary.byte_level import Bytes, Layout
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
@@ -94,11 +93,11 @@ def import_hf(
         config = hf_config.read_config(Path(source))
         if part == "generator":
             config = encoder_interchange.generator_config(Path(source), config)
-        if (family := encoder_interchange.family_of(config)) is not None:
+        if (family := encoder_families.family_of(config)) is not None:
             options: dict[str, Any] = {"dtype": dtype, "part": part}
             _import_encoder(family, Path(source), directory, destination, config, **options)
             return
-        kinds = (*hf_config.MODEL_TYPES, *encoder_interchange.MODEL_TYPES)
+        kinds = (*hf_config.MODEL_TYPES, *encoder_families.MODEL_TYPES)
         if (kind := config.get("model_type")) not in kinds:
             where = Path(source) / hf_config.CONFIG
             raise InputError(f"{where}: model_type {kind!r} is none of {', '.join(kinds)}")
@@ -215,6 +214,7 @@ def export_hf(
     step: Step = None,
     dtype: Dtype = "keep",
     part: encoder_interchange.Part = "model",
+    head: str | None = None,
     sentence_transformers: bool = False,
     pooling: Pooling | None = None,
     normalize: bool | None = None,
@@ -231,10 +231,12 @@ def export_hf(
       dtype: of the weights there; "keep" is that of the checkpoint, float32 where it was trained.
       part: "generator" is, of an encoder that was trained to detect replaced tokens, what drew
         them.
+      head: of an encoder, the name of the one that is written: mlm, rtd, classifier, choice, token,
+        span, or none; None is the one that the objective reads, or the only one that there is.
       sentence_transformers: whether SentenceTransformer loads the directory, too, and makes the
         vectors of `embed`; of an encoder, whose head is left out.
-      pooling: of these vectors; None is what the objective says, or else "mean".
-      normalize: whether they have length 1; None is what the objective says, or else True.
+      pooling: of these vectors; None is what the checkpoint says, or else "mean", with a warning.
+      normalize: whether they have length 1; None is what the checkpoint says, or else True.
 
     Raises:
       InputError: the checkpoint is damaged or no T5 or encoder, the options contradict each other,
@@ -251,17 +253,17 @@ def export_hf(
         experiment = read_experiment(source, files)
         model = experiment.model
         saved = lazy_params(source / "params")
-        if isinstance(model, EncoderConfig):
+        if encoder_families.is_encoder(model):
             sentences = None
             if sentence_transformers:
                 how = Vectors.of(experiment, pooling=pooling, normalize=normalize)
-                sentences = SentenceEncoder(
-                    **dataclasses.asdict(how), max_length=trained_length(experiment)
-                )
+                known = dense_head(experiment) or Dense()
+                sentences = dataclasses.replace(known, **dataclasses.asdict(how))
             _export_encoder(
                 *(source, files, experiment, saved, directory),
                 part=part,
                 dtype=dtype,
+                head=head,
                 sentences=sentences,
             )
             return
@@ -272,13 +274,9 @@ def export_hf(
             )
         if part != "model":
             raise InputError(f"checkpoint {source}: a {type(model).__name__} has no {part}")
-        if not isinstance(model, T5Config):
-            raise InputError(
-                f"checkpoint {source} is a {type(model).__name__}; only a T5Config or an encoder "
-                "can be exported"
-            )
-        # Layers that are shared here are there twice: transformers has no such T5.
-        model = model.without_views()
+        if head is not None:
+            raise InputError(f"checkpoint {source}: a {type(model).__name__} has no head {head!r}")
+        model = hf_config.written(model, where=source)
         seen = encoder_interchange.seen_params(experiment, saved, where=source)
         arrays = {
             path.removeprefix(_MODEL): _cast(array, dtype)
@@ -312,7 +310,8 @@ def _export_encoder(
     *,
     part: encoder_interchange.Part,
     dtype: Dtype,
-    sentences: SentenceEncoder | None,
+    head: str | None,
+    sentences: Dense | None,
 ) -> None:
     start = f"{_HUGGINGFACE}/"
     made = encoder_interchange.export_of(
@@ -326,7 +325,9 @@ def _export_encoder(
         cast=functools.partial(_cast, dtype=dtype),
         model_type=_earlier_type(source, files),
         kept={name.removeprefix(start): files[name] for name in files if name.startswith(start)},
+        head=head,
         sentences=sentences,
+        max_length=None if sentences is None else trained_length(experiment),
         where=source,
     )
     write_tensors(directory, made.tensors)

@@ -33,6 +33,7 @@ def learner_of(experiment: Experiment) -> Learner:
     return Learner.of(
         experiment.model,
         experiment.objective,
+        heads=experiment.heads,
         optimizer=experiment.optimizer,
         dtype=experiment.compute_dtype,
     )

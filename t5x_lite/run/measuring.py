@@ -112,6 +112,11 @@ class Measurement:
             names = ", ".join(self.suite.unlabelled)
             _logger.info("the held-out loss is not measured: no labels in %s", names)
             self._loss = None
+        if self._loss is not None and not self.suite.in_order():
+            _logger.info(
+                "the held-out loss is not measured: the head has the classes in another order"
+            )
+            self._loss = None
 
     @property
     def evaluators(self) -> Mapping[str, TaskEvaluator]:

@@ -160,15 +160,13 @@ def _remedies(experiment: Experiment, mesh: Mesh, state: TrainState, hbm: int) -
     fsdp, shared = mesh.shape["fsdp"], sharding.data_parallelism(mesh)
     if fsdp < shared and bytes_on_device((state.params, state.optimizer)) > 0.1 * hbm:
         found.append(f"--mesh.data 1 --mesh.fsdp {shared // mesh.shape['replica']}")
-    remat = getattr(experiment.model, "remat", None)
-    if remat is not None and remat != "full":
-        names = ("dots_no_batch", "full") if remat != "dots_no_batch" else ("full",)
+    if names := experiment.model.more_remat():
         found.append(" or ".join(f"--model.remat {name}" for name in names))
     microbatches = 2 * experiment.microbatches
     if experiment.data.batch_size % (shared * microbatches) == 0:
         found.append(f"--microbatches {microbatches}")
-    if getattr(experiment.objective, "logits_chunk", 0) is None:
-        found.append("--objective.logits-chunk 16")
+    if option := experiment.objective.smaller_logits():
+        found.append(option)
     if experiment.data.batch_size > shared:
         found.append(f"--data.batch-size {max(shared, experiment.data.batch_size // 2)}")
     return [*found, "more or larger devices"]

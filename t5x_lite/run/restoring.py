@@ -18,12 +18,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from t5x_lite import config, trees, views
 from t5x_lite.checkpoints import reading as checkpointing
-from t5x_lite.checkpoints.init import InitRules
+from t5x_lite.checkpoints.init import InitRules, summary
 from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import from_json, to_json
 from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner, views_of
+from t5x_lite.heads.base import HEADS, Head, by_name
+from t5x_lite.learner import Learner, heads_of
 from t5x_lite.remote import AnyPath
 from t5x_lite.run.best_step import find_step
 from t5x_lite.run.loading import learner_of, read_experiment
@@ -35,18 +36,18 @@ from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 _logger = logging.getLogger(__name__)
 
-_SAME_RUN = ("model", "objective", "optimizer", "seed")
+_SAME_RUN = ("model", "objective", "heads", "optimizer", "seed")
 """The fields of an Experiment that all steps of a run share, whatever became of its files."""
 _GLOBAL_POSITION = "data/position"
 
 
 def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
-    """The step directory of `init` and `init_step`, whose vocabulary must be that of the data.
+    """The step directory that `init` names, whose vocabulary must be that of the data.
 
     Raises:
       InputError: there is none, it is damaged, or its vocabulary is another one.
     """
-    step = find_step(experiment.init, step=experiment.init_step)
+    step = find_step(experiment.init.checkpoint, step=experiment.init.step)
     files = checkpointing.step_files(step)
     saved = step / "files" / checkpointing.VOCABULARY_DIRECTORY
     if holds_another(saved, vocabulary):
@@ -73,7 +74,7 @@ def with_initial(
     *,
     step: AnyPath | None = None,
 ) -> TrainState:
-    """The state with the weights that `init` names, by the rules init_rename and init_fresh.
+    """The state with the weights that `init` names.
 
     Args:
       state: with fresh parameters.
@@ -86,15 +87,52 @@ def with_initial(
     Raises:
       InputError: see `check_init` and `checkpoints.restore_params`.
     """
-    rules = InitRules.of(rename=experiment.init_rename, fresh=experiment.init_fresh)
+    rules = experiment.init.rules()
     step = check_init(experiment, vocabulary) if step is None else step
-    saved = read_experiment(step, checkpointing.step_files(step))
-    if learner.views or views_of(saved.model, saved.objective):
-        params = _through_views(state.params, step, learner_of(saved), learner, abstract, rules)
+    saved = learner_of(read_experiment(step, checkpointing.step_files(step)))
+    if learner.views or saved.views:
+        params = _through_views(state.params, step, saved, learner, abstract, rules)
     else:
         initial = checkpointing.restore_params(step, abstract, rules=rules)
         params = trees.overlaid(state.params, initial)
+    _tell(step, saved, learner, rules)
     return dataclasses.replace(state, params=params)
+
+
+def _tell(step: AnyPath, saved: Learner, ours: Learner, rules: InitRules) -> None:
+    """Says which parts of a checkpoint stay behind, and which of ours begin anew."""
+    theirs, wanted = trees.flatten(saved.seen), trees.flatten(ours.seen)
+    copies = views.copies(ours.views, wanted)
+    sources = checkpointing.sources_of(step, theirs, wanted, rules, optional=copies)
+    told = summary(theirs, [path for path in wanted if path not in copies], sources)
+    if told and jax.process_index() == 0:
+        _logger.info("init: %s", told)
+
+
+def with_kept_heads(
+    experiment: Experiment, workdir: WorkDirectory, *, step: AnyPath | None
+) -> Experiment:
+    """An experiment with the heads that a run keeps, besides those that it names.
+
+    Args:
+      experiment: of the config.
+      workdir: whose config says it, where the run goes on.
+      step: the checkpoint of `init`, where the run begins.
+    """
+    kept: dict[str, Head] = {}
+    if (earlier := workdir.earlier()) is not None:
+        kept = by_name(earlier.heads)
+    elif step is not None:
+        saved = read_experiment(step, checkpointing.step_files(step))
+        own = heads_of(saved.objective, saved.heads)
+        kept = {name: head for name, head in own.items() if experiment.init.takes(HEADS + name)}
+    named = by_name(experiment.heads)
+    others = tuple(head for name, head in kept.items() if name not in named)
+    return (
+        dataclasses.replace(experiment, heads=(*experiment.heads, *others))
+        if others
+        else experiment
+    )
 
 
 def _through_views(
@@ -144,7 +182,7 @@ def _check_copies(step: AnyPath, sources: Mapping[str, str], saved: Learner, our
         if owner not in sources:
             raise InputError(
                 f"checkpoint {step}: {sources[copy]} would be {copy}, which is read from {owner} "
-                f"here: rename it to {owner} by init_rename"
+                f"here: rename it to {owner} by --init.rename"
             )
         if sources[copy] in trees.flatten(saved.shapes):
             dropped.append(sources[copy])

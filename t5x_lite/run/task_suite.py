@@ -6,7 +6,7 @@
     suite.answers("glue_rte", params)       # to the test split, for a submission
 
 Of a mixture, the tasks are measured whose data are there; the others are named in the log. Where
-the objective is a head on an encoder it answers its one task (`evaluate.heads`).
+the rows are those of a head on an encoder it answers its one task (`evaluate.heads`).
 """
 
 import dataclasses
@@ -26,13 +26,14 @@ from t5x_lite.data.tasks.labelled import LAYOUT, task_form
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Bind, Generator, TaskEvaluator
-from t5x_lite.evaluate.heads import ClassAnswers, ScoreAnswers, SpanAnswers
+from t5x_lite.evaluate.heads import check_head, head_answers, is_in_order
 from t5x_lite.evaluate.rank import LabelGenerator, Ranker
 from t5x_lite.evaluate.score import Scorer
 from t5x_lite.evaluate.standings import scored, with_score
 from t5x_lite.evaluate.submission import FORMATS, Answer, example_index
-from t5x_lite.objectives.classify import Classify
-from t5x_lite.objectives.spans import Spans
+from t5x_lite.heads.base import Head
+from t5x_lite.heads.classifier import with_labels
+from t5x_lite.learner import heads_of
 from t5x_lite.types import Params
 from t5x_lite.vocabulary import unknown_tokens
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
@@ -90,12 +91,13 @@ class TaskSuite:
           vocabulary: of the data.
           bind: the model that answers.
           mesh: where batches go.
-          learner: the model with its objective, whose head answers; None where there is none.
+          learner: the model with its heads, one of which may answer; None where there are none.
 
         Raises:
           InputError: a task cannot be made or read, has no labels to rank, or is none for the head.
         """
-        self._objective, self._learner = experiment.objective, learner
+        self._learner = learner
+        self._heads = heads_of(experiment.objective, experiment.heads)
         self._data, self._settings = experiment.data, experiment.evaluation
         self._vocabulary = vocabulary
         self._bind, self._mesh = bind, mesh
@@ -310,7 +312,7 @@ class TaskSuite:
         from t5x_lite.data.live import pipeline
 
         if self._data.layout == LAYOUT:
-            return self._head(pipeline.task_labels(task))
+            return self._head(task)
         labels = pipeline.task_labels(task) if self._settings.rank else None
         if labels is None:
             return self._search
@@ -320,61 +322,76 @@ class TaskSuite:
         ]
         return LabelGenerator(self._ranker, labels, tokens)
 
-    def _check_head(self, task: Any) -> None:
-        """Refuses an objective whose head does not answer what a task asks."""
+    def _check_head(self, task: Any) -> str:
+        """The name of the head that answers a task.
+
+        Raises:
+          InputError: there is none.
+        """
         from t5x_lite.data.live import pipeline
 
-        objective, name = self._objective, f"data.task {self._data.task!r}"
-        kind, form = type(objective).__name__, task_form(task)
-        if not isinstance(objective, Classify | Spans):
-            raise InputError(
-                f"{name} is answered by a head: the objective must be Classify or Spans, and is "
-                f"{kind}"
-            )
-        if form is not None and form.spans != isinstance(objective, Spans):
-            raise InputError(
-                f"{name} asks for a span of the second text, and objective Classify gives a class "
-                "or a score: use objective Spans"
-                if form.spans
-                else f"{name} asks for a class or a score, and objective Spans gives a span: use "
-                "objective Classify"
-            )
-        if isinstance(objective, Spans):
-            return
-        labels = pipeline.task_labels(task)
-        wanted = 1 if labels is None else len(labels)
-        if objective.num_classes != wanted:
-            said = "is a score" if labels is None else f"has the labels {', '.join(labels)}"
-            raise InputError(
-                f"objective.num_classes {objective.num_classes}: {name} {said}: set "
-                f"--objective.num-classes {wanted}"
-            )
+        form = task_form(task)
+        return check_head(
+            self._heads,
+            None if form is None else form.head,
+            pipeline.task_labels(task),
+            where=self._where,
+        )
 
-    def _head(self, labels: tuple[str, ...] | None) -> Generator:
-        """What answers by the objective's head, which `_check_head` has seen.
+    def named_heads(self, heads: Sequence[Head]) -> tuple[Head, ...]:
+        """An experiment's heads, with the names of the task's classes where a head is trained.
 
-        Args:
-          labels: of the task; None where it has no closed set of them.
+        Raises:
+          InputError: see `heads.classifier.with_labels`.
         """
-        objective = self._objective
+        from t5x_lite.data.live import pipeline
+
+        if self._data.layout != LAYOUT or self.is_mixture:
+            return tuple(heads)
+        [source] = self.sources.values()
+        labels = pipeline.task_labels(source.task)
+        own = self._heads[self._check_head(source.task)]
+        return tuple(heads) if labels is None else with_labels(heads, own, labels)
+
+    def in_order(self) -> bool:
+        """Whether the loss has the classes of a head in the order of the task's labels."""
+        from t5x_lite.data.live import pipeline
+
+        if self._data.layout != LAYOUT or self.is_mixture:
+            return True
+        return all(
+            is_in_order(self._heads[self._check_head(one.task)], pipeline.task_labels(one.task))
+            for one in self.sources.values()
+        )
+
+    def _head(self, task: Any) -> Generator:
+        """What answers a task's examples by a head.
+
+        Raises:
+          InputError: there is none.
+        """
+        from t5x_lite.data.live import pipeline
+
         if self._learner is None:
             raise InputError(
-                f"data.task {self._data.task!r}: an ensemble has no head in common; give one "
-                "--checkpoint"
+                f"{self._where}: an ensemble has no head in common; give one --checkpoint"
             )
         tokens = encoder_tokens(self._vocabulary)
-        options = {
-            "batch_size": self._batch_size,
-            "longest": self._data.inputs_length,
-            "pad_id": tokens.pad_id,
-            "sep_id": tokens.sep_id,
-            "mesh": self._mesh,
-        }
-        if isinstance(objective, Spans):
-            return SpanAnswers(self._learner, longest_answer=objective.longest, **options)
-        if labels is None:
-            return ScoreAnswers(self._learner, **options)
-        return ClassAnswers(self._learner, labels, **options)
+        return head_answers(
+            self._learner,
+            self._heads[self._check_head(task)],
+            pipeline.task_labels(task),
+            where=self._where,
+            batch_size=self._batch_size,
+            longest=self._data.inputs_length,
+            pad_id=tokens.pad_id,
+            sep_id=tokens.sep_id,
+            mesh=self._mesh,
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"data.task {self._data.task!r}"
 
     @functools.cached_property
     def _search(self) -> Generator:

@@ -4,12 +4,13 @@
     rows, longer = encoder.rows(["dogs bark"])
     encoder.embedder(batch_size=32).run(encoder.params, rows)       # float32 [1, D]
 
-What says how, unless the caller does: the objective's `pooling` and `normalize` where it has them
-(Contrastive), "cls" of RetroMAE, which trains that state, and else the mean; vectors have length 1
-where nothing is said.
+The checkpoint's head "dense" says how, unless the caller does: that of contrastive training, of
+RetroMAE, which trains the state of [CLS], or of an imported sentence-transformers directory. Where
+there is none, the mean of the states at length 1 is a guess, and a warning says so.
 """
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 
 from jax.sharding import Mesh
@@ -18,14 +19,16 @@ from t5x_lite.config import Experiment
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.embed import Embedder
 from t5x_lite.evaluate.retrieval import Retrieval, RetrievalEvaluator
-from t5x_lite.learner import Learner
+from t5x_lite.heads.dense import Dense, check_cls, dense_of
+from t5x_lite.learner import Learner, heads_of
 from t5x_lite.models.pooling import Pooling, check_pooling
-from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.run.best_step import Step
 from t5x_lite.run.loading import Loaded
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.loading import Vocabulary
 from t5x_lite.vocabulary.text_rows import Cut, TextRows, text_rows
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,22 +51,27 @@ class Vectors:
         pooling: Pooling | None = None,
         normalize: bool | None = None,
     ) -> "Vectors":
-        """What is asked for, and else what the objective says.
+        """What is asked for, and else what the head "dense" says.
 
         Raises:
           InputError: there is no such pooling, or no [CLS] for it.
         """
-        objective = experiment.objective
-        usual: Pooling = "cls" if isinstance(objective, RetroMAE) else "mean"
-        kind: Pooling = getattr(objective, "pooling", usual) if pooling is None else pooling
-        check_pooling("pooling", kind)
-        if kind == "cls" and not experiment.model.begins_with_cls:
-            raise InputError(
-                f"pooling 'cls': the rows of a {type(experiment.model).__name__} do not begin with "
-                "[CLS]; use 'mean'"
+        known = dense_head(experiment)
+        if known is None and pooling is None:
+            _logger.warning(
+                "nothing says how this checkpoint makes a vector of a text: the mean of its states "
+                "is a guess; say --pooling cls or --pooling mean"
             )
-        own = getattr(objective, "normalize", True)
-        return cls(pooling=kind, normalize=bool(own if normalize is None else normalize))
+        head = known or Dense()
+        kind = head.pooling if pooling is None else pooling
+        check_pooling("pooling", kind)
+        check_cls(kind, experiment.model)
+        return cls(pooling=kind, normalize=head.normalize if normalize is None else normalize)
+
+
+def dense_head(experiment: Experiment) -> Dense | None:
+    """What a checkpoint says of its vectors; None where it says nothing."""
+    return dense_of(heads_of(experiment.objective, experiment.heads))
 
 
 def rows_of(experiment: Experiment, vocabulary: Vocabulary) -> TextRows:
@@ -77,9 +85,11 @@ def most_tokens(experiment: Experiment) -> int | None:
 
 
 def trained_length(experiment: Experiment) -> int:
-    """Tokens of the longest rows that the model was trained with."""
-    data = experiment.data
+    """Tokens of the longest rows that the model was trained with, or that its head names."""
+    head, data = dense_head(experiment), experiment.data
     longest = data.inputs_length
+    if head is not None and head.max_length is not None:
+        return min(head.max_length, most_tokens(experiment) or head.max_length)
     if data.layout == "pairs":
         longest = max(longest, data.targets_length)
     return min(longest, most_tokens(experiment) or longest)
@@ -133,8 +143,8 @@ class TextEncoder:
           step: of a work directory: its number, "best", or None for the newest.
           mesh: where the parameters go, and whose devices share the texts; None is one device.
           length: tokens of a text at most; None is what the model was trained with.
-          pooling: "cls" or "mean"; None is what the objective says.
-          normalize: None is what the objective says.
+          pooling: "cls" or "mean"; None is what the checkpoint says.
+          normalize: None is what the checkpoint says.
 
         Raises:
           InputError: the checkpoint is damaged or has no encoder, or cannot do what is asked for.
@@ -172,6 +182,29 @@ class TextEncoder:
     def params(self) -> Params:
         """What the embedder takes: the learner's parameters."""
         return self.loaded.params
+
+    def begins_with(self, prefix: str | None, prompt: str | None) -> str:
+        """What is put before a text.
+
+        Args:
+          prefix: the text itself; None is the checkpoint's prompt.
+          prompt: the name of that; None is its default one, if it has one.
+
+        Raises:
+          InputError: both are given, or there is no such prompt.
+        """
+        if prefix is not None and prompt is not None:
+            raise InputError("prefix and prompt are two ways to say one thing: give one of them")
+        if prefix is not None:
+            return prefix
+        head = dense_head(self.loaded.experiment) or Dense()
+        names = [each.name for each in head.prompts]
+        if prompt is not None and prompt not in names:
+            raise InputError(
+                f"checkpoint {self.loaded.directory} has no prompt {prompt!r}: it has "
+                f"{', '.join(names) or 'none'}; --prefix gives any text"
+            )
+        return head.prompt(*([] if prompt is None else [prompt]))
 
     def rows(self, texts: Sequence[str]) -> Cut:
         """The tokens of each text, and the numbers of the texts that were cut."""
@@ -224,16 +257,23 @@ def retrieval_evaluator(
     check_encodes(learner, "of evaluation.retrieval")
     vectors = Vectors.of(experiment, pooling=settings.pooling, normalize=settings.normalize)
     data, most = experiment.data, most_tokens(experiment)
-    trained = {"query_length": data.inputs_length, "document_length": data.inputs_length}
+    longest = trained_length(experiment) if data.layout != "pairs" else data.inputs_length
+    trained = {"query_length": longest, "document_length": longest}
     if data.layout == "pairs":
         trained["document_length"] = data.targets_length
     lengths = {name: min(length, most or length) for name, length in trained.items()}
     asked = {name: getattr(settings, name) for name in lengths}
     lengths |= {name: length for name, length in asked.items() if length is not None}
+    head = dense_head(experiment) or Dense()
+    prompts = {"query_prefix": ("query",), "document_prefix": ("document", "passage", "corpus")}
+    begins = {
+        name: head.prompt(*names) if getattr(settings, name) is None else getattr(settings, name)
+        for name, names in prompts.items()
+    }
     return RetrievalEvaluator(
         learner.bind_model,
         rows_of(experiment, vocabulary),
-        dataclasses.replace(settings, **dataclasses.asdict(vectors), **lengths),
+        dataclasses.replace(settings, **dataclasses.asdict(vectors), **lengths, **begins),
         split=split,
         batch_size=batch_size,
         max_length=max(lengths.values()) if most is None else most,

@@ -29,7 +29,7 @@ from t5x_lite.models.pooling import Pooling
 from t5x_lite.remote import AnyPath
 from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.loading import Loaded
-from t5x_lite.run.text_encoder import TextEncoder
+from t5x_lite.run.text_encoder import TextEncoder, dense_head
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.beginnings import first_tokens
 from t5x_lite.vocabulary.loading import Vocabulary
@@ -159,8 +159,12 @@ class TextToText:
         self._check_has("target_logits", "score targets")
         return Scorer(self.bind, batch_size=batch_size)
 
-    def encoder(self, *, pooling: Pooling, normalize: bool) -> TextEncoder:
+    def encoder(self, *, pooling: Pooling | None, normalize: bool | None) -> TextEncoder:
         """What turns texts into vectors.
+
+        Args:
+          pooling: "cls" or "mean"; None is what the checkpoint says, or else "mean".
+          normalize: whether they have length 1; None is what the checkpoint says, or else False.
 
         Raises:
           InputError: this is an ensemble, or a model without an encoder.
@@ -168,6 +172,9 @@ class TextToText:
         first, *others = self.members
         if others:
             raise InputError("an ensemble has no common vectors; load one checkpoint")
+        if dense_head(first.experiment) is None:
+            pooling = "mean" if pooling is None else pooling
+            normalize = False if normalize is None else normalize
         return TextEncoder.of(
             first, length=self.inputs_length, pooling=pooling, normalize=normalize
         )

@@ -63,7 +63,8 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
     """Makes the parts that the config names, the cheap checks first, and trains.
 
     1. The work directory and the vocabulary: those of another experiment are refused at once.
-    2. The checkpoint of `init`: its shapes are compared, its arrays are not read yet.
+    2. The checkpoint of `init`: its shapes are compared, its arrays are not read yet. Its heads are
+       kept.
     3. Mesh, learner and optimizer: sizes that do not divide are refused before the data are opened.
     4. The data and what is measured: the names of metrics need both, and say what may be "best".
     5. The state: of the last good checkpoint, which also gives the data's position, else of the
@@ -72,12 +73,13 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
     7. The tracker; where nothing is left to do, the run ends here.
     8. The compiled step, and the loop.
     """
-    workdir.check(experiment)
+    workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
     vocabulary = workdir.check_vocabulary(_vocabulary(experiment))
     resumed = bool(checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY))
     initial = None
-    if experiment.init and not resumed:
+    if experiment.init.checkpoint and not resumed:
         initial = restoring.check_init(experiment, vocabulary)
+    experiment = restoring.with_kept_heads(experiment, workdir, step=initial)
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
     learner = learner_of(experiment)
@@ -87,6 +89,9 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
     layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
     batches = _batches(experiment, vocabulary, part=sharding.batch_part(mesh))
     measurement = Measurement(experiment, learner, vocabulary, mesh=mesh, workdir=workdir.local)
+    if measurement.suite is not None:
+        heads = measurement.suite.named_heads(experiment.heads)
+        experiment = dataclasses.replace(experiment, heads=heads)
     names = measurement.names(learner.shapes)
     choices = _check_metrics(experiment, names)
     start = abstract_state(learner.shapes, optimizer, layout)
@@ -98,7 +103,7 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
         )
         if state is None:
             state = init_state(learner.init, optimizer, layout, seed=experiment.seed)
-            if experiment.init:
+            if experiment.init.checkpoint:
                 state = restoring.with_initial(
                     state, experiment, learner, vocabulary, start.params, step=initial
                 )
@@ -193,7 +198,7 @@ def _vocabulary(experiment: Experiment) -> Vocabulary:
             f"{experiment.data.vocabulary}, which has {vocabulary.size} tokens with "
             f"{experiment.data.extra_ids} extra ids; set --model.vocab-size"
         )
-    masked = getattr(experiment.objective, "mask_id", None)
+    masked = experiment.objective.masks_with()
     if masked is not None and masked != (found := encoder_tokens(vocabulary).mask_id):
         raise InputError(
             f"objective.mask_id {masked} is not the [MASK] of the vocabulary "

@@ -113,13 +113,8 @@ class WorkDirectory:
         """
         self._lock()
         saved = self.path / checkpointing.CONFIG_FILE
-        if saved.exists():
-            # Decoded, not loaded: the project around a work directory must not become importable.
-            try:
-                text = saved.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise InputError(f"{saved} cannot be read: {error}") from error
-            earlier: Experiment = from_json(text, source=str(saved))
+        earlier = self.earlier()
+        if earlier is not None:
             configs.check_same_experiment(earlier, experiment, str(self.path))
         elif self.path.exists() and not self.path.is_dir():
             raise InputError(f"workdir {self.path} is not a directory")
@@ -128,6 +123,22 @@ class WorkDirectory:
             raise InputError(
                 f"workdir {self.path} holds other files and no {saved.name}; use an empty directory"
             )
+
+    def earlier(self) -> Experiment | None:
+        """The experiment of the run that is here; None where there is none.
+
+        Raises:
+          InputError: its config cannot be read.
+        """
+        saved = self.path / checkpointing.CONFIG_FILE
+        if not saved.exists():
+            return None
+        # Decoded, not loaded: the project around a work directory must not become importable.
+        try:
+            text = saved.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{saved} cannot be read: {error}") from error
+        return from_json(text, source=str(saved))
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> Vocabulary:
         """The vocabulary of the run: the file that data.vocabulary names must not have changed.

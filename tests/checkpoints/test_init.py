@@ -2,7 +2,7 @@
 
 import pytest
 
-from t5x_lite.checkpoints.init import InitRules
+from t5x_lite.checkpoints.init import Init, InitRules, summary
 from t5x_lite.errors import InputError
 
 OURS = ["model/a/kernel", "model/b/kernel", "objective/head/bias"]
@@ -27,10 +27,8 @@ def test_rules_rename_leave_out_and_leave_fresh():
         "model/a/kernel": "net/a/w",
         "model/b/kernel": "net/b/w",
     }
-    # What may stay fresh is used where the checkpoint holds it.
-    assert rules.sources([*saved, "objective/head/bias"], OURS)["objective/head/bias"] == (
-        "objective/head/bias"
-    )
+    # What is fresh begins anew though the checkpoint holds it.
+    assert rules.sources([*saved, "objective/head/bias"], OURS) == rules.sources(saved, OURS)
 
 
 def test_the_first_rule_that_matches_is_used_and_a_pattern_matches_whole_paths():
@@ -43,16 +41,79 @@ def test_the_first_rule_that_matches_is_used_and_a_pattern_matches_whole_paths()
 @pytest.mark.parametrize(
     ("rename", "fresh", "message"),
     [
-        (["x.* -> y"], [], r"init_rename: no weights of the checkpoint match 'x\.\*'"),
-        ([], ["x.*"], r"init_fresh: no parameters of the model match 'x\.\*'"),
+        (["x.* -> y"], [], r"init\.rename: no weights of the checkpoint match 'x\.\*'"),
+        ([], ["x.*"], r"init\.fresh: no parameters of the model match 'x\.\*'"),
         (["model/.* -> same"], [], "gives model/a/kernel and model/b/kernel the same name same"),
-        (["a"], [], "init_rename 'a' must be \"their path -> our path\", or"),
+        (["a"], [], "init.rename 'a' must be \"their path -> our path\", or"),
         (["-> a"], [], "must be"),
-        (["a( -> b"], [], r"init_rename 'a\( -> b': not a regular expression"),
+        (["a( -> b"], [], r"init\.rename 'a\( -> b': not a regular expression"),
         ([r"a -> \1"], [], "invalid group reference"),
-        ([], ["("], r"init_fresh '\(': not a regular expression"),
+        ([], ["("], r"init\.fresh '\(': not a regular expression"),
     ],
 )
 def test_rules_that_are_wrong(rename, fresh, message):
     with pytest.raises(InputError, match=message):
         InitRules.of(rename=rename, fresh=fresh).sources(OURS, OURS)
+
+
+PARTS = ["model/a", "heads/mlm/b", "heads/mlm/c", "objective/decoder/d"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options", "expected", "told"),
+    [
+        # The usual case: from a masked language model with a decoder to a classifier.
+        (
+            ["model/a", "heads/mlm/b", "heads/mlm/c", "heads/classifier/e"],
+            {},
+            ["model/a", "heads/mlm/b", "heads/mlm/c"],
+            "heads/classifier begins anew; objective of the checkpoint stays behind",
+        ),
+        # Another objective, none of whose parameters are there.
+        (["model/a", "objective/generator/d"], {}, ["model/a"],
+         "objective begins anew; heads/mlm, objective of the checkpoint stay behind"),
+        (PARTS, {}, PARTS, ""),
+        (PARTS, {"take": ("model", "heads/mlm")}, PARTS[:3],
+         "objective begins anew; objective of the checkpoint stays behind"),
+        (PARTS, {"take": ("model", "heads")}, PARTS[:3],
+         "objective begins anew; objective of the checkpoint stays behind"),
+        (PARTS, {"fresh": ("heads/mlm",)}, ["model/a", "objective/decoder/d"],
+         "heads/mlm begins anew; heads/mlm of the checkpoint stays behind"),
+        (PARTS, {"fresh": ("objective/.*",)}, PARTS[:3],
+         "objective begins anew; objective of the checkpoint stays behind"),
+    ],
+)  # fmt: skip
+def test_parts_come_by_their_names(wanted, options, expected, told):
+    sources = Init(checkpoint="c", **options).rules().sources(PARTS, wanted)
+    assert sources == {path: path for path in expected}
+    assert summary(PARTS, wanted, sources) == told
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options", "message"),
+    [
+        # The model, and a head or an objective of which both have something, must be whole.
+        (["model/a", "model/b"], {}, "missing: model/b"),
+        (["heads/mlm/b", "heads/mlm/c"], {}, "unexpected: model/a"),
+        (["model/a", "heads/mlm/b"], {}, "unexpected: heads/mlm/c"),
+        (["model/a", "objective/decoder/d", "objective/decoder/e"], {}, "missing: objective/dec"),
+        (PARTS, {"take": ("modl",)}, r"no 'modl'; its parts are model, heads/mlm, objective"),
+        (PARTS, {"fresh": ("heads/m",)}, r"match 'heads/m'; its parts are model, heads/mlm, obj"),
+    ],
+)
+def test_parts_that_do_not_fit(wanted, options, message):
+    with pytest.raises(InputError, match=message):
+        Init(checkpoint="c", **options).rules().sources(PARTS, wanted)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"step": 3}, r"init\.step 3 is of the checkpoint that --init names, which is not set"),
+        ({"take": ("model",)}, r"init\.take \('model',\) is of the checkpoint"),
+        ({"checkpoint": "c", "step": -1}, r"init\.step must be at least 0: got -1"),
+    ],
+)
+def test_an_init_that_is_wrong(fields, message):
+    with pytest.raises(InputError, match=message):
+        Init(**fields)

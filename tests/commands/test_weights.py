@@ -6,6 +6,7 @@ EXPORTED = {
     "step": None,
     "dtype": "keep",
     "part": "model",
+    "head": None,
     "sentence_transformers": False,
     "pooling": None,
     "normalize": None,
@@ -55,7 +56,13 @@ EXPORTED = {
             "export hf w dst --sentence-transformers --pooling cls --normalize False",
             "interchange.export_hf",
             ("w", "dst"),
-            {**EXPORTED, "sentence_transformers": True, "pooling": "cls", "normalize": False},
+            {
+                **EXPORTED,
+                "head": None,
+                "sentence_transformers": True,
+                "pooling": "cls",
+                "normalize": False,
+            },
         ),
     ],
 )

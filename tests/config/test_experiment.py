@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import (
     MATCHING_FIELDS,
     Checkpoints,
@@ -91,7 +92,7 @@ def test_overrides_change_leaves_of_the_parts_own_types():
         workdir="w",
         steps=200,
         seed=1,
-        init="i",
+        init=Init(checkpoint="i"),
         checkpoints=Checkpoints(period=50),
         evaluation=Evaluation(period=9),
     )
@@ -239,7 +240,9 @@ def test_a_workdir_resumes_with_other_steps_mesh_and_periods():
 
 
 def test_a_workdir_of_another_experiment_is_refused_naming_every_difference():
-    assert MATCHING_FIELDS == ("model", "objective", "data", "optimizer", "seed", "compute_dtype")
+    assert (
+        *("model", "objective", "heads", "data", "optimizer", "seed", "compute_dtype"),
+    ) == MATCHING_FIELDS
     other = dataclasses.replace(
         EXPERIMENT,
         model=EXPERIMENT.model.replace(d_model=64),

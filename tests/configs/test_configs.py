@@ -41,7 +41,7 @@ def test_there_are_configs():
 def test_a_config_loads_and_is_saved_as_it_is(path, tmp_path):
     experiment = config.load(path)
     assert isinstance(experiment, Experiment)
-    assert experiment.workdir == experiment.init == ""
+    assert experiment.workdir == experiment.init.checkpoint == ""
     config.save(experiment, tmp_path / "config.json")
     assert config.load(tmp_path / "config.json") == experiment
     changed = config.load(path, ["--steps", "7", "--data.batch-size", "3"])

@@ -9,13 +9,17 @@ import pytest
 from t5x_lite.evaluate.heads import ClassAnswers, ScoreAnswers, SpanAnswers, best_span
 
 PAD, CLS, SEP = 0, 1, 2
-OPTIONS = {"batch_size": 2, "longest": 12, "pad_id": PAD, "sep_id": SEP}
+OPTIONS = {"batch_size": 2, "longest": 12, "pad_id": PAD, "sep_id": SEP, "head": "it"}
 
 
 def bind_of(logits):
-    """A learner whose objective says what a function of the batch gives."""
-    objective = types.SimpleNamespace(logits=lambda model, batch: logits(batch))
-    return lambda params: types.SimpleNamespace(model=None, objective=objective)
+    """A learner whose head says what a function of tokens, segments and token types gives."""
+
+    def model(tokens, *, segment_ids, token_types):
+        return jnp.stack([tokens, segment_ids, token_types], axis=-1).astype(jnp.float32)
+
+    heads = {"it": lambda hidden: logits(*jnp.moveaxis(hidden, -1, 0))}
+    return lambda params: types.SimpleNamespace(model=model, heads=heads)
 
 
 def row(*tokens):
@@ -23,8 +27,8 @@ def row(*tokens):
 
 
 def test_classes_best_first_and_in_the_order_of_the_inputs():
-    def logits(batch):
-        first = batch["encoder_input_tokens"][:, 1].astype(jnp.float32)
+    def logits(tokens, segments, types_):
+        first = tokens[:, 1]
         return jnp.stack([first, 8.0 - first, jnp.zeros_like(first)], axis=1)
 
     answers = ClassAnswers(bind_of(logits), ("no", "yes", "never"), **OPTIONS)
@@ -41,22 +45,20 @@ def test_classes_best_first_and_in_the_order_of_the_inputs():
 def test_a_batch_has_segments_and_token_types_and_is_no_longer_than_the_rows():
     seen = []
 
-    def logits(batch):
-        seen.append({name: value.shape for name, value in batch.items()})
-        types_ = batch["encoder_token_types"]
-        return jnp.stack([jnp.sum(types_, 1), jnp.sum(batch["encoder_segment_ids"], 1)], 1)
+    def logits(tokens, segments, types_):
+        seen.append(tokens.shape)
+        return jnp.stack([jnp.sum(types_, 1), jnp.sum(segments, 1)], 1)
 
     answers = ScoreAnswers(bind_of(logits), **OPTIONS)
     found = answers.run({}, [row(CLS, 5, SEP, 6, 7, SEP), row(CLS, 5, SEP)])
     assert [answer[0].text for answer in found] == ["3", "0"]
-    assert seen[0]["encoder_input_tokens"] == (2, 12)
+    assert seen[0] == (2, 12)
 
 
 def test_a_span_lies_in_the_second_text():
-    def logits(batch):
-        tokens = batch["encoder_input_tokens"].astype(jnp.float32)
+    def logits(tokens, segments, types_):
         first = jnp.where(tokens == 5, 9.0, tokens == 7)  # 5 is in the first text
-        return jnp.stack([first, jnp.where(tokens == 9, 2.0, 0.0)], axis=1)
+        return first, jnp.where(tokens == 9, 2.0, 0.0)
 
     answers = SpanAnswers(bind_of(logits), longest_answer=3, **OPTIONS)
     found = answers.run({}, [row(CLS, 5, SEP, 6, 7, 8, 9, SEP), row(CLS, 5, SEP)])

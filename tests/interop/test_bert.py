@@ -10,13 +10,14 @@ import pytest
 
 from scripts import encoder_goldens as goldens
 from t5x_lite.errors import InputError
+from t5x_lite.heads.mlm import MaskedLMHead, Mlm
+from t5x_lite.heads.rtd import ElectraRtdHead, Rtd
 from t5x_lite.interop.bert import BERT
 from t5x_lite.interop.encoders import encoder_tensors, read_encoder
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.nn.heads import ElectraRtdHead, MaskedLMHead
 from t5x_lite.trees import unflatten
 
 
@@ -31,7 +32,7 @@ def compiled(model, head):
     encoder, _, _ = shapes(lambda rngs: model.build(rngs=rngs))
 
     def build(rngs):
-        if head == "electra_rtd":
+        if head.name == "rtd":
             return ElectraRtdHead(model.d_model, activation=model.activation, rngs=rngs)
         return MaskedLMHead(
             model.d_model,
@@ -46,9 +47,9 @@ def compiled(model, head):
 
     @jax.jit
     def run(params, tokens, token_types):
-        bert, top = bind(encoder, params["model"]), bind(graphdef, params["objective"]["head"])
+        bert, top = bind(encoder, params["model"]), bind(graphdef, params["heads"][head.name])
         hidden = bert.masked_lm_states(tokens, token_types=token_types)
-        table = () if head == "electra_rtd" else (bert.tables()["token"],)
+        table = () if head.name == "rtd" else (bert.tables()["token"],)
         return hidden, top(hidden, *table)
 
     return run
@@ -170,7 +171,7 @@ def test_an_encoder_alone_has_no_prefix_and_no_head(release):
         )
 
     whole, alone = read(directory), read(rewrite(directory, change))
-    assert (whole.head, alone.head) == ("masked_lm", "none")
+    assert (whole.head, alone.head) == (Mlm(), None)
     assert alone.shapes == {p: s for p, s in whole.shapes.items() if p.startswith("model/")}
     for path in alone.shapes:
         np.testing.assert_array_equal(alone.array(path), whole.array(path))
@@ -216,7 +217,7 @@ def test_nan_is_refused_when_it_is_read(release):
 
     checkpoint = read(rewrite(directory, change))
     with pytest.raises(InputError, match="bias holds 1 of 40 weights"):
-        checkpoint.array("objective/head/bias")
+        checkpoint.array("heads/mlm/bias")
 
 
 SMALL = BertConfig(
@@ -227,12 +228,12 @@ SMALL = BertConfig(
 @pytest.mark.parametrize(
     ("model", "head", "earlier", "expected"),
     [
-        (SMALL, "none", None, "BertModel"),
-        (SMALL, "masked_lm", "electra", "ElectraForMaskedLM"),
-        (SMALL, "electra_rtd", None, "ElectraForPreTraining"),
-        (SMALL.replace(embedding_size=2), "none", "bert", "ElectraModel"),
-        (SMALL.replace(pad_id=1, position_offset=2), "none", "bert", "RobertaModel"),
-        (SMALL.replace(pad_id=1, position_offset=2), "masked_lm", "xlm-roberta",
+        (SMALL, None, None, "BertModel"),
+        (SMALL, Mlm(), "electra", "ElectraForMaskedLM"),
+        (SMALL, Rtd(kind="electra"), None, "ElectraForPreTraining"),
+        (SMALL.replace(embedding_size=2), None, "bert", "ElectraModel"),
+        (SMALL.replace(pad_id=1, position_offset=2), None, "bert", "RobertaModel"),
+        (SMALL.replace(pad_id=1, position_offset=2), Mlm(), "xlm-roberta",
          "XLMRobertaForMaskedLM"),
     ],
 )  # fmt: skip
@@ -243,10 +244,10 @@ def test_the_class_that_a_model_becomes(model, head, earlier, expected):
 @pytest.mark.parametrize(
     ("model", "head", "message"),
     [
-        (SMALL.replace(positions="relative_bias"), "none", "relative bias"),
-        (SMALL.replace(position_offset=3), "none", "begin at 3 .*there it is 1"),
-        (SMALL.replace(position_offset=1), "electra_rtd", "begin at 1 .*there it is 0"),
-        (SMALL.replace(embedding_size=2, activation="relu"), "masked_lm", "has gelu"),
+        (SMALL.replace(positions="relative_bias"), None, "relative bias"),
+        (SMALL.replace(position_offset=3), None, "begin at 3 .*there it is 1"),
+        (SMALL.replace(position_offset=1), Rtd(kind="electra"), "begin at 1 .*there it is 0"),
+        (SMALL.replace(embedding_size=2, activation="relu"), Mlm(), "has gelu"),
     ],
 )
 def test_models_that_transformers_lacks(model, head, message):

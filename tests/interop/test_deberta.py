@@ -11,12 +11,13 @@ import pytest
 
 from scripts import encoder_goldens as goldens
 from t5x_lite.errors import InputError
+from t5x_lite.heads.mlm import MaskedLMHead, Mlm
+from t5x_lite.heads.rtd import Rtd
 from t5x_lite.interop.deberta import DEBERTA
 from t5x_lite.interop.encoders import encoder_tensors, read_encoder
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.nn.heads import MaskedLMHead
 from t5x_lite.trees import unflatten
 
 
@@ -42,7 +43,7 @@ def run(checkpoint, tokens, token_types):
 
     @jax.jit
     def forward(params):
-        deberta, top = bind(encoder, params["model"]), bind(head, params["objective"]["head"])
+        deberta, top = bind(encoder, params["model"]), bind(head, params["heads"]["mlm"])
         hidden = deberta.masked_lm_states(tokens, token_types=token_types)
         return hidden, top(hidden, deberta.tables()["token"])
 
@@ -120,7 +121,7 @@ def as_legacy(weights):
 def test_both_names_of_the_head(release):
     first = read(release("deberta_v3"))
     second = read(release("deberta_v3", as_legacy, legacy=True))
-    assert first.head == second.head == "masked_lm"
+    assert first.head == second.head == Mlm()
     assert first.shapes == second.shapes
     for path in first.shapes:
         np.testing.assert_array_equal(first.array(path), second.array(path), err_msg=path)
@@ -146,7 +147,7 @@ def as_discriminator(weights):
 
 def test_a_discriminator_with_the_head_of_its_generator(release):
     checkpoint = read(release("deberta_v3", as_discriminator))
-    assert checkpoint.head == "deberta_rtd"
+    assert checkpoint.head == Rtd(kind="deberta")
     assert not checkpoint.model.position_rows
     theirs = as_discriminator({})
     tensors, config = written(checkpoint, where="here")
@@ -154,7 +155,7 @@ def test_a_discriminator_with_the_head_of_its_generator(release):
     assert not any(name.startswith(("lm_predictions", "cls")) for name in tensors)
     for name in (name for name in theirs if name.startswith("mask_predictions")):
         np.testing.assert_array_equal(tensors[name], theirs[name])
-    out = checkpoint.array("objective/head/out/kernel")
+    out = checkpoint.array("heads/rtd/out/kernel")
     np.testing.assert_array_equal(out, theirs["mask_predictions.classifier.weight"].T)
 
 
@@ -209,7 +210,7 @@ def test_an_encoder_alone_has_no_prefix_and_no_head(release):
         return {name.removeprefix("deberta."): weight for name, weight in own.items()}
 
     whole, alone = read(release("deberta_v3")), read(release("deberta_v3", change))
-    assert alone.head == "none"
+    assert alone.head is None
     assert alone.shapes == {p: s for p, s in whole.shapes.items() if p.startswith("model/")}
     tensors, config = written(alone, where="here")
     assert config["architectures"] == ["DebertaV2Model"]

@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.heads.mlm import Mlm
+from t5x_lite.heads.rtd import Rtd
 from t5x_lite.interop.bert import BERT
 from t5x_lite.interop.encoders import (
     dense_rules,
@@ -18,21 +20,21 @@ MODEL = BertConfig(
     vocab_size=9, d_model=4, d_ff=6, num_heads=2, num_layers=2, max_positions=5, embedding_size=3
 )
 HEADS = {
-    "none": {},
-    "masked_lm": {
+    None: {},
+    Mlm(): {
         "dense/kernel": (4, 3),
         "dense/bias": (3,),
         "norm/scale": (3,),
         "norm/bias": (3,),
         "bias": (9,),
     },
-    "electra_rtd": {
+    Rtd(kind="electra"): {
         "dense/kernel": (4, 4),
         "dense/bias": (4,),
         "out/kernel": (4, 1),
         "out/bias": (1,),
     },
-    "deberta_rtd": {
+    Rtd(kind="deberta"): {
         "norm/scale": (4,),
         "norm/bias": (4,),
         "dense/kernel": (4, 4),
@@ -46,7 +48,7 @@ HEADS = {
 @pytest.mark.parametrize("head", HEADS)
 def test_shapes_of_encoder_and_head(head):
     found = learner_shapes(MODEL, head)
-    start = "objective/head/"
+    start = "heads/" if head is None else f"heads/{head.name}/"
     heads = {path.removeprefix(start): s for path, s in found.items() if path.startswith(start)}
     assert heads == HEADS[head]
     assert found["model/projection/kernel"] == (3, 4)
@@ -99,7 +101,7 @@ def test_numbers(tmp_path):
 def test_arrays_of_another_model_are_refused():
     arrays = {
         path: LazyArray(shape, np.dtype(np.float32), lambda: np.zeros(()))
-        for path, shape in learner_shapes(MODEL.replace(token_types=1), "none").items()
+        for path, shape in learner_shapes(MODEL.replace(token_types=1), None).items()
     }
     with pytest.raises(InputError, match=r"somewhere: the parameters are not.*token_type"):
-        encoder_tensors(BERT, MODEL, "none", arrays, model_type="electra", where="somewhere")
+        encoder_tensors(BERT, MODEL, None, arrays, model_type="electra", where="somewhere")

@@ -2,13 +2,16 @@ import json
 
 import pytest
 
-from t5x_lite.interop.sentence_transformers import SentenceEncoder, sentence_files
+from t5x_lite.heads.dense import Dense
+from t5x_lite.interop.sentence_transformers import sentence_files
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_the_files_of_a_directory(normalize):
-    encoder = SentenceEncoder(pooling="cls", normalize=normalize, max_length=128)
-    files = {n: json.loads(c) for n, c in sentence_files(encoder, d_model=16).items()}
+    encoder = Dense(pooling="cls", normalize=normalize)
+    files = {
+        n: json.loads(c) for n, c in sentence_files(encoder, d_model=16, max_length=128).items()
+    }
     modules = files["modules.json"]
     paths = ["", "1_Pooling", "2_Normalize"][: 2 + normalize]
     assert [(module["idx"], module["path"]) for module in modules] == list(enumerate(paths))
@@ -24,7 +27,7 @@ def test_the_files_of_a_directory(normalize):
 
 
 def test_the_mean():
-    encoder = SentenceEncoder(pooling="mean", normalize=True, max_length=8)
-    pooling = json.loads(sentence_files(encoder, d_model=4)["1_Pooling/config.json"])
+    encoder = Dense(pooling="mean")
+    pooling = json.loads(sentence_files(encoder, d_model=4, max_length=8)["1_Pooling/config.json"])
     assert pooling["pooling_mode_mean_tokens"]
     assert not pooling["pooling_mode_cls_token"]

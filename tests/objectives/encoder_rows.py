@@ -50,14 +50,15 @@ def learner(objective, model=MODEL, *, seed=0):
 
 
 def random(abstract, *, seed=0):
-    """Parameters of these shapes away from their initial values."""
+    """Parameters of these shapes away from their initial values: the model's, then the heads'."""
     rng = np.random.default_rng(seed)
 
     def leaf(path, shape):
         scale = np.float32(0.3 * rng.standard_normal(shape.shape))
         return jnp.asarray(1.0 + scale if path[-1].key == "scale" else scale)
 
-    return jax.tree_util.tree_map_with_path(leaf, abstract)
+    parts = sorted(abstract, key=("model", "heads", "objective").index)
+    return {part: jax.tree_util.tree_map_with_path(leaf, abstract[part]) for part in parts}
 
 
 def loss_of(graphdef, params, batch, key=None):

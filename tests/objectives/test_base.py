@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite.errors import InputError
 from t5x_lite.learner import Bound
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import shapes
-from t5x_lite.objectives.base import Loss, Objective, Term
+from t5x_lite.objectives.base import Loss, NoLoss, Objective, Term
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.trees import flatten
 
@@ -78,3 +79,9 @@ def test_a_learner_is_the_model_and_its_objective():
 def test_an_objective_defines_build():
     with pytest.raises(TypeError, match="Objective does not define build"):
         Objective().build(MODEL, rngs=nnx.Rngs(0))
+
+
+def test_no_loss_says_how_to_train():
+    bound = Bound(MODEL, NoLoss(), rngs=nnx.Rngs(0))
+    with pytest.raises(InputError, match=r"no loss.*--init"):
+        bound({"encoder_input_tokens": jnp.ones((1, 2), jnp.int32)})

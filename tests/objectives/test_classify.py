@@ -8,10 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.config.json import from_json, to_json
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
+from t5x_lite.heads.classifier import Classifier
+from t5x_lite.heads.mlm import Mlm
 from t5x_lite.learner import Bound
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.lm import LMConfig
@@ -20,6 +23,7 @@ from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
+from t5x_lite.run.loading import Loaded
 from t5x_lite.trees import flatten
 from tests import tokenizer_files
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, learner, loss_of
@@ -56,7 +60,7 @@ def reference(made, batch, activation="tanh"):
     names = ("segment_ids", "token_types")
     given = {name: batch[f"encoder_{name}"] for name in names}
     hidden = bind(graphdef, params).model(batch["encoder_input_tokens"], **given)
-    return head(params["objective"]["classifier"], np.asarray(hidden)[:, 0], activation)
+    return head(params["heads"]["classifier"], np.asarray(hidden)[:, 0], activation)
 
 
 @pytest.mark.parametrize("kind", ["bert", "deberta"])
@@ -100,7 +104,7 @@ def test_dropout_before_the_first_layer(kind, dropout_rate, before):
     graphdef, abstract, _ = shapes(
         lambda rngs: Bound(model, Classify(head=kind, dropout_rate=dropout_rate), rngs=rngs)
     )
-    made = bind(graphdef, abstract).objective.classifier
+    made = bind(graphdef, abstract).heads.classifier
     assert made.input_dropout_rate == before
     assert made.dropout_rate == (0.1 if dropout_rate is None else dropout_rate)
     assert made.activation == ("tanh" if kind in ("bert", "roberta") else "gelu")
@@ -198,9 +202,7 @@ def tuned(pretrained, glue, workdir, *, task, num_classes, **fields):
         ),
         optimizer=AdamW(schedule=Constant(value=0.01), layer_decay=0.9),
         steps=40,
-        init=pretrained.workdir,
-        init_rename=(r"(model/.*)|objective/.* -> \1",),
-        init_fresh=("objective/.*",),
+        init=Init(checkpoint=pretrained.workdir),
         checkpoints=Checkpoints(period=40, best="validation/accuracy" if num_classes > 1 else None),
         evaluation=Evaluation(period=40),
         workdir=str(workdir),
@@ -217,6 +219,16 @@ def test_a_pair_s_entailment_is_learned_and_measured(pretrained, glue, tmp_path,
     train(experiment)
     metrics = evaluate(experiment, [experiment.workdir], output=str(tmp_path / "out"))
     assert metrics["validation/accuracy"] == 1.0
+    # The head of pretraining is kept as it was, without a rule.
+    kept, tuned_ = (
+        Loaded.from_checkpoint(directory, step=None)
+        for directory in (pretrained.workdir, experiment.workdir)
+    )
+    labels = ("entailment", "not_entailment")
+    assert tuned_.experiment.heads == (Mlm(), Classifier(num_classes=2, labels=labels))
+    for path, leaf in flatten(kept.params).items():
+        same = np.array_equal(leaf, flatten(tuned_.params)[path])
+        assert same == path.startswith("heads/mlm/"), path
     samples = (tmp_path / "rte" / "samples.jsonl").read_text().splitlines()
     assert json.loads(samples[0]) == {
         "step": 40,

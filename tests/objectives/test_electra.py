@@ -200,7 +200,7 @@ def test_losses_by_hand(made):
         sampled = draw(logits, draw_key, temperature=1.0)
         drawn = masking.put_at_slots(BATCH["encoder_input_tokens"], slots, sampled)
         hidden = module.model(drawn, **ids)
-        found = inputs, slots, jax.nn.log_softmax(logits), drawn, rtd.head(hidden)
+        found = inputs, slots, jax.nn.log_softmax(logits), drawn, module.heads.rtd(hidden)
         return module(BATCH), found
 
     loss, found = pieces(params)
@@ -274,7 +274,7 @@ def test_the_decoupled_discriminator_may_have_its_own_optimizer():
     assert rates == pytest.approx([0.01, 0.5])
     trains = {update.name: set(flatten(update.part(made.shapes))) for update in made.updates()}
     assert "objective/generator/embedding/token" in trains["generator"]
-    assert "objective/head/out/kernel" in trains["discriminator"]
+    assert "heads/rtd/out/kernel" in trains["discriminator"]
     assert sum(map(len, trains.values())) == len(flatten(made.shapes))
 
 
@@ -290,11 +290,10 @@ def test_two_updates_are_the_default_but_with_es():
 
 def test_what_none_stands_for_is_no_difference():
     made = objective(head="deberta")
-    assert (
-        made.resolved()
-        == objective(head="deberta", share_embedding_norm=False, decoupled=False).resolved()
-    )
-    assert objective().resolved() != objective(share_embedding_norm=False).resolved()
+    assert made.resolved({}) == objective(
+        head="deberta", share_embedding_norm=False, decoupled=False
+    ).resolved({})
+    assert objective().resolved({}) != objective(share_embedding_norm=False).resolved({})
 
 
 def test_draws_follow_the_logits_and_the_temperature():

@@ -47,7 +47,7 @@ def test_the_model_gets_the_features_that_are_there():
         return jnp.zeros((1, 5, 7))
 
     objective = LanguageModel().build(MODEL, rngs=nnx.Rngs(0))
-    objective(model, BATCH)
+    objective(model, None, BATCH)
     assert set(seen) == {
         "decoder_input_tokens",
         "decoder_segment_ids",
@@ -56,7 +56,7 @@ def test_the_model_gets_the_features_that_are_there():
     }
     seen.clear()
     rows_of_lm = ("decoder_input_tokens", "decoder_target_tokens", "decoder_loss_weights")
-    objective(model, {name: BATCH[name] for name in rows_of_lm})
+    objective(model, None, {name: BATCH[name] for name in rows_of_lm})
     assert set(seen) == {"decoder_input_tokens", "key"}
 
 

@@ -34,7 +34,7 @@ def evaluate(batch, *, logits=LOGITS, **options):
     """The objective's sums for a model that gives these logits."""
     config = LanguageModel(**{"z_loss": 0.1, **options})
     objective = config.build(ModelConfig(vocab_size=3), rngs=nnx.Rngs(0))
-    return objective(lambda **features: logits, batch)
+    return objective(lambda **features: logits, None, batch)
 
 
 def test_sums_over_the_targets_of_weight_1():
@@ -133,7 +133,7 @@ def test_a_model_of_the_other_kind_is_refused_before_any_data(model, objective, 
 def test_rows_of_another_layout_are_refused(objective, batch, message):
     loss = objective.build(T5, rngs=nnx.Rngs(0))
     with pytest.raises(InputError) as raised:
-        loss(lambda **features: LOGITS, batch)
+        loss(lambda **features: LOGITS, None, batch)
     assert str(raised.value) == message
 
 

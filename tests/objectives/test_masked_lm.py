@@ -43,7 +43,7 @@ def test_the_loss_is_that_of_all_logits_at_the_masked_positions(made):
     inputs, slots = OBJECTIVE.draw(BATCH, vocab_size=VOCAB, pad_id=0, key=noise)
     ids = {name: BATCH[f"encoder_{name}"] for name in ("segment_ids", "positions")}
     hidden = module.model(inputs, **ids)
-    logits = np.asarray(module.objective.head(hidden, module.model.tables()["token"]), np.float64)
+    logits = np.asarray(module.heads.mlm(hidden, module.model.tables()["token"]), np.float64)
     log_p = logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
     expected, correct, number = 0.0, 0, 0
     for row, (positions, used) in enumerate(zip(*map(np.asarray, slots), strict=True)):
@@ -87,8 +87,8 @@ def test_every_parameter_gets_a_gradient(made):
     # A bias of all keys alike changes no attention weight.
     zero = [path for path, leaf in gradients.items() if not np.any(np.abs(leaf) > 1e-7)]
     assert zero == ["model/layers/attention/key/bias"]
-    assert {path for path in gradients if path.startswith("objective")} == {
-        f"objective/head/{name}"
+    assert {path for path in gradients if not path.startswith("model")} == {
+        f"heads/mlm/{name}"
         for name in ("bias", "dense/kernel", "dense/bias", "norm/scale", "norm/bias")
     }
 

@@ -99,7 +99,7 @@ def embeddings(params, tokens, positions):
 
 
 def log_p(params, states):
-    head, table = params["objective"]["head"], params["model"]["embedding"]["token"]
+    head, table = params["heads"]["mlm"], params["model"]["embedding"]["token"]
     x = norm(head["norm"], gelu(dense(head["dense"], states)))
     logits = x @ table.T + head["bias"]
     return logits - np.log(np.sum(np.exp(logits), axis=-1, keepdims=True))
@@ -283,7 +283,7 @@ def test_the_decoder_reads_the_sentence():
         ids = {name: batch[f"encoder_{name}"] for name in ("segment_ids", "positions")}
         hidden = module.model(batch["encoder_input_tokens"], **ids)[order]
         losses, _, weights = module.objective._decoded(
-            module.model, hidden, batch, noise=jax.random.key(0), key=None
+            module.model, module.heads.mlm, hidden, batch, noise=jax.random.key(0), key=None
         )
         return jnp.sum(losses * weights) / jnp.sum(weights)
 

@@ -35,7 +35,7 @@ def given(batch):
         seen.update(features)
         return jnp.zeros((1, 3, 3))
 
-    Seq2Seq().build(MODEL, rngs=nnx.Rngs(0))(model, batch, key=jax.random.key(0))
+    Seq2Seq().build(MODEL, rngs=nnx.Rngs(0))(model, None, batch, key=jax.random.key(0))
     return seen
 
 

@@ -8,7 +8,7 @@ import pytest
 from t5x_lite.config.json import from_json, to_json
 from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import bind
-from t5x_lite.objectives.spans import NEVER, Spans
+from t5x_lite.objectives.spans import Spans, span_logits
 from t5x_lite.trees import flatten
 from tests.objectives.encoder_rows import CLS, SEP, learner, loss_of
 
@@ -37,7 +37,7 @@ def test_the_loss_is_that_of_numpy(made):
     module = bind(graphdef, params)
     names = ("segment_ids", "token_types")
     hidden = module.model(TOKENS, **{name: BATCH[f"encoder_{name}"] for name in names})
-    out = params["objective"]["spans"]["out"]
+    out = params["heads"]["span"]["out"]
     logits = np.asarray(hidden)[0, :7] @ np.asarray(out["kernel"]) + np.asarray(out["bias"])
     log_p = logits - np.log(np.sum(np.exp(logits), axis=0))
     total, weight, _ = loss.terms["cross_entropy"]
@@ -47,18 +47,20 @@ def test_the_loss_is_that_of_numpy(made):
     # What is added to the states or the logits of all positions alike changes nothing.
     zero = [path for path, leaf in flatten(grads).items() if not np.any(np.abs(leaf) > 1e-6)]
     assert zero == [
+        "heads/span/out/bias",
         "model/layers/attention/key/bias",
         "model/layers/mlp_norm/bias",
-        "objective/spans/out/bias",
     ]
 
 
 def test_padding_is_no_end(made):
     graphdef, params, _ = made
     module = bind(graphdef, params)
-    logits = np.asarray(module.objective.logits(module.model, BATCH))
+    logits = np.asarray(
+        span_logits(module.heads.span, module.model(TOKENS), BATCH["encoder_segment_ids"])
+    )
     assert logits.shape == (2, 2, 8)
-    np.testing.assert_array_equal(logits == NEVER, np.asarray(TOKENS == 0)[:, None].repeat(2, 1))
+    np.testing.assert_array_equal(logits == -1e9, np.asarray(TOKENS == 0)[:, None].repeat(2, 1))
 
 
 def test_configs_are_saved_and_nonsense_is_refused():

@@ -42,7 +42,7 @@ def test_every_parameter_of_an_encoder_has_the_rate_of_its_depth(name):
         if path.startswith("model/layers/"):
             expected = np.array([0.25, 0.5]).reshape(2, *[1] * (leaf.ndim - 1))
         else:
-            expected = 1.0 if path.startswith("objective/classifier/") else 0.125
+            expected = 1.0 if path.startswith("heads/classifier/") else 0.125
         np.testing.assert_array_equal(leaf, np.broadcast_to(expected, leaf.shape), err_msg=path)
 
 

@@ -29,7 +29,8 @@ def check_numbers(directory, model, batch):
     def run(params, tokens, token_types):
         learner = loaded.learner.bind(params)
         hidden = learner.model(tokens, token_types=token_types)
-        head = learner.objective.head
+        (name,) = loaded.learner.heads
+        head = learner.heads[name]
         table = (learner.model.tables()["token"],) if hasattr(head, "transform") else ()
         return hidden, head(learner.model.masked_lm_states(tokens, token_types=token_types), *table)
 

@@ -43,7 +43,7 @@ def ours_of(directory, batch):
         states = learner.model.masked_lm_states(tokens, token_types=token_types)
         table = learner.model.tables()["token"]
         hidden = learner.model(tokens, token_types=token_types)
-        return hidden, learner.objective.head(states, table)
+        return hidden, learner.heads.mlm(states, table)
 
     return run(loaded.params, batch["tokens"], batch["token_types"])
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite.heads.classifier import Classifier
 from t5x_lite.models.bert import BertConfig
-from t5x_lite.objectives.classify import Classify
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")
@@ -49,7 +49,7 @@ def test_logits_are_those_of_transformers(kind):
     config = transformers.BertConfig(hidden_size=8, num_labels=3, hidden_dropout_prob=0.0)
     torch.manual_seed(0)
     dense, out, theirs = kind(config)
-    head = Classify(num_classes=3, head=kind.__name__).build(MODEL, rngs=nnx.Rngs(0)).classifier
+    head = Classifier(num_classes=3, kind=kind.__name__).build(MODEL, rngs=nnx.Rngs(0))
     for ours, layer in ((head.dense, dense), (head.out, out)):
         ours.kernel[...] = layer.weight.detach().numpy().T
         ours.bias[...] = layer.bias.detach().numpy()

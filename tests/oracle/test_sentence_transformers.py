@@ -1,13 +1,29 @@
 """What `export hf --sentence-transformers` writes, loaded by sentence-transformers."""
 
+import dataclasses
+import functools
+import importlib
+import json
 import warnings
 
 import numpy as np
 import pytest
 
 from scripts import encoder_goldens as goldens
+from t5x_lite.checkpoints.init import Init
+from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.errors import InputError
+from t5x_lite.evaluate.retrieval import Retrieval
+from t5x_lite.objectives.base import NoLoss
+from t5x_lite.objectives.contrastive import Contrastive
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Constant
+from t5x_lite.run.embedding import embed
 from t5x_lite.run.interchange import export_hf, import_hf
+from t5x_lite.run.loading import Loaded
+from t5x_lite.run.measuring import evaluate
 from t5x_lite.run.text_encoder import TextEncoder
+from t5x_lite.run.training import train
 
 pytestmark = pytest.mark.oracle
 pytest.importorskip("torch")
@@ -42,3 +58,158 @@ def test_the_same_vectors(tmp_path, variant, pooling, normalize):
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
     norms = np.linalg.norm(theirs, axis=1)
     assert np.allclose(norms, 1, atol=1e-5) == (normalize is not False)
+
+
+def write_sentences(directory, *, pooling="cls", prompts=None, default=None, length=9):
+    """A directory that SentenceTransformer saves: BERT, pooling, a norm, prompts."""
+    config = goldens.VARIANTS["bert"]
+    bert = directory.parent / "bert"
+    goldens.random_model(config, seed=3).base_model.save_pretrained(bert)
+    pieces = [*SPECIAL[0].split(), *"abcdefghijklmno", ":"]
+    (bert / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    (bert / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    parts = importlib.import_module("sentence_transformers.models")
+    transformer = parts.Transformer(str(bert), max_seq_length=length)
+    size = config["hidden_size"]
+    made = sentence_transformers.SentenceTransformer(
+        modules=[transformer, parts.Pooling(size, pooling_mode=pooling), parts.Normalize()],
+        prompts=prompts,
+        default_prompt_name=default,
+        device="cpu",
+    )
+    made.save(str(directory), create_model_card=False)
+    return made
+
+
+def vectors(checkpoint, tmp_path, **options):
+    (tmp_path / "in.txt").write_text("\n".join(LINES))
+    embed(
+        str(checkpoint), input=str(tmp_path / "in.txt"), output=str(tmp_path / "v.npy"), **options
+    )
+    return np.load(tmp_path / "v.npy")
+
+
+LINES = ["a b c", "o", "a zz b", "a b c d e f g h i j k l m n o a b c d e"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("default", [None, "query"])
+def test_a_directory_keeps_its_vectors_on_every_path(tmp_path, default, caplog):
+    prompts = {"query": "a: ", "document": "b c: "}
+    theirs = write_sentences(tmp_path / "st", prompts=prompts, default=default)
+    plain = theirs.encode(LINES)
+    queries = theirs.encode(LINES, prompt_name="query")
+    documents = theirs.encode(LINES, prompt_name="document")
+    assert np.abs(queries - documents).max() > 0.01
+    import_hf(tmp_path / "st", tmp_path / "ours")
+
+    def check(checkpoint):
+        same = functools.partial(np.testing.assert_allclose, atol=1e-5)
+        same(vectors(checkpoint, tmp_path), plain)
+        same(vectors(checkpoint, tmp_path, prompt="query"), queries)
+        same(vectors(checkpoint, tmp_path, prompt="document"), documents)
+        same(vectors(checkpoint, tmp_path, prefix="b c: "), documents)
+        with pytest.raises(InputError, match="no prompt 'q': it has document, query"):
+            vectors(checkpoint, tmp_path, prompt="q")
+
+    check(tmp_path / "ours")
+    assert "is a guess" not in caplog.text
+
+    # Training goes on from it, without a word on its pooling.
+    (tmp_path / "pairs").mkdir()
+    lines = [json.dumps({"query": "a b", "pos": ["c d"], "neg": []})] * 4
+    (tmp_path / "pairs" / "train.jsonl").write_text("\n".join(lines))
+    loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
+    assert loaded.experiment.objective == NoLoss()
+    experiment = dataclasses.replace(
+        loaded.experiment,
+        objective=Contrastive(),
+        heads=(),
+        init=Init(checkpoint=str(tmp_path / "ours")),
+        data=dataclasses.replace(
+            loaded.experiment.data,
+            task="tasks.pairs:jsonl",
+            directory=str(tmp_path / "pairs"),
+            layout="pairs",
+            inputs_length=8,
+            targets_length=8,
+            batch_size=2,
+            pack=False,
+        ),
+        optimizer=AdamW(schedule=Constant(value=1e-12), weight_decay=0.0),
+        steps=1,
+        checkpoints=Checkpoints(period=1),
+        evaluation=Evaluation(period=1, loss=False, task_metrics=False),
+        workdir=str(tmp_path / "run"),
+    )
+    train(experiment)
+    check(tmp_path / "run")
+
+    # Out and in again, of the imported one and of the trained one.
+    for name in ("ours", "run"):
+        export_hf(tmp_path / name, tmp_path / f"out_{name}", sentence_transformers=True)
+        again = sentence_transformers.SentenceTransformer(
+            str(tmp_path / f"out_{name}"), device="cpu"
+        )
+        assert again.max_seq_length == theirs.max_seq_length
+        np.testing.assert_allclose(again.encode(LINES), plain, atol=1e-5)
+        found = again.encode(LINES, prompt_name="document")
+        np.testing.assert_allclose(found, documents, atol=1e-5)
+        import_hf(tmp_path / f"out_{name}", tmp_path / f"again_{name}")
+        check(tmp_path / f"again_{name}")
+
+    # Retrieval: a query and a document have their own prompts.
+    directory = tmp_path / "beir"
+    (directory / "qrels").mkdir(parents=True)
+    for file, texts in (("corpus", LINES), ("queries", LINES[:2])):
+        rows = [json.dumps({"_id": f"{file}{i}", "text": text}) for i, text in enumerate(texts)]
+        (directory / f"{file}.jsonl").write_text("\n".join(rows))
+    (directory / "qrels" / "test.tsv").write_text("\nqueries0\tcorpus0\t1\nqueries1\tcorpus1\t1\n")
+    retrieval = Retrieval(directory=str(directory), same_ids="keep")
+    measured = dataclasses.replace(
+        loaded.experiment,
+        evaluation=Evaluation(
+            split="test", loss=False, task_metrics=False, retrieval=retrieval, batch_size=2
+        ),
+    )
+    evaluate(measured, [str(tmp_path / "ours")], output=str(tmp_path / "out"))
+    scores = {}
+    for line in (tmp_path / "out" / "rankings.trec").read_text().splitlines():
+        query, _, document, _, score, _ = line.split()
+        scores[int(query[-1]), int(document[-1])] = float(score)
+    cosines = theirs.encode_query(LINES[:2]) @ theirs.encode_document(LINES).T
+    found = [[scores[i, j] for j in range(len(LINES))] for i in range(2)]
+    np.testing.assert_allclose(found, cosines, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("break_", "message"),
+    [
+        (lambda d: add_module(d, "Dense"), "module Dense is not supported, only Transformer"),
+        (
+            lambda d: change(d / "1_Pooling/config.json", pooling_mode="max"),
+            "pooling max.* not supp",
+        ),
+        (lambda d: (d / "1_Pooling/config.json").unlink(), "says how states are pooled"),
+        (lambda d: (d / "modules.json").write_text("{}"), "must be a list of"),
+    ],
+)
+def test_what_would_change_vectors_is_refused_by_name(tmp_path, break_, message):
+    write_sentences(tmp_path / "st")
+    break_(tmp_path / "st")
+    with pytest.raises(InputError, match=message):
+        import_hf(tmp_path / "st", tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def add_module(directory, kind):
+    path = directory / "modules.json"
+    modules = json.loads(path.read_text())
+    modules.insert(2, {"idx": 2, "name": "2", "path": f"2_{kind}", "type": f"x.models.{kind}"})
+    path.write_text(json.dumps(modules))
+
+
+def change(path, **fields):
+    config = {k: v for k, v in json.loads(path.read_text()).items() if "pooling_mode" not in k}
+    path.write_text(json.dumps({**config, **fields}))

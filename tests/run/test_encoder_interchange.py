@@ -1,5 +1,6 @@
 """Encoders through `import` and `export`: what is written is what other commands take."""
 
+import dataclasses
 import json
 import logging
 
@@ -12,16 +13,21 @@ from t5x_lite.checkpoints.orbax_params import lazy_params
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
+from t5x_lite.heads.classifier import Classifier
+from t5x_lite.heads.mlm import Mlm
+from t5x_lite.heads.rtd import Rtd
+from t5x_lite.heads.span import Span
+from t5x_lite.interop.bert import BERT as FAMILY
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.encoder import EncoderConfig
+from t5x_lite.objectives.base import NoLoss
 from t5x_lite.objectives.electra import Electra
-from t5x_lite.objectives.imported import Imported
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.run.encoder_interchange import export_of, family_of, head_of
+from t5x_lite.run.encoder_interchange import export_of, exported_head
 from t5x_lite.run.interchange import export_hf, import_hf
 from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.trees import flatten
@@ -159,8 +165,9 @@ def test_a_discriminator_keeps_its_head(tmp_path):
     _, source = release(tmp_path, "electra_discriminator")
     import_hf(source, tmp_path / "ours")
     loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
-    assert loaded.experiment.objective == Imported(head="electra_rtd")
-    assert "objective/head/out/kernel" in flatten(loaded.params)
+    assert loaded.experiment.objective == NoLoss()
+    assert loaded.experiment.heads == (Rtd(kind="electra"),)
+    assert "heads/rtd/out/kernel" in flatten(loaded.params)
 
 
 def test_a_directory_without_a_tokenizer_leaves_nothing_behind(tmp_path):
@@ -176,16 +183,6 @@ def test_other_model_types_are_refused_with_all_that_there_are(tmp_path):
     (source / "config.json").write_text('{"model_type": "bart"}')
     with pytest.raises(InputError, match=r"'bart' is none of t5, mt5, umt5, bert, .*electra"):
         import_hf(source, tmp_path / "ours")
-
-
-def test_families():
-    kinds = ("bert", "roberta", "xlm-roberta", "electra")
-    for kind in kinds:
-        family = family_of({"model_type": kind})
-        assert family is not None
-        assert set(kinds) <= set(family.model_types)
-    assert family_of({"model_type": "t5"}) is None
-    assert family_of({}) is None
 
 
 MODEL = BertConfig(vocab_size=20, d_model=4, d_ff=6, num_heads=2, num_layers=1, max_positions=8)
@@ -204,14 +201,26 @@ def experiment(objective, **changes):
 @pytest.mark.parametrize(
     ("objective", "expected"),
     [
-        (MaskedLM(mask_id=4), "masked_lm"),
-        (Imported(), "none"),
-        (Imported(head="electra_rtd"), "electra_rtd"),
-        (Imported(head="deberta_rtd"), "deberta_rtd"),
+        (MaskedLM(mask_id=4), Mlm()),
+        (NoLoss(), None),
     ],
 )
 def test_the_head_is_the_objectives(objective, expected):
-    assert head_of(experiment(objective)) == expected
+    assert exported_head(experiment(objective), FAMILY, None, where="here") == expected
+
+
+def test_one_of_several_heads():
+    of = dataclasses.replace(experiment(MaskedLM(mask_id=4)), heads=(Classifier(), Span()))
+    assert exported_head(of, FAMILY, None, where="here") == Mlm()
+    assert exported_head(of, FAMILY, "span", where="here") == Span()
+    assert exported_head(of, FAMILY, "none", where="here") is None
+    with pytest.raises(InputError, match="has no head 'rtd' that transformers has; it has mlm, cl"):
+        exported_head(of, FAMILY, "rtd", where="here")
+    of = dataclasses.replace(of, objective=NoLoss())
+    with pytest.raises(InputError, match=r"classifier, span, .* choose it by --head NAME"):
+        exported_head(of, FAMILY, None, where="here")
+    alone = dataclasses.replace(of, heads=(Span(),))
+    assert exported_head(alone, FAMILY, None, where="here") == Span()
 
 
 def params(of):
@@ -233,10 +242,10 @@ def wordpiece(tmp_path):
 
 
 def test_a_head_that_transformers_lacks_is_left_out(wordpiece, caplog):
-    of = experiment(Imported(head="deberta_rtd"))
+    of = dataclasses.replace(experiment(NoLoss()), heads=(Rtd(kind="deberta"),))
     with caplog.at_level(logging.WARNING):
         made = export_of(of, params(of), wordpiece, **OPTIONS)
-    assert "no such head, deberta_rtd" in caplog.text
+    assert "no such head, rtd" in caplog.text
     assert made.config["architectures"] == ["BertModel"]
     assert "embeddings.word_embeddings.weight" in made.tensors
     # A model without token types gets one.
@@ -250,7 +259,7 @@ def test_what_is_exported_is_what_is_read(wordpiece):
         def read(self, stored):
             return {**stored, self.path: 2 * stored[self.path]}
 
-    class Doubled(Imported):
+    class Doubled(NoLoss):
         def views(self, model, prefix):
             return (Twice("model/embedding/token", base="model/embedding/token"),)
 
@@ -283,7 +292,7 @@ def test_both_parts_of_replaced_token_detection(wordpiece, sharing):
     np.testing.assert_array_equal(model.tensors[name].read(), whole)
     np.testing.assert_array_equal(
         model.tensors["discriminator_predictions.dense_prediction.weight"].read(),
-        arrays["objective/head/out/kernel"].read().T,
+        arrays["heads/rtd/out/kernel"].read().T,
     )
     np.testing.assert_array_equal(
         generator.tensors["generator_lm_head.bias"].read(),
@@ -326,7 +335,7 @@ def test_a_sentencepiece_vocabulary_is_not_written(tiny_vocabulary, caplog):
 def test_other_models_are_refused(wordpiece):
     names = ("vocab_size", "d_model", "d_ff", "num_heads", "num_layers")
     other = EncoderConfig(**{name: getattr(MODEL, name) for name in names})
-    of = experiment(Imported())
+    of = experiment(NoLoss())
     of = Experiment(
         model=other, objective=of.objective, data=of.data, optimizer=of.optimizer, steps=1
     )

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Learner
@@ -122,7 +123,7 @@ def halves(tmp_path, tiny_experiment):
         state = TrainState(jnp.int32(7), full(experiment, 0.5), {"mean": jnp.ones(2)})
         with Checkpoints(tmp_path) as checkpoints, WorkDirectory.open(str(tmp_path)) as workdir:
             restoring.saver(checkpoints, experiment, vocabulary, workdir)(state, b"here", None)
-        return dataclasses.replace(experiment, init=str(tmp_path))
+        return dataclasses.replace(experiment, init=Init(checkpoint=str(tmp_path)))
 
     return make
 
@@ -134,7 +135,9 @@ def full(experiment, value):
 def begun(experiment, fresh, *, objective, rename=(), leave=()):
     """The parameters with which another objective begins, where all fresh ones are `fresh`."""
     experiment = dataclasses.replace(
-        experiment, objective=objective, init_rename=rename, init_fresh=leave
+        experiment,
+        objective=objective,
+        init=dataclasses.replace(experiment.init, rename=rename, fresh=leave),
     )
     params = full(experiment, fresh)
     abstract = jax.tree.map(
@@ -156,15 +159,13 @@ def test_tables_that_are_stored_as_differences_are_added_up_for_another_objectiv
         halves(Electra(generator=BERT, sharing="gdes")),
         3.0,
         objective=MaskedLM(),
-        rename=("objective/.* ->",),
-        leave=("objective/.*",),
     )
     for name, rows in (("token", 400), ("position", 16)):
         np.testing.assert_array_equal(got["model"]["embedding"][name], np.full((rows, 8), 1.0))
     np.testing.assert_array_equal(
         got["model"]["layers"]["mlp"]["wi"]["kernel"], np.full((1, 8, 8), 0.5)
     )
-    np.testing.assert_array_equal(got["objective"]["head"]["bias"], np.full(400, 3.0))
+    np.testing.assert_array_equal(got["heads"]["mlm"]["bias"], np.full(400, 3.0))
 
 
 @pytest.mark.parametrize(("with_generator", "difference"), [(True, 0.5), (False, -2.0)])
@@ -181,9 +182,9 @@ def test_a_generator_alone_is_what_the_discriminator_begins_with(halves):
     objective = Electra(generator=BERT, sharing="gdes")
     rename = (
         r"model/(.*) -> objective/generator/\1",
-        r"objective/head/(.*) -> objective/generator_head/\1",
+        r"heads/mlm/(.*) -> objective/generator_head/\1",
     )
-    leave = ("model/.*", "objective/head/.*")
+    leave = ("model/.*", "heads/rtd")
     saved = halves(MaskedLM())
     got = begun(saved, 3.0, objective=objective, rename=rename, leave=leave)
     generator = got["objective"]["generator"]["embedding"]
@@ -206,7 +207,7 @@ def test_layers_that_are_shared_on_one_side_alone(shared, tmp_path, tiny_experim
     with Checkpoints(tmp_path) as checkpoints, WorkDirectory.open(str(tmp_path)) as workdir:
         state = TrainState(jnp.int32(7), params, {"mean": jnp.ones(2)})
         restoring.saver(checkpoints, there, vocabulary, workdir)(state, b"here", None)
-    here = dataclasses.replace(there, model=ours, init=str(tmp_path))
+    here = dataclasses.replace(there, model=ours, init=Init(checkpoint=str(tmp_path)))
     got = begun(here, 3.0, objective=here.objective)["model"]
     np.testing.assert_array_equal(got["encoder"]["layers"]["mlp"]["wo"]["kernel"], np.float32(1.5))
     assert ("mlp" in got["decoder"]["layers"]) != shared

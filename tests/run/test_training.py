@@ -11,6 +11,7 @@ import pytest
 
 from t5x_lite import config, trees
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.reading import saved_steps, step_files
 from t5x_lite.config import Checkpoints
 from t5x_lite.errors import InputError
@@ -110,7 +111,7 @@ def test_a_new_run_starts_from_its_seed(train, told):
 
 
 def test_init_takes_the_weights_and_nothing_else(train, told, tiny_run):
-    train(init=str(tiny_run), seed=3)
+    train(init=Init(checkpoint=str(tiny_run)), seed=3)
     jax.tree.map(
         np.testing.assert_array_equal,
         told.state.params,
@@ -127,7 +128,7 @@ def test_init_takes_the_step_that_is_asked_for(train, told, finished, caplog):
         directory = finished / "checkpoints" / str(step)
         (directory / "files" / "metrics.json").write_text(json.dumps({"validation/loss": loss}))
         checkpoint_manifest.write(directory)
-    train(init=str(finished), init_step="best")
+    train(init=Init(checkpoint=str(finished), step="best"))
     jax.tree.map(
         np.testing.assert_array_equal,
         told.state.params,
@@ -135,8 +136,10 @@ def test_init_takes_the_step_that_is_asked_for(train, told, finished, caplog):
     )
     why = f"checkpoint {finished}: step 5 has the lowest validation/loss (1.0000)"
     assert [message for message in caplog.messages if "step 5 has" in message] == [why]
-    with pytest.raises(InputError, match="init_step 5 is a step of init, which is not set"):
-        train(init_step=5)
+    with pytest.raises(
+        InputError, match=r"init\.step 5 is of the checkpoint that --init names, which is not set"
+    ):
+        train(init=Init(step=5))
 
 
 def test_a_mode_against_the_name_is_warned_of(train, told, caplog):
@@ -167,7 +170,7 @@ def test_a_run_whose_config_has_the_mode_of_before_goes_on(train, told, finished
 def test_a_run_goes_on_even_where_its_initial_weights_are_gone(train, told, finished):
     from t5x_lite.data.live import pipeline
 
-    experiment = train(workdir=str(finished), steps=20, init="gone")
+    experiment = train(workdir=str(finished), steps=20, init=Init(checkpoint="gone"))
     assert int(told.state.step) == int(told.state.optimizer["count"]) == 10
     assert config.load(finished / "config.json") == experiment
     vocabulary = load_vocabulary(experiment.data.vocabulary)
@@ -230,7 +233,7 @@ def test_the_position_in_the_data_is_that_of_as_many_processes(train, told, fini
 def test_init_by_rules(train, told, tiny_run):
     rename = ("model/decoder/(.*) ->", "model/encoder/final_norm/scale ->")
     fresh = ("model/decoder/.*", "model/encoder/final_norm/.*")
-    experiment = train(init=str(tiny_run), init_rename=rename, init_fresh=fresh, seed=3)
+    experiment = train(init=Init(checkpoint=str(tiny_run), rename=rename, fresh=fresh), seed=3)
     theirs = trees.flatten(Loaded.from_checkpoint(str(tiny_run), step=None).params)
     key = jax.random.fold_in(jax.random.key(3), 0)
     begun = trees.flatten(jax.jit(learner_of(experiment).init)(key))
@@ -240,7 +243,7 @@ def test_init_by_rules(train, told, tiny_run):
         left_fresh = path.startswith(("model/decoder/", "model/encoder/final_norm/"))
         np.testing.assert_array_equal(leaf, (begun if left_fresh else theirs)[path], err_msg=path)
     with pytest.raises(InputError, match=r"does not fit the model: missing: model/decoder/"):
-        train(init=str(tiny_run), init_rename=rename, workdir=experiment.workdir + "2")
+        train(init=Init(checkpoint=str(tiny_run), rename=rename), workdir=experiment.workdir + "2")
 
 
 def test_a_finished_run_is_left_as_it_is(train, told, finished):

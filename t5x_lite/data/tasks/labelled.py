@@ -59,6 +59,11 @@ class Labelled:
     fields: Callable[[Record], Mapping[str, Any]] = lambda record: {}
     postprocess: Callable[..., Any] | None = None
 
+    @property
+    def head(self) -> str:
+        """The name of the head that answers."""
+        return "span" if self.spans else "classifier"
+
     def example(self, record: Record, others: Mapping[str, Any]) -> dict[str, Any]:
         """A record with the fields of `others`, as a source of `labelled_task` yields it."""
         first, *rest = (record[name] for name in self.texts)

@@ -1,0 +1,130 @@
+"""The head that makes one vector of a text: pooling, and the length 1. It has no parameters.
+
+How long a text may be and what is put before it are facts of such a checkpoint as well: they stand
+here, so that who reads the checkpoint makes the vectors that it was trained for.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Bool, Float, Int
+
+from t5x_lite.errors import InputError
+from t5x_lite.heads.base import Head
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.pooling import Pooling, check_pooling, pool
+from t5x_lite.sharding import constrain
+from t5x_lite.types import Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """What is put before a text.
+
+    Attributes:
+      name: such as "query" or "document".
+      text: with the space at its end, if there is to be one.
+    """
+
+    name: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dense(Head):
+    """One vector of a text.
+
+    Attributes:
+      pooling: "cls" or "mean"; `models.pooling`.
+      normalize: whether vectors have length 1.
+      max_length: tokens of a text at most, [CLS] and [SEP] included; None is not known.
+      prompts: that texts of some kinds begin with.
+      default_prompt: the name of the one that a text without a kind begins with; "" is none.
+    """
+
+    name: str = "dense"
+    pooling: Pooling = "mean"
+    normalize: bool = True
+    max_length: int | None = None
+    prompts: tuple[Prompt, ...] = ()
+    default_prompt: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_pooling("pooling", self.pooling)
+        if self.max_length is not None and self.max_length < 1:
+            raise InputError(f"max_length must be at least 1: got {self.max_length}")
+        names = [prompt.name for prompt in self.prompts]
+        if len(set(names)) < len(names):
+            raise InputError(f"two prompts have one name: {', '.join(names)}")
+        if self.default_prompt and self.default_prompt not in names:
+            raise InputError(
+                f"default_prompt {self.default_prompt!r} is none of the prompts: "
+                f"{', '.join(names) or 'there are none'}"
+            )
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "DenseHead":
+        """Makes the module.
+
+        Raises:
+          InputError: the pooling is "cls", and rows do not begin with [CLS].
+        """
+        del rngs
+        check_cls(self.pooling, model)
+        return DenseHead(self)
+
+    def prompt(self, *names: str) -> str:
+        """What a text of a kind begins with: the first of some prompts that there is.
+
+        Args:
+          names: of prompts; where there is none of them it is the default one, or "".
+        """
+        texts = {prompt.name: prompt.text for prompt in self.prompts}
+        return next((texts[name] for name in (*names, self.default_prompt) if name in texts), "")
+
+
+def dense_of(heads: Mapping[str, Head]) -> Dense | None:
+    """The head that makes vectors, of a checkpoint's heads by name; None where there is none."""
+    head = heads.get("dense")
+    return head if isinstance(head, Dense) else None
+
+
+def check_cls(pooling: Pooling, model: ModelConfig) -> None:
+    """Refuses, by an InputError, the pooling "cls" of a model whose rows have no [CLS]."""
+    if pooling == "cls" and not model.begins_with_cls:
+        raise InputError(
+            f"pooling 'cls': the rows of a {type(model).__name__} do not begin with [CLS]; use "
+            "'mean'"
+        )
+
+
+class DenseHead(nnx.Module):
+    """Pooled states.
+
+    Args:
+      config: of the head.
+    """
+
+    def __init__(self, config: Dense):
+        self.config = config
+
+    def __call__(
+        self, hidden: Float[Array, "B S D"], mask: Bool[Array, "B S"] | Int[Array, "B S"]
+    ) -> Float[Array, "B D"]:
+        """Float32 vectors of texts, one a row.
+
+        Args:
+          hidden: the encoder's states.
+          mask: what is no padding: true, or above 0.
+        """
+        vectors = constrain(pool(hidden, mask, self.config.pooling), "batch", None)
+        return unit(vectors) if self.config.normalize else vectors
+
+
+def unit(vectors: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
+    """The vectors at length 1; one of zeros stays as it is, with a gradient that is finite."""
+    squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
+    return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))

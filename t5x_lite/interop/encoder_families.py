@@ -1,0 +1,43 @@
+"""All families of encoders that Hugging Face's directories hold, and which one is meant."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from t5x_lite.errors import InputError
+from t5x_lite.interop.bert import BERT
+from t5x_lite.interop.deberta import DEBERTA
+from t5x_lite.interop.encoders import Family
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import EncoderConfig
+
+FAMILIES: tuple[Family, ...] = (BERT, DEBERTA)
+
+MODEL_TYPES = tuple(kind for family in FAMILIES for kind in family.model_types)
+"""Those of all encoders."""
+
+
+def family_of(hf_config: Mapping[str, Any]) -> Family | None:
+    """The family of a config.json's model_type; None where it is of no encoder."""
+    kind = hf_config.get("model_type")
+    return next((family for family in FAMILIES if kind in family.model_types), None)
+
+
+def is_encoder(model: ModelConfig) -> bool:
+    """Whether a config is an encoder's, of any family."""
+    return isinstance(model, EncoderConfig)
+
+
+def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Family]:
+    """An encoder's config and its family.
+
+    Args:
+      model: the config.
+      where: its checkpoint, for messages.
+
+    Raises:
+      InputError: it is of no family.
+    """
+    for family in FAMILIES:
+        if isinstance(model, EncoderConfig) and isinstance(model, family.config):
+            return model, family
+    raise InputError(f"checkpoint {where}: transformers has no {type(model).__name__}")

@@ -1,0 +1,72 @@
+import jax
+import numpy as np
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.heads.classifier import ClassificationHead, Classifier, with_labels
+from t5x_lite.heads.mlm import Mlm
+from tests.heads.modules import MODEL, dense, filled, normal
+
+KEY = jax.random.key(3, impl="unsafe_rbg")
+
+
+def test_classes_come_from_the_first_token():
+    head, params = filled(lambda rngs: ClassificationHead(6, 3, dropout_rate=0.5, rngs=rngs))
+    hidden = normal(2, 4, 6)
+    x = np.tanh(dense(np.asarray(hidden[:, 0], np.float64), params["dense"]))
+    np.testing.assert_allclose(head(hidden), dense(x, params["out"]), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(head(hidden), head(hidden.at[:, 1:].set(0.0)))
+    assert not np.allclose(head(hidden, key=KEY), head(hidden))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate", "before"),
+    [("bert", None, 0.0), ("roberta", None, 0.2), ("electra", 0.1, 0.1), ("deberta", 0.1, 0.0)],
+)
+def test_the_kind(kind, rate, before):
+    config = Classifier(num_classes=3, kind=kind, dropout_rate=rate)
+    head, params = filled(lambda rngs: config.build(MODEL, rngs=rngs))
+    assert head.activation == config.activation
+    assert config.activation == ("tanh" if kind in ("bert", "roberta") else "gelu")
+    assert (head.dropout_rate, head.input_dropout_rate) == (0.2 if rate is None else rate, before)
+    assert params["out"]["kernel"].shape == (6, 3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "task", "order"),
+    [
+        ((), ("no", "yes"), None),
+        (("NO", "Yes"), ("no", "yes"), ("no", "yes")),
+        (("yes", "no"), ("no", "yes"), ("yes", "no")),
+        (("yes", "nope"), ("no", "yes"), None),
+        (("yes", "no"), ("no", "yes", "perhaps"), None),
+        (("yes", "yes"), ("no", "yes"), None),
+    ],
+)
+def test_a_task_s_labels_in_the_order_of_the_classes(labels, task, order):
+    assert Classifier(num_classes=2, labels=labels).order_of(task) == order
+
+
+def test_a_head_gets_the_names_of_its_classes():
+    own = Classifier(num_classes=2)
+    named = Classifier(num_classes=2, labels=("no", "yes"))
+    assert with_labels((Mlm(),), own, ("no", "yes")) == (Mlm(), named)
+    assert with_labels((Mlm(), named), named, ("no", "yes")) == (Mlm(), named)
+    assert with_labels((own,), own, ("a", "b", "c")) == (own,)
+    assert with_labels((Mlm(),), Mlm(), ("no", "yes")) == (Mlm(),)
+    with pytest.raises(InputError, match="are no, yes, and the task has them in the order yes, no"):
+        with_labels((), named, ("yes", "no"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_classes": 0}, "num_classes must be at least 1: got 0"),
+        ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\): got 1.0"),
+        ({"labels": ("a",)}, "labels must be 2, as many as num_classes"),
+        ({"name": "a/b"}, "the name of a head is lower-case letters"),
+    ],
+)
+def test_what_is_wrong(fields, message):
+    with pytest.raises(InputError, match=message):
+        Classifier(**fields)

@@ -1,0 +1,32 @@
+import pytest
+
+from t5x_lite.heads.classifier import Classifier
+from t5x_lite.heads.mlm import Mlm
+from t5x_lite.heads.rtd import Rtd
+from t5x_lite.heads.span import Span
+from t5x_lite.objectives.base import NoLoss
+from t5x_lite.objectives.classify import Classify
+from t5x_lite.objectives.masked_lm import MaskedLM
+from t5x_lite.objectives.of_heads import objective_for
+from t5x_lite.objectives.spans import Spans
+
+
+@pytest.mark.parametrize(
+    ("head", "objective", "task"),
+    [
+        (Mlm(), MaskedLM(mask_id=7), "tasks.encoder:documents"),
+        (Span(longest=9), Spans(longest=9), "tasks.squad:squad"),
+        (Classifier(num_classes=1), Classify(num_classes=1), "tasks.glue:stsb"),
+        (
+            Classifier(num_classes=3, kind="electra", dropout_rate=0.2),
+            Classify(num_classes=3, head="electra", dropout_rate=0.2),
+            "tasks.glue:mnli",
+        ),
+        (Rtd(), NoLoss(), "tasks.encoder:documents"),
+        (None, NoLoss(), "tasks.encoder:documents"),
+    ],
+)
+def test_what_trains_a_head(head, objective, task):
+    assert objective_for(head, mask_id=7) == (objective, task)
+    if head is not None and objective != NoLoss():
+        assert objective.heads({head.name: head}) == (head,)

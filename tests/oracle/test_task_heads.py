@@ -1,0 +1,138 @@
+"""Heads for tasks: what transformers saves, imported, exported and loaded by it again."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scripts import encoder_goldens as goldens
+from t5x_lite.heads.base import by_name
+from t5x_lite.heads.choice import Choice
+from t5x_lite.heads.classifier import Classifier
+from t5x_lite.heads.span import Span
+from t5x_lite.heads.token import Token
+from t5x_lite.run.interchange import export_hf, import_hf
+from t5x_lite.run.loading import Loaded
+
+pytestmark = pytest.mark.oracle
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SPECIAL = {0: "[PAD] [UNK] [CLS] [SEP] [MASK]", 1: "[CLS] [PAD] [SEP] [UNK] [MASK]"}
+NAMES = {0: "no", 1: "perhaps", 2: "yes"}
+FAMILIES = {
+    "bert": ("Bert", "bert"),
+    "roberta": ("Roberta", "roberta"),
+    "xlm_roberta": ("XLMRoberta", "roberta"),
+    "electra_discriminator": ("Electra", "electra"),
+    "deberta_v3": ("DebertaV2", "deberta"),
+}
+TASKS = {
+    "ForSequenceClassification": "classifier",
+    "ForMultipleChoice": "choice",
+    "ForTokenClassification": "token",
+    "ForQuestionAnswering": "span",
+}
+
+
+def config_of(variant, suffix, **changes):
+    base = goldens.DEBERTA if variant.startswith("deberta") else goldens.VARIANTS
+    labels = {"id2label": NAMES, "label2id": {name: i for i, name in NAMES.items()}}
+    several = labels if TASKS[suffix] in ("classifier", "token") else {}
+    # ELECTRA's choice and DeBERTa's pooler drop states by rates of their own.
+    return {
+        **base[variant],
+        "architectures": [FAMILIES[variant][0] + suffix],
+        "pooler_hidden_size": base[variant]["hidden_size"],
+        **several,
+        **changes,
+    }
+
+
+def expected_head(variant, suffix):
+    kind = FAMILIES[variant][1]
+    labels = tuple(NAMES.values())
+    return {
+        "classifier": Classifier(num_classes=3, kind=kind, labels=labels),
+        "choice": Choice(kind="bert" if kind == "roberta" else kind),
+        "token": Token(num_classes=3, labels=labels),
+        "span": Span(),
+    }[TASKS[suffix]]
+
+
+def saved(tmp_path, config):
+    model = goldens.random_model(config, seed=5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1e-3 * torch.randn_like(parameter)  # all of float32's bits
+    model.save_pretrained(tmp_path / "source")
+    pieces = [*SPECIAL[config["pad_token_id"]].split(), *"abcdefghijklmno"]
+    (tmp_path / "source" / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    return model
+
+
+def theirs_of(model, batch, *, choice):
+    ids = {
+        "input_ids": torch.from_numpy(batch["tokens"]).long(),
+        "attention_mask": torch.from_numpy(batch["real"]).long(),
+        "token_type_ids": torch.from_numpy(batch["token_types"]).long(),
+    }
+    with torch.no_grad():
+        out = model(**{name: x[None] if choice else x for name, x in ids.items()})
+    if hasattr(out, "start_logits"):
+        return np.stack([out.start_logits.numpy(), out.end_logits.numpy()], axis=-1)
+    return out.logits.numpy().reshape(-1, 1) if choice else out.logits.numpy()
+
+
+def ours_of(directory, name, batch):
+    loaded = Loaded.from_checkpoint(str(directory), step=None)
+
+    @jax.jit
+    def run(params, tokens, real, token_types):
+        learner = loaded.learner.bind(params)
+        hidden = learner.model(tokens, segment_ids=real, token_types=token_types)
+        logits = learner.heads[name](hidden)
+        return jnp.stack(logits, axis=-1) if name == "span" else logits
+
+    real = batch["real"].astype(np.int32)
+    return np.asarray(run(loaded.params, batch["tokens"], real, batch["token_types"]))
+
+
+@pytest.mark.parametrize("suffix", TASKS)
+@pytest.mark.parametrize("variant", FAMILIES)
+def test_in_and_out_keeps_the_logits(tmp_path, variant, suffix):
+    config = config_of(variant, suffix)
+    model = saved(tmp_path, config)
+    batch = goldens.random_batch(config)
+    expected = theirs_of(model, batch, choice=TASKS[suffix] == "choice")
+    import_hf(tmp_path / "source", tmp_path / "ours")
+    head = expected_head(variant, suffix)
+    loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
+    assert by_name(loaded.experiment.heads) == {head.name: head}
+    found = ours_of(tmp_path / "ours", head.name, batch)
+    real = batch["real"] if head.name in ("token", "span") else np.ones(len(found), bool)
+    np.testing.assert_allclose(found[real], expected[real], rtol=1e-5, atol=1e-5)
+
+    export_hf(tmp_path / "ours", tmp_path / "theirs")
+    back, info = type(model).from_pretrained(tmp_path / "theirs", output_loading_info=True)
+    assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    again = theirs_of(back.eval(), batch, choice=TASKS[suffix] == "choice")
+    np.testing.assert_array_equal(again, expected)
+    assert back.config.architectures == config["architectures"]
+    if head.name in ("classifier", "token"):
+        assert back.config.id2label == NAMES
+    import_hf(tmp_path / "theirs", tmp_path / "twice")
+    assert Loaded.from_checkpoint(str(tmp_path / "twice"), step=None).experiment.heads == (head,)
+
+
+def test_a_cross_encoder_of_sentence_transformers(tmp_path):
+    """One class, no names: a score."""
+    config = config_of("bert", "ForSequenceClassification", id2label={0: "LABEL_0"}, label2id=None)
+    model = saved(tmp_path, config)
+    import_hf(tmp_path / "source", tmp_path / "ours")
+    loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
+    assert loaded.experiment.heads == (Classifier(num_classes=1, kind="bert"),)
+    batch = goldens.random_batch(config)
+    expected = theirs_of(model, batch, choice=False)
+    found = ours_of(tmp_path / "ours", "classifier", batch)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
