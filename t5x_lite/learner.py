@@ -7,7 +7,8 @@
 
 Parameters are stored in float32; a module reads what the views make of them (`t5x_lite.views`), in
 the compute dtype. All methods may be traced. Heads that the loss does not read are frozen: they
-have no gradient, no decay and no optimizer state.
+have no gradient, no decay and no optimizer state; so is the model where there are adapters, unless
+`train` says what trains. Adapters are put into the model's slots when it is bound.
 """
 
 import dataclasses
@@ -21,9 +22,11 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from t5x_lite import sharding, trees, views
+from t5x_lite.adapters.base import Adapter, AdapterModules, merge
+from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head, HeadModules, by_name
 from t5x_lite.models.base import ModelConfig
-from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes
+from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes, split
 from t5x_lite.objectives.base import Loss, Objective, Phase
 from t5x_lite.optim.config import Optimizer
 from t5x_lite.optim.updates import Update, check_updates
@@ -38,6 +41,7 @@ class Bound(nnx.Module):
       model: config of the architecture.
       objective: config of the objective.
       heads: configs of heads that are kept besides the objective's own.
+      adapters: configs of adapters; `Learner.bind` puts them into the model's slots.
       rngs: the stream "params" is used.
 
     Raises:
@@ -49,6 +53,7 @@ class Bound(nnx.Module):
         model: ModelConfig,
         objective: Objective,
         heads: Sequence[Head] = (),
+        adapters: Sequence[Adapter] = (),
         *,
         rngs: nnx.Rngs,
     ):
@@ -56,6 +61,8 @@ class Bound(nnx.Module):
         objective.check_model(self.model)
         self.objective = objective.build(model, rngs=rngs)
         self.heads = HeadModules(heads_of(objective, heads), model, rngs=rngs)
+        if adapters:
+            self.adapters = AdapterModules(adapters, self.model, rngs=rngs)
 
     def __call__(self, batch: Batch, *, key: Key | None = None, phase: str | None = None) -> Loss:
         """The loss of a batch, or of one of its phases; a key turns dropout on."""
@@ -72,6 +79,9 @@ class Learner:
       model: config of the architecture.
       objective: config of the objective.
       heads: configs of all heads by name, the objective's own first.
+      adapters: configs of the adapters.
+      train: paths, or regular expressions that match them, of what is trained; () is all but the
+        frozen heads, and with adapters all but the model, too.
       optimizer: its phases may have others; None of a learner that is not trained.
       dtype: the compute dtype.
       graphdef: static structure of the module.
@@ -84,6 +94,8 @@ class Learner:
     model: ModelConfig
     objective: Objective
     heads: Mapping[str, Head]
+    adapters: tuple[Adapter, ...]
+    train: tuple[str, ...]
     optimizer: Optimizer | None
     dtype: str
     graphdef: GraphDef
@@ -99,21 +111,28 @@ class Learner:
         objective: Objective,
         *,
         heads: Sequence[Head] = (),
+        adapters: Sequence[Adapter] = (),
+        train: Sequence[str] = (),
         optimizer: Optimizer | None = None,
         dtype: str = "float32",
     ) -> "Learner":
         """Traces the module; nothing is allocated.
 
         Raises:
-          InputError: the objective cannot train the model.
+          InputError: the objective cannot train the model, an adapter has no place in it, or
+            nothing would be trained.
         """
-        graphdef, seen, axes = shapes(lambda rngs: Bound(model, objective, heads, rngs=rngs))
+        graphdef, seen, axes = shapes(
+            lambda rngs: Bound(model, objective, heads, adapters, rngs=rngs)
+        )
         its_views = views_of(model, objective)
         stored, axes = views.stored(its_views, seen, axes)
-        return cls(
+        made = cls(
             model=model,
             objective=objective,
             heads=heads_of(objective, heads),
+            adapters=tuple(adapters),
+            train=tuple(train),
             optimizer=optimizer,
             dtype=dtype,
             graphdef=graphdef,
@@ -122,11 +141,24 @@ class Learner:
             axes=axes,
             views=its_views,
         )
+        made.check_train()
+        return made
+
+    def check_train(self) -> None:
+        """Refuses, by an InputError, a pattern of `train` that means no parameter to be trained."""
+        paths = [path for path in trees.flatten(self.shapes) if not self._unread(path)]
+        for pattern in self.train:
+            if not any(trees.covers(pattern, path) for path in paths):
+                parts = dict.fromkeys(path.partition("/")[0] for path in paths)
+                raise InputError(
+                    f"train: {pattern!r} means no parameter that the loss reads; they begin with "
+                    f"{', '.join(parts)}"
+                )
 
     def init(self, key: Key) -> Params:
         """Initial parameters, as they are stored."""
-        heads = tuple(self.heads.values())
-        seen = init(lambda rngs: Bound(self.model, self.objective, heads, rngs=rngs), key)
+        parts = (self.model, self.objective, tuple(self.heads.values()), self.adapters)
+        seen = init(lambda rngs: Bound(*parts, rngs=rngs), key)
         return views.fresh(self.views, seen)
 
     def read(self, params: Params) -> Params:
@@ -141,8 +173,23 @@ class Learner:
         return views.write(self.views, seen)
 
     def bind(self, params: Params) -> Bound:
-        """The module in the compute dtype, of stored parameters."""
-        return bind(self.graphdef, cast(self.read(params), jnp.dtype(self.dtype)))
+        """The module in the compute dtype, of stored parameters, with adapters in their slots."""
+        bound: Bound = bind(self.graphdef, cast(self.read(params), jnp.dtype(self.dtype)))
+        if self.adapters:
+            bound.adapters.attach(bound.model)
+        return bound
+
+    def merged(self, params: Params) -> Params:
+        """The parameters of the model that does without adapters what it does with them.
+
+        Raises:
+          InputError: an adapter cannot be merged into kernels.
+        """
+        bound: Bound = bind(self.graphdef, self.read(params))
+        if self.adapters:
+            bound.adapters.attach(bound.model)
+            merge(bound.model)
+        return split(bound.model)[1]
 
     def bind_model(self, params: Params) -> Any:
         """The model alone, in the compute dtype, of the learner's stored parameters."""
@@ -182,7 +229,7 @@ class Learner:
         phases, main, below = self.objective.phases(), self._main, self.model.below
         if not phases:
             optimizer = main.build(self._trained(self.axes), below=below)
-            trains = self.trains if self.frozen_heads else None
+            trains = self.trains if self._is_partial else None
             schedule = main.schedule.build()
             return (Update(self.loss, optimizer, schedule, trains=trains, joint=self.joint),)
         made = []
@@ -190,10 +237,10 @@ class Learner:
             optimizer = phase.optimizer or main
             update = Update(
                 functools.partial(self.loss, phase=phase.name),
-                optimizer.build(_trained(phase, self.axes), below=below),
+                optimizer.build(self._trained(self.axes, phase), below=below),
                 optimizer.schedule.build(),
                 name=phase.name,
-                trains=functools.partial(_matches, phase.trains),
+                trains=functools.partial(self._phase_trains, phase),
                 joint=self.joint,
             )
             made.append(update)
@@ -207,7 +254,7 @@ class Learner:
             return main.state_axes(self._trained(self.axes), self._trained(self.shapes))
         return {
             phase.name: (phase.optimizer or main).state_axes(
-                _trained(phase, self.axes), _trained(phase, self.shapes)
+                self._trained(self.axes, phase), self._trained(self.shapes, phase)
             )
             for phase in phases
         }
@@ -220,11 +267,29 @@ class Learner:
 
     def trains(self, path: str) -> bool:
         """Whether the parameter at a path is trained."""
-        return not path.startswith(tuple(f"{HEADS}{name}/" for name in self.frozen_heads))
+        if self._unread(path):
+            return False
+        if self.train:
+            return any(trees.covers(pattern, path) for pattern in self.train)
+        return not (self.adapters and path.startswith("model/"))
 
-    def _trained(self, tree: Any) -> Any:
-        """The part of a tree with the parameters' paths that is trained."""
-        if not self.frozen_heads:
+    def _unread(self, path: str) -> bool:
+        """Whether a path is of a head that the loss does not read."""
+        return path.startswith(tuple(f"{HEADS}{name}/" for name in self.frozen_heads))
+
+    @property
+    def _is_partial(self) -> bool:
+        """Whether some parameters are not trained."""
+        return not all(map(self.trains, trees.flatten(self.shapes)))
+
+    def _phase_trains(self, phase: Phase, path: str) -> bool:
+        return re.fullmatch(phase.trains, path) is not None and self.trains(path)
+
+    def _trained(self, tree: Any, phase: Phase | None = None) -> Any:
+        """The part of a tree with the parameters' paths that is trained, or that a phase trains."""
+        if phase is not None:
+            return trees.partition(tree, lambda path, _: self._phase_trains(phase, path))[0]
+        if not self._is_partial:
             return tree
         return trees.partition(tree, lambda path, _: self.trains(path))[0]
 
@@ -249,12 +314,3 @@ def heads_of(objective: Objective, kept: Sequence[Head]) -> dict[str, Head]:
 def views_of(model: ModelConfig, objective: Objective) -> tuple[View, ...]:
     """The views of a learner, without tracing it."""
     return (*model.views("model/"), *objective.views(model, "objective/"))
-
-
-def _matches(pattern: str, path: str) -> bool:
-    return re.fullmatch(pattern, path) is not None
-
-
-def _trained(phase: Phase, tree: Any) -> dict[str, Any]:
-    """The part of a tree with the parameters' paths that a phase trains."""
-    return trees.partition(tree, lambda path, _: _matches(phase.trains, path))[0]

@@ -171,6 +171,15 @@ def difference(expected: Iterable[str], got: Iterable[str]) -> str:
     return "; ".join(parts)
 
 
+def covers(pattern: str, path: str) -> bool:
+    """Whether a pattern means a path: a path above it, or a regular expression that matches it all.
+
+    covers("heads/mlm", "heads/mlm/bias") and covers(".*/bias", "heads/mlm/bias") are true.
+    """
+    stem = pattern.rstrip("/")
+    return path == stem or path.startswith(f"{stem}/") or re.fullmatch(pattern, path) is not None
+
+
 def count_parameters(tree: Mapping[str, Any]) -> int:
     """Returns the number of elements of all leaves; a leaf needs a `shape` only."""
     return sum(math.prod(leaf.shape) for leaf in flatten(tree).values())

@@ -72,9 +72,9 @@ class Init:
 
     def takes(self, part: str) -> bool:
         """Whether a part of the checkpoint is used, such as heads/mlm."""
-        if any(_covers(entry, part) for entry in self.fresh):
+        if any(trees.covers(entry, part) for entry in self.fresh):
             return False
-        return not self.take or any(_covers(entry, part) for entry in self.take)
+        return not self.take or any(trees.covers(entry, part) for entry in self.take)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,14 +142,14 @@ class InitRules:
         wanted = list(wanted)
         renamed = self._all_renamed(list(saved))
         for entry in self.fresh:
-            if not any(_covers(entry, path) for path in wanted):
+            if not any(trees.covers(entry, path) for path in wanted):
                 raise InputError(
                     f"init.fresh: no parameters of the model match {entry!r}; its parts are "
                     f"{', '.join(_parts(wanted))}"
                 )
         needed, anew = [], set()
         for path in wanted:
-            if any(_covers(entry, path) for entry in self.fresh):
+            if any(trees.covers(entry, path) for entry in self.fresh):
                 anew.add(path)
             elif path in renamed or not (path in optional or self._not_taken(path)):
                 needed.append(path)
@@ -166,14 +166,14 @@ class InitRules:
     def _all_renamed(self, saved: Sequence[str]) -> dict[str, str]:
         """Our name -> their path, of the paths that are used."""
         for entry in self.take:
-            if not any(_covers(entry, path) for path in saved):
+            if not any(trees.covers(entry, path) for path in saved):
                 raise InputError(
                     f"init.take: the checkpoint has no {entry!r}; its parts are "
                     f"{', '.join(_parts(saved))}"
                 )
         renamed: dict[str, str] = {}
         for theirs in saved:
-            if self.take and not any(_covers(entry, theirs) for entry in self.take):
+            if self.take and not any(trees.covers(entry, theirs) for entry in self.take):
                 continue
             ours = self._renamed(theirs)
             if ours is None:
@@ -190,7 +190,7 @@ class InitRules:
 
     def _not_taken(self, path: str) -> bool:
         """Whether a path of ours is of a part that is not taken."""
-        return bool(self.take) and not any(_covers(entry, path) for entry in self.take)
+        return bool(self.take) and not any(trees.covers(entry, path) for entry in self.take)
 
     def _renamed(self, path: str) -> str | None:
         """Our name of a saved path; None where it is left out."""
@@ -238,12 +238,6 @@ def _alone(needed: Iterable[str], renamed: Iterable[str]) -> set[str]:
     if not any(part_of(path) == _OBJECTIVE for path in ours & theirs):
         alone.add(_OBJECTIVE)
     return alone - {_MODEL}
-
-
-def _covers(entry: str, path: str) -> bool:
-    """Whether a part, or a regular expression, means a path."""
-    name = entry.rstrip("/")
-    return path == name or path.startswith(f"{name}/") or re.fullmatch(entry, path) is not None
 
 
 def _check(pattern: str, replacement: str = "", *, where: str) -> None:

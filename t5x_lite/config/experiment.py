@@ -19,11 +19,14 @@ command line changes LEAVES:
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from t5x_lite import renames
+from t5x_lite.adapters import base as adapters
+from t5x_lite.adapters.base import Adapter
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config.file import read_config
 from t5x_lite.config.json import encode, to_json
@@ -31,7 +34,8 @@ from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.retrieval import Retrieval
 from t5x_lite.files import write_atomically
-from t5x_lite.heads.base import Head, by_name
+from t5x_lite.heads import base as heads
+from t5x_lite.heads.base import Head
 from t5x_lite.metrics.selection import Mode, refuse_test
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.base import Objective
@@ -41,7 +45,10 @@ from t5x_lite.sharding import MeshConfig
 from t5x_lite.train.early_stopping import EarlyStopping
 from t5x_lite.train.profiling import Profile
 
-MATCHING_FIELDS = ("model", "objective", "heads", "data", "optimizer", "seed", "compute_dtype")
+MATCHING_FIELDS = (
+    *("model", "objective", "heads", "adapters", "train"),
+    *("data", "optimizer", "seed", "compute_dtype"),
+)
 """The fields of an Experiment that a work directory's saved config must share to be resumed."""
 
 
@@ -190,6 +197,11 @@ class Experiment:
       workdir: the directory that receives config, checkpoints and metrics.
       heads: that are kept besides those that the objective reads, frozen; a run that begins from a
         checkpoint keeps the heads that are in it.
+      adapters: small modules in the slots of the model, which is frozen then (`t5x_lite.adapters`).
+      train: what is trained: paths such as heads/classifier or model/encoder, or regular
+        expressions that match whole paths; () is all but heads that the loss does not read, and
+        with adapters all but the model, too. The rest has no gradient, no decay and no optimizer
+        state.
       init: the checkpoint whose weights the run begins with, and which of them.
       compute_dtype: dtype of the activations; parameters stay float32.
       log_period: steps between two lines of training metrics.
@@ -213,6 +225,8 @@ class Experiment:
     seed: int = 0
     workdir: str = ""
     heads: tuple[Head, ...] = ()
+    adapters: tuple[Adapter, ...] = ()
+    train: tuple[str, ...] = ()
     init: Init = dataclasses.field(default_factory=Init)
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     log_period: int = 10
@@ -230,10 +244,19 @@ class Experiment:
             part = getattr(self, name)
             if not isinstance(part, base):
                 raise InputError(f"{name} must be of type {base.__name__}, got {part!r}")
-        for head in self.heads:
-            if not isinstance(head, Head):
-                raise InputError(f"heads must be of type Head, got {head!r}")
-        by_name(self.heads)
+        for name, base in (("heads", Head), ("adapters", Adapter)):
+            for each in getattr(self, name):
+                if not isinstance(each, base):
+                    raise InputError(f"{name} must be of type {base.__name__}, got {each!r}")
+        heads.by_name(self.heads)
+        adapters.by_name(self.adapters)
+        for pattern in self.train:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise InputError(
+                    f"train: {pattern!r} is no regular expression ({error})"
+                ) from error
         layouts = self.objective.layouts
         if layouts and self.data.layout not in layouts:
             raise InputError(
@@ -370,7 +393,7 @@ def differences(saved: Experiment, current: Experiment, *, fields: Sequence[str]
 def _resolved(experiment: Experiment, name: str) -> Any:
     if name != "objective":
         return getattr(experiment, name)
-    return experiment.objective.resolved(by_name(experiment.heads))
+    return experiment.objective.resolved(heads.by_name(experiment.heads))
 
 
 def _differences(name: str, there: Any, here: Any) -> list[str]:

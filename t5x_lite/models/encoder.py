@@ -253,6 +253,8 @@ class EncoderModel(nnx.Module):
       rngs: the stream "params" is used.
     """
 
+    layers: Any  # of the subclass
+
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.config = config
         self.embedding = Embeddings(config, rngs=rngs)
@@ -265,6 +267,10 @@ class EncoderModel(nnx.Module):
                 bias=True,
                 rngs=rngs,
             )
+
+    def stacks(self) -> dict[str, Any]:
+        """The stacked layers, which have slots, by the name of their stack."""
+        return {"encoder": self.layers}
 
     def __call__(
         self,

@@ -21,7 +21,7 @@ examples/decoder_only/network.py, whose numerics these are; `prefix_buckets` has
 """
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
 from flax import nnx
@@ -96,6 +96,10 @@ class LM(TokenModel):
         )
         self.prefix = config.prefix
         self.make_output(config.d_model, config.vocab_size, tied=config.tie_embeddings, rngs=rngs)
+
+    def stacks(self) -> dict[str, Any]:
+        """The stacked layers, which have slots, by the names of their stacks."""
+        return {"decoder": self.decoder.layers}
 
     def __call__(
         self,

@@ -15,7 +15,7 @@ Numerics: t5x examples/t5/network.py and layers.py.
 """
 
 import dataclasses
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -228,6 +228,10 @@ class T5(TokenModel):
             layer, num_layers=config.num_decoder_layers, running=running, rngs=rngs
         )
         self.make_output(config.d_model, config.vocab_size, tied=config.tie_embeddings, rngs=rngs)
+
+    def stacks(self) -> dict[str, Any]:
+        """The stacked layers, which have slots, by the names of their stacks."""
+        return {"encoder": self.encoder.layers, "decoder": self.decoder.layers}
 
     def encode(
         self,

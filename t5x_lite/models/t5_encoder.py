@@ -7,7 +7,7 @@ Parameter paths are those of `t5x_lite.models.t5`, so that a T5's encoder fits i
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from flax import nnx
 from jaxtyping import Float, Int
@@ -55,6 +55,10 @@ class T5Encoder(TokenModel):
         self.encoder = Encoder(
             config.layer, num_layers=config.num_layers, running=config.running, rngs=rngs
         )
+
+    def stacks(self) -> dict[str, Any]:
+        """The stacked layers, which have slots, by the names of their stacks."""
+        return {"encoder": self.encoder.layers}
 
     def __call__(
         self,

@@ -239,6 +239,10 @@ class Attention(nnx.Module):
         self.share_dropout = share_dropout
         self.scale = 1.0 / math.sqrt(d_kv) if scaled else None
 
+    def dense_sites(self) -> dict[str, Dense]:
+        """The projections by the names of their sites."""
+        return {name: getattr(self, name) for name in ("query", "key", "value", "out")}
+
     def join(self, *, crosses: bool = False) -> None:
         """Makes one product of query, key and value, for decoding; in place.
 
@@ -252,9 +256,9 @@ class Attention(nnx.Module):
         if self.scale is not None or self.query.has_bias:
             raise ValueError("attention with biases or scaled logits is not fused for decoding")
         names = ("query",) if crosses else ("query", "key", "value")
-        kernels = [getattr(self, name).kernel[...].T for name in names]
+        kernels = [getattr(self, name).effective_kernel().T for name in names]
         self.joint = FusedDense(kernels, axes=("joined_kv", "embed"))
-        self.joint_out = FusedDense([self.out.kernel[...].T], axes=("embed", "joined_kv"))
+        self.joint_out = FusedDense([self.out.effective_kernel().T], axes=("embed", "joined_kv"))
         for name in (*names, "out"):
             delattr(self, name)
 

@@ -2,6 +2,8 @@
 
 x = residual(x, f(norm(x)))              pre-norm, as in T5
 x = residual(x, f(x), norm=norm)         post-norm, as in BERT
+
+An adapter in the slot takes the place of the sum and the norm.
 """
 
 from collections.abc import Callable
@@ -9,6 +11,7 @@ from collections.abc import Callable
 from jaxtyping import Float
 
 from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.slots import BlockSlot
 from t5x_lite.types import Array, Key
 
 
@@ -20,6 +23,7 @@ def residual(
     key: Key | None = None,
     over_length: bool = False,
     norm: Callable[[Array], Array] | None = None,
+    slot: BlockSlot | None = None,
 ) -> Float[Array, "B T D"]:
     """x + dropout(y), and its norm where there is one.
 
@@ -30,6 +34,10 @@ def residual(
       key: turns dropout on.
       over_length: whether the dropout's mask is one for all positions of a row, as in T5.
       norm: of a post-norm block.
+      slot: makes the result of what is dropped out, x and the norm; None adds and normalises.
     """
-    x = x + dropout(y, rate, key=key, broadcast_axes=(-2,) if over_length else ())
+    y = dropout(y, rate, key=key, broadcast_axes=(-2,) if over_length else ())
+    if slot is not None:
+        return slot(y, x, norm)
+    x = x + y
     return x if norm is None else norm(x)

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.nn.products import einsum
+from t5x_lite.nn.slots import DenseSlot
 from t5x_lite.types import Array
 
 Initializer = Callable[..., Any]
@@ -40,6 +41,8 @@ class Dense(nnx.Module):
       rngs: the stream "params" is used.
     """
 
+    slot: DenseSlot | None = None  # an adapter's branch
+
     def __init__(
         self,
         features_in: int,
@@ -65,7 +68,13 @@ class Dense(nnx.Module):
         batch = "ABCE"[: x.ndim - 1]
         kernel = self.kernel[...]
         product = einsum(f"{batch}I,IO->{batch}O", x.astype(kernel.dtype), kernel)
-        return product + self.bias[...].astype(jnp.float32) if self.has_bias else product
+        product = product + self.bias[...].astype(jnp.float32) if self.has_bias else product
+        return product if self.slot is None else self.slot(x, product)
+
+    def effective_kernel(self) -> Float[Array, "*layers I O"]:
+        """The kernel with which the layer needs no slot: for fused decoding, and for merging."""
+        kernel = self.kernel[...]
+        return kernel if self.slot is None else self.slot.of_kernel(kernel)
 
 
 class FusedDense(nnx.Module):

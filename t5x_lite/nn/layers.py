@@ -16,11 +16,13 @@ from jaxtyping import Float
 
 from t5x_lite.nn.attention import Attention
 from t5x_lite.nn.block import residual
+from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.dropout import split_key
 from t5x_lite.nn.mlp import MLP, FeedForward
 from t5x_lite.nn.norms import RMSNorm
 from t5x_lite.nn.pattern import EVERYTHING, Pattern
 from t5x_lite.nn.positions import RelativeBias
+from t5x_lite.nn.slots import BlockSlot, named
 from t5x_lite.types import Array, Key
 
 KeysAndValues = tuple[Float[Array, "B _ H K"], Float[Array, "B _ H K"]]
@@ -87,11 +89,18 @@ class PreNormLayer(nnx.Module):
     """What pre-norm layers share."""
 
     dropout_rate: float
+    after_attention: BlockSlot | None = None
+    after_mlp: BlockSlot | None = None
 
     def _residual(
-        self, x: Float[Array, "B T D"], y: Float[Array, "B T D"], key: Key | None = None
+        self,
+        x: Float[Array, "B T D"],
+        y: Float[Array, "B T D"],
+        key: Key | None = None,
+        *,
+        slot: BlockSlot | None,
     ) -> Float[Array, "B T D"]:
-        return residual(x, y, rate=self.dropout_rate, key=key, over_length=True)
+        return residual(x, y, rate=self.dropout_rate, key=key, over_length=True, slot=slot)
 
 
 class EncoderLayer(PreNormLayer):
@@ -125,9 +134,18 @@ class EncoderLayer(PreNormLayer):
         if self.own_bias:
             pattern = pattern.biased(self.relative_bias, bidirectional=True)
         y = self.attention(self.attention_norm(x), pattern=pattern, key=keys[0])
-        x = self._residual(x, y, keys[1])
+        x = self._residual(x, y, keys[1], slot=self.after_attention)
         y = self.mlp(self.mlp_norm(x), key=keys[2])
-        return self._residual(x, y, keys[3])
+        return self._residual(x, y, keys[3], slot=self.after_mlp)
+
+    def dense_sites(self) -> dict[str, Dense]:
+        """The dense layers by the names of their sites."""
+        attention, mlp = self.attention.dense_sites(), self.mlp.dense_sites()
+        return {**named("attention", attention), **named("mlp", mlp)}
+
+    def block_sites(self) -> tuple[str, ...]:
+        """The names of its slots."""
+        return ("after_attention", "after_mlp")
 
 
 class DecoderLayer(PreNormLayer):
@@ -139,6 +157,8 @@ class DecoderLayer(PreNormLayer):
       bidirectional: whether its own relative bias has buckets for keys to the right.
       rngs: the stream "params" is used.
     """
+
+    after_cross_attention: BlockSlot | None = None
 
     def __init__(
         self,
@@ -161,6 +181,18 @@ class DecoderLayer(PreNormLayer):
         self.own_bias = config.relative_bias_per_layer
         if self.own_bias:
             self.relative_bias = config.relative_bias(rngs)
+
+    def dense_sites(self) -> dict[str, Dense]:
+        """The dense layers by the names of their sites."""
+        sites = named("attention", self.self_attention.dense_sites())
+        if self.crosses:
+            sites |= named("cross_attention", self.cross_attention.dense_sites())
+        return {**sites, **named("mlp", self.mlp.dense_sites())}
+
+    def block_sites(self) -> tuple[str, ...]:
+        """The names of its slots."""
+        cross = ("after_cross_attention",) if self.crosses else ()
+        return ("after_attention", *cross, "after_mlp")
 
     def join(self) -> None:
         """Joins the products of one input, for decoding; in place."""
@@ -208,15 +240,15 @@ class DecoderLayer(PreNormLayer):
         normed = self.self_attention_norm(x)
         queries, own = self.self_attention.project_all(normed)
         y = self.self_attention.attend(queries, *own, pattern=pattern, key=keys[0])
-        x = self._residual(x, y, keys[1])
+        x = self._residual(x, y, keys[1], slot=self.after_attention)
         inputs = None
         if self.crosses and encoded is not None:
             inputs = self.cross_attention.project(encoded)
             queries = self.cross_attention.queries(self.cross_attention_norm(x))
             y = self.cross_attention.attend(queries, *inputs, pattern=across, key=keys[2])
-            x = self._residual(x, y, keys[3])
+            x = self._residual(x, y, keys[3], slot=self.after_cross_attention)
         y = self.mlp(self.mlp_norm(x), key=keys[4])
-        return self._residual(x, y, keys[5]), own, inputs
+        return self._residual(x, y, keys[5], slot=self.after_mlp), own, inputs
 
     def step(
         self,
@@ -243,9 +275,9 @@ class DecoderLayer(PreNormLayer):
         queries, new = self.self_attention.project_all(normed)
         own = write(by_head(new))
         y = self.self_attention.attend_by_head(queries, *own, pattern=pattern)
-        x = self._residual(x, y)
+        x = self._residual(x, y, slot=self.after_attention)
         if self.crosses and inputs is not None:
             queries = self.cross_attention.queries(self.cross_attention_norm(x))
             y = self.cross_attention.attend_by_head(queries, *inputs, pattern=across)
-            x = self._residual(x, y)
-        return self._residual(x, self.mlp(self.mlp_norm(x)))
+            x = self._residual(x, y, slot=self.after_cross_attention)
+        return self._residual(x, self.mlp(self.mlp_norm(x)), slot=self.after_mlp)

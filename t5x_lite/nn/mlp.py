@@ -69,6 +69,11 @@ class MLP(nnx.Module):
         self.wo = dense(d_ff, d_model, "mlp", "embed")
         self.dropout_rate = dropout_rate
 
+    def dense_sites(self) -> dict[str, Dense]:
+        """The layers by the names of their sites."""
+        gated = {"in": self.wi_1, "gate": self.wi_0} if self.gated else {"in": self.wi}
+        return {**gated, "out": self.wo}
+
     def join(self) -> None:
         """Makes one product of those of the input, for decoding; in place.
 
@@ -78,9 +83,9 @@ class MLP(nnx.Module):
         if self.wo.has_bias:
             raise ValueError("a feed-forward block with biases is not fused for decoding")
         names = ("wi_0", "wi_1") if self.gated else ("wi",)
-        kernels = [getattr(self, name).kernel[...].T for name in names]
+        kernels = [getattr(self, name).effective_kernel().T for name in names]
         self.joint = FusedDense(kernels, axes=("mlp", "embed"))
-        self.joint_out = FusedDense([self.wo.kernel[...].T], axes=("embed", "mlp"))
+        self.joint_out = FusedDense([self.wo.effective_kernel().T], axes=("embed", "mlp"))
         for name in (*names, "wo"):
             delattr(self, name)
 

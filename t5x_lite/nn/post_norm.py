@@ -18,11 +18,12 @@ from jaxtyping import Float
 from t5x_lite.nn.activations import Activation
 from t5x_lite.nn.attention import Attention
 from t5x_lite.nn.block import residual
-from t5x_lite.nn.dense import truncated_normal
+from t5x_lite.nn.dense import Dense, truncated_normal
 from t5x_lite.nn.dropout import split_key
 from t5x_lite.nn.mlp import MLP
 from t5x_lite.nn.norms import LayerNorm
 from t5x_lite.nn.pattern import Pattern
+from t5x_lite.nn.slots import BlockSlot, named
 from t5x_lite.types import Array, Key
 
 
@@ -83,6 +84,9 @@ class PostNormLayer(nnx.Module):
       rngs: the stream "params" is used.
     """
 
+    after_attention: BlockSlot | None = None
+    after_mlp: BlockSlot | None = None
+
     def __init__(self, config: PostNormConfig, *, rngs: nnx.Rngs):
         self.attention = self.make_attention(config, rngs=rngs)
         self.attention_norm = LayerNorm(config.d_model, config.norm_epsilon)
@@ -122,7 +126,12 @@ class PostNormLayer(nnx.Module):
         source = x if keys_from is None else keys_from
         attended = self.attention(x, source, pattern=pattern, key=attention_key)
         x = residual(
-            x, attended, rate=self.dropout_rate, key=attended_key, norm=self.attention_norm
+            x,
+            attended,
+            rate=self.dropout_rate,
+            key=attended_key,
+            norm=self.attention_norm,
+            slot=self.after_attention,
         )
         return self.feed_forward(x, key=mlp_key)
 
@@ -130,4 +139,20 @@ class PostNormLayer(nnx.Module):
         self, x: Float[Array, "B T D"], *, key: Key | None = None
     ) -> Float[Array, "B T D"]:
         """The second half: LayerNorm(x + dropout(mlp(x)))."""
-        return residual(x, self.mlp(x), rate=self.dropout_rate, key=key, norm=self.mlp_norm)
+        return residual(
+            x,
+            self.mlp(x),
+            rate=self.dropout_rate,
+            key=key,
+            norm=self.mlp_norm,
+            slot=self.after_mlp,
+        )
+
+    def dense_sites(self) -> dict[str, Dense]:
+        """The dense layers by the names of their sites."""
+        attention, mlp = self.attention.dense_sites(), self.mlp.dense_sites()
+        return {**named("attention", attention), **named("mlp", mlp)}
+
+    def block_sites(self) -> tuple[str, ...]:
+        """The names of its slots."""
+        return ("after_attention", "after_mlp")

@@ -252,6 +252,12 @@ def export_hf(
         files = checkpointing.step_files(source)
         experiment = read_experiment(source, files)
         model = experiment.model
+        if experiment.adapters:
+            names = ", ".join(adapter.name for adapter in experiment.adapters)
+            raise InputError(
+                f"checkpoint {source} has the adapters {names}, which no directory of transformers "
+                "holds; in Python, `Learner.merged` adds what can be added to the model's kernels"
+            )
         saved = lazy_params(source / "params")
         if encoder_families.is_encoder(model):
             sentences = None

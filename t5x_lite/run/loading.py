@@ -34,6 +34,8 @@ def learner_of(experiment: Experiment) -> Learner:
         experiment.model,
         experiment.objective,
         heads=experiment.heads,
+        adapters=experiment.adapters,
+        train=experiment.train,
         optimizer=experiment.optimizer,
         dtype=experiment.compute_dtype,
     )

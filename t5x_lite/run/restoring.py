@@ -36,7 +36,7 @@ from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 _logger = logging.getLogger(__name__)
 
-_SAME_RUN = ("model", "objective", "heads", "optimizer", "seed")
+_SAME_RUN = ("model", "objective", "heads", "adapters", "train", "optimizer", "seed")
 """The fields of an Experiment that all steps of a run share, whatever became of its files."""
 _GLOBAL_POSITION = "data/position"
 

@@ -1,0 +1,1 @@
+"""Adapters: small modules that stand in a model's slots, each a config and its module."""

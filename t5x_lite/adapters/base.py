@@ -1,0 +1,210 @@
+"""What an adapter is: a frozen config that builds modules for the slots of a model.
+
+    adapter = Lora(rank=8)
+    modules = adapter.build(model, rngs=rngs)       # modules["encoder"]["attention"]["query"]
+    attach(model, {"lora": modules})                # the model's slots hold them now
+
+Their parameters are at adapters/NAME/STACK/SITE, so at adapters/lora/encoder/attention/query/a, and
+those of the model stay where they are. `t5x_lite.nn.slots` has the names of the sites.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from flax import nnx
+
+from t5x_lite.errors import InputError
+from t5x_lite.nn.bind import stacked
+from t5x_lite.nn.dense import Dense
+from t5x_lite.options import did_you_mean
+from t5x_lite.trees import covers
+
+ADAPTERS = "adapters/"
+"""Beginning of the paths of all adapters' parameters."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """Base of the adapters' configs.
+
+    Attributes:
+      name: of its parameters, below adapters/; lower-case letters, digits and "_".
+      sites: where it stands: names of sites, or regular expressions that match them, in all stacks.
+    """
+
+    name: str
+    sites: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise InputError(
+                "the name of an adapter is lower-case letters, digits and _, a letter first: got "
+                f"{self.name!r}"
+            )
+        for pattern in self.sites:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise InputError(
+                    f"sites: {pattern!r} is no regular expression ({error})"
+                ) from error
+        if not self.sites:
+            raise InputError(f"adapter {self.name!r} stands nowhere: give it sites")
+
+    def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Modules":
+        """Makes the modules for a model.
+
+        Args:
+          model: with `stacks()`; shapes are enough.
+          rngs: the stream "params" is used.
+
+        Raises:
+          InputError: the model has no such sites.
+        """
+        raise TypeError(f"{type(self).__name__} does not define build")
+
+    def at_sites(
+        self,
+        model: nnx.Module,
+        module: Callable[[Any, nnx.Rngs], nnx.Module],
+        *,
+        blocks: bool,
+        rngs: nnx.Rngs,
+    ) -> "Modules":
+        """A module for each site of one kind, stacked as the layers are.
+
+        Args:
+          model: as for `build`.
+          module: (the site's `Dense`, or of a block the layer's first one; rngs) -> one layer's.
+          blocks: whether the sites are those after blocks, and not dense layers.
+          rngs: the stream "params" is used.
+        """
+        found: dict[str, dict[str, nnx.Module]] = {}
+        there: dict[str, None] = {}
+        for stack, layers in stacks_of(model).items():
+            dense = layers.dense_sites()
+            first: Dense = next(iter(dense.values()))
+            num = first.kernel.shape[0]
+            sites = dict.fromkeys(layers.block_sites(), first) if blocks else dense
+            there |= dict.fromkeys(sites)
+            for site, host in sites.items():
+                if any(covers(pattern, site) for pattern in self.sites):
+                    found.setdefault(stack, {})[site] = stacked(
+                        lambda rngs, host=host: module(host, rngs), rngs, num=num
+                    )
+        for pattern in self.sites:
+            if not any(covers(pattern, site) for site in there):
+                raise InputError(
+                    f"adapter {self.name!r}: no site is called {pattern!r}"
+                    f"{did_you_mean(pattern, there)}; the sites are {', '.join(there)}"
+                )
+        return Modules(found)
+
+
+class Modules(nnx.Module):
+    """Modules by stack and site: an attribute for each part of the path.
+
+    Args:
+      found: stack -> site, as "attention/query" -> module.
+    """
+
+    def __init__(self, found: Mapping[str, Mapping[str, nnx.Module]] | None = None):
+        self.places = tuple(
+            (stack, site) for stack, sites in (found or {}).items() for site in sites
+        )
+        for stack, site in self.places:
+            *above, last = (stack, *site.split("/"))
+            node: Any = self
+            for part in above:
+                if getattr(node, part, None) is None:
+                    setattr(node, part, Modules())
+                node = getattr(node, part)
+            setattr(node, last, (found or {})[stack][site])
+
+    def at(self, stack: str, site: str) -> Any:
+        """The module of a place."""
+        node: Any = self
+        for part in (stack, *site.split("/")):
+            node = getattr(node, part)
+        return node
+
+
+class AdapterModules(nnx.Module):
+    """The modules of some adapters, by name.
+
+    Args:
+      adapters: their configs.
+      model: that they are for.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, adapters: Sequence[Adapter], model: nnx.Module, *, rngs: nnx.Rngs):
+        self.names = tuple(by_name(adapters))
+        for adapter in adapters:
+            setattr(self, adapter.name, adapter.build(model, rngs=rngs))
+
+    def attach(self, model: nnx.Module) -> None:
+        """Puts the modules into the slots of the model; in place.
+
+        Raises:
+          InputError: two stand at one site.
+        """
+        stacks = stacks_of(model)
+        for name in self.names:
+            modules: Modules = getattr(self, name)
+            for stack, site in modules.places:
+                layers = stacks[stack]
+                dense = layers.dense_sites().get(site)
+                host, slot = (layers, site) if dense is None else (dense, "slot")
+                if getattr(host, slot) is not None:
+                    raise InputError(
+                        f"adapter {name!r} would stand at {stack}/{site}, where another one is"
+                    )
+                setattr(host, slot, modules.at(stack, site))
+
+
+def merge(model: nnx.Module) -> None:
+    """Adds what stands in slots to the kernels, and empties the slots; in place.
+
+    Raises:
+      InputError: a slot holds what no kernel can: an adapter after a block.
+    """
+    for stack, layers in stacks_of(model).items():
+        for site in layers.block_sites():
+            if getattr(layers, site) is not None:
+                raise InputError(
+                    f"the adapter at {stack}/{site} cannot be merged into the model's kernels"
+                )
+        for dense in layers.dense_sites().values():
+            if dense.slot is not None:
+                dense.kernel[...] = dense.effective_kernel()
+                dense.slot = None
+
+
+def by_name(adapters: Iterable[Adapter]) -> dict[str, Adapter]:
+    """Adapters by their names.
+
+    Raises:
+      InputError: two have one name.
+    """
+    found: dict[str, Adapter] = {}
+    for adapter in adapters:
+        if adapter.name in found:
+            raise InputError(f"two adapters are called {adapter.name}: give one another name")
+        found[adapter.name] = adapter
+    return found
+
+
+def stacks_of(model: Any) -> dict[str, Any]:
+    """A model's stacked layers by name.
+
+    Raises:
+      InputError: it has none with slots.
+    """
+    if not hasattr(model, "stacks"):
+        raise InputError(f"a {type(model).__name__} has no layers with slots for adapters")
+    return model.stacks()

@@ -1,0 +1,81 @@
+"""Slots: the places of a layer that an adapter may stand in. Their default is None.
+
+    Dense.slot                 DenseSlot    y -> y + branch(x)
+    layer.after_attention      BlockSlot    in place of x + f, or norm(x + f)
+    layer.after_cross_attention
+    layer.after_mlp
+
+Here are protocols and names only; what stands in a slot is in adapters/. The names of sites are
+those of all families:
+
+    attention/query    attention/key    attention/value    attention/out
+    cross_attention/query ...           of a decoder
+    mlp/in    mlp/gate    mlp/out       the gate is that of a gated layer
+
+A slot of a stacked layer has stacked parameters, and a scan slices them with the layer's own.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Float
+
+from t5x_lite.types import Array
+
+
+@runtime_checkable
+class DenseSlot(Protocol):
+    """What is added to the product of a dense layer."""
+
+    def __call__(
+        self, x: Float[Array, "*batch I"], y: Float[Array, "*batch O"]
+    ) -> Float[Array, "*batch O"]:
+        """The layer's result, in float32.
+
+        Args:
+          x: what went into the layer.
+          y: its product, with the bias, in float32.
+        """
+        ...
+
+    def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
+        """The kernel with which the layer gives the same result without the slot."""
+        ...
+
+
+@runtime_checkable
+class BlockSlot(Protocol):
+    """What stands in place of the residual tail of a block."""
+
+    def __call__(
+        self,
+        f: Float[Array, "B T D"],
+        x: Float[Array, "B T D"],
+        norm: Callable[[Array], Array] | None,
+    ) -> Float[Array, "B T D"]:
+        """What leaves the block.
+
+        Args:
+          f: the block's output, after its dropout.
+          x: what went into the block, for the residual.
+          norm: of a post-norm block; None in a pre-norm one.
+        """
+        ...
+
+
+@runtime_checkable
+class Host(Protocol):
+    """A layer, or a stack of layers, that has slots."""
+
+    def dense_sites(self) -> dict[str, Any]:
+        """Name of a site -> its `Dense`."""
+        ...
+
+    def block_sites(self) -> tuple[str, ...]:
+        """The names of its `BlockSlot` attributes."""
+        ...
+
+
+def named(prefix: str, sites: dict[str, Any]) -> dict[str, Any]:
+    """Sites below a name: {"query": ...} of "attention" -> {"attention/query": ...}."""
+    return {f"{prefix}/{name}": dense for name, dense in sites.items()}
