@@ -6,6 +6,10 @@ SUPERGLUE holds BoolQ/{train,val,test}.jsonl and the like, or is that folder its
 TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`). Test files have no labels: their targets
 are "<unk>", class -1. The diagnostic sets `axb` and `axg`, asked as RTE, have a test split only.
 
+With --data.layout labelled, boolq, cb, multirc, rte, wic, axb and axg are tasks of an encoder with
+a head: the same files, labels and metrics, two texts as they are
+(configs/finetune/encoder_super_glue.py).
+
 `wsc` trains on the examples whose noun is the right one, since that noun is their target; `dpr`,
 definite pronoun resolution (Rahman and Ng 2012), is asked in the same form and trained with it: its
 folder holds train.c.txt and test.c.txt.
@@ -21,7 +25,9 @@ from t5x_lite.data.tasks import benchmarks
 from t5x_lite.data.tasks.benchmarks import Benchmark
 from t5x_lite.data.tasks.super_glue_files import (
     FILES,
+    YES_OR_NO,
     SuperGlueTask,
+    labelled_form,
     multirc_records,
     record_records,
     wsc_records,
@@ -34,7 +40,10 @@ from t5x_lite.records.benchmark_files import read_dpr
 ENTAILMENT = ("entailment", "not_entailment")
 
 BOOLQ = SuperGlueTask(
-    name="boolq", directory="BoolQ", template="passage: {passage} question: {question}"
+    name="boolq",
+    directory="BoolQ",
+    template="passage: {passage} question: {question}",
+    texts=("question", "passage"),
 )
 CB = SuperGlueTask(
     name="cb",
@@ -42,6 +51,7 @@ CB = SuperGlueTask(
     template="hypothesis: {hypothesis} premise: {premise}",
     labels=("entailment", "contradiction", "neutral"),
     metrics=(partial(mean_multiclass_f1, num_classes=3), accuracy),
+    texts=("premise", "hypothesis"),
 )
 COPA = SuperGlueTask(
     name="copa",
@@ -55,11 +65,13 @@ RTE = SuperGlueTask(
     directory="RTE",
     template="hypothesis: {hypothesis} premise: {premise}",
     labels=ENTAILMENT,
+    texts=("premise", "hypothesis"),
 )
 WIC = SuperGlueTask(
     name="wic",
     directory="WiC",
     template="sentence1: {sentence1} sentence2: {sentence2} word: {word}",
+    texts=("{word}: {sentence1}", "sentence2"),
 )
 AXB = SuperGlueTask(
     name="axb",
@@ -69,6 +81,7 @@ AXB = SuperGlueTask(
     labels=ENTAILMENT,
     columns={"hypothesis": "sentence2", "premise": "sentence1"},
     files={"test": "AX-b.jsonl"},
+    texts=("premise", "hypothesis"),
 )
 AXG = SuperGlueTask(
     name="axg",
@@ -77,6 +90,7 @@ AXG = SuperGlueTask(
     template="hypothesis: {hypothesis} premise: {premise}",
     labels=ENTAILMENT,
     files={"test": "AX-g.jsonl"},
+    texts=("premise", "hypothesis"),
 )
 MULTIRC = Benchmark(
     name="super_glue_multirc",
@@ -88,6 +102,9 @@ MULTIRC = Benchmark(
     extras={"idx/paragraph": int, "idx/question": int, "idx/answer": int},
     postprocess=postprocess.multirc,
     metrics=(groups.multirc_f1, groups.multirc_exact_match),
+    labelled=labelled_form(
+        ("{paragraph} {question}", "answer"), YES_OR_NO, clean=preprocess.without_html
+    ),
 )
 RECORD = Benchmark(
     name="super_glue_record",

@@ -404,6 +404,9 @@ def _differences(name: str, there: Any, here: Any) -> list[str]:
             for key in dict.fromkeys([*there, *here])
             for difference in _differences(f"{name}.{key}", there.get(key), here.get(key))
         ]
+    if isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        pairs = enumerate(zip(there, here, strict=True))
+        return [each for i, (a, b) in pairs for each in _differences(f"{name}.{i}", a, b)]
     if there == here:
         return []
     return [f"{name} is {_shown(there)} there and {_shown(here)} here"]
@@ -411,6 +414,8 @@ def _differences(name: str, there: Any, here: Any) -> list[str]:
 
 def _shown(node: Any) -> str:
     """An encoded value as an error shows it: a config by the name of its class."""
+    if isinstance(node, list) and any(isinstance(each, dict) for each in node):
+        return f"[{', '.join(map(_shown, node))}]"
     if not isinstance(node, dict):
         return repr(node)
     return node["value"] if node["type"] == "float" else node["type"].partition(":")[2]

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from t5x_lite.adapters.bottleneck import seq_bn
+from t5x_lite.adapters.lora import Lora
 from t5x_lite.learner import Learner
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
@@ -41,6 +43,11 @@ LEARNERS = {
     "retromae": (BERT.replace(embedding_size=None), RetroMAE(mask_id=3)),
     "electra": (BERT, Electra(mask_id=3, generator=BERT.replace(d_model=8, num_heads=2))),
     "deberta": (DebertaConfig(**SIZES, position_buckets=4), MaskedLM(mask_id=3)),
+    "adapters": (
+        BERT,
+        MaskedLM(mask_id=3),
+        (Lora(rank=2, sites=("attention", "mlp")), seq_bn(reduction=4.0)),
+    ),
     # Its dropout, too, must not depend on the devices.
     "contrastive": (BERT.replace(dropout_rate=0.1), Contrastive(temperature=0.2, pooling="mean")),
 }
@@ -81,13 +88,13 @@ def pairs(num=8):
     return batch
 
 
-def largest_error(model, objective, meshes):
+def largest_error(model, objective, adapters=(), *, meshes):
     """{mesh: the leaf with the largest difference of a gradient, and how large it is}.
 
     Differences are relative to the largest gradient of the leaf, or to a hundredth of the largest
     of all: that of a key's bias, which softmax does not see, is rounding alone.
     """
-    learner = Learner.of(model, objective)
+    learner = Learner.of(model, objective, adapters=adapters)
     abstract, axes = learner.shapes, learner.axes
     random = np.random.default_rng(0)
     # In the order of the paths that layers had once: the numbers stay what they were.
@@ -155,6 +162,8 @@ def largest_error_in_parts(meshes):
 
 
 if __name__ == "__main__":
-    found = {name: largest_error(*learner, sys.argv[1:]) for name, learner in LEARNERS.items()}
+    found = {
+        name: largest_error(*learner, meshes=sys.argv[1:]) for name, learner in LEARNERS.items()
+    }
     found["contrastive in parts"] = largest_error_in_parts(sys.argv[1:])
     print(json.dumps(found))

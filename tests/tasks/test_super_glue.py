@@ -1,6 +1,11 @@
+import dataclasses
 import json
 
 import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.vocabulary.loading import load_vocabulary
+from tests import tokenizer_files
 
 FILES = {
     "BoolQ/train.jsonl": {"question": "is it", "passage": "It is.", "idx": 0, "label": True},
@@ -53,6 +58,11 @@ def super_glue():
     from tasks import super_glue
 
     return super_glue
+
+
+@pytest.fixture(scope="module")
+def wordpiece(tmp_path_factory):
+    return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
 
 
 @pytest.fixture
@@ -171,3 +181,37 @@ def test_metrics(super_glue, arguments, name, answer, metrics):
     for function in functions:
         found |= function([example.target], [prediction])
     assert found == pytest.approx(metrics)
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "first", "second", "target", "label"),
+    [
+        ("boolq", "train", "is it", "It is.", "True", 2),
+        ("cb", "train", "P.", "H", "contradiction", 2),
+        ("rte", "train", "P", "H", "entailment", 1),
+        ("wic", "train", "bank: A bank.", "The bank.", "False", 1),
+        ("multirc", "train", "Ann left. Who?", "Ann", "True", 2),
+        ("axb", "test", "P", "H", "entailment", 1),
+        ("axg", "test", "P", "H", "not_entailment", 2),
+    ],
+)
+def test_two_texts_for_an_encoder(
+    super_glue, arguments, wordpiece, name, split, first, second, target, label
+):
+    shown = dataclasses.replace(arguments, vocabulary=wordpiece, layout="labelled")
+    task = getattr(super_glue, name)(shown)
+    [example] = task.source.get_dataset(split, shuffle=False).as_numpy_iterator()
+    found = {key: example[key].decode() for key in ("inputs", "second", "targets")}
+    assert found == {"inputs": first, "second": second, "targets": target}
+    assert example["label"] == label
+    # What a server asks for besides goes along.
+    extra = {"idx/question"} if name == "multirc" else {"idx"}
+    assert extra <= set(example)
+    assert task.postprocessor(target, example=example, is_target=False) is not None
+
+
+@pytest.mark.parametrize("name", ["copa", "record", "wsc", "dpr"])
+def test_the_others_have_no_such_form_yet(super_glue, arguments, wordpiece, name):
+    shown = dataclasses.replace(arguments, vocabulary=wordpiece, layout="labelled")
+    with pytest.raises(InputError, match="text to text alone: it has no form"):
+        getattr(super_glue, name)(shown)

@@ -59,12 +59,16 @@ def multirc(
         the metric groups answers by their question.
       inputs: the template.
     """
-    text = fill(inputs, record).replace("<br>", " ")
     return {
-        "inputs": re.sub("</?b>", "", text),
+        "inputs": without_html(fill(inputs, record)),
         "targets": label_text(record["label"], ("False", "True")),
         **{f"idx/{name}": record["idx"][name] for name in ("paragraph", "question", "answer")},
     }
+
+
+def without_html(text: str) -> str:
+    """A text of MultiRC: HTML's <br> becomes a space, <b> goes."""
+    return re.sub("</?b>", "", text.replace("<br>", " "))
 
 
 def record(

@@ -9,7 +9,7 @@ the same files, labels and metrics as text to text.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from t5x_lite.data import labels
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.preprocess.templates import fill
 from t5x_lite.data.tasks.encoder import SHORTEST_ROW
 from t5x_lite.data.tasks.spans import encode_spans
 from t5x_lite.errors import InputError
@@ -44,12 +45,14 @@ class Labelled:
     """How the records of a benchmark are shown to an encoder.
 
     Attributes:
-      texts: the one or two fields that it reads, in their order.
+      texts: the one or two fields that it reads, in their order; or templates, "{word}: {text}".
       label: of a record, as in `labels`; of a span, its first character and the one behind it.
       target: of a record, the text of its label: what the task's postprocess_fn reads.
       spans: whether the labels are spans of the second text.
       fields: of a record, what stands in place of the fields that its form as text has.
       postprocess: in place of that of the task as text; None is that one.
+      clean: what is read of a text.
+      columns: fields of the record that may still have the files' names, and these.
     """
 
     texts: Sequence[str]
@@ -58,6 +61,8 @@ class Labelled:
     spans: bool = False
     fields: Callable[[Record], Mapping[str, Any]] = lambda record: {}
     postprocess: Callable[..., Any] | None = None
+    clean: Callable[[str], str] = str
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def head(self) -> str:
@@ -66,7 +71,11 @@ class Labelled:
 
     def example(self, record: Record, others: Mapping[str, Any]) -> dict[str, Any]:
         """A record with the fields of `others`, as a source of `labelled_task` yields it."""
-        first, *rest = (record[name] for name in self.texts)
+        own = {name: record[old] for name, old in self.columns.items() if old in record}
+        record = {**record, **own}
+        first, *rest = (
+            self.clean(fill(text, record) if "{" in text else record[text]) for text in self.texts
+        )
         label, end = self.label(record)
         texts = {"inputs": first, "second": rest[0] if rest else "", "targets": self.target(record)}
         others = {**others, **self.fields(record)}

@@ -14,14 +14,16 @@ test split a label may be missing, or be null: it is -1 then. A number may be wr
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from t5x_lite.data.labels import of_class
 from t5x_lite.data.postprocess import ClassIndex
-from t5x_lite.data.preprocess.classification import glue
+from t5x_lite.data.preprocess.classification import glue, label_text
 from t5x_lite.data.preprocess.templates import places
 from t5x_lite.data.tasks.benchmarks import Benchmark
+from t5x_lite.data.tasks.labelled import Labelled
 from t5x_lite.errors import InputError
 from t5x_lite.metrics.classification import accuracy
 from t5x_lite.records.benchmark_files import (
@@ -53,6 +55,7 @@ class SuperGlueTask:
       files: the official file of each split.
       tfds_splits: what TFDS calls a split, where it has another name for it.
       metrics: functions (targets, predictions) -> {name: value} on class indices.
+      texts: what an encoder reads, one text or two, as of `labelled.Labelled`; () is nothing.
     """
 
     name: str
@@ -65,6 +68,7 @@ class SuperGlueTask:
     files: Mapping[str, str] = field(default_factory=lambda: FILES)
     tfds_splits: Mapping[str, str] = field(default_factory=dict)
     metrics: Sequence[Callable[..., Any]] = (accuracy,)
+    texts: tuple[str, ...] = ()
 
     def benchmark(self) -> Benchmark:
         """The task, to be read from its files or from TFDS."""
@@ -78,7 +82,14 @@ class SuperGlueTask:
             tfds_splits=self.tfds_splits,
             postprocess=ClassIndex(self.labels),
             metrics=self.metrics,
+            labelled=self.labelled(),
         )
+
+    def labelled(self) -> Labelled | None:
+        """How an encoder reads it; None where it does not."""
+        if not self.texts:
+            return None
+        return replace(labelled_form(self.texts, self.labels), columns=self.columns)
 
     def example(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """A record, with the features of TFDS, as text; fields may still have the files' names."""
@@ -101,6 +112,24 @@ class SuperGlueTask:
                 "label": read_label(row, entries, split=split),
                 "idx": number,
             }
+
+
+def labelled_form(
+    texts: Sequence[str], labels: Sequence[str], *, clean: Callable[[str], str] = str
+) -> Labelled:
+    """How an encoder reads a task whose record has a "label", the index of one of some words.
+
+    Args:
+      texts: as of `Labelled`.
+      labels: the words.
+      clean: as of `Labelled`.
+    """
+    return Labelled(
+        texts=texts,
+        label=lambda record: of_class(record["label"]),
+        target=lambda record: label_text(record["label"], labels),
+        clean=clean,
+    )
 
 
 def read_label(row: Row, entries: Sequence[str], *, split: str) -> int:
