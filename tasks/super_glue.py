@@ -6,9 +6,8 @@ SUPERGLUE holds BoolQ/{train,val,test}.jsonl and the like, or is that folder its
 TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`). Test files have no labels: their targets
 are "<unk>", class -1. The diagnostic sets `axb` and `axg`, asked as RTE, have a test split only.
 
-With --data.layout labelled, boolq, cb, multirc, rte, wic, axb and axg are tasks of an encoder with
-a head: the same files, labels and metrics, two texts as they are
-(configs/finetune/encoder_super_glue.py).
+With --data.layout labelled, those with two texts are tasks of a head on an encoder: the same files,
+labels and metrics, the texts as they are (configs/finetune/encoder_super_glue.py).
 
 `wsc` trains on the examples whose noun is the right one, since that noun is their target; `dpr`,
 definite pronoun resolution (Rahman and Ng 2012), is asked in the same form and trained with it: its
@@ -25,9 +24,8 @@ from t5x_lite.data.tasks import benchmarks
 from t5x_lite.data.tasks.benchmarks import Benchmark
 from t5x_lite.data.tasks.super_glue_files import (
     FILES,
-    YES_OR_NO,
+    MULTIRC_TEXTS,
     SuperGlueTask,
-    labelled_form,
     multirc_records,
     record_records,
     wsc_records,
@@ -40,10 +38,7 @@ from t5x_lite.records.benchmark_files import read_dpr
 ENTAILMENT = ("entailment", "not_entailment")
 
 BOOLQ = SuperGlueTask(
-    name="boolq",
-    directory="BoolQ",
-    template="passage: {passage} question: {question}",
-    texts=("question", "passage"),
+    name="boolq", directory="BoolQ", template="passage: {passage} question: {question}"
 )
 CB = SuperGlueTask(
     name="cb",
@@ -51,7 +46,6 @@ CB = SuperGlueTask(
     template="hypothesis: {hypothesis} premise: {premise}",
     labels=("entailment", "contradiction", "neutral"),
     metrics=(partial(mean_multiclass_f1, num_classes=3), accuracy),
-    texts=("premise", "hypothesis"),
 )
 COPA = SuperGlueTask(
     name="copa",
@@ -65,7 +59,6 @@ RTE = SuperGlueTask(
     directory="RTE",
     template="hypothesis: {hypothesis} premise: {premise}",
     labels=ENTAILMENT,
-    texts=("premise", "hypothesis"),
 )
 WIC = SuperGlueTask(
     name="wic",
@@ -81,7 +74,6 @@ AXB = SuperGlueTask(
     labels=ENTAILMENT,
     columns={"hypothesis": "sentence2", "premise": "sentence1"},
     files={"test": "AX-b.jsonl"},
-    texts=("premise", "hypothesis"),
 )
 AXG = SuperGlueTask(
     name="axg",
@@ -90,7 +82,6 @@ AXG = SuperGlueTask(
     template="hypothesis: {hypothesis} premise: {premise}",
     labels=ENTAILMENT,
     files={"test": "AX-g.jsonl"},
-    texts=("premise", "hypothesis"),
 )
 MULTIRC = Benchmark(
     name="super_glue_multirc",
@@ -102,9 +93,7 @@ MULTIRC = Benchmark(
     extras={"idx/paragraph": int, "idx/question": int, "idx/answer": int},
     postprocess=postprocess.multirc,
     metrics=(groups.multirc_f1, groups.multirc_exact_match),
-    labelled=labelled_form(
-        ("{paragraph} {question}", "answer"), YES_OR_NO, clean=preprocess.without_html
-    ),
+    labelled=MULTIRC_TEXTS,
 )
 RECORD = Benchmark(
     name="super_glue_record",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from t5x_lite.adapters.lora import Lora
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import (
     MATCHING_FIELDS,
@@ -16,6 +17,7 @@ from t5x_lite.config import (
     Experiment,
     Hosts,
     check_same_experiment,
+    differences,
     load,
     save,
 )
@@ -241,7 +243,8 @@ def test_a_workdir_resumes_with_other_steps_mesh_and_periods():
 
 def test_a_workdir_of_another_experiment_is_refused_naming_every_difference():
     assert (
-        *("model", "objective", "heads", "data", "optimizer", "seed", "compute_dtype"),
+        *("model", "objective", "heads", "adapters", "train"),
+        *("data", "optimizer", "seed", "compute_dtype"),
     ) == MATCHING_FIELDS
     other = dataclasses.replace(
         EXPERIMENT,
@@ -257,6 +260,17 @@ def test_a_workdir_of_another_experiment_is_refused_naming_every_difference():
         "optimizer is AdamW there and Adafactor here, seed is 2 there and 0 here; "
         "use another --workdir or the same settings"
     )
+
+
+def test_what_differs_in_a_list_is_said_by_its_place():
+    there = dataclasses.replace(EXPERIMENT, adapters=(Lora(rank=2),))
+    here = dataclasses.replace(EXPERIMENT, adapters=(Lora(rank=4),))
+    assert differences(there, here, fields=("adapters",)) == [
+        "adapters.0.rank is 2 there and 4 here"
+    ]
+    assert differences(there, EXPERIMENT, fields=("adapters",)) == [
+        "adapters is [Lora] there and [] here"
+    ]
 
 
 def test_configs_of_different_types_are_named_by_their_classes():

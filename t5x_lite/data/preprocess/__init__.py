@@ -18,13 +18,7 @@ Source: t5 0.9.4, t5/data/preprocessors.py, where the text is made by TensorFlow
 """
 
 from t5x_lite.data.preprocess.classification import UNKNOWN, glue, label_text, stsb
-from t5x_lite.data.preprocess.questions import (
-    multirc,
-    pad_punctuation,
-    record,
-    squad,
-    without_html,
-)
+from t5x_lite.data.preprocess.questions import multirc, pad_punctuation, record, squad
 from t5x_lite.data.preprocess.templates import fill, prompt, rewrite
 from t5x_lite.data.preprocess.winograd import (
     definite_pronoun_resolution,
@@ -46,7 +40,6 @@ __all__ = [
     "rewrite",
     "squad",
     "stsb",
-    "without_html",
     "wnli_simple",
     "wsc",
     "wsc_simple",

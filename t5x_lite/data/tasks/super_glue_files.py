@@ -21,6 +21,7 @@ from typing import Any
 from t5x_lite.data.labels import of_class
 from t5x_lite.data.postprocess import ClassIndex
 from t5x_lite.data.preprocess.classification import glue, label_text
+from t5x_lite.data.preprocess.questions import without_html
 from t5x_lite.data.preprocess.templates import places
 from t5x_lite.data.tasks.benchmarks import Benchmark
 from t5x_lite.data.tasks.labelled import Labelled
@@ -55,7 +56,8 @@ class SuperGlueTask:
       files: the official file of each split.
       tfds_splits: what TFDS calls a split, where it has another name for it.
       metrics: functions (targets, predictions) -> {name: value} on class indices.
-      texts: what an encoder reads, one text or two, as of `labelled.Labelled`; () is nothing.
+      texts: what an encoder reads, one text or two, as of `labelled.Labelled`; () are the fields of
+        a template of two, the last one first, and of a template of more fields nothing.
     """
 
     name: str
@@ -87,9 +89,11 @@ class SuperGlueTask:
 
     def labelled(self) -> Labelled | None:
         """How an encoder reads it; None where it does not."""
-        if not self.texts:
+        shown = places(self.template)
+        texts = self.texts or (shown[::-1] if len(shown) == 2 else ())
+        if not texts:
             return None
-        return replace(labelled_form(self.texts, self.labels), columns=self.columns)
+        return replace(labelled_form(texts, self.labels), columns=self.columns)
 
     def example(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """A record, with the features of TFDS, as text; fields may still have the files' names."""
@@ -130,6 +134,10 @@ def labelled_form(
         target=lambda record: label_text(record["label"], labels),
         clean=clean,
     )
+
+
+MULTIRC_TEXTS = labelled_form(("{paragraph} {question}", "answer"), YES_OR_NO, clean=without_html)
+"""Paragraph and question, and an answer."""
 
 
 def read_label(row: Row, entries: Sequence[str], *, split: str) -> int:
