@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.errors import InputError
-from t5x_lite.heads.base import Head, dense, encoder_of
+from t5x_lite.heads.base import Head, by_name, dense, encoder_of
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.nn.activations import Activation, activate
 from t5x_lite.nn.dropout import dropout, split_key
@@ -113,6 +113,21 @@ def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tupl
         )
     named = dataclasses.replace(own, labels=tuple(labels))
     return (*(head for head in heads if head.name != own.name), named)
+
+
+def as_before(heads: Sequence[Head], earlier: Sequence[Head]) -> tuple[Head, ...]:
+    """The heads of a run that goes on: those that it had, which may have got names of classes.
+
+    Args:
+      heads: of the config.
+      earlier: of the run so far, in whose order they are.
+    """
+    ours, before = by_name(heads), by_name(earlier)
+    found = [ours.get(name, head) for name, head in before.items()]
+    for i, (now, then) in enumerate(zip(found, earlier, strict=True)):
+        if isinstance(then, Classifier) and dataclasses.replace(then, labels=()) == now:
+            found[i] = then
+    return (*found, *(head for name, head in ours.items() if name not in before))
 
 
 def check_rate(rate: float | None) -> None:

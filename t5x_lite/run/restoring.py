@@ -23,7 +23,8 @@ from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import from_json, to_json
 from t5x_lite.errors import InputError
-from t5x_lite.heads.base import HEADS, Head, by_name
+from t5x_lite.heads.base import HEADS, by_name
+from t5x_lite.heads.classifier import as_before
 from t5x_lite.learner import Learner, heads_of
 from t5x_lite.remote import AnyPath
 from t5x_lite.run.best_step import find_step
@@ -119,20 +120,18 @@ def with_kept_heads(
       workdir: whose config says it, where the run goes on.
       step: the checkpoint of `init`, where the run begins.
     """
-    kept: dict[str, Head] = {}
     if (earlier := workdir.earlier()) is not None:
-        kept = by_name(earlier.heads)
-    elif step is not None:
-        saved = read_experiment(step, checkpointing.step_files(step))
-        own = heads_of(saved.objective, saved.heads)
-        kept = {name: head for name, head in own.items() if experiment.init.takes(HEADS + name)}
+        return dataclasses.replace(experiment, heads=as_before(experiment.heads, earlier.heads))
+    if step is None:
+        return experiment
+    saved = read_experiment(step, checkpointing.step_files(step))
     named = by_name(experiment.heads)
-    others = tuple(head for name, head in kept.items() if name not in named)
-    return (
-        dataclasses.replace(experiment, heads=(*experiment.heads, *others))
-        if others
-        else experiment
+    others = tuple(
+        head
+        for name, head in heads_of(saved.objective, saved.heads).items()
+        if name not in named and experiment.init.takes(HEADS + name)
     )
+    return dataclasses.replace(experiment, heads=(*experiment.heads, *others))
 
 
 def _through_views(

@@ -89,7 +89,7 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
     layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
     batches = _batches(experiment, vocabulary, part=sharding.batch_part(mesh))
     measurement = Measurement(experiment, learner, vocabulary, mesh=mesh, workdir=workdir.local)
-    if measurement.suite is not None:
+    if measurement.suite is not None and not resumed:
         heads = measurement.suite.named_heads(experiment.heads)
         experiment = dataclasses.replace(experiment, heads=heads)
     names = measurement.names(learner.shapes)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
-from t5x_lite.heads.classifier import ClassificationHead, Classifier, with_labels
+from t5x_lite.heads.classifier import ClassificationHead, Classifier, as_before, with_labels
 from t5x_lite.heads.mlm import Mlm
 from tests.heads.modules import MODEL, dense, filled, normal
 
@@ -56,6 +56,15 @@ def test_a_head_gets_the_names_of_its_classes():
     assert with_labels((Mlm(),), Mlm(), ("no", "yes")) == (Mlm(),)
     with pytest.raises(InputError, match="are no, yes, and the task has them in the order yes, no"):
         with_labels((), named, ("yes", "no"))
+
+
+def test_a_run_that_goes_on_has_the_names_that_it_got():
+    own, named = Classifier(num_classes=2), Classifier(num_classes=2, labels=("no", "yes"))
+    assert as_before((), (Mlm(), named)) == (Mlm(), named)
+    assert as_before((own,), (Mlm(), named)) == (Mlm(), named)
+    other = Classifier(num_classes=3)
+    assert as_before((other,), (Mlm(), named)) == (Mlm(), other)
+    assert as_before((Mlm(),), ()) == (Mlm(),)
 
 
 @pytest.mark.parametrize(

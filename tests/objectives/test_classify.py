@@ -229,6 +229,10 @@ def test_a_pair_s_entailment_is_learned_and_measured(pretrained, glue, tmp_path,
     for path, leaf in flatten(kept.params).items():
         same = np.array_equal(leaf, flatten(tuned_.params)[path])
         assert same == path.startswith("heads/mlm/"), path
+    train(dataclasses.replace(experiment, steps=41))  # it goes on: its heads have names now
+    assert Loaded.from_checkpoint(experiment.workdir, step=41).experiment.heads == (
+        tuned_.experiment.heads
+    )
     samples = (tmp_path / "rte" / "samples.jsonl").read_text().splitlines()
     assert json.loads(samples[0]) == {
         "step": 40,
