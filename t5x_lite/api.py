@@ -216,8 +216,9 @@ class Model:
             encoder = self._model.encoder(pooling=pooling, normalize=normalize)
             self._encoders[how] = encoder, encoder.embedder(batch_size=self._batch_size)
         encoder, embedder = self._encoders[how]
-        inputs, cut = encoder.rows(texts)
-        self._tell_cut(cut)
+        begins = encoder.begins_with(None, None)
+        inputs, cut = encoder.rows([begins + text for text in texts])
+        self._tell_cut(cut, length=encoder.length)
         if per_token:
             states = embedder.states(self._model.params, inputs)
         else:
@@ -230,15 +231,15 @@ class Model:
     def _inputs(self, texts: Sequence[str]) -> list[np.ndarray]:
         _check_texts(texts)
         rows, cut = self._model.inputs(texts)
-        self._tell_cut(cut)
+        self._tell_cut(cut, length=self._model.inputs_length)
         return rows
 
-    def _tell_cut(self, cut: Sequence[int]) -> None:
+    def _tell_cut(self, cut: Sequence[int], *, length: int) -> None:
         if cut:
             _logger.warning(
                 "%d inputs were cut to %d tokens, text %d the first (load(..., inputs_length=N))",
                 len(cut),
-                self._model.inputs_length,
+                length,
                 cut[0],
             )
 

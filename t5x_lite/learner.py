@@ -228,7 +228,7 @@ class Learner:
         """
         phases, main, below = self.objective.phases(), self._main, self.model.below
         if not phases:
-            optimizer = main.build(self._trained(self.axes), below=below)
+            optimizer = main.build(self._trained(self.axes), below=below, depth=self._depth)
             trains = self.trains if self._is_partial else None
             schedule = main.schedule.build()
             return (Update(self.loss, optimizer, schedule, trains=trains, joint=self.joint),)
@@ -237,7 +237,7 @@ class Learner:
             optimizer = phase.optimizer or main
             update = Update(
                 functools.partial(self.loss, phase=phase.name),
-                optimizer.build(self._trained(self.axes, phase), below=below),
+                optimizer.build(self._trained(self.axes, phase), below=below, depth=self._depth),
                 optimizer.schedule.build(),
                 name=phase.name,
                 trains=functools.partial(self._phase_trains, phase),
@@ -258,6 +258,10 @@ class Learner:
             )
             for phase in phases
         }
+
+    def head(self, name: str) -> list[str]:
+        """The paths of a head's parameters; none where it has none."""
+        return [path for path in trees.flatten(self.seen) if path.startswith(f"{HEADS}{name}/")]
 
     @property
     def frozen_heads(self) -> tuple[str, ...]:
@@ -281,6 +285,13 @@ class Learner:
     def _is_partial(self) -> bool:
         """Whether some parameters are not trained."""
         return not all(map(self.trains, trees.flatten(self.shapes)))
+
+    @property
+    def _depth(self) -> int:
+        """Layers of the model's highest stack, trained or not."""
+        shapes, axes = trees.flatten(self.shapes), trees.flatten(self.axes)
+        stacked = (p for p in shapes if p.startswith("model/") and axes[p][:1] == ("layers",))
+        return max((shapes[path].shape[0] for path in stacked), default=0)
 
     def _phase_trains(self, phase: Phase, path: str) -> bool:
         return re.fullmatch(phase.trains, path) is not None and self.trains(path)

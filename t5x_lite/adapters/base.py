@@ -45,6 +45,8 @@ class Adapter:
                 "the name of an adapter is lower-case letters, digits and _, a letter first: got "
                 f"{self.name!r}"
             )
+        if hasattr(AdapterModules, self.name):
+            raise InputError(f"no adapter may be called {self.name!r}: give it another name")
         for pattern in self.sites:
             try:
                 re.compile(pattern)
@@ -143,7 +145,7 @@ class AdapterModules(nnx.Module):
     """
 
     def __init__(self, adapters: Sequence[Adapter], model: nnx.Module, *, rngs: nnx.Rngs):
-        self.names = tuple(by_name(adapters))
+        self._names = tuple(by_name(adapters))
         for adapter in adapters:
             setattr(self, adapter.name, adapter.build(model, rngs=rngs))
 
@@ -154,7 +156,7 @@ class AdapterModules(nnx.Module):
           InputError: two stand at one site.
         """
         stacks = stacks_of(model)
-        for name in self.names:
+        for name in self._names:
             modules: Modules = getattr(self, name)
             for stack, site in modules.places:
                 layers = stacks[stack]

@@ -62,19 +62,29 @@ class Init:
                     )
         self.rules()
 
-    def rules(self) -> "InitRules":
+    def rules(self, bare: Collection[str] = ()) -> "InitRules":
         """What it says of weights.
+
+        Args:
+          bare: parts without parameters, such as heads/dense, which may be named, too.
 
         Raises:
           InputError: a rule without "->", or an invalid regular expression.
         """
-        return InitRules.of(take=self.take, rename=self.rename, fresh=self.fresh, by_part=True)
+        rules = InitRules.of(take=self.take, rename=self.rename, fresh=self.fresh, by_part=True)
+        return dataclasses.replace(rules, bare=tuple(bare))
 
-    def takes(self, part: str) -> bool:
-        """Whether a part of the checkpoint is used, such as heads/mlm."""
+    def keeps(self, part: str, paths: Collection[str]) -> bool:
+        """Whether a part of the checkpoint comes along under its own name.
+
+        Args:
+          part: such as heads/mlm.
+          paths: of its parameters, or none where it has none.
+        """
         if any(trees.covers(entry, part) for entry in self.fresh):
             return False
-        return not self.take or any(trees.covers(entry, part) for entry in self.take)
+        taken = not self.take or any(trees.covers(entry, part) for entry in self.take)
+        return taken and (not paths or any(self.rules().renamed(path) == path for path in paths))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +96,14 @@ class InitRules:
       fresh: parts and patterns of our paths that begin anew.
       take: parts of the checkpoint that are used; none given means all.
       by_part: whether heads and objectives that one side alone has are left out or begin anew.
+      bare: parts without parameters, which `take` and `fresh` may name.
     """
 
     rename: tuple[tuple[str, str], ...] = ()
     fresh: tuple[str, ...] = ()
     take: tuple[str, ...] = ()
     by_part: bool = False
+    bare: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -142,7 +154,7 @@ class InitRules:
         wanted = list(wanted)
         renamed = self._all_renamed(list(saved))
         for entry in self.fresh:
-            if not any(trees.covers(entry, path) for path in wanted):
+            if not any(trees.covers(entry, path) for path in (*wanted, *self.bare)):
                 raise InputError(
                     f"init.fresh: no parameters of the model match {entry!r}; its parts are "
                     f"{', '.join(_parts(wanted))}"
@@ -166,7 +178,7 @@ class InitRules:
     def _all_renamed(self, saved: Sequence[str]) -> dict[str, str]:
         """Our name -> their path, of the paths that are used."""
         for entry in self.take:
-            if not any(trees.covers(entry, path) for path in saved):
+            if not any(trees.covers(entry, path) for path in (*saved, *self.bare)):
                 raise InputError(
                     f"init.take: the checkpoint has no {entry!r}; its parts are "
                     f"{', '.join(_parts(saved))}"
@@ -175,7 +187,7 @@ class InitRules:
         for theirs in saved:
             if self.take and not any(trees.covers(entry, theirs) for entry in self.take):
                 continue
-            ours = self._renamed(theirs)
+            ours = self.renamed(theirs)
             if ours is None:
                 continue
             if ours in renamed:
@@ -192,7 +204,7 @@ class InitRules:
         """Whether a path of ours is of a part that is not taken."""
         return bool(self.take) and not any(trees.covers(entry, path) for entry in self.take)
 
-    def _renamed(self, path: str) -> str | None:
+    def renamed(self, path: str) -> str | None:
         """Our name of a saved path; None where it is left out."""
         for pattern, replacement in self.rename:
             match = re.fullmatch(pattern, path)

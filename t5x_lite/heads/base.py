@@ -42,6 +42,8 @@ class Head:
                 "the name of a head is lower-case letters, digits and _, a letter first: got "
                 f"{self.name!r}"
             )
+        if hasattr(HeadModules, self.name):
+            raise InputError(f"no head may be called {self.name!r}: give it another name")
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
         """Makes the module, with parameters or none.

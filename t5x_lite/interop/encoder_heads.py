@@ -126,6 +126,9 @@ def labels_of(where: Path, config: Mapping[str, Any], number: int) -> tuple[str,
             f"{number} classes, from 0"
         )
     labels = tuple(table[key] for key in sorted(table, key=int))
+    if len(set(labels)) < len(labels):
+        _logger.warning("%s: two classes have one name in id2label; they are left nameless", where)
+        return ()
     return () if all(map(_NO_NAME.fullmatch, labels)) else labels
 
 

@@ -32,12 +32,13 @@ _LENGTHS = tuple(
 )
 
 
-def read_sentences(directory: Path, *, d_model: int) -> Dense | None:
+def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | None:
     """How a directory makes vectors of texts; None where it has no modules.json.
 
     Args:
       directory: of the model.
       d_model: size of its states.
+      lowers: whether the tokenizer lower-cases text.
 
     Raises:
       InputError: a file is damaged, or says what is not supported, by name.
@@ -68,7 +69,7 @@ def read_sentences(directory: Path, *, d_model: int) -> Dense | None:
         return Dense(
             pooling=pooling,
             normalize="Normalize" in kinds,
-            max_length=_longest(directory),
+            max_length=_longest(directory, lowers=lowers),
             prompts=prompts,
             default_prompt=default,
         )
@@ -118,15 +119,14 @@ def _is_mode(name: str) -> bool:
     return name.startswith(_MODE)
 
 
-def _longest(directory: Path) -> int | None:
+def _longest(directory: Path, *, lowers: bool) -> int | None:
     """Tokens of a text at most; None where neither a module nor the tokenizer says it."""
     path = next((directory / name for name in _LENGTHS if (directory / name).is_file()), None)
     if path is not None:
         config = read_json(path)
-        if config.get("do_lower_case"):
+        if config.get("do_lower_case") and not lowers:
             raise InputError(
-                f"{path}: do_lower_case true is not supported; set it to false if the tokenizer "
-                "lower-cases the text itself"
+                f"{path}: do_lower_case true is not supported where the tokenizer keeps the case"
             )
         longest = config.get("max_seq_length")
         if longest is not None:

@@ -150,7 +150,7 @@ class Electra(Masks, Objective):
             Phase(name=GENERATOR, trains=r"objective/(generator|generator_head)/.*"),
             Phase(
                 name=DISCRIMINATOR,
-                trains=r"(model|heads/rtd)/.*",
+                trains=r"(model|heads/rtd|adapters)/.*",
                 optimizer=self.discriminator_optimizer,
             ),
         )

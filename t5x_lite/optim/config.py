@@ -62,7 +62,9 @@ class Optimizer(ABC):
             except re.error as error:
                 raise InputError(f"optimizer.clip_groups: {pattern!r}: {error}") from error
 
-    def build(self, axes: Axes, *, below: Sequence[str] = ()) -> optax.GradientTransformation:
+    def build(
+        self, axes: Axes, *, below: Sequence[str] = (), depth: int | None = None
+    ) -> optax.GradientTransformation:
         """Returns the transformation for parameters with these logical axes.
 
         Its update(grads, state, params) needs the parameters, and gives what
@@ -71,6 +73,7 @@ class Optimizer(ABC):
         Args:
           axes: the parameters' logical axes.
           below: paths of the model's parameters below all layers, for `layer_decay`.
+          depth: layers of the highest stack, for it; None is that of these parameters.
 
         Raises:
           InputError: there is a layer_decay, and `below` is empty.
@@ -82,7 +85,7 @@ class Optimizer(ABC):
                     "optimizer.layer_decay needs to know what is below the layers: the class of "
                     "the model's config must say it (ModelConfig.below)"
                 )
-            inner = decayed_by_layer(inner, self.layer_decay, axes, below)
+            inner = decayed_by_layer(inner, self.layer_decay, axes, below, depth=depth)
         if self.clip_norm is None:
             return inner
         clip = _clipping(self.clip_norm, self.clip_groups, axes)

@@ -2,9 +2,9 @@
 
 The last of N layers has `decay` times the rate, the first one decay ** N times, and what is below
 the layers (tables, their norm and projection) decay ** (N + 1) times; what is above them, such as
-the objective's head and a final norm, has the whole rate. With N = 2 and decay 0.5:
+a head, adapters and a final norm, has the whole rate. With N = 2 and decay 0.5:
 
-    objective/classifier  1      layer 1  0.5      layer 0  0.25      model/embedding  0.125
+    heads/classifier  1      layer 1  0.5      layer 0  0.25      model/embedding  0.125
 
 Of several stacks, each counts its own layers, and the tables are below the highest. The weight
 decay of AdamW, which is part of an update, falls with it. Sources: Howard and Ruder 2018,
@@ -25,15 +25,21 @@ from t5x_lite.types import Axes
 
 
 def decayed_by_layer(
-    inner: optax.GradientTransformation, decay: float, axes: Axes, below: Sequence[str]
+    inner: optax.GradientTransformation,
+    decay: float,
+    axes: Axes,
+    below: Sequence[str],
+    *,
+    depth: int | None = None,
 ) -> optax.GradientTransformation:
     """The transformation with its updates scaled by the layers that they are of.
 
     Args:
       inner: gives the updates; its state stays as it is.
       decay: the factor of a layer, in (0, 1].
-      axes: the parameters' logical axes, by their paths from "model/" or "objective/" on.
+      axes: the parameters' logical axes, by their paths from "model/" on.
       below: paths, within model/, of what is below all layers (`ModelConfig.below`).
+      depth: layers of the highest stack, of which not all may be trained; None is that of these.
     """
     names = trees.flatten(axes)
 
@@ -48,8 +54,8 @@ def decayed_by_layer(
 
         def scaled(keys: Sequence[Any], leaf: Any) -> Any:
             path = trees.SEPARATOR.join(key.key for key in keys)
-            depth = max(stacks, default=0)
-            return leaf * _factor(path, leaf, decay, depth=depth, names=names[path], below=below)
+            most = max(stacks, default=0) if depth is None else depth
+            return leaf * _factor(path, leaf, decay, depth=most, names=names[path], below=below)
 
         return jax.tree_util.tree_map_with_path(scaled, steps), found[1]
 

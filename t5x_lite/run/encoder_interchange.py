@@ -138,8 +138,18 @@ def read_release(
         checkpoint=checkpoint,
         vocabulary=vocabulary,
         tokenizer=kept_files(source, vocabulary),
-        vectors=read_sentences(source, d_model=model.d_model) if part == "model" else None,
+        vectors=(
+            read_sentences(source, d_model=model.d_model, lowers=_lowers(vocabulary))
+            if part == "model"
+            else None
+        ),
     )
+
+
+def _lowers(vocabulary: Tokenizer) -> bool:
+    """Whether a tokenizer lower-cases text, by the alphabet."""
+    letters = " ".join("abcdefghijklmnopqrstuvwxyz")
+    return vocabulary.encode(letters.upper()) == vocabulary.encode(letters)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from t5x_lite.config.json import from_json, to_json
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, by_name
 from t5x_lite.heads.classifier import as_before
-from t5x_lite.learner import Learner, heads_of
+from t5x_lite.learner import Learner
 from t5x_lite.remote import AnyPath
 from t5x_lite.run.best_step import find_step
 from t5x_lite.run.loading import learner_of, read_experiment
@@ -88,9 +88,10 @@ def with_initial(
     Raises:
       InputError: see `check_init` and `checkpoints.restore_params`.
     """
-    rules = experiment.init.rules()
     step = check_init(experiment, vocabulary) if step is None else step
     saved = learner_of(read_experiment(step, checkpointing.step_files(step)))
+    bare = [HEADS + name for one in (saved, learner) for name in one.heads if not one.head(name)]
+    rules = experiment.init.rules(bare)
     if learner.views or saved.views:
         params = _through_views(state.params, step, saved, learner, abstract, rules)
     else:
@@ -124,12 +125,12 @@ def with_kept_heads(
         return dataclasses.replace(experiment, heads=as_before(experiment.heads, earlier.heads))
     if step is None:
         return experiment
-    saved = read_experiment(step, checkpointing.step_files(step))
+    saved = learner_of(read_experiment(step, checkpointing.step_files(step)))
     named = by_name(experiment.heads)
     others = tuple(
         head
-        for name, head in heads_of(saved.objective, saved.heads).items()
-        if name not in named and experiment.init.takes(HEADS + name)
+        for name, head in saved.heads.items()
+        if name not in named and experiment.init.keeps(HEADS + name, saved.head(name))
     )
     return dataclasses.replace(experiment, heads=(*experiment.heads, *others))
 

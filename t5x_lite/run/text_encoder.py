@@ -57,7 +57,7 @@ class Vectors:
           InputError: there is no such pooling, or no [CLS] for it.
         """
         known = dense_head(experiment)
-        if known is None and pooling is None:
+        if known is None and pooling is None and experiment.model.begins_with_cls:
             _logger.warning(
                 "nothing says how this checkpoint makes a vector of a text: the mean of its states "
                 "is a guess; say --pooling cls or --pooling mean"

@@ -71,10 +71,12 @@ class TextToText:
     Attributes:
       members: the checkpoints, one or more.
       inputs_length: tokens of an input at most.
+      asked_length: the same where a caller gave it, else None.
     """
 
     members: tuple[Loaded, ...]
     inputs_length: int
+    asked_length: int | None = None
 
     @classmethod
     def load(
@@ -108,7 +110,7 @@ class TextToText:
         for member in members[1:]:
             _check_together(members[0], member)
         trained = min(_inputs_length(member.experiment.data) for member in members)
-        return cls(members, trained if inputs_length is None else inputs_length)
+        return cls(members, trained if inputs_length is None else inputs_length, inputs_length)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -175,9 +177,7 @@ class TextToText:
         if dense_head(first.experiment) is None:
             pooling = "mean" if pooling is None else pooling
             normalize = False if normalize is None else normalize
-        return TextEncoder.of(
-            first, length=self.inputs_length, pooling=pooling, normalize=normalize
-        )
+        return TextEncoder.of(first, length=self.asked_length, pooling=pooling, normalize=normalize)
 
     def inputs(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[int]]:
         """Tokens of each text, at most `inputs_length`.

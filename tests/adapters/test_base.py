@@ -11,6 +11,10 @@ from t5x_lite.adapters.base import Adapter, by_name
 from t5x_lite.adapters.bottleneck import Bottleneck, par_bn, seq_bn
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Learner
+from t5x_lite.objectives.electra import Electra
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Constant
 from t5x_lite.optim.updates import joint_optimizer
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train.state import init_state, state_shardings
@@ -145,6 +149,7 @@ def test_two_at_one_site_are_refused():
     ("fields", "message"),
     [
         ({"name": "A"}, "the name of an adapter is lower-case letters"),
+        ({"name": "attach"}, "no adapter may be called 'attach'"),
         ({"sites": ()}, "adapter 'lora' stands nowhere: give it sites"),
         ({"sites": ("(",)}, r"sites: .* is no regular expression"),
     ],
@@ -158,3 +163,21 @@ def test_a_base_says_what_it_lacks():
     assert list(by_name([Lora(), Bottleneck()])) == ["lora", "bottleneck"]
     with pytest.raises(TypeError, match="Adapter does not define build"):
         learner("bert", Adapter(name="x", sites=("mlp",)))
+
+
+def test_an_adapter_may_be_called_names():
+    made, batch = learner("bert", Lora(name="names"))
+    outputs(made, random(made.shapes), batch)
+
+
+def test_the_discriminator_of_two_updates_has_its_adapters():
+    model, _, _ = HOSTS["bert"]
+    objective = Electra(mask_id=3, generator=model, sharing="nes")
+    made = Learner.of(
+        model, objective, adapters=(Lora(),), optimizer=AdamW(schedule=Constant(value=0.1))
+    )
+    generator, discriminator = made.updates()
+    assert set(flatten(discriminator.part(made.shapes))) == {
+        path for path in flatten(made.shapes) if path.startswith(("adapters/", "heads/"))
+    }
+    assert "objective/generator/embedding/token" in flatten(generator.part(made.shapes))

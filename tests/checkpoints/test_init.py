@@ -117,3 +117,28 @@ def test_parts_that_do_not_fit(wanted, options, message):
 def test_an_init_that_is_wrong(fields, message):
     with pytest.raises(InputError, match=message):
         Init(**fields)
+
+
+def test_which_parts_are_kept_under_their_names():
+    mlm = ["heads/mlm/bias", "heads/mlm/dense/kernel"]
+    keeps = {
+        (): True,
+        ("take", ("model",)): False,
+        ("take", ("model", "heads/mlm")): True,
+        ("fresh", ("heads/mlm",)): False,
+        ("rename", ("heads/mlm/(.*) ->",)): False,
+        ("rename", (r"heads/mlm/(.*) -> heads/old/\1",)): False,
+        ("rename", ("heads/mlm/bias ->",)): True,
+    }
+    for options, expected in keeps.items():
+        init = Init(checkpoint="c", **dict([options] if options else []))
+        assert init.keeps("heads/mlm", mlm) == expected, options
+    assert Init(checkpoint="c").keeps("heads/dense", [])
+    assert not Init(checkpoint="c", take=("model",)).keeps("heads/dense", [])
+
+
+def test_a_part_without_parameters_may_be_named():
+    init = Init(checkpoint="c", take=("model", "heads/dense"), fresh=("heads/dense",))
+    assert init.rules(["heads/dense"]).sources(["model/a"], ["model/a"]) == {"model/a": "model/a"}
+    with pytest.raises(InputError, match="the checkpoint has no 'heads/dense'"):
+        init.rules().sources(["model/a"], ["model/a"])

@@ -92,6 +92,11 @@ def test_names_that_say_nothing_are_none():
     assert labels_of(WHERE, {}, 2) == ()
 
 
+def test_one_name_of_two_classes_is_none(caplog):
+    assert labels_of(WHERE, {"id2label": {"0": "a", "1": "a"}}, 2) == ()
+    assert "two classes have one name in id2label" in caplog.text
+
+
 def test_what_is_written_of_a_head():
     head = Classifier(num_classes=2, labels=("no", "yes"), dropout_rate=0.3)
     assert task_config(head, dropout="cls_dropout") == {

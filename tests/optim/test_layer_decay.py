@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from t5x_lite.errors import InputError
@@ -116,3 +117,11 @@ def test_norms_and_biases_of_encoders_have_no_weight_decay(name):
 def test_refuses_nonsense(decay, message):
     with pytest.raises(InputError, match=message):
         AdamW(schedule=Constant(value=0.1), layer_decay=decay)
+
+
+def test_the_depth_is_the_model_s_though_its_layers_are_frozen():
+    axes = {"model": {"embedding": {"token": ("vocab", "embed")}}}
+    updates = {"model": {"embedding": {"token": jnp.ones((2, 3))}}}
+    decayed = decayed_by_layer(optax.identity(), 0.5, axes, ("embedding",), depth=2)
+    scaled, _ = decayed.update(updates, ())
+    np.testing.assert_allclose(scaled["model"]["embedding"]["token"], 0.125)

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
+import t5x_lite
 from scripts import encoder_goldens as goldens
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints, Evaluation
@@ -106,6 +107,7 @@ def test_a_directory_keeps_its_vectors_on_every_path(tmp_path, default, caplog):
     def check(checkpoint):
         same = functools.partial(np.testing.assert_allclose, atol=1e-5)
         same(vectors(checkpoint, tmp_path), plain)
+        same(t5x_lite.load(str(checkpoint)).encode(LINES), plain)
         same(vectors(checkpoint, tmp_path, prompt="query"), queries)
         same(vectors(checkpoint, tmp_path, prompt="document"), documents)
         same(vectors(checkpoint, tmp_path, prefix="b c: "), documents)
