@@ -134,9 +134,9 @@ def _make_encoders(base: Path) -> None:
 
 def _read_encoders(base: Path) -> None:
     from t5x_lite.errors import InputError
+    from t5x_lite.interop.encoder_families import family_of
     from t5x_lite.interop.encoders import read_encoder
     from t5x_lite.interop.hf_config import CONFIG, read_config
-    from t5x_lite.run.encoder_interchange import family_of
 
     for directory in sorted(base.iterdir()):
         config = read_config(directory)
