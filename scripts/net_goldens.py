@@ -46,6 +46,7 @@ WORDS = TEXT.split()
 def experiments() -> dict[str, Any]:
     """The runs by name, with paths below the current directory."""
     from t5x_lite.config import Checkpoints, Evaluation, Experiment
+    from t5x_lite.data import layouts
     from t5x_lite.data.config import Data
     from t5x_lite.models.bert import BertConfig
     from t5x_lite.models.deberta import DebertaConfig
@@ -92,7 +93,7 @@ def experiments() -> dict[str, Any]:
         )
 
     pieces = {"vocabulary": "vocab.txt", "extra_ids": 0}
-    cached = data("", cache="caches/encoder", layout="encoder", **pieces)
+    cached = data("", cache="caches/encoder", layout=layouts.Encoder(), **pieces)
     rows = {"pack": False, **pieces}
     spans_t5 = data("tasks.text:span_corruption", cache="caches/t5")
     of_encoder = {"mask_id": 4, "whole_word": True}
@@ -114,11 +115,11 @@ def experiments() -> dict[str, Any]:
             data("tasks.glue:sst2", directory="glue", vocabulary="pieces", extra_ids=20),
             Adafactor(schedule=Constant(value=1e-3)),
         ),
-        "lm": (lm, LanguageModel(), data("tasks.text:language_model", layout="lm"), adamw),
+        "lm": (lm, LanguageModel(), data("tasks.text:language_model", layout=layouts.LM()), adamw),
         "prefix_lm": (
             lm.replace(prefix=True, prefix_buckets="bidirectional"),
             LanguageModel(),
-            data("tasks.text:prefix_lm", layout="prefix_lm"),
+            data("tasks.text:prefix_lm", layout=layouts.PrefixLM()),
             gentle,
         ),
         "bert": (bert, MaskedLM(**of_encoder), cached, adamw, "bfloat16"),
@@ -151,19 +152,24 @@ def experiments() -> dict[str, Any]:
         "contrastive": (
             bert,
             Contrastive(pooling="mean"),
-            data("tasks.pairs:jsonl", directory="pairs", layout="pairs", negatives=1, **rows),
+            data(
+                "tasks.pairs:jsonl",
+                directory="pairs",
+                layout=layouts.Groups(negatives=1),
+                **rows,
+            ),
             adamw,
         ),
         "classify": (
             bert,
             Classify(num_classes=2),
-            data("tasks.glue:sst2", directory="glue", layout="labelled", **rows),
+            data("tasks.glue:sst2", directory="glue", layout=layouts.Labelled(), **rows),
             AdamW(schedule=Constant(value=1e-3), layer_decay=0.8),
         ),
         "spans": (
             bert,
             Spans(),
-            data("tasks.squad:squad", directory="squad", layout="labelled", **rows),
+            data("tasks.squad:squad", directory="squad", layout=layouts.Labelled(), **rows),
             adamw,
         ),
     }  # fmt: skip
@@ -378,8 +384,8 @@ def record(names: list[str]) -> None:
 
 def batches() -> dict[str, Any]:
     """A batch of each layout, packed and not, of made-up examples: feature -> numbers."""
-    from t5x_lite.data.config import LAYOUT_NAMES
-    from t5x_lite.data.layouts import rows
+    from t5x_lite.data import layouts
+    from t5x_lite.data.layouts.base import KEY
     from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
 
     rng = np.random.default_rng(0)
@@ -395,36 +401,36 @@ def batches() -> dict[str, Any]:
             [[1], *[part for one in texts for part in (one, [2])]], dtype=np.int32
         )
 
-    def example(layout: str) -> dict[str, np.ndarray]:
-        if layout == "encoder":
-            return {"inputs": document(text(5))}
-        if layout == "labelled":
+    def example(layout: layouts.Layout, index: int) -> dict[str, np.ndarray]:
+        if "query" in layout.features:
+            passages = [document(text(5)) for _ in range(rng.integers(1, 4))]
+            others = np.concatenate([np.zeros(0, np.int32), *passages[1:]])
+            made = {"query": document(text(5)), "positives": passages[0], "negatives": others}
+            return {**made, KEY: np.array([0, 0, index])}
+        if "labels" in layout.features:
             label = np.array([rng.integers(0, 3), 0], np.int32)
             return {"inputs": document(text(4), text(4)), "labels": label}
-        if layout == "pairs":
-            passages = np.concatenate([document(text(5)) for _ in range(rng.integers(1, 4))])
-            return {"query": document(text(5)), "passages": passages}
+        if layout.of_encoder:
+            return {"inputs": document(text(5))}
         return {name: np.append(text(5), 1).astype(np.int32) for name in ("inputs", "targets")}
 
-    lengths = {"inputs": 12, "targets": 10}
-    sizes = {
-        "pairs": {**lengths, "query": 12, "passages": 20},
-        "labelled": {**lengths, "labels": 2},
-    }
     found = {}
-    for layout in LAYOUT_NAMES:
-        for pack in (False,) if layout in ("pairs", "labelled") else (False, True):
-            examples = [example(layout) for _ in range(4)]
-            batch = rows.lay_out(
+    every = (
+        layouts.Seq2Seq(), layouts.LM(), layouts.PrefixLM(), layouts.ConcatLM(), layouts.Encoder(),
+        layouts.Groups(negatives=1), layouts.Labelled(),
+    )  # fmt: skip
+    for layout in every:
+        for pack in (False, True) if layout.packs else (False,):
+            examples = [example(layout, index) for index in range(4)]
+            batch = layout.lay_out(
                 examples,
                 np.array([1, 0, 1, 2]) if pack else np.array([1, 0, 4, 2]),
                 num_rows=5,
-                layout=layout,
-                lengths=sizes.get(layout, lengths),
+                lengths=layout.lengths(inputs=12, targets=10),
                 pack=pack,
-                tokens=special if layout in ("encoder", "pairs", "labelled") else None,
+                tokens=special if layout.of_encoder else None,
             )
-            name = f"{layout}, packed" if pack else layout
+            name = f"{layout.name}, packed" if pack else layout.name
             found[name] = {feature: value.tolist() for feature, value in batch.items()}
     return found
 

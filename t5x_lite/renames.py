@@ -55,11 +55,12 @@ _MODULES = {
     "data.corruption": "data.corruption.recipes",
     "data.encoder_task": "data.tasks.encoder",
     "data.encoder_tokens": "vocabulary.encoder_tokens",
-    "data.epochs": "data.layouts.epochs",
+    "data.epochs": "data.live.epochs",
+    "data.layouts.epochs": "data.live.epochs",
+    "data.layouts.live": "data.live.rows",
     "data.glue_files": "data.tasks.glue_files",
     "data.json_lines": "records.json_lines",
     "data.labelled_task": "data.tasks.labelled",
-    "data.layouts": "data.layouts.live",
     "data.line_blocks": "records.line_blocks",
     "data.lines": "records.lines",
     "data.log_lines": "records.log_lines",
@@ -117,12 +118,26 @@ _MODULES = {
 """Old module -> new module, in t5x_lite."""
 
 OPTIONS = {
+    "--data.negatives": "--data.layout.negatives",
     "--init-step": "--init.step",
     "--init-rename": "--init.rename",
     "--init-fresh": "--init.fresh",
 }
 """Old option of a config -> new option."""
 
+PARTS = {"--data.layout": "layout=layouts.Encoder(), of t5x_lite.data.layouts"}
+"""Option that was replaced by a part of the config file -> what stands in the file."""
+
+_DATA = re.compile(r"t5x_lite\.(data\.config|config(\.experiment)?):Data")
+_LAYOUTS = {
+    "seq2seq": "seq2seq:Seq2Seq",
+    "lm": "lm:LM",
+    "prefix_lm": "lm:PrefixLM",
+    "concat_lm": "lm:ConcatLM",
+    "encoder": "encoder:Encoder",
+    "pairs": "groups:Groups",
+    "labelled": "labelled:Labelled",
+}
 _EXPERIMENT = re.compile(r"t5x_lite\.config(\.experiment)?:Experiment")
 _IMPORTED = "t5x_lite.objectives.imported:Imported"
 _IMPORTED_HEADS = {"electra_rtd": "electra", "deberta_rtd": "deberta"}
@@ -164,6 +179,8 @@ def _renamed(path: str, rules: Sequence[tuple[re.Pattern[str], str]]) -> str:
 
 def current_fields(node: dict[str, Any]) -> dict[str, Any]:
     """An encoded config with today's fields, of one that an earlier version may have written."""
+    if _DATA.fullmatch(str(node.get("type"))):
+        return _current_data(node)
     if not _EXPERIMENT.fullmatch(str(node.get("type"))):
         return dict(node)
     given = dict(node)
@@ -178,6 +195,18 @@ def current_fields(node: dict[str, Any]) -> dict[str, Any]:
         given["objective"] = {"type": "t5x_lite.objectives.base:NoLoss"}
         if kind := _IMPORTED_HEADS.get(str(objective.get("head"))):
             given["heads"] = [{"type": "t5x_lite.heads.rtd:Rtd", "name": "rtd", "kind": kind}]
+    return given
+
+
+def _current_data(node: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `Data`, whose layout was a name, and whose negatives are the layout's now."""
+    given = dict(node)
+    negatives = given.pop("negatives", 0)
+    if isinstance(given.get("layout"), str):
+        name = _LAYOUTS.get(given["layout"], given["layout"])
+        given["layout"] = {"type": f"{_PACKAGE}data.layouts.{name}"}
+        if given["layout"]["type"].endswith(":Groups"):
+            given["layout"]["negatives"] = negatives
     return given
 
 

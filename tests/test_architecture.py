@@ -25,7 +25,7 @@ HEAVY_MODULES = {
     "c4/beam.py",
     "data/cache/making_beam.py",
     "data/elements.py",
-    "data/layouts/live.py",
+    "data/live/rows.py",
     "data/live/batches.py",
     "data/live/pipeline.py",
     "data/quiet_tensorflow.py",

@@ -13,6 +13,7 @@ Command:
 
 from configs.pretrain.bert_tiny import experiment as bert
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW
@@ -23,7 +24,7 @@ experiment = Experiment(
     objective=Contrastive(temperature=0.05, pooling="mean"),
     data=Data(
         task="tasks.pairs:jsonl",
-        layout="pairs",
+        layout=layouts.Groups(),
         vocabulary="vocab.txt",
         batch_size=64,
         inputs_length=64,

@@ -20,6 +20,7 @@ Command:
 """
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.encoder_presets import bert_base
 from t5x_lite.objectives.classify import Classify
@@ -31,7 +32,7 @@ experiment = Experiment(
     objective=Classify(num_classes=2),
     data=Data(
         task="tasks.glue:sst2",
-        layout="labelled",
+        layout=layouts.Labelled(),
         vocabulary="vocab.txt",
         batch_size=32,
         inputs_length=128,

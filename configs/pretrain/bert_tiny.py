@@ -10,6 +10,7 @@ Command:
 """
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.objectives.masked_lm import MaskedLM
@@ -30,7 +31,7 @@ experiment = Experiment(
     objective=MaskedLM(mask_id=103, whole_word=True),
     data=Data(
         task="tasks.encoder:documents",
-        layout="encoder",
+        layout=layouts.Encoder(),
         vocabulary="vocab.txt",
         batch_size=64,
         inputs_length=128,

@@ -12,6 +12,7 @@ Command:
 import dataclasses
 
 from configs.pretrain.prose import experiment as t5
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.objectives.language_model import LanguageModel
@@ -31,7 +32,7 @@ experiment = dataclasses.replace(
     objective=LanguageModel(),
     data=Data(
         task="tasks.text:language_model",
-        layout="lm",
+        layout=layouts.LM(),
         vocabulary="spiece.model",
         batch_size=12,
         targets_length=286,

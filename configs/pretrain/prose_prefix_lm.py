@@ -18,6 +18,7 @@ another task for configs/pretrain/prose.py:
 import dataclasses
 
 from configs.pretrain.prose_lm import experiment as causal
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 
 experiment = dataclasses.replace(
@@ -25,7 +26,7 @@ experiment = dataclasses.replace(
     model=causal.model.replace(prefix=True),
     data=Data(
         task="tasks.text:prefix_lm",
-        layout="prefix_lm",
+        layout=layouts.PrefixLM(),
         vocabulary="spiece.model",
         batch_size=12,
         inputs_length=144,

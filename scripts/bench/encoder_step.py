@@ -43,6 +43,8 @@ from typing import Any
 import numpy as np
 from train_step import Side
 
+from t5x_lite.data import layouts
+
 RATE, CLIP, DECAY = 1e-4, 1.0, 0.01
 CLS, SEP, MASK, IGNORED = 101, 102, 103, -100
 BATCHES, DETECTION_WEIGHT = 4, 50.0
@@ -158,7 +160,9 @@ def our_experiment(work: dict) -> Any:
     return Experiment(
         model=model,
         objective=objective,
-        data=Data(task="x:y", vocabulary="v", layout="encoder", inputs_length=batch_of(work)[1]),
+        data=Data(
+            task="x:y", vocabulary="v", layout=layouts.Encoder(), inputs_length=batch_of(work)[1]
+        ),
         optimizer=AdamW(schedule=Constant(value=RATE), clip_norm=CLIP, weight_decay=DECAY),
         steps=1,
         compute_dtype=work["dtype"],

@@ -38,7 +38,7 @@ from t5x_lite.heads import base as heads
 from t5x_lite.heads.base import Head
 from t5x_lite.metrics.selection import Mode, refuse_test
 from t5x_lite.models.base import ModelConfig
-from t5x_lite.objectives.base import Objective
+from t5x_lite.objectives.base import Objective, names_of
 from t5x_lite.optim.config import Optimizer
 from t5x_lite.options import OptionError, parse
 from t5x_lite.sharding import MeshConfig
@@ -258,10 +258,10 @@ class Experiment:
                     f"train: {pattern!r} is no regular expression ({error})"
                 ) from error
         layouts = self.objective.layouts
-        if layouts and self.data.layout not in layouts:
+        if layouts and not isinstance(self.data.layout, layouts):
             raise InputError(
                 f"objective {type(self.objective).__name__} needs data.layout "
-                f"{' or '.join(layouts)}, got {self.data.layout!r}"
+                f"{names_of(layouts)}, got {self.data.layout.name}"
             )
         if self.data.pack and (reason := self.objective.unpackable):
             raise InputError(f"{reason}, which must be of one document: set --data.pack False")
@@ -356,6 +356,8 @@ def _current_options(overrides: Sequence[str]) -> list[str]:
         name, equals, value = option.partition("=")
         if new := renames.OPTIONS.get(name.replace("_", "-")):
             raise InputError(f"{name} is {new} now")
+        if name in renames.PARTS:
+            raise InputError(f"{name}: the config file says it, as {renames.PARTS[name]}")
         found.append(f"--init.checkpoint{equals}{value}" if name == "--init" else option)
     return found
 

@@ -1,10 +1,10 @@
 """Labels as whole numbers, as a row of the layout "labelled" has two of them.
 
-    of_class(2)       (3, 0)        of_score(3.8)      (3801, 0)       of_span(7, 9)      (8, 10)
-    of_class(-1)      (0, 0)        of_score(-1.0)     (0, 0)
+    of_class(2)       (3, 0)        of_span(7, 9)      (8, 10)
+    of_class(-1)      (0, 0)
 
-0 is no label: rows of padding have none, and neither have those of a test split. A score is at
-least 0, and is kept in thousandths; those of STS-B have three decimals at most.
+0 is no label: rows of padding have none, and neither have those of a test split. A score is no
+label but a float of its own; caches that an earlier version wrote have it here, in thousandths.
 """
 
 Label = tuple[int, int]
@@ -12,7 +12,7 @@ Label = tuple[int, int]
 NONE: Label = (0, 0)
 """No label."""
 PARTS_OF_SCORE = 1000
-"""A score of 1 is so many."""
+"""A score of 1 is so many, in caches of earlier versions."""
 WIDTH = 2
 """Numbers of a label."""
 
@@ -20,11 +20,6 @@ WIDTH = 2
 def of_class(index: int) -> Label:
     """A class by its index; -1 is none."""
     return (index + 1, 0)
-
-
-def of_score(score: float) -> Label:
-    """A score; a negative one is none."""
-    return NONE if score < 0 else (1 + round(score * PARTS_OF_SCORE), 0)
 
 
 def of_span(first: int, last: int) -> Label:

@@ -10,6 +10,9 @@ from t5x_lite.errors import InputError
 ON_THE_FLY = b"t5x_lite iterator 2\n"
 ON_THE_FLY_1 = b"t5x_lite iterator 1\n"
 """Of data in an order that is not made any more: that of the files, but for a shuffle buffer."""
+FORMER_LAYOUTS = {"pairs": "groups"}
+"""Layouts whose data come in another order now, and what they are called: a query of pairs had the
+same negatives in every epoch."""
 FROM_CACHE = b"t5x_lite cache position 1\n"
 
 _SAYS = {
@@ -55,10 +58,9 @@ def share_of_batch(data: Data, process_count: int) -> int:
 
 def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
     """What must be equal for a position to fit, wherever the data are read from."""
-    names = ["layout", "batch_size", "inputs_length", "targets_length", "pack", "shuffle"]
-    if data.layout == "pairs":
-        names.append("negatives")
-    return {**{name: getattr(data, name) for name in names}, "seed": seed}
+    names = ("batch_size", "inputs_length", "targets_length", "pack", "shuffle")
+    own = {name: getattr(data, name) for name in names}
+    return {**data.layout.identity(), **own, "seed": seed}
 
 
 def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:

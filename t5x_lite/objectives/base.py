@@ -24,13 +24,14 @@ have left in `Loss.features`.
 
 import dataclasses
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from t5x_lite.data.layouts import Layout
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head
 from t5x_lite.models.base import ModelConfig, RowShapes
@@ -145,10 +146,10 @@ class Objective:
     """Base of the objectives' configs.
 
     Attributes:
-      layouts: the values of data.layout whose rows it reads; none says nothing.
+      layouts: the types of data.layout whose rows it reads; none says nothing.
     """
 
-    layouts: ClassVar[tuple[str, ...]] = ()
+    layouts: ClassVar[tuple[type[Layout], ...]] = ()
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
         """Makes the module `(model, heads, batch, key) -> Loss`, with parameters or none.
@@ -254,3 +255,8 @@ class NoLossModule(nnx.Module):
             "an imported model has no loss: train it by a config whose objective is another, and "
             "--init CHECKPOINT"
         )
+
+
+def names_of(layouts: Sequence[type[Layout]]) -> str:
+    """Layouts, as a message names them."""
+    return " or ".join(layout.name for layout in layouts)

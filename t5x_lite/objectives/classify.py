@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from t5x_lite.data.labels import PARTS_OF_SCORE
+from t5x_lite.data.layouts import Labelled, Layout
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head, HeadModules
 from t5x_lite.heads.classifier import Classifier, ClassifierKind
@@ -24,7 +25,7 @@ from t5x_lite.nn.dropout import split_key
 from t5x_lite.objectives.base import Loss, Objective, Term
 from t5x_lite.objectives.losses import cross_entropy
 from t5x_lite.objectives.masked_lm import features, require_encoder
-from t5x_lite.types import Batch, Key
+from t5x_lite.types import Array, Batch, Key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Classify(Objective):
     head: ClassifierKind = "bert"
     dropout_rate: float | None = None
 
-    layouts: ClassVar[tuple[str, ...]] = ("labelled",)
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Labelled,)
 
     def __post_init__(self) -> None:
         if self.head not in get_args(ClassifierKind):
@@ -99,16 +100,11 @@ class ClassifyLoss(nnx.Module):
         model_key, head_key = split_key(key, 2)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=model_key)
         logits = heads["classifier"](hidden, key=head_key)
+        if self.config.num_classes == 1:
+            return _squared_error(logits[:, 0], batch)
         label = batch["labels"][:, 0]
         weights = (label > 0).astype(jnp.float32)
         weight = jnp.sum(weights)
-        if self.config.num_classes == 1:
-            scores = (label - 1).astype(jnp.float32) / PARTS_OF_SCORE
-            total = jnp.sum(jnp.square(logits[:, 0] - scores) * weights)
-            return Loss(
-                terms={"squared_error": Term(total, weight)},
-                metrics={"squared_error": (total, weight)},
-            )
         targets = jnp.maximum(label - 1, 0)
         losses, _ = cross_entropy(logits, targets)
         right = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
@@ -116,6 +112,22 @@ class ClassifyLoss(nnx.Module):
             terms={"cross_entropy": Term(jnp.sum(losses * weights), weight)},
             metrics={"accuracy": (jnp.sum(right * weights), weight)},
         )
+
+
+def _squared_error(predicted: Array, batch: Batch) -> Loss:
+    """Of the rows that have a score."""
+    label = batch["labels"][:, 0]
+    # Caches of earlier versions have scores as labels, in thousandths.
+    given = jnp.where(label > 0, (label - 1).astype(jnp.float32) / PARTS_OF_SCORE, jnp.nan)
+    scores = batch.get("scores", given)
+    weights = (~jnp.isnan(scores)).astype(jnp.float32)
+    # Zeros in place of NaN before the square: a gradient of NaN times 0 is NaN.
+    errors = jnp.where(jnp.isnan(scores), 0.0, predicted - jnp.nan_to_num(scores))
+    total, weight = jnp.sum(jnp.square(errors)), jnp.sum(weights)
+    return Loss(
+        terms={"squared_error": Term(total, weight)},
+        metrics={"squared_error": (total, weight)},
+    )
 
 
 def check_labelled(objective: Objective, batch: Batch) -> None:

@@ -2,7 +2,7 @@
 
 One encoder reads queries and passages apart; a text's vector is pooled from its states. A query's
 own passage must be closer to it than all other passages of the batch, those of other queries and
-the hard negatives of the layout "pairs" alike (Oord et al. 2018, arXiv:1807.03748; Karpukhin et al.
+the hard negatives of Groups() alike (Oord et al. 2018, arXiv:1807.03748; Karpukhin et al.
 2020, arXiv:2004.04906; Gao et al. 2021, arXiv:2104.08821):
 
     loss of query i = -log( exp(s_ii / t) / sum_j exp(s_ij / t) ),     s_ij = q_i . p_j
@@ -31,6 +31,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool
 
+from t5x_lite.data.layouts import Groups, Layout
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head, HeadModules
 from t5x_lite.heads.dense import Dense, dense_of
@@ -64,7 +65,7 @@ class Contrastive(Objective):
     normalize: bool | None = None
     pooling: Pooling | None = None
 
-    layouts: ClassVar[tuple[str, ...]] = ("pairs",)
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Groups,)
 
     def __post_init__(self) -> None:
         if self.temperature <= 0.0:
@@ -142,7 +143,7 @@ class ContrastiveLoss(nnx.Module):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The vectors of a batch of the layout "pairs", or of a part of one.
+        """The vectors of a batch of the layout Groups(), or of a part of one.
 
         Raises:
           InputError: the features are those of another layout.
@@ -151,7 +152,7 @@ class ContrastiveLoss(nnx.Module):
         if missing:
             raise InputError(
                 f"objective Contrastive reads {', '.join(_FEATURES)}, but the batch has no "
-                f"{', '.join(missing)}: data.layout must be pairs"
+                f"{', '.join(missing)}: data.layout must be groups"
             )
         return Loss(terms={}, metrics={}, rows=self.encode(model, heads, batch, key=key))
 
@@ -179,7 +180,7 @@ def candidates(batch: Batch) -> Bool[Array, "B N"]:
     """Which passages of the batch, N of them, a query is compared with: its own, and negatives.
 
     Args:
-      batch: of the layout "pairs", B rows of N / B passages.
+      batch: of the layout Groups(), B rows of N / B passages.
     """
     queries, passages = batch["query_tokens"], batch["passage_tokens"]
     rows, num, length = passages.shape

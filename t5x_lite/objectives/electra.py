@@ -39,6 +39,7 @@ import optax
 from flax import nnx
 from jaxtyping import Float, Int
 
+from t5x_lite.data.layouts import Encoder, Layout
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head, HeadModules
 from t5x_lite.heads.mlm import Mlm
@@ -98,7 +99,7 @@ class Electra(Masks, Objective):
     mask_fraction: float = 0.85
     random_fraction: float = 0.0
 
-    layouts: ClassVar[tuple[str, ...]] = ("encoder",)
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Encoder,)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,6 +8,7 @@ model, is the model's choice (`LMConfig.prefix`).
 import dataclasses
 from typing import ClassVar
 
+from t5x_lite.data.layouts import LM, ConcatLM, Layout, PrefixLM
 from t5x_lite.objectives.likelihood import Likelihood
 
 
@@ -15,6 +16,6 @@ from t5x_lite.objectives.likelihood import Likelihood
 class LanguageModel(Likelihood):
     """Cross-entropy of the next token; its fields are those of `Likelihood`."""
 
-    layouts: ClassVar[tuple[str, ...]] = ("lm", "prefix_lm", "concat_lm")
+    layouts: ClassVar[tuple[type[Layout], ...]] = (LM, PrefixLM, ConcatLM)
     reads: ClassVar[tuple[str, ...]] = ("decoder_input_tokens",)
     reads_if_there: ClassVar[tuple[str, ...]] = ("decoder_segment_ids", "decoder_causal_attention")

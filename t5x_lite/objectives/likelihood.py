@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig
-from t5x_lite.objectives.base import Loss, Objective, Term
+from t5x_lite.objectives.base import Loss, Objective, Term, names_of
 from t5x_lite.objectives.chunked import TokenLosses, token_losses
 from t5x_lite.objectives.losses import cross_entropy
 from t5x_lite.types import Array, Batch, Key
@@ -85,7 +85,7 @@ class Likelihood(Objective):
             fault = f"has no {_names(missing)}" if missing else f"has {_names(unread)} besides"
             raise InputError(
                 f"objective {type(self).__name__} reads {_names(self.reads)}, but the batch "
-                f"{fault}: data.layout must be {' or '.join(self.layouts)}"
+                f"{fault}: data.layout must be {names_of(self.layouts)}"
             )
 
 

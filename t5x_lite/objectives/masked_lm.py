@@ -19,13 +19,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite.data.layouts import Encoder, Layout
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head, HeadModules
 from t5x_lite.heads.mlm import Mlm
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.objectives import masking
-from t5x_lite.objectives.base import Loss, Objective, Term
+from t5x_lite.objectives.base import Loss, Objective, Term, names_of
 from t5x_lite.objectives.losses import cross_entropy
 from t5x_lite.types import Array, Batch, Key
 
@@ -116,7 +117,7 @@ class Masks:
 class MaskedLM(Masks, Objective):
     """Cross-entropy of the masked tokens; its fields are those of `Masks`."""
 
-    layouts: ClassVar[tuple[str, ...]] = ("encoder",)
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Encoder,)
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
         """FLOPs of the loss of one row: the encoder, and the head at the masked positions."""
@@ -199,7 +200,7 @@ def check_batch(objective: Objective, batch: Batch) -> None:
         raise InputError(
             f"objective {type(objective).__name__} reads encoder_input_tokens and "
             f"encoder_word_ids, but the batch has no {', '.join(sorted(missing))}: data.layout "
-            f"must be {' or '.join(objective.layouts)}"
+            f"must be {names_of(objective.layouts)}"
         )
 
 

@@ -31,6 +31,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite.data.layouts import Encoder, Layout
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head, HeadModules
 from t5x_lite.heads.dense import Dense, dense_of
@@ -88,7 +89,7 @@ class RetroMAE(Masks, Objective):
     bag_of_words: float = 0.0
     logits_chunk: int | None = 32
 
-    layouts: ClassVar[tuple[str, ...]] = ("encoder",)
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Encoder,)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,6 +6,8 @@ Span corruption and every fine-tuning task are this objective; what differs is t
 import dataclasses
 from typing import ClassVar
 
+from t5x_lite.data import layouts
+from t5x_lite.data.layouts import Layout
 from t5x_lite.objectives.likelihood import Likelihood
 
 
@@ -13,6 +15,6 @@ from t5x_lite.objectives.likelihood import Likelihood
 class Seq2Seq(Likelihood):
     """Cross-entropy of the targets of an encoder-decoder; its fields are those of `Likelihood`."""
 
-    layouts: ClassVar[tuple[str, ...]] = ("seq2seq",)
+    layouts: ClassVar[tuple[type[Layout], ...]] = (layouts.Seq2Seq,)
     reads: ClassVar[tuple[str, ...]] = ("encoder_input_tokens", "decoder_input_tokens")
     reads_if_there: ClassVar[tuple[str, ...]] = ("encoder_segment_ids", "decoder_segment_ids")

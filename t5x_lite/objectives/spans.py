@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
 
+from t5x_lite.data.layouts import Labelled, Layout
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head, HeadModules
 from t5x_lite.heads.span import Span, SpanHead
@@ -38,7 +39,7 @@ class Spans(Objective):
 
     longest: int = 30
 
-    layouts: ClassVar[tuple[str, ...]] = ("labelled",)
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Labelled,)
 
     def __post_init__(self) -> None:
         if self.longest < 1:

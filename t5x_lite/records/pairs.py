@@ -1,32 +1,57 @@
 """Queries with passages that answer them and passages that do not, as JSON objects.
 
 {"query": "who wrote Emma", "pos": ["Jane Austen ...", "Emma is ..."], "neg": ["Emma S. ..."]}
+
+A teacher's scores of the passages may stand beside them: "pos_scores": [9.5, 7.0], "neg_scores":
+[0.25]. null is none.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from t5x_lite.errors import InputError
 
+SCORES = ("pos_scores", "neg_scores")
+"""Fields of a teacher's scores."""
+
 
 class Pairs(NamedTuple):
-    """A query, the passages that answer it, and others that do not."""
+    """A query, the passages that answer it, and others that do not.
+
+    Attributes:
+      query: the text.
+      positives: passages that answer it.
+      negatives: passages that do not.
+      positive_scores: a teacher's scores of the positives; NaN where it has none.
+      negative_scores: those of the negatives.
+    """
 
     query: str
     positives: Sequence[str]
     negatives: Sequence[str] = ()
+    positive_scores: Sequence[float] | None = None
+    negative_scores: Sequence[float] | None = None
 
 
 def from_json(text: str) -> Pairs:
     """What `checked` gave."""
     record = json.loads(text)
-    return Pairs(record["query"], record["pos"], record["neg"])
+    scores = [_scores(record.get(name)) for name in SCORES]
+    return Pairs(record["query"], record["pos"], record["neg"], *scores)
+
+
+def _scores(found: Sequence[Any] | None) -> list[float] | None:
+    return None if found is None else [math.nan if x is None else float(x) for x in found]
 
 
 def to_json(pairs: Pairs) -> str:
     """What `from_json` reads."""
     record = {"query": pairs.query, "pos": [*pairs.positives], "neg": [*pairs.negatives]}
+    for name, scores in zip(SCORES, pairs[3:], strict=True):
+        if scores is not None:
+            record[name] = [None if math.isnan(score) else score for score in scores]
     return json.dumps(record)
 
 
@@ -55,4 +80,25 @@ def checked(record: Mapping[str, Any], where: str) -> str:
             raise InputError(f'{where}: "{name}" must be a list of strings')
     if not lists["pos"]:
         raise InputError(f'{where}: "pos" must have a passage that answers the query')
-    return to_json(Pairs(record["query"], lists["pos"], lists["neg"]))
+    scores = [
+        _checked_scores(record, name, texts, where)
+        for name, texts in zip(SCORES, lists.values(), strict=True)
+    ]
+    return to_json(Pairs(record["query"], lists["pos"], lists["neg"], *scores))
+
+
+def _checked_scores(
+    record: Mapping[str, Any], name: str, texts: Sequence[str], where: str
+) -> list[float] | None:
+    """A teacher's scores of texts, a finite number or null of each; None where there are none."""
+    found = record.get(name)
+    if found is None:
+        return None
+    if not isinstance(found, list) or len(found) != len(texts):
+        raise InputError(
+            f'{where}: "{name}" must be a list of {len(texts)} numbers, one for each passage'
+        )
+    for score in found:
+        if score is not None and not (type(score) in (int, float) and math.isfinite(score)):
+            raise InputError(f'{where}: "{name}" must be of numbers, or null: got {score!r}')
+    return _scores(found)

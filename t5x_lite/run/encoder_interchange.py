@@ -13,6 +13,7 @@ from typing import Any, Literal
 from t5x_lite import views
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data
+from t5x_lite.data.layouts import Encoder, Labelled
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
 from t5x_lite.heads.dense import Dense
@@ -83,7 +84,7 @@ class Release:
             data=Data(
                 task=task,
                 vocabulary=str(place),
-                layout="labelled" if labelled else "encoder",
+                layout=Labelled() if labelled else Encoder(),
                 pack=not labelled,
                 inputs_length=min(512, model.max_positions - model.first_position),
                 extra_ids=0,

@@ -15,6 +15,7 @@ from t5x_lite import remote, sharding
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import from_json
+from t5x_lite.data.config import text_lengths
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Learner
 from t5x_lite.remote import AnyPath
@@ -80,7 +81,7 @@ def check_lengths(experiment: Experiment) -> None:
     """
     data = experiment.data
     lengths = {"inputs_length": data.inputs_length}
-    if data.layout == "pairs":
+    if "document" in text_lengths(data):
         lengths["targets_length"] = data.targets_length
     own = {f"objective.{name}": model for name, model in experiment.objective.models().items()}
     for model, config in {"model": experiment.model, **own}.items():

@@ -4,14 +4,12 @@ import numpy as np
 
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data, lengths_of
-from t5x_lite.data.layouts import rows
 
 
 def row_shapes(data: Data) -> dict[str, tuple[int, ...]]:
     """The features of a row, with their shapes; no data is read."""
-    lengths = lengths_of(data)
     none = np.zeros(0, np.int64)
-    row = rows.lay_out([], none, num_rows=1, layout=data.layout, lengths=lengths, pack=data.pack)
+    row = data.layout.lay_out([], none, num_rows=1, lengths=lengths_of(data), pack=data.pack)
     return {name: value.shape[1:] for name, value in row.items()}
 
 

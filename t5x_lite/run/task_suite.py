@@ -22,7 +22,7 @@ from t5x_lite.config import Evaluation, Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.data.mixtures import Member, find_mixture
 from t5x_lite.data.postprocess import is_answer, is_known
-from t5x_lite.data.tasks.labelled import LAYOUT, task_form
+from t5x_lite.data.tasks.labelled import task_form
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Bind, Generator, TaskEvaluator
@@ -118,7 +118,7 @@ class TaskSuite:
 
         if not self.is_mixture:
             task = pipeline.load_task(self._data, self._vocabulary)
-            if self._data.layout == LAYOUT:
+            if self._reads_labels:
                 self._check_head(task)
             if self._settings.rank and pipeline.task_labels(task) is None:
                 raise InputError(
@@ -229,8 +229,7 @@ class TaskSuite:
             first = evaluator.examples[: unknown_tokens.FIRST]
             texts = [example.targets_text for example in first]
             known = [
-                self._data.layout != LAYOUT and is_known(one.targets_text, one.target)
-                for one in first
+                not self._reads_labels and is_known(one.targets_text, one.target) for one in first
             ]
             targets = self._vocabulary.encode_batch(texts)
             examples = [
@@ -311,7 +310,7 @@ class TaskSuite:
         """What answers a task's examples: a search, or the rank of its labels."""
         from t5x_lite.data.live import pipeline
 
-        if self._data.layout == LAYOUT:
+        if self._reads_labels:
             return self._head(task)
         labels = pipeline.task_labels(task) if self._settings.rank else None
         if labels is None:
@@ -346,7 +345,7 @@ class TaskSuite:
         """
         from t5x_lite.data.live import pipeline
 
-        if self._data.layout != LAYOUT or self.is_mixture:
+        if not self._reads_labels or self.is_mixture:
             return tuple(heads)
         [source] = self.sources.values()
         labels = pipeline.task_labels(source.task)
@@ -357,7 +356,7 @@ class TaskSuite:
         """Whether the loss has the classes of a head in the order of the task's labels."""
         from t5x_lite.data.live import pipeline
 
-        if self._data.layout != LAYOUT or self.is_mixture:
+        if not self._reads_labels or self.is_mixture:
             return True
         return all(
             is_in_order(self._heads[self._check_head(one.task)], pipeline.task_labels(one.task))
@@ -388,6 +387,11 @@ class TaskSuite:
             sep_id=tokens.sep_id,
             mesh=self._mesh,
         )
+
+    @property
+    def _reads_labels(self) -> bool:
+        """Whether a head on an encoder answers, and no text is written."""
+        return "labels" in self._data.layout.features
 
     @property
     def _where(self) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from jax.sharding import Mesh
 
 from t5x_lite.config import Experiment
+from t5x_lite.data.config import text_lengths
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.embed import Embedder
 from t5x_lite.evaluate.retrieval import Retrieval, RetrievalEvaluator
@@ -87,11 +88,9 @@ def most_tokens(experiment: Experiment) -> int | None:
 def trained_length(experiment: Experiment) -> int:
     """Tokens of the longest rows that the model was trained with, or that its head names."""
     head, data = dense_head(experiment), experiment.data
-    longest = data.inputs_length
+    longest = max(data.inputs_length, *text_lengths(data).values(), 0)
     if head is not None and head.max_length is not None:
         return min(head.max_length, most_tokens(experiment) or head.max_length)
-    if data.layout == "pairs":
-        longest = max(longest, data.targets_length)
     return min(longest, most_tokens(experiment) or longest)
 
 
@@ -257,10 +256,8 @@ def retrieval_evaluator(
     check_encodes(learner, "of evaluation.retrieval")
     vectors = Vectors.of(experiment, pooling=settings.pooling, normalize=settings.normalize)
     data, most = experiment.data, most_tokens(experiment)
-    longest = trained_length(experiment) if data.layout != "pairs" else data.inputs_length
-    trained = {"query_length": longest, "document_length": longest}
-    if data.layout == "pairs":
-        trained["document_length"] = data.targets_length
+    own, longest = text_lengths(data), trained_length(experiment)
+    trained = {f"{role}_length": own.get(role, longest) for role in ("query", "document")}
     lengths = {name: min(length, most or length) for name, length in trained.items()}
     asked = {name: getattr(settings, name) for name in lengths}
     lengths |= {name: length for name, length in asked.items() if length is not None}

@@ -285,7 +285,7 @@ def _cut(ids: np.ndarray, length: int) -> np.ndarray:
 
 def _ends(data: Data) -> bool:
     """Whether inputs end with EOS."""
-    return data.layout != "lm"
+    return data.layout.ends
 
 
 def _check_together(first: Loaded, other: Loaded) -> None:

@@ -35,9 +35,6 @@ from t5x_lite.vocabulary.tokenizer import Tokenizer
 SPECIAL, BEGINS, CONTINUES, ALONE = range(4)
 """What a piece is to words: of none, the first of one, a further one, or one by itself."""
 
-ENCODER_LAYOUTS = ("encoder", "pairs", "labelled")
-"""The values of data.layout that are of an encoder, with [CLS] and [SEP]."""
-
 _UNSPACED = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Myanmar
@@ -94,11 +91,6 @@ def without_special(ids: Sequence[int], tokens: EncoderTokens) -> Sequence[int]:
     return [tokens.unk_id if i in special else i for i in ids]
 
 
-def tokens_of(layout: str, vocabulary: Vocabulary) -> EncoderTokens | None:
-    """`encoder_tokens` for a layout of encoders, None for the others."""
-    return encoder_tokens(vocabulary) if layout in ENCODER_LAYOUTS else None
-
-
 @functools.lru_cache(maxsize=8)
 def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
     """What rows of an encoder need of a vocabulary.
@@ -117,7 +109,7 @@ def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
         )
     if vocabulary.num_sentinels < 2:
         raise InputError(
-            "data.layout 'encoder' needs two sentinels of the vocabulary, for [MASK] and [CLS]: "
+            "an encoder needs two sentinels of the vocabulary, for [MASK] and [CLS]: "
             "set data.extra_ids to 2 or more"
         )
     mask_id, cls_id = vocabulary.sentinel(0), vocabulary.sentinel(1)

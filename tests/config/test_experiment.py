@@ -21,6 +21,7 @@ from t5x_lite.config import (
     load,
     save,
 )
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.models.t5 import T5Config
@@ -200,7 +201,7 @@ def test_a_part_of_a_wrong_type_is_refused_with_the_line():
 
 
 def test_a_bag_of_words_is_not_of_packed_rows():
-    data = dataclasses.replace(EXPERIMENT.data, layout="encoder", pack=True)
+    data = dataclasses.replace(EXPERIMENT.data, layout=layouts.Encoder(), pack=True)
     parts = _parts(objective=RetroMAE(bag_of_words=0.1), data=data)
     with pytest.raises(InputError, match=r"must be of one document: set --data\.pack False$"):
         Experiment(**parts)

@@ -1,5 +1,6 @@
 import pytest
 
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.data.positions import (
     FROM_CACHE,
@@ -61,3 +62,6 @@ def test_what_makes_two_positions_the_same():
         "shuffle": True,
         "seed": 3,
     }
+    groups = Data(task="a:b", vocabulary="v", layout=layouts.Groups(negatives=2), pack=False)
+    found = identity_of(groups, seed=3)
+    assert (found["layout"], found["negatives"], found["positives"]) == ("groups", 2, "each")

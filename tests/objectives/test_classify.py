@@ -11,6 +11,7 @@ import pytest
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.config.json import from_json, to_json
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.heads.classifier import Classifier
@@ -173,7 +174,7 @@ def pretrained(glue, tmp_path_factory, compile_once):
             task="tasks.encoder:documents",
             vocabulary=str(vocabulary),
             directory=str(glue),
-            layout="encoder",
+            layout=layouts.Encoder(),
             batch_size=8,
             inputs_length=16,
             shuffle_buffer=64,
@@ -196,7 +197,7 @@ def tuned(pretrained, glue, workdir, *, task, num_classes, **fields):
             pretrained.data,
             task=task,
             directory=str(glue),
-            layout="labelled",
+            layout=layouts.Labelled(),
             pack=False,
             batch_size=16,
         ),

@@ -13,6 +13,7 @@ import pytest
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.config.json import from_json, to_json
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Bound, Learner
@@ -147,7 +148,7 @@ def experiment(**changes):
         **{
             "model": MODEL,
             "objective": Contrastive(),
-            "data": Data(task="x:y", vocabulary="v", layout="pairs", pack=False),
+            "data": Data(task="x:y", vocabulary="v", layout=layouts.Groups(), pack=False),
             "optimizer": AdamW(schedule=Constant(value=0.01)),
             "steps": 4,
             **changes,
@@ -253,11 +254,11 @@ def test_refuses_parts_that_do_not_go_together():
         shapes(lambda rngs: Bound(decoder, Contrastive(), rngs=rngs))
     graphdef, params, _ = learner(Contrastive())
     with pytest.raises(
-        InputError, match=r"the batch has no passage_.*: data\.layout must be pairs"
+        InputError, match=r"the batch has no passage_.*: data\.layout must be groups"
     ):
         loss_of(graphdef, params, {"query_tokens": jnp.ones((1, 4), jnp.int32)})
-    with pytest.raises(InputError, match=r"needs data\.layout pairs, got 'encoder'"):
-        experiment(data=Data(task="x:y", vocabulary="v", layout="encoder"))
+    with pytest.raises(InputError, match=r"needs data\.layout groups, got encoder"):
+        experiment(data=Data(task="x:y", vocabulary="v", layout=layouts.Encoder()))
 
 
 def test_configs_are_saved():
@@ -295,12 +296,11 @@ def test_trains_on_pairs_and_goes_on_exactly(
             task="tasks.pairs:jsonl",
             vocabulary=str(tiny_vocabulary),
             directory=str(tmp_path),
-            layout="pairs",
+            layout=layouts.Groups(negatives=1),
             pack=False,
             batch_size=8,
             inputs_length=16,
             targets_length=16,
-            negatives=1,
             shuffle_buffer=20,
         ),
         optimizer=AdamW(schedule=Constant(value=0.01)),

@@ -9,6 +9,7 @@ from flax import nnx
 
 from t5x_lite.checkpoints.reading import saved_steps
 from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Bound
 from t5x_lite.models.lm import LMConfig
@@ -80,7 +81,7 @@ def experiment(tiny_experiment, tmp_path):
         data=dataclasses.replace(
             tiny_experiment.data,
             task="tasks.text:prefix_lm",
-            layout="prefix_lm",
+            layout=layouts.PrefixLM(),
             inputs_length=16,
             targets_length=16,
         ),
@@ -110,13 +111,22 @@ def test_a_prefix_language_model_trains(experiment, tmp_path):
     ("part", "message"),
     [
         (
-            {"objective": Seq2Seq(), "layout": "seq2seq"},
+            {"objective": Seq2Seq(), "layout": layouts.Seq2Seq()},
             "objective Seq2Seq gives its model .* but the model LM takes",
         ),
-        ({"objective": Seq2Seq()}, "objective Seq2Seq needs data.layout seq2seq, got 'prefix_lm'"),
-        ({"layout": "seq2seq"}, "objective LanguageModel needs data.layout lm or prefix_lm or"),
-        ({"layout": "concat_lm"}, r"needs rows that say where the inputs are: set data\.layout"),
-        ({"layout": "lm"}, "shows targets only, but the task gives inputs too: use prefix_lm"),
+        ({"objective": Seq2Seq()}, "objective Seq2Seq needs data.layout seq2seq, got prefix_lm"),
+        (
+            {"layout": layouts.Seq2Seq()},
+            "objective LanguageModel needs data.layout lm or prefix_lm or",
+        ),
+        (
+            {"layout": layouts.ConcatLM()},
+            r"needs rows that say where the inputs are: set data\.layout",
+        ),
+        (
+            {"layout": layouts.LM()},
+            "lm shows targets, and the task gives inputs and targets",
+        ),
     ],
 )
 def test_parts_that_do_not_go_together_are_refused_before_training(

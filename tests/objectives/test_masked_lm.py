@@ -11,6 +11,7 @@ import pytest
 
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.config.json import from_json, to_json
+from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Bound
 from t5x_lite.models.bert import BertConfig
@@ -157,7 +158,7 @@ def test_encoders_train_on_text(objective, pack, tiny_experiment, tmp_path):
         model=OF_THE_TINY_VOCABULARY,
         objective=objective,
         data=dataclasses.replace(
-            tiny_experiment.data, task="tasks.encoder:lines", layout="encoder", pack=pack
+            tiny_experiment.data, task="tasks.encoder:lines", layout=layouts.Encoder(), pack=pack
         ),
         optimizer=AdamW(schedule=Constant(value=0.02)),
         steps=16,

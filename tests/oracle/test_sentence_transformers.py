@@ -13,6 +13,7 @@ import t5x_lite
 from scripts import encoder_goldens as goldens
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.retrieval import Retrieval
 from t5x_lite.objectives.base import NoLoss
@@ -132,7 +133,7 @@ def test_a_directory_keeps_its_vectors_on_every_path(tmp_path, default, caplog):
             loaded.experiment.data,
             task="tasks.pairs:jsonl",
             directory=str(tmp_path / "pairs"),
-            layout="pairs",
+            layout=layouts.Groups(),
             inputs_length=8,
             targets_length=8,
             batch_size=2,

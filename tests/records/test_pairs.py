@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from t5x_lite.errors import InputError
@@ -28,3 +30,26 @@ def test_an_object_that_is_no_pair_is_refused(record, message):
     with pytest.raises(InputError) as caught:
         pairs.checked(record, "f:1")
     assert message in str(caught.value)
+
+
+def test_a_teachers_scores_go_with_the_passages():
+    record = {"query": "q", "pos": ["a"], "neg": ["b", "c"], "pos_scores": [1]}
+    read = pairs.from_json(pairs.checked({**record, "neg_scores": [0.5, None]}, "f:1"))
+    assert (read.positive_scores, read.negative_scores[0]) == ([1.0], 0.5)
+    assert math.isnan(read.negative_scores[1])
+    assert pairs.from_json(pairs.checked(record, "f:1")).negative_scores is None
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([1.0, 2.0], 'f:1: "pos_scores" must be a list of 1 numbers, one for each passage'),
+        (1.0, "must be a list of 1 numbers"),
+        (["1"], "must be of numbers, or null: got '1'"),
+        ([math.inf], "must be of numbers, or null: got inf"),
+        ([True], "must be of numbers, or null: got True"),
+    ],
+)
+def test_wrong_scores_are_refused(scores, message):
+    with pytest.raises(InputError, match=message):
+        pairs.checked({"query": "q", "pos": ["a"], "pos_scores": scores}, "f:1")

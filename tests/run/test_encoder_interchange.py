@@ -11,6 +11,7 @@ import pytest
 from scripts import encoder_goldens as goldens
 from t5x_lite.checkpoints.orbax_params import lazy_params
 from t5x_lite.config import Experiment
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.heads.classifier import Classifier
@@ -192,7 +193,7 @@ def experiment(objective, **changes):
     return Experiment(
         model=MODEL.replace(**changes),
         objective=objective,
-        data=Data(task="tasks.encoder:documents", vocabulary="v", layout="encoder"),
+        data=Data(task="tasks.encoder:documents", vocabulary="v", layout=layouts.Encoder()),
         optimizer=Adafactor(schedule=Constant(value=1e-3)),
         steps=1,
     )

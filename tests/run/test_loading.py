@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.t5 import T5
@@ -123,7 +124,7 @@ def test_every_batch_fits_one_device(tiny_experiment):
         ({}, None),
         ({"inputs_length": 9}, "data.inputs_length 9 is above the 8 positions of model: shorten"),
         (
-            {"targets_length": 9, "layout": "pairs", "pack": False},
+            {"targets_length": 9, "layout": layouts.Groups(), "pack": False},
             "data.targets_length 9 is above the 8 positions of model: shorten it",
         ),
     ],
@@ -131,7 +132,7 @@ def test_every_batch_fits_one_device(tiny_experiment):
 def test_rows_longer_than_the_table_of_positions(tiny_experiment, changes, message):
     model = BertConfig(vocab_size=400, d_model=8, d_ff=8, num_heads=1, num_layers=1)
     objective = Contrastive() if "pack" in changes else MaskedLM()
-    lengths = {"layout": "encoder", "inputs_length": 8, "targets_length": 8, **changes}
+    lengths = {"layout": layouts.Encoder(), "inputs_length": 8, "targets_length": 8, **changes}
     experiment = dataclasses.replace(
         tiny_experiment,
         model=model.replace(max_positions=10, position_offset=2),

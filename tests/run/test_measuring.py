@@ -8,6 +8,7 @@ import pytest
 
 from t5x_lite import config
 from t5x_lite.config import Evaluation
+from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from t5x_lite.metrics.ranking import NAMES
 from t5x_lite.objectives.contrastive import Contrastive
@@ -204,7 +205,7 @@ def test_retrieval_needs_neither_data_nor_task(tmp_path, capsys, monkeypatch, co
     # The data of the config would not fit every objective: the checkpoint's own stay.
     loaded = Loaded.from_checkpoint(str(checkpoint), step=None)
     own = loaded.experiment
-    data = dataclasses.replace(own.data, layout="pairs", pack=False)
+    data = dataclasses.replace(own.data, layout=layouts.Groups(), pack=False)
     trained = dataclasses.replace(own, objective=Contrastive(), data=data)
     model = TextToText((dataclasses.replace(loaded, experiment=trained),), 16)
     [member] = measuring._as_configured(model, experiment).members

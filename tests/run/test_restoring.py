@@ -9,6 +9,7 @@ import pytest
 
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.saving import Checkpoints
+from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Learner
 from t5x_lite.models.bert import BertConfig
@@ -115,7 +116,7 @@ def halves(tmp_path, tiny_experiment):
     """An experiment of an objective whose only checkpoint holds nothing but 0.5."""
 
     def make(objective):
-        layout = dataclasses.replace(tiny_experiment.data, layout="encoder")
+        layout = dataclasses.replace(tiny_experiment.data, layout=layouts.Encoder())
         experiment = dataclasses.replace(
             tiny_experiment, model=BERT, objective=objective, data=layout
         )

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import pytest
 from jax.extend.core import jaxprs_in_params
 
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.learner import Learner
 from t5x_lite.models.base import ModelConfig
@@ -51,7 +52,7 @@ def test_row_lengths(layout, pack, length, more):
 
 
 def test_pairs_have_several_passages_a_row():
-    pairs = data(layout="pairs", pack=False, negatives=2)
+    pairs = data(layout=layouts.Groups(negatives=2), pack=False)
     assert row_shapes(pairs)["query_tokens"] == (8,)
     assert row_shapes(pairs)["passage_tokens"] == (3, 5)
     assert row_lengths(pairs)["passage_tokens"] == 5

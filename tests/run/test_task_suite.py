@@ -6,6 +6,7 @@ import json
 import pytest
 
 from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.data import layouts
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Data
 from t5x_lite.data.rates import Mixing
@@ -353,7 +354,7 @@ def test_a_head_answers_what_its_task_asks(
         task=task,
         vocabulary="",
         directory=str(directory),
-        layout="labelled",
+        layout=layouts.Labelled(),
         inputs_length=16,
         pack=False,
         batch_size=2,

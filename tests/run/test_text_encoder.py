@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.retrieval import Retrieval
 from t5x_lite.learner import Learner
@@ -70,7 +71,7 @@ def test_what_the_objective_says(loaded):
     experiment = loaded.experiment
     assert Vectors.of(experiment) == Vectors(pooling="mean", normalize=True)
     pairs = dataclasses.replace(
-        experiment.data, layout="pairs", pack=False, inputs_length=8, targets_length=12
+        experiment.data, layout=layouts.Groups(), pack=False, inputs_length=8, targets_length=12
     )
     contrastive = dataclasses.replace(
         experiment, objective=Contrastive(pooling="cls", normalize=False), data=pairs

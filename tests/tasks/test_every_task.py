@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from tests.tasks import benchmark_directory
 
@@ -131,7 +132,7 @@ FILES = {
 def options(module):
     """What a module's tasks need in the config."""
     if module == "tasks.pairs":
-        return {"negatives": 1, "pack": False}
+        return {"pack": False}
     if module != "tasks.files":
         return {}
     from t5x_lite.data.columns import Columns
@@ -164,13 +165,15 @@ def _small_python_docs(monkeypatch, english_lines):
     monkeypatch.setattr(module, "python_docs", corpus)
 
 
-def layouts(task):
+def tried_layouts(task):
     """The layouts that are tried: that of a model of one part for a task that is meant for it."""
     if "targets" not in task.output_features:
-        return ["encoder" if "inputs" in task.output_features else "pairs"]
+        own = "inputs" in task.output_features
+        return [layouts.Encoder() if own else layouts.Groups(negatives=1)]
     if "inputs" not in task.output_features:
-        return ["lm"]
-    return ["seq2seq", "prefix_lm"] if task.name == "text_prefix_lm" else ["seq2seq"]
+        return [layouts.LM()]
+    prefix = [layouts.PrefixLM()] if task.name == "text_prefix_lm" else []
+    return [layouts.Seq2Seq(), *prefix]
 
 
 @pytest.mark.usefixtures("_small_python_docs")
@@ -188,8 +191,9 @@ def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocab
         **LENGTHS,
         **options(module),
     }
-    task = pipeline.load_task(Data(**data, layout="lm"), vocabulary)
-    for layout in layouts(task):
+    first = layouts.Groups() if module == "tasks.pairs" else layouts.Seq2Seq()
+    task = pipeline.load_task(Data(**{"pack": False, **data}, layout=first), vocabulary)
+    for layout in tried_layouts(task):
         _check(Data(**data, layout=layout), task, vocabulary)
 
 
@@ -201,8 +205,8 @@ def _check(data, task, vocabulary):
     if "validation" not in task.splits:
         return
     batch = next(pipeline.eval_batches(data, vocabulary, max_batches=1))
-    learned = {"encoder": "encoder_word_ids", "pairs": "passage_segment_ids"}
-    assert batch[learned.get(data.layout, "decoder_loss_weights")].sum() > 0
+    learned = {"encoder": "encoder_word_ids", "groups": "passage_segment_ids"}
+    assert batch[learned.get(data.layout.name, "decoder_loss_weights")].sum() > 0
     postprocess, metrics = pipeline.task_metrics(task)
     if metrics:
         examples = pipeline.eval_examples(data, vocabulary, max_examples=3)

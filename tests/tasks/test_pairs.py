@@ -17,6 +17,7 @@ def vocabulary(tmp_path_factory):
 @pytest.fixture
 def texts(tmp_path, vocabulary):
     """A function that gives query and passages of a task's examples, as text."""
+    from t5x_lite.data import layouts
     from t5x_lite.data.config import TaskArguments
     from tasks import pairs
 
@@ -26,13 +27,13 @@ def texts(tmp_path, vocabulary):
             directory=str(tmp_path),
             inputs_length=10,
             targets_length=12,
-            negatives=1,
+            layout=layouts.Groups(negatives=1),
         )
         task = getattr(pairs, name)(arguments)
-        lengths = {"query": 10, "passages": 24}
-        dataset = task.get_dataset(lengths, split, shuffle=False)
+        dataset = task.get_dataset({"query": 10}, split, shuffle=False)
+        shown = ("query", "positives", "negatives")
         return [
-            tuple(vocabulary.decode(example[name].tolist()) for name in ("query", "passages"))
+            tuple(vocabulary.decode(example[name].tolist()) for name in shown)
             for example in dataset.as_numpy_iterator()
         ]
 
@@ -47,8 +48,8 @@ def write(path, *records):
 def test_jsonl(texts, tmp_path):
     write(tmp_path / "a.jsonl", {"query": "The dog", "pos": ["run", "dogs"], "neg": ["the"]})
     write(tmp_path / "validation.jsonl", {"query": "dog", "pos": ["dogs"]})
-    assert texts("jsonl") == [("the dog", "run the"), ("the dog", "dogs the")]
-    assert texts("jsonl", split="validation") == [("dog", "dogs")]
+    assert texts("jsonl") == [("the dog", "run", "the"), ("the dog", "dogs", "the")]
+    assert texts("jsonl", split="validation") == [("dog", "dogs", "")]
 
 
 def test_a_line_that_is_no_pair_is_named(texts, tmp_path):
@@ -66,7 +67,7 @@ def test_a_line_that_is_no_pair_is_named(texts, tmp_path):
 def test_the_same_text(texts, tmp_path):
     (tmp_path / "a.txt").write_text("The dog\n\nrun")
     (tmp_path / "validation.txt").write_text("dogs")
-    assert texts("same_text") == [("the dog", "the dog"), ("run", "run")]
+    assert texts("same_text") == [("the dog", "the dog", ""), ("run", "run", "")]
 
 
 def test_beir(texts, tmp_path):
@@ -74,4 +75,4 @@ def test_beir(texts, tmp_path):
     write(tmp_path / "queries.jsonl", {"_id": "1", "text": "Dogs"})
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "train.tsv").write_text("q\tc\ts\n1\tdog\t1\n1\ta\t0\n")
-    assert texts("beir") == [("dogs", "the dog the a")]
+    assert texts("beir") == [("dogs", "the dog", "the a")]

@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.loading import load_vocabulary
 from tests import tokenizer_files
@@ -198,7 +199,7 @@ def test_metrics(super_glue, arguments, name, answer, metrics):
 def test_two_texts_for_an_encoder(
     super_glue, arguments, wordpiece, name, split, first, second, target, label
 ):
-    shown = dataclasses.replace(arguments, vocabulary=wordpiece, layout="labelled")
+    shown = dataclasses.replace(arguments, vocabulary=wordpiece, layout=layouts.Labelled())
     task = getattr(super_glue, name)(shown)
     [example] = task.source.get_dataset(split, shuffle=False).as_numpy_iterator()
     found = {key: example[key].decode() for key in ("inputs", "second", "targets")}
@@ -212,6 +213,6 @@ def test_two_texts_for_an_encoder(
 
 @pytest.mark.parametrize("name", ["copa", "record", "wsc", "dpr"])
 def test_the_others_have_no_such_form_yet(super_glue, arguments, wordpiece, name):
-    shown = dataclasses.replace(arguments, vocabulary=wordpiece, layout="labelled")
+    shown = dataclasses.replace(arguments, vocabulary=wordpiece, layout=layouts.Labelled())
     with pytest.raises(InputError, match="text to text alone: it has no form"):
         getattr(super_glue, name)(shown)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 
 
@@ -100,7 +101,7 @@ def test_two_chunks_just_fill_a_row_of_the_prefix_lm_layout(text, arguments):
         task="tasks.text:prefix_lm",
         vocabulary="",
         directory=arguments.directory,
-        layout="prefix_lm",
+        layout=layouts.PrefixLM(),
         batch_size=1,
         inputs_length=8,
         targets_length=8,

@@ -23,7 +23,7 @@ import numpy as np
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.mixture import mixed_sources
 from t5x_lite.data.cache.stream import WINDOW, Position, Source, Stream
-from t5x_lite.data.config import Data, check_features, lengths_of
+from t5x_lite.data.config import Data, lengths_of
 from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.data.positions import (
     FROM_CACHE,
@@ -35,7 +35,6 @@ from t5x_lite.data.positions import (
 )
 from t5x_lite.errors import InputError
 from t5x_lite.records.prefetch import Prefetch
-from t5x_lite.vocabulary.encoder_tokens import tokens_of
 from t5x_lite.vocabulary.loading import Vocabulary
 
 _logger = logging.getLogger(__name__)
@@ -173,7 +172,7 @@ def train_batches(
         seed=seed,
         shuffle=data.shuffle,
         repeat=True,
-        tokens=tokens_of(data.layout, vocabulary),
+        tokens=data.layout.encoder_tokens(vocabulary),
     )
     identity = {
         **identity_of(data, seed=seed),
@@ -225,18 +224,12 @@ def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
             f"--data.vocabulary {where / 'vocabulary'} --data.extra-ids "
             f"{index.vocabulary['extra_ids']}"
         )
-    check_features(data.layout, index.recipe.outputs)
+    data.layout.check(index.recipe.outputs)
     for name, length in (index.recipe.lengths or {}).items():
         now = lengths_of(data)[name]
         if now == length:
             continue
-        if name == "passages":
-            raise InputError(
-                f"cache {where} was made for {length} tokens of passages, data.targets_length for "
-                f"each of 1 + data.negatives, and they are {now}: change them, or write another "
-                "cache"
-            )
-        side = {"query": "inputs"}.get(name, name)
+        side = {"query": "inputs", "positives": "targets", "negatives": "targets"}.get(name, name)
         raise InputError(
             f"cache {where} was made for data.{side}_length {length}, and it is {now}: set "
             f"--data.{side}-length {length}, or write another cache"
@@ -286,7 +279,7 @@ def eval_batches(
       InputError: as `train_batches`, and if there is no such split.
     """
     sources = open_sources(data, vocabulary, split=split)
-    tokens = tokens_of(data.layout, vocabulary)
+    tokens = data.layout.encoder_tokens(vocabulary)
     stream = Stream(data, sources, seed=0, shuffle=False, repeat=False, tokens=tokens)
     return itertools.islice(_one_pass(stream, data.batch_size), max_batches)
 

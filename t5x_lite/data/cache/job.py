@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from t5x_lite.data.cache.files import DTYPES, Index, SplitIndex
-from t5x_lite.data.cache.recipe import Recipe
+from t5x_lite.data.cache.recipe import Recipe, as_numbers
 from t5x_lite.data.cache.task_recipe import recipe_of
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
@@ -92,7 +92,12 @@ def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
                 f"data.task {job.data.task!r} drops or reorders examples behind stages.number, "
                 "which must come right before the CacheDatasetPlaceholder"
             )
-        yield [example[name] for name in names]
+        yield [as_stored(example[name]) for name in names]
+
+
+def as_stored(values: np.ndarray) -> np.ndarray:
+    """A feature as a record holds it: whole numbers."""
+    return as_numbers(values) if np.issubdtype(values.dtype, np.floating) else values
 
 
 def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
@@ -104,7 +109,8 @@ def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
                 f"data.task {task!r} gives {', '.join(there)} at its CacheDatasetPlaceholder, and "
                 f"not {name}: put the placeholder behind its tokenisation"
             )
-        if not there[name].dtype.is_integer or there[name].shape.rank != 1:
+        right = there[name].dtype.is_floating == (name in recipe.floats)
+        if not right or there[name].dtype.is_bool or there[name].shape.rank != 1:
             raise InputError(
                 f"data.task {task!r}: {name} must be a sequence of token ids at the "
                 f"CacheDatasetPlaceholder, and is {there[name].dtype.name} of shape "

@@ -29,6 +29,7 @@ from t5x_lite import project
 from t5x_lite.data.cache.files import Index, SplitIndex
 from t5x_lite.data.cache.job import (
     Job,
+    as_stored,
     features_of,
     goes_without,
     index_of,
@@ -37,7 +38,7 @@ from t5x_lite.data.cache.job import (
 )
 from t5x_lite.data.cache.task_recipe import recipe_of
 from t5x_lite.data.cache.writer import SHARD_BYTES, SplitWriter, new_cache, write_index
-from t5x_lite.data.config import Data, lengths_of
+from t5x_lite.data.config import Data, trimmed_lengths
 from t5x_lite.errors import InputError
 from t5x_lite.records.worker_processes import WorkerContext
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
@@ -138,7 +139,7 @@ def _telling(examples: Iterator[Any], *, split: str) -> Iterator[Any]:
 def _run(job: Job, split: str) -> Iterator[list[np.ndarray]]:
     """The stored features of all examples of a split."""
     if job.bake:
-        lengths = lengths_of(job.data)
+        lengths = trimmed_lengths(job.data)
         dataset = job.task.get_dataset(
             lengths, split, shuffle=False, seed=job.seed, try_in_mem_cache=False
         )
@@ -214,7 +215,7 @@ def _run_block(block: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]
     dataset = _worker["task"].preprocess_precache(raw, seed=_worker["seed"])
     names = features_of(dataset, _worker["recipe"], _worker["name"])
     found = [
-        [example[name] for name in names]
+        [as_stored(example[name]) for name in names]
         for example in elements.as_numpy(elements.deterministic(dataset))
     ]
     counts = np.array([[len(part) for part in parts] for parts in found], np.int64)

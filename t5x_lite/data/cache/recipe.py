@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float32, Int, Int32
 
 from t5x_lite.data.corruption.recipes import CORRUPTIONS, LENGTHS
 
@@ -46,6 +46,8 @@ class Recipe:
       options: of the corruption.
       lengths: tokens of each output at most for which the cache was made; None where its tokens are
         those of whole texts, so that it can be read with any lengths.
+      floats: the outputs that are float32 numbers. A record holds each as two whole numbers, its
+        lower and its upper 16 bits.
     """
 
     stored: tuple[str, ...]
@@ -55,6 +57,7 @@ class Recipe:
     corruption: str = ""
     options: Mapping[str, int | float | list[int]] = dataclasses.field(default_factory=dict)
     lengths: Mapping[str, int] | None = None
+    floats: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         wanted = ("tokens",) if self.corruption else tuple(self.outputs)
@@ -76,6 +79,8 @@ class Recipe:
             raise ValueError("outputs or eos_id is another thing")
         if not all(k in self.outputs and type(v) is int and v > 0 for k, v in lengths.items()):
             raise ValueError(f"lengths must be tokens of outputs, got {str(lengths)[:60]}")
+        if not {*self.floats} <= {*self.outputs}:
+            raise ValueError(f"floats must be outputs, got {str(self.floats)[:60]}")
         if self.eos not in get_args(Eos):
             raise ValueError(f"eos must be one of {get_args(Eos)}, got {self.eos!r}")
 
@@ -92,13 +97,13 @@ class Recipe:
 
         Args:
           stored: int32 token ids of each stored feature.
-          lengths: tokens of each output at most, EOS included.
+          lengths: tokens of each output at most, EOS included; without one it is not trimmed.
           seed: the run's seed.
           epoch: how often the data were repeated before.
           index: the example's position in the cache.
 
         Returns:
-          int32 token ids of each output.
+          int32 token ids of each output, or float32 numbers.
         """
         found = stored
         if self.corruption:
@@ -106,14 +111,16 @@ class Recipe:
             key = {"seed": seed, "epoch": epoch, "index": index}
             found = corrupt(stored["tokens"], **key, **self.options)
         return {
-            name: self._finished(found[name], lengths[name], add_eos=add_eos)
+            name: as_floats(found[name])
+            if name in self.floats
+            else self._finished(found[name], lengths.get(name), add_eos=add_eos)
             for name, add_eos in self.outputs.items()
         }
 
-    def _finished(self, tokens: np.ndarray, length: int, *, add_eos: bool) -> np.ndarray:
+    def _finished(self, tokens: np.ndarray, length: int | None, *, add_eos: bool) -> np.ndarray:
         if not add_eos or self.eos == "none":
             return tokens[:length]
-        if self.eos == "after_trim":
+        if self.eos == "after_trim" and length is not None:
             tokens = tokens[: length - 1]
         return np.append(tokens, np.int32(self.eos_id))[:length]
 
@@ -150,7 +157,9 @@ class Recipe:
 
     def to_json(self) -> dict[str, Any]:
         """As the index of a cache holds it."""
-        return dataclasses.asdict(self) | {"stored": list(self.stored)}
+        node = dataclasses.asdict(self) | {"stored": list(self.stored)}
+        floats = node.pop("floats")  # an index without has none: earlier versions read it too
+        return node | ({"floats": list(floats)} if floats else {})
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> "Recipe":
@@ -159,4 +168,15 @@ class Recipe:
         Raises:
           KeyError, TypeError, ValueError: it is no recipe.
         """
-        return cls(**{**node, "stored": tuple(node["stored"])})
+        lists = {name: tuple(node.get(name, ())) for name in ("stored", "floats")}
+        return cls(**{**node, **lists})
+
+
+def as_numbers(values: Float32[np.ndarray, " n"]) -> Int32[np.ndarray, " _"]:
+    """Floats as a record holds them: two whole numbers below 2**16 for each."""
+    return values.astype("<f4").view("<u2").astype(np.int32)
+
+
+def as_floats(numbers: Int[np.ndarray, " n"]) -> Float32[np.ndarray, " _"]:
+    """What `as_numbers` was given."""
+    return numbers.astype("<u2").view("<f4").astype(np.float32)

@@ -19,8 +19,9 @@ from jaxtyping import Int
 
 from t5x_lite.data.cache.files import Cache, Split
 from t5x_lite.data.cache.recipe import Recipe
-from t5x_lite.data.config import Data, lengths_of
-from t5x_lite.data.layouts import packing, rows
+from t5x_lite.data.config import Data, lengths_of, trimmed_lengths
+from t5x_lite.data.layouts import packing
+from t5x_lite.data.layouts.base import KEY
 from t5x_lite.data.mixing import Schedule
 from t5x_lite.data.permutation import order
 from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
@@ -127,11 +128,13 @@ class Stream:
           seed: of order and corruption.
           shuffle: whether each epoch of a cache has an order of its own, or all have the cache's.
           repeat: whether it goes on for ever, or ends before a cache would begin anew.
-          tokens: the vocabulary's, for the layout "encoder".
+          tokens: the vocabulary's, for a layout of an encoder.
         """
         self.sources = sources
         self._data, self._seed, self._shuffle, self._tokens = data, seed, shuffle, tokens
         self._lengths = lengths_of(data)
+        self._trimmed = trimmed_lengths(data)
+        self._layout = data.layout.of_task(sources[0].recipe.outputs)
         self._schedule = Schedule([source.rate for source in sources])
         sizes = [source.split.size for source in sources]
         self._size = None if repeat else self._schedule.before_repeating(sizes)
@@ -148,23 +151,22 @@ class Stream:
         places = np.arange(number * WINDOW, end if self._size is None else min(end, self._size))
         sources, counts = self._schedule.at(places)
         epochs, indices = np.zeros_like(counts), np.zeros_like(counts)
-        lengths = np.zeros((len(places), len(rows.features(self._data.layout))), np.int64)
+        lengths = np.zeros((len(places), len(self._layout.features)), np.int64)
         for k, source in enumerate(self.sources):
             of = sources == k
             epochs[of], indices[of] = self._examples(counts[of], k)
-            lengths[of] = source.recipe.example_lengths(
-                source.split.counts(indices[of]),
-                lengths=self._lengths,
-                seed=self._source_seed(k),
-                epochs=epochs[of],
-                indices=indices[of],
-            )
+            if self._data.pack:
+                lengths[of] = source.recipe.example_lengths(
+                    source.split.counts(indices[of]),
+                    lengths=self._lengths,
+                    seed=self._source_seed(k),
+                    epochs=epochs[of],
+                    indices=indices[of],
+                )
         taken = np.arange(len(places))
         if self._data.pack:
-            layout = self._data.layout
             taken = packing.first_fit(
-                rows.packed_lengths(layout, lengths),
-                capacity=rows.capacity(layout, self._lengths),
+                self._layout.packed_lengths(lengths), capacity=self._layout.capacity(self._lengths)
             )
         return Window(
             number=number,
@@ -214,11 +216,10 @@ class Stream:
             examples += self._read(span.window, chosen)
             placed.append(target[chosen])
             before += span.end - span.start
-        return rows.lay_out(
+        return self._layout.lay_out(
             examples,
             np.concatenate(placed),
             num_rows=num_rows,
-            layout=self._data.layout,
             lengths=self._lengths,
             pack=self._data.pack,
             tokens=self._tokens,
@@ -233,13 +234,10 @@ class Stream:
             stored = source.split.read(indices)
             keys = zip(of.tolist(), stored, epochs.tolist(), indices.tolist(), strict=True)
             for place, tokens, epoch, index in keys:
-                examples[place] = source.recipe.example(
-                    tokens,
-                    lengths=self._lengths,
-                    seed=self._source_seed(k),
-                    epoch=epoch,
-                    index=index,
-                )
+                key = {"seed": self._source_seed(k), "epoch": epoch, "index": index}
+                examples[place] = source.recipe.example(tokens, lengths=self._trimmed, **key)
+                if self._layout.draws:
+                    examples[place][KEY] = np.array([*key.values()], np.int64)
         return examples
 
     def epochs(self, position: Position) -> list[float]:

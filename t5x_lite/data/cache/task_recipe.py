@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from t5x_lite.data.cache.recipe import Recipe
-from t5x_lite.data.config import Data, lengths_of
+from t5x_lite.data.config import Data, lengths_of, trimmed_lengths
 from t5x_lite.data.corruption.recipes import CORRUPTIONS
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.loading import Vocabulary
@@ -31,9 +31,11 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
     """
     from t5x_lite.data.quiet_tensorflow import seqio
 
-    known = lengths_of(data)
-    lengths = {name: length for name, length in known.items() if name in task.output_features}
-    outputs = {name: bool(task.output_features[name].add_eos) for name in lengths}
+    known = {**trimmed_lengths(data), **lengths_of(data)}
+    features = task.output_features
+    floats = tuple(name for name in features if features[name].dtype.is_floating)
+    lengths = {name: length for name, length in known.items() if name in features}
+    outputs = {name: bool(features[name].add_eos) for name in (*lengths, *floats)}
     if bake:
         return Recipe(
             stored=tuple(outputs),
@@ -41,6 +43,7 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
             eos="none",
             eos_id=vocabulary.eos_id,
             lengths=lengths,
+            floats=floats,
         )
     steps = list(task.preprocessors)
     places = [i for i, step in enumerate(steps) if isinstance(step, seqio.CacheDatasetPlaceholder)]
@@ -59,6 +62,7 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
         corruption=corruption,
         options=options,
         lengths=None if whole else lengths,
+        floats=floats,
     )
 
 
@@ -82,7 +86,7 @@ def _after(
             options = dict(function.keywords) if bound else {}
             if CORRUPTIONS.get(corruption) is not (function.func if bound else function):
                 raise _unknown(f"the corruption {corruption}", task)
-        elif step is not stages.count_epochs:
+        elif step is not stages.count_epochs and _name(step) != stages.keyed.__name__:
             raise _unknown(_name(step), task)
     return eos, corruption, options
 

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 # Second half of the Philox key: another use of the same example gets other numbers.
-SPANS, PREFIX, IID, PERMUTATION, DENOISER = 1, 2, 3, 4, 5
+SPANS, PREFIX, IID, PERMUTATION, DENOISER, GROUP = 1, 2, 3, 4, 5, 6
 _WORD = 2**64
 
 

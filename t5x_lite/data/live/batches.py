@@ -20,9 +20,16 @@ from typing import Any
 import numpy as np
 
 from t5x_lite.data import elements
-from t5x_lite.data.layouts import epochs
+from t5x_lite.data.live import epochs
 from t5x_lite.data.open_iterators import closed_at_exit
-from t5x_lite.data.positions import ON_THE_FLY, ON_THE_FLY_1, check_identity, seal, unseal
+from t5x_lite.data.positions import (
+    FORMER_LAYOUTS,
+    ON_THE_FLY,
+    ON_THE_FLY_1,
+    check_identity,
+    seal,
+    unseal,
+)
 from t5x_lite.data.quiet_tensorflow import tf
 from t5x_lite.errors import InputError
 
@@ -100,8 +107,11 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         Raises:
           InputError: if the state is damaged, or is that of other data (which ones is said).
         """
-        if state.startswith(ON_THE_FLY_1):
-            self._stay_at_the_beginning(state)
+        kind = ON_THE_FLY_1 if state.startswith(ON_THE_FLY_1) else ON_THE_FLY
+        saved = _header(kind, state)[0]["identity"]
+        if kind == ON_THE_FLY_1 or saved.get("layout") in FORMER_LAYOUTS:
+            layout = saved.get("layout")
+            self._stay_at_the_beginning({**saved, "layout": FORMER_LAYOUTS.get(layout, layout)})
             return
         epoch, files = self._unpack(state)
         with tempfile.TemporaryDirectory() as directory:
@@ -115,10 +125,9 @@ class Batches(Iterator[dict[str, np.ndarray]]):
                 ) from error
         self.epoch = epoch
 
-    def _stay_at_the_beginning(self, state: bytes) -> None:
-        saved, _ = _header(ON_THE_FLY_1, state)
-        known = {name: self._identity.get(name) for name in saved["identity"]}
-        check_identity(saved["identity"], known)
+    def _stay_at_the_beginning(self, saved: dict[str, Any]) -> None:
+        """Of an earlier version's position, when its identity is of these data."""
+        check_identity(saved, {name: self._identity.get(name) for name in saved})
         if not self._identity.get("process_index"):
             _logger.warning(
                 "the position in the data was saved by an earlier version, whose order is not made "

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from t5x_lite.data.config import Data, lengths_of
+from t5x_lite.data.config import Data
 from t5x_lite.data.live.mixture_members import (
     Present,
     is_absent,
@@ -25,7 +25,6 @@ from t5x_lite.data.live.mixture_members import (
 from t5x_lite.data.mixtures import Member, find_mixture
 from t5x_lite.data.positions import identity_of, share_of_batch
 from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.encoder_tokens import tokens_of
 from t5x_lite.vocabulary.loading import Vocabulary
 
 _logger = logging.getLogger(__name__)
@@ -235,11 +234,10 @@ def _rows(
     examples: Callable[[Present], Any],
 ) -> Any:
     """The tasks' examples, drawn and laid out as rows of model features."""
-    from t5x_lite.data import elements
-    from t5x_lite.data.layouts.live import feature_converter
+    from t5x_lite.data.layouts.base import KEY
+    from t5x_lite.data.live import pipeline
     from t5x_lite.data.quiet_tensorflow import tf
 
-    lengths = lengths_of(data)
     features = {tuple(one.task.output_features) for one in tasks}
     if len(features) > 1:
         raise InputError(
@@ -247,6 +245,8 @@ def _rows(
             f"{' and '.join(sorted(map(str, features)))}"
         )
     (names,) = features
+    if data.layout.draws:
+        names = (*names, KEY)
 
     def of(one: Present) -> Any:
         return examples(one).map(lambda example: {name: example[name] for name in names})
@@ -259,6 +259,4 @@ def _rows(
         seed=draw_seed,
         stop_on_empty_dataset=True,
     )
-    tokens = tokens_of(data.layout, vocabulary)
-    convert = feature_converter(data.layout, pack=data.pack, tokens=tokens)
-    return elements.deterministic(convert(drawn, lengths))
+    return pipeline.laid_out(data, vocabulary, drawn)

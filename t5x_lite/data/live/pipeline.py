@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from t5x_lite.data.config import Data, TaskArguments, lengths_of
+from t5x_lite.data.config import Data, TaskArguments, lengths_of, trimmed_lengths
 from t5x_lite.data.elements import as_numpy, deterministic
-from t5x_lite.data.layouts import epochs
-from t5x_lite.data.layouts.live import feature_converter
+from t5x_lite.data.live import epochs
+from t5x_lite.data.live import rows as live
 from t5x_lite.data.live.batches import Batches
 from t5x_lite.data.positions import identity_of, share_of_batch
 from t5x_lite.data.quiet_tensorflow import seqio, tf
@@ -29,12 +29,10 @@ from t5x_lite.data.tasks.names import find_task, other_tasks
 from t5x_lite.data.tasks.shuffling import Passes, in_passes
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary import unknown_tokens
-from t5x_lite.vocabulary.encoder_tokens import tokens_of
 from t5x_lite.vocabulary.loading import Vocabulary
 
 _T = TypeVar("_T")
 _PROCESS_SEED = 1 << 32
-_marked = tf.autograph.experimental.do_not_convert(epochs.mark)
 
 
 # Tasks.
@@ -60,7 +58,6 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
         targets_length=data.targets_length,
         seed=seed,
         columns=data.columns,
-        negatives=data.negatives,
         layout=data.layout,
     )
     try:
@@ -138,7 +135,7 @@ def train_batches(
     examples = training_examples(data, epochs.counting(task), passes, seed=seed, shard_info=shard)
     spec: Any = examples.element_spec
     counted = epochs.FIELD in spec
-    rows = _rows(data, vocabulary, examples.map(_marked) if counted else examples)
+    rows = laid_out(data, vocabulary, examples)
     identity = {
         **identity_of(data, seed=seed),
         "task": data.task,
@@ -254,15 +251,17 @@ def _examples(
 def _dataset(data: Data, task: seqio.Task, *, split: str, **options) -> tf.data.Dataset:
     """The task's examples, trimmed."""
     return task.get_dataset(
-        sequence_length=lengths_of(data), split=split, try_in_mem_cache=False, **options
+        sequence_length=trimmed_lengths(data), split=split, try_in_mem_cache=False, **options
     )
 
 
-def _rows(data: Data, vocabulary: Vocabulary, examples: tf.data.Dataset) -> tf.data.Dataset:
-    """Examples, laid out as rows of model features, not yet batched."""
-    tokens = tokens_of(data.layout, vocabulary)
-    converter = feature_converter(data.layout, pack=data.pack, tokens=tokens)
-    return deterministic(converter(examples, lengths_of(data)))
+def laid_out(data: Data, vocabulary: Vocabulary, examples: tf.data.Dataset) -> tf.data.Dataset:
+    """Examples as rows of model features, not yet batched."""
+    tokens = data.layout.encoder_tokens(vocabulary)
+    lengths = lengths_of(data)
+    return deterministic(
+        live.rows(examples, data.layout, lengths=lengths, pack=data.pack, tokens=tokens)
+    )
 
 
 # Evaluation.
@@ -293,7 +292,7 @@ def eval_batches(
     """
     task = load_task(data, vocabulary)
     check_split(data, task, split=split)
-    rows = _rows(data, vocabulary, held_out_examples(data, task, split=split))
+    rows = laid_out(data, vocabulary, held_out_examples(data, task, split=split))
     found = padded(as_numpy(rows.batch(data.batch_size)), data, vocabulary)
     batches = _not_empty(found, data, split=split)
     return itertools.islice(batches, max_batches)
@@ -303,7 +302,7 @@ def padded(
     batches: Iterator[dict[str, np.ndarray]], data: Data, vocabulary: Vocabulary
 ) -> Iterator[dict[str, np.ndarray]]:
     """The same batches, the last one filled up with rows of padding."""
-    tokens = tokens_of(data.layout, vocabulary)
+    tokens = data.layout.encoder_tokens(vocabulary)
     pad_id = 0 if tokens is None else tokens.pad_id
     for batch in batches:
         missing = data.batch_size - len(next(iter(batch.values())))
@@ -311,10 +310,15 @@ def padded(
             name: np.pad(
                 value,
                 ((0, missing), *((0, 0),) * (value.ndim - 1)),
-                constant_values=pad_id if name.endswith("_tokens") else 0,
+                constant_values=pad_id if name.endswith("_tokens") else _padding(value),
             )
             for name, value in batch.items()
         }
+
+
+def _padding(values: np.ndarray) -> float | int:
+    """What stands in a row of padding: NaN is no score."""
+    return np.nan if np.issubdtype(values.dtype, np.floating) else 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.tasks.labelled import LAYOUT, Labelled, labelled_task
+from t5x_lite.data.tasks.labelled import Labelled, labelled_task
 from t5x_lite.data.tasks.labelled import extras as labelled_extras
 from t5x_lite.data.tasks.spans import SpanText
 from t5x_lite.errors import InputError
@@ -64,7 +64,7 @@ class Benchmark:
       tfds_splits: what TFDS calls a split, where it has another name for it.
       postprocess: (text, example=, is_target=) -> what the metrics compare; None is the text.
       metrics: functions (targets, predictions) -> {name: value}.
-      labelled: how an encoder reads the records, for the layout "labelled"; None where it cannot.
+      labelled: how an encoder reads the records, for a layout that shows labels; None: not at all.
     """
 
     name: str
@@ -90,7 +90,7 @@ def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
     from t5x_lite.data.quiet_tensorflow import seqio
     from t5x_lite.data.tasks import stages
 
-    if arguments.layout == LAYOUT:
+    if "labels" in arguments.layout.features:
         return _labelled(benchmark, arguments)
     return seqio.Task(
         benchmark.name,
@@ -108,14 +108,14 @@ def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
     if form is None:
         raise InputError(
             f"the task {benchmark.name} is text to text alone: it has no form for data.layout "
-            f"{LAYOUT!r}"
+            f"{arguments.layout.name}"
         )
 
     def examples(record: Record, split: str) -> list[Example]:
         made = benchmark.examples(record, split)[0]
         return [form.example(record, {name: made[name] for name in benchmark.extras})]
 
-    shown = replace(benchmark, examples=examples, extras=labelled_extras(benchmark.extras))
+    shown = replace(benchmark, examples=examples, extras=labelled_extras(benchmark.extras, form))
     postprocess = form.postprocess or benchmark.postprocess
     return labelled_task(
         benchmark.name,
@@ -207,7 +207,8 @@ def in_memory(examples: Sequence[Example], extras: Mapping[str, type]) -> Any:
             encoded = [text.encode() for text in values]
             columns[name] = tf.constant(encoded, tf.string, shape=[len(encoded)])
         else:
-            columns[name] = tf.constant(values, tf.int64, shape=[len(values)])
+            dtype = tf.float32 if kind is float else tf.int64
+            columns[name] = tf.constant(values, dtype, shape=[len(values)])
     dataset = tf.data.Dataset.from_tensor_slices(columns)
     # A row of a ragged tensor is a tensor, but its specification is not a tensor's.
     lists = [name for name, kind in kinds.items() if kind is list]
@@ -336,10 +337,9 @@ def map_records(
     from t5x_lite.data.tasks import stages
 
     kinds = {"inputs": str, "targets": str, **extras}
+    dtypes = {int: tf.int64, float: tf.float32}
     signature = {
-        name: tf.TensorSpec(
-            [None, None] if kind is list else [None], tf.int64 if kind is int else tf.string
-        )
+        name: tf.TensorSpec([None, None] if kind is list else [None], dtypes.get(kind, tf.string))
         for name, kind in kinds.items()
     }
 
@@ -390,8 +390,8 @@ def _plain(value: Any) -> Any:
 
 
 def _column(values: Sequence[Any], kind: type) -> np.ndarray:
-    if kind is int:
-        return np.array(values, np.int64)
+    if kind in (int, float):
+        return np.array(values, np.int64 if kind is int else np.float32)
     if kind is str:
         return np.array([text.encode() for text in values], object)
     texts = [[text.encode() for text in texts] for texts in values]

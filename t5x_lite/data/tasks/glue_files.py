@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from t5x_lite.data.labels import of_class, of_score
+from t5x_lite.data.labels import NONE, of_class
 from t5x_lite.data.postprocess import ClassIndex, any_number
 from t5x_lite.data.preprocess.classification import glue, label_text
 from t5x_lite.data.preprocess.templates import places
@@ -100,7 +100,8 @@ class GlueTask:
         if not self.labels:
             return Labelled(
                 texts=texts,
-                label=lambda record: of_score(record["label"]),
+                label=lambda record: NONE,
+                score=lambda record: record["label"] if record["label"] >= 0 else math.nan,
                 target=lambda record: f"{record['label']:g}",
                 postprocess=any_number,  # a head gives any number, and chooses among no labels
             )

@@ -1,6 +1,6 @@
 """A text, or a pair of texts, with a label, as a seqio task: what a head on an encoder answers.
 
-    {"inputs": [CLS] a [SEP] b [SEP], "labels": [class + 1, 0]}        data.layout is "labelled"
+    {"inputs": [CLS] a [SEP] b [SEP], "labels": [class + 1, 0]}        data.layout is Labelled()
 
 A pair that is too long loses tokens of its longer text, one after the other (google-research/bert
 run_classifier.py, _truncate_seq_pair). Of vocabularies whose rows begin with <s>, those of RoBERTa
@@ -29,7 +29,6 @@ from t5x_lite.vocabulary.encoder_tokens import (
 )
 from t5x_lite.vocabulary.loading import Vocabulary
 
-LAYOUT = "labelled"
 _FORM = "labelled_form"
 _AT_A_TIME = 64
 _RAW = {"second": str, "label": int, "label_end": int}
@@ -47,6 +46,7 @@ class Labelled:
     Attributes:
       texts: the one or two fields that it reads, in their order; or templates, "{word}: {text}".
       label: of a record, as in `labels`; of a span, its first character and the one behind it.
+      score: of a record of regression, NaN where it has none; None of other tasks.
       target: of a record, the text of its label: what the task's postprocess_fn reads.
       spans: whether the labels are spans of the second text.
       fields: of a record, what stands in place of the fields that its form as text has.
@@ -58,6 +58,7 @@ class Labelled:
     texts: Sequence[str]
     label: Callable[[Record], labels.Label]
     target: Callable[[Record], str]
+    score: Callable[[Record], float] | None = None
     spans: bool = False
     fields: Callable[[Record], Mapping[str, Any]] = lambda record: {}
     postprocess: Callable[..., Any] | None = None
@@ -79,12 +80,13 @@ class Labelled:
         label, end = self.label(record)
         texts = {"inputs": first, "second": rest[0] if rest else "", "targets": self.target(record)}
         others = {**others, **self.fields(record)}
-        return {**others, **texts, "label": label, "label_end": end}
+        score = {} if self.score is None else {"score": float(self.score(record))}
+        return {**others, **texts, "label": label, "label_end": end, **score}
 
 
-def extras(others: Mapping[str, type]) -> dict[str, type]:
+def extras(others: Mapping[str, type], form: Labelled) -> dict[str, type]:
     """The kinds of an example's fields beside inputs and targets."""
-    return {**others, **_RAW}
+    return {**others, **_RAW, **({} if form.score is None else {"score": float})}
 
 
 def labelled_task(
@@ -130,11 +132,13 @@ def labelled_task(
         "inputs": seqio.Feature(vocabulary=ids, add_eos=True, dtype=tf.int32),
         "labels": seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32),
     }
+    if form.score is not None:
+        features["scores"] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.float32)
     task = seqio.Task(
         name,
         source=source,
         preprocessors=[
-            partial(_encode, encode=encode, length=length),
+            partial(_encode, encode=encode, length=length, scored=form.score is not None),
             seqio.CacheDatasetPlaceholder(),
             seqio.preprocessors.append_eos_after_trim,
         ],
@@ -199,8 +203,8 @@ def cut_longest(first: int, second: int, *, room: int) -> tuple[int, int]:
     return half, room - half
 
 
-def _encode(dataset: Any, *, encode: Encode, length: int) -> Any:
-    """Examples of int32 "inputs" without the last [SEP], and "labels"; other fields stay."""
+def _encode(dataset: Any, *, encode: Encode, length: int, scored: bool) -> Any:
+    """Examples of int32 "inputs" without the last [SEP], "labels" and "scores"; others stay."""
     from t5x_lite.data.quiet_tensorflow import tf
     from t5x_lite.data.tasks import stages
 
@@ -227,9 +231,10 @@ def _encode(dataset: Any, *, encode: Encode, length: int) -> Any:
         read = (*names, "targets")
         shown = tf.strings.join([example["inputs"], example["second"]], separator=" ")
         return {
-            **{name: value for name, value in example.items() if name not in read},
+            **{name: value for name, value in example.items() if name not in (*read, "score")},
             "inputs": row["inputs"][: row["size"]],
             "labels": row["labels"],
+            **({"scores": tf.cast(example["score"], tf.float32)[None]} if scored else {}),
             "inputs_pretokenized": tf.strings.strip(shown),
             "targets_pretokenized": example["targets"],
         }

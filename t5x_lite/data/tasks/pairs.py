@@ -2,19 +2,27 @@
 
     {"query": "who wrote Emma", "pos": ["Jane Austen ...", "Emma is ..."], "neg": ["Emma S. ..."]}
 
-Each passage that answers makes an example of its own: {"query", "passages"}, where the passages are
-the one that answers and the first data.negatives others, one behind the other, each [CLS] ...
-[SEP]. Of a further answer the others begin where those of the one before end. A text that is too
-long is cut; data.layout "pairs" says what a batch is.
+An example holds the query, passages that answer it and the pool of those that do not:
+
+    text -> tokens of all of it -> CacheDatasetPlaceholder -> (seed, epoch, index)
+
+With data.layout.positives "each", every passage that answers makes an example of its own. Which
+passages stand in a row is drawn by the layout (`layouts.groups`), so that a cache holds the pool. A
+text that is too long is cut.
 
 The same text may be query and passage (SimCSE): the encoder's dropout makes two views of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
+
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.tasks.encoder import task_of_examples
+from t5x_lite.data.layouts.groups import Groups
+from t5x_lite.data.tasks.encoder import SHORTEST_ROW
+from t5x_lite.errors import InputError
 from t5x_lite.records.pairs import Pairs, from_json
 from t5x_lite.vocabulary.encoder_tokens import (
     EncoderTokens,
@@ -22,6 +30,10 @@ from t5x_lite.vocabulary.encoder_tokens import (
     without_special,
 )
 from t5x_lite.vocabulary.loading import Vocabulary
+
+_AT_A_TIME = 32
+_MOST_POSITIVES = 200
+"""Passages that answer a query of which one is drawn, at most: the first."""
 
 
 def pair_task(
@@ -36,24 +48,49 @@ def pair_task(
       read: a pure function of a text.
 
     Raises:
-      InputError: the rows are too short, or the vocabulary has no [CLS].
+      InputError: the layout shows no groups, the rows are too short, or the vocabulary has no
+        [CLS].
     """
-    tokens = encoder_tokens(arguments.vocabulary)
+    from t5x_lite.data.quiet_tensorflow import seqio, tf
+    from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
+    from t5x_lite.data.tasks import stages
 
-    def cut(texts: Sequence[str]) -> list[list[list[int]]]:
-        return examples(
-            [read(text) for text in texts],
-            vocabulary=arguments.vocabulary,
-            tokens=tokens,
-            lengths=(arguments.inputs_length, arguments.targets_length),
-            negatives=arguments.negatives,
-        )
+    layout, vocabulary = arguments.layout, arguments.vocabulary
+    if not isinstance(layout, Groups):
+        layout.check(Groups.features)
+        raise InputError(f"data.layout {layout.name} draws no groups of a pool: use Groups()")
+    for field in ("inputs_length", "targets_length"):
+        if getattr(arguments, field) < SHORTEST_ROW:
+            raise InputError(
+                f"data.{field} must be at least {SHORTEST_ROW} for rows of an encoder: got "
+                f"{getattr(arguments, field)}"
+            )
+    tokens = encoder_tokens(vocabulary)
+    lengths = (arguments.inputs_length, arguments.targets_length)
 
-    lengths = {
-        "query": arguments.inputs_length,
-        "passages": arguments.targets_length * (1 + arguments.negatives),
+    def cut(texts: Sequence[str]) -> list[dict[str, np.ndarray]]:
+        pairs = [read(text) for text in texts]
+        return examples(pairs, vocabulary=vocabulary, tokens=tokens, lengths=lengths, layout=layout)
+
+    ids = seqio_vocabulary(vocabulary)
+    features: dict[str, Any] = {
+        name: seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32)
+        for name in layout.features
     }
-    return task_of_examples(name, arguments, source=source, cut=cut, lengths=lengths)
+    if layout.teacher:
+        features["scores"] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.float32)
+    return seqio.Task(
+        name,
+        source=source,
+        preprocessors=[
+            partial(_cut_texts, cut=cut, features=tuple(features)),
+            stages.number,
+            seqio.CacheDatasetPlaceholder(),
+            stages.count_epochs,
+            partial(stages.keyed, seed=arguments.seed),
+        ],
+        output_features=features,
+    )
 
 
 def examples(
@@ -62,37 +99,86 @@ def examples(
     vocabulary: Vocabulary,
     tokens: EncoderTokens,
     lengths: tuple[int, int],
-    negatives: int,
-) -> list[list[list[int]]]:
-    """The tokens of query and passages of each example, without the last [SEP] of both.
+    layout: Groups,
+) -> list[dict[str, np.ndarray]]:
+    """The tokens of each example's texts, each [CLS] ... [SEP].
 
     Args:
       pairs: queries.
       vocabulary: of the tokens.
       tokens: the vocabulary's.
       lengths: tokens of a query and of a passage at most, [CLS] and [SEP] included.
-      negatives: passages of an example that do not answer, at most.
+      layout: how many negatives make the pool, and whether each positive makes an example.
+
+    Returns:
+      int32 "query", and "positives" and "negatives", one text behind the other; float32 "scores" of
+      these, NaN where there is none.
     """
-    chosen = [
-        [one.query, answer, *_negatives(one.negatives, number, negatives)]
+    pools = [
+        (one, one.positives[:_MOST_POSITIVES], one.negatives[: layout.negatives_top])
         for one in pairs
-        for number, answer in enumerate(one.positives)
     ]
-    encoded = iter(vocabulary.encode_batch([text for texts in chosen for text in texts]))
+    every = [text for one, *texts in pools for text in (one.query, *texts[0], *texts[1])]
+    encoded = iter(vocabulary.encode_batch(every))
 
-    def row(length: int) -> list[int]:
+    def row(length: int) -> np.ndarray:
         ids = without_special(next(encoded), tokens)
-        return [tokens.cls_id, *ids[: length - 2], tokens.sep_id]
+        return np.array([tokens.cls_id, *ids[: length - 2], tokens.sep_id], np.int32)
 
-    found = []
-    for texts in chosen:
+    made = []
+    for one, positives, negatives in pools:
         query = row(lengths[0])
-        passages = [token for _ in texts[1:] for token in row(lengths[1])]
-        found.append([query[:-1], passages[:-1]])
-    return found
+        answers = [row(lengths[1]) for _ in positives]
+        others = [row(lengths[1]) for _ in negatives]
+        right, wrong = _scores(one, len(answers), len(others))
+        chosen = range(len(answers)) if layout.positives == "each" else [slice(None)]
+        for place in chosen:
+            of = slice(place, place + 1) if isinstance(place, int) else place
+            made.append(
+                {
+                    "query": query,
+                    "positives": _joined(answers[of]),
+                    "negatives": _joined(others),
+                    "scores": np.concatenate([right[of], wrong]),
+                }
+            )
+    return made
 
 
-def _negatives(texts: Sequence[str], number: int, count: int) -> list[str]:
-    """`count` of the texts for the answer of this number, or all where there are fewer."""
-    first = number * count
-    return [texts[(first + i) % len(texts)] for i in range(min(count, len(texts)))]
+def _joined(texts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.int32), *texts])
+
+
+def _scores(pairs: Pairs, positives: int, negatives: int) -> Iterator[np.ndarray]:
+    """A teacher's scores of the first positives and of the first negatives."""
+    for scores, count in ((pairs.positive_scores, positives), (pairs.negative_scores, negatives)):
+        given = [np.nan] * count if scores is None else scores[:count]
+        yield np.array(given, np.float32)
+
+
+def _cut_texts(
+    dataset: Any,
+    *,
+    cut: Callable[[Sequence[str]], list[dict[str, np.ndarray]]],
+    features: Sequence[str],
+) -> Any:
+    """Examples of the features of `cut`."""
+    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.tasks import stages
+
+    def rows(block: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+        made = cut([text.decode() for text in block["text"]])
+        found = {}
+        for name in features:
+            padded, sizes = stages.padded([example[name] for example in made])
+            found |= {name: padded, f"{name}_size": sizes}
+        return found
+
+    spec = {}
+    for name in features:
+        dtype = tf.float32 if name == "scores" else tf.int32
+        spec[name] = tf.TensorSpec([None, None], dtype)
+        spec[f"{name}_size"] = tf.TensorSpec([None], tf.int32)
+    texts = dataset.map(lambda example: {"text": example["text"]}).batch(_AT_A_TIME)
+    made = stages.map_numpy(texts, rows, spec).unbatch()
+    return made.map(lambda row: {name: row[name][: row[f"{name}_size"]] for name in features})

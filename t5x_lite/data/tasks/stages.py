@@ -23,6 +23,7 @@ import numpy as np
 
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.elements import BEGIN, END
+from t5x_lite.data.layouts.base import KEY
 from t5x_lite.data.quiet_tensorflow import seqio, tf
 from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
 from t5x_lite.data.tasks import shuffling
@@ -170,7 +171,7 @@ def corrupt(dataset: tf.data.Dataset, function: Corruption, *, seed: int) -> tf.
             for tokens, (epoch, index) in zip(texts, keys, strict=True)
         ]
         sides = [[example[side] for example in made] for side in ("inputs", "targets")]
-        return dict(zip(sides_spec, (*_padded(sides[0]), *_padded(sides[1])), strict=True)) | {
+        return dict(zip(sides_spec, (*padded(sides[0]), *padded(sides[1])), strict=True)) | {
             name: block[name] for name in others
         }
 
@@ -194,10 +195,26 @@ def corrupt(dataset: tf.data.Dataset, function: Corruption, *, seed: int) -> tf.
     return map_numpy(blocks, corrupted, sides_spec | others_spec).unbatch().map(example_of)
 
 
-def _padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Sequences as int32 [n, longest], padded with 0, and their lengths [n]."""
+def keyed(dataset: tf.data.Dataset, *, seed: int) -> tf.data.Dataset:
+    """Adds `layouts.base.KEY`, of the seed and of an example's "epoch" and "index", for draws."""
+
+    @tf.autograph.experimental.do_not_convert
+    def with_key(example):
+        others = {name: v for name, v in example.items() if name not in ("epoch", "index")}
+        seeded = tf.constant(seed, tf.int64)
+        return {**others, KEY: tf.stack([seeded, example["epoch"], example["index"]])}
+
+    return dataset.map(with_key)
+
+
+def padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Sequences as [n, longest] of their dtype, padded with 0, and their lengths, int32 [n].
+
+    There is a column at least: tf.data's unbatch reads freed memory where there is none.
+    """
     sizes = np.array([len(sequence) for sequence in sequences], np.int32)
-    rows = np.zeros((len(sequences), int(sizes.max(initial=0))), np.int32)
+    dtype = sequences[0].dtype if sequences else np.int32
+    rows = np.zeros((len(sequences), int(sizes.max(initial=1))), dtype)
     rows[np.arange(rows.shape[1]) < sizes[:, None]] = np.concatenate(sequences)
     return rows, sizes
 

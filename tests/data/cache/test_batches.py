@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from t5x_lite.data import layouts
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
@@ -199,7 +200,10 @@ def test_a_damaged_position_is_refused(train):
     ("changes", "message"),
     [
         ({"inputs_length": 64}, "was made for data.inputs_length 32, and it is 64: set"),
-        ({"layout": "lm"}, "'lm' shows targets only, but the task gives inputs too"),
+        (
+            {"layout": layouts.LM()},
+            "layout lm shows targets, and the task gives inputs and",
+        ),
         ({"task": "tasks.text:prefix_lm"}, "'tasks.text:prefix_lm', and data.cache was made of"),
         ({"cache": "nowhere"}, "nowhere is not a cache"),
     ],
@@ -277,7 +281,7 @@ def test_a_mixture_of_two_kinds_of_examples_is_refused(
     train, mixture, tmp_path, small_cache, recipes
 ):
     lm = small_cache(tmp_path / "lm", {"train": [[np.array([5])]]}, recipes.targets)
-    with pytest.raises(InputError, match="shows inputs and targets, but the task gives targets"):
+    with pytest.raises(InputError, match="shows inputs and targets, and the task gives targets"):
         train(cache=(mixture["cache"][0], f"{lm}=1"))
 
 

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from t5x_lite.data import layouts
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import write_cache
@@ -96,7 +97,7 @@ def test_the_held_out_examples_are_the_same(pipeline, data, vocabulary, spans):
     assert examples_of(cached.eval_batches(from_cache, vocabulary)) == expected
 
 
-LAYOUTS = [("prefix_lm", "prefix_lm"), ("language_model", "lm")]
+LAYOUTS = [("prefix_lm", layouts.PrefixLM()), ("language_model", layouts.LM())]
 
 
 @pytest.mark.parametrize(("task", "layout"), LAYOUTS)

@@ -14,11 +14,11 @@ DATA = Data(task="a:b", vocabulary="bytes", inputs_length=8, targets_length=6)
 
 def recipe(*after, before=(), features=("inputs", "targets"), bake=False):
     """Of a task with these preprocessors before and behind its placeholder."""
-    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.quiet_tensorflow import seqio, tf
 
     task = SimpleNamespace(
         preprocessors=[*before, seqio.CacheDatasetPlaceholder(), *after],
-        output_features={name: SimpleNamespace(add_eos=True) for name in features},
+        output_features={name: SimpleNamespace(add_eos=True, dtype=tf.int32) for name in features},
     )
     return recipe_of(DATA, Bytes(), task, bake=bake)
 

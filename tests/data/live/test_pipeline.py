@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from t5x_lite.data import positions
+from t5x_lite.data import layouts, positions
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.tasks import shuffling
 from t5x_lite.errors import InputError
@@ -197,7 +197,12 @@ def stream(monkeypatch, data, tmp_path):
     (tmp_path / "validation.txt").write_text("and this\n")
     task = "tasks.encoder:lines"
     return dataclasses.replace(
-        data, task=task, layout="encoder", directory=str(tmp_path), pack=False, inputs_length=24
+        data,
+        task=task,
+        layout=layouts.Encoder(),
+        directory=str(tmp_path),
+        pack=False,
+        inputs_length=24,
     )
 
 
@@ -452,7 +457,9 @@ def test_a_function_that_gives_no_task_is_refused(
 
 
 def test_a_language_models_task_has_targets_only(pipeline, data, vocabulary, my_tasks):
-    data = dataclasses.replace(data, task=f"{my_tasks}:targets_only", layout="lm", pack=False)
+    data = dataclasses.replace(
+        data, task=f"{my_tasks}:targets_only", layout=layouts.LM(), pack=False
+    )
     for batch in (
         next(pipeline.train_batches(data, vocabulary, seed=0)),
         next(pipeline.eval_batches(data, vocabulary)),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from t5x_lite.data import layouts
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Data
@@ -43,7 +44,7 @@ def data(tmp_path_factory, english_lines):
         task="tasks.encoder:documents",
         vocabulary="",
         directory=str(directory),
-        layout="encoder",
+        layout=layouts.Encoder(),
         batch_size=4,
         inputs_length=64,
         shuffle=False,
@@ -199,10 +200,12 @@ def test_a_cache_is_read_without_tensorflow(data, vocabulary, cache):
         "import sys\n"
         "sys.modules.update(dict.fromkeys(['tensorflow', 'seqio', 'tensorflow_datasets']))\n"
         "from t5x_lite.data.cache import batches as cached\n"
+        "from t5x_lite.data import layouts\n"
         "from t5x_lite.data.config import Data\n"
         "from t5x_lite.vocabulary.loading import load_vocabulary\n"
         f"path = {cache!r} + '/vocabulary'\n"
-        f"data = Data(vocabulary=path, cache={cache!r}, layout='encoder', inputs_length=64)\n"
+        f"data = Data(vocabulary=path, cache={cache!r}, layout=layouts.Encoder(), "
+        "inputs_length=64)\n"
         "batches = cached.train_batches(data, load_vocabulary(path), seed=0)\n"
         "print(next(batches)['encoder_word_ids'].shape)\n"
         "batches.close()\n"
@@ -218,8 +221,8 @@ def test_a_cache_of_other_lengths_or_another_layout_is_refused(data, vocabulary,
     longer = dataclasses.replace(data, cache=cache, inputs_length=128)
     with pytest.raises(InputError, match=r"was made for data\.inputs_length 64, and it is 128"):
         cached.train_batches(longer, vocabulary, seed=0)
-    other = dataclasses.replace(data, cache=cache, layout="seq2seq")
-    with pytest.raises(InputError, match="'seq2seq' shows targets, but the task gives inputs only"):
+    other = dataclasses.replace(data, cache=cache, layout=layouts.Seq2Seq())
+    with pytest.raises(InputError, match="seq2seq shows inputs and targets, and the task gives"):
         cached.train_batches(other, vocabulary, seed=0)
 
 

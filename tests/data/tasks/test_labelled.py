@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.data.tasks.labelled import cut_longest, encode_texts, join, separators
 from t5x_lite.errors import InputError
@@ -104,7 +105,7 @@ def data(tmp_path_factory, english_lines):
         task="tasks.glue:rte",
         vocabulary="",
         directory=str(root),
-        layout="labelled",
+        layout=layouts.Labelled(),
         batch_size=8,
         inputs_length=24,
         pack=False,
@@ -152,7 +153,29 @@ def test_examples_have_what_the_metrics_read(data, vocabulary):
     stsb = dataclasses.replace(data, task="tasks.glue:stsb")
     (scored,) = pipeline.eval_examples(stsb, vocabulary)
     assert (scored.targets_text, scored.target) == ("3.8", 3.8)
-    assert scored.raw["labels"].tolist() == [3801, 0]
+    np.testing.assert_array_equal(scored.raw["scores"], np.float32([3.8]))
+    assert scored.raw["labels"].tolist() == [0, 0]
+
+
+def test_scores_are_the_same_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
+    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data.cache.making import write_cache
+    from t5x_lite.data.live import pipeline
+
+    data = dataclasses.replace(data, task="tasks.glue:stsb", batch_size=2)
+    index = write_cache(data, vocabulary, tmp_path / "cache", splits=["train", "validation"])
+    assert index.recipe.floats == ("scores",)
+    from_cache = dataclasses.replace(data, cache=str(tmp_path / "cache"))
+    other = cached.train_batches(from_cache, vocabulary, seed=0)
+    for batch in (next(other), next(pipeline.train_batches(data, vocabulary, seed=0))):
+        np.testing.assert_array_equal(batch["scores"], np.float32([3.8, 3.8]))
+    other.close()
+    held_out = [
+        cached.eval_batches(from_cache, vocabulary),
+        pipeline.eval_batches(data, vocabulary),
+    ]
+    for batch in map(next, held_out):
+        np.testing.assert_array_equal(batch["scores"], np.float32([3.8, np.nan]))
 
 
 def test_a_task_that_is_text_alone_says_so(data, vocabulary):
@@ -164,7 +187,7 @@ def test_a_task_that_is_text_alone_says_so(data, vocabulary):
     ):
         pipeline.load_task(wnli, vocabulary)
     with pytest.raises(
-        InputError, match=r"data\.layout 'labelled' has a text a row: set data\.pack"
+        InputError, match=r"data\.layout labelled has one example a row: set data\.pack"
     ):
         dataclasses.replace(data, pack=True)
     short = dataclasses.replace(data, inputs_length=7)

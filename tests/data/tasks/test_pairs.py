@@ -1,6 +1,9 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
+from t5x_lite.data.layouts import Groups
 from t5x_lite.data.tasks import pairs as pair_task
 from t5x_lite.errors import InputError
 from t5x_lite.records.pairs import Pairs, to_json
@@ -14,64 +17,93 @@ def vocabulary(tmp_path_factory):
     return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("vocabulary")))
 
 
-def made(vocabulary, *pairs, lengths=(6, 5), negatives=0):
+def made(vocabulary, *pairs, lengths=(6, 5), layout=None):
     found = pair_task.examples(
         pairs,
         vocabulary=vocabulary,
         tokens=encoder_tokens(vocabulary),
         lengths=lengths,
-        negatives=negatives,
+        layout=layout or Groups(),
     )
     pieces = vocabulary.pieces()
-    return [[" ".join(pieces[i] for i in part) for part in example] for example in found]
+    return [
+        [" ".join(pieces[i] for i in example[name]) for name in Groups.features]
+        for example in found
+    ]
 
 
 def test_each_answer_makes_an_example(vocabulary):
-    pairs = Pairs("The dog", ["the", "dogs run"], ["run"])
+    pairs = Pairs("The dog", ["the", "dogs run"], ["run", ""])
+    query, pool = "[CLS] the dog [SEP]", "[CLS] run [SEP] [CLS] [SEP]"
     assert made(vocabulary, pairs, Pairs("run", ["running"])) == [
-        ["[CLS] the dog", "[CLS] the"],
-        ["[CLS] the dog", "[CLS] dog ##s run"],
-        ["[CLS] run", "[CLS] run ##ning"],
+        [query, "[CLS] the [SEP]", pool],
+        [query, "[CLS] dog ##s run [SEP]", pool],
+        ["[CLS] run [SEP]", "[CLS] run ##ning [SEP]", ""],
+    ]
+    assert made(vocabulary, pairs, layout=Groups(positives="sample")) == [
+        [query, "[CLS] the [SEP] [CLS] dog ##s run [SEP]", pool]
     ]
 
 
-def test_others_go_with_an_answer_and_each_is_of_a_row_of_its_own(vocabulary):
-    pairs = Pairs("the", ["the", "dog"], ["run", "a", "b"])
-    assert made(vocabulary, pairs, negatives=2) == [
-        ["[CLS] the", "[CLS] the [SEP] [CLS] run [SEP] [CLS] a"],
-        ["[CLS] the", "[CLS] dog [SEP] [CLS] b [SEP] [CLS] run"],
+def test_the_first_negatives_make_the_pool(vocabulary):
+    pairs = Pairs("the", ["the"], ["run", "a", "b"])
+    assert made(vocabulary, pairs, layout=Groups(negatives=1, negatives_top=2)) == [
+        ["[CLS] the [SEP]", "[CLS] the [SEP]", "[CLS] run [SEP] [CLS] a [SEP]"]
     ]
-    assert made(vocabulary, Pairs("the", ["the"], ["run"]), negatives=2) == [
-        ["[CLS] the", "[CLS] the [SEP] [CLS] run"]
-    ]
-    assert made(vocabulary, Pairs("the", ["the"]), negatives=2) == [["[CLS] the", "[CLS] the"]]
 
 
 def test_long_texts_are_cut_and_special_tokens_in_them_begin_no_passage(vocabulary):
-    pairs = Pairs("the dogs run the dog", ["the [CLS] dog run"], ["", "dogs run the"])
-    assert made(vocabulary, pairs, negatives=2) == [
+    pairs = Pairs("the dogs run the dog", ["the [CLS] dog run"], ["dogs run the"])
+    assert made(vocabulary, pairs) == [
         [
-            "[CLS] the dog ##s run",
-            "[CLS] the [UNK] dog [SEP] [CLS] [SEP] [CLS] dog ##s run",
+            "[CLS] the dog ##s run [SEP]",
+            "[CLS] the [UNK] dog [SEP]",
+            "[CLS] dog ##s run [SEP]",
         ]
     ]
 
 
+def test_a_teachers_scores_are_those_of_the_texts(vocabulary):
+    pairs = Pairs("the", ["the", "dog"], ["run", "a"], [2.0, 3.0], [-1.0, float("nan")])
+    options = {"vocabulary": vocabulary, "tokens": encoder_tokens(vocabulary), "lengths": (6, 5)}
+    first, second = pair_task.examples([pairs], **options, layout=Groups(negatives_top=1))
+    assert (first["scores"].tolist(), second["scores"].tolist()) == ([2.0, -1.0], [3.0, -1.0])
+    (whole,) = pair_task.examples([pairs], **options, layout=Groups(positives="sample"))
+    np.testing.assert_array_equal(whole["scores"], np.float32([2, 3, -1, np.nan]))
+    (without,) = pair_task.examples([Pairs("the", ["dog"])], **options, layout=Groups())
+    assert np.isnan(without["scores"]).tolist() == [True]
+
+
 def test_special_tokens_that_a_text_spells_out_are_unknown(vocabulary):
     pairs = Pairs("the [SEP] dog", ["[MASK] the [PAD]"], ["[CLS][SEP]"])
-    assert made(vocabulary, pairs, negatives=1) == [
-        ["[CLS] the [UNK] dog", "[CLS] [UNK] the [UNK] [SEP] [CLS] [UNK] [UNK]"]
+    assert made(vocabulary, pairs) == [
+        ["[CLS] the [UNK] dog [SEP]", "[CLS] [UNK] the [UNK] [SEP]", "[CLS] [UNK] [UNK] [SEP]"]
     ]
 
 
-def test_a_task_and_its_cache_give_the_same_rows(vocabulary, tmp_path, english_lines):
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(Groups(negatives=2), id="each"),
+        pytest.param(Groups(negatives=2, positives="sample", teacher=True), id="sample"),
+    ],
+)
+def test_a_task_and_its_cache_give_the_same_rows(vocabulary, tmp_path, english_lines, layout):
     from t5x_lite.data.cache import batches as cached
     from t5x_lite.data.cache.making import write_cache
     from t5x_lite.data.config import Data
     from t5x_lite.data.live import pipeline
 
     lines = [
-        to_json(Pairs(line[:30], [line[:60], line[30:50]], english_lines[: n % 4]))
+        to_json(
+            Pairs(
+                line[:30],
+                [line[:60], line[30:50]],
+                english_lines[: n % 6],
+                [0.1 * n, -0.5],
+                [0.01 * place for place in range(n % 6)],
+            )
+        )
         for n, line in enumerate(english_lines[:60])
     ]
     (tmp_path / "train.jsonl").write_text("\n".join(lines[:50]))
@@ -80,38 +112,51 @@ def test_a_task_and_its_cache_give_the_same_rows(vocabulary, tmp_path, english_l
         "task": "tasks.pairs:jsonl",
         "vocabulary": "",
         "directory": str(tmp_path),
-        "layout": "pairs",
+        "layout": layout,
         "batch_size": 8,
         "inputs_length": 12,
         "targets_length": 20,
-        "negatives": 2,
         "pack": False,
         "shuffle": False,
     }
     data = Data(**options)
     index = write_cache(data, vocabulary, tmp_path / "cache")
-    assert index.recipe.lengths == {"query": 12, "passages": 60}
+    assert index.recipe.lengths == {"query": 12, "positives": 20, "negatives": 20}
     from_cache = Data(**options, cache=str(tmp_path / "cache"))
     one = pipeline.train_batches(data, vocabulary, seed=0)
     other = cached.train_batches(from_cache, vocabulary, seed=0)
-    for _ in range(14):  # into the second epoch
+    drawn = []
+    for number in range(14):  # into the second epoch
+        if number == 9:
+            position = one.state()
+            one = pipeline.train_batches(data, vocabulary, seed=0)
+            one.restore(position)
         expected, found = next(one), next(other)
-        assert {name: value.shape for name, value in found.items()} == {
+        shapes = {
             "query_tokens": (8, 12),
             "query_segment_ids": (8, 12),
             "passage_tokens": (8, 3, 20),
             "passage_segment_ids": (8, 3, 20),
         }
+        shapes |= {"teacher_scores": (8, 3)} if layout.teacher else {}
+        assert {name: value.shape for name, value in found.items()} == shapes
         for name, value in found.items():
-            np.testing.assert_array_equal(value, expected[name])
+            np.testing.assert_array_equal(value, expected[name], err_msg=name)
+        drawn += zip(found["query_tokens"].tolist(), found["passage_tokens"].tolist(), strict=True)
+    epoch = 100 if layout.positives == "each" else 50
+    assert len(drawn) > epoch
+    again = list(zip(drawn, drawn[epoch:], strict=False))
+    assert all(one[0] == other[0] for one, other in again)
+    assert any(one[1] != other[1] for one, other in again)  # other negatives
     other.close()
     expected = list(pipeline.eval_batches(data, vocabulary))
-    assert len(expected) == 3
+    assert len(expected) == (3 if layout.positives == "each" else 2)
     assert expected[-1]["passage_segment_ids"][4:].sum() == 0
     for got, wanted in zip(cached.eval_batches(from_cache, vocabulary), expected, strict=True):
         for name, value in got.items():
             np.testing.assert_array_equal(value, wanted[name])
-    with pytest.raises(InputError, match="was made for 60 tokens of passages"):
-        cached.train_batches(
-            Data(**{**options, "negatives": 1}, cache=str(tmp_path / "cache")), vocabulary, seed=0
-        )
+    # The pool is in the cache: how many are drawn of it is said where it is read.
+    fewer = dataclasses.replace(layout, negatives=1)
+    cached.train_batches(dataclasses.replace(from_cache, layout=fewer), vocabulary, seed=0).close()
+    with pytest.raises(InputError, match=r"was made for data\.targets_length 20, and it is 24"):
+        cached.train_batches(dataclasses.replace(from_cache, targets_length=24), vocabulary, seed=0)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.data.labels import NONE
 from t5x_lite.data.tasks.spans import SpanText, encode_spans, first_answer, token_span
@@ -89,7 +90,7 @@ def test_squad_as_spans(vocabulary, tmp_path):
         task="tasks.squad:squad",
         vocabulary="",
         directory=str(tmp_path),
-        layout="labelled",
+        layout=layouts.Labelled(),
         batch_size=2,
         inputs_length=16,
         pack=False,

@@ -1,6 +1,7 @@
+import numpy as np
 import pytest
 
-from t5x_lite.data.config import LAYOUT_NAMES
+from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 
 EXAMPLES = [
@@ -11,26 +12,24 @@ TARGETS = [{"targets": example["targets"]} for example in EXAMPLES]
 DOCUMENTS = [{"inputs": example["inputs"]} for example in EXAMPLES]
 
 
-def rows(layout, *, pack, examples=EXAMPLES, inputs=10, targets=7, tokens=None):
-    from t5x_lite.data.layouts.live import feature_converter
+def rows(layout, *, pack, examples=EXAMPLES, inputs=10, targets=7, tokens=None, epochs=None):
+    from t5x_lite.data.live import rows as live
     from t5x_lite.data.quiet_tensorflow import tf
 
     columns = {k: tf.ragged.constant([e[k] for e in examples], tf.int32) for k in examples[0]}
     dataset = tf.data.Dataset.from_tensor_slices(columns)
     dataset = dataset.map(lambda e: {k: tf.ensure_shape(v, [None]) for k, v in e.items()})
-    converter = feature_converter(layout, pack=pack, tokens=tokens)
-    found = converter(dataset, {"inputs": inputs, "targets": targets}).as_numpy_iterator()
-    return [{k: v.tolist() for k, v in row.items()} for row in found]
-
-
-def test_the_names_are_those_of_the_config():
-    from t5x_lite.data.layouts.live import LAYOUTS
-
-    assert (*LAYOUTS, "encoder", "pairs", "labelled") == LAYOUT_NAMES
+    if epochs is not None:
+        numbers = tf.data.Dataset.from_tensor_slices(np.array(epochs, np.int64))
+        dataset = tf.data.Dataset.zip(dataset, numbers)
+        dataset = dataset.map(lambda e, epoch: {**e, "epoch_of_example": epoch})
+    lengths = layout.lengths(inputs=inputs, targets=targets)
+    made = live.rows(dataset, layout, lengths=lengths, pack=pack, tokens=tokens)
+    return [{k: v.tolist() for k, v in row.items()} for row in made.as_numpy_iterator()]
 
 
 def test_packed_examples_share_a_row_with_their_segments_and_positions():
-    assert rows("seq2seq", pack=True) == [
+    assert rows(layouts.Seq2Seq(), pack=True) == [
         {
             "encoder_input_tokens": [7, 8, 5, 1, 8, 4, 9, 3, 1, 0],
             "encoder_segment_ids": [1, 1, 1, 1, 2, 2, 2, 2, 2, 0],
@@ -45,7 +44,7 @@ def test_packed_examples_share_a_row_with_their_segments_and_positions():
 
 
 def test_unpacked_examples_have_a_row_each():
-    assert rows("seq2seq", pack=False) == [
+    assert rows(layouts.Seq2Seq(), pack=False) == [
         {
             "encoder_input_tokens": [7, 8, 5, 1, 0, 0, 0, 0, 0, 0],
             "decoder_target_tokens": [3, 9, 1, 0, 0, 0, 0],
@@ -72,11 +71,11 @@ PREFIX_LM = {
 
 
 def test_targets_follow_their_inputs_in_the_row_of_a_prefix_language_model():
-    assert rows("prefix_lm", pack=True, inputs=8) == [PREFIX_LM]
+    assert rows(layouts.PrefixLM(), pack=True, inputs=8) == [PREFIX_LM]
 
 
 def test_unpacked_rows_of_a_prefix_language_model():
-    assert rows("prefix_lm", pack=False, inputs=5, targets=4)[0] == {
+    assert rows(layouts.PrefixLM(), pack=False, inputs=5, targets=4)[0] == {
         "decoder_target_tokens": [7, 8, 5, 1, 3, 9, 1, 0, 0],
         "decoder_input_tokens": [0, 7, 8, 5, 1, 3, 9, 1, 0],
         "decoder_loss_weights": [0, 0, 0, 0, 1, 1, 1, 0, 0],
@@ -87,11 +86,11 @@ def test_unpacked_rows_of_a_prefix_language_model():
 def test_a_causal_language_model_may_learn_the_inputs_too():
     expected = {**PREFIX_LM, "decoder_loss_weights": [1] * 14 + [0]}
     del expected["decoder_causal_attention"]
-    assert rows("concat_lm", pack=True, inputs=8) == [expected]
+    assert rows(layouts.ConcatLM(), pack=True, inputs=8) == [expected]
 
 
 def test_rows_of_a_language_model_hold_targets_only():
-    assert rows("lm", pack=True, examples=TARGETS) == [
+    assert rows(layouts.LM(), pack=True, examples=TARGETS) == [
         {
             "decoder_target_tokens": [3, 9, 1, 4, 1, 0, 0],
             "decoder_input_tokens": [0, 3, 9, 0, 4, 0, 0],
@@ -100,7 +99,7 @@ def test_rows_of_a_language_model_hold_targets_only():
             "decoder_positions": [0, 1, 2, 0, 1, 0, 0],
         }
     ]
-    assert rows("lm", pack=False, examples=TARGETS)[1] == {
+    assert rows(layouts.LM(), pack=False, examples=TARGETS)[1] == {
         "decoder_target_tokens": [4, 1, 0, 0, 0, 0, 0],
         "decoder_input_tokens": [0, 4, 1, 0, 0, 0, 0],
         "decoder_loss_weights": [1, 1, 0, 0, 0, 0, 0],
@@ -117,7 +116,7 @@ def tokens_of_bytes():
 
 @pytest.mark.parametrize("examples", [DOCUMENTS, [{"inputs": [7, 8, 1]}] * 2])
 def test_documents_of_an_encoder(examples):
-    [row] = rows("encoder", pack=True, examples=examples, tokens=tokens_of_bytes())
+    [row] = rows(layouts.Encoder(), pack=True, examples=examples, tokens=tokens_of_bytes())
     sizes = [len(example["inputs"]) for example in examples]
     rest = [0] * (10 - sum(sizes))
     assert row["encoder_input_tokens"] == [*examples[0]["inputs"], *examples[1]["inputs"], *rest]
@@ -128,38 +127,50 @@ def test_documents_of_an_encoder(examples):
         *[0, *[2] * (sizes[1] - 1), 0],
         *rest,
     ]
-    apart = rows("encoder", pack=False, examples=examples, tokens=tokens_of_bytes())
+    apart = rows(layouts.Encoder(), pack=False, examples=examples, tokens=tokens_of_bytes())
     assert [found["encoder_segment_ids"] for found in apart] == [
         [1] * size + [0] * (10 - size) for size in sizes
     ]
 
 
-def test_words_are_found_in_tokens_that_carry_their_epoch():
-    marked = [{"inputs": [7 + (2 << 24), 8 + (2 << 24), 1 + (2 << 24)]}]
-    [row] = rows("encoder", pack=True, examples=marked, inputs=4, tokens=tokens_of_bytes())
-    assert row["encoder_input_tokens"] == [*marked[0]["inputs"], 0]
-    assert row["encoder_word_ids"] == [1, 1, 0, 0]
+def test_rows_carry_the_latest_epoch_of_their_examples():
+    examples = [{"inputs": [7, 8, 1]}, {"inputs": [7, 1]}, {"inputs": [8, 1]}]
+    found = rows(
+        layouts.Encoder(),
+        pack=True,
+        examples=examples,
+        inputs=6,
+        tokens=tokens_of_bytes(),
+        epochs=[0, 2, 1],
+    )
+    assert [[token % (1 << 24) for token in row["encoder_input_tokens"]] for row in found] == [
+        [7, 8, 1, 7, 1, 0],
+        [8, 1, 0, 0, 0, 0],
+    ]
+    assert [max(row["encoder_input_tokens"]) >> 24 for row in found] == [2, 1]
+    assert [row["encoder_word_ids"] for row in found] == [[1, 1, 0, 2, 0, 0], [1, 0, 0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize(
     ("layout", "examples", "message"),
     [
-        ("pairs", EXAMPLES, "'pairs' shows queries and passages, and the task gives inputs and"),
-        ("encoder", EXAMPLES, "'encoder' shows inputs only, and the task gives inputs and targets"),
-        ("encoder", TARGETS, "'encoder' shows inputs only, and the task gives targets: use a task"),
-        ("lm", DOCUMENTS, "'lm' shows targets, but the task gives inputs only: use encoder"),
-        ("lm", EXAMPLES, "'lm' shows targets only, but the task gives inputs too: use prefix_lm"),
-        ("prefix_lm", TARGETS, "'prefix_lm' shows inputs and targets, but the task gives targets"),
-        ("seq2seq", TARGETS, "'seq2seq' shows inputs and targets, but the task gives targets"),
+        (
+            layouts.Groups(),
+            EXAMPLES,
+            "groups shows query and positives and negatives, and",
+        ),
+        (
+            layouts.Encoder(),
+            EXAMPLES,
+            "encoder shows inputs, and the task gives inputs and",
+        ),
+        (layouts.Encoder(), TARGETS, "gives targets: use lm or a task such as tasks.encoder:docum"),
+        (layouts.LM(), DOCUMENTS, "lm shows targets, and the task gives inputs: use encoder or a"),
+        (layouts.LM(), EXAMPLES, "inputs and targets: use concat_lm or prefix_lm or seq2seq or a"),
+        (layouts.PrefixLM(), TARGETS, "prefix_lm shows inputs and targets, and the task gives tar"),
+        (layouts.Seq2Seq(), TARGETS, "seq2seq shows inputs and targets, and the task gives target"),
     ],
 )
 def test_a_layout_that_does_not_fit_the_task_is_refused(layout, examples, message):
     with pytest.raises(InputError, match=message):
         rows(layout, pack=True, examples=examples)
-
-
-def test_an_unknown_layout_is_refused():
-    from t5x_lite.data.layouts.live import feature_converter
-
-    with pytest.raises(InputError, match=r"unknown data.layout 'seq2sec': did you mean seq2seq"):
-        feature_converter("seq2sec", pack=True)

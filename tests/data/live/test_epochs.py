@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 
 
 @pytest.fixture(scope="module")
 def epochs():
-    from t5x_lite.data.layouts import epochs
+    from t5x_lite.data.live import epochs
 
     return epochs
 
@@ -82,12 +83,12 @@ def forgetful(arguments):
 def train(byte_vocabulary, monkeypatch):
     from t5x_lite.data.live import pipeline
 
-    def make(task=pairs, *, layout="seq2seq", index=0, count=1, **changes):
+    def make(task=pairs, *, layout=None, index=0, count=1, **changes):
         monkeypatch.setattr(pipeline, "find_task", lambda name: task)
         data = Data(
             task="my:pairs",
             vocabulary="bytes",
-            layout=layout,
+            layout=layout or layouts.Seq2Seq(),
             **{"batch_size": 5, "inputs_length": 24, "targets_length": 24, "pack": False} | changes,
         )
         return pipeline.train_batches(
@@ -133,7 +134,7 @@ def test_a_restored_position_knows_its_epoch(train, caplog):
 
 
 @pytest.mark.parametrize("pack", [True, False])
-@pytest.mark.parametrize("layout", ["seq2seq", "prefix_lm", "concat_lm"])
+@pytest.mark.parametrize("layout", [layouts.Seq2Seq(), layouts.PrefixLM(), layouts.ConcatLM()])
 def test_batches_are_those_of_a_task_whose_epochs_are_not_counted(
     train, layout, pack, monkeypatch, epochs
 ):

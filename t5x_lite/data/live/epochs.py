@@ -1,14 +1,17 @@
 """How often a task's data were read, told by the batches themselves.
 
-    counted = counting(task)                # the same examples, with the epoch of each
-    dataset = counted.get_dataset(..., num_epochs=None).map(mark)
-    ...                                     # layout, batches
+    counted = counting(task)                # the same examples, with the epoch of each as a feature
+    dataset = counted.get_dataset(..., num_epochs=None)
+    ...                                     # layout (`live.rows`), batches
     batch, epoch = unmark(batch)            # 0 while the data are read for the first time
 
 seqio repeats a task's data behind its CacheDatasetPlaceholder and does not say so. What comes out
 of shuffling, packing and saved buffers is no longer in step with what was read, so the epoch goes
-with each example, and through a layout in what every layout hands on: its tokens. They carry it in
-bits that no vocabulary reaches. Token 17 of an example in its third epoch:
+with each example as a feature. Rows have no place for it: seqio's feature converters hand tokens on
+and nothing else, and a row more of numbers would make what earlier versions saved of tf.data
+another program's (docs/adr/0020). So the tokens of rows carry it in bits that no vocabulary
+reaches, from the layout to the batch; layouts see plain tokens. Token 17 of an example in its third
+epoch:
 
     17 + (2 << 24)
 """
@@ -21,8 +24,7 @@ import numpy as np
 
 FIELD = "epoch_of_example"
 _BITS = 24
-PLAIN = (1 << _BITS) - 1
-"""The bits of a token's id: what `mark` adds lies above them."""
+_PLAIN = (1 << _BITS) - 1
 _MOST = (1 << (31 - _BITS)) - 1
 """The last epoch that is told: the 128th and all later ones are one."""
 
@@ -75,6 +77,13 @@ def _counted(dataset: Any) -> Any:
     return dataset.scan(tf.constant(-1, tf.int64), step)
 
 
+def bounded(example: Mapping[str, Any]) -> dict[str, Any]:
+    """The example with a `FIELD` that bits of tokens hold: late epochs are one."""
+    from t5x_lite.data.quiet_tensorflow import tf
+
+    return {**example, FIELD: tf.minimum(example[FIELD], _MOST)}
+
+
 def mark(example: Mapping[str, Any]) -> dict[str, Any]:
     """The example's features without `FIELD`, which their tokens carry; padding stays 0."""
     from t5x_lite.data.quiet_tensorflow import tf
@@ -89,9 +98,30 @@ def mark(example: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def mark_rows(
+    rows: Mapping[str, np.ndarray], epochs: np.ndarray, of: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Rows whose tokens carry the latest epoch of their examples.
+
+    Args:
+      rows: features of rows.
+      epochs: int64 [n], of each example, as `bounded` gives them.
+      of: int64 [n], the row of each.
+    """
+    latest = np.zeros(len(next(iter(rows.values()))), np.int64)
+    np.maximum.at(latest, of, epochs)
+    marks = (latest << _BITS).astype(np.int32)
+    return {
+        name: value + marks.reshape(-1, *(1,) * (value.ndim - 1))
+        if name.endswith("_tokens")
+        else value
+        for name, value in rows.items()
+    }
+
+
 def unmark(batch: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], int]:
     """The batch without the marks, and the latest epoch among its examples."""
     tokens = [name for name in batch if name.endswith("_tokens")]
     epoch = max((int(batch[name].max(initial=0)) >> _BITS for name in tokens), default=0)
-    plain = {name: batch[name] & PLAIN for name in tokens}
+    plain = {name: batch[name] & _PLAIN for name in tokens}
     return {**batch, **plain}, epoch

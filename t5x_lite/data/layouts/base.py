@@ -1,0 +1,196 @@
+"""What a layout is: how the examples of a task become the rows of a batch.
+
+A layout is a frozen config, and the only place that knows what its rows are. tf.data, caches, plans
+and checks of configs call the same object:
+
+    layout = Labelled()
+    layout.check(task_features)                      # an InputError says which layout fits
+    lengths = layout.lengths(inputs=512, targets=114)
+    layout.lay_out(examples, rows, num_rows=8, lengths=lengths, pack=False, tokens=tokens)
+
+A new layout is a new file with a subclass; a config names it, `Data(layout=Mine())`, and nothing
+else changes. Features of a batch that hold token ids end in "_tokens": these are padded with the
+vocabulary's padding and counted. The others are padded with 0, or NaN where they are floats.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from t5x_lite.errors import InputError
+from t5x_lite.vocabulary.encoder_tokens import EncoderTokens, encoder_tokens
+from t5x_lite.vocabulary.loading import Vocabulary
+
+Example = Mapping[str, np.ndarray]
+
+KEY = "example_key"
+"""A feature, int64 [3]: the seed, the epoch and the index of an example of a layout that draws."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How examples become rows.
+
+    Attributes:
+      name: what messages and saved positions call it.
+      features: the features of a task that it shows, in the order in which they are packed.
+      optional: further ones that it shows of a task that has them.
+      joined: those of them that hold several texts, one behind the other, each of which begins with
+        [CLS]; they are not trimmed.
+      of_encoder: whether its rows are those of an encoder alone, which need the vocabulary's [CLS],
+        [SEP] and padding.
+      packs: whether several examples may share a row.
+      draws: whether its rows depend on `KEY`.
+      ends: whether a text ends with EOS.
+      task: one that fits, for messages.
+    """
+
+    name: ClassVar[str] = ""
+    features: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[tuple[str, ...]] = ()
+    joined: ClassVar[tuple[str, ...]] = ()
+    of_encoder: ClassVar[bool] = False
+    packs: ClassVar[bool] = True
+    draws: ClassVar[bool] = False
+    ends: ClassVar[bool] = True
+    task: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+
+    def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
+        """Tokens at most of each feature; of one that is joined, of each of its texts.
+
+        Args:
+          inputs: data.inputs_length.
+          targets: data.targets_length.
+        """
+        return {"inputs": inputs, "targets": targets}
+
+    def text_lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
+        """Tokens at most of a "query" and of a "document"; {} where all texts are alike.
+
+        Args:
+          inputs: data.inputs_length.
+          targets: data.targets_length.
+        """
+        del inputs, targets
+        return {}
+
+    def capacity(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
+        """Tokens of a row, of each side that is packed.
+
+        Args:
+          lengths: see `lengths`.
+        """
+        return tuple(lengths[name] for name in self.features)
+
+    def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
+        """What examples with features of `lengths` take of a row's `capacity`."""
+        return lengths
+
+    def lay_out(
+        self,
+        examples: Sequence[Example],
+        rows: Int[np.ndarray, " n"],
+        *,
+        num_rows: int,
+        lengths: Mapping[str, int],
+        pack: bool,
+        tokens: EncoderTokens | None = None,
+    ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
+        """Puts examples in rows, those of a row in their order.
+
+        Args:
+          examples: of each feature int32 token ids, trimmed, EOS included, or numbers.
+          rows: the row of each, in [0, num_rows).
+          num_rows: rows in all; those without an example are padding.
+          lengths: see `lengths`.
+          pack: whether rows say which example and which position a token is of.
+          tokens: the vocabulary's, of a layout of an encoder; None where only shapes are asked for.
+
+        Returns:
+          The batch's features.
+
+        Raises:
+          ValueError: examples do not fit in their row.
+        """
+        raise TypeError(f"{type(self).__name__} does not define lay_out")
+
+    def converter(self, seqio: Any, *, pack: bool) -> Any:
+        """What makes these rows of tf.data by seqio; None: `lay_out` does.
+
+        Args:
+          seqio: the module.
+          pack: whether several examples share a row.
+
+        Returns:
+          A function of a task's dataset and of the lengths of its features, such as a
+          seqio.FeatureConverter.
+        """
+        del seqio, pack
+
+    def identity(self) -> dict[str, Any]:
+        """What must be equal for a saved position in the data to fit, as JSON."""
+        return {"layout": self.name, **dataclasses.asdict(self)}
+
+    def check(self, there: Collection[str]) -> None:
+        """Refuses a task without the features that the layout shows, or with some that it does not.
+
+        Args:
+          there: the task's features, and others, which are passed over.
+
+        Raises:
+          InputError: naming both, and the layouts that fit.
+        """
+        if self.fits(there):
+            return
+        others = [other.name for other in _layouts() if other.features and other.fits(there)]
+        task = f"a task such as {self.task}" if self.task else "another task"
+        raise InputError(
+            f"data.layout {self.name} shows {_listed(self.features)}, and the task gives "
+            f"{_listed(sorted(_shown() & {*there}))}: use {' or '.join([*others, task])}"
+        )
+
+    def of_task(self, there: Collection[str]) -> "Layout":
+        """The layout of one task's examples, after `check`.
+
+        Args:
+          there: the task's features, and others.
+        """
+        self.check(there)
+        return self
+
+    def shown(self, there: Collection[str]) -> tuple[str, ...]:
+        """Those of a task's features that rows are made of."""
+        return (*self.features, *(name for name in self.optional if name in there))
+
+    @classmethod
+    def fits(cls, there: Collection[str]) -> bool:
+        """Whether it shows all features of a task that any layout shows."""
+        return _shown() & {*there} - {*cls.optional} == {*cls.features}
+
+    def encoder_tokens(self, vocabulary: Vocabulary) -> EncoderTokens | None:
+        """What `lay_out` needs of a vocabulary; None where it is nothing."""
+        return encoder_tokens(vocabulary) if self.of_encoder else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names) or "nothing"
+
+
+def _layouts(base: type[Layout] = Layout) -> Iterator[type[Layout]]:
+    """All layouts that were defined."""
+    for layout in base.__subclasses__():
+        yield layout
+        yield from _layouts(layout)
+
+
+def _shown() -> set[str]:
+    """The features that some layout shows."""
+    return {name for layout in _layouts() for name in (*layout.features, *layout.optional)}

@@ -1,0 +1,61 @@
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from t5x_lite.data import layouts
+from t5x_lite.errors import InputError
+
+BOTH = ["inputs", "targets"]
+QUERIES = ["query", "positives", "negatives"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "there"),
+    [
+        (layouts.Seq2Seq(), BOTH),
+        (layouts.LM(), ["targets", "idx"]),
+        (layouts.Encoder(), ["inputs", "idx"]),
+        (layouts.Groups(), QUERIES),
+        (layouts.Groups(), [*QUERIES, "scores"]),
+        (layouts.Labelled(), ["inputs", "labels", "idx"]),
+        (layouts.Labelled(), ["inputs", "labels", "scores"]),
+    ],
+)
+def test_a_layout_that_fits_a_task(layout, there):
+    assert layout.of_task(there).name == layout.name
+
+
+@pytest.mark.parametrize(
+    ("layout", "there", "message"),
+    [
+        (layouts.LM(), BOTH, "use concat_lm or prefix_lm or seq2seq or a task such as tasks.text"),
+        (layouts.Seq2Seq(), ["targets"], "seq2seq shows inputs and targets, and the task gives ta"),
+        (layouts.Seq2Seq(), ["inputs"], "the task gives inputs: use encoder or a task such as ta"),
+        (layouts.Groups(), BOTH, "groups shows query and positives and negatives, and the task g"),
+        (layouts.Encoder(), QUERIES, "gives negatives and positives and query: use groups or a t"),
+        (layouts.Labelled(), BOTH, "a task such as tasks.glue:sst2"),
+        (layouts.Seq2Seq(), ["inputs", "labels"], "gives inputs and labels: use labelled or a ta"),
+        (layouts.Encoder(), ["idx"], "the task gives nothing: use a task such as tasks.encoder:d"),
+    ],
+)
+def test_a_layout_that_does_not_fit_names_those_that_do(layout, there, message):
+    with pytest.raises(InputError, match=message):
+        layout.check(there)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Images(layouts.Layout):
+    """One of a user's own."""
+
+    features: ClassVar[tuple[str, ...]] = ("pixels",)
+
+
+def test_a_layout_of_one_s_own_is_named_after_its_class_and_suggested():
+    assert Images().identity() == {"layout": "Images"}
+    assert Images().of_task(["pixels"]) == Images()
+    with pytest.raises(InputError, match="the task gives pixels: use Images or a task such as"):
+        layouts.Encoder().check(["pixels"])
+    with pytest.raises(TypeError, match="Images does not define lay_out"):
+        Images().lay_out([], np.zeros(0, np.int64), num_rows=1, lengths={}, pack=False)
