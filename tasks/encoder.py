@@ -1,6 +1,6 @@
-"""Pretraining of encoders on any text files: data.layout is "encoder".
+"""Pretraining of encoders on any text files: data.layout is Encoder().
 
-    --data.task tasks.encoder:documents --data.directory DIR --data.layout encoder
+    Data(task="tasks.encoder:documents", directory="DIR", layout=layouts.Encoder(), ...)
 
     documents    *.txt with blank lines between documents; each line may be a sentence or a
                  paragraph, as in the files that BERT's code reads

@@ -6,7 +6,7 @@ GLUE holds SST-2/{train,dev,test}.tsv and the like, or is that folder itself; or
 TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`). A task is a row, `GlueTask`. Test files
 have no labels: their targets are "<unk>", class -1.
 
-With --data.layout labelled they are the tasks of an encoder's head: the same files, labels and
+With data.layout Labelled() they are the tasks of an encoder's head: the same files, labels and
 metrics, the sentences as they are (configs/finetune/encoder_glue.py).
 
 MNLI is validated on matched genres; `mnli_matched` and `mnli_mismatched` measure either. The

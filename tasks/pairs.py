@@ -1,15 +1,16 @@
-"""Queries and passages for contrastive training of encoders: data.layout is "pairs".
+"""Queries and passages for contrastive training of encoders: data.layout is Groups().
 
-    --data.task tasks.pairs:jsonl --data.directory DIR --data.layout pairs --data.pack False
+    Data(task="tasks.pairs:jsonl", directory="DIR", layout=layouts.Groups(), pack=False, ...)
 
-    jsonl        DIR's *.jsonl, objects {"query": str, "pos": [str, ...], "neg": [str, ...]}
+    jsonl        DIR's *.jsonl, objects {"query": str, "pos": [str, ...], "neg": [str, ...]}, and
+                 perhaps a teacher's "pos_scores" and "neg_scores"
     beir         a BEIR directory: corpus.jsonl, queries.jsonl, qrels/train.tsv
     same_text    *.txt, one text a line, or *.jsonl with "text": each text answers itself (SimCSE,
                  Gao et al. 2021), and the encoder's dropout makes two views of it
 
 All files but BEIR's may be compressed, and end in .gz or .zst then. A query is cut at
-data.inputs_length tokens, a passage at data.targets_length; data.negatives says how many of a
-query's "neg" go with it. What of jsonl and same_text is held out for validation is said in
+data.inputs_length tokens, a passage at data.targets_length; data.layout.negatives says how many of
+a query's "neg" go with it, drawn anew in each epoch. What of jsonl and same_text is held out for validation is said in
 `t5x_lite.data.tasks.text_files`; BEIR's dev.tsv is "validation".
 """
 

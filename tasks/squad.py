@@ -6,7 +6,7 @@ SQUAD holds train-v1.1.json and dev-v1.1.json, or is where TensorFlow Datasets a
 (`t5x_lite.data.tasks.benchmarks`). The target is a question's first answer; the metrics are exact
 match and F1, the best over all of its answers. `closed_book` shows the question alone.
 
-With --data.layout labelled the answer is a span of the context's tokens, for an encoder's head
+With data.layout Labelled() the answer is a span of the context's tokens, for an encoder's head
 (`t5x_lite.data.tasks.spans`, configs/finetune/encoder_squad.py).
 """
 

@@ -6,7 +6,7 @@ SUPERGLUE holds BoolQ/{train,val,test}.jsonl and the like, or is that folder its
 TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`). Test files have no labels: their targets
 are "<unk>", class -1. The diagnostic sets `axb` and `axg`, asked as RTE, have a test split only.
 
-With --data.layout labelled, those with two texts are tasks of a head on an encoder: the same files,
+With data.layout Labelled(), those with two texts are tasks of a head on an encoder: the same files,
 labels and metrics, the texts as they are (configs/finetune/encoder_super_glue.py).
 
 `wsc` trains on the examples whose noun is the right one, since that noun is their target; `dpr`,

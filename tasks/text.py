@@ -45,12 +45,12 @@ def span_corruption(
 
 
 def language_model(arguments: TaskArguments) -> seqio.Task:
-    """The text itself, without inputs: data.layout is "lm"."""
+    """The text itself, without inputs: data.layout is LM()."""
     return _task("language_model", unsupervised.language_model, arguments)
 
 
 def prefix_lm(arguments: TaskArguments) -> seqio.Task:
-    """Text split at a random place: data.layout is "seq2seq", or "prefix_lm" of a decoder alone."""
+    """Text split at a random place: data.layout is Seq2Seq(), or PrefixLM() of a decoder alone."""
     return _task("prefix_lm", unsupervised.prefix_lm, arguments)
 
 

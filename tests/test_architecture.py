@@ -26,7 +26,9 @@ HEAVY_MODULES = {
     "data/cache/making_beam.py",
     "data/elements.py",
     "data/live/rows.py",
+    "data/live/tasks.py",
     "data/live/batches.py",
+    "data/live/members.py",
     "data/live/pipeline.py",
     "data/quiet_tensorflow.py",
     "data/tasks/stages.py",
@@ -199,6 +201,58 @@ def test_run_asks_configs_and_does_not_look_at_their_types():
             if checked or guessed:
                 found.append(f"{package_path(path)}:{call.lineno}: {ast.unparse(call)}")
     assert found == []
+
+
+def test_layouts_are_not_compared_with_strings():
+    found = []
+    for path in python_files("t5x_lite", "tasks", "configs"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare):
+                sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
+                if any(re.search(r"(data|arguments|job|self)\.layout(\.name)?$", s) for s in sides):
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+    # A vocabulary's layout says where its sentinels are.
+    assert [one for one in found if not one.startswith("t5x_lite/vocabulary/")] == []
+
+
+def defined_names(path: pathlib.Path) -> set[str]:
+    """What other modules may import of one, wherever in it the name is bound."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
+    return names
+
+
+def test_what_is_imported_of_our_own_exists():
+    """Of slow tests and scripts, too, in which no other tool finds a name that has moved."""
+    ours = ("t5x_lite", "tasks", "configs", "tests", "scripts")
+    defined, missing = {}, []
+    for path in python_files(*ours):
+        if path.name == "test_renames.py":  # imports old names, to see the hint
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                not isinstance(node, ast.ImportFrom)
+                or (node.module or "").split(".")[0] not in ours
+            ):
+                continue
+            folder = ROOT / str(node.module).replace(".", "/")
+            module = folder.with_suffix(".py")
+            module = module if module.is_file() else folder / "__init__.py"
+            if module not in defined:
+                defined[module] = defined_names(module) if module.is_file() else set()
+            for alias in node.names:
+                inside = folder / alias.name
+                is_module = inside.with_suffix(".py").is_file() or inside.is_dir()
+                if not is_module and alias.name not in defined[module]:
+                    where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                    missing.append(f"{where}: {node.module}.{alias.name}")
+    assert missing == []
 
 
 def test_no_private_names_of_jax_and_flax():

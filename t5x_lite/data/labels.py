@@ -1,4 +1,4 @@
-"""Labels as whole numbers, as a row of the layout "labelled" has two of them.
+"""Labels as whole numbers, as a row of the layout Labelled() has two of them.
 
     of_class(2)       (3, 0)        of_span(7, 9)      (8, 10)
     of_class(-1)      (0, 0)

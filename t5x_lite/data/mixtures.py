@@ -9,7 +9,7 @@ data.task names a mixture as it names a task, "module:name", and data.mixing say
 
 Each task is measured by itself, under its own name: "validation/glue_cola/matthews_correlation".
 Reading a mixture imports none of its tasks. How examples are drawn stands in
-live/mixture_pipeline.py.
+live/pipeline.py.
 """
 
 import dataclasses

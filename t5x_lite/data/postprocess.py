@@ -9,7 +9,7 @@ with False. `example` holds all fields of the example that the text belongs to; 
 bytes, as TensorFlow gives it, or str.
 
 A task whose answer is one of a few words says so by `ClassIndex`, and can then be answered by
-ranking them, too (`pipeline.task_labels` reads them):
+ranking them, too (`live.tasks.task_labels` reads them):
 
     seqio.Task(..., postprocess_fn=ClassIndex(("negative", "positive")), metric_fns=[accuracy])
 

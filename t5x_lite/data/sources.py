@@ -1,4 +1,4 @@
-"""Where batches come from: offline caches, one task on the fly, or a mixture of tasks on the fly.
+"""Where batches come from: offline caches, or tasks that are read on the fly.
 
     source = batch_source(data)
     source.train_batches(data, vocabulary, seed=0)
@@ -26,8 +26,5 @@ def batch_source(data: Data) -> ModuleType:
         return cached
     from t5x_lite.data.live import pipeline  # before the task's module, which needs TensorFlow too
 
-    if find_mixture(data) is None:
-        return pipeline
-    from t5x_lite.data.live import mixture_pipeline
-
-    return mixture_pipeline
+    find_mixture(data)
+    return pipeline

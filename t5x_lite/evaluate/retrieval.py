@@ -61,7 +61,7 @@ class Retrieval:
         objective says, or else True.
       query_length: tokens of a query at most; None is data.inputs_length.
       document_length: tokens of a document at most; None is data.inputs_length, or with
-        data.layout "pairs" data.targets_length.
+        data.layout Groups() data.targets_length.
       query_prefix: what every query begins with, as some models ask for; None is the checkpoint's
         prompt for queries, if it has one.
       document_prefix: what every document begins with; None is as for queries.

@@ -4,7 +4,7 @@
     Classify(num_classes=1)        # a score, by its squared error: STS-B
 
 The head "classifier" reads the state of the first token, [CLS] (`heads.classifier`). Rows are those
-of data.layout "labelled".
+of data.layout Labelled().
 """
 
 import dataclasses
@@ -91,7 +91,7 @@ class ClassifyLoss(nnx.Module):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout "labelled"; rows without a label count 0.
+        """The loss of a batch of the layout Labelled(); rows without a label count 0.
 
         Raises:
           InputError: the features are those of another layout.

@@ -245,7 +245,7 @@ class ElectraLoss(nnx.Module):
         key: Key | None = None,
         phase: str | None = None,
     ) -> Loss:
-        """The loss of a batch of the layout "encoder", or of one of the phases.
+        """The loss of a batch of the layout Encoder(), or of one of the phases.
 
         Raises:
           InputError: the features are those of another layout.

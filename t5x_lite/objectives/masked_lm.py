@@ -86,7 +86,7 @@ class Masks:
         """What the model reads, and the masked positions.
 
         Args:
-          batch: of the layout "encoder".
+          batch: of the layout Encoder().
           vocab_size: random tokens are below it.
           pad_id: the token of padding.
           key: of the masks.
@@ -150,7 +150,7 @@ class MaskedLMLoss(nnx.Module):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout "encoder", packed or not.
+        """The loss of a batch of the layout Encoder(), packed or not.
 
         Raises:
           InputError: the features are those of another layout.

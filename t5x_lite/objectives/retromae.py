@@ -180,7 +180,7 @@ class RetroMAELoss(nnx.Module):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout "encoder".
+        """The loss of a batch of the layout Encoder().
 
         Raises:
           InputError: the features are those of another layout.

@@ -2,7 +2,7 @@
 
 Two numbers for each position, each a distribution over the row's tokens (Devlin et al. 2019,
 section 4.2; transformers' *ForQuestionAnswering); the loss is the mean of both cross-entropies. Of
-a row whose answer was cut off there is no loss. Rows are those of data.layout "labelled".
+a row whose answer was cut off there is no loss. Rows are those of data.layout Labelled().
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ class SpansLoss(nnx.Module):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout "labelled"; rows without a label count 0.
+        """The loss of a batch of the layout Labelled(); rows without a label count 0.
 
         Raises:
           InputError: the features are those of another layout.

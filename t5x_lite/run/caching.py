@@ -13,7 +13,6 @@ from typing import Any
 from t5x_lite.config import Experiment
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import write_cache
-from t5x_lite.data.live.mixture_members import trained_members
 from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.errors import InputError
 from t5x_lite.run.beam import load_driver
@@ -56,6 +55,8 @@ def cache(
     vocabulary = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
     caches = {output: experiment.data}
     if find_mixture(experiment.data) is not None:
+        from t5x_lite.data.live.members import trained_members  # now: TensorFlow takes seconds
+
         # Before anything is written: the others would have to be written anew.
         trained = trained_members(experiment.data, vocabulary, seed=experiment.seed)
         caches = {str(Path(output, one.member.name)): one.data for one in trained}

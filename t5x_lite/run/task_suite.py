@@ -114,20 +114,21 @@ class TaskSuite:
             )
 
     def _sources(self) -> dict[str, Source]:
-        from t5x_lite.data.live import mixture_pipeline, pipeline
+        from t5x_lite.data.live import members
+        from t5x_lite.data.live import tasks as live_tasks
 
         if not self.is_mixture:
-            task = pipeline.load_task(self._data, self._vocabulary)
+            task = live_tasks.load_task(self._data, self._vocabulary)
             if self._reads_labels:
                 self._check_head(task)
-            if self._settings.rank and pipeline.task_labels(task) is None:
+            if self._settings.rank and live_tasks.task_labels(task) is None:
                 raise InputError(
                     f"evaluation.rank: data.task {self._data.task!r} has no closed set of labels "
                     "to rank (the attribute labels of its postprocess_fn); set --evaluation.rank "
                     "False"
                 )
             return {Member(task=self._data.task).name: Source(data=self._data, task=task)}
-        found = mixture_pipeline.members(self._data, self._vocabulary)
+        found = members.members(self._data, self._vocabulary)
         for name, reason in found.absent.items():
             _logger.info("%s is not measured: %s", name, reason)
         return {
@@ -141,11 +142,11 @@ class TaskSuite:
         }
 
     def _evaluators(self) -> Iterator[tuple[str, TaskEvaluator]]:
-        from t5x_lite.data.live import pipeline
+        from t5x_lite.data.live import tasks as live_tasks
 
         settings = self._settings
         for name, source in self.sources.items():
-            postprocess, metrics = pipeline.task_metrics(source.task)
+            postprocess, metrics = live_tasks.task_metrics(source.task)
             has_split = not self.is_mixture or settings.split in source.task.splits
             if not (settings.task_metrics and metrics and source.is_measured and has_split):
                 continue
@@ -199,26 +200,26 @@ class TaskSuite:
         Raises:
           InputError: its file cannot be read; not where there is none.
         """
-        from t5x_lite.data.live import mixture_pipeline
+        from t5x_lite.data.live import members
 
         try:
             self.sources[name].task.source.get_dataset(split="test", shuffle=False)
         except InputError as error:
-            if not mixture_pipeline.is_absent(error):
+            if not members.is_absent(error):
                 raise
 
     def _examples(
         self, name: str, *, split: str, limit: int | None, may_lack: bool
     ) -> list[Any] | None:
         """A split's examples; None where there is no file for it, and the task may lack it."""
-        from t5x_lite.data.live import mixture_pipeline, pipeline
+        from t5x_lite.data.live import members, pipeline
 
         try:
             return pipeline.eval_examples(
                 self.sources[name].data, self._vocabulary, split=split, max_examples=limit
             )
         except InputError as error:
-            if not may_lack or not mixture_pipeline.is_absent(error):
+            if not may_lack or not members.is_absent(error):
                 raise
             _logger.info("%s has no split %s: %s", name, split, error)
             return None
@@ -288,7 +289,7 @@ class TaskSuite:
         Raises:
           InputError: its file cannot be read.
         """
-        from t5x_lite.data.live import pipeline
+        from t5x_lite.data.live import tasks as live_tasks
 
         examples = self._examples(name, split="test", limit=None, may_lack=True)
         if examples is None:
@@ -299,7 +300,7 @@ class TaskSuite:
             Answer(
                 index=example_index(example.raw, number=number),
                 text=best.text,
-                value=pipeline.task_metrics(task)[0](
+                value=live_tasks.task_metrics(task)[0](
                     best.text, example=example.raw, is_target=False
                 ),
             )
@@ -308,11 +309,11 @@ class TaskSuite:
 
     def _generator(self, task: Any) -> Generator:
         """What answers a task's examples: a search, or the rank of its labels."""
-        from t5x_lite.data.live import pipeline
+        from t5x_lite.data.live import tasks as live_tasks
 
         if self._reads_labels:
             return self._head(task)
-        labels = pipeline.task_labels(task) if self._settings.rank else None
+        labels = live_tasks.task_labels(task) if self._settings.rank else None
         if labels is None:
             return self._search
         tokens = [
@@ -327,13 +328,13 @@ class TaskSuite:
         Raises:
           InputError: there is none.
         """
-        from t5x_lite.data.live import pipeline
+        from t5x_lite.data.live import tasks as live_tasks
 
         form = task_form(task)
         return check_head(
             self._heads,
             None if form is None else form.head,
-            pipeline.task_labels(task),
+            live_tasks.task_labels(task),
             where=self._where,
         )
 
@@ -343,23 +344,23 @@ class TaskSuite:
         Raises:
           InputError: see `heads.classifier.with_labels`.
         """
-        from t5x_lite.data.live import pipeline
+        from t5x_lite.data.live import tasks as live_tasks
 
         if not self._reads_labels or self.is_mixture:
             return tuple(heads)
         [source] = self.sources.values()
-        labels = pipeline.task_labels(source.task)
+        labels = live_tasks.task_labels(source.task)
         own = self._heads[self._check_head(source.task)]
         return tuple(heads) if labels is None else with_labels(heads, own, labels)
 
     def in_order(self) -> bool:
         """Whether the loss has the classes of a head in the order of the task's labels."""
-        from t5x_lite.data.live import pipeline
+        from t5x_lite.data.live import tasks as live_tasks
 
         if not self._reads_labels or self.is_mixture:
             return True
         return all(
-            is_in_order(self._heads[self._check_head(one.task)], pipeline.task_labels(one.task))
+            is_in_order(self._heads[self._check_head(one.task)], live_tasks.task_labels(one.task))
             for one in self.sources.values()
         )
 
@@ -369,7 +370,7 @@ class TaskSuite:
         Raises:
           InputError: there is none.
         """
-        from t5x_lite.data.live import pipeline
+        from t5x_lite.data.live import tasks as live_tasks
 
         if self._learner is None:
             raise InputError(
@@ -379,7 +380,7 @@ class TaskSuite:
         return head_answers(
             self._learner,
             self._heads[self._check_head(task)],
-            pipeline.task_labels(task),
+            live_tasks.task_labels(task),
             where=self._where,
             batch_size=self._batch_size,
             longest=self._data.inputs_length,

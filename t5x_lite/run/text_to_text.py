@@ -6,7 +6,7 @@
 
 An ensemble averages its models' logits (Raffel et al. 2020, section 3.6); they share a vocabulary.
 Inputs and targets end with EOS, so that an empty text is EOS alone. The inputs of a language model
-that learned plain text (data.layout "lm") have no end: they are what it goes on with.
+that learned plain text (data.layout LM()) have no end: they are what it goes on with.
 """
 
 import dataclasses

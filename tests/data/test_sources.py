@@ -29,7 +29,7 @@ def test_tasks_and_mixtures():
     pytest.importorskip("seqio")
     assert batch_source(data(task="tasks.text:span_corruption")).__name__.endswith(".pipeline")
     mixed = batch_source(data(task="tasks.mixtures:glue"))
-    assert mixed.__name__.endswith(".mixture_pipeline")
+    assert mixed.__name__.endswith(".pipeline")
     with pytest.raises(InputError, match="one task and no mixture"):
         batch_source(data(task="tasks.text:span_corruption", mixing=Mixing(by="equal")))
     with pytest.raises(InputError, match="no task 'gleu'"):

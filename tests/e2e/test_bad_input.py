@@ -80,7 +80,11 @@ def write(path, content):
         ("--data.task json:dumps", "failed (TypeError: Object of type TaskArguments is not JSON"),
         ("--data.task dataclasses:asdict", "must return a seqio.Task, got dict"),
         ("--data.task text", "data.task must be module:function, as tasks.glue:sst2, got 'text'"),
-        ("--data.layout seq2sq", "unknown data.layout 'seq2sq': did you mean seq2seq?"),
+        (
+            "--data.layout lm",
+            "--data.layout: the config file says it, as layout=layouts.",
+        ),
+        ("--data.negatives 3", "--data.negatives is --data.layout.negatives now"),
         ("--evaluation.split dev", "has no split 'dev': there are train, validation"),
         ("--checkpoints.best validation/los", "'validation/los' is not a metric of the evaluation"),
         ("--mesh.data 3", "needs 3 devices and there are 1; set one of --mesh.* to -1"),

@@ -154,7 +154,7 @@ def test_what_is_imported_is_a_checkpoint(tmp_path):
     loaded = Loaded.from_checkpoint(str(tmp_path / "moved"), step=None)
     experiment = loaded.experiment
     assert experiment.objective == MaskedLM(mask_id=4)
-    assert (experiment.data.layout, experiment.data.inputs_length) == ("encoder", 16)
+    assert (experiment.data.layout, experiment.data.inputs_length) == (layouts.Encoder(), 16)
     assert loaded.vocabulary.encode("b a") == [6, 5]
     table = flatten(loaded.params)["model/embedding/token"]
     name = "bert.embeddings.word_embeddings.weight"

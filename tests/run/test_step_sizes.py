@@ -38,11 +38,11 @@ IDS = ("segment_ids", "positions")
 @pytest.mark.parametrize(
     ("layout", "pack", "length", "more"),
     [
-        ("seq2seq", True, 5, {f"encoder_{name}": 8 for name in ("input_tokens", *IDS)}),
-        ("seq2seq", False, 5, {"encoder_input_tokens": 8}),
-        ("lm", True, 5, {}),
-        ("prefix_lm", True, 13, {"decoder_causal_attention": 13}),
-        ("concat_lm", False, 13, {}),
+        (layouts.Seq2Seq(), True, 5, {f"encoder_{name}": 8 for name in ("input_tokens", *IDS)}),
+        (layouts.Seq2Seq(), False, 5, {"encoder_input_tokens": 8}),
+        (layouts.LM(), True, 5, {}),
+        (layouts.PrefixLM(), True, 13, {"decoder_causal_attention": 13}),
+        (layouts.ConcatLM(), False, 13, {}),
     ],
 )
 def test_row_lengths(layout, pack, length, more):

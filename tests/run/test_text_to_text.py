@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.data import layouts
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Prediction
@@ -66,12 +67,12 @@ def test_a_shorter_or_longer_limit(tiny_run, model):
 
 
 def test_a_language_model_goes_on_with_its_inputs(model):
-    plain = dataclasses.replace(with_layout(model, "lm"), inputs_length=3)
+    plain = dataclasses.replace(with_layout(model, layouts.LM()), inputs_length=3)
     words = model.vocabulary.encode("the a the a")
     rows, cut = plain.inputs(["", "the a", "the a the a"])
     assert lists(rows) == [[], words[:2], words[-3:]]
     assert cut == [2]
-    prefix = with_layout(model, "prefix_lm")
+    prefix = with_layout(model, layouts.PrefixLM())
     assert lists(prefix.inputs(["the"])[0]) == [[words[0], 1]]
 
 
@@ -194,7 +195,7 @@ def test_an_ensemble_needs_logits_of_one_size_and_one_way_of_reading(model, monk
     with pytest.raises(InputError, match=r"different model\.vocab_size, 400 and 512"):
         load(dataclasses.replace(member, experiment=experiment))
     with pytest.raises(InputError, match=r"read inputs differently \(data\.layout\)"):
-        load(with_layout(model, "lm").members[0])
+        load(with_layout(model, layouts.LM()).members[0])
 
 
 def test_what_a_model_lacks_is_said(model, ensemble, monkeypatch):

@@ -74,10 +74,11 @@ def test_a_saved_iterator_goes_on(task, directory, vocabulary):
 def test_the_right_answers_have_the_best_metrics(task, directory, vocabulary):
     from t5x_lite.data.config import Data
     from t5x_lite.data.live import pipeline
+    from t5x_lite.data.live import tasks as live_tasks
 
     data = Data(task=f"tasks.{task}", vocabulary="", directory=directory)
     examples = pipeline.eval_examples(data, vocabulary, max_examples=12)
-    postprocess, metrics = pipeline.task_metrics(pipeline.load_task(data, vocabulary))
+    postprocess, metrics = live_tasks.task_metrics(pipeline.load_task(data, vocabulary))
     answers = [
         example.targets_text if task != "super_glue:wsc" or example.target else "nobody"
         for example in examples

@@ -47,6 +47,7 @@ def test_the_config_says_which_columns(files, arguments):
 def test_data_columns_reach_the_task(arguments):
     from t5x_lite.data.config import Data
     from t5x_lite.data.live import pipeline
+    from t5x_lite.data.live import tasks as live_tasks
 
     data = Data(
         task="tasks.files:classify",
@@ -59,7 +60,7 @@ def test_data_columns_reach_the_task(arguments):
     (example,) = pipeline.eval_examples(data, arguments.vocabulary)
     assert (example.inputs_text, example.targets_text, example.target) == ("review: Oh", "bad", 0)
     task = pipeline.load_task(data, arguments.vocabulary)
-    assert pipeline.task_labels(task) == ("bad", "good")
+    assert live_tasks.task_labels(task) == ("bad", "good")
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_a_byte_order_mark_is_no_part_of_the_header(glue, arguments, tmp_path):
 
 
 def test_the_labels_can_be_read_from_the_task(glue, arguments):
-    from t5x_lite.data.live.pipeline import task_labels
+    from t5x_lite.data.live.tasks import task_labels
 
     assert task_labels(glue.sst2(arguments)) == ("negative", "positive")
 

@@ -138,6 +138,7 @@ def test_the_classes_of_cb_have_another_order_than_those_of_mnli(super_glue, arg
 def test_wsc_evaluates_both_labels_by_the_noun(super_glue, arguments):
     from t5x_lite.data.config import Data
     from t5x_lite.data.live import pipeline
+    from t5x_lite.data.live import tasks as live_tasks
 
     data = Data(
         task="tasks.super_glue:wsc",
@@ -148,7 +149,9 @@ def test_wsc_evaluates_both_labels_by_the_noun(super_glue, arguments):
     )
     examples = pipeline.eval_examples(data, arguments.vocabulary)
     assert [e.target for e in examples] == [0, 1]
-    postprocess, (accuracy,) = pipeline.task_metrics(pipeline.load_task(data, arguments.vocabulary))
+    postprocess, (accuracy,) = live_tasks.task_metrics(
+        pipeline.load_task(data, arguments.vocabulary)
+    )
     predictions = [
         postprocess(t, example=e.raw) for t, e in zip(("Ann", "Bob"), examples, strict=True)
     ]
@@ -167,6 +170,7 @@ def test_wsc_evaluates_both_labels_by_the_noun(super_glue, arguments):
 def test_metrics(super_glue, arguments, name, answer, metrics):
     from t5x_lite.data.config import Data
     from t5x_lite.data.live import pipeline
+    from t5x_lite.data.live import tasks as live_tasks
 
     data = Data(
         task=f"tasks.super_glue:{name}",
@@ -176,7 +180,7 @@ def test_metrics(super_glue, arguments, name, answer, metrics):
         targets_length=16,
     )
     (example,) = pipeline.eval_examples(data, arguments.vocabulary, split="train")
-    postprocess, functions = pipeline.task_metrics(pipeline.load_task(data, arguments.vocabulary))
+    postprocess, functions = live_tasks.task_metrics(pipeline.load_task(data, arguments.vocabulary))
     prediction = postprocess(answer, example=example.raw, is_target=False)
     found = {}
     for function in functions:

@@ -64,13 +64,13 @@ def load_job(
     Raises:
       InputError: the task or a split is wrong, or the task cannot be cached so.
     """
-    from t5x_lite.data.live import pipeline  # now, because TensorFlow takes seconds
+    from t5x_lite.data.live import tasks as live_tasks  # now, because TensorFlow takes seconds
 
     if not data.task:
         raise InputError("which task is cached? give --data.task module:function")
-    task = pipeline.load_task(data, vocabulary, seed=seed)
+    task = live_tasks.load_task(data, vocabulary, seed=seed)
     for split in splits or ():
-        pipeline.check_split(data, task, split=split)
+        live_tasks.check_split(data, task, split=split)
     recipe = recipe_of(data, vocabulary, task, bake=bake)
     return Job(data=data, vocabulary=vocabulary, task=task, recipe=recipe, seed=seed, bake=bake)
 

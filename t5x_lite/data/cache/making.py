@@ -99,10 +99,10 @@ def write_cache(
                 (directory / found.lengths.name).unlink()
         index = index_of(job, written)
         write_index(directory, index, vocabulary)
-    from t5x_lite.data.live import pipeline  # now, because TensorFlow takes seconds
+    from t5x_lite.data.live import tasks as live_tasks  # now, because TensorFlow takes seconds
 
     for split in [*written][:1]:
-        pipeline.look_at(data, job.task, vocabulary, name=job.task.name, split=split)
+        live_tasks.look_at(data, job.task, vocabulary, name=job.task.name, split=split)
     return index
 
 
@@ -195,11 +195,11 @@ _worker: dict[str, Any] = {}
 def _start_worker(
     opened: project.Opened, data: Data, vocabulary: str, extra_ids: int, seed: int
 ) -> None:
-    from t5x_lite.data.live import pipeline
+    from t5x_lite.data.live import tasks as live_tasks
 
     project.open_again(opened)
     loaded = load_vocabulary(vocabulary, extra_ids=extra_ids)
-    task = pipeline.load_task(data, loaded, seed=seed)
+    task = live_tasks.load_task(data, loaded, seed=seed)
     _worker.update(
         task=task, recipe=recipe_of(data, loaded, task, bake=False), name=data.task, seed=seed
     )

@@ -1,4 +1,4 @@
-"""From a task's name to batches: the only way from text to a training step.
+"""From the name of a task, or of a mixture of tasks, to batches: the only way from text to a step.
 
     vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
     batches = train_batches(data, vocabulary, seed=0)
@@ -8,95 +8,44 @@
 
 The way of an example: task (source, preprocessors, trim, shuffle; all seqio's) -> layout (pack or
 pad) -> batch. Equal configs and seeds give equal batches, in this process or another.
+
+A task is a mixture of one. Of several, each gives its own examples, tokenised, trimmed and
+shuffled; for each place a task is drawn at random by its rate, and what is drawn is packed
+together. It is what seqio.Mixture does (tf.data.Dataset.sample_from_datasets), so that equal seeds
+draw the same.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from t5x_lite.data.config import Data, TaskArguments, lengths_of, trimmed_lengths
+from t5x_lite.data.config import Data, lengths_of
 from t5x_lite.data.elements import as_numpy, deterministic
+from t5x_lite.data.layouts.base import KEY
 from t5x_lite.data.live import epochs
 from t5x_lite.data.live import rows as live
 from t5x_lite.data.live.batches import Batches
+from t5x_lite.data.live.members import Present, held_out_members, rates_of, trained_members
+from t5x_lite.data.live.tasks import (
+    examples_of,
+    held_out_examples,
+    load_task,
+    not_empty,
+    training_examples,
+    training_passes,
+)
+from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.data.positions import identity_of, share_of_batch
 from t5x_lite.data.quiet_tensorflow import seqio, tf
-from t5x_lite.data.tasks import stages
-from t5x_lite.data.tasks.names import find_task, other_tasks
-from t5x_lite.data.tasks.shuffling import Passes, in_passes
 from t5x_lite.errors import InputError
-from t5x_lite.vocabulary import unknown_tokens
 from t5x_lite.vocabulary.loading import Vocabulary
 
-_T = TypeVar("_T")
+_EVAL_SEED = 42
+"""seqio's, where nothing is shuffled."""
 _PROCESS_SEED = 1 << 32
-
-
-# Tasks.
-
-
-def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Task:
-    """Builds the task that data.task names, "module:function".
-
-    Args:
-      data: the data config.
-      vocabulary: of inputs and targets.
-      seed: of the randomness that belongs to single examples.
-
-    Raises:
-      InputError: if there is no such module or function, or it is no task function; the message
-        offers the nearest one.
-    """
-    function = find_task(data.task)
-    arguments = TaskArguments(
-        vocabulary=vocabulary,
-        directory=data.directory,
-        inputs_length=data.inputs_length,
-        targets_length=data.targets_length,
-        seed=seed,
-        columns=data.columns,
-        layout=data.layout,
-    )
-    try:
-        task = function(arguments)
-    except (AttributeError, TypeError) as error:  # as of a function that is none of a task
-        what = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(
-            f"data.task {data.task!r} failed ({what}); a task function takes TaskArguments and "
-            f"returns a seqio.Task{other_tasks(data.task)}"
-        ) from error
-    if not isinstance(task, seqio.Task):
-        raise InputError(
-            f"data.task {data.task!r} must return a seqio.Task, got {type(task).__name__}"
-            f"{other_tasks(data.task)}"
-        )
-    return task
-
-
-def task_metrics(task: seqio.Task) -> tuple[Callable[..., Any], list[Callable[..., Any]]]:
-    """What turns predicted text into a metric.
-
-    Returns:
-      (postprocess, metric_fns): `postprocess(text, example=, is_target=)` gives what the metrics
-      compare; each metric function is (targets, predictions) -> {name: value}.
-    """
-    return task.postprocess_fn, list(task.predict_metric_fns)
-
-
-def task_labels(task: seqio.Task) -> tuple[str, ...] | None:
-    """The texts of which a task's answer is always one, to choose among by rank classification.
-
-    A task says them by the attribute `labels` of its postprocess_fn: `postprocess.ClassIndex` has
-    it, and so may any callable of a user's own.
-
-    Returns:
-      The labels, in the order of the class indices; None where any text may be the answer.
-    """
-    labels = getattr(task.postprocessor, "labels", None)
-    return None if labels is None else tuple(labels)
 
 
 # Training.
@@ -115,143 +64,94 @@ def train_batches(
     Args:
       data: the data config.
       vocabulary: of inputs and targets.
-      seed: of shuffling and of the corruption.
-      process_index: this process, which reads its own part of the examples.
+      seed: of shuffling, of what is drawn and of the corruption.
+      process_index: this process, which reads its own part of each task's examples.
       process_count: processes in all; each gets batch_size / process_count rows.
 
     Returns:
-      Batches of int32 arrays [rows, length] under seqio's names.
+      Batches of arrays [rows, length] under the layout's names.
 
     Raises:
-      InputError: if the batch cannot be divided, or the task, its files or its lengths are wrong.
+      InputError: if the batch cannot be divided, or a task, its files or its lengths are wrong.
     """
     share = share_of_batch(data, process_count)
-    # Each process numbers its own examples: their random numbers must differ all the same.
-    task = load_task(data, vocabulary, seed=seed + process_index * _PROCESS_SEED)
     shard = seqio.ShardInfo(process_index, process_count) if process_count > 1 else None
-    tells = vocabulary if process_index == 0 else None
-    look_at(data, task, tells, name=task.name, shard_info=shard)
-    passes = training_passes(data, task, seed=seed)
-    examples = training_examples(data, epochs.counting(task), passes, seed=seed, shard_info=shard)
-    spec: Any = examples.element_spec
-    counted = epochs.FIELD in spec
-    rows = laid_out(data, vocabulary, examples)
+    is_one = find_mixture(data) is None
+    trained = trained_members(
+        data,
+        vocabulary,
+        # Each process numbers its own examples: their random numbers must differ all the same.
+        seed=seed + process_index * _PROCESS_SEED,
+        shard_info=shard,
+        tells=process_index == 0,
+    )
+    rates = rates_of(data, trained, anew=True, tells=process_index == 0)
+    passes = [training_passes(data, one.task, seed=seed) for one in trained]
+
+    def examples(place: int) -> tf.data.Dataset:
+        task = trained[place].task
+        # How often the data were read is told of one task alone.
+        counted = epochs.counting(task) if is_one else task
+        return training_examples(data, counted, passes[place], seed=seed, shard_info=shard)
+
+    drawn = _drawn(data, trained, rates, draw_seed=seed, examples=examples)
+    sizes = [found and found.size for found in passes]
+    members = [[one.member.task, rate] for one, rate in zip(trained, rates, strict=True)]
     identity = {
         **identity_of(data, seed=seed),
         "task": data.task,
         "vocabulary": vocabulary.digest,
         "shuffle_buffer": data.shuffle_buffer,
-        "size": passes and passes.size,
+        **({"size": sizes[0]} if is_one else {"members": members, "sizes": sizes}),
         "process_index": process_index,
         "process_count": process_count,
     }
-    dataset = rows.batch(share, drop_remainder=True).prefetch(1)
+    spec: Any = drawn.element_spec
+    counted = epochs.FIELD in spec
+    dataset = laid_out(data, vocabulary, drawn).batch(share, drop_remainder=True).prefetch(1)
     shown_name = data.task if process_index == 0 else None
     return Batches(dataset, identity=identity, epoch=0 if counted else None, tells=shown_name)
 
 
-def look_at(
+def _drawn(
     data: Data,
-    task: seqio.Task,
-    vocabulary: Vocabulary | None,
+    tasks: Sequence[Present],
+    rates: Sequence[float],
     *,
-    name: str,
-    split: str = "train",
-    shard_info: Any = None,
-) -> None:
-    """Looks at the first examples of a task: a split without any would be repeated for ever.
+    draw_seed: int,
+    examples: Callable[[int], tf.data.Dataset],
+) -> tf.data.Dataset:
+    """The examples of a task, or those of the tasks of a mixture, drawn by their rates.
 
     Args:
       data: the data config.
-      task: its task.
-      vocabulary: where it cannot spell them, a warning says so; None for no warning.
-      name: the task's, for the warning.
-      split: one of the task's splits.
-      shard_info: the part of the examples that is read.
-
-    Raises:
-      InputError: there is no such split, or no example in it.
+      tasks: the tasks.
+      rates: of each.
+      draw_seed: of the draws.
+      examples: those of the task at a place in `tasks`.
     """
-    examples = _examples(data, task, split=split, shard_info=shard_info)
-    if vocabulary is not None:
-        unknown_tokens.tell(name, examples, vocabulary)
+    if find_mixture(data) is None:
+        return examples(0)
+    features = {tuple(one.task.output_features) for one in tasks}
+    if len(features) > 1:
+        raise InputError(
+            f"the tasks of the mixture {data.task!r} have different features: "
+            f"{' and '.join(sorted(map(str, features)))}"
+        )
+    (names,) = features
+    if data.layout.draws:
+        names = (*names, KEY)
 
+    def of(place: int) -> tf.data.Dataset:
+        return examples(place).map(lambda example: {name: example[name] for name in names})
 
-def training_passes(data: Data, task: seqio.Task, *, seed: int) -> Passes | None:
-    """In which order a task's training examples come at each pass; None is that of its source."""
-    source = task.source
-    if not data.shuffle or not isinstance(source, stages.Source):
-        return None
-    return source.passes("train", seed=seed)
-
-
-def training_examples(
-    data: Data,
-    task: seqio.Task,
-    passes: Passes | None,
-    *,
-    seed: int,
-    shard_info: Any = None,
-) -> tf.data.Dataset:
-    """The task's examples for training, trimmed, for ever.
-
-    Args:
-      data: the data config; it says whether and through how large a buffer they are shuffled.
-      task: the task.
-      passes: its `training_passes`.
-      seed: the seed of the shuffle buffer.
-      shard_info: the part of the examples that is read; all by default.
-    """
-    shuffle = data.shuffle
-    if passes is not None:
-        task = in_passes(task, passes, shard_info=shard_info)
-        shuffle, shard_info = passes.needs_buffer, None
-    return _dataset(
-        data,
-        task,
-        split="train",
-        shuffle=shuffle,
-        shuffle_buffer_size=data.shuffle_buffer,
-        seed=seed,
-        shard_info=shard_info,
-        num_epochs=None,
-    )
-
-
-def held_out_examples(data: Data, task: seqio.Task, *, split: str) -> tf.data.Dataset:
-    """The task's examples of a split, trimmed, once and in order."""
-    return _dataset(data, task, split=split, shuffle=False)
-
-
-def check_split(data: Data, task: seqio.Task, *, split: str) -> None:
-    """Refuses a split that a task lacks."""
-    if split not in task.splits:
-        there = ", ".join(task.splits)
-        raise InputError(f"data.task {data.task!r} has no split {split!r}: there are {there}")
-
-
-def _not_empty(examples: Iterator[_T], data: Data, *, split: str) -> Iterator[_T]:
-    """The same iterator, after its first element has been seen to exist."""
-    for first in examples:
-        return itertools.chain([first], examples)
-    where = f" in {data.directory}" if data.directory else ""
-    hint = "" if split == "train" else "; --evaluation.split chooses another"
-    raise InputError(f"data.task {data.task!r} found no example for split {split!r}{where}{hint}")
-
-
-def _examples(
-    data: Data, task: seqio.Task, *, split: str, shard_info: Any = None
-) -> Iterator[dict[str, Any]]:
-    """The task's own examples in order, once, as NumPy values; at least one."""
-    check_split(data, task, split=split)
-    dataset = _dataset(data, task, split=split, shuffle=False, shard_info=shard_info)
-    return _not_empty(as_numpy(deterministic(dataset)), data, split=split)
-
-
-def _dataset(data: Data, task: seqio.Task, *, split: str, **options) -> tf.data.Dataset:
-    """The task's examples, trimmed."""
-    return task.get_dataset(
-        sequence_length=trimmed_lengths(data), split=split, try_in_mem_cache=False, **options
+    # In seqio's order, so that a seed draws what it draws there.
+    places = sorted(range(len(tasks)), key=lambda place: tasks[place].task.name)
+    return tf.data.Dataset.sample_from_datasets(
+        [of(place) for place in places],
+        weights=[rates[place] for place in places],
+        seed=draw_seed,
+        stop_on_empty_dataset=True,
     )
 
 
@@ -276,25 +176,32 @@ def eval_batches(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Batches for a held-out loss: one pass in order, the same in every run whatever its seed.
 
-    The last batch is filled up with rows of padding, whose loss weights are 0.
+    A mixture is drawn at the rates of training. Tasks of it that are not there, or lack the split,
+    are passed over, and the batches end where a task would begin anew. The last batch is filled up
+    with rows of padding, whose loss weights are 0.
 
     Args:
       data: the data config.
       vocabulary: of inputs and targets.
-      split: the task's split.
-      max_batches: stop after so many; None reads the whole split.
+      split: the tasks' split.
+      max_batches: stop after so many; None reads all.
 
     Returns:
-      Batches of int32 arrays [batch_size, length] under seqio's names.
+      Batches of arrays [batch_size, length] under the layout's names.
 
     Raises:
-      InputError: as `train_batches`, and if there is no such split.
+      InputError: as `train_batches`, and if no task has the split.
     """
-    task = load_task(data, vocabulary)
-    check_split(data, task, split=split)
-    rows = laid_out(data, vocabulary, held_out_examples(data, task, split=split))
-    found = padded(as_numpy(rows.batch(data.batch_size)), data, vocabulary)
-    batches = _not_empty(found, data, split=split)
+    chosen, rates = held_out_members(data, vocabulary, split=split)
+    drawn = _drawn(
+        data,
+        chosen,
+        rates,
+        draw_seed=_EVAL_SEED,
+        examples=lambda place: held_out_examples(data, chosen[place].task, split=split),
+    )
+    rows = laid_out(data, vocabulary, drawn).batch(data.batch_size)
+    batches = not_empty(padded(as_numpy(rows), data, vocabulary), data, split=split)
     return itertools.islice(batches, max_batches)
 
 
@@ -359,7 +266,7 @@ def eval_examples(
       InputError: as `eval_batches`.
     """
     task = load_task(data, vocabulary)
-    found = itertools.islice(_examples(data, task, split=split), max_examples)
+    found = itertools.islice(examples_of(data, task, split=split), max_examples)
     return [_example(task, vocabulary, fields) for fields in found]
 
 

@@ -3,7 +3,7 @@
     text -> sentences -> tokens -> pieces that fit a row -> CacheDatasetPlaceholder -> [SEP]
 
 Each piece is an example {"inputs": [CLS] ... [SEP]} of one document, of at most inputs_length
-tokens; data.layout "encoder" puts one or several of them in a row. Which of their tokens are masked
+tokens; data.layout Encoder() puts one or several of them in a row. Which of their tokens are masked
 is drawn on the device, from the step's key.
 """
 

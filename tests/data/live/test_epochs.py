@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from t5x_lite.data import layouts
+from t5x_lite.data import layouts, mixtures
 from t5x_lite.data.config import Data
 
 
@@ -82,9 +82,11 @@ def forgetful(arguments):
 @pytest.fixture
 def train(byte_vocabulary, monkeypatch):
     from t5x_lite.data.live import pipeline
+    from t5x_lite.data.live import tasks as live_tasks
 
     def make(task=pairs, *, layout=None, index=0, count=1, **changes):
-        monkeypatch.setattr(pipeline, "find_task", lambda name: task)
+        for module in (live_tasks, mixtures):
+            monkeypatch.setattr(module, "find_task", lambda name: task)
         data = Data(
             task="my:pairs",
             vocabulary="bytes",

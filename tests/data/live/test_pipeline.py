@@ -482,21 +482,3 @@ def test_a_bad_line_of_examples_is_named(pipeline, data, vocabulary, tmp_path):
     bad = dataclasses.replace(data, directory=str(tmp_path))
     with pytest.raises(InputError, match=r"validation\.jsonl:2: not JSON \(Expecting ':'"):
         pipeline.eval_examples(bad, vocabulary)
-
-
-def test_task_metrics_are_the_tasks_own(pipeline, data, vocabulary):
-    postprocess, metrics = pipeline.task_metrics(pipeline.load_task(data, vocabulary))
-    assert postprocess("text", example=None, is_target=True) == "text"
-    assert metrics == []
-
-
-def test_task_labels_are_those_that_the_postprocessor_names(pipeline, data, vocabulary):
-    from t5x_lite.data.postprocess import ClassIndex
-
-    task = pipeline.load_task(data, vocabulary)
-    assert pipeline.task_labels(task) is None
-    assert pipeline.task_labels(task.replace(postprocess_fn=lambda text, **_: text)) is None
-    labelled = task.replace(postprocess_fn=ClassIndex(("no", "yes")))
-    assert pipeline.task_labels(labelled) == ("no", "yes")
-    postprocess, _ = pipeline.task_metrics(labelled)
-    assert postprocess("yes", example=None, is_target=True) == 1

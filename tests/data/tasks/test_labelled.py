@@ -141,10 +141,11 @@ def test_glue_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
 
 def test_examples_have_what_the_metrics_read(data, vocabulary):
     from t5x_lite.data.live import pipeline
+    from t5x_lite.data.live import tasks as live_tasks
 
     first, *_ = pipeline.eval_examples(data, vocabulary)
     task = pipeline.load_task(data, vocabulary)
-    assert pipeline.task_labels(task) == ("entailment", "not_entailment")
+    assert live_tasks.task_labels(task) == ("entailment", "not_entailment")
     assert (first.targets_text, first.target, first.raw["idx"]) == ("not_entailment", 1, 0)
     ids = first.inputs.tolist()
     assert (ids[0], ids[-1], ids.count(vocabulary.sep_id)) == (vocabulary.cls_id, ids[-1], 2)

@@ -80,6 +80,7 @@ def test_a_vocabulary_without_characters_is_refused(tiny_vocabulary):
 
 def test_squad_as_spans(vocabulary, tmp_path):
     from t5x_lite.data.live import pipeline
+    from t5x_lite.data.live import tasks as live_tasks
 
     answers = [{"text": "dogs", "answer_start": 4}, {"text": "The dogs", "answer_start": 0}]
     qas = [{"id": "q", "question": "run dog", "answers": answers}]
@@ -101,7 +102,7 @@ def test_squad_as_spans(vocabulary, tmp_path):
     (example,) = pipeline.eval_examples(data, vocabulary)
     assert example.target == ["dogs", "The dogs"]
     assert example.raw["context"] == CONTEXT
-    postprocess, metrics = pipeline.task_metrics(pipeline.load_task(data, vocabulary))
+    postprocess, metrics = live_tasks.task_metrics(pipeline.load_task(data, vocabulary))
     found = postprocess("0 2", example=example.raw, is_target=False)
     assert found == "The dogs"
     assert metrics[0]([example.target], [found]) == {"exact_match": 1.0, "f1": 1.0}
