@@ -10,8 +10,8 @@
 
 All files but BEIR's may be compressed, and end in .gz or .zst then. A query is cut at
 data.inputs_length tokens, a passage at data.targets_length; data.layout.negatives says how many of
-a query's "neg" go with it, drawn anew in each epoch. What of jsonl and same_text is held out for validation is said in
-`t5x_lite.data.tasks.text_files`; BEIR's dev.tsv is "validation".
+a query's "neg" go with it, drawn anew in each epoch. What of jsonl and same_text is held out for
+validation is said in `t5x_lite.data.tasks.text_files`; BEIR's dev.tsv is "validation".
 """
 
 from functools import partial

@@ -3,8 +3,8 @@
 From queries and passages that answer them: objects {"query", "pos", "neg"} in *.jsonl, or, with
 --data.task tasks.pairs:beir, a directory in BEIR's format that has qrels/train.tsv. Of single texts
 (--data.task tasks.pairs:same_text) dropout makes the pairs, as in SimCSE; the lengths of query and
-passage should be the same then. --data.layout.negatives says how many of a query's "neg" go with it. The
-passages of the whole batch are the negatives, also in microbatches.
+passage should be the same then. --data.layout.negatives says how many of a query's "neg" go with
+it. The passages of the whole batch are the negatives, also in microbatches.
 
 Command:
     t5x-lite train configs/finetune/contrastive_tiny.py --init work/bert \

@@ -10,5 +10,6 @@
     sources        live or cache, as the config says
 
 TensorFlow and seqio come from `quiet_tensorflow`. The modules that import it at their top are
-`elements`, tasks/stages and the modules of live/ but epochs; all others when they are called. Most of the rest is NumPy and str.
+`elements`, tasks/stages and the modules of live/ but epochs; all others when they are called. Most
+of the rest is NumPy and str.
 """
