@@ -7,7 +7,8 @@ TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`). Test files have no l
 are "<unk>", class -1. The diagnostic sets `axb` and `axg`, asked as RTE, have a test split only.
 
 With data.layout Labelled(), those with two texts are tasks of a head on an encoder: the same files,
-labels and metrics, the texts as they are (configs/finetune/encoder_super_glue.py).
+labels and metrics, the texts as they are (configs/finetune/encoder_super_glue.py). With Choices(),
+`copa` is read as a question with each of its choices (configs/finetune/encoder_choice.py).
 
 `wsc` trains on the examples whose noun is the right one, since that noun is their target; `dpr`,
 definite pronoun resolution (Rahman and Ng 2012), is asked in the same form and trained with it: its
@@ -35,6 +36,8 @@ from t5x_lite.metrics.classification import accuracy, mean_multiclass_f1
 from t5x_lite.metrics.text import exact_match
 from t5x_lite.records.benchmark_files import read_dpr
 
+QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
+"""COPA's, in Roemmele et al. 2011's words; its files say which."""
 ENTAILMENT = ("entailment", "not_entailment")
 
 BOOLQ = SuperGlueTask(
@@ -53,6 +56,9 @@ COPA = SuperGlueTask(
     template="choice1: {choice1} choice2: {choice2} premise: {premise} question: {question}",
     labels=("choice1", "choice2"),
     entries=("0", "1"),
+    texts=("{premise} {question}", "choice1", "choice2"),
+    choices=True,
+    words={"question": QUESTIONS},
 )
 RTE = SuperGlueTask(
     name="rte",

@@ -3,6 +3,7 @@
     ClassAnswers(bind, ("negative", "positive"), ...)    # "positive", the labels in their order
     ScoreAnswers(bind, ...)                              # "3.81"
     SpanAnswers(bind, longest=30, ...)                   # "12 15": tokens of the second text
+    ChoiceAnswers(bind, ("choice1", "choice2"), ...)     # "choice2", of the likeliest text
 
 They stand where a text-to-text model has its search: postprocessing, metrics, samples and the files
 for the servers are the same.
@@ -17,16 +18,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from t5x_lite.data.layouts.base import separate
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Bind, Generator, Prediction, batched, padded_length
 from t5x_lite.heads.base import Head
+from t5x_lite.heads.choice import Choice
 from t5x_lite.heads.classifier import Classifier
 from t5x_lite.heads.span import Span
 from t5x_lite.sharding import jit_rows, rounded_rows
 from t5x_lite.types import Array, Params
 
-_OBJECTIVES = {"classifier": "Classify", "span": "Spans"}
+_OBJECTIVES = {"classifier": "Classify", "span": "Spans", "choice": "Choose"}
 """Head -> the objective that trains it."""
+
+_GIVES = {
+    "classifier": "a class or a score",
+    "span": "a span of the second text",
+    "choice": "one of several choices",
+}
 
 _logger = logging.getLogger(__name__)
 
@@ -165,6 +174,39 @@ class SpanAnswers(HeadAnswers):
         return [Prediction(text=text, ids=(), score=score)]
 
 
+class ChoiceAnswers(HeadAnswers):
+    """One of some labels, one for each text of an input: that of the likeliest text.
+
+    Args:
+      bind: of the learner.
+      labels: the texts of the labels, in the order of the choices.
+      **options: of `HeadAnswers`.
+    """
+
+    def __init__(self, bind: Bind, labels: Sequence[str], **options: Any):
+        super().__init__(bind, **options)
+        self._labels = tuple(labels)
+
+    def run(
+        self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
+    ) -> list[list[Prediction]]:
+        """See `HeadAnswers.run`; each input has all its choices, one behind the other."""
+        choices = [separate(one) for one in inputs]
+        read = iter(super().run(params, [row for rows in choices for row in rows]))
+        return [self._chosen([next(read)[0].score for _ in rows]) for rows in choices]
+
+    def _chosen(self, logits: Sequence[float]) -> list[Prediction]:
+        scores = np.array(logits) - np.max(logits)
+        scores -= np.log(np.sum(np.exp(scores)))
+        return [
+            Prediction(text=self._labels[index], ids=(), score=float(scores[index]))
+            for index in np.argsort(-scores, kind="stable").tolist()
+        ]
+
+    def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
+        return [Prediction(text="", ids=(), score=float(logits[0]))]
+
+
 def check_head(
     heads: Mapping[str, Head], form: str | None, labels: Sequence[str] | None, *, where: str
 ) -> str:
@@ -182,16 +224,13 @@ def check_head(
     known = [name for name in _OBJECTIVES if name in heads]
     if not known:
         raise InputError(
-            f"{where} is answered by a head: the objective must be Classify or Spans, or the "
-            f"checkpoint have such a head; the heads are {', '.join(heads) or 'none'}"
+            f"{where} is answered by a head: the objective must be Classify, Spans or Choose, or "
+            f"the checkpoint have such a head; the heads are {', '.join(heads) or 'none'}"
         )
     if form is not None and form not in heads:
         raise InputError(
-            f"{where} asks for a span of the second text, and the head {known[0]} gives a class or "
-            "a score: use objective Spans"
-            if form == "span"
-            else f"{where} asks for a class or a score, and the head {known[0]} gives a span: use "
-            "objective Classify"
+            f"{where} asks for {_GIVES[form]}, and the head {known[0]} gives {_GIVES[known[0]]}: "
+            f"use objective {_OBJECTIVES[form]}"
         )
     head = heads[known[0] if form is None else form]
     wanted = 1 if labels is None else len(labels)
@@ -219,6 +258,8 @@ def head_answers(
     options |= {"head": head.name}
     if isinstance(head, Span):
         return SpanAnswers(bind, longest_answer=head.longest, **options)
+    if isinstance(head, Choice):
+        return ChoiceAnswers(bind, labels or (), **options)
     if labels is None:
         return ScoreAnswers(bind, **options)
     assert isinstance(head, Classifier)

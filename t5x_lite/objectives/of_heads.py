@@ -1,10 +1,12 @@
 """Which objective trains a head, and on what: for imported checkpoints, none of which says it."""
 
 from t5x_lite.heads.base import Head
+from t5x_lite.heads.choice import Choice
 from t5x_lite.heads.classifier import Classifier
 from t5x_lite.heads.mlm import Mlm
 from t5x_lite.heads.span import Span
 from t5x_lite.objectives.base import NoLoss, Objective
+from t5x_lite.objectives.choose import Choose
 from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.spans import Spans
@@ -22,6 +24,8 @@ def objective_for(head: Head | None, *, mask_id: int) -> tuple[Objective, str]:
     """
     if isinstance(head, Mlm):
         return MaskedLM(mask_id=mask_id), DOCUMENTS
+    if isinstance(head, Choice):
+        return Choose(head=head.kind, dropout_rate=head.dropout_rate), "tasks.super_glue:copa"
     if isinstance(head, Span):
         return Spans(longest=head.longest), "tasks.squad:squad"
     if isinstance(head, Classifier):

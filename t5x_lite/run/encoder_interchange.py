@@ -13,7 +13,7 @@ from typing import Any, Literal
 from t5x_lite import views
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data
-from t5x_lite.data.layouts import Encoder, Labelled
+from t5x_lite.data.layouts import Encoder
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
 from t5x_lite.heads.dense import Dense
@@ -37,7 +37,7 @@ from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.sentence_transformers import read_sentences, sentence_files
 from t5x_lite.learner import heads_of, views_of
 from t5x_lite.models.base import ModelConfig
-from t5x_lite.objectives.of_heads import DOCUMENTS, objective_for
+from t5x_lite.objectives.of_heads import objective_for
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.vocabulary.loading import Vocabulary
@@ -76,7 +76,7 @@ class Release:
         """
         model, head = self.checkpoint.model, self.checkpoint.head
         objective, task = objective_for(head, mask_id=self.vocabulary.mask_id)
-        labelled = task != DOCUMENTS
+        layout = next(iter(objective.layouts), Encoder)()
         return Experiment(
             model=model,
             objective=objective,
@@ -84,8 +84,8 @@ class Release:
             data=Data(
                 task=task,
                 vocabulary=str(place),
-                layout=Labelled() if labelled else Encoder(),
-                pack=not labelled,
+                layout=layout,
+                pack=layout.packs,
                 inputs_length=min(512, model.max_positions - model.first_position),
                 extra_ids=0,
             ),

@@ -182,10 +182,14 @@ def _signal(stop: StopSignals, mesh: Mesh) -> int:
     return signum
 
 
+_SHIFTED = "decoder_input_tokens"
+"""The targets once more."""
+
+
 def count_tokens(batch: Mapping[str, np.ndarray]) -> int:
     """Tokens of this process's rows that are not padding, inputs and targets."""
-    counted = ("encoder_input_tokens", "decoder_target_tokens", "query_tokens", "passage_tokens")
-    return sum(int(np.count_nonzero(batch[name])) for name in counted if name in batch)
+    counted = [name for name in batch if name.endswith("_tokens")]
+    return sum(int(np.count_nonzero(batch[name])) for name in counted if name != _SHIFTED)
 
 
 def _epoch(batches: Batches) -> dict[str, float]:

@@ -6,7 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.evaluate.heads import ClassAnswers, ScoreAnswers, SpanAnswers, best_span
+from t5x_lite.evaluate.heads import (
+    ChoiceAnswers,
+    ClassAnswers,
+    ScoreAnswers,
+    SpanAnswers,
+    best_span,
+)
 
 PAD, CLS, SEP = 0, 1, 2
 OPTIONS = {"batch_size": 2, "longest": 12, "pad_id": PAD, "sep_id": SEP, "head": "it"}
@@ -53,6 +59,17 @@ def test_a_batch_has_segments_and_token_types_and_is_no_longer_than_the_rows():
     found = answers.run({}, [row(CLS, 5, SEP, 6, 7, SEP), row(CLS, 5, SEP)])
     assert [answer[0].text for answer in found] == ["3", "0"]
     assert seen[0] == (2, 12)
+
+
+def test_the_likeliest_text_of_an_input_is_chosen():
+    def logits(tokens, segments, types_):
+        return tokens[:, 3:4]
+
+    answers = ChoiceAnswers(bind_of(logits), ("0", "1", "2"), **OPTIONS)
+    texts = [row(CLS, 5, SEP, number, SEP) for number in (4, 9, 7, 8, 3)]
+    found = answers.run({}, [np.concatenate(texts[:3]), np.concatenate(texts[3:])])
+    assert [[one.text for one in answer] for answer in found] == [["1", "2", "0"], ["0", "1"]]
+    assert np.sum(np.exp([one.score for one in found[0]])) == pytest.approx(1.0)
 
 
 def test_a_span_lies_in_the_second_text():

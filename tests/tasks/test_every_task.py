@@ -119,7 +119,14 @@ def own_files(root, lines):
         (root / f"{split}.jsonl").write_text("\n".join(rows))
 
 
+def choices(root, lines):
+    rows = [{"question": line[:40], "choices": [line[40:60], "no"], "label": 0} for line in lines]
+    for split in ("train", "validation"):
+        (root / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
 FILES = {
+    "tasks.choices": choices,
     "tasks.c4": c4_files,
     "tasks.encoder": documents,
     "tasks.files": own_files,
@@ -131,7 +138,7 @@ FILES = {
 
 def options(module):
     """What a module's tasks need in the config."""
-    if module == "tasks.pairs":
+    if module in ("tasks.pairs", "tasks.choices"):
         return {"pack": False}
     if module != "tasks.files":
         return {}
@@ -168,6 +175,8 @@ def _small_python_docs(monkeypatch, english_lines):
 def tried_layouts(task):
     """The layouts that are tried: that of a model of one part for a task that is meant for it."""
     if "targets" not in task.output_features:
+        if "choices" in task.output_features:
+            return [layouts.Choices()]
         own = "inputs" in task.output_features
         return [layouts.Encoder() if own else layouts.Groups(negatives=1)]
     if "inputs" not in task.output_features:
@@ -191,7 +200,8 @@ def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocab
         **LENGTHS,
         **options(module),
     }
-    first = layouts.Groups() if module == "tasks.pairs" else layouts.Seq2Seq()
+    own = {"tasks.pairs": layouts.Groups(), "tasks.choices": layouts.Choices()}
+    first = own.get(module, layouts.Seq2Seq())
     task = pipeline.load_task(Data(**{"pack": False, **data}, layout=first), vocabulary)
     for layout in tried_layouts(task):
         _check(Data(**data, layout=layout), task, vocabulary)
@@ -206,7 +216,7 @@ def _check(data, task, vocabulary):
     if "validation" not in task.splits:
         return
     batch = next(pipeline.eval_batches(data, vocabulary, max_batches=1))
-    learned = {"encoder": "encoder_word_ids", "groups": "passage_segment_ids"}
+    learned = {"encoder": "encoder_word_ids", "groups": "passage_segment_ids", "choices": "labels"}
     assert batch[learned.get(data.layout.name, "decoder_loss_weights")].sum() > 0
     postprocess, metrics = live_tasks.task_metrics(task)
     if metrics:

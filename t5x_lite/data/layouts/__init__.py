@@ -6,10 +6,21 @@ Data(task="tasks.glue:sst2", layout=layouts.Labelled(), pack=False, ...)
 """
 
 from t5x_lite.data.layouts.base import Layout
+from t5x_lite.data.layouts.choices import Choices
 from t5x_lite.data.layouts.encoder import Encoder
 from t5x_lite.data.layouts.groups import Groups
 from t5x_lite.data.layouts.labelled import Labelled
 from t5x_lite.data.layouts.lm import LM, ConcatLM, PrefixLM
 from t5x_lite.data.layouts.seq2seq import Seq2Seq
 
-__all__ = ["LM", "ConcatLM", "Encoder", "Groups", "Labelled", "Layout", "PrefixLM", "Seq2Seq"]
+__all__ = [
+    "LM",
+    "Choices",
+    "ConcatLM",
+    "Encoder",
+    "Groups",
+    "Labelled",
+    "Layout",
+    "PrefixLM",
+    "Seq2Seq",
+]

@@ -180,6 +180,13 @@ class Layout:
         return encoder_tokens(vocabulary) if self.of_encoder else None
 
 
+def separate(joined: Int[np.ndarray, " n"]) -> list[Int[np.ndarray, " _"]]:
+    """The texts of a feature that is joined, each of which begins with [CLS]."""
+    if not len(joined):
+        return []
+    return np.split(joined, np.flatnonzero(joined == joined[0])[1:])
+
+
 def _listed(names: Sequence[str]) -> str:
     return " and ".join(names) or "nothing"
 

@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Int, Shaped
 
 from t5x_lite.data.corruption.noise import GROUP, example_rng
-from t5x_lite.data.layouts.base import KEY, Example, Layout
+from t5x_lite.data.layouts.base import KEY, Example, Layout, separate
 from t5x_lite.data.layouts.rows import Rows
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
@@ -135,7 +135,7 @@ class Groups(Layout):
         """
         seed, epoch, index = example[KEY].tolist()
         rng = example_rng(seed, epoch, index, stream=GROUP)
-        positives, negatives = (_texts(example[name]) for name in self.joined)
+        positives, negatives = (separate(example[name]) for name in self.joined)
         pool = len(negatives[: self.negatives_top])
         first = int(rng.integers(len(positives)))
         others = rng.choice(pool, size=min(self.negatives, pool), replace=False)
@@ -144,10 +144,3 @@ class Groups(Layout):
             scores[:] = example["scores"]
         places = np.array([first, *(len(positives) + others)], np.int64)
         return [positives[first], *(negatives[place] for place in others)], scores[places]
-
-
-def _texts(joined: Int[np.ndarray, " n"]) -> list[Int[np.ndarray, " _"]]:
-    """Texts that stand one behind the other, each of which begins with [CLS]."""
-    if not len(joined):
-        return []
-    return np.split(joined, np.flatnonzero(joined == joined[0])[1:])

@@ -236,6 +236,7 @@ class Example:
       inputs_text: the text that the model reads; "" where the task has targets only.
       targets_text: the text that it should write.
       inputs: int32 [_], the tokens of inputs_text, trimmed, EOS included; [0] where there are none.
+        Of a task of choices all its texts, one behind the other.
       target: the postprocessed target, what the metrics compare.
       raw: all fields of the example; text as str.
     """
@@ -276,7 +277,7 @@ def _example(task: seqio.Task, vocabulary: Vocabulary, fields: dict[str, Any]) -
     return Example(
         inputs_text=_text("inputs", raw, vocabulary),
         targets_text=targets_text,
-        inputs=raw["inputs"] if "inputs" in raw else np.zeros(0, np.int32),
+        inputs=raw.get("inputs", raw.get("choices", np.zeros(0, np.int32))),
         target=task.postprocess_fn(targets_text, example=raw, is_target=True)
         if task.postprocessor
         else targets_text,

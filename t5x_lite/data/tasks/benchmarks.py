@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.tasks.choices import choice_task
 from t5x_lite.data.tasks.labelled import Labelled, labelled_task
 from t5x_lite.data.tasks.labelled import extras as labelled_extras
 from t5x_lite.data.tasks.spans import SpanText
@@ -117,7 +118,8 @@ def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
 
     shown = replace(benchmark, examples=examples, extras=labelled_extras(benchmark.extras, form))
     postprocess = form.postprocess or benchmark.postprocess
-    return labelled_task(
+    make = choice_task if form.choices else labelled_task
+    return make(
         benchmark.name,
         arguments,
         form,

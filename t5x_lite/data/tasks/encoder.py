@@ -80,6 +80,20 @@ def pieces(
     ]
 
 
+def check_lengths(arguments: TaskArguments, fields: Sequence[str]) -> None:
+    """Refuses rows of an encoder that are too short for any text.
+
+    Raises:
+      InputError: naming the field of `Data`.
+    """
+    for field in fields:
+        if getattr(arguments, field) < SHORTEST_ROW:
+            raise InputError(
+                f"data.{field} must be at least {SHORTEST_ROW} for rows of an encoder: got "
+                f"{getattr(arguments, field)}"
+            )
+
+
 def task_of_examples(
     name: str, arguments: TaskArguments, *, source: Any, cut: Cut, lengths: Mapping[str, int]
 ) -> Any:
@@ -98,12 +112,7 @@ def task_of_examples(
     from t5x_lite.data.quiet_tensorflow import seqio
     from t5x_lite.data.tasks import stages
 
-    for field in ("inputs_length", "targets_length") if len(lengths) > 1 else ("inputs_length",):
-        if getattr(arguments, field) < SHORTEST_ROW:
-            raise InputError(
-                f"data.{field} must be at least {SHORTEST_ROW} for rows of an encoder: got "
-                f"{getattr(arguments, field)}"
-            )
+    check_lengths(arguments, ("inputs_length",))
     feature = stages.features(arguments.vocabulary)["inputs"]
     features: dict[str, Any] = dict.fromkeys(lengths, feature)
     return seqio.Task(

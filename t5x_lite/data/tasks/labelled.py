@@ -18,9 +18,8 @@ import numpy as np
 from t5x_lite.data import labels
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.preprocess.templates import fill
-from t5x_lite.data.tasks.encoder import SHORTEST_ROW
+from t5x_lite.data.tasks.encoder import check_lengths
 from t5x_lite.data.tasks.spans import encode_spans
-from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.encoder_tokens import (
     EncoderTokens,
     encoder_tokens,
@@ -44,15 +43,18 @@ class Labelled:
     """How the records of a benchmark are shown to an encoder.
 
     Attributes:
-      texts: the one or two fields that it reads, in their order; or templates, "{word}: {text}".
+      texts: the one or two fields that it reads, in their order; or templates, "{word}: {text}". Of
+        a task of choices the question, and then each choice.
       label: of a record, as in `labels`; of a span, its first character and the one behind it.
       score: of a record of regression, NaN where it has none; None of other tasks.
       target: of a record, the text of its label: what the task's postprocess_fn reads.
       spans: whether the labels are spans of the second text.
+      choices: whether the label is the number of a choice, and a row has all of them.
       fields: of a record, what stands in place of the fields that its form as text has.
       postprocess: in place of that of the task as text; None is that one.
       clean: what is read of a text.
       columns: fields of the record that may still have the files' names, and these.
+      words: field -> value in a file -> what is read in its place.
     """
 
     texts: Sequence[str]
@@ -60,25 +62,33 @@ class Labelled:
     target: Callable[[Record], str]
     score: Callable[[Record], float] | None = None
     spans: bool = False
+    choices: bool = False
     fields: Callable[[Record], Mapping[str, Any]] = lambda record: {}
     postprocess: Callable[..., Any] | None = None
     clean: Callable[[str], str] = str
     columns: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def head(self) -> str:
         """The name of the head that answers."""
+        if self.choices:
+            return "choice"
         return "span" if self.spans else "classifier"
 
     def example(self, record: Record, others: Mapping[str, Any]) -> dict[str, Any]:
         """A record with the fields of `others`, as a source of `labelled_task` yields it."""
         own = {name: record[old] for name, old in self.columns.items() if old in record}
         record = {**record, **own}
+        record |= {
+            name: values.get(record[name], record[name]) for name, values in self.words.items()
+        }
         first, *rest = (
             self.clean(fill(text, record) if "{" in text else record[text]) for text in self.texts
         )
         label, end = self.label(record)
-        texts = {"inputs": first, "second": rest[0] if rest else "", "targets": self.target(record)}
+        others_read = {"choices": rest} if self.choices else {"second": rest[0] if rest else ""}
+        texts = {"inputs": first, **others_read, "targets": self.target(record)}
         others = {**others, **self.fields(record)}
         score = {} if self.score is None else {"score": float(self.score(record))}
         return {**others, **texts, "label": label, "label_end": end, **score}
@@ -86,6 +96,8 @@ class Labelled:
 
 def extras(others: Mapping[str, type], form: Labelled) -> dict[str, type]:
     """The kinds of an example's fields beside inputs and targets."""
+    if form.choices:
+        return {**others, "choices": list, "label": int, "label_end": int}
     return {**others, **_RAW, **({} if form.score is None else {"score": float})}
 
 
@@ -116,11 +128,7 @@ def labelled_task(
 
     vocabulary, length = arguments.vocabulary, arguments.inputs_length
     tokens = encoder_tokens(vocabulary)
-    if length < SHORTEST_ROW:
-        raise InputError(
-            f"data.inputs_length must be at least {SHORTEST_ROW} for rows of an encoder: got "
-            f"{length}"
-        )
+    check_lengths(arguments, ("inputs_length",))
     options = {"vocabulary": vocabulary, "tokens": tokens, "length": length}
     encode: Encode
     if form.spans:
@@ -146,12 +154,17 @@ def labelled_task(
         postprocess_fn=postprocess,
         metric_fns=list(metrics),
     )
+    return with_form(task, form)
+
+
+def with_form(task: Any, form: Labelled) -> Any:
+    """The task, which says by `task_form` how its records are shown."""
     setattr(task, _FORM, form)
     return task
 
 
 def task_form(task: Any) -> Labelled | None:
-    """How a task's records are shown; None of a task that `labelled_task` did not make."""
+    """How a task's records are shown; None of a task that has no form for a head."""
     return getattr(task, _FORM, None)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.layouts.groups import Groups
-from t5x_lite.data.tasks.encoder import SHORTEST_ROW
+from t5x_lite.data.tasks.encoder import check_lengths
 from t5x_lite.errors import InputError
 from t5x_lite.records.pairs import Pairs, from_json
 from t5x_lite.vocabulary.encoder_tokens import (
@@ -59,12 +59,7 @@ def pair_task(
     if not isinstance(layout, Groups):
         layout.check(Groups.features)
         raise InputError(f"data.layout {layout.name} draws no groups of a pool: use Groups()")
-    for field in ("inputs_length", "targets_length"):
-        if getattr(arguments, field) < SHORTEST_ROW:
-            raise InputError(
-                f"data.{field} must be at least {SHORTEST_ROW} for rows of an encoder: got "
-                f"{getattr(arguments, field)}"
-            )
+    check_lengths(arguments, ("inputs_length", "targets_length"))
     tokens = encoder_tokens(vocabulary)
     lengths = (arguments.inputs_length, arguments.targets_length)
 

@@ -58,6 +58,8 @@ class SuperGlueTask:
       metrics: functions (targets, predictions) -> {name: value} on class indices.
       texts: what an encoder reads, one text or two, as of `labelled.Labelled`; () are the fields of
         a template of two, the last one first, and of a template of more fields nothing.
+      choices: whether `texts` are a question and its choices.
+      words: field -> value in a file -> what an encoder reads in its place.
     """
 
     name: str
@@ -71,6 +73,8 @@ class SuperGlueTask:
     tfds_splits: Mapping[str, str] = field(default_factory=dict)
     metrics: Sequence[Callable[..., Any]] = (accuracy,)
     texts: tuple[str, ...] = ()
+    choices: bool = False
+    words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def benchmark(self) -> Benchmark:
         """The task, to be read from its files or from TFDS."""
@@ -93,7 +97,8 @@ class SuperGlueTask:
         texts = self.texts or (shown[::-1] if len(shown) == 2 else ())
         if not texts:
             return None
-        return replace(labelled_form(texts, self.labels), columns=self.columns)
+        form = labelled_form(texts, self.labels)
+        return replace(form, columns=self.columns, choices=self.choices, words=self.words)
 
     def example(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """A record, with the features of TFDS, as text; fields may still have the files' names."""

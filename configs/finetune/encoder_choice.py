@@ -1,0 +1,33 @@
+"""Fine-tunes BERT base, or another encoder, on multiple choice: COPA, or your own files.
+
+A question is read with each of its choices, and a head on the [CLS] state gives each a number. For
+tasks like SWAG and RACE:
+
+    --data.task tasks.choices:jsonl --data.layout.num 4 --data.directory DIR
+
+`evaluate --output OUT` writes COPA's answers to the test split for the benchmark's server.
+
+Command:
+    t5x-lite import hf bert-base-uncased work/bert_base
+    t5x-lite train configs/finetune/encoder_choice.py --init work/bert_base \
+        --data.directory SUPERGLUE --data.vocabulary work/bert_base/files/vocabulary \
+        --workdir WORKDIR
+    t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR --output OUT
+"""
+
+import dataclasses
+
+from configs.finetune.encoder_super_glue import experiment as super_glue
+from t5x_lite.data import layouts
+from t5x_lite.objectives.choose import Choose
+
+experiment = dataclasses.replace(
+    super_glue,
+    objective=Choose(),
+    data=dataclasses.replace(
+        super_glue.data,
+        task="tasks.super_glue:copa",
+        layout=layouts.Choices(),
+        inputs_length=64,
+    ),
+)
