@@ -24,6 +24,7 @@ from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.tasks import benchmarks
 from t5x_lite.data.tasks.benchmarks import Benchmark
 from t5x_lite.data.tasks.super_glue_files import (
+    COPA_QUESTIONS,
     FILES,
     MULTIRC_TEXTS,
     SuperGlueTask,
@@ -36,8 +37,7 @@ from t5x_lite.metrics.classification import accuracy, mean_multiclass_f1
 from t5x_lite.metrics.text import exact_match
 from t5x_lite.records.benchmark_files import read_dpr
 
-QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
-"""COPA's, in Roemmele et al. 2011's words; its files say which."""
+HYPOTHESIS = "hypothesis: {hypothesis} premise: {premise}"
 ENTAILMENT = ("entailment", "not_entailment")
 
 BOOLQ = SuperGlueTask(
@@ -46,7 +46,7 @@ BOOLQ = SuperGlueTask(
 CB = SuperGlueTask(
     name="cb",
     directory="CB",
-    template="hypothesis: {hypothesis} premise: {premise}",
+    template=HYPOTHESIS,
     labels=("entailment", "contradiction", "neutral"),
     metrics=(partial(mean_multiclass_f1, num_classes=3), accuracy),
 )
@@ -58,14 +58,9 @@ COPA = SuperGlueTask(
     entries=("0", "1"),
     texts=("{premise} {question}", "choice1", "choice2"),
     choices=True,
-    words={"question": QUESTIONS},
+    words={"question": COPA_QUESTIONS},
 )
-RTE = SuperGlueTask(
-    name="rte",
-    directory="RTE",
-    template="hypothesis: {hypothesis} premise: {premise}",
-    labels=ENTAILMENT,
-)
+RTE = SuperGlueTask(name="rte", directory="RTE", template=HYPOTHESIS, labels=ENTAILMENT)
 WIC = SuperGlueTask(
     name="wic",
     directory="WiC",
@@ -76,7 +71,7 @@ AXB = SuperGlueTask(
     name="axb",
     directory="AX-b",
     prefix="rte",
-    template="hypothesis: {hypothesis} premise: {premise}",
+    template=HYPOTHESIS,
     labels=ENTAILMENT,
     columns={"hypothesis": "sentence2", "premise": "sentence1"},
     files={"test": "AX-b.jsonl"},
@@ -85,7 +80,7 @@ AXG = SuperGlueTask(
     name="axg",
     directory="AX-g",
     prefix="rte",
-    template="hypothesis: {hypothesis} premise: {premise}",
+    template=HYPOTHESIS,
     labels=ENTAILMENT,
     files={"test": "AX-g.jsonl"},
 )

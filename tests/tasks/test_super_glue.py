@@ -215,7 +215,7 @@ def test_two_texts_for_an_encoder(
     assert task.postprocessor(target, example=example, is_target=False) is not None
 
 
-@pytest.mark.parametrize("name", ["copa", "record", "wsc", "dpr"])
+@pytest.mark.parametrize("name", ["record", "wsc", "dpr"])
 def test_the_others_have_no_such_form_yet(super_glue, arguments, wordpiece, name):
     shown = dataclasses.replace(arguments, vocabulary=wordpiece, layout=layouts.Labelled())
     with pytest.raises(InputError, match="text to text alone: it has no form"):

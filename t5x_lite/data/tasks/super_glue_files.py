@@ -37,6 +37,8 @@ from t5x_lite.records.benchmark_files import (
 
 FILES = {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}
 YES_OR_NO = ("False", "True")
+COPA_QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
+"""In the words of Roemmele et al. 2011; COPA's files say which."""
 
 
 @dataclass(frozen=True, kw_only=True)
