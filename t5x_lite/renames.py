@@ -127,7 +127,7 @@ OPTIONS = {
 }
 """Old option of a config -> new option."""
 
-PARTS = {"--data.layout": "layout=layouts.Encoder(), of t5x_lite.data.layouts"}
+PARTS = {"--data.layout": "layout=layouts.Encoder(), Labelled(), ... of t5x_lite.data.layouts"}
 """Option that was replaced by a part of the config file -> what stands in the file."""
 
 _DATA = re.compile(r"t5x_lite\.(data\.config|config(\.experiment)?):Data")
@@ -204,11 +204,11 @@ def _current_data(node: dict[str, Any]) -> dict[str, Any]:
     """The fields of `Data`, whose layout was a name, and whose negatives are the layout's now."""
     given = dict(node)
     negatives = given.pop("negatives", 0)
-    if isinstance(given.get("layout"), str):
-        name = _LAYOUTS.get(given["layout"], given["layout"])
+    if isinstance(given.get("layout"), str) and given["layout"] in _LAYOUTS:
+        name = _LAYOUTS[given["layout"]]
         given["layout"] = {"type": f"{_PACKAGE}data.layouts.{name}"}
-        if given["layout"]["type"].endswith(":Groups"):
-            given["layout"]["negatives"] = negatives
+        if name.endswith(":Groups"):
+            given["layout"] |= {"negatives": negatives, "negatives_top": max(200, negatives)}
     return given
 
 

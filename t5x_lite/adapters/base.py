@@ -184,6 +184,8 @@ def merge(model: nnx.Module) -> None:
         for dense in layers.dense_sites().values():
             if dense.slot is not None:
                 dense.kernel[...] = dense.effective_kernel()
+                if dense.has_bias:
+                    dense.bias[...] = dense.slot.of_bias(dense.bias[...])
                 dense.slot = None
 
 

@@ -91,3 +91,7 @@ class LowRankBranch(nnx.Module):
             self.a[...], self.b[...], preferred_element_type=jnp.float32, precision="highest"
         )
         return (kernel.astype(jnp.float32) + self.scale * both).astype(kernel.dtype)
+
+    def of_bias(self, bias: Float[Array, "*layers O"]) -> Float[Array, "*layers O"]:
+        """As it is."""
+        return bias

@@ -258,6 +258,11 @@ class Experiment:
                     f"train: {pattern!r} is no regular expression ({error})"
                 ) from error
         layouts = self.objective.layouts
+        if any(isinstance(layout, str) for layout in layouts):
+            raise InputError(
+                f"objective {type(self.objective).__name__}: layouts are types of "
+                f"t5x_lite.data.layouts, such as (layouts.Encoder,), got {layouts}"
+            )
         if layouts and not isinstance(self.data.layout, layouts):
             raise InputError(
                 f"objective {type(self.objective).__name__} needs data.layout "

@@ -38,6 +38,7 @@ def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Fa
       InputError: it is of no family.
     """
     for family in FAMILIES:
-        if isinstance(model, EncoderConfig) and isinstance(model, family.config):
+        # A subclass may compute another thing, of which transformers would know nothing.
+        if isinstance(model, EncoderConfig) and type(model) is family.config:
             return model, family
     raise InputError(f"checkpoint {where}: transformers has no {type(model).__name__}")

@@ -42,6 +42,10 @@ class DenseSlot(Protocol):
         """The kernel with which the layer gives the same result without the slot."""
         ...
 
+    def of_bias(self, bias: Float[Array, "*layers O"]) -> Float[Array, "*layers O"]:
+        """The bias likewise."""
+        ...
+
 
 @runtime_checkable
 class BlockSlot(Protocol):

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from t5x_lite import chips, sharding, trees
@@ -23,7 +22,7 @@ from t5x_lite.plan import topologies
 from t5x_lite.plan.program import OutOfMemory, Program, bytes_on_device, compile_step
 from t5x_lite.plan.sheet import Sheet
 from t5x_lite.run.loading import check_batch, learner_of
-from t5x_lite.run.step_sizes import row_lengths, row_shapes, step_flops
+from t5x_lite.run.step_sizes import empty_row, row_lengths, step_flops
 from t5x_lite.train.state import TrainState, abstract_state, state_shardings
 from t5x_lite.train.step import check_microbatches, make_train_step
 
@@ -148,9 +147,11 @@ def _batch(experiment: Experiment, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct
     rows = experiment.data.batch_size
     return {
         name: jax.ShapeDtypeStruct(
-            (rows, *shape), jnp.int32, sharding=sharding.batch_sharding(mesh, rank=1 + len(shape))
+            (rows, *value.shape[1:]),
+            value.dtype,
+            sharding=sharding.batch_sharding(mesh, rank=value.ndim),
         )
-        for name, shape in row_shapes(experiment.data).items()
+        for name, value in empty_row(experiment.data).items()
     }
 
 

@@ -6,16 +6,20 @@ from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data, lengths_of
 
 
+def empty_row(data: Data) -> dict[str, np.ndarray]:
+    """A batch of one row of padding: its features, [1, ...], have a row's shapes and dtypes."""
+    none = np.zeros(0, np.int64)
+    return data.layout.lay_out([], none, num_rows=1, lengths=lengths_of(data), pack=data.pack)
+
+
 def row_shapes(data: Data) -> dict[str, tuple[int, ...]]:
     """The features of a row, with their shapes; no data is read."""
-    none = np.zeros(0, np.int64)
-    row = data.layout.lay_out([], none, num_rows=1, lengths=lengths_of(data), pack=data.pack)
-    return {name: value.shape[1:] for name, value in row.items()}
+    return {name: value.shape[1:] for name, value in empty_row(data).items()}
 
 
 def row_lengths(data: Data) -> dict[str, int]:
     """The features of a row, with their lengths in tokens: of several texts, that of each."""
-    return {name: shape[-1] for name, shape in row_shapes(data).items()}
+    return {name: shape[-1] for name, shape in row_shapes(data).items() if shape}
 
 
 def step_flops(experiment: Experiment) -> int | None:

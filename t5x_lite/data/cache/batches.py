@@ -224,7 +224,16 @@ def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
             f"--data.vocabulary {where / 'vocabulary'} --data.extra-ids "
             f"{index.vocabulary['extra_ids']}"
         )
+    if "passages" in index.recipe.outputs:
+        raise InputError(
+            f"cache {where} was written by an earlier version, with the same negatives in every "
+            "epoch: write it anew"
+        )
     data.layout.check(index.recipe.outputs)
+    try:
+        data.layout.check_fixed(index.recipe.fixed)
+    except InputError as error:
+        raise InputError(f"cache {where} {error}") from error
     for name, length in (index.recipe.lengths or {}).items():
         now = lengths_of(data)[name]
         if now == length:

@@ -109,8 +109,9 @@ def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
                 f"data.task {task!r} gives {', '.join(there)} at its CacheDatasetPlaceholder, and "
                 f"not {name}: put the placeholder behind its tokenisation"
             )
-        right = there[name].dtype.is_floating == (name in recipe.floats)
-        if not right or there[name].dtype.is_bool or there[name].shape.rank != 1:
+        is_float = name in recipe.floats
+        right = there[name].dtype.is_floating if is_float else there[name].dtype.is_integer
+        if not right or there[name].shape.rank != 1:
             raise InputError(
                 f"data.task {task!r}: {name} must be a sequence of token ids at the "
                 f"CacheDatasetPlaceholder, and is {there[name].dtype.name} of shape "

@@ -48,6 +48,7 @@ class Recipe:
         those of whole texts, so that it can be read with any lengths.
       floats: the outputs that are float32 numbers. A record holds each as two whole numbers, its
         lower and its upper 16 bits.
+      fixed: what of the layout it was made with (`Layout.fixed`).
     """
 
     stored: tuple[str, ...]
@@ -58,6 +59,7 @@ class Recipe:
     options: Mapping[str, int | float | list[int]] = dataclasses.field(default_factory=dict)
     lengths: Mapping[str, int] | None = None
     floats: tuple[str, ...] = ()
+    fixed: Mapping[str, str | int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         wanted = ("tokens",) if self.corruption else tuple(self.outputs)
@@ -81,6 +83,8 @@ class Recipe:
             raise ValueError(f"lengths must be tokens of outputs, got {str(lengths)[:60]}")
         if not {*self.floats} <= {*self.outputs}:
             raise ValueError(f"floats must be outputs, got {str(self.floats)[:60]}")
+        if not all(type(value) in (str, int) for value in self.fixed.values()):
+            raise ValueError(f"fixed must be words and numbers, got {str(self.fixed)[:60]}")
         if self.eos not in get_args(Eos):
             raise ValueError(f"eos must be one of {get_args(Eos)}, got {self.eos!r}")
 
@@ -158,8 +162,11 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """As the index of a cache holds it."""
         node = dataclasses.asdict(self) | {"stored": list(self.stored)}
-        floats = node.pop("floats")  # an index without has none: earlier versions read it too
-        return node | ({"floats": list(floats)} if floats else {})
+        # An index of earlier versions has neither, and they read one without.
+        for name in ("floats", "fixed"):
+            if not node[name]:
+                del node[name]
+        return node
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> "Recipe":

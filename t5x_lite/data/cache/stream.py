@@ -21,9 +21,10 @@ from t5x_lite.data.cache.files import Cache, Split
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.config import Data, lengths_of, trimmed_lengths
 from t5x_lite.data.layouts import packing
-from t5x_lite.data.layouts.base import KEY
+from t5x_lite.data.layouts.base import KEY, Layout
 from t5x_lite.data.mixing import Schedule
 from t5x_lite.data.permutation import order
+from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
 
 WINDOW = 1024
@@ -134,7 +135,7 @@ class Stream:
         self._data, self._seed, self._shuffle, self._tokens = data, seed, shuffle, tokens
         self._lengths = lengths_of(data)
         self._trimmed = trimmed_lengths(data)
-        self._layout = data.layout.of_task(sources[0].recipe.outputs)
+        self._layout = _layout_of(data, sources)
         self._schedule = Schedule([source.rate for source in sources])
         sizes = [source.split.size for source in sources]
         self._size = None if repeat else self._schedule.before_repeating(sizes)
@@ -259,3 +260,20 @@ class Stream:
         if not position.row:
             return earlier
         return earlier | Span(self.window(position.window), 0, position.row).repeated
+
+
+def _layout_of(data: Data, sources: list[Source]) -> Layout:
+    """The layout of the caches' examples.
+
+    Raises:
+      InputError: they are of different kinds.
+    """
+    found = [(data.layout.of_task(source.recipe.outputs), source) for source in sources]
+    layout, first = found[0]
+    for other, source in found[1:]:
+        if other != layout:
+            raise InputError(
+                f"the caches {first.cache.directory} and {source.cache.directory} have different "
+                "features, as one of an earlier version without scores: write it anew"
+            )
+    return layout

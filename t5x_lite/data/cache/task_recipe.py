@@ -44,6 +44,7 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
             eos_id=vocabulary.eos_id,
             lengths=lengths,
             floats=floats,
+            fixed=data.layout.fixed(),
         )
     steps = list(task.preprocessors)
     places = [i for i, step in enumerate(steps) if isinstance(step, seqio.CacheDatasetPlaceholder)]
@@ -63,6 +64,7 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
         options=options,
         lengths=None if whole else lengths,
         floats=floats,
+        fixed=data.layout.fixed(),
     )
 
 

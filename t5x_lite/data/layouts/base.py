@@ -150,11 +150,12 @@ class Layout:
         """
         if self.fits(there):
             return
-        others = [other.name for other in _layouts() if other.features and other.fits(there)]
+        others = [other.name for other in _layouts() if other.fits(there)]
         task = f"a task such as {self.task}" if self.task else "another task"
+        shown = {name for layout in (type(self), *_layouts()) for name in layout.features}
         raise InputError(
             f"data.layout {self.name} shows {_listed(self.features)}, and the task gives "
-            f"{_listed(sorted(_shown() & {*there}))}: use {' or '.join([*others, task])}"
+            f"{_listed(sorted(shown & {*there} or there))}: use {' or '.join([*others, task])}"
         )
 
     def of_task(self, there: Collection[str]) -> "Layout":
@@ -172,8 +173,25 @@ class Layout:
 
     @classmethod
     def fits(cls, there: Collection[str]) -> bool:
-        """Whether it shows all features of a task that any layout shows."""
-        return _shown() & {*there} - {*cls.optional} == {*cls.features}
+        """Whether a task has its features, and none besides that make it another layout's task."""
+        if not {*cls.features} <= {*there}:
+            return False
+        others = [other for other in _layouts() if {*cls.features} < {*other.features}]
+        return not any({*other.features} <= {*there} for other in others)
+
+    def fixed(self) -> dict[str, Any]:
+        """What of it a cache was made with and cannot be changed when it is read, as JSON."""
+        return {}
+
+    def check_fixed(self, fixed: Mapping[str, Any]) -> None:
+        """Refuses a cache that was made with other values of `fixed`.
+
+        Args:
+          fixed: those of the cache.
+
+        Raises:
+          InputError: naming the option and both values.
+        """
 
     def encoder_tokens(self, vocabulary: Vocabulary) -> EncoderTokens | None:
         """What `lay_out` needs of a vocabulary; None where it is nothing."""
@@ -192,12 +210,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _layouts(base: type[Layout] = Layout) -> Iterator[type[Layout]]:
-    """All layouts that were defined."""
+    """The library's own layouts, as far as they were imported."""
     for layout in base.__subclasses__():
-        yield layout
+        if layout.__module__.startswith("t5x_lite.") and layout.features:
+            yield layout
         yield from _layouts(layout)
-
-
-def _shown() -> set[str]:
-    """The features that some layout shows."""
-    return {name for layout in _layouts() for name in (*layout.features, *layout.optional)}

@@ -23,7 +23,7 @@ passages, which may be answers, or with the same ones again.
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from jaxtyping import Int, Shaped
@@ -90,10 +90,29 @@ class Groups(Layout):
         self.check(there)
         if self.teacher and "scores" not in there:
             raise InputError(
-                "data.layout.teacher is set, and the task gives no scores: set "
-                "--data.layout.teacher False"
+                "data.layout.teacher is set, and the task, or its cache, gives no scores: set "
+                "--data.layout.teacher False, or write the cache with it"
             )
         return self
+
+    def fixed(self) -> dict[str, Any]:
+        """See `Layout.fixed`."""
+        return {"positives": self.positives, "negatives_top": self.negatives_top}
+
+    def check_fixed(self, fixed: Mapping[str, Any]) -> None:
+        """See `Layout.check_fixed`."""
+        positives, top = fixed.get("positives"), fixed.get("negatives_top", 0)
+        if positives != self.positives:
+            raise InputError(
+                f"was made with data.layout.positives {positives}, and it is {self.positives}: "
+                f"set --data.layout.positives {positives}, or write another cache"
+            )
+        if self.negatives_top > top:
+            raise InputError(
+                f"holds the first {top} negatives of a query, and data.layout.negatives_top is "
+                f"{self.negatives_top}: set --data.layout.negatives-top {top}, or write another "
+                "cache"
+            )
 
     def lay_out(
         self,
@@ -137,8 +156,9 @@ class Groups(Layout):
         rng = example_rng(seed, epoch, index, stream=GROUP)
         positives, negatives = (separate(example[name]) for name in self.joined)
         pool = len(negatives[: self.negatives_top])
-        first = int(rng.integers(len(positives)))
-        others = rng.choice(pool, size=min(self.negatives, pool), replace=False)
+        # Uniform doubles alone: the streams of NumPy's other draws may change between versions.
+        first = int(rng.random() * len(positives))
+        others = np.argsort(rng.random(pool), kind="stable")[: self.negatives]
         scores = np.full(len(positives) + len(negatives), np.nan, np.float32)
         if "scores" in example:
             scores[:] = example["scores"]

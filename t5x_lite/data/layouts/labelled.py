@@ -15,7 +15,7 @@ there is none.
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Int, Int32, Shaped
@@ -23,6 +23,7 @@ from jaxtyping import Int, Int32, Shaped
 from t5x_lite.data.labels import WIDTH
 from t5x_lite.data.layouts.base import Example, Layout
 from t5x_lite.data.layouts.rows import Rows
+from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
 
 
@@ -46,8 +47,17 @@ class Labelled(Layout):
     def of_task(self, there: Collection[str]) -> "Labelled":
         """See `Layout.of_task`."""
         self.check(there)
-        scores = "scores" in there if self.scores is None else self.scores
+        scores = "scores" in there
+        if self.scores not in (None, scores):
+            raise InputError(
+                f"data.layout.scores is {self.scores}, and the task gives "
+                f"{'scores' if scores else 'labels, and no scores'}: leave it None"
+            )
         return dataclasses.replace(self, scores=scores)
+
+    def identity(self) -> dict[str, Any]:
+        """See `Layout.identity`."""
+        return {"layout": self.name, **({"scores": True} if self.scores else {})}
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
         """See `Layout.lengths`."""

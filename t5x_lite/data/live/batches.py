@@ -109,8 +109,9 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         """
         kind = ON_THE_FLY_1 if state.startswith(ON_THE_FLY_1) else ON_THE_FLY
         saved = _header(kind, state)[0]["identity"]
-        if kind == ON_THE_FLY_1 or saved.get("layout") in FORMER_LAYOUTS:
-            layout = saved.get("layout")
+        layout = saved.get("layout")
+        without_scores = "scores" in self._identity and "scores" not in saved
+        if kind == ON_THE_FLY_1 or layout in FORMER_LAYOUTS or without_scores:
             self._stay_at_the_beginning({**saved, "layout": FORMER_LAYOUTS.get(layout, layout)})
             return
         epoch, files = self._unpack(state)

@@ -16,7 +16,7 @@ draw the same.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,10 +95,12 @@ def train_batches(
         return training_examples(data, counted, passes[place], seed=seed, shard_info=shard)
 
     drawn = _drawn(data, trained, rates, draw_seed=seed, examples=examples)
+    features = tuple(trained[0].task.output_features)
     sizes = [found and found.size for found in passes]
     members = [[one.member.task, rate] for one, rate in zip(trained, rates, strict=True)]
     identity = {
         **identity_of(data, seed=seed),
+        **data.layout.of_task(features).identity(),
         "task": data.task,
         "vocabulary": vocabulary.digest,
         "shuffle_buffer": data.shuffle_buffer,
@@ -108,7 +110,8 @@ def train_batches(
     }
     spec: Any = drawn.element_spec
     counted = epochs.FIELD in spec
-    dataset = laid_out(data, vocabulary, drawn).batch(share, drop_remainder=True).prefetch(1)
+    rows = laid_out(data, vocabulary, drawn, features=features)
+    dataset = rows.batch(share, drop_remainder=True).prefetch(1)
     shown_name = data.task if process_index == 0 else None
     return Batches(dataset, identity=identity, epoch=0 if counted else None, tells=shown_name)
 
@@ -155,13 +158,19 @@ def _drawn(
     )
 
 
-def laid_out(data: Data, vocabulary: Vocabulary, examples: tf.data.Dataset) -> tf.data.Dataset:
-    """Examples as rows of model features, not yet batched."""
-    tokens = data.layout.encoder_tokens(vocabulary)
-    lengths = lengths_of(data)
-    return deterministic(
-        live.rows(examples, data.layout, lengths=lengths, pack=data.pack, tokens=tokens)
+def laid_out(
+    data: Data, vocabulary: Vocabulary, examples: tf.data.Dataset, *, features: Collection[str]
+) -> tf.data.Dataset:
+    """Examples of a task with these output features as rows of a model's, not yet batched."""
+    rows = live.rows(
+        examples,
+        data.layout,
+        features=features,
+        lengths=lengths_of(data),
+        pack=data.pack,
+        tokens=data.layout.encoder_tokens(vocabulary),
     )
+    return deterministic(rows)
 
 
 # Evaluation.
@@ -200,7 +209,8 @@ def eval_batches(
         draw_seed=_EVAL_SEED,
         examples=lambda place: held_out_examples(data, chosen[place].task, split=split),
     )
-    rows = laid_out(data, vocabulary, drawn).batch(data.batch_size)
+    features = tuple(chosen[0].task.output_features)
+    rows = laid_out(data, vocabulary, drawn, features=features).batch(data.batch_size)
     batches = not_empty(padded(as_numpy(rows), data, vocabulary), data, split=split)
     return itertools.islice(batches, max_batches)
 

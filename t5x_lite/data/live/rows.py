@@ -4,7 +4,7 @@ Rows of text to text are made by seqio's feature converters, those of encoders b
 of up to 256 examples at a time. What rows are, with pictures, stands in the layouts' own files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from t5x_lite.data.layouts.base import KEY, Layout
 from t5x_lite.data.live import epochs
 from t5x_lite.data.quiet_tensorflow import seqio, tf
 from t5x_lite.data.tasks import stages
+from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
 
 _PACKED_AT_A_TIME = 256
@@ -24,6 +25,7 @@ def rows(
     dataset: tf.data.Dataset,
     layout: Layout,
     *,
+    features: Collection[str],
     lengths: Mapping[str, int],
     pack: bool,
     tokens: EncoderTokens | None = None,
@@ -34,6 +36,7 @@ def rows(
       dataset: a task's examples, trimmed; where they have `epochs.FIELD`, the rows' tokens are
         marked with it.
       layout: of the rows.
+      features: the task's output features, of which some are shown.
       lengths: its `Layout.lengths`.
       pack: whether several examples share a row.
       tokens: the vocabulary's, of a layout of an encoder.
@@ -42,19 +45,27 @@ def rows(
       InputError: the layout does not fit the task.
     """
     there: Any = dataset.element_spec
-    layout = layout.of_task(there)
+    layout = layout.of_task(features)
+    if layout.draws and KEY not in there:
+        raise InputError(
+            f"data.layout {layout.name} draws for each example, and the task does not number them: "
+            "put stages.number, seqio.CacheDatasetPlaceholder(), stages.count_epochs and "
+            "partial(stages.keyed, seed=arguments.seed) behind its tokenisation"
+        )
     converter = layout.converter(seqio, pack=pack)
     if epochs.FIELD in there:
         told = epochs.bounded if converter is None else epochs.mark
         dataset = dataset.map(tf.autograph.experimental.do_not_convert(told))
     if converter is None:
-        return _own_rows(dataset, layout, lengths=lengths, pack=pack, tokens=tokens)
+        names = (*layout.shown(features), *((KEY,) if layout.draws else ()))
+        return _own_rows(dataset, layout, names, lengths=lengths, pack=pack, tokens=tokens)
     return converter(dataset, {name: lengths[name] for name in layout.features})
 
 
 def _own_rows(
     dataset: tf.data.Dataset,
     layout: Layout,
+    names: Sequence[str],
     *,
     lengths: Mapping[str, int],
     pack: bool,
@@ -62,7 +73,6 @@ def _own_rows(
 ) -> tf.data.Dataset:
     """Rows by blocks of examples, of which each block is a pure function."""
     there: Any = dataset.element_spec
-    names = (*layout.shown(there), *((KEY,) if layout.draws else ()))
     counted = epochs.FIELD in there
 
     def flat(block):

@@ -110,7 +110,11 @@ def examples(
       these, NaN where there is none.
     """
     pools = [
-        (one, one.positives[:_MOST_POSITIVES], one.negatives[: layout.negatives_top])
+        (
+            one,
+            one.positives[: None if layout.positives == "each" else _MOST_POSITIVES],
+            one.negatives[: layout.negatives_top],
+        )
         for one in pairs
     ]
     every = [text for one, *texts in pools for text in (one.query, *texts[0], *texts[1])]

@@ -21,6 +21,10 @@ QUERIES = ["query", "positives", "negatives"]
         (layouts.Groups(), [*QUERIES, "scores"]),
         (layouts.Labelled(), ["inputs", "labels", "idx"]),
         (layouts.Labelled(), ["inputs", "labels", "scores"]),
+        # What no layout would rather show changes nothing.
+        (layouts.Seq2Seq(), [*BOTH, "scores", "positives"]),
+        (layouts.Labelled(), [*BOTH, "labels"]),
+        (layouts.Groups(), [*QUERIES, "inputs"]),
     ],
 )
 def test_a_layout_that_fits_a_task(layout, there):
@@ -37,7 +41,7 @@ def test_a_layout_that_fits_a_task(layout, there):
         (layouts.Encoder(), QUERIES, "gives negatives and positives and query: use groups or a t"),
         (layouts.Labelled(), BOTH, "a task such as tasks.glue:sst2"),
         (layouts.Seq2Seq(), ["inputs", "labels"], "gives inputs and labels: use labelled or a ta"),
-        (layouts.Encoder(), ["idx"], "the task gives nothing: use a task such as tasks.encoder:d"),
+        (layouts.Encoder(), ["idx"], "the task gives idx: use a task such as tasks.encoder:d"),
     ],
 )
 def test_a_layout_that_does_not_fit_names_those_that_do(layout, there, message):
@@ -52,10 +56,11 @@ class Images(layouts.Layout):
     features: ClassVar[tuple[str, ...]] = ("pixels",)
 
 
-def test_a_layout_of_one_s_own_is_named_after_its_class_and_suggested():
+def test_a_layout_of_one_s_own_is_named_after_its_class_and_changes_no_other():
     assert Images().identity() == {"layout": "Images"}
     assert Images().of_task(["pixels"]) == Images()
-    with pytest.raises(InputError, match="the task gives pixels: use Images or a task such as"):
+    with pytest.raises(InputError, match=r"the task gives pixels: use a task such as tasks\.encod"):
         layouts.Encoder().check(["pixels"])
+    layouts.Seq2Seq().check([*BOTH, "pixels"])
     with pytest.raises(TypeError, match="Images does not define lay_out"):
         Images().lay_out([], np.zeros(0, np.int64), num_rows=1, lengths={}, pack=False)

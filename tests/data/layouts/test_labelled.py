@@ -5,6 +5,7 @@ import pytest
 
 from t5x_lite.data import layouts
 from t5x_lite.data.layouts.labelled import token_types
+from t5x_lite.errors import InputError
 from tests.data.layouts.laying_out import BERT, made
 
 EXAMPLES = [
@@ -38,6 +39,17 @@ def test_scores_are_floats_and_nan_where_there_is_none():
     assert found["scores"][2] == pytest.approx(3.799, abs=1e-6)
     assert math.isnan(found["scores"][1])
     assert not layouts.Labelled().of_task(["inputs", "labels"]).scores
+
+
+def test_what_contradicts_the_task_is_refused():
+    for scores, there in ((True, ["inputs", "labels"]), (False, ["inputs", "labels", "scores"])):
+        with pytest.raises(InputError, match=f"scores is {scores}, and the task gives .*leave it"):
+            layouts.Labelled(scores=scores).of_task(there)
+
+
+def test_a_position_says_that_there_are_scores():
+    assert layouts.Labelled().identity() == {"layout": "labelled"}
+    assert layouts.Labelled(scores=True).identity() == {"layout": "labelled", "scores": True}
 
 
 def test_token_types_change_behind_a_separator():

@@ -51,7 +51,7 @@ def test_rows_are_those_of_seqio(layout, pack):
     columns = {k: tf.ragged.constant([e[k] for e in examples], tf.int32) for k in examples[0]}
     dataset = tf.data.Dataset.from_tensor_slices(columns)
     dataset = dataset.map(lambda e: {k: tf.ensure_shape(v, [None]) for k, v in e.items()})
-    made_live = live.rows(dataset, layout, lengths=lengths, pack=pack)
+    made_live = live.rows(dataset, layout, features=tuple(columns), lengths=lengths, pack=pack)
     expected = list(made_live.as_numpy_iterator())
 
     rows = np.arange(40)

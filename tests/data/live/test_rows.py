@@ -24,7 +24,9 @@ def rows(layout, *, pack, examples=EXAMPLES, inputs=10, targets=7, tokens=None, 
         dataset = tf.data.Dataset.zip(dataset, numbers)
         dataset = dataset.map(lambda e, epoch: {**e, "epoch_of_example": epoch})
     lengths = layout.lengths(inputs=inputs, targets=targets)
-    made = live.rows(dataset, layout, lengths=lengths, pack=pack, tokens=tokens)
+    made = live.rows(
+        dataset, layout, features=tuple(examples[0]), lengths=lengths, pack=pack, tokens=tokens
+    )
     return [{k: v.tolist() for k, v in row.items()} for row in made.as_numpy_iterator()]
 
 

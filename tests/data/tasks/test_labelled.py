@@ -179,6 +179,35 @@ def test_scores_are_the_same_on_the_fly_and_from_a_cache(data, vocabulary, tmp_p
         np.testing.assert_array_equal(batch["scores"], np.float32([3.8, np.nan]))
 
 
+def test_scores_begin_anew_where_an_earlier_version_had_none(data, vocabulary, caplog, monkeypatch):
+    from t5x_lite.data.live import pipeline
+
+    data = dataclasses.replace(data, task="tasks.glue:stsb", batch_size=2)
+    with monkeypatch.context() as before:
+        before.setattr(layouts.Labelled, "identity", lambda self: {"layout": "labelled"})
+        earlier = pipeline.train_batches(data, vocabulary, seed=0)
+        next(earlier)
+        position = earlier.state()
+    now = pipeline.train_batches(data, vocabulary, seed=0)
+    now.restore(position)
+    assert "the data begin anew" in caplog.text
+    assert next(now)["scores"].shape == (2,)
+    now.restore(now.state())  # today's own
+
+
+def test_caches_with_and_without_scores_are_not_mixed(data, vocabulary, tmp_path):
+    from t5x_lite.data.cache import batches as cached
+    from t5x_lite.data.cache.making import write_cache
+
+    splits = ["train", "validation"]
+    for task in ("stsb", "rte"):
+        own = dataclasses.replace(data, task=f"tasks.glue:{task}")
+        write_cache(own, vocabulary, tmp_path / task, splits=splits)
+    both = (f"{tmp_path / 'stsb'}=1", f"{tmp_path / 'rte'}=1")
+    with pytest.raises(InputError, match="have different features, as one of an earlier version"):
+        cached.train_batches(dataclasses.replace(data, task="", cache=both), vocabulary, seed=0)
+
+
 def test_a_task_that_is_text_alone_says_so(data, vocabulary):
     from t5x_lite.data.live import pipeline
 

@@ -160,3 +160,47 @@ def test_a_task_and_its_cache_give_the_same_rows(vocabulary, tmp_path, english_l
     cached.train_batches(dataclasses.replace(from_cache, layout=fewer), vocabulary, seed=0).close()
     with pytest.raises(InputError, match=r"was made for data\.targets_length 20, and it is 24"):
         cached.train_batches(dataclasses.replace(from_cache, targets_length=24), vocabulary, seed=0)
+    for changed, message in (
+        ({"positives": "sample" if layout.positives == "each" else "each"}, "was made with data"),
+        ({"negatives_top": 300}, r"holds the first 200 negatives of a query, .*-top 200, or write"),
+    ):
+        other = dataclasses.replace(layout, teacher=False, **changed)
+        with pytest.raises(InputError, match=message):
+            cached.train_batches(dataclasses.replace(from_cache, layout=other), vocabulary, seed=0)
+
+
+def test_every_answer_makes_an_example_however_many_there_are(vocabulary):
+    pairs = Pairs("the", ["dog"] * 250, ["run"])
+    assert len(made(vocabulary, pairs)) == 250
+    (sampled,) = made(vocabulary, pairs, layout=Groups(positives="sample"))
+    assert sampled[1].count("dog") == 200
+
+
+def unnumbered(arguments):
+    """A task of one's own that forgets to number its examples."""
+    import seqio
+
+    from tasks import pairs
+
+    task = pairs.jsonl(arguments)
+    keep = [step for step in task.preprocessors if isinstance(step, seqio.CacheDatasetPlaceholder)]
+    return task.replace(preprocessors=[task.preprocessors[0], *keep])
+
+
+def test_a_task_that_does_not_number_its_examples_is_refused(vocabulary, tmp_path, monkeypatch):
+    from t5x_lite.data import mixtures
+    from t5x_lite.data.config import Data
+    from t5x_lite.data.live import pipeline
+    from t5x_lite.data.live import tasks as live_tasks
+
+    line = to_json(Pairs("the", ["dog"], ["run"]))
+    (tmp_path / "train.jsonl").write_text(line)
+    (tmp_path / "validation.jsonl").write_text(line)
+    for module in (live_tasks, mixtures):
+        monkeypatch.setattr(module, "find_task", lambda name: unnumbered)
+    data = Data(
+        task="my:own", vocabulary="", directory=str(tmp_path), layout=Groups(), pack=False,
+        inputs_length=8, targets_length=8,
+    )  # fmt: skip
+    with pytest.raises(InputError, match=r"does not number them: put stages\.number"):
+        pipeline.train_batches(data, vocabulary, seed=0)
