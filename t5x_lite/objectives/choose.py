@@ -20,10 +20,10 @@ from t5x_lite.heads.classifier import ClassifierKind
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderModel
 from t5x_lite.nn.dropout import split_key
-from t5x_lite.objectives.base import Loss, Objective, Term
-from t5x_lite.objectives.losses import cross_entropy
+from t5x_lite.objectives.base import Loss, Objective
+from t5x_lite.objectives.classify import loss_of_classes
 from t5x_lite.objectives.masked_lm import features, require_encoder
-from t5x_lite.types import Array, Batch, Key
+from t5x_lite.types import Batch, Key
 
 _NEVER = -1e9
 """The number of a choice that is not there; finite, so that a row of padding has no NaN."""
@@ -93,16 +93,4 @@ class ChooseLoss(nnx.Module):
         logits = heads["choice"](hidden, key=head_key).reshape(rows, num)
         there = jnp.any(batch["encoder_segment_ids"] > 0, axis=2)
         logits = jnp.where(there, logits, _NEVER)
-        return _of_logits(logits, batch["labels"][:, 0])
-
-
-def _of_logits(logits: Array, label: Array) -> Loss:
-    weights = (label > 0).astype(jnp.float32)
-    weight = jnp.sum(weights)
-    targets = jnp.maximum(label - 1, 0)
-    losses, _ = cross_entropy(logits, targets)
-    right = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
-    return Loss(
-        terms={"cross_entropy": Term(jnp.sum(losses * weights), weight)},
-        metrics={"accuracy": (jnp.sum(right * weights), weight)},
-    )
+        return loss_of_classes(logits, batch["labels"][:, 0])

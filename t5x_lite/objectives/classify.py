@@ -13,6 +13,7 @@ from typing import ClassVar, get_args
 
 import jax.numpy as jnp
 from flax import nnx
+from jaxtyping import Float, Int
 
 from t5x_lite.data.labels import PARTS_OF_SCORE
 from t5x_lite.data.layouts import Labelled, Layout
@@ -102,16 +103,25 @@ class ClassifyLoss(nnx.Module):
         logits = heads["classifier"](hidden, key=head_key)
         if self.config.num_classes == 1:
             return _squared_error(logits[:, 0], batch)
-        label = batch["labels"][:, 0]
-        weights = (label > 0).astype(jnp.float32)
-        weight = jnp.sum(weights)
-        targets = jnp.maximum(label - 1, 0)
-        losses, _ = cross_entropy(logits, targets)
-        right = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
-        return Loss(
-            terms={"cross_entropy": Term(jnp.sum(losses * weights), weight)},
-            metrics={"accuracy": (jnp.sum(right * weights), weight)},
-        )
+        return loss_of_classes(logits, batch["labels"][:, 0])
+
+
+def loss_of_classes(logits: Float[Array, "B C"], label: Int[Array, " B"]) -> Loss:
+    """Cross-entropy and accuracy of the rows that have a label.
+
+    Args:
+      logits: of the classes.
+      label: the class + 1; 0 is none.
+    """
+    weights = (label > 0).astype(jnp.float32)
+    weight = jnp.sum(weights)
+    targets = jnp.maximum(label - 1, 0)
+    losses, _ = cross_entropy(logits, targets)
+    right = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
+    return Loss(
+        terms={"cross_entropy": Term(jnp.sum(losses * weights), weight)},
+        metrics={"accuracy": (jnp.sum(right * weights), weight)},
+    )
 
 
 def _squared_error(predicted: Array, batch: Batch) -> Loss:

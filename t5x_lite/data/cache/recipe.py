@@ -185,5 +185,5 @@ def as_numbers(values: Float32[np.ndarray, " n"]) -> Int32[np.ndarray, " _"]:
 
 
 def as_floats(numbers: Int[np.ndarray, " n"]) -> Float32[np.ndarray, " _"]:
-    """What `as_numbers` was given."""
+    """The floats that `as_numbers` turned into whole numbers."""
     return numbers.astype("<u2").view("<f4").astype(np.float32)

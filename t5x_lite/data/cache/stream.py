@@ -268,10 +268,10 @@ def _layout_of(data: Data, sources: list[Source]) -> Layout:
     Raises:
       InputError: they are of different kinds.
     """
-    found = [(data.layout.of_task(source.recipe.outputs), source) for source in sources]
-    layout, first = found[0]
-    for other, source in found[1:]:
-        if other != layout:
+    first, *others = sources
+    layout = data.layout.of_task(first.recipe.outputs)
+    for source in others:
+        if data.layout.of_task(source.recipe.outputs) != layout:
             raise InputError(
                 f"the caches {first.cache.directory} and {source.cache.directory} have different "
                 "features, as one of an earlier version without scores: write it anew"

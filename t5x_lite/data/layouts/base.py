@@ -1,4 +1,4 @@
-"""What a layout is: how the examples of a task become the rows of a batch.
+"""A layout makes the rows of a batch of a task's examples.
 
 A layout is a frozen config, and the only place that knows what its rows are. tf.data, caches, plans
 and checks of configs call the same object:
@@ -91,7 +91,7 @@ class Layout:
         return tuple(lengths[name] for name in self.features)
 
     def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
-        """What examples with features of `lengths` take of a row's `capacity`."""
+        """Tokens that each example takes of `capacity`, from the lengths of its features."""
         return lengths
 
     def lay_out(
@@ -107,7 +107,7 @@ class Layout:
         """Puts examples in rows, those of a row in their order.
 
         Args:
-          examples: of each feature int32 token ids, trimmed, EOS included, or numbers.
+          examples: features by name: int32 token ids, trimmed, EOS included, or other numbers.
           rows: the row of each, in [0, num_rows).
           num_rows: rows in all; those without an example are padding.
           lengths: see `lengths`.
