@@ -277,6 +277,10 @@ class Learner:
             return any(trees.covers(pattern, path) for pattern in self.train)
         return not (self.adapters and path.startswith("model/"))
 
+    def holds_still(self, path: str) -> bool:
+        """Whether the parameter at a path is frozen in a run that trains a chosen part alone."""
+        return bool(self.train or self.adapters) and not self.trains(path)
+
     def _unread(self, path: str) -> bool:
         """Whether a path is of a head that the loss does not read."""
         return path.startswith(tuple(f"{HEADS}{name}/" for name in self.frozen_heads))

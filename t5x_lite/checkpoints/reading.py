@@ -3,11 +3,12 @@
     workdir/checkpoints/200/
       params/        {"model": ..., "objective": ...}, float32; Orbax
       optimizer/     the step and the optimizer's state; Orbax
-      files/         config.json, vocabulary/, metrics.json, and the position in the data:
-                     data/position, or data/process_0, data/process_1, ...
+      files/         config.json, vocabulary/, metrics.json, base.json (`checkpoints.base`), and the
+                     position in the data: data/position, or data/process_0, data/process_1, ...
       manifest.json  the step; size and SHA-256 of every file above; see `checkpoint_manifest`
 
-A step directory is self-contained and may be moved or copied. It is written in the background while
+A step directory is self-contained and may be moved or copied, but that one of a run that freezes
+what `init` gave it leaves this to its base. It is written in the background while
 training goes on: Orbax gives the directory its name when it is whole, then the files are hashed.
 Until the manifest is there it is no checkpoint, and 200.incomplete beside it says that it is being
 written. Imported weights are a step directory without optimizer/, their dtype that of the source.
@@ -16,21 +17,27 @@ Here is how a step is found and read; what is read is first compared with the ma
 saves and resumes is in `checkpoint_saving`.
 """
 
+import contextlib
+import functools
 import json
 import logging
+import os
 import re
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from etils import epath
 
 from t5x_lite import remote, trees
-from t5x_lite.checkpoints import items, manifest
+from t5x_lite.checkpoints import items, manifest, orbax_params
+from t5x_lite.checkpoints.base import BASE_FILE, Base
 from t5x_lite.checkpoints.init import InitRules, part_of
 from t5x_lite.errors import InputError
 from t5x_lite.remote import AnyPath
+from t5x_lite.trees import LazyArray
 
 DIRECTORY = manifest.DIRECTORY
 CONFIG_FILE = "config.json"
@@ -143,20 +150,138 @@ def restore_params(
         are listed.
     """
     manifest.verify(step_directory, "params")
-    directory = step_directory / "params"
     wanted = trees.flatten(abstract)
+    saved = _saved_leaves(step_directory)
+    sources = sources_of(step_directory, saved, wanted, rules or InitRules())
+    found = _restore_leaves(
+        step_directory, {theirs: wanted[ours] for ours, theirs in sources.items()}
+    )
+    return _in_place({ours: found[theirs] for ours, theirs in sources.items()}, abstract)
+
+
+def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays that a step leaves to its base, which is verified and compared.
+
+    Args:
+      base: what the step says of it.
+      step_directory: the step.
+      wanted: our path -> jax.ShapeDtypeStruct, as for `restore_params`.
+
+    Raises:
+      InputError: the base is not there, damaged, or another one.
+    """
+    where = find_base(base, step_directory)
+    manifest.verify(where, "params")
+    theirs = {base.arrays[path].path: leaf for path, leaf in wanted.items()}
+    there = _saved_leaves(where)
+    for path in theirs:
+        if path not in there:
+            raise _lacks(where, step_directory, path)
+    got = _restore_leaves(where, theirs)
+    found = {path: got[base.arrays[path].path] for path in wanted}
+    base.check(found, where=where, step_directory=step_directory)
+    return found
+
+
+def find_base(base: Base, step_directory: AnyPath) -> AnyPath:
+    """The step directory of a base.
+
+    Raises:
+      InputError: it is nowhere.
+    """
+    for candidate in base.candidates(step_directory):
+        if candidate.is_dir():
+            found = find_step(candidate)
+            if os.path.realpath(found) == os.path.realpath(step_directory):
+                raise InputError(f"checkpoint {step_directory} is its own base: {candidate}")
+            return found
+    raise base.missing(step_directory)
+
+
+def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
+    """The parameters of a verified step and of its base by path, each read when it is asked for.
+
+    Raises:
+      InputError: they are unreadable, or the base is damaged, not there or another one.
+    """
+    found = orbax_params.lazy_params(step_directory / "params")
+    base = base_of(step_directory)
+    if base is None:
+        return found
+    where = Path(find_base(base, step_directory))
+    manifest.verify(where, "params")
+    theirs = lazy_params(where)
+
+    def read(path: str, leaf: LazyArray) -> np.ndarray:
+        array = leaf.read()
+        base.check({path: array}, where=where, step_directory=step_directory)
+        return array
+
+    for path, there in base.arrays.items():
+        if there.path not in theirs:
+            raise _lacks(where, step_directory, there.path)
+        leaf = theirs[there.path]
+        reader = functools.partial(read, path, leaf)
+        found[path] = LazyArray(leaf.shape, leaf.dtype, reader)
+    return found
+
+
+def base_of(step_directory: AnyPath) -> Base | None:
+    """The base that a step names; None of a step that holds everything.
+
+    Raises:
+      InputError: what it says is damaged.
+    """
+    path = step_directory / "files" / BASE_FILE
+    if not path.exists():
+        return None
+    manifest.verify(step_directory, "files")
+    return Base.read({BASE_FILE: path.read_bytes()}, where=step_directory)
+
+
+def _saved_leaves(step_directory: AnyPath) -> dict[str, Any]:
+    """Path -> something with a shape, of a step's arrays and of those that it leaves to a base."""
+    with _readable(step_directory):
+        found = items.saved_leaves(step_directory / "params")
+    base = base_of(step_directory)
+    if base is not None:
+        where = find_base(base, step_directory)
+        there = _saved_leaves(where)
+        for path, leaf in base.arrays.items():
+            if leaf.path not in there:
+                raise _lacks(where, step_directory, leaf.path)
+            found[path] = there[leaf.path]
+    return found
+
+
+def _restore_leaves(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Some arrays by path, of a step and of its base."""
+    base = base_of(step_directory)
+    below = {} if base is None else {p: leaf for p, leaf in wanted.items() if p in base.arrays}
+    own = {path: leaf for path, leaf in wanted.items() if path not in below}
+    found = {}
+    if own or not below:
+        with _readable(step_directory):
+            found = items.restore_leaves(step_directory / "params", own)
+    if base is not None and below:
+        found |= restore_base(base, step_directory, below)
+    return found
+
+
+def _lacks(base: AnyPath, step_directory: AnyPath, path: str) -> InputError:
+    return InputError(f"checkpoint {base} is not the base of {step_directory}: it lacks {path}")
+
+
+@contextlib.contextmanager
+def _readable(step_directory: AnyPath) -> Iterator[None]:
+    """Says of what Orbax finds wrong which checkpoint it is."""
     try:
-        saved = items.saved_leaves(directory)
-        sources = sources_of(step_directory, saved, wanted, rules or InitRules())
-        found = items.restore_leaves(
-            directory, {theirs: wanted[ours] for ours, theirs in sources.items()}
-        )
+        yield
     except InputError:
         raise
     except Exception as error:
         reason = textwrap.shorten(str(error), 200)
         raise InputError(f"checkpoint {step_directory}: unreadable ({reason})") from error
-    return _in_place({ours: found[theirs] for ours, theirs in sources.items()}, abstract)
 
 
 def _in_place(flat: Mapping[str, Any], like: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

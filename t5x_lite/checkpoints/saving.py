@@ -118,6 +118,10 @@ class Checkpoints:
         steps = saved_steps(self._directory)
         return steps[-1] if steps else None
 
+    def directory(self, step: int) -> epath.Path:
+        """The directory of a step."""
+        return self._directory / str(step)
+
     def save(
         self,
         step: int,

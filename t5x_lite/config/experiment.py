@@ -65,12 +65,15 @@ class Checkpoints:
       best_mode: whether the highest or the lowest value is best, max or min; None goes by the
         metric's name: of losses, cross entropies, perplexities and errors the lowest, else the
         highest.
+      whole: whether a checkpoint holds what `init` gave and adapters or `train` freeze, too; else
+        it names the checkpoint of `init` and digests of these arrays (`checkpoints.base`).
     """
 
     period: int = 1000
     keep: int = 3
     best: str | None = None
     best_mode: Mode | None = None
+    whole: bool = False
 
     def __post_init__(self) -> None:
         _at_least(1, {"checkpoints.period": self.period, "checkpoints.keep": self.keep})

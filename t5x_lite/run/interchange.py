@@ -24,9 +24,12 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
+from t5x_lite import trees
+from t5x_lite.adapters.base import ADAPTERS
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints import reading as checkpointing
-from t5x_lite.checkpoints.orbax_params import lazy_params, write_params
+from t5x_lite.checkpoints.orbax_params import write_params
+from t5x_lite.checkpoints.reading import lazy_params
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import to_json
 from t5x_lite.data.config import Data
@@ -48,7 +51,7 @@ from t5x_lite.optim.schedules import Constant
 from t5x_lite.remote import AnyPath, local_path
 from t5x_lite.run import encoder_interchange
 from t5x_lite.run.best_step import Step, find_step
-from t5x_lite.run.loading import read_experiment
+from t5x_lite.run.loading import learner_of, read_experiment
 from t5x_lite.run.text_encoder import Vectors, dense_head, trained_length
 from t5x_lite.vocabulary.byte_level import Bytes, Layout
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
@@ -252,13 +255,7 @@ def export_hf(
         files = checkpointing.step_files(source)
         experiment = read_experiment(source, files)
         model = experiment.model
-        if experiment.adapters:
-            names = ", ".join(adapter.name for adapter in experiment.adapters)
-            raise InputError(
-                f"checkpoint {source} has the adapters {names}, which no directory of transformers "
-                "holds; in Python, `Learner.merged` adds what can be added to the model's kernels"
-            )
-        saved = lazy_params(source / "params")
+        saved = _merged(source, experiment) if experiment.adapters else lazy_params(source)
         if encoder_families.is_encoder(model):
             sentences = None
             if sentence_transformers:
@@ -305,6 +302,28 @@ def export_hf(
         write_tokenizer(vocabulary, directory)
         (directory / hf_config.CONFIG).write_bytes(_json(config))
         (directory / _GENERATION).write_bytes(kept)
+
+
+def _merged(source: Path, experiment: Experiment) -> dict[str, LazyArray]:
+    """A checkpoint's parameters by path, with its adapters added to the model's kernels.
+
+    Raises:
+      InputError: an adapter cannot be merged.
+    """
+    learner = learner_of(experiment)
+    params = checkpointing.restore_params(source, learner.shapes)
+    try:
+        model = learner.merged(params)
+    except InputError as error:
+        raise InputError(
+            f"checkpoint {source}: {error}, and no directory of transformers holds it"
+        ) from error
+    flat = trees.flatten({**params, "model": model})
+    kept = {path: np.asarray(leaf) for path, leaf in flat.items() if not path.startswith(ADAPTERS)}
+    return {
+        path: LazyArray(array.shape, array.dtype, lambda array=array: array)
+        for path, array in kept.items()
+    }
 
 
 def _export_encoder(

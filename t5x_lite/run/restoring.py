@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from t5x_lite import config, trees, views
 from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.base import BASE_FILE, Base
 from t5x_lite.checkpoints.init import InitRules, summary
 from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.config import Experiment
@@ -74,7 +75,8 @@ def with_initial(
     abstract: Any,
     *,
     step: AnyPath | None = None,
-) -> TrainState:
+    steps: AnyPath | None = None,
+) -> tuple[TrainState, Base | None]:
     """The state with the weights that `init` names.
 
     Args:
@@ -84,6 +86,10 @@ def with_initial(
       vocabulary: that of the data.
       abstract: shapes, dtypes and shardings of all parameters.
       step: what `check_init` gave; None asks it.
+      steps: the directory that gets the run's step directories; None saves nothing.
+
+    Returns:
+      It, and what the run's checkpoints leave to that of `init`; None where they hold everything.
 
     Raises:
       InputError: see `check_init` and `checkpoints.restore_params`.
@@ -97,18 +103,31 @@ def with_initial(
     else:
         initial = checkpointing.restore_params(step, abstract, rules=rules)
         params = trees.overlaid(state.params, initial)
-    _tell(step, saved, learner, rules)
-    return dataclasses.replace(state, params=params)
+    sources = _tell(step, saved, learner, rules)
+    base = None
+    if (
+        steps is not None
+        and not experiment.checkpoints.whole
+        and not (learner.views or saved.views)
+    ):
+        left = {path: theirs for path, theirs in sources.items() if learner.holds_still(path)}
+        base = Base.of(params, left, base=step, steps=steps) if left else None
+    return dataclasses.replace(state, params=params), base
 
 
-def _tell(step: AnyPath, saved: Learner, ours: Learner, rules: InitRules) -> None:
-    """Says which parts of a checkpoint stay behind, and which of ours begin anew."""
+def _tell(step: AnyPath, saved: Learner, ours: Learner, rules: InitRules) -> dict[str, str]:
+    """Says which parts of a checkpoint stay behind, and which of ours begin anew.
+
+    Returns:
+      Our path -> theirs, of what comes.
+    """
     theirs, wanted = trees.flatten(saved.seen), trees.flatten(ours.seen)
     copies = views.copies(ours.views, wanted)
     sources = checkpointing.sources_of(step, theirs, wanted, rules, optional=copies)
     told = summary(theirs, [path for path in wanted if path not in copies], sources)
     if told and jax.process_index() == 0:
         _logger.info("init: %s", told)
+    return sources
 
 
 def with_kept_heads(
@@ -207,7 +226,7 @@ def _placed(shapes: Params, places: Mapping[str, Any], own: Mapping[str, Any]) -
 
 def resume(
     checkpoints: Checkpoints, experiment: Experiment, start: TrainState, batches: Any
-) -> TrainState | None:
+) -> tuple[TrainState | None, Base | None]:
     """The state of the newest checkpoint that is whole; the batches go to its position.
 
     Newer ones that are not whole are moved aside, and a warning says so.
@@ -219,27 +238,38 @@ def resume(
       batches: of training; its `restore` takes the position.
 
     Returns:
-      The state; None where no checkpoint was ever finished, so that the run begins anew.
+      The state, None where no checkpoint was ever finished, so that the run begins anew; and what
+      the run's checkpoints leave to that of `init`, None where they hold everything.
 
     Raises:
-      InputError: all checkpoints are damaged, or this one fits neither the model nor the processes.
+      InputError: all checkpoints are damaged, or this one fits neither the model nor the processes,
+        or lacks its base.
     """
     step, rejected = checkpoints.resume_point(
         foreign=functools.partial(_another_run, experiment=experiment)
     )
-    state = None
+    state = base = None
     if step is not None:
         position = _position(checkpoints, step, experiment)
+        where = checkpoints.directory(step)
+        base = Base.read(checkpoints.files(step), where=where)
+        wanted = start.params if base is None else base.rest(start.params)
         params, optimizer = checkpoints.restore(
-            step, params=start.params, optimizer={"step": start.step, "state": start.optimizer}
+            step, params=wanted, optimizer={"step": start.step, "state": start.optimizer}
         )
+        if base is not None:
+            flat = trees.flatten(start.params)
+            frozen = {path: flat[path] for path in base.arrays if path in flat}
+            frozen = checkpointing.restore_base(base, where, frozen)
+            both = trees.unflatten({**trees.flatten(params), **frozen})
+            params = trees.overlaid(start.params, both)
         batches.restore(position)
         state = TrainState(optimizer["step"], params, optimizer["state"])
     told = checkpoints.set_aside(rejected)
     if told and jax.process_index() == 0:
         then = "begins anew" if step is None else f"goes on from step {step}"
         _logger.warning("%s; training %s", "; ".join(told), then)
-    return state
+    return state, None if experiment.checkpoints.whole else base
 
 
 def _another_run(files: Mapping[str, bytes], *, experiment: Experiment) -> str:
@@ -286,6 +316,8 @@ def saver(
     experiment: Experiment,
     vocabulary: Vocabulary,
     workdir: WorkDirectory,
+    *,
+    base: Base | None = None,
 ) -> Callable[..., None]:
     """What `fit` saves by.
 
@@ -294,6 +326,7 @@ def saver(
       experiment: its config goes into every step.
       vocabulary: as does this.
       workdir: copied to its bucket, if it is in one, at every save.
+      base: has the arrays that are not saved; None saves all.
     """
     constant = {
         checkpointing.CONFIG_FILE: to_json(experiment).encode(),
@@ -301,6 +334,7 @@ def saver(
             f"{checkpointing.VOCABULARY_DIRECTORY}/{name}": content
             for name, content in vocabulary.files().items()
         },
+        **({} if base is None else {BASE_FILE: base.content()}),
     }
     name = _position_file(experiment)
 
@@ -310,7 +344,7 @@ def saver(
         is_global = name == _GLOBAL_POSITION
         checkpoints.save(
             int(state.step),
-            params=state.params,
+            params=state.params if base is None else base.rest(state.params),
             optimizer={"step": state.step, "state": state.optimizer},
             files={**constant, name: position} if is_global else constant,
             own_files={} if is_global else {name: position},

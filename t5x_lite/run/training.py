@@ -97,15 +97,17 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
     start = abstract_state(learner.shapes, optimizer, layout)
 
     with _open_checkpoints(workdir, experiment) as checkpoints:
-        state = restoring.resume(checkpoints, experiment, start, batches)
+        state, base = restoring.resume(checkpoints, experiment, start, batches)
         going_on = (
             "" if state is None else f"going on from step {int(state.step)} of {workdir.path}"
         )
         if state is None:
             state = init_state(learner.init, optimizer, layout, seed=experiment.seed)
             if experiment.init.checkpoint:
-                state = restoring.with_initial(
-                    state, experiment, learner, vocabulary, start.params, step=initial
+                state, base = restoring.with_initial(
+                    *(state, experiment, learner, vocabulary, start.params),
+                    step=initial,
+                    steps=workdir.path / checkpointing.DIRECTORY,
                 )
         workdir.write(experiment, vocabulary)
         with Tracker(
@@ -123,6 +125,11 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
                 f"{trees.count_parameters(learner.shapes):,} parameters on {mesh.size} "
                 f"{mesh.devices.flat[0].device_kind} device(s), {experiment.compute_dtype}"
             )
+            if base is not None:
+                tracker.message(
+                    "checkpoints hold the trained part alone; the rest is that of "
+                    f"{base.checkpoint}, which must stay (--checkpoints.whole True copies it)"
+                )
             for choice in choices:
                 tracker.message(choice)
             train_step = make_train_step(
@@ -141,7 +148,7 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
                     mesh=mesh,
                     periods=_periods(experiment),
                     evaluate=until_stopped(measurement, stop, mesh=mesh),
-                    save=restoring.saver(checkpoints, experiment, vocabulary, workdir),
+                    save=restoring.saver(checkpoints, experiment, vocabulary, workdir, base=base),
                     tracker=tracker,
                     stop=stop,
                     flops=step_flops(experiment),

@@ -60,7 +60,7 @@ def resume(tmp_path, experiment, state):
     )
     batches = Batches()
     with Checkpoints(tmp_path) as checkpoints:
-        return restoring.resume(checkpoints, experiment, wanted, batches), batches.position
+        return restoring.resume(checkpoints, experiment, wanted, batches)[0], batches.position
 
 
 def test_a_state_comes_back_with_its_position(save, tmp_path, tiny_experiment, state):
@@ -147,7 +147,7 @@ def begun(experiment, fresh, *, objective, rename=(), leave=()):
     vocabulary = load_vocabulary(experiment.data.vocabulary)
     state = TrainState(0, params, None)
     learner = learner_of(experiment)
-    return restoring.with_initial(state, experiment, learner, vocabulary, abstract).params
+    return restoring.with_initial(state, experiment, learner, vocabulary, abstract)[0].params
 
 
 def exported(objective, params):

@@ -1,0 +1,228 @@
+"""The base of a checkpoint that holds the trained part alone.
+
+A run that freezes what `init` gave it saves the rest, and names the frozen arrays in
+files/base.json, each with a digest of its numbers:
+
+    {"version": 1,
+     "checkpoint": "/work/t5/checkpoints/2000",         # where the base was
+     "relative": "../../../t5/checkpoints/2000",        # the same, from the step that says it
+     "digest": "5d41402a...",                           # of all arrays below
+     "arrays": {"model/encoder/...": {"path": "model/encoder/...", "digest": "9f86d0818c5e2a11"}}}
+
+The base may be of another dtype or imported anew, and be on other devices: digests are of the
+float32 numbers. Whoever reads the step finds the base where it was, or by a link `base` in the work
+directory or beside the step. A base may have a base itself.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, UInt32
+
+from t5x_lite import remote, trees
+from t5x_lite.errors import InputError
+from t5x_lite.remote import AnyPath
+from t5x_lite.types import Array
+
+BASE_FILE = "base.json"
+LINK = "base"
+"""What stands in a work directory, or beside a step, for a base that has moved."""
+
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """An array of the base.
+
+    Attributes:
+      path: its name there.
+      digest: of its float32 numbers, 16 hexadecimal digits; see `digests`.
+    """
+
+    path: str
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """Which arrays a step directory leaves to another checkpoint.
+
+    Attributes:
+      checkpoint: the step directory of the base when the run began.
+      relative: the same from a step directory of the run; "" where there is no such way.
+      arrays: our path -> the array there.
+    """
+
+    checkpoint: str
+    relative: str
+    arrays: Mapping[str, Leaf]
+
+    @classmethod
+    def of(
+        cls, params: Mapping[str, Any], sources: Mapping[str, str], *, base: AnyPath, steps: AnyPath
+    ) -> "Base":
+        """A base, with the digests of what was read from it.
+
+        Args:
+          params: the run's arrays, nested.
+          sources: our path -> theirs, of what is left to the base.
+          base: its step directory.
+          steps: the directory in which the run has its step directories.
+        """
+        flat = trees.flatten(params)
+        found = digests({path: flat[path] for path in sources})
+        relative = ""
+        if remote.is_remote(base) or remote.is_remote(steps):
+            where = os.fspath(base)
+        else:
+            where = os.path.abspath(base)
+            relative = os.path.relpath(where, os.path.abspath(steps / "0"))
+        arrays = {ours: Leaf(theirs, found[ours]) for ours, theirs in sources.items()}
+        return cls(where, relative, arrays)
+
+    @classmethod
+    def read(cls, files: Mapping[str, bytes], *, where: object) -> "Base | None":
+        """The base that a step's files name; None of a step that holds everything.
+
+        Args:
+          files: by relative path.
+          where: the step directory, for messages.
+
+        Raises:
+          InputError: the file is damaged.
+        """
+        if BASE_FILE not in files:
+            return None
+        try:
+            content = json.loads(files[BASE_FILE])
+            if content["version"] != _VERSION:
+                raise ValueError(f"version {content['version']} is not {_VERSION}")
+            arrays = {
+                str(path): Leaf(str(leaf["path"]), str(leaf["digest"]))
+                for path, leaf in content["arrays"].items()
+            }
+            return cls(str(content["checkpoint"]), str(content["relative"]), arrays)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise InputError(
+                f"checkpoint {where}: files/{BASE_FILE} is damaged ({error})"
+            ) from error
+
+    def content(self) -> bytes:
+        """The file."""
+        leaves = {path: dataclasses.asdict(leaf) for path, leaf in sorted(self.arrays.items())}
+        return json.dumps(
+            {
+                "version": _VERSION,
+                "checkpoint": self.checkpoint,
+                "relative": self.relative,
+                "digest": self.digest,
+                "arrays": leaves,
+            },
+            indent=1,
+        ).encode()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the arrays' paths and digests: equal for equal bases."""
+        lines = (f"{path} {leaf.digest}\n" for path, leaf in sorted(self.arrays.items()))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    def rest(self, tree: Mapping[str, Any]) -> dict[str, Any]:
+        """A nested dict without what is left to the base."""
+        return trees.partition(tree, lambda path, _: path not in self.arrays)[0]
+
+    def candidates(self, step_directory: AnyPath) -> list[AnyPath]:
+        """Where the base may be, the likeliest first.
+
+        Args:
+          step_directory: that names it.
+        """
+        step, is_local = step_directory, not remote.is_remote(step_directory)
+        if is_local:
+            step = remote.open_path(os.path.abspath(step_directory))
+        found = [step.parent / LINK, step.parent.parent / LINK, remote.open_path(self.checkpoint)]
+        if self.relative and is_local:
+            found.append(remote.open_path(os.path.normpath(step / self.relative)))
+        return found
+
+    def missing(self, step_directory: AnyPath) -> InputError:
+        """The error that says where the base should be."""
+        work = step_directory.parent
+        work = work.parent if work.name == "checkpoints" else work
+        return InputError(
+            f"checkpoint {step_directory} holds the trained part alone, and its base "
+            f"{self.checkpoint} is not there: put it back, or put it or a link to it at "
+            f"{work / LINK}"
+        )
+
+    def check(self, found: Mapping[str, Any], *, where: object, step_directory: object) -> None:
+        """Refuses arrays of another base.
+
+        Args:
+          found: our path -> array; not all need be there.
+          where: the base that they are of.
+          step_directory: whose base it should be.
+
+        Raises:
+          InputError: naming the first one.
+        """
+        for path, digest in digests(found).items():
+            if digest != self.arrays[path].digest:
+                raise InputError(
+                    f"checkpoint {where} is not the base of {step_directory}: "
+                    f"{self.arrays[path].path} has other numbers there; the base was "
+                    f"{self.checkpoint}"
+                )
+
+
+def digests(arrays: Mapping[str, Any]) -> dict[str, str]:
+    """Digests of arrays: 64 bits of the float32 numbers and their places, and of the shape.
+
+    They are sums of hashes, so they are the same however an array is divided among devices. They
+    tell a mistake, and not an attack.
+
+    Args:
+      arrays: by path; on any devices, or of NumPy.
+
+    Returns:
+      By path, 16 hexadecimal digits.
+    """
+    lanes = jax.device_get(_all_lanes(dict(arrays)))
+    found = {}
+    for path, lane in lanes.items():
+        content = repr(tuple(arrays[path].shape)).encode() + np.asarray(lane).tobytes()
+        found[path] = hashlib.sha256(content).hexdigest()[:16]
+    return found
+
+
+@jax.jit
+def _all_lanes(arrays: dict[str, Array]) -> dict[str, Array]:
+    return {path: _lanes(array.astype(jnp.float32)) for path, array in arrays.items()}
+
+
+def _lanes(array: Float[Array, "*axes"]) -> UInt32[Array, " 2"]:
+    """Two sums, modulo 2^32, of hashes of a number's bits and its place."""
+    bits = jax.lax.bitcast_convert_type(array, jnp.uint32)
+    place, stride = jnp.zeros((), jnp.uint32), 1
+    for axis in reversed(range(array.ndim)):
+        counted = jax.lax.broadcasted_iota(jnp.uint32, array.shape, axis)
+        place = place + counted * np.uint32(stride % 2**32)
+        stride *= array.shape[axis]
+    first = _mixed(bits ^ _mixed(place + np.uint32(0x9E3779B9)))
+    second = _mixed(first + place * np.uint32(0x85EBCA77) + np.uint32(0xC2B2AE3D))
+    return jnp.stack([jnp.sum(first, dtype=jnp.uint32), jnp.sum(second, dtype=jnp.uint32)])
+
+
+def _mixed(x: UInt32[Array, "*axes"]) -> UInt32[Array, "*axes"]:
+    """The last step of MurmurHash3, 32 bits (Appleby 2011)."""
+    x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)

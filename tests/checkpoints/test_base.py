@@ -1,0 +1,103 @@
+"""What a step leaves to its base: names, digests, and where the base is looked for."""
+
+import json
+import os
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
+from t5x_lite.errors import InputError
+
+KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def test_a_digest_is_of_the_numbers_and_of_nothing_else():
+    [digest] = digests({"kernel": KERNEL}).values()
+    assert digest == reference(KERNEL)
+    same = {"jax": jnp.asarray(KERNEL), "half": jnp.asarray(KERNEL, jnp.bfloat16)}
+    same["wide"] = KERNEL.astype(np.float64)
+    assert set(digests(same).values()) == {digest}
+    swapped = KERNEL[:, [1, 0, 2]]
+    others = {"swapped": swapped, "flat": KERNEL.reshape(6), "turned": KERNEL.reshape(3, 2)}
+    others |= {"negative": -KERNEL, "other": KERNEL + np.float32(1e-6), "scalar": np.float32(0)}
+    found = digests(others)
+    assert len({digest, *found.values()}) == 1 + len(others)
+
+
+def reference(array):
+    """The digest by whole numbers of Python."""
+    import hashlib
+
+    def mixed(x):
+        x = (x ^ x >> 16) * 0x85EBCA6B % 2**32
+        x = (x ^ x >> 13) * 0xC2B2AE35 % 2**32
+        return x ^ x >> 16
+
+    sums = [0, 0]
+    for place, bits in enumerate(array.reshape(-1).view(np.uint32).tolist()):
+        first = mixed(bits ^ mixed((place + 0x9E3779B9) % 2**32))
+        second = mixed((first + place * 0x85EBCA77 + 0xC2B2AE3D) % 2**32)
+        sums = [(sums[0] + first) % 2**32, (sums[1] + second) % 2**32]
+    content = repr(array.shape).encode() + np.array(sums, np.uint32).tobytes()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+@pytest.fixture
+def base(tmp_path):
+    params = {"model": {"kernel": KERNEL, "bias": KERNEL[0]}, "adapters": {"a": KERNEL}}
+    sources = {"model/kernel": "model/old", "model/bias": "model/bias"}
+    there, steps = tmp_path / "t5" / "checkpoints" / "20", tmp_path / "lora" / "checkpoints"
+    return Base.of(params, sources, base=there, steps=steps)
+
+
+def test_a_base_and_its_file(base, tmp_path):
+    assert base.checkpoint == str(tmp_path / "t5" / "checkpoints" / "20")
+    assert base.relative == "../../../t5/checkpoints/20"
+    assert base.arrays["model/kernel"] == Leaf("model/old", reference(KERNEL))
+    assert base.rest({"model": {"kernel": 1, "bias": 2}, "adapters": {"a": 3}}) == {
+        "adapters": {"a": 3}
+    }
+    assert Base.read({BASE_FILE: base.content()}, where="x") == base
+    assert Base.read({"config.json": b""}, where="x") is None
+    content = json.loads(base.content())
+    assert content["digest"] == base.digest
+    moved = Base("/elsewhere", "", base.arrays)
+    assert moved.digest == base.digest
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"{", "Expecting property name"),
+        (b"[]", "list indices"),
+        (b'{"version": 2}', "version 2 is not 1"),
+        (b'{"version": 1, "checkpoint": "x"}', "'arrays'"),
+        (b'{"version": 1, "checkpoint": "x", "relative": "", "arrays": {"a": 3}}', "int"),
+    ],
+)
+def test_a_damaged_file(content, reason):
+    with pytest.raises(InputError, match=rf"checkpoint work/7: files/base.json is dam.*{reason}"):
+        Base.read({BASE_FILE: content}, where="work/7")
+
+
+def test_other_numbers_are_refused(base):
+    base.check({"model/kernel": KERNEL}, where="there", step_directory="here")
+    with pytest.raises(InputError, match=r"there is not the base of here: model/old has other num"):
+        base.check({"model/kernel": KERNEL + 1}, where="there", step_directory="here")
+
+
+def test_where_it_is_looked_for(base, tmp_path, monkeypatch):
+    step = tmp_path / "moved" / "lora" / "checkpoints" / "5"
+    found = [os.fspath(path) for path in base.candidates(step)]
+    moved = tmp_path / "moved"
+    assert found == [
+        str(moved / "lora" / "checkpoints" / "base"),
+        str(moved / "lora" / "base"),
+        str(tmp_path / "t5" / "checkpoints" / "20"),
+        str(moved / "t5" / "checkpoints" / "20"),
+    ]
+    monkeypatch.chdir(step.parent.parent.parent.parent)
+    assert [os.fspath(p) for p in base.candidates(step.relative_to(tmp_path))] == found
+    assert str(base.missing(step)).endswith(f"a link to it at {moved / 'lora' / 'base'}")

@@ -1,0 +1,179 @@
+"""Runs that freeze their base: small checkpoints, resuming, a base that moves or is another one."""
+
+import dataclasses
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from t5x_lite import trees
+from t5x_lite.adapters.bottleneck import par_bn
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.checkpoints import items
+from t5x_lite.checkpoints.base import BASE_FILE
+from t5x_lite.checkpoints.init import Init
+from t5x_lite.config import Checkpoints
+from t5x_lite.errors import InputError
+from t5x_lite.interop.tensor_files import read_safetensors
+from t5x_lite.run.interchange import export_hf
+from t5x_lite.run.loading import Loaded
+from t5x_lite.run.training import train
+
+pytestmark = pytest.mark.slow
+
+LORA = Lora(rank=2, sites=("attention/.*", "mlp/.*"))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, tiny_run):
+    """A directory with the base at "t5"."""
+    directory = tmp_path_factory.mktemp("trained_part")
+    shutil.copytree(tiny_run, directory / "t5")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def run(place, tiny_experiment, compile_once):
+    """Trains from the base to a step, or to one after the other as a run that is resumed."""
+
+    def run(name, *ends, start="t5", **changes):
+        options = {"adapters": (LORA,), "checkpoints": Checkpoints(period=5), **changes}
+        experiment = dataclasses.replace(
+            tiny_experiment,
+            workdir=str(place / name),
+            init=Init(checkpoint=str(place / start)),
+            **options,
+        )
+        for end in ends:
+            train(dataclasses.replace(experiment, steps=end))
+        return place / name
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def part(run):
+    return run("part", 5, 10)
+
+
+def saved(step):
+    return {*items.saved_leaves(step / "params")}
+
+
+def params(directory):
+    return trees.flatten(Loaded.from_checkpoint(str(directory), step=None).params)
+
+
+def equal(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for path, leaf in ours.items():
+        np.testing.assert_array_equal(leaf, theirs[path], err_msg=path)
+
+
+def test_the_trained_part_alone_is_saved_and_resumed(part, run):
+    whole = run("whole", 10, checkpoints=Checkpoints(period=5, whole=True))
+    equal(params(part), params(whole))
+    steps = [directory / "checkpoints" / "10" for directory in (part, whole)]
+    assert all(path.startswith("adapters/lora/") for path in saved(steps[0]))
+    assert {path.split("/")[0] for path in saved(steps[1])} == {"model", "adapters"}
+    assert [(step / "files" / BASE_FILE).exists() for step in steps] == [True, False]
+
+
+def test_a_chosen_part_and_a_base_with_a_base(part, run, place):
+    second = run("second", 5, adapters=(), train=("model/decoder",), start="part")
+    step = second / "checkpoints" / "5"
+    assert all(path.startswith("model/decoder/") for path in saved(step))
+    base, ours = params(place / "t5"), params(second)
+    for path, leaf in ours.items():
+        moved = np.any(np.asarray(leaf) != np.asarray(base[path]))
+        assert moved == path.startswith("model/decoder/"), path
+    third = run("third", 5, adapters=(par_bn(),), start="second")
+    equal({p: leaf for p, leaf in params(third).items() if p.startswith("model/")}, ours)
+    export_hf(second, place / "exported")
+    found = read_safetensors(place / "exported" / "model.safetensors")
+    np.testing.assert_array_equal(found["shared.weight"], base["model/token_embedding/table"])
+    with pytest.raises(InputError, match=r"after_mlp cannot be merged into the model's kernels, a"):
+        export_hf(third, place / "third_exported")
+    assert not (place / "third_exported").exists()
+
+
+def test_the_tree_may_move_as_a_whole(part, place, tmp_path):
+    for name in ("t5", "part"):
+        shutil.copytree(place / name, tmp_path / "moved" / name)
+    hidden = (place / "t5").rename(place / "hidden")
+    try:
+        equal(params(tmp_path / "moved" / "part"), params_of(part, hidden))
+    finally:
+        hidden.rename(place / "t5")
+
+
+def params_of(part, base):
+    """The parameters by a link to the base."""
+    (part / "base").symlink_to(base / "checkpoints" / "10")
+    try:
+        return params(part)
+    finally:
+        (part / "base").unlink()
+
+
+def test_a_base_that_is_gone_or_another_one(part, place, tmp_path):
+    alone = shutil.copytree(part, tmp_path / "a" / "b" / "c" / "part")
+    hidden = (place / "t5").rename(place / "hidden")
+    try:
+        with pytest.raises(
+            InputError, match=r"holds the trained part alone, and its base .*/10 is"
+        ):
+            params(alone)
+        (alone / "base").symlink_to(hidden)
+        assert params(alone)
+        (alone / "base").unlink()
+        (alone / "base").symlink_to(hidden / "checkpoints" / "5")
+        with pytest.raises(
+            InputError, match=r"base is not the base of .*: model/\S+ has other num"
+        ):
+            params(alone)
+        (alone / "base").unlink()
+        (alone / "base").symlink_to(alone / "checkpoints" / "10")
+        with pytest.raises(InputError, match="is its own base"):
+            params(alone)
+        (alone / "base").unlink()
+        broken = shutil.copytree(hidden, alone / "base")
+        largest = max(
+            (p for p in (broken / "checkpoints" / "10" / "params").rglob("*") if p.is_file()),
+            key=lambda path: path.stat().st_size,
+        )
+        largest.write_bytes(largest.read_bytes()[:-1])
+        with pytest.raises(InputError, match=r"base/checkpoints/10 is damaged"):
+            params(alone)
+    finally:
+        hidden.rename(place / "t5")
+
+
+def test_a_run_goes_on_only_with_its_base(part, place, tmp_path, tiny_experiment):
+    experiment = dataclasses.replace(
+        tiny_experiment,
+        workdir=str(shutil.copytree(part, tmp_path / "x" / "y" / "z" / "part")),
+        init=Init(checkpoint=str(place / "t5")),
+        adapters=(LORA,),
+        steps=12,
+    )
+    hidden = (place / "t5").rename(place / "hidden")
+    try:
+        with pytest.raises(InputError, match="holds the trained part alone"):
+            train(experiment)
+    finally:
+        hidden.rename(place / "t5")
+
+
+def test_export_merges(part, tmp_path):
+    export_hf(part, tmp_path / "merged")
+    loaded = Loaded.from_checkpoint(str(part), step=None)
+    merged = trees.flatten(loaded.learner.merged(loaded.params))
+    found = read_safetensors(tmp_path / "merged" / "model.safetensors")
+    [path] = [path for path in merged if re.fullmatch("encoder/.*attention/query/kernel", path)]
+    ours = np.asarray(merged[path][0])
+    theirs = found["encoder.block.0.layer.0.SelfAttention.q.weight"]
+    np.testing.assert_array_equal(ours.reshape(ours.shape[0], -1).T, theirs)
+    base = trees.flatten(loaded.params)[f"model/{path}"][0]
+    assert np.abs(np.asarray(base) - ours).max() > 1e-4
