@@ -4,7 +4,7 @@ A run that freezes what `init` gave it saves the rest, and names the frozen arra
 files/base.json, each with a digest of its numbers:
 
     {"version": 1,
-     "checkpoint": "/work/t5/checkpoints/2000",         # where the base was
+     "checkpoint": "/runs/t5/checkpoints/2000",         # where the base was
      "relative": "../../../t5/checkpoints/2000",        # the same, from the step that says it
      "digest": "5d41402a...",                           # of all arrays below
      "arrays": {"model/encoder/...": {"path": "model/encoder/...", "digest": "9f86d0818c5e2a11"}}}
