@@ -37,7 +37,8 @@ class Data:
       columns: of files of one's own (tasks/files.py), what is shown and what is to be written.
       layout: how examples become rows (`data.layouts`): Seq2Seq() of an encoder-decoder; LM(),
         PrefixLM() or ConcatLM() of a decoder alone; Encoder() of an encoder alone, Groups() of one
-        that compares queries with passages, Labelled() of one with a head that answers.
+        that compares queries with passages, Labelled() of one with a head that answers, Choices()
+        and Tokens() of one whose head chooses or labels each token.
       batch_size: rows of the global batch.
       inputs_length: tokens of an encoder row, EOS included; of groups, tokens of a query. Rows of a
         decoder alone have inputs_length plus targets_length tokens, those of LM() targets_length.

@@ -217,7 +217,7 @@ def find_mixture(data: Data) -> Mixture | None:
         return None
     found = find_task(data.task)
     if isinstance(found, Mixture):
-        if "labels" in data.layout.features:
+        if data.layout.answered_by_head:
             raise InputError(
                 f"data.task {data.task!r} is a mixture, and a head on an encoder answers one task: "
                 "name that task"

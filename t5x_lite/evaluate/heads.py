@@ -4,11 +4,13 @@
     ScoreAnswers(bind, ...)                              # "3.81"
     SpanAnswers(bind, longest=30, ...)                   # "12 15": tokens of the second text
     ChoiceAnswers(bind, ("choice1", "choice2"), ...)     # "choice2", of the likeliest text
+    TokenAnswers(bind, ("B-PER", "I-PER", "O"), ...)     # "O B-PER I-PER O": of the row's tokens
 
 They stand where a text-to-text model has its search: postprocessing, metrics, samples and the files
 for the servers are the same.
 """
 
+import dataclasses
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,18 +25,25 @@ from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Bind, Generator, Prediction, batched, padded_length
 from t5x_lite.heads.base import Head
 from t5x_lite.heads.choice import Choice
-from t5x_lite.heads.classifier import Classifier
+from t5x_lite.heads.classes import ClassHead
 from t5x_lite.heads.span import Span
+from t5x_lite.heads.token import Token
 from t5x_lite.sharding import jit_rows, rounded_rows
 from t5x_lite.types import Array, Params
 
-_OBJECTIVES = {"classifier": "Classify", "span": "Spans", "choice": "Choose"}
+_OBJECTIVES = {
+    "classifier": "Classify",
+    "span": "Spans",
+    "choice": "Choose",
+    "token": "TagTokens",
+}
 """Head -> the objective that trains it."""
 
 _GIVES = {
     "classifier": "a class or a score",
     "span": "a span of the second text",
     "choice": "one of several choices",
+    "token": "a tag for each word",
 }
 
 _logger = logging.getLogger(__name__)
@@ -207,6 +216,38 @@ class ChoiceAnswers(HeadAnswers):
         return [Prediction(text="", ids=(), score=float(logits[0]))]
 
 
+class TokenAnswers(HeadAnswers):
+    """One of some labels for each token of a row, with spaces between them.
+
+    Args:
+      bind: of the learner.
+      labels: the texts, in the order of the classes.
+      **options: of `HeadAnswers`.
+    """
+
+    def __init__(self, bind: Bind, labels: Sequence[str], **options: Any):
+        super().__init__(bind, **options)
+        self._labels = tuple(labels)
+
+    def run(
+        self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
+    ) -> list[list[Prediction]]:
+        """See `HeadAnswers.run`; the task's postprocessor finds the words among the tokens."""
+        found = super().run(params, inputs)
+        return [
+            [self._written(best, size=len(row))] for [best], row in zip(found, inputs, strict=True)
+        ]
+
+    def _written(self, read: Prediction, *, size: int) -> Prediction:
+        """The labels of a row's own tokens."""
+        text = " ".join(self._labels[number] for number in read.ids[:size])
+        return dataclasses.replace(read, text=text, ids=())
+
+    def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
+        classes = np.argmax(logits, axis=-1).tolist()
+        return [Prediction(text="", ids=tuple(classes), score=0.0)]
+
+
 def check_head(
     heads: Mapping[str, Head], form: str | None, labels: Sequence[str] | None, *, where: str
 ) -> str:
@@ -224,8 +265,9 @@ def check_head(
     known = [name for name in _OBJECTIVES if name in heads]
     if not known:
         raise InputError(
-            f"{where} is answered by a head: the objective must be Classify, Spans or Choose, or "
-            f"the checkpoint have such a head; the heads are {', '.join(heads) or 'none'}"
+            f"{where} is answered by a head: the objective must be Classify, Spans, Choose or "
+            "TagTokens, or the checkpoint have such a head; the heads are "
+            f"{', '.join(heads) or 'none'}"
         )
     if form is not None and form not in heads:
         raise InputError(
@@ -234,7 +276,7 @@ def check_head(
         )
     head = heads[known[0] if form is None else form]
     wanted = 1 if labels is None else len(labels)
-    if isinstance(head, Classifier) and head.num_classes != wanted:
+    if isinstance(head, ClassHead) and head.num_classes != wanted:
         said = "is a score" if labels is None else f"has the labels {', '.join(labels)}"
         raise InputError(
             f"objective.num_classes {head.num_classes}: {where} {said}: set "
@@ -262,18 +304,19 @@ def head_answers(
         return ChoiceAnswers(bind, labels or (), **options)
     if labels is None:
         return ScoreAnswers(bind, **options)
-    assert isinstance(head, Classifier)
-    return ClassAnswers(bind, _in_order(head, labels, where=where), **options)
+    assert isinstance(head, ClassHead)
+    answers = TokenAnswers if isinstance(head, Token) else ClassAnswers
+    return answers(bind, _in_order(head, labels, where=where), **options)
 
 
 def is_in_order(head: Head, labels: Sequence[str] | None) -> bool:
     """Whether class i of a head is label i of a task, as the loss takes it to be."""
-    if labels is None or not isinstance(head, Classifier):
+    if labels is None or not isinstance(head, ClassHead):
         return True
     return head.order_of(labels) in (None, tuple(labels))
 
 
-def _in_order(head: Classifier, labels: Sequence[str], *, where: str) -> tuple[str, ...]:
+def _in_order(head: ClassHead, labels: Sequence[str], *, where: str) -> tuple[str, ...]:
     """A task's labels in the order of a head's classes, which may be another one.
 
     A head that does not know the names of its classes has the task's order. One that was imported

@@ -7,7 +7,8 @@
 GLUE takes TSV with the header "index<TAB>prediction"; SuperGLUE takes JSON lines {"idx", "label"},
 MultiRC's nested by passage and question. Rows are in the order of their numbers. Sources: the FAQ
 of gluebenchmark.com and super.gluebenchmark.com, and the files that jiant writes (jiant 1.3,
-jiant/evaluate.py, _write_glue_preds and its siblings).
+jiant/evaluate.py, _write_glue_preds and its siblings). Tasks of tags have the file that conlleval
+reads (`conll_file`).
 
 A prediction that is not a valid label is wrong in every metric, and a server takes labels only. The
 first label of the format is written instead; a non-numeric STS-B prediction is written as 0.0,
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from t5x_lite.errors import InputError
+from t5x_lite.evaluate import conll_file
 from t5x_lite.files import write_atomically
 
 Index = tuple[int, ...]
@@ -38,11 +40,13 @@ class Answer:
       index: the example's own number or numbers.
       text: what the model wrote.
       value: what the task's postprocessor makes of it.
+      example: the fields of the example, for a file that repeats some.
     """
 
     index: Index
     text: str
     value: Any
+    example: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,9 +54,9 @@ class Format:
     """What a server takes for one task.
 
     Attributes:
-      benchmark: "GLUE" or "SuperGLUE".
+      benchmark: "GLUE" or "SuperGLUE"; "CoNLL" has no server, but a script.
       file: the name of the file.
-      rows: lines without the header that the official test set has.
+      rows: lines without the header that the official test set has; None where there is none.
       labels: T5's word of a label to the benchmark's; None where any text or number is an answer.
       values: the same from what the postprocessor gives, in place of the words.
       kind: what a line holds.
@@ -60,7 +64,7 @@ class Format:
 
     benchmark: str
     file: str
-    rows: int
+    rows: int | None
     labels: Mapping[str, Any] | None = None
     values: Mapping[int, Any] | None = None
     kind: "Kind"
@@ -164,7 +168,7 @@ def write(
         rows=lines,
         invalid=invalid,
         default=submission.default,
-        official=lines == submission.rows,
+        official=submission.rows in (None, lines),
     )
 
 
@@ -317,6 +321,11 @@ _NUMBERS = Kind(_dump_tsv, _load_numbers, _number)
 _JSON = Kind(_dump_json, _load_json, _any_text)
 _RECORD = Kind(_dump_json, _load_texts, _any_text)
 _MULTIRC = Kind(_dump_multirc, _load_multirc, _any_text)
+_CONLL = Kind(
+    conll_file.dump,
+    conll_file.load,
+    lambda answer: conll_file.sentence(answer.example, str(answer.value)),
+)
 
 
 def _words(benchmark: str, file: str, rows: int, *labels: tuple[str, Any]) -> Format:
@@ -327,6 +336,7 @@ def _words(benchmark: str, file: str, rows: int, *labels: tuple[str, Any]) -> Fo
 
 _glue = partial(_words, "GLUE")
 _super_glue = partial(_words, "SuperGLUE")
+_TAGS = Format(benchmark="CoNLL", file="test.txt", rows=None, kind=_CONLL)
 _TWO_WAY = (("entailment", "entailment"), ("not_entailment", "not_entailment"))
 _NLI = tuple((word, word) for word in ("entailment", "neutral", "contradiction"))
 _CB = tuple((word, word) for word in ("entailment", "contradiction", "neutral"))
@@ -366,6 +376,8 @@ FORMATS: dict[str, Format] = {
     ),
     "super_glue_axb": _super_glue("AX-b.jsonl", 1104, *_TWO_WAY),
     "super_glue_axg": _super_glue("AX-g.jsonl", 356, *_TWO_WAY),
+    "tokens_conll": _TAGS,
+    "tokens_jsonl": _TAGS,
 }
 """By the task's name: its module and its function."""
 

@@ -9,14 +9,14 @@ What one is made of, by the model that it came with (transformers' *ForSequenceC
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.errors import InputError
-from t5x_lite.heads.base import Head, by_name, dense, encoder_of
+from t5x_lite.heads.base import dense, encoder_of
+from t5x_lite.heads.classes import ClassHead
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.nn.activations import Activation, activate
 from t5x_lite.nn.dropout import dropout, split_key
@@ -33,33 +33,20 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Classifier(Head):
-    """Classes of a text, or a score.
+class Classifier(ClassHead):
+    """Classes of a text, or a score, which is one class.
 
     Attributes:
-      num_classes: of the task; 1 is a score.
       kind: "bert", "roberta", "electra" or "deberta".
-      dropout_rate: of the head; None is the model's.
-      labels: names of the classes, where they are known.
     """
 
     name: str = "classifier"
-    num_classes: int = 2
     kind: ClassifierKind = "bert"
-    dropout_rate: float | None = None
-    labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_classes < 1:
-            raise InputError(f"num_classes must be at least 1: got {self.num_classes}")
         if self.kind not in get_args(ClassifierKind):
             raise InputError(f"kind must be one of {get_args(ClassifierKind)}: got {self.kind!r}")
-        if self.labels and len(self.labels) != self.num_classes:
-            raise InputError(
-                f"labels must be {self.num_classes}, as many as num_classes: got {self.labels}"
-            )
-        check_rate(self.dropout_rate)
 
     @property
     def activation(self) -> Activation:
@@ -79,61 +66,6 @@ class Classifier(Head):
             stddev=encoder.initializer_stddev,
             rngs=rngs,
         )
-
-    def order_of(self, labels: Sequence[str]) -> tuple[str, ...] | None:
-        """A task's labels in the order of the classes, which may be another one.
-
-        Returns:
-          None where the classes have no names, or other ones than the labels; case does not matter.
-        """
-        names = {label.lower(): label for label in labels}
-        found = [names[label.lower()] for label in self.labels if label.lower() in names]
-        whole = len(set(found)) == len(found) == len(self.labels) == len(labels)
-        return tuple(found) if found and whole else None
-
-
-def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tuple[Head, ...]:
-    """Heads, one of which has the names of a task's classes from now on.
-
-    Args:
-      heads: of an experiment.
-      own: the one that is trained; it need not be among them.
-      labels: of the task, in their order.
-
-    Raises:
-      InputError: its classes are these in another order, so that it would learn them anew.
-    """
-    if not isinstance(own, Classifier) or own.num_classes != len(labels):
-        return tuple(heads)
-    order = own.order_of(labels)
-    if order is not None and order != tuple(labels):
-        raise InputError(
-            f"the classes of head {own.name!r} are {', '.join(order)}, and the task has them in "
-            f"the order {', '.join(labels)}: --init.fresh heads/{own.name} begins the head anew"
-        )
-    named = dataclasses.replace(own, labels=tuple(labels))
-    return (*(head for head in heads if head.name != own.name), named)
-
-
-def as_before(heads: Sequence[Head], earlier: Sequence[Head]) -> tuple[Head, ...]:
-    """The heads of a run that goes on: those that it had, which may have got names of classes.
-
-    Args:
-      heads: of the config.
-      earlier: of the run so far, in whose order they are.
-    """
-    ours, before = by_name(heads), by_name(earlier)
-    found = [ours.get(name, head) for name, head in before.items()]
-    for i, (now, then) in enumerate(zip(found, earlier, strict=True)):
-        if isinstance(then, Classifier) and dataclasses.replace(then, labels=()) == now:
-            found[i] = then
-    return (*found, *(head for name, head in ours.items() if name not in before))
-
-
-def check_rate(rate: float | None) -> None:
-    """Refuses, by an InputError, what is no rate of dropout, nor None."""
-    if rate is not None and not 0.0 <= rate < 1.0:
-        raise InputError(f"dropout_rate must be in [0, 1): got {rate}")
 
 
 class ClassificationHead(nnx.Module):

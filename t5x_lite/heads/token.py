@@ -1,42 +1,25 @@
 """The head that labels each token: names of things, parts of speech."""
 
 import dataclasses
+from typing import ClassVar
 
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite.errors import InputError
-from t5x_lite.heads.base import Head, dense, encoder_of
-from t5x_lite.heads.classifier import check_rate
+from t5x_lite.heads.base import dense, encoder_of
+from t5x_lite.heads.classes import ClassHead
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.nn.dropout import dropout
 from t5x_lite.types import Array, Key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Token(Head):
-    """Classes of each token.
-
-    Attributes:
-      num_classes: of the task.
-      dropout_rate: of the head; None is the model's.
-      labels: names of the classes, where they are known.
-    """
+class Token(ClassHead):
+    """Classes of each token."""
 
     name: str = "token"
-    num_classes: int = 2
-    dropout_rate: float | None = None
-    labels: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_classes < 2:
-            raise InputError(f"num_classes must be at least 2: got {self.num_classes}")
-        if self.labels and len(self.labels) != self.num_classes:
-            raise InputError(
-                f"labels must be {self.num_classes}, as many as num_classes: got {self.labels}"
-            )
-        check_rate(self.dropout_rate)
+    fewest: ClassVar[int] = 2
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TokenHead":
         """Makes the module."""

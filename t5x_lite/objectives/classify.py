@@ -106,8 +106,8 @@ class ClassifyLoss(nnx.Module):
         return loss_of_classes(logits, batch["labels"][:, 0])
 
 
-def loss_of_classes(logits: Float[Array, "B C"], label: Int[Array, " B"]) -> Loss:
-    """Cross-entropy and accuracy of the rows that have a label.
+def loss_of_classes(logits: Float[Array, "*B C"], label: Int[Array, "*B"]) -> Loss:
+    """Cross-entropy and accuracy of the rows, or the tokens, that have a label.
 
     Args:
       logits: of the classes.

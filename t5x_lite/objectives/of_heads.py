@@ -5,11 +5,13 @@ from t5x_lite.heads.choice import Choice
 from t5x_lite.heads.classifier import Classifier
 from t5x_lite.heads.mlm import Mlm
 from t5x_lite.heads.span import Span
+from t5x_lite.heads.token import Token
 from t5x_lite.objectives.base import NoLoss, Objective
 from t5x_lite.objectives.choose import Choose
 from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.spans import Spans
+from t5x_lite.objectives.tag_tokens import TagTokens
 
 DOCUMENTS = "tasks.encoder:documents"
 _BY_CLASSES = {1: "tasks.glue:stsb", 3: "tasks.glue:mnli"}
@@ -28,6 +30,9 @@ def objective_for(head: Head | None, *, mask_id: int) -> tuple[Objective, str]:
         return Choose(head=head.kind, dropout_rate=head.dropout_rate), "tasks.super_glue:copa"
     if isinstance(head, Span):
         return Spans(longest=head.longest), "tasks.squad:squad"
+    if isinstance(head, Token):
+        tag = TagTokens(num_classes=head.num_classes, dropout_rate=head.dropout_rate)
+        return tag, "tasks.tokens:conll"
     if isinstance(head, Classifier):
         objective = Classify(
             num_classes=head.num_classes, head=head.kind, dropout_rate=head.dropout_rate

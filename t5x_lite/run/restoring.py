@@ -25,7 +25,7 @@ from t5x_lite.config import Experiment
 from t5x_lite.config.json import from_json, to_json
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, by_name
-from t5x_lite.heads.classifier import as_before
+from t5x_lite.heads.classes import as_before
 from t5x_lite.learner import Learner
 from t5x_lite.remote import AnyPath
 from t5x_lite.run.best_step import find_step

@@ -87,7 +87,7 @@ def _told(faults: dict[str, str], written: int, directory: Path) -> str:
     )
 
 
-def _tell(written: Written, official: int) -> None:
+def _tell(written: Written, official: int | None) -> None:
     _logger.info("wrote %s: %d rows", written.path, written.rows)
     if written.invalid:
         _logger.warning(

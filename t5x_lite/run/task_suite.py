@@ -32,7 +32,7 @@ from t5x_lite.evaluate.score import Scorer
 from t5x_lite.evaluate.standings import scored, with_score
 from t5x_lite.evaluate.submission import FORMATS, Answer, example_index
 from t5x_lite.heads.base import Head
-from t5x_lite.heads.classifier import with_labels
+from t5x_lite.heads.classes import with_labels
 from t5x_lite.learner import heads_of
 from t5x_lite.types import Params
 from t5x_lite.vocabulary import unknown_tokens
@@ -303,6 +303,7 @@ class TaskSuite:
                 value=live_tasks.task_metrics(task)[0](
                     best.text, example=example.raw, is_target=False
                 ),
+                example=example.raw,
             )
             for number, (example, (best, *_)) in enumerate(zip(examples, predicted, strict=True))
         ]
@@ -342,7 +343,7 @@ class TaskSuite:
         """An experiment's heads, with the names of the task's classes where a head is trained.
 
         Raises:
-          InputError: see `heads.classifier.with_labels`.
+          InputError: see `heads.classes.with_labels`.
         """
         from t5x_lite.data.live import tasks as live_tasks
 
@@ -392,7 +393,7 @@ class TaskSuite:
     @property
     def _reads_labels(self) -> bool:
         """Whether a head on an encoder answers, and no text is written."""
-        return "labels" in self._data.layout.features
+        return self._data.layout.answered_by_head
 
     @property
     def _where(self) -> str:

@@ -6,13 +6,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.errors import InputError
 from t5x_lite.evaluate.heads import (
     ChoiceAnswers,
     ClassAnswers,
     ScoreAnswers,
     SpanAnswers,
+    TokenAnswers,
     best_span,
+    check_head,
+    head_answers,
+    is_in_order,
 )
+from t5x_lite.heads.classifier import Classifier
+from t5x_lite.heads.token import Token
 
 PAD, CLS, SEP = 0, 1, 2
 OPTIONS = {"batch_size": 2, "longest": 12, "pad_id": PAD, "sep_id": SEP, "head": "it"}
@@ -80,6 +87,51 @@ def test_a_span_lies_in_the_second_text():
     answers = SpanAnswers(bind_of(logits), longest_answer=3, **OPTIONS)
     found = answers.run({}, [row(CLS, 5, SEP, 6, 7, 8, 9, SEP), row(CLS, 5, SEP)])
     assert [answer[0].text for answer in found] == ["1 3", ""]
+
+
+def by_token(tokens, segments, types_):
+    """The class of a token is its number modulo 3."""
+    return jnp.stack([(tokens % 3 == number) * 1.0 for number in range(3)], axis=-1)
+
+
+def test_a_label_for_each_token_of_a_row():
+    answers = TokenAnswers(bind_of(by_token), ("O", "B", "I"), **OPTIONS)
+    found = answers.run({}, [row(CLS, 3, 4, 5, SEP), row(CLS, 7, SEP), row(CLS, *range(9), SEP)])
+    assert [[one.text for one in answer] for answer in found] == [
+        ["B O B I I"],
+        ["B B I"],
+        ["B O B I O B I O B I I"],
+    ]
+    assert answers.run({}, []) == []
+
+
+def test_a_token_head_with_its_classes_in_another_order(caplog):
+    task = ("B", "I", "O")
+    named = Token(name="it", num_classes=3, labels=("o", "b", "i"))
+    options = {name: value for name, value in OPTIONS.items() if name != "head"}
+    answers = head_answers(bind_of(by_token), named, task, where="data.task", **options)
+    assert answers.run({}, [row(CLS, 3, 5, SEP)])[0][0].text == "B O I I"
+    assert not is_in_order(named, task)
+    assert is_in_order(Token(num_classes=3), task)
+    assert caplog.messages == []
+
+
+def test_a_head_that_fits_a_task():
+    labels = ("B", "I", "O")
+    heads = {"token": Token(num_classes=3), "classifier": Classifier(num_classes=2)}
+    assert check_head(heads, "token", labels, where="it") == "token"
+    with pytest.raises(
+        InputError, match=r"it has the labels B, I, O: set --objective\.num-classes 3"
+    ):
+        check_head({"token": Token(num_classes=9)}, "token", labels, where="it")
+    with pytest.raises(
+        InputError, match=r"a tag for each word, .* gives a class or a score: use ob"
+    ):
+        check_head({"classifier": Classifier()}, "token", labels, where="it")
+    with pytest.raises(
+        InputError, match="must be Classify, Spans, Choose or TagTokens, or the che"
+    ):
+        check_head({}, "token", labels, where="it")
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_a_wrong_file_is_refused(task, text, message):
 
 
 @given(
-    st.sampled_from(sorted(set(FORMATS) - {"super_glue_multirc"})),
+    st.sampled_from(sorted({*GLUE, *SUPER_GLUE} - {"super_glue_multirc"})),
     st.dictionaries(
         st.integers(0, 10**6),
         st.tuples(
@@ -236,3 +236,18 @@ def test_example_index():
     multirc = {"idx/paragraph": 1, "idx/question": 5, "idx/answer": 2}
     assert example_index(multirc, number=0) == (1, 5, 2)
     assert example_index({"idx/passage": 1, "idx/query": 9}, number=0) == (9,)
+
+
+def test_a_file_for_conlleval(tmp_path):
+    examples = [
+        {"words": "EU\nrejects", "targets_pretokenized": "B-ORG O"},
+        {"words": ".", "targets_pretokenized": "O"},
+    ]
+    answers = [
+        Answer(index=(number,), text="", value=tags, example=example)
+        for number, (tags, example) in enumerate(zip(("B-LOC O", "O"), examples, strict=True))
+    ]
+    written = write(FORMATS["tokens_conll"], answers[::-1], tmp_path)
+    assert written.path == tmp_path / "test.txt"
+    assert written.path.read_text() == "EU B-ORG B-LOC\nrejects O O\n\n. O O\n\n"
+    assert (written.rows, written.invalid, written.official) == (5, 0, True)

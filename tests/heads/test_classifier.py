@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
-from t5x_lite.heads.classifier import ClassificationHead, Classifier, as_before, with_labels
-from t5x_lite.heads.mlm import Mlm
+from t5x_lite.heads.classifier import ClassificationHead, Classifier
 from tests.heads.modules import MODEL, dense, filled, normal
 
 KEY = jax.random.key(3, impl="unsafe_rbg")
@@ -30,41 +29,6 @@ def test_the_kind(kind, rate, before):
     assert config.activation == ("tanh" if kind in ("bert", "roberta") else "gelu")
     assert (head.dropout_rate, head.input_dropout_rate) == (0.2 if rate is None else rate, before)
     assert params["out"]["kernel"].shape == (6, 3)
-
-
-@pytest.mark.parametrize(
-    ("labels", "task", "order"),
-    [
-        ((), ("no", "yes"), None),
-        (("NO", "Yes"), ("no", "yes"), ("no", "yes")),
-        (("yes", "no"), ("no", "yes"), ("yes", "no")),
-        (("yes", "nope"), ("no", "yes"), None),
-        (("yes", "no"), ("no", "yes", "perhaps"), None),
-        (("yes", "yes"), ("no", "yes"), None),
-    ],
-)
-def test_a_task_s_labels_in_the_order_of_the_classes(labels, task, order):
-    assert Classifier(num_classes=2, labels=labels).order_of(task) == order
-
-
-def test_a_head_gets_the_names_of_its_classes():
-    own = Classifier(num_classes=2)
-    named = Classifier(num_classes=2, labels=("no", "yes"))
-    assert with_labels((Mlm(),), own, ("no", "yes")) == (Mlm(), named)
-    assert with_labels((Mlm(), named), named, ("no", "yes")) == (Mlm(), named)
-    assert with_labels((own,), own, ("a", "b", "c")) == (own,)
-    assert with_labels((Mlm(),), Mlm(), ("no", "yes")) == (Mlm(),)
-    with pytest.raises(InputError, match="are no, yes, and the task has them in the order yes, no"):
-        with_labels((), named, ("yes", "no"))
-
-
-def test_a_run_that_goes_on_has_the_names_that_it_got():
-    own, named = Classifier(num_classes=2), Classifier(num_classes=2, labels=("no", "yes"))
-    assert as_before((), (Mlm(), named)) == (Mlm(), named)
-    assert as_before((own,), (Mlm(), named)) == (Mlm(), named)
-    other = Classifier(num_classes=3)
-    assert as_before((other,), (Mlm(), named)) == (Mlm(), other)
-    assert as_before((Mlm(),), ()) == (Mlm(),)
 
 
 @pytest.mark.parametrize(

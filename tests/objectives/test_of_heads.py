@@ -4,11 +4,13 @@ from t5x_lite.heads.classifier import Classifier
 from t5x_lite.heads.mlm import Mlm
 from t5x_lite.heads.rtd import Rtd
 from t5x_lite.heads.span import Span
+from t5x_lite.heads.token import Token
 from t5x_lite.objectives.base import NoLoss
 from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.of_heads import objective_for
 from t5x_lite.objectives.spans import Spans
+from t5x_lite.objectives.tag_tokens import TagTokens
 
 
 @pytest.mark.parametrize(
@@ -21,6 +23,11 @@ from t5x_lite.objectives.spans import Spans
             Classifier(num_classes=3, kind="electra", dropout_rate=0.2),
             Classify(num_classes=3, head="electra", dropout_rate=0.2),
             "tasks.glue:mnli",
+        ),
+        (
+            Token(num_classes=9, dropout_rate=0.2, labels=tuple("ABCDEFGHO")),
+            TagTokens(num_classes=9, dropout_rate=0.2),
+            "tasks.tokens:conll",
         ),
         (Rtd(), NoLoss(), "tasks.encoder:documents"),
         (None, NoLoss(), "tasks.encoder:documents"),

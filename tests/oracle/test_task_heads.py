@@ -6,13 +6,18 @@ import numpy as np
 import pytest
 
 from scripts import encoder_goldens as goldens
+from t5x_lite.data.tasks.tokens import encode
 from t5x_lite.heads.base import by_name
 from t5x_lite.heads.choice import Choice
 from t5x_lite.heads.classifier import Classifier
 from t5x_lite.heads.span import Span
 from t5x_lite.heads.token import Token
+from t5x_lite.objectives.tag_tokens import TagTokens
 from t5x_lite.run.interchange import export_hf, import_hf
 from t5x_lite.run.loading import Loaded
+from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
+from t5x_lite.vocabulary.loading import load_vocabulary
+from tests import tokenizer_files
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")
@@ -130,6 +135,42 @@ def test_in_and_out_keeps_the_logits(tmp_path, variant, suffix):
         assert back.config.id2label == NAMES
     import_hf(tmp_path / "theirs", tmp_path / "twice")
     assert Loaded.from_checkpoint(str(tmp_path / "twice"), step=None).experiment.heads == (head,)
+
+
+def test_the_loss_of_tags_is_that_of_transformers(tmp_path):
+    config = config_of("bert", "ForTokenClassification")
+    model = saved(tmp_path, config)
+    batch = goldens.random_batch(config)
+    rng = np.random.default_rng(0)
+    labels = np.where(batch["real"], rng.integers(0, 4, batch["tokens"].shape), 0)
+    with torch.no_grad():
+        expected = model(
+            input_ids=torch.from_numpy(batch["tokens"]).long(),
+            attention_mask=torch.from_numpy(batch["real"]).long(),
+            labels=torch.from_numpy(np.where(labels > 0, labels - 1, -100)).long(),
+        ).loss.item()
+    import_hf(tmp_path / "source", tmp_path / "ours")
+    loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
+    given = {
+        "encoder_input_tokens": jnp.asarray(batch["tokens"]),
+        "encoder_segment_ids": jnp.asarray(batch["real"].astype(np.int32)),
+        "token_labels": jnp.asarray(labels.astype(np.int32)),
+    }
+    found = jax.jit(loaded.learner.loss)(loaded.params, given)
+    assert loaded.experiment.objective == TagTokens(num_classes=3)
+    np.testing.assert_allclose(found.value(), expected, rtol=1e-5)
+
+
+def test_the_pieces_of_words_are_those_of_transformers(tmp_path):
+    path = tokenizer_files.write_wordpiece(tmp_path)
+    theirs = transformers.BertTokenizerFast(str(path))
+    words = ["The", "dogs", "U.N.", "running", "(una)", "é"]
+    row = theirs(words, is_split_into_words=True)
+    starts = [row.word_ids().index(place) for place in range(len(words))]
+    vocabulary = load_vocabulary(path)
+    tokens = encoder_tokens(vocabulary)
+    made = encode([words], vocabulary=vocabulary, tokens=tokens, length=64)
+    assert made == [(row["input_ids"][:-1], starts)]
 
 
 def test_a_cross_encoder_of_sentence_transformers(tmp_path):

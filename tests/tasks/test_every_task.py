@@ -125,6 +125,16 @@ def choices(root, lines):
         (root / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
+def tagged(root, lines):
+    for split in ("train", "valid"):
+        rows = ["".join(f"{word} {'O' if i else 'I-A'}\n" for i, word in enumerate(line.split()))
+                for line in lines]  # fmt: skip
+        (root / f"{split}.txt").write_text("\n".join(rows))
+        rows = [{"tokens": line.split(), "tags": ["O", *["NN"] * line.count(" ")]}
+                for line in map(" ".join, map(str.split, lines))]  # fmt: skip
+        (root / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
 FILES = {
     "tasks.choices": choices,
     "tasks.c4": c4_files,
@@ -132,6 +142,7 @@ FILES = {
     "tasks.files": own_files,
     "tasks.pairs": pairs,
     "tasks.text": text_files,
+    "tasks.tokens": tagged,
 }
 """What writes a module's files; the others read benchmarks."""
 
@@ -177,6 +188,8 @@ def tried_layouts(task):
     if "targets" not in task.output_features:
         if "choices" in task.output_features:
             return [layouts.Choices()]
+        if "token_labels" in task.output_features:
+            return [layouts.Tokens()]
         own = "inputs" in task.output_features
         return [layouts.Encoder() if own else layouts.Groups(negatives=1)]
     if "inputs" not in task.output_features:
@@ -216,7 +229,12 @@ def _check(data, task, vocabulary):
     if "validation" not in task.splits:
         return
     batch = next(pipeline.eval_batches(data, vocabulary, max_batches=1))
-    learned = {"encoder": "encoder_word_ids", "groups": "passage_segment_ids", "choices": "labels"}
+    learned = {
+        "encoder": "encoder_word_ids",
+        "groups": "passage_segment_ids",
+        "choices": "labels",
+        "tokens": "token_labels",
+    }
     assert batch[learned.get(data.layout.name, "decoder_loss_weights")].sum() > 0
     postprocess, metrics = live_tasks.task_metrics(task)
     if metrics:

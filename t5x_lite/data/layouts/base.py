@@ -63,6 +63,11 @@ class Layout:
         if "name" not in cls.__dict__:
             cls.name = cls.__name__
 
+    @property
+    def answered_by_head(self) -> bool:
+        """Whether a head on an encoder answers its tasks, and no text is written."""
+        return "labels" in self.features
+
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
         """Tokens at most of each feature; of one that is joined, of each of its texts.
 

@@ -63,6 +63,10 @@ class Rows:
             tokens[segments == 0] = special.pad_id
         return dict(zip(ENCODER_FEATURES, (tokens, segments, positions, words), strict=True))
 
+    def numbers(self, parts: Sequence[np.ndarray], length: int) -> Int32[np.ndarray, "B _"]:
+        """Whole numbers in the places of as many tokens, and 0 elsewhere."""
+        return self._place(parts, length)[0]
+
     def decoder(
         self, parts: Sequence[np.ndarray], length: int
     ) -> dict[str, Int32[np.ndarray, "B _"]]:

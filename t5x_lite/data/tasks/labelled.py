@@ -11,7 +11,7 @@ the same files, labels and metrics as text to text.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -36,6 +36,16 @@ _RAW = {"second": str, "label": int, "label_end": int}
 Record = Mapping[str, Any]
 Encode = Callable[[Sequence[str], Sequence[str], np.ndarray], tuple[list[list[int]], Any]]
 """(first texts, second texts, raw labels [n, 2]) -> (rows without their last [SEP], labels)."""
+
+
+@runtime_checkable
+class Form(Protocol):
+    """How a task's records are shown to an encoder."""
+
+    @property
+    def head(self) -> str:
+        """The name of the head that answers."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,13 +167,13 @@ def labelled_task(
     return with_form(task, form)
 
 
-def with_form(task: Any, form: Labelled) -> Any:
+def with_form(task: Any, form: Form) -> Any:
     """The task, which says by `task_form` how its records are shown."""
     setattr(task, _FORM, form)
     return task
 
 
-def task_form(task: Any) -> Labelled | None:
+def task_form(task: Any) -> Form | None:
     """How a task's records are shown; None of a task that has no form for a head."""
     return getattr(task, _FORM, None)
 

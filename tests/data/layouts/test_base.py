@@ -21,6 +21,7 @@ QUERIES = ["query", "positives", "negatives"]
         (layouts.Groups(), [*QUERIES, "scores"]),
         (layouts.Labelled(), ["inputs", "labels", "idx"]),
         (layouts.Labelled(), ["inputs", "labels", "scores"]),
+        (layouts.Tokens(), ["inputs", "token_labels"]),
         # What no layout would rather show changes nothing.
         (layouts.Seq2Seq(), [*BOTH, "scores", "positives"]),
         (layouts.Labelled(), [*BOTH, "labels"]),
@@ -41,12 +42,21 @@ def test_a_layout_that_fits_a_task(layout, there):
         (layouts.Encoder(), QUERIES, "gives negatives and positives and query: use groups or a t"),
         (layouts.Labelled(), BOTH, "a task such as tasks.glue:sst2"),
         (layouts.Seq2Seq(), ["inputs", "labels"], "gives inputs and labels: use labelled or a ta"),
+        (layouts.Encoder(), ["inputs", "token_labels"], "inputs and token_labels: use tokens or a"),
+        (layouts.Tokens(), ["inputs", "labels"], "use labelled or a task such as tasks.tokens:co"),
         (layouts.Encoder(), ["idx"], "the task gives idx: use a task such as tasks.encoder:d"),
     ],
 )
 def test_a_layout_that_does_not_fit_names_those_that_do(layout, there, message):
     with pytest.raises(InputError, match=message):
         layout.check(there)
+
+
+def test_which_layouts_a_head_answers():
+    every = (layouts.Seq2Seq, layouts.LM, layouts.Encoder, layouts.Groups)
+    assert not any(layout().answered_by_head for layout in every)
+    answered = (layouts.Labelled, layouts.Choices, layouts.Tokens)
+    assert all(layout().answered_by_head for layout in answered)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
