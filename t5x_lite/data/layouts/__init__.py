@@ -12,6 +12,7 @@ from t5x_lite.data.layouts.groups import Groups
 from t5x_lite.data.layouts.labelled import Labelled
 from t5x_lite.data.layouts.lm import LM, ConcatLM, PrefixLM
 from t5x_lite.data.layouts.seq2seq import Seq2Seq
+from t5x_lite.data.layouts.windows import Windows
 
 __all__ = [
     "LM",
@@ -23,4 +24,5 @@ __all__ = [
     "Layout",
     "PrefixLM",
     "Seq2Seq",
+    "Windows",
 ]
