@@ -15,8 +15,10 @@ dev-v2.0.json, for an encoder alone: a question may have no answer (metrics/no_a
 configs/finetune/encoder_squad_v2.py).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import seqio
 
@@ -31,16 +33,20 @@ from t5x_lite.metrics import text
 from t5x_lite.metrics.no_answer import squad_v2 as metric_v2
 from t5x_lite.records.benchmark_files import read_squad
 
+
+def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The text as it is; a question without an answer has the answer ""."""
+    none = [""] if record.get("is_impossible", False) else []
+    answers = record["answers"]["text"] or none
+    return {"question": record["question"], "context": record["context"], "answers": answers}
+
+
 SQUAD_SPANS = Labelled(
     texts=("question", "context"),
     label=first_answer,
     target=lambda record: (record["answers"]["text"] or [preprocess.UNKNOWN])[0],
     spans=True,
-    fields=lambda record: {
-        "question": record["question"],
-        "context": record["context"],
-        "answers": record["answers"]["text"],
-    },
+    fields=_shown,
 )
 SQUAD = Benchmark(
     name="squad",
@@ -69,9 +75,7 @@ SQUAD_V2 = replace(
     files={"train": "train-v2.0.json", "validation": "dev-v2.0.json"},
     read=lambda file, split: read_squad(file, unanswerable=True),
     metrics=(metric_v2,),
-    labelled=replace(
-        SQUAD_SPANS, nulls=True, target=lambda record: (record["answers"]["text"] or [""])[0]
-    ),
+    labelled=replace(SQUAD_SPANS, nulls=True, target=lambda record: _shown(record)["answers"][0]),
 )
 
 

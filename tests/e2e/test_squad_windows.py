@@ -1,5 +1,6 @@
 """From files of SQuAD 2.0 to its script's files: answers behind the first window, and none."""
 
+import dataclasses
 import json
 import random
 
@@ -12,11 +13,13 @@ from t5x_lite.models.bert import BertConfig
 from t5x_lite.objectives.spans import Spans
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
+from t5x_lite.run.interchange import export_hf, import_hf
 from t5x_lite.run.measuring import evaluate
 from t5x_lite.run.training import train
 from tests import tokenizer_files
 
 pytest.importorskip("seqio")
+pytestmark = pytest.mark.slow
 
 LETTERS = "abcdefghijkmnopqrstuvwxyz"
 
@@ -104,9 +107,24 @@ def test_the_threshold_is_chosen_when_it_is_measured(run, tmp_path):
     for threshold, exact in ((1e9, 2 / 3), (-1e9, 1 / 3)):
         evaluation = Evaluation(null_threshold=threshold, **settings)
         found = evaluate(
-            Experiment(**{**vars(experiment), "evaluation": evaluation}),
+            dataclasses.replace(experiment, evaluation=evaluation),
             [str(root / "run")],
             output=str(tmp_path),
         )
         assert found["validation/exact"] == pytest.approx(exact)
     assert not (tmp_path / "submission").exists()  # not of the whole split
+
+
+def test_an_imported_head_answers_in_windows_and_in_a_row_that_is_cut(run, tmp_path):
+    experiment, root = run
+    export_hf(root / "run", tmp_path / "theirs")
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert config["architectures"] == ["BertForQuestionAnswering"]
+    import_hf(tmp_path / "theirs", tmp_path / "ours")
+    # No answer begins in the first 11 tokens of a context.
+    cut = dataclasses.replace(experiment.data, layout=layouts.Labelled())
+    for data, found in ((experiment.data, 1.0), (cut, 0.0)):
+        measured = dataclasses.replace(experiment, data=data)
+        metrics = evaluate(measured, [str(tmp_path / "ours")])
+        assert metrics["validation/HasAns_exact"] == found
+        assert metrics["validation/NoAns_exact"] == 1.0

@@ -135,8 +135,7 @@ class SpanText:
         """What the metrics compare; a text that is no span is given back as it is."""
         assert example is not None
         if is_target:
-            answers = [a.decode() if isinstance(a, bytes) else a for a in example["answers"]]
-            return answers or ([""] if self.nulls else [])
+            return [a.decode() if isinstance(a, bytes) else a for a in example["answers"]]
         answer = self._answer(text, example)
         return {"value": answer, "null_odds": null_odds} if self.nulls else answer
 

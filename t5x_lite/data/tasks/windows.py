@@ -216,4 +216,5 @@ def _encode(dataset: Any, *, encode: Encode, length: int) -> Any:
 
         return tf.data.Dataset.range(made["num"]).map(window)
 
-    return tf.data.Dataset.zip((dataset, encoded)).flat_map(windows)
+    both: Any = tf.data.Dataset.zip((dataset, encoded))
+    return both.flat_map(windows)
