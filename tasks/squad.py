@@ -6,12 +6,19 @@ SQUAD holds train-v1.1.json and dev-v1.1.json, or is where TensorFlow Datasets a
 (`t5x_lite.data.tasks.benchmarks`). The target is a question's first answer; the metrics are exact
 match and F1, the best over all of its answers. `closed_book` shows the question alone.
 
-With data.layout Labelled() the answer is a span of the context's tokens, for an encoder's head
-(`t5x_lite.data.tasks.spans`, configs/finetune/encoder_squad.py).
+With data.layout Windows() the answer is a span of the context's tokens, for an encoder's head, and
+a long context is divided (`t5x_lite.data.tasks.windows`, configs/finetune/encoder_squad.py); with
+Labelled() it is cut.
+
+`squad_v2` is SQuAD 2.0 (Rajpurkar et al. 2018, arXiv:1806.03822), train-v2.0.json and
+dev-v2.0.json, for an encoder alone: a question may have no answer (metrics/no_answer.py,
+configs/finetune/encoder_squad_v2.py).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import seqio
 
@@ -21,19 +28,25 @@ from t5x_lite.data.tasks import benchmarks
 from t5x_lite.data.tasks.benchmarks import Benchmark
 from t5x_lite.data.tasks.labelled import Labelled
 from t5x_lite.data.tasks.spans import first_answer
+from t5x_lite.errors import InputError
 from t5x_lite.metrics import text
+from t5x_lite.metrics.no_answer import squad_v2 as metric_v2
 from t5x_lite.records.benchmark_files import read_squad
+
+
+def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The text as it is; a question without an answer has the answer ""."""
+    none = [""] if record.get("is_impossible", False) else []
+    answers = record["answers"]["text"] or none
+    return {"question": record["question"], "context": record["context"], "answers": answers}
+
 
 SQUAD_SPANS = Labelled(
     texts=("question", "context"),
     label=first_answer,
     target=lambda record: (record["answers"]["text"] or [preprocess.UNKNOWN])[0],
     spans=True,
-    fields=lambda record: {
-        "question": record["question"],
-        "context": record["context"],
-        "answers": record["answers"]["text"],
-    },
+    fields=_shown,
 )
 SQUAD = Benchmark(
     name="squad",
@@ -55,6 +68,15 @@ CLOSED_BOOK = replace(
     ],
     labelled=None,
 )
+SQUAD_V2 = replace(
+    SQUAD,
+    name="squad_v2",
+    tfds="squad/v2.0",
+    files={"train": "train-v2.0.json", "validation": "dev-v2.0.json"},
+    read=lambda file, split: read_squad(file, unanswerable=True),
+    metrics=(metric_v2,),
+    labelled=replace(SQUAD_SPANS, nulls=True, target=lambda record: _shown(record)["answers"][0]),
+)
 
 
 def _task(row: Benchmark, arguments: TaskArguments) -> seqio.Task:
@@ -63,3 +85,13 @@ def _task(row: Benchmark, arguments: TaskArguments) -> seqio.Task:
 
 squad = partial(_task, SQUAD)
 closed_book = partial(_task, CLOSED_BOOK)
+
+
+def squad_v2(arguments: TaskArguments) -> seqio.Task:
+    """SQuAD 2.0 for a head on an encoder."""
+    if "labels" not in arguments.layout.features:
+        raise InputError(
+            f"data.layout {arguments.layout.name}: SQuAD 2.0 is a task of a head on an encoder: "
+            "set layout=layouts.Windows() in the config, as configs/finetune/encoder_squad_v2.py"
+        )
+    return benchmarks.task(SQUAD_V2, arguments)

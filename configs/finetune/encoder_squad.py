@@ -1,6 +1,7 @@
 """Fine-tunes BERT base on SQuAD 1.1: the answer is a span of the context.
 
-A question and its context share a row of 384 tokens, and a context that does not fit is cut; the
+A question and its context share a row of 384 tokens. A context that does not fit is divided into
+windows that begin 128 tokens apart, and the likeliest span of all windows is the answer. The
 metrics are SQuAD's exact match and F1. The encoder comes by --init, as in encoder_glue.py.
 
 Command:
@@ -12,13 +13,20 @@ import dataclasses
 
 from configs.finetune.encoder_glue import experiment as glue
 from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.data import layouts
 from t5x_lite.objectives.spans import Spans
 from t5x_lite.optim.schedules import Linear
 
 experiment = dataclasses.replace(
     glue,
     objective=Spans(),
-    data=dataclasses.replace(glue.data, task="tasks.squad:squad", inputs_length=384),
+    data=dataclasses.replace(
+        glue.data,
+        task="tasks.squad:squad",
+        layout=layouts.Windows(doc_stride=128, query_length=64),
+        inputs_length=384,
+        shuffle_buffer=10_000,
+    ),
     optimizer=dataclasses.replace(
         glue.optimizer, schedule=Linear(peak=3e-5, total_steps=5500, warmup_steps=550)
     ),

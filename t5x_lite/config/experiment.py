@@ -99,11 +99,15 @@ class Evaluation:
       length_penalty: of that search, by T5X's rule; None is 0.6.
       rank: whether the likeliest of the task's labels is the answer, and nothing is decoded; for
         tasks with a closed set of labels. Of a mixture, the other tasks are decoded.
+      null_threshold: of questions that may have no answer (SQuAD 2.0), the answer is "" where the
+        score of none, less that of the best span, is above it. The metric best_f1_thresh says which
+        one is best for the split that was measured.
       best_per_task: whether `evaluate` measures each task of a mixture with the checkpoint that was
         best at it, by its validation metrics, of those in the work directory.
       bootstrap: samples for 95 % confidence intervals in the metrics.json of `evaluate`; 0 is none.
       submission: whether `evaluate --output` also answers the test splits of GLUE and SuperGLUE,
-        and writes the files that their servers take; needs max_examples None.
+        and writes the files that their servers take, and those that SQuAD's script takes, of the
+        split that was measured; needs max_examples None.
       num_samples: predictions written to samples.jsonl at each evaluation.
       retrieval: documents that queries are to find by an encoder's vectors, of the same split.
     """
@@ -119,6 +123,7 @@ class Evaluation:
     num_beams: int = 1
     length_penalty: float | None = None
     rank: bool = False
+    null_threshold: float = 0.0
     best_per_task: bool = False
     bootstrap: int = 0
     submission: bool = True

@@ -49,11 +49,13 @@ class Prediction:
       text: what the vocabulary makes of the new tokens (those after the prompt).
       ids: the new tokens, the EOS included where there is one.
       score: see `t5x_lite.decoding.generate.decode`.
+      null_odds: of a question that may have no answer, the score of none less that of the best one.
     """
 
     text: str
     ids: tuple[int, ...]
     score: float
+    null_odds: float | None = None
 
 
 class Generator:
@@ -228,24 +230,30 @@ class TaskEvaluator:
     def run(self, params: Params) -> dict[str, float]:
         """The task's metrics; `samples` then holds every prediction."""
         predicted = self._generator.run(params, [example.inputs for example in self.examples])
-        texts = [best.text for best, *_ in predicted]
+        best = [first for first, *_ in predicted]
         targets = [example.target for example in self.examples]
         predictions = [
-            self._predicted(text, example)
-            for text, example in zip(texts, self.examples, strict=True)
+            self._predicted(one.text, example, null_odds=one.null_odds)
+            for one, example in zip(best, self.examples, strict=True)
         ]
-        shown = zip(self.examples, texts, predictions, strict=True)
+        shown = zip(self.examples, best, predictions, strict=True)
         self.samples = [
             Sample(
                 inputs=example.inputs_text,
                 targets=example.targets_text,
                 # What a head finds are places, of which the postprocessor makes text.
-                prediction=found if isinstance(found, str) else text,
+                prediction=_shown(found, one.text),
             )
-            for example, text, found in shown
+            for example, one, found in shown
         ]
         self._compared = (targets, predictions)
         return self._measure(targets, predictions)
+
+    def answers(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """Each example's fields, and what the metrics compared of the last run's prediction."""
+        _, predictions = self._compared
+        for example, prediction in zip(self.examples, predictions, strict=True):
+            yield getattr(example, "raw", {}), prediction
 
     def intervals(self, *, samples: int) -> dict[str, tuple[float, float]]:
         """95 % bootstrap intervals of the metrics that `run` gave last, by name."""
@@ -257,11 +265,19 @@ class TaskEvaluator:
         predictions = [self._predicted(example.targets_text, example) for example in examples]
         return list(self._measure([example.target for example in examples], predictions))
 
-    def _predicted(self, text: str, example: Example) -> Any:
-        return self._postprocess(text, example=getattr(example, "raw", {}), is_target=False)
+    def _predicted(self, text: str, example: Example, *, null_odds: float | None = None) -> Any:
+        options = {} if null_odds is None else {"null_odds": null_odds}
+        raw = getattr(example, "raw", {})
+        return self._postprocess(text, example=raw, is_target=False, **options)
 
     def _measure(self, targets: list[Any], predictions: list[Any]) -> dict[str, float]:
         result: dict[str, float] = {}
         for metric in self._metrics:
             result |= {name: float(v) for name, v in metric(targets, predictions).items()}
         return result
+
+
+def _shown(found: Any, text: str) -> str:
+    """A prediction's text as the postprocessor gives it, or else as it was predicted."""
+    value = found.get("value") if isinstance(found, Mapping) else found
+    return value if isinstance(value, str) else text

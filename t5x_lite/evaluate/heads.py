@@ -2,7 +2,7 @@
 
     ClassAnswers(bind, ("negative", "positive"), ...)    # "positive", the labels in their order
     ScoreAnswers(bind, ...)                              # "3.81"
-    SpanAnswers(bind, longest=30, ...)                   # "12 15": tokens of the second text
+    SpanAnswers(bind, longest=30, ...)                   # "12 15": tokens of the context, or ""
     ChoiceAnswers(bind, ("choice1", "choice2"), ...)     # "choice2", of the likeliest text
     TokenAnswers(bind, ("B-PER", "I-PER", "O"), ...)     # "O B-PER I-PER O": of the row's tokens
 
@@ -13,16 +13,18 @@ for the servers are the same.
 import dataclasses
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from t5x_lite.data.layouts.base import separate
+from t5x_lite.data.layouts.base import Layout, separate
+from t5x_lite.data.layouts.windows import Windows
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Bind, Generator, Prediction, batched, padded_length
+from t5x_lite.evaluate.windows import Window, best_answer
 from t5x_lite.heads.base import Head
 from t5x_lite.heads.choice import Choice
 from t5x_lite.heads.classes import ClassHead
@@ -47,6 +49,8 @@ _GIVES = {
 }
 
 _logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 class HeadAnswers(Generator):
@@ -101,7 +105,16 @@ class HeadAnswers(Generator):
           offset: see prompts.
         """
         del prompts, seeds, offset
-        found: dict[int, list[Prediction]] = {}
+        return self._of_rows(params, inputs, self._answers)
+
+    def _of_rows(
+        self,
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        answers: Callable[[np.ndarray, np.ndarray], _T],
+    ) -> list[_T]:
+        """What a function makes of the logits of each row and of the places of its second text."""
+        found: dict[int, _T] = {}
         order = sorted(range(len(inputs)), key=lambda row: len(inputs[row]))
         for rows in batched(order, self._batch_size):
             length = min(padded_length(max(len(inputs[row]) for row in rows)), self._longest)
@@ -115,7 +128,7 @@ class HeadAnswers(Generator):
             logits = np.asarray(self._logits(params, tokens, segments, types))
             second = (types > 0) & ~ends
             for place, row in enumerate(rows):
-                found[row] = self._answers(logits[place], second[place])
+                found[row] = answers(logits[place], second[place])
         return [found[row] for row in range(len(inputs))]
 
     def _read(self, head: Any, hidden: Array) -> Array:
@@ -162,25 +175,60 @@ class ScoreAnswers(HeadAnswers):
 
 
 class SpanAnswers(HeadAnswers):
-    """The likeliest span of the second text: the places of its ends, from that text's first token.
+    """The likeliest span of a context: the places of its ends, from the context's first token.
 
     Args:
       bind: of the learner.
       longest_answer: tokens of a span at most.
+      doc_stride: tokens from one window of a context to the next, where inputs have several.
+      null_threshold: the answer is "" where the score of no answer, less that of the best span, is
+        above it; None always answers.
       **options: of `HeadAnswers`.
     """
 
-    def __init__(self, bind: Bind, *, longest_answer: int, **options: Any):
+    def __init__(
+        self,
+        bind: Bind,
+        *,
+        longest_answer: int,
+        doc_stride: int = 1,
+        null_threshold: float | None = None,
+        **options: Any,
+    ):
         super().__init__(bind, **options)
         self._longest_answer = longest_answer
+        self._doc_stride, self._null_threshold = doc_stride, null_threshold
+
+    def run(
+        self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
+    ) -> list[list[Prediction]]:
+        """See `HeadAnswers.run`; each input has all windows of its context, in order."""
+        rows = [separate(one) for one in inputs]
+        read = iter(self._of_rows(params, [row for each in rows for row in each], _window))
+        return [[self._best([next(read) for _ in each])] for each in rows]
 
     def _read(self, head: Any, hidden: Array) -> Array:
         return jnp.stack(head(hidden), axis=1)
 
+    def _best(self, windows: Sequence[Window]) -> Prediction:
+        best = best_answer(windows, stride=self._doc_stride, longest=self._longest_answer)
+        text = "" if best is None else f"{best.first} {best.last}"
+        score = 0.0 if best is None else best.score
+        if self._null_threshold is None:
+            return Prediction(text=text, ids=(), score=score)
+        odds = min(window.null for window in windows) - score
+        if odds > self._null_threshold:
+            text = ""
+        return Prediction(text=text, ids=(), score=score, null_odds=odds)
+
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
-        first, last, score = best_span(*logits[:, second], longest=self._longest_answer)
-        text = f"{first} {last}" if np.any(second) else ""
-        return [Prediction(text=text, ids=(), score=score)]
+        return [self._best([_window(logits, second)])]
+
+
+def _window(logits: np.ndarray, second: np.ndarray) -> Window:
+    """A row's logits [2, n] of its second text, and of [CLS]."""
+    null = float(np.sum(logits[:, 0], dtype=np.float64))
+    return Window(logits[0, second], logits[1, second], null)
 
 
 class ChoiceAnswers(HeadAnswers):
@@ -286,7 +334,14 @@ def check_head(
 
 
 def head_answers(
-    bind: Bind, head: Head, labels: Sequence[str] | None, *, where: str, **options: Any
+    bind: Bind,
+    head: Head,
+    labels: Sequence[str] | None,
+    *,
+    where: str,
+    layout: Layout,
+    null_threshold: float | None = None,
+    **options: Any,
 ) -> HeadAnswers:
     """What answers a task's examples by a head that `check_head` has seen.
 
@@ -295,11 +350,16 @@ def head_answers(
       head: the one that answers.
       labels: of the task; None where it has no closed set of them.
       where: the task, for messages.
+      layout: of the task's examples.
+      null_threshold: of a task of spans that may be missing, see `SpanAnswers`.
       **options: of `HeadAnswers`.
     """
     options |= {"head": head.name}
     if isinstance(head, Span):
-        return SpanAnswers(bind, longest_answer=head.longest, **options)
+        options |= {"doc_stride": layout.doc_stride} if isinstance(layout, Windows) else {}
+        return SpanAnswers(
+            bind, longest_answer=head.longest, null_threshold=null_threshold, **options
+        )
     if isinstance(head, Choice):
         return ChoiceAnswers(bind, labels or (), **options)
     if labels is None:
@@ -331,23 +391,3 @@ def _in_order(head: ClassHead, labels: Sequence[str], *, where: str) -> tuple[st
             *(where, ", ".join(head.labels), ", ".join(labels)),
         )
     return tuple(labels)
-
-
-def best_span(first: np.ndarray, last: np.ndarray, *, longest: int) -> tuple[int, int, float]:
-    """The span with the largest sum of the logits of its ends; of equal ones the earliest.
-
-    Args:
-      first: logits of the first token, [n].
-      last: logits of the last one, [n].
-      longest: tokens of a span at most.
-
-    Returns:
-      Its first and last place, and the sum; (0, 0, -inf) where there are no tokens.
-    """
-    best = (0, 0, -np.inf)
-    for width in range(min(longest, len(first))):
-        sums = first[: len(first) - width].astype(np.float64) + last[width:]
-        place = int(np.argmax(sums))
-        if (sums[place], -place) > (best[2], -best[0]):
-            best = (place, place + width, float(sums[place]))
-    return best

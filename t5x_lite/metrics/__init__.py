@@ -6,6 +6,7 @@ is 0, so that every value is a finite number.
 
     classification.py  accuracy, F1, Matthews       correlation.py  Pearson, Spearman
     text.py            exact match, SQuAD           groups.py       MultiRC, ReCoRD
+    no_answer.py       SQuAD 2.0
     generation.py      BLEU, ROUGE                  bootstrap.py    confidence intervals
     benchmarks.py      the scores of GLUE and SuperGLUE
     ranking.py         nDCG, MRR and recall of retrieval

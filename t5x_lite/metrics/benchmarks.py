@@ -60,15 +60,20 @@ class Benchmark:
 def task_score(metrics: Metrics) -> float:
     """A task's one number, best where highest: the mean of its metrics.
 
-    Those that are best where lowest, such as an error rate, count negatively.
+    Those that are best where lowest, such as an error rate, count negatively. Beside others, parts
+    of them and thresholds do not count (`no_answer.squad_v2`).
 
     Raises:
       ValueError: it has none.
     """
     if not metrics:
         raise ValueError("a task without metrics has no score")
-    signed = (value if mode_of(name) == "max" else -value for name, value in metrics.items())
-    return sum(signed) / len(metrics)
+    counted = {name: v for name, v in metrics.items() if not name.startswith(_PARTS)} or metrics
+    signed = [value if mode_of(name) == "max" else -value for name, value in counted.items()]
+    return sum(signed) / len(signed)
+
+
+_PARTS = ("HasAns_", "NoAns_", "best_")
 
 
 _GLUE_ROWS = {

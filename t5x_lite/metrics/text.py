@@ -56,7 +56,7 @@ def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[
         got = normalize_answer(prediction)
         wanted = [normalize_answer(answer) for answer in answers]
         exact += got in wanted
-        overlap += max(_word_f1(answer.split(), got.split()) for answer in wanted)
+        overlap += max(word_f1(answer.split(), got.split()) for answer in wanted)
     return {"exact_match": exact / len(targets), "f1": overlap / len(targets)}
 
 
@@ -66,7 +66,7 @@ def normalize_answer(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
-def _word_f1(wanted: Sequence[str], got: Sequence[str]) -> float:
-    """Returns 2 * shared / (wanted + got) words; 0 if none is shared."""
+def word_f1(wanted: Sequence[str], got: Sequence[str]) -> float:
+    """Returns 2 * shared / (wanted + got) words, of words with repetition; 0 if none is shared."""
     shared = (Counter(wanted) & Counter(got)).total()
     return 2 * shared / (len(wanted) + len(got)) if shared else 0.0

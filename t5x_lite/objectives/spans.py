@@ -1,8 +1,10 @@
-"""Answers that are a span of the text: where one begins and where it ends (SQuAD 1.1).
+"""Answers that are a span of the text: where one begins and where it ends (SQuAD 1.1 and 2.0).
 
 Two numbers for each position, each a distribution over the row's tokens (Devlin et al. 2019,
-section 4.2; transformers' *ForQuestionAnswering); the loss is the mean of both cross-entropies. Of
-a row whose answer was cut off there is no loss. Rows are those of data.layout Labelled().
+section 4.2; transformers' *ForQuestionAnswering); the loss is the mean of both cross-entropies. No
+answer is a span, too, that of [CLS] (section 4.3). Rows are those of data.layout Windows(), which
+divides long contexts; or of Labelled(), which cuts them: of a row whose answer was cut off there is
+no loss.
 """
 
 import dataclasses
@@ -13,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
 
-from t5x_lite.data.layouts import Labelled, Layout
+from t5x_lite.data.layouts import Labelled, Layout, Windows
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head, HeadModules
 from t5x_lite.heads.span import Span, SpanHead
@@ -39,7 +41,7 @@ class Spans(Objective):
 
     longest: int = 30
 
-    layouts: ClassVar[tuple[type[Layout], ...]] = (Labelled,)
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Windows, Labelled)
 
     def __post_init__(self) -> None:
         if self.longest < 1:
@@ -72,7 +74,7 @@ class SpansLoss(nnx.Module):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """The loss of a batch of the layout Labelled(); rows without a label count 0.
+        """The loss of a batch of Windows() or Labelled(); rows without a label count 0.
 
         Raises:
           InputError: the features are those of another layout.

@@ -194,11 +194,16 @@ def whole_number(entry: Any) -> Any:
     return int(entry) if is_digits else entry
 
 
-def read_squad(file: Path) -> Iterator[dict[str, Any]]:
+def read_squad(file: Path, *, unanswerable: bool = False) -> Iterator[dict[str, Any]]:
     """The questions of a file in SQuAD's JSON form.
 
     Each has "id", "title", "context", "question" and "answers" with the lists "text" and
     "answer_start", which are empty where the file has no answers.
+
+    Args:
+      file: the path of a file in UTF-8.
+      unanswerable: whether some questions have no answer, and each says so by "is_impossible", as
+        in SQuAD 2.0.
 
     Raises:
       InputError: the file cannot be read or has another form, or two questions have one id.
@@ -212,7 +217,25 @@ def read_squad(file: Path) -> Iterator[dict[str, Any]]:
         if fields["id"] in seen:
             raise InputError(f"{where}: the id {fields['id']!r} is that of {seen[fields['id']]}")
         seen[fields["id"]] = where.removeprefix(f"{file}: ")
+        if unanswerable:
+            _check_impossible(fields, where=where)
+        else:
+            del fields["is_impossible"]
         yield fields
+
+
+def _check_impossible(fields: Mapping[str, Any], *, where: str) -> None:
+    """Refuses a question that does not say, or says wrongly, whether it has an answer."""
+    if not isinstance(fields["is_impossible"], bool):
+        raise InputError(
+            f'{where} must have "is_impossible", true or false: is this a file of SQuAD 2.0?'
+        )
+    if fields["is_impossible"] == bool(fields["answers"]["text"]):
+        has = "has answers" if fields["is_impossible"] else "has no answer"
+        raise InputError(
+            f'{where} {has}, and "is_impossible" is {str(fields["is_impossible"]).lower()}: '
+            "correct one of them"
+        )
 
 
 def _questions(file: Path, content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -223,7 +246,10 @@ def _questions(file: Path, content: Any) -> Iterator[tuple[str, dict[str, Any]]]
             context = _string(paragraph, "context", where=place)
             for where, qa in _items(paragraph, "qas", where=f"{place}."):
                 found = [
-                    (_string(answer, "text", where=answer_place), answer.get("answer_start", -1))
+                    (
+                        _string(answer, "text", where=answer_place),
+                        _start(answer, where=answer_place),
+                    )
                     for answer_place, answer in _items(
                         {"answers": qa.get("answers", [])}, "answers", where=f"{where}."
                     )
@@ -235,6 +261,7 @@ def _questions(file: Path, content: Any) -> Iterator[tuple[str, dict[str, Any]]]
                         "title": title,
                         "context": context,
                         "question": _string(qa, "question", where=where),
+                        "is_impossible": qa.get("is_impossible"),
                         "answers": {
                             "text": [text for text, _ in found],
                             "answer_start": [start for _, start in found],
@@ -252,6 +279,14 @@ def _items(node: Any, name: str, *, where: str) -> Iterator[tuple[str, dict[str,
         if not isinstance(item, dict):
             raise InputError(f"{where}{name}[{number}] must be an object")
         yield f"{where}{name}[{number}]", item
+
+
+def _start(answer: Mapping[str, Any], *, where: str) -> int:
+    """The first character of an answer in its context; -1 where it does not say."""
+    start = answer.get("answer_start", -1)
+    if type(start) is not int:
+        raise InputError(f'{where}: "answer_start" must be a whole number, got {start!r}')
+    return start
 
 
 def _string(node: Mapping[str, Any], name: str, *, where: str) -> str:

@@ -4,6 +4,7 @@ metrics.json                    the metrics; of a mixture also each task's row, 
 predictions.jsonl               {"inputs", "targets", "prediction"} a line; of a mixture
 predictions/glue_rte.jsonl      one file a task
 submission/glue/RTE.tsv         the files for a benchmark's server
+submission/squad_v2.0/          predictions.json and null_odds.json, of the split that was measured
 rankings.trec                   of retrieval, what was found for each query, for trec_eval
 """
 
@@ -18,6 +19,7 @@ import jax
 
 from t5x_lite.config import Evaluation
 from t5x_lite.errors import InputError
+from t5x_lite.evaluate import squad_files
 from t5x_lite.evaluate.retrieval import Found, trec_lines
 from t5x_lite.evaluate.standings import SCORE, Standing, benchmark_scores, table
 from t5x_lite.records import json_lines
@@ -106,6 +108,7 @@ class Outcome:
             with json_lines.writer(str(directory / "metrics.json")) as file:
                 file.write({**summary, **self._more()})
             self._write_predictions(directory)
+            self._write_squad(directory / "submission")
             if self.rankings:
                 content = "".join(trec_lines(self.rankings)).encode()
                 write_file(content, directory / "rankings.trec")
@@ -142,6 +145,17 @@ class Outcome:
                 path.parent.mkdir(exist_ok=True)
             with json_lines.writer(str(path)) as file:
                 file.write(*(dataclasses.asdict(sample) for sample in evaluator.samples))
+
+    def _write_squad(self, directory: Path) -> None:
+        """Writes SQuAD's files of a whole split."""
+        settings = self.settings
+        if self.suite is None or not settings.submission or settings.max_examples is not None:
+            return
+        for name, evaluator in self.suite.evaluators.items():
+            if name in squad_files.FOLDERS:
+                folder = directory / squad_files.FOLDERS[name]
+                for path in squad_files.write(evaluator.answers(), folder):
+                    _logger.info("wrote %s", path)
 
 
 _NOT_METRICS = ("step", "invalid_predictions", SCORE)

@@ -377,12 +377,15 @@ class TaskSuite:
             raise InputError(
                 f"{self._where}: an ensemble has no head in common; give one --checkpoint"
             )
-        tokens = encoder_tokens(self._vocabulary)
+        tokens, form = encoder_tokens(self._vocabulary), task_form(task)
+        nulls = form is not None and form.nulls
         return head_answers(
             self._learner,
             self._heads[self._check_head(task)],
             live_tasks.task_labels(task),
             where=self._where,
+            layout=self._data.layout,
+            null_threshold=self._settings.null_threshold if nulls else None,
             batch_size=self._batch_size,
             longest=self._data.inputs_length,
             pad_id=tokens.pad_id,

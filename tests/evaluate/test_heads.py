@@ -13,7 +13,6 @@ from t5x_lite.evaluate.heads import (
     ScoreAnswers,
     SpanAnswers,
     TokenAnswers,
-    best_span,
     check_head,
     head_answers,
     is_in_order,
@@ -87,6 +86,7 @@ def test_a_span_lies_in_the_second_text():
     answers = SpanAnswers(bind_of(logits), longest_answer=3, **OPTIONS)
     found = answers.run({}, [row(CLS, 5, SEP, 6, 7, 8, 9, SEP), row(CLS, 5, SEP)])
     assert [answer[0].text for answer in found] == ["1 3", ""]
+    assert [answer[0].null_odds for answer in found] == [None, None]
 
 
 def by_token(tokens, segments, types_):
@@ -135,14 +135,29 @@ def test_a_head_that_fits_a_task():
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "longest", "expected"),
+    ("threshold", "expected"),
     [
-        ([0.0, 3.0, 0.0], [0.0, 0.0, 2.0], 3, (1, 2, 5.0)),
-        ([0.0, 3.0, 0.0], [4.0, 0.0, 2.0], 1, (0, 0, 4.0)),  # the end is not before the beginning
-        ([0.0, 0.0, 3.0], [4.0, 0.0, 0.0], 3, (0, 0, 4.0)),
-        ([1.0, 1.0], [0.0, 0.0], 2, (0, 0, 1.0)),
-        ([], [], 2, (0, 0, -np.inf)),
+        (None, ["2 2", "0 0"]),
+        (0.0, ["2 2", ""]),
+        (0.5, ["2 2", "0 0"]),  # the odds must be above it
+        (-3.0, ["", ""]),
     ],
 )
-def test_the_best_span(first, last, longest, expected):
-    assert best_span(np.array(first), np.array(last), longest=longest) == expected
+def test_windows_of_a_context_have_one_answer_or_none(threshold, expected):
+    """Logits are those of tokens in tenths, both ends alike; [CLS] has those of the second one."""
+
+    def logits(tokens, segments, types_):
+        values = jnp.where(tokens == CLS, tokens[:, 1:2], tokens) / 10.0
+        return values, values
+
+    options = {"longest_answer": 1, "doc_stride": 2, "null_threshold": threshold}
+    answers = SpanAnswers(bind_of(logits), **options, **OPTIONS)
+    # A context 4 5 20 6 whose token 20 counts in the second window; and one that is less likely
+    # than its [CLS]. 30 stands in a question.
+    first = [row(CLS, 7, SEP, 4, 5, 20, SEP), row(CLS, 7, SEP, 20, 6, SEP)]
+    second = [row(CLS, 30, SEP, 27, 3, SEP), row(CLS, 29, SEP, 3, SEP)]
+    found = answers.run({}, [np.concatenate(one) for one in (first, second)])
+    assert [one.text for (one,) in found] == expected
+    assert [one.score for (one,) in found] == pytest.approx([4.0, 5.4])
+    if threshold is not None:  # 2 * 0.7 - 4.0; and of the least [CLS], 2 * 2.9 - 5.4
+        assert [one.null_odds for (one,) in found] == pytest.approx([-2.6, 0.4])

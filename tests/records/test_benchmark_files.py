@@ -171,6 +171,40 @@ def test_a_bad_squad_file_is_named_with_its_place(file, content, message):
     assert message in str(caught.value)
 
 
+def test_questions_without_answer(file):
+    answer = {"text": "It", "answer_start": 0}
+    question = {"id": "a", "question": "What?", "answers": [answer], "is_impossible": False}
+    none = {"id": "b", "question": "Who?", "answers": [], "is_impossible": True}
+    plausible = {**none, "plausible_answers": [answer]}
+    first, second = read_squad(file(squad_file(question, plausible)), unanswerable=True)
+    assert (first["is_impossible"], second["is_impossible"]) == (False, True)
+    assert second["answers"] == {"text": [], "answer_start": []}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, 'qas[0] must have "is_impossible", true or false: is this a file of SQuAD 2.0?'),
+        ({"is_impossible": 0}, 'qas[0] must have "is_impossible", true or false'),
+        ({"is_impossible": False}, 'qas[0] has no answer, and "is_impossible" is false: correct'),
+        (
+            {"is_impossible": True, "answers": [{"text": "It", "answer_start": 0}]},
+            'qas[0] has answers, and "is_impossible" is true: correct one of them',
+        ),
+        (
+            {"is_impossible": False, "answers": [{"text": "It", "answer_start": "0"}]},
+            """qas[0].answers[0]: "answer_start" must be a whole number, got '0'""",
+        ),
+    ],
+)
+def test_a_bad_file_of_squad_v2_is_named_with_its_place(file, fields, message):
+    path = file(squad_file({"id": "a", "question": "?", **fields}))
+    with pytest.raises(InputError) as caught:
+        list(read_squad(path, unanswerable=True))
+    assert str(caught.value).startswith(f"{path}: data[0].paragraphs[0].")
+    assert message in str(caught.value)
+
+
 def test_dpr_records(file):
     path = file("Ann saw Bob as he left.\nhe\nAnn,Bob\nBob\n\nIt is it.\nit\nA, B\nA\n\n")
     assert list(read_dpr(path, "train")) == [

@@ -46,6 +46,11 @@ def write(root: Path, lines: Sequence[str]) -> None:
     ]
     for name in ("train-v1.1.json", "dev-v1.1.json"):
         (root / name).write_text(json.dumps({"data": [{"title": "", "paragraphs": squad}]}))
+    for number, paragraph in enumerate(squad):
+        (asked,) = paragraph["qas"]
+        asked |= {"is_impossible": number % 2 == 1, "answers": answer[number % 2 :]}
+    for name in ("train-v2.0.json", "dev-v2.0.json"):
+        (root / name).write_text(json.dumps({"data": [{"title": "", "paragraphs": squad}]}))
     (root / "cnn_dailymail").mkdir(exist_ok=True)
     for split in ("train", "validation"):
         content = "".join(

@@ -19,9 +19,17 @@ import pytest
 
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
+from tests import tokenizer_files
 from tests.tasks import benchmark_directory
 
-BY_DEFAULT = {"tasks.text:iid_15_u_u", "tasks.text:language_model", "tasks.text:prefix_lm"}
+BY_DEFAULT = {
+    "tasks.squad:squad_v2",
+    "tasks.text:iid_15_u_u",
+    "tasks.text:language_model",
+    "tasks.text:prefix_lm",
+}
+OF_CHARACTERS = {"tasks.squad:squad_v2"}
+"""Tasks of spans alone, for vocabularies that know the characters of their tokens."""
 LENGTHS = {"inputs_length": 96, "targets_length": 128}
 
 
@@ -80,6 +88,13 @@ def vocabulary(tiny_vocabulary):
     from t5x_lite.vocabulary.loading import load_vocabulary
 
     return load_vocabulary(tiny_vocabulary)
+
+
+@pytest.fixture(scope="module")
+def wordpiece(tmp_path_factory):
+    from t5x_lite.vocabulary.loading import load_vocabulary
+
+    return load_vocabulary(tokenizer_files.write_wordpiece(tmp_path_factory.mktemp("wordpiece")))
 
 
 def text_files(root, lines):
@@ -190,6 +205,8 @@ def tried_layouts(task):
             return [layouts.Choices()]
         if "token_labels" in task.output_features:
             return [layouts.Tokens()]
+        if "labels" in task.output_features:
+            return [layouts.Windows(doc_stride=8)]
         own = "inputs" in task.output_features
         return [layouts.Encoder() if own else layouts.Groups(negatives=1)]
     if "inputs" not in task.output_features:
@@ -200,7 +217,7 @@ def tried_layouts(task):
 
 @pytest.mark.usefixtures("_small_python_docs")
 @pytest.mark.parametrize("name", list(marked(TASKS)))
-def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocabulary):
+def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocabulary, wordpiece):
     from t5x_lite.data.live import pipeline
 
     module = name.partition(":")[0]
@@ -215,6 +232,8 @@ def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocab
     }
     own = {"tasks.pairs": layouts.Groups(), "tasks.choices": layouts.Choices()}
     first = own.get(module, layouts.Seq2Seq())
+    if name in OF_CHARACTERS:
+        vocabulary, first, data["pack"] = wordpiece, layouts.Windows(doc_stride=8), False
     task = pipeline.load_task(Data(**{"pack": False, **data}, layout=first), vocabulary)
     for layout in tried_layouts(task):
         _check(Data(**data, layout=layout), task, vocabulary)
@@ -232,8 +251,8 @@ def _check(data, task, vocabulary):
     learned = {
         "encoder": "encoder_word_ids",
         "groups": "passage_segment_ids",
-        "choices": "labels",
         "tokens": "token_labels",
+        **dict.fromkeys(("choices", "windows"), "labels"),
     }
     assert batch[learned.get(data.layout.name, "decoder_loss_weights")].sum() > 0
     postprocess, metrics = live_tasks.task_metrics(task)

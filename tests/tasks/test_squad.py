@@ -1,6 +1,11 @@
+import dataclasses
 import json
 
 import pytest
+
+from t5x_lite.data import layouts
+from t5x_lite.errors import InputError
+from tests import tokenizer_files
 
 
 def question(number, *answers):
@@ -61,3 +66,33 @@ def test_the_best_of_all_answers_counts(arguments):
     postprocess, (metric,) = live_tasks.task_metrics(pipeline.load_task(data, arguments.vocabulary))
     predictions = [postprocess("A lot!", example=e.raw) for e in (first, second)]
     assert metric([first.target, second.target], predictions) == {"exact_match": 1.0, "f1": 1.0}
+
+
+def test_squad_v2_is_for_a_head_on_an_encoder(arguments, tmp_path):
+    from t5x_lite.data.tasks.labelled import task_form
+    from t5x_lite.vocabulary.loading import load_vocabulary
+    from tasks import squad
+
+    for name in ("train-v2.0.json", "dev-v2.0.json"):
+        write(
+            tmp_path,
+            name,
+            {**question(0, "Rain"), "is_impossible": False},
+            {**question(1), "is_impossible": True},
+        )
+    with pytest.raises(InputError, match=r"data\.layout seq2seq: SQuAD 2\.0 is a task of a head"):
+        squad.squad_v2(arguments)
+    vocabulary = load_vocabulary(tokenizer_files.write_wordpiece(tmp_path))
+    for layout in (layouts.Windows(), layouts.Labelled()):
+        own = dataclasses.replace(arguments, vocabulary=vocabulary, layout=layout)
+        task = squad.squad_v2(own)
+        form = task_form(task)
+        assert form is not None
+        assert (form.nulls, form.head) == (True, "span")
+        read = task.get_dataset({"inputs": 64, "labels": 2}, "validation", shuffle=False)
+        answered, impossible = read.as_numpy_iterator()
+        assert answered["labels"].tolist() == [12, 15]  # r a i n, a token each
+        assert impossible["labels"].tolist() == [1, 1]  # [CLS]
+    write(tmp_path, "dev-v2.0.json", question(0, "Rain"))
+    with pytest.raises(InputError, match=r"dev-v2\.0\.json: data\[0\].*must have \"is_impossible"):
+        task.source.get_dataset("validation", shuffle=False)

@@ -13,6 +13,7 @@ from t5x_lite.data.layouts.labelled import Labelled
 from t5x_lite.data.layouts.lm import LM, ConcatLM, PrefixLM
 from t5x_lite.data.layouts.seq2seq import Seq2Seq
 from t5x_lite.data.layouts.tokens import Tokens
+from t5x_lite.data.layouts.windows import Windows
 
 __all__ = [
     "LM",
@@ -25,4 +26,5 @@ __all__ = [
     "PrefixLM",
     "Seq2Seq",
     "Tokens",
+    "Windows",
 ]

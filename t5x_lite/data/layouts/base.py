@@ -198,6 +198,14 @@ class Layout:
           InputError: naming the option and both values.
         """
 
+    def whole(self, examples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """What a task's metrics take for one example, where a layout has parts of one.
+
+        Args:
+          examples: all fields of a task's examples, in its order.
+        """
+        return examples
+
     def encoder_tokens(self, vocabulary: Vocabulary) -> EncoderTokens | None:
         """What `lay_out` needs of a vocabulary; None where it is nothing."""
         return encoder_tokens(vocabulary) if self.of_encoder else None

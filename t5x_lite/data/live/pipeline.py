@@ -246,7 +246,7 @@ class Example:
       inputs_text: the text that the model reads; "" where the task has targets only.
       targets_text: the text that it should write.
       inputs: int32 [_], the tokens of inputs_text, trimmed, EOS included; [0] where there are none.
-        Of a task of choices all its texts, one behind the other.
+        Of a task of choices all its texts, one behind the other, and of `Windows` all windows.
       target: the postprocessed target, what the metrics compare.
       raw: all fields of the example; text as str.
     """
@@ -277,7 +277,8 @@ def eval_examples(
       InputError: as `eval_batches`.
     """
     task = load_task(data, vocabulary)
-    found = itertools.islice(examples_of(data, task, split=split), max_examples)
+    examples = data.layout.whole(examples_of(data, task, split=split))
+    found = itertools.islice(examples, max_examples)
     return [_example(task, vocabulary, fields) for fields in found]
 
 

@@ -34,10 +34,12 @@ from typing import Any
 import numpy as np
 
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.layouts.windows import Windows
 from t5x_lite.data.tasks.choices import choice_task
 from t5x_lite.data.tasks.labelled import Labelled, labelled_task
 from t5x_lite.data.tasks.labelled import extras as labelled_extras
 from t5x_lite.data.tasks.spans import SpanText
+from t5x_lite.data.tasks.windows import window_task
 from t5x_lite.errors import InputError
 from t5x_lite.records.lines import read_lines
 from t5x_lite.remote import is_remote
@@ -119,22 +121,23 @@ def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
     shown = replace(benchmark, examples=examples, extras=labelled_extras(benchmark.extras, form))
     postprocess = form.postprocess or benchmark.postprocess
     make = choice_task if form.choices else labelled_task
-    return make(
+    in_windows = form.spans and isinstance(arguments.layout, Windows)
+    return (window_task if in_windows else make)(
         benchmark.name,
         arguments,
         form,
-        source=_source(shown, arguments.directory),
-        postprocess=SpanText(arguments.vocabulary) if form.spans else postprocess,
+        source=_source(shown, arguments.directory, one_to_one=not in_windows),
+        postprocess=SpanText(arguments.vocabulary, form.nulls) if form.spans else postprocess,
         metrics=benchmark.metrics,
     )
 
 
-def _source(benchmark: Benchmark, directory: str) -> Any:
-    """The seqio source of a benchmark's examples."""
+def _source(benchmark: Benchmark, directory: str, *, one_to_one: bool = True) -> Any:
+    """The seqio source of a benchmark's examples, of which a task may make several each."""
     from t5x_lite.data.tasks import stages
 
     datasets = _datasets(benchmark, directory)
-    return stages.source(tuple(benchmark.files), datasets, one_to_one=True)
+    return stages.source(tuple(benchmark.files), datasets, one_to_one=one_to_one)
 
 
 def _datasets(benchmark: Benchmark, directory: str) -> Callable[[str], Any]:

@@ -59,6 +59,7 @@ class Labelled:
       score: of a record of regression, NaN where it has none; None of other tasks.
       target: of a record, the text of its label: what the task's postprocess_fn reads.
       spans: whether the labels are spans of the second text.
+      nulls: whether a span may be missing, as the second text does not have it; the answer is "".
       choices: whether the label is the number of a choice, and a row has all of them.
       fields: of a record, what stands in place of the fields that its form as text has.
       postprocess: in place of that of the task as text; None is that one.
@@ -72,6 +73,7 @@ class Labelled:
     target: Callable[[Record], str]
     score: Callable[[Record], float] | None = None
     spans: bool = False
+    nulls: bool = False
     choices: bool = False
     fields: Callable[[Record], Mapping[str, Any]] = lambda record: {}
     postprocess: Callable[..., Any] | None = None

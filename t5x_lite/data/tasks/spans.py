@@ -1,10 +1,12 @@
-"""Questions whose answer is a span of their context, for an encoder (SQuAD 1.1).
+"""Questions whose answer is a span of their context, for an encoder (SQuAD 1.1 and 2.0).
 
     [CLS] question [SEP] context [SEP]          labels: the places of the answer's two ends
 
-A question has 64 tokens at most, and a context that does not fit is cut at its end (BERT divides it
-into windows instead): an answer behind the cut has no label, and is not found. A head says which
-tokens of the context the answer is, "12 15", and `SpanText` gives its text as the context has it.
+With data.layout Windows() a context that does not fit is divided, as in BERT (`windows`). With
+Labelled() a question has 64 tokens at most, and the context is cut at its end: an answer behind the
+cut has no label, and is not found. A question without an answer has the label [CLS]. A head says
+which tokens of the context the answer is, "12 15", and `SpanText` gives its text as the context has
+it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +23,10 @@ from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 LONGEST_QUESTION = 64
 """Tokens of a question; BERT's max_query_length."""
+IMPOSSIBLE: labels.Label = (-1, -1)
+"""The characters of an answer that the context does not have."""
+NULL: labels.Label = labels.of_span(0, 0)
+"""The label of no answer: [CLS]."""
 
 
 def encode_spans(
@@ -38,7 +44,7 @@ def encode_spans(
       first: the questions.
       second: the contexts.
       given: of each answer in its context, the first character and the one behind the last; two
-        equal numbers are no answer.
+        equal numbers are an answer that is not known, or `IMPOSSIBLE`.
       vocabulary: a tokenizer, which knows the characters of its tokens.
       tokens: the vocabulary's.
       length: of a row at most.
@@ -53,9 +59,12 @@ def encode_spans(
         read = without_special(ids, tokens)[: length - 1 - start]
         rows.append([tokens.cls_id, *asked, *[tokens.sep_id] * num, *read])
         places = token_span(offsets[: len(read)], *span)
-        found.append(
-            labels.NONE if places is None else labels.of_span(*(start + p for p in places))
-        )
+        if tuple(span) == IMPOSSIBLE:
+            found.append(NULL)
+        else:
+            found.append(
+                labels.NONE if places is None else labels.of_span(*(start + p for p in places))
+            )
     return rows, found
 
 
@@ -90,7 +99,12 @@ def offsets_of(
 
 
 def first_answer(record: Mapping[str, Any]) -> labels.Label:
-    """The characters of a record's first answer, from the first to behind the last; or none."""
+    """The characters of a record's first answer, from the first to behind the last; or none.
+
+    A record may say by "is_impossible" that there is no answer.
+    """
+    if record.get("is_impossible", False):
+        return IMPOSSIBLE
     answers = record["answers"]
     if not answers["text"] or answers["answer_start"][0] < 0:
         return labels.NONE
@@ -104,17 +118,28 @@ class SpanText:
 
     Attributes:
       vocabulary: of the tokens.
+      nulls: whether there may be no answer, which is the text "". A prediction is then {"value":
+        the text, "null_odds": the score of no answer less that of the best one}.
     """
 
     vocabulary: Vocabulary
+    nulls: bool = False
 
     def __call__(
-        self, text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
-    ) -> str | list[str]:
+        self,
+        text: str,
+        example: Mapping[str, Any] | None = None,
+        is_target: bool = False,
+        null_odds: float = 0.0,
+    ) -> str | list[str] | dict[str, Any]:
         """What the metrics compare; a text that is no span is given back as it is."""
         assert example is not None
         if is_target:
             return [a.decode() if isinstance(a, bytes) else a for a in example["answers"]]
+        answer = self._answer(text, example)
+        return {"value": answer, "null_odds": null_odds} if self.nulls else answer
+
+    def _answer(self, text: str, example: Mapping[str, Any]) -> str:
         places = text.split()
         if len(places) != 2 or not all(place.isdecimal() for place in places):
             return text
