@@ -239,8 +239,7 @@ class TaskEvaluator:
             Sample(
                 inputs=example.inputs_text,
                 targets=example.targets_text,
-                # What a head finds are places, of which the postprocessor makes text.
-                prediction=found if isinstance(found, str) else text,
+                prediction=as_text(text, found),
             )
             for example, text, found in shown
         ]
@@ -265,3 +264,14 @@ class TaskEvaluator:
         for metric in self._metrics:
             result |= {name: float(v) for name, v in metric(targets, predictions).items()}
         return result
+
+
+def as_text(text: str, found: Any) -> str:
+    """A prediction as it is read: a head finds numbers, of which a postprocessor may make text.
+
+    Args:
+      text: the prediction.
+      found: what the postprocessor makes of it; it may be the "value" of a mapping.
+    """
+    value = found["value"] if isinstance(found, Mapping) else found
+    return value if isinstance(value, str) else text

@@ -25,7 +25,7 @@ from t5x_lite.data.postprocess import is_answer, is_known
 from t5x_lite.data.tasks.labelled import task_form
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
-from t5x_lite.evaluate.generate import Bind, Generator, TaskEvaluator
+from t5x_lite.evaluate.generate import Bind, Generator, TaskEvaluator, as_text
 from t5x_lite.evaluate.heads import check_head, head_answers, is_in_order
 from t5x_lite.evaluate.rank import LabelGenerator, Ranker
 from t5x_lite.evaluate.score import Scorer
@@ -296,16 +296,13 @@ class TaskSuite:
             return None
         task = self.sources[name].task
         predicted = self._generator(task).run(params, [example.inputs for example in examples])
-        return [
-            Answer(
-                index=example_index(example.raw, number=number),
-                text=best.text,
-                value=live_tasks.task_metrics(task)[0](
-                    best.text, example=example.raw, is_target=False
-                ),
-            )
-            for number, (example, (best, *_)) in enumerate(zip(examples, predicted, strict=True))
-        ]
+        postprocess, _ = live_tasks.task_metrics(task)
+        answers = []
+        for number, (example, (best, *_)) in enumerate(zip(examples, predicted, strict=True)):
+            value = postprocess(best.text, example=example.raw, is_target=False)
+            index = example_index(example.raw, number=number)
+            answers.append(Answer(index=index, text=as_text(best.text, value), value=value))
+        return answers
 
     def _generator(self, task: Any) -> Generator:
         """What answers a task's examples: a search, or the rank of its labels."""
@@ -376,12 +373,13 @@ class TaskSuite:
             raise InputError(
                 f"{self._where}: an ensemble has no head in common; give one --checkpoint"
             )
-        tokens = encoder_tokens(self._vocabulary)
+        tokens, form = encoder_tokens(self._vocabulary), task_form(task)
         return head_answers(
             self._learner,
             self._heads[self._check_head(task)],
             live_tasks.task_labels(task),
             where=self._where,
+            candidates=form is not None and bool(form.candidates),
             batch_size=self._batch_size,
             longest=self._data.inputs_length,
             pad_id=tokens.pad_id,

@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.tasks.candidates import expanded
 from t5x_lite.data.tasks.choices import choice_task
 from t5x_lite.data.tasks.labelled import Labelled, labelled_task
 from t5x_lite.data.tasks.labelled import extras as labelled_extras
@@ -113,28 +114,36 @@ def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
         )
 
     def examples(record: Record, split: str) -> list[Example]:
+        if form.kinds is not None:
+            return [form.example(record, {})]
         made = benchmark.examples(record, split)[0]
         return [form.example(record, {name: made[name] for name in benchmark.extras})]
 
-    shown = replace(benchmark, examples=examples, extras=labelled_extras(benchmark.extras, form))
+    kinds = benchmark.extras if form.kinds is None else form.kinds
+    shown = replace(benchmark, examples=examples, extras=labelled_extras(kinds, form))
     postprocess = form.postprocess or benchmark.postprocess
     make = choice_task if form.choices else labelled_task
     return make(
         benchmark.name,
         arguments,
         form,
-        source=_source(shown, arguments.directory),
+        source=_source(shown, arguments.directory, mark=form.candidates),
         postprocess=SpanText(arguments.vocabulary) if form.spans else postprocess,
         metrics=benchmark.metrics,
     )
 
 
-def _source(benchmark: Benchmark, directory: str) -> Any:
-    """The seqio source of a benchmark's examples."""
+def _source(benchmark: Benchmark, directory: str, *, mark: str = "") -> Any:
+    """The seqio source of a benchmark's examples; with a mark, of the rows of their candidates."""
     from t5x_lite.data.tasks import stages
 
     datasets = _datasets(benchmark, directory)
-    return stages.source(tuple(benchmark.files), datasets, one_to_one=True)
+
+    def rows(split: str) -> Any:
+        return expanded(datasets(split), mark=mark)
+
+    splits = tuple(benchmark.files)
+    return stages.source(splits, rows if mark else datasets, one_to_one=True)
 
 
 def _datasets(benchmark: Benchmark, directory: str) -> Callable[[str], Any]:
