@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.evaluate.heads import (
+    CandidateAnswers,
     ChoiceAnswers,
     ClassAnswers,
     ScoreAnswers,
@@ -70,6 +71,20 @@ def test_the_likeliest_text_of_an_input_is_chosen():
     found = answers.run({}, [np.concatenate(texts[:3]), np.concatenate(texts[3:])])
     assert [[one.text for one in answer] for answer in found] == [["1", "2", "0"], ["0", "1"]]
     assert np.sum(np.exp([one.score for one in found[0]])) == pytest.approx(1.0)
+
+
+def test_the_candidate_that_is_likeliest_to_be_right_is_the_answer():
+    def logits(tokens, segments, types_):  # of class 0, which is "yes" here: token 3 less 6
+        return jnp.stack([tokens[:, 3] - 6.0, jnp.zeros_like(tokens[:, 3])], axis=1)
+
+    answers = CandidateAnswers(bind_of(logits), ("yes", "no"), yes="yes", **OPTIONS)
+    texts = [row(CLS, 5, SEP, number, SEP) for number in (4, 9, 6, 4, 4)]
+    inputs = [np.concatenate(texts[:3]), np.concatenate(texts[3:]), texts[1]]
+    found = answers.run({}, inputs)
+    # Of equal ones the first; "yes" need not be likelier than "no".
+    assert [[one.text for one in each] for each in found] == [["1", "2", "0"], ["0", "1"], ["0"]]
+    probabilities = [np.exp(one.score) for one in found[0]]
+    np.testing.assert_allclose(probabilities, 1 / (1 + np.exp([-3.0, 0.0, 2.0])), rtol=1e-6)
 
 
 def test_a_span_lies_in_the_second_text():
