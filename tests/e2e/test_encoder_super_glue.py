@@ -99,7 +99,7 @@ def test_record_is_learned_and_all_its_queries_are_answered(experiment, tmp_path
         "step": 60, "inputs": "una dog the @placeholder", "targets": "dog", "prediction": "dog"
     }  # fmt: skip
     metrics = evaluate(trained, [str(tmp_path / "run")], output=str(tmp_path / "out"))
-    assert metrics["validation/exact_match"] == metrics["validation/f1"] == 100.0
+    assert metrics["validation/exact_match"] == metrics["validation/f1"] == 1.0
     assert metrics["validation/accuracy"] > 0.99  # of the rows
     predictions = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").open()]
     assert [line["prediction"] for line in predictions] == ["dog"] * 24
@@ -110,7 +110,7 @@ def test_record_is_learned_and_all_its_queries_are_answered(experiment, tmp_path
     assert lines == [{"idx": number, "label": "dog"} for number in range(18)]
     limited = dataclasses.replace(trained.evaluation, max_examples=3, loss=False)
     few = dataclasses.replace(trained, evaluation=limited)
-    assert evaluate(few, [str(tmp_path / "run")])["validation/exact_match"] == 100.0
+    assert evaluate(few, [str(tmp_path / "run")])["validation/exact_match"] == 1.0
 
 
 def test_wsc_is_learned_from_both_labels(experiment, tmp_path, compile_once):
