@@ -47,6 +47,8 @@ def expanded(dataset: Any, *, mark: str) -> Any:
     from t5x_lite.data.quiet_tensorflow import tf
     from t5x_lite.data.tasks import shuffling, stages
 
+    datasets: Any = tf.data.Dataset
+
     def rows(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
         asked = example["second"].decode()
         candidates = [text.decode() for text in example["candidates"].tolist()]
@@ -66,8 +68,7 @@ def expanded(dataset: Any, *, mark: str) -> Any:
 
     @tf.autograph.experimental.do_not_convert
     def of_one(example: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
-        each: Any = tf.data.Dataset.from_tensor_slices(own)
-        return each.map(lambda row: {**example, **row})
+        return datasets.from_tensor_slices(own).map(lambda row: {**example, **row})
 
     @tf.autograph.experimental.do_not_convert
     def of_table(number: Any, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,14 +81,14 @@ def expanded(dataset: Any, *, mark: str) -> Any:
     }
     made = stages.map_numpy(dataset.map(read), rows, spec)
     if not shuffling.can_be_permuted(dataset):
-        return tf.data.Dataset.zip((dataset, made)).flat_map(of_one)
+        return datasets.zip((dataset, made)).flat_map(of_one)
     own = [*as_numpy(deterministic(made))]
     numbers = np.repeat(np.arange(len(own)), [len(one["label"]) for one in own])
     columns = {
         name: tf.constant(np.concatenate([one[name] for one in own]), kind.dtype)
         for name, kind in spec.items()
     }
-    return tf.data.Dataset.from_tensor_slices((numbers, columns)).map(of_table)
+    return datasets.from_tensor_slices((numbers, columns)).map(of_table)
 
 
 def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -97,8 +98,8 @@ def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
       rows: the examples of `expanded`, tokenised, in order.
 
     Yields:
-      A question's first row, but for "inputs", int32 [_], which are those of all its rows, one
-      behind the other, and for the texts: the question, and its first answer.
+      The fields that a question's rows have in common; "inputs", int32 [_], of all its rows, one
+      behind the other; and as texts the question and its first answer.
     """
     found: list[np.ndarray] = []
     for row in rows:
