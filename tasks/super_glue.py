@@ -6,11 +6,12 @@ SUPERGLUE holds BoolQ/{train,val,test}.jsonl and the like, or is that folder its
 TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`). Test files have no labels: their targets
 are "<unk>", class -1. The diagnostic sets `axb` and `axg`, asked as RTE, have a test split only.
 
-With data.layout Labelled(), those with two texts are tasks of a head on an encoder: the same files,
-labels and metrics, the texts as they are (configs/finetune/encoder_super_glue.py). With Choices(),
-`copa` is read as a question with each of its choices (configs/finetune/encoder_choice.py).
+With data.layout Labelled(), all but `copa` and `dpr` are tasks of a head on an encoder: the same
+files and metrics, two texts as they are (configs/finetune/encoder_super_glue.py). `record` has a
+row for each entity, and the likeliest is the answer. With Choices(), `copa` is read as a question
+with each of its choices (configs/finetune/encoder_choice.py).
 
-`wsc` trains on the examples whose noun is the right one, since that noun is their target; `dpr`,
+As text, `wsc` trains on the examples whose noun is the right one, which is their target; `dpr`,
 definite pronoun resolution (Rahman and Ng 2012), is asked in the same form and trained with it: its
 folder holds train.c.txt and test.c.txt.
 """
@@ -22,16 +23,9 @@ import seqio
 from t5x_lite.data import postprocess, preprocess
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.tasks import benchmarks
+from t5x_lite.data.tasks import super_glue_files as files
 from t5x_lite.data.tasks.benchmarks import Benchmark
-from t5x_lite.data.tasks.super_glue_files import (
-    COPA_QUESTIONS,
-    FILES,
-    MULTIRC_TEXTS,
-    SuperGlueTask,
-    multirc_records,
-    record_records,
-    wsc_records,
-)
+from t5x_lite.data.tasks.super_glue_files import FILES, SuperGlueTask
 from t5x_lite.metrics import groups
 from t5x_lite.metrics.classification import accuracy, mean_multiclass_f1
 from t5x_lite.metrics.text import exact_match
@@ -58,7 +52,7 @@ COPA = SuperGlueTask(
     entries=("0", "1"),
     texts=("{premise} {question}", "choice1", "choice2"),
     choices=True,
-    words={"question": COPA_QUESTIONS},
+    words={"question": files.COPA_QUESTIONS},
 )
 RTE = SuperGlueTask(name="rte", directory="RTE", template=HYPOTHESIS, labels=ENTAILMENT)
 WIC = SuperGlueTask(
@@ -89,36 +83,38 @@ MULTIRC = Benchmark(
     tfds="super_glue/multirc",
     folder="MultiRC",
     files=FILES,
-    read=multirc_records,
+    read=files.multirc_records,
     examples=lambda record, split: [preprocess.multirc(record)],
     extras={"idx/paragraph": int, "idx/question": int, "idx/answer": int},
     postprocess=postprocess.multirc,
     metrics=(groups.multirc_f1, groups.multirc_exact_match),
-    labelled=MULTIRC_TEXTS,
+    labelled=files.MULTIRC_TEXTS,
 )
 RECORD = Benchmark(
     name="super_glue_record",
     tfds="super_glue/record",
     folder="ReCoRD",
     files=FILES,
-    read=record_records,
+    read=files.record_records,
     examples=lambda record, split: preprocess.record(record),
     extras={"idx/passage": int, "idx/query": int, "answers": list},
     postprocess=postprocess.record,
     metrics=(groups.record,),
+    labelled=files.RECORD_TEXTS,
 )
 WSC = Benchmark(
     name="super_glue_wsc",
     tfds="super_glue/wsc.fixed",
     folder="WSC",
     files=FILES,
-    read=wsc_records,
+    read=files.wsc_records,
     examples=lambda record, split: (
         [preprocess.wsc_simple(record)] if split != "train" or record["label"] == 1 else []
     ),
     extras={"label": int, "idx": int},
     postprocess=postprocess.wsc_simple,
     metrics=(accuracy,),
+    labelled=files.WSC_TEXTS,
 )
 DPR = Benchmark(
     name="dpr",

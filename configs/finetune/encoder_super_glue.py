@@ -7,6 +7,12 @@ As configs/finetune/encoder_glue.py, with SuperGLUE's files. The tasks are those
     --data.task tasks.super_glue:rte --objective.num-classes 2        premise, hypothesis
     --data.task tasks.super_glue:multirc --objective.num-classes 2    passage and question, answer
     --data.task tasks.super_glue:wic --objective.num-classes 2        word and sentence, sentence
+    --data.task tasks.super_glue:wsc --objective.num-classes 2        text with *pronoun*, noun
+    --data.task tasks.super_glue:record --objective.num-classes 2     passage, query with an entity
+
+A query of ReCoRD is a row for each entity of its passage, and the likeliest one is the answer:
+`evaluation.max_examples` counts queries. A passage that is too long loses its end, and the query
+stays whole; --data.inputs-length 512 is BERT's longest row.
 
 `evaluate --output OUT` writes the answers to the test split for the benchmark's server.
 
@@ -32,7 +38,7 @@ experiment = dataclasses.replace(
     data=dataclasses.replace(
         glue.data, task="tasks.super_glue:cb", batch_size=16, inputs_length=256
     ),
-    # CB has 250 examples; boolq, rte, multirc and wic take more steps.
+    # CB has 250 examples; the others take more steps.
     optimizer=AdamW(
         schedule=Linear(peak=2e-5, total_steps=500, warmup_steps=50), eps=1e-6, clip_norm=1.0
     ),

@@ -241,8 +241,7 @@ class TaskEvaluator:
             Sample(
                 inputs=example.inputs_text,
                 targets=example.targets_text,
-                # What a head finds are places, of which the postprocessor makes text.
-                prediction=_shown(found, one.text),
+                prediction=as_text(one.text, found),
             )
             for example, one, found in shown
         ]
@@ -277,7 +276,12 @@ class TaskEvaluator:
         return result
 
 
-def _shown(found: Any, text: str) -> str:
-    """A prediction's text as the postprocessor gives it, or else as it was predicted."""
+def as_text(text: str, found: Any) -> str:
+    """A prediction as it is read: a head finds numbers, of which a postprocessor may make text.
+
+    Args:
+      text: the prediction.
+      found: what the postprocessor makes of it; it may be the "value" of a mapping.
+    """
     value = found.get("value") if isinstance(found, Mapping) else found
     return value if isinstance(value, str) else text

@@ -5,6 +5,7 @@
     SpanAnswers(bind, longest=30, ...)                   # "12 15": tokens of the context, or ""
     ChoiceAnswers(bind, ("choice1", "choice2"), ...)     # "choice2", of the likeliest text
     TokenAnswers(bind, ("B-PER", "I-PER", "O"), ...)     # "O B-PER I-PER O": of the row's tokens
+    CandidateAnswers(bind, ("no", "yes"), yes="yes", ...)    # "7", the likeliest of the candidates
 
 They stand where a text-to-text model has its search: postprocessing, metrics, samples and the files
 for the servers are the same.
@@ -164,6 +165,38 @@ class ClassAnswers(HeadAnswers):
         return [
             Prediction(text=self._labels[index], ids=(), score=float(scores[index]))
             for index in np.argsort(-scores, kind="stable").tolist()
+        ]
+
+
+class CandidateAnswers(ClassAnswers):
+    """The number of one of an input's rows, the one that is likeliest to be right.
+
+    The rows are judged one by one; the score is the logarithm of that probability.
+
+    Args:
+      bind: of the learner.
+      labels: as of `ClassAnswers`.
+      yes: the label of a row that is right.
+      **options: of `HeadAnswers`.
+    """
+
+    def __init__(self, bind: Bind, labels: Sequence[str], *, yes: str, **options: Any):
+        super().__init__(bind, labels, **options)
+        self._yes = yes
+
+    def run(
+        self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
+    ) -> list[list[Prediction]]:
+        """See `HeadAnswers.run`; each input has all its rows, one behind the other."""
+        rows = [separate(one) for one in inputs]
+        read = iter(super().run(params, [row for each in rows for row in each]))
+        return [self._best([next(read) for _ in each]) for each in rows]
+
+    def _best(self, answers: Sequence[Sequence[Prediction]]) -> list[Prediction]:
+        scores = [next(one.score for one in each if one.text == self._yes) for each in answers]
+        return [
+            Prediction(text=str(number), ids=(), score=scores[number])
+            for number in np.argsort(-np.array(scores), kind="stable").tolist()
         ]
 
 
@@ -341,6 +374,7 @@ def head_answers(
     where: str,
     layout: Layout,
     null_threshold: float | None = None,
+    candidates: bool = False,
     **options: Any,
 ) -> HeadAnswers:
     """What answers a task's examples by a head that `check_head` has seen.
@@ -352,6 +386,7 @@ def head_answers(
       where: the task, for messages.
       layout: of the task's examples.
       null_threshold: of a task of spans that may be missing, see `SpanAnswers`.
+      candidates: whether an input has a row for each candidate, of which one is the answer.
       **options: of `HeadAnswers`.
     """
     options |= {"head": head.name}
@@ -365,8 +400,11 @@ def head_answers(
     if labels is None:
         return ScoreAnswers(bind, **options)
     assert isinstance(head, ClassHead)
+    order = _in_order(head, labels, where=where)
+    if candidates:
+        return CandidateAnswers(bind, order, yes=labels[-1], **options)
     answers = TokenAnswers if isinstance(head, Token) else ClassAnswers
-    return answers(bind, _in_order(head, labels, where=where), **options)
+    return answers(bind, order, **options)
 
 
 def is_in_order(head: Head, labels: Sequence[str] | None) -> bool:

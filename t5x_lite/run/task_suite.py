@@ -25,7 +25,7 @@ from t5x_lite.data.postprocess import is_answer, is_known
 from t5x_lite.data.tasks.labelled import task_form
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
-from t5x_lite.evaluate.generate import Bind, Generator, TaskEvaluator
+from t5x_lite.evaluate.generate import Bind, Generator, TaskEvaluator, as_text
 from t5x_lite.evaluate.heads import check_head, head_answers, is_in_order
 from t5x_lite.evaluate.rank import LabelGenerator, Ranker
 from t5x_lite.evaluate.score import Scorer
@@ -296,17 +296,18 @@ class TaskSuite:
             return None
         task = self.sources[name].task
         predicted = self._generator(task).run(params, [example.inputs for example in examples])
-        return [
-            Answer(
+        postprocess, _ = live_tasks.task_metrics(task)
+        answers = []
+        for number, (example, (best, *_)) in enumerate(zip(examples, predicted, strict=True)):
+            value = postprocess(best.text, example=example.raw, is_target=False)
+            answer = Answer(
                 index=example_index(example.raw, number=number),
-                text=best.text,
-                value=live_tasks.task_metrics(task)[0](
-                    best.text, example=example.raw, is_target=False
-                ),
+                text=as_text(best.text, value),
+                value=value,
                 example=example.raw,
             )
-            for number, (example, (best, *_)) in enumerate(zip(examples, predicted, strict=True))
-        ]
+            answers.append(answer)
+        return answers
 
     def _generator(self, task: Any) -> Generator:
         """What answers a task's examples: a search, or the rank of its labels."""
@@ -386,6 +387,7 @@ class TaskSuite:
             where=self._where,
             layout=self._data.layout,
             null_threshold=self._settings.null_threshold if nulls else None,
+            candidates=form is not None and bool(form.candidates),
             batch_size=self._batch_size,
             longest=self._data.inputs_length,
             pad_id=tokens.pad_id,

@@ -13,6 +13,7 @@ from t5x_lite.evaluate.generate import (
     Generator,
     Sample,
     TaskEvaluator,
+    as_text,
     batched,
     pad,
     padded_length,
@@ -245,3 +246,11 @@ def test_task_metrics_compare_what_the_task_makes_of_the_text(task):
 def test_the_names_of_the_metrics_are_known_before_a_run(task):
     assert task.names() == ["exact", "distance"]
     assert task.samples == []
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [("Ann", "Ann"), ({"value": "Ann"}, "Ann"), ({"value": 1}, "7"), (1, "7"), (0.5, "7")],
+)
+def test_a_prediction_is_shown_as_the_text_that_is_made_of_it(found, shown):
+    assert as_text("7", found) == shown

@@ -8,6 +8,7 @@ import pytest
 
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.heads import (
+    CandidateAnswers,
     ChoiceAnswers,
     ClassAnswers,
     ScoreAnswers,
@@ -78,6 +79,20 @@ def test_the_likeliest_text_of_an_input_is_chosen():
     assert np.sum(np.exp([one.score for one in found[0]])) == pytest.approx(1.0)
 
 
+def test_the_candidate_that_is_likeliest_to_be_right_is_the_answer():
+    def logits(tokens, segments, types_):  # of class 0, which is "yes" here: token 3 less 6
+        return jnp.stack([tokens[:, 3] - 6.0, jnp.zeros_like(tokens[:, 3])], axis=1)
+
+    answers = CandidateAnswers(bind_of(logits), ("yes", "no"), yes="yes", **OPTIONS)
+    texts = [row(CLS, 5, SEP, number, SEP) for number in (4, 9, 6, 4, 4)]
+    inputs = [np.concatenate(texts[:3]), np.concatenate(texts[3:]), texts[1]]
+    found = answers.run({}, inputs)
+    # Of equal ones the first; "yes" need not be likelier than "no".
+    assert [[one.text for one in each] for each in found] == [["1", "2", "0"], ["0", "1"], ["0"]]
+    probabilities = [np.exp(one.score) for one in found[0]]
+    np.testing.assert_allclose(probabilities, 1 / (1 + np.exp([-3.0, 0.0, 2.0])), rtol=1e-6)
+
+
 def test_a_span_lies_in_the_second_text():
     def logits(tokens, segments, types_):
         first = jnp.where(tokens == 5, 9.0, tokens == 7)  # 5 is in the first text
@@ -109,6 +124,7 @@ def test_a_token_head_with_its_classes_in_another_order(caplog):
     task = ("B", "I", "O")
     named = Token(name="it", num_classes=3, labels=("o", "b", "i"))
     options = {name: value for name, value in OPTIONS.items() if name != "head"}
+    options["layout"] = layouts.Tokens()
     answers = head_answers(bind_of(by_token), named, task, where="data.task", **options)
     assert answers.run({}, [row(CLS, 3, 5, SEP)])[0][0].text == "B O I I"
     assert not is_in_order(named, task)

@@ -2,7 +2,8 @@
 
     write(root, lines)      # root holds SST-2/train.tsv, BoolQ/train.jsonl, train-v1.1.json, ...
 
-What is common to SuperGLUE and GLUE, RTE, is there for both: the files end differently.
+What is common to SuperGLUE and GLUE, RTE, is there for both: the files end differently. SuperGLUE's
+test splits, which have no labels, are of `write_test_splits`.
 """
 
 import json
@@ -63,6 +64,25 @@ def write(root: Path, lines: Sequence[str]) -> None:
                 (root / folder / f"{split}.{language}").write_text("\n".join(texts))
 
 
+def write_test_splits(root: Path, lines: Sequence[str]) -> None:
+    """Writes SuperGLUE's test.jsonl, the lines without what is to be answered."""
+    for folder, record in _SUPER_GLUE.items():
+        (root / folder).mkdir(exist_ok=True)
+        records = [_unlabelled(record(i, line[:80])) for i, line in enumerate(lines)]
+        content = "".join(json.dumps(record) + "\n" for record in records)
+        (root / folder / "test.jsonl").write_text(content)
+
+
+def _unlabelled(node: Any) -> Any:
+    """A record without its labels and answers, but for MultiRC's, which are to be judged."""
+    if isinstance(node, list):
+        return [_unlabelled(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    asked = {"label"} if "text" in node or "question" in node else {"label", "answers"}
+    return {name: _unlabelled(value) for name, value in node.items() if name not in asked}
+
+
 def _write_others(root: Path, texts: Sequence[str]) -> None:
     """Tasks that are not trained on, and definite pronoun resolution."""
     pairs = [f"{i}\tAnn saw Bob. He left {i}.\tBob left {i}.\t{i % 2}" for i in range(len(texts))]
@@ -105,7 +125,9 @@ def _multirc(number: int, text: str) -> dict[str, Any]:
 def _record(number: int, text: str) -> dict[str, Any]:
     answers = [{"text": text[: i + 2]} for i in range(number % 3 + 1)]
     query = {"query": "@placeholder", "idx": number, "answers": answers}
-    passage = {"text": text + " end", "entities": [{"start": 0, "end": 2}]}
+    ends = ((0, 2), (0, 1), (5, 9))
+    entities = [{"start": start, "end": end} for start, end in ends]
+    passage = {"text": text + " end", "entities": entities}
     return {"idx": number, "passage": passage, "qas": [query]}
 
 

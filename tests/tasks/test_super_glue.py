@@ -196,6 +196,7 @@ def test_metrics(super_glue, arguments, name, answer, metrics):
         ("rte", "train", "P", "H", "entailment", 1),
         ("wic", "train", "bank: A bank.", "The bank.", "False", 1),
         ("multirc", "train", "Ann left. Who?", "Ann", "True", 2),
+        ("record", "train", "Ann left. Bob", "Ann went", "True", 2),
         ("axb", "test", "P", "H", "entailment", 1),
         ("axg", "test", "P", "H", "not_entailment", 2),
     ],
@@ -210,13 +211,23 @@ def test_two_texts_for_an_encoder(
     assert found == {"inputs": first, "second": second, "targets": target}
     assert example["label"] == label
     # What a server asks for besides goes along.
-    extra = {"idx/question"} if name == "multirc" else {"idx"}
+    extra = {"multirc": {"idx/question"}, "record": {"idx/query"}}.get(name, {"idx"})
     assert extra <= set(example)
     assert task.postprocessor(target, example=example, is_target=False) is not None
 
 
-@pytest.mark.parametrize("name", ["record", "wsc", "dpr"])
-def test_the_others_have_no_such_form_yet(super_glue, arguments, wordpiece, name):
+def test_dpr_has_no_such_form(super_glue, arguments, wordpiece):
     shown = dataclasses.replace(arguments, vocabulary=wordpiece, layout=layouts.Labelled())
     with pytest.raises(InputError, match="text to text alone: it has no form"):
-        getattr(super_glue, name)(shown)
+        super_glue.dpr(shown)
+
+
+def test_an_encoder_trains_wsc_on_both_labels(super_glue, arguments, wordpiece):
+    shown = dataclasses.replace(arguments, vocabulary=wordpiece, layout=layouts.Labelled())
+    task = super_glue.wsc(shown)
+    found = [*task.source.get_dataset("train", shuffle=False).as_numpy_iterator()]
+    assert [(e["inputs"].decode(), e["second"].decode(), e["label"]) for e in found] == [
+        ("Ann asked Bob if *he* could go .", "Bob", 1),
+        ("Ann asked Bob if *he* could go .", "Bob", 2),
+    ]
+    assert [task.postprocess_fn(text) for text in ("False", "True")] == [0, 1]

@@ -40,6 +40,8 @@ from t5x_lite.data.live.tasks import (
 from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.data.positions import identity_of, share_of_batch
 from t5x_lite.data.quiet_tensorflow import seqio, tf
+from t5x_lite.data.tasks.candidates import questions
+from t5x_lite.data.tasks.labelled import task_form
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.loading import Vocabulary
 
@@ -246,7 +248,8 @@ class Example:
       inputs_text: the text that the model reads; "" where the task has targets only.
       targets_text: the text that it should write.
       inputs: int32 [_], the tokens of inputs_text, trimmed, EOS included; [0] where there are none.
-        Of a task of choices all its texts, one behind the other, and of `Windows` all windows.
+        Of a task of choices or of candidates all its texts, one behind the other, and of `Windows`
+        all windows.
       target: the postprocessed target, what the metrics compare.
       raw: all fields of the example; text as str.
     """
@@ -265,7 +268,7 @@ def eval_examples(
     split: str = "validation",
     max_examples: int | None = None,
 ) -> list[Example]:
-    """A split's examples in order, for task metrics and samples.
+    """A split's examples in order, for task metrics and samples; of candidates, their questions.
 
     Args:
       data: the data config.
@@ -277,9 +280,11 @@ def eval_examples(
       InputError: as `eval_batches`.
     """
     task = load_task(data, vocabulary)
-    examples = data.layout.whole(examples_of(data, task, split=split))
-    found = itertools.islice(examples, max_examples)
-    return [_example(task, vocabulary, fields) for fields in found]
+    found = data.layout.whole(examples_of(data, task, split=split))
+    form = task_form(task)
+    if form is not None and form.candidates:
+        found = questions(found)
+    return [_example(task, vocabulary, fields) for fields in itertools.islice(found, max_examples)]
 
 
 def _example(task: seqio.Task, vocabulary: Vocabulary, fields: dict[str, Any]) -> Example:

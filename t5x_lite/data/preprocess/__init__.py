@@ -22,6 +22,7 @@ from t5x_lite.data.preprocess.questions import multirc, pad_punctuation, record,
 from t5x_lite.data.preprocess.templates import fill, prompt, rewrite
 from t5x_lite.data.preprocess.winograd import (
     definite_pronoun_resolution,
+    marked_pronoun,
     wnli_simple,
     wsc,
     wsc_simple,
@@ -33,6 +34,7 @@ __all__ = [
     "fill",
     "glue",
     "label_text",
+    "marked_pronoun",
     "multirc",
     "pad_punctuation",
     "prompt",

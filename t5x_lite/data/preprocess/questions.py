@@ -86,7 +86,7 @@ def record(
         "passage" and "query".
       inputs: the template.
     """
-    passage = _SENTENCE_END.sub(r"\1 ", record["passage"]).replace("\n@highlight\n", ". ")
+    passage = without_highlights(record["passage"])
     fields = {**record, "passage": passage, "entities": ", ".join(record["entities"])}
     return [
         {
@@ -98,3 +98,8 @@ def record(
         }
         for answer in record["answers"] or [UNKNOWN]
     ]
+
+
+def without_highlights(passage: str) -> str:
+    """A passage of ReCoRD: its "@highlight" lines become ends of sentences, as in T5."""
+    return _SENTENCE_END.sub(r"\1 ", passage).replace("\n@highlight\n", ". ")

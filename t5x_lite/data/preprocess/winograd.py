@@ -26,6 +26,7 @@ PRONOUNS = ("he", "she", "they", "it", "her", "his", "their", "them", "him")
 _ARTICLES = ("a", "an", "the")
 _MARKS = (".", ",", "!", "?")
 _SPACE = r"[\t\n\f\r ]"  # RE2's \s
+_TOO_FAR = 10
 
 # Two texts of WSC whose pronoun does not stand alone at its index, with X in its place.
 _PONY = (
@@ -66,11 +67,31 @@ def _blanked(record: Mapping[str, Any]) -> str:
         return _BLANKED[text]
     words = text.split(" ")
     if not 0 < index < len(words) or words[index] != pronoun:
-        raise InputError(
-            f"WSC {record['idx']}: word {index} of {text[:60]!r} is not the pronoun {pronoun!r}"
-        )
+        raise _no_pronoun(record)
     # A pronoun at the end is followed by the space before nothing, as in T5.
     return " ".join([" ".join(words[:index]), "X", " ".join(words[index + 1 :])])
+
+
+def marked_pronoun(record: Mapping[str, Any]) -> str:
+    """The text of WSC with the pronoun (span2) between asterisks, where it is nearest to its index.
+
+    The official files have pronouns beside marks, '"for him," he said', and indices that count
+    marks as words or not: ten words off is too far.
+
+    Raises:
+      InputError: the pronoun is not at its index.
+    """
+    text, pronoun, index = record["text"], record["span2_text"], record["span2_index"]
+    starts = [word.start() for word in re.finditer(r"\S+", text)]
+    bare = re.escape(pronoun)
+    words = [*re.finditer(rf"(?<!\w){bare}(?!\w)", text, re.IGNORECASE)]
+    places = words or [*re.finditer(bare, text, re.IGNORECASE)]
+    if pronoun and places and index < len(starts):
+        nearest = min(places, key=lambda place: abs(place.start() - starts[index]))
+        start, end = nearest.span()
+        if abs(sum(begin <= start for begin in starts) - 1 - index) < _TOO_FAR:
+            return f"{text[:start]}*{text[start:end]}*{text[end:]}"
+    raise _no_pronoun(record)
 
 
 def wsc(record: Mapping[str, Any], *, inputs: str = "wsc text: {text}") -> dict[str, Any]:
@@ -87,6 +108,13 @@ def wsc(record: Mapping[str, Any], *, inputs: str = "wsc text: {text}") -> dict[
         "targets": label_text(record["label"], ("False", "True")),
         "idx": record["idx"],
     }
+
+
+def _no_pronoun(record: Mapping[str, Any]) -> InputError:
+    return InputError(
+        f"WSC {record['idx']}: word {record['span2_index']} of {record['text'][:60]!r} is not the "
+        f"pronoun {record['span2_text']!r}"
+    )
 
 
 def _marked(text: str, span: str, index: int, *, mark: str) -> str:

@@ -35,6 +35,7 @@ import numpy as np
 
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.layouts.windows import Windows
+from t5x_lite.data.tasks.candidates import expanded
 from t5x_lite.data.tasks.choices import choice_task
 from t5x_lite.data.tasks.labelled import Labelled, labelled_task
 from t5x_lite.data.tasks.labelled import extras as labelled_extras
@@ -115,10 +116,13 @@ def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
         )
 
     def examples(record: Record, split: str) -> list[Example]:
+        if form.kinds is not None:
+            return [form.example(record, {})]
         made = benchmark.examples(record, split)[0]
         return [form.example(record, {name: made[name] for name in benchmark.extras})]
 
-    shown = replace(benchmark, examples=examples, extras=labelled_extras(benchmark.extras, form))
+    kinds = benchmark.extras if form.kinds is None else form.kinds
+    shown = replace(benchmark, examples=examples, extras=labelled_extras(kinds, form))
     postprocess = form.postprocess or benchmark.postprocess
     make = choice_task if form.choices else labelled_task
     in_windows = form.spans and isinstance(arguments.layout, Windows)
@@ -126,18 +130,32 @@ def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
         benchmark.name,
         arguments,
         form,
-        source=_source(shown, arguments.directory, one_to_one=not in_windows),
+        source=_source(shown, arguments.directory, mark=form.candidates, one_to_one=not in_windows),
         postprocess=SpanText(arguments.vocabulary, form.nulls) if form.spans else postprocess,
         metrics=benchmark.metrics,
     )
 
 
-def _source(benchmark: Benchmark, directory: str, *, one_to_one: bool = True) -> Any:
-    """The seqio source of a benchmark's examples, of which a task may make several each."""
+def _source(
+    benchmark: Benchmark, directory: str, *, mark: str = "", one_to_one: bool = True
+) -> Any:
+    """The seqio source of a benchmark's examples.
+
+    Args:
+      benchmark: whose.
+      directory: of the task's files.
+      mark: what a candidate stands in place of, where each has a row of its own.
+      one_to_one: whether the task makes one example of each.
+    """
     from t5x_lite.data.tasks import stages
 
     datasets = _datasets(benchmark, directory)
-    return stages.source(tuple(benchmark.files), datasets, one_to_one=one_to_one)
+
+    def rows(split: str) -> Any:
+        return expanded(datasets(split), mark=mark)
+
+    splits = tuple(benchmark.files)
+    return stages.source(splits, rows if mark else datasets, one_to_one=one_to_one)
 
 
 def _datasets(benchmark: Benchmark, directory: str) -> Callable[[str], Any]:

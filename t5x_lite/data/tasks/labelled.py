@@ -34,6 +34,8 @@ _RAW = {"second": str, "label": int, "label_end": int}
 """Fields of an example that are not yet tokens."""
 
 Record = Mapping[str, Any]
+Text = str | Callable[[Record], str]
+"""A field of a record, a template, or a function of the record."""
 Encode = Callable[[Sequence[str], Sequence[str], np.ndarray], tuple[list[list[int]], Any]]
 """(first texts, second texts, raw labels [n, 2]) -> (rows without their last [SEP], labels)."""
 
@@ -47,35 +49,50 @@ class Form(Protocol):
         """The name of the head that answers."""
         ...
 
+    @property
+    def nulls(self) -> bool:
+        """Whether there may be no answer."""
+        ...
+
+    @property
+    def candidates(self) -> str:
+        """What a candidate stands in place of, in a row of its own; "" where there are none."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
     """How the records of a benchmark are shown to an encoder.
 
     Attributes:
-      texts: the one or two fields that it reads, in their order; or templates, "{word}: {text}". Of
-        a task of choices the question, and then each choice.
+      texts: the one or two fields that it reads, in their order; or templates, "{word}: {text}"; or
+        functions of the record. Of a task of choices the question, and then each choice.
       label: of a record, as in `labels`; of a span, its first character and the one behind it.
       score: of a record of regression, NaN where it has none; None of other tasks.
       target: of a record, the text of its label: what the task's postprocess_fn reads.
       spans: whether the labels are spans of the second text.
       nulls: whether a span may be missing, as the second text does not have it; the answer is "".
       choices: whether the label is the number of a choice, and a row has all of them.
+      candidates: what of the second text each candidate of a record stands in place of, in a row of
+        its own (`candidates`); the second text is then cut last. "" of other tasks.
       fields: of a record, what stands in place of the fields that its form as text has.
+      kinds: of `fields`, if these are all and no form as text is made; None: that one's, too.
       postprocess: in place of that of the task as text; None is that one.
       clean: what is read of a text.
       columns: fields of the record that may still have the files' names, and these.
       words: field -> value in a file -> what is read in its place.
     """
 
-    texts: Sequence[str]
+    texts: Sequence[Text]
     label: Callable[[Record], labels.Label]
     target: Callable[[Record], str]
     score: Callable[[Record], float] | None = None
     spans: bool = False
     nulls: bool = False
     choices: bool = False
+    candidates: str = ""
     fields: Callable[[Record], Mapping[str, Any]] = lambda record: {}
+    kinds: Mapping[str, type] | None = None
     postprocess: Callable[..., Any] | None = None
     clean: Callable[[str], str] = str
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -95,15 +112,20 @@ class Labelled:
         record |= {
             name: values.get(record[name], record[name]) for name, values in self.words.items()
         }
-        first, *rest = (
-            self.clean(fill(text, record) if "{" in text else record[text]) for text in self.texts
-        )
+        first, *rest = (self.clean(_text(text, record)) for text in self.texts)
         label, end = self.label(record)
         others_read = {"choices": rest} if self.choices else {"second": rest[0] if rest else ""}
         texts = {"inputs": first, **others_read, "targets": self.target(record)}
         others = {**others, **self.fields(record)}
         score = {} if self.score is None else {"score": float(self.score(record))}
         return {**others, **texts, "label": label, "label_end": end, **score}
+
+
+def _text(text: Text, record: Record) -> str:
+    """What one of `Labelled.texts` is of a record."""
+    if not isinstance(text, str):
+        return text(record)
+    return fill(text, record) if "{" in text else record[text]
 
 
 def extras(others: Mapping[str, type], form: Labelled) -> dict[str, type]:
@@ -146,7 +168,8 @@ def labelled_task(
     if form.spans:
         encode = partial(encode_spans, **options)
     else:
-        encode = partial(encode_texts, is_pair=len(form.texts) > 1, **options)
+        is_pair, whole = len(form.texts) > 1, bool(form.candidates)
+        encode = partial(encode_texts, is_pair=is_pair, whole=whole, **options)
     ids = seqio_vocabulary(vocabulary)
     features: dict[str, Any] = {
         "inputs": seqio.Feature(vocabulary=ids, add_eos=True, dtype=tf.int32),
@@ -189,17 +212,23 @@ def encode_texts(
     tokens: EncoderTokens,
     length: int,
     is_pair: bool,
+    whole: bool = False,
 ) -> tuple[list[list[int]], np.ndarray]:
     """Rows of texts or of pairs, whose labels are as they are given; see `Encode`."""
     encoded = vocabulary.encode_batch([*first, *(second if is_pair else ())])
     plain = [without_special(ids, tokens) for ids in encoded]
     parts = [plain[: len(first)], plain[len(first) :]] if is_pair else [plain]
-    num, rows = separators(vocabulary), zip(*parts, strict=True)
-    return [join(row, tokens=tokens, length=length, separators=num) for row in rows], given
+    options = {"tokens": tokens, "length": length, "separators": separators(vocabulary)}
+    return [join(row, whole=whole, **options) for row in zip(*parts, strict=True)], given
 
 
 def join(
-    parts: Sequence[Sequence[int]], *, tokens: EncoderTokens, length: int, separators: int = 1
+    parts: Sequence[Sequence[int]],
+    *,
+    tokens: EncoderTokens,
+    length: int,
+    separators: int = 1,
+    whole: bool = False,
 ) -> list[int]:
     """[CLS] a, or [CLS] a [SEP] b: a row that still lacks its last [SEP].
 
@@ -208,10 +237,15 @@ def join(
       tokens: the vocabulary's.
       length: of the row at most, the last [SEP] included.
       separators: between two texts.
+      whole: whether the second text is cut only where it does not fit alone.
     """
     if len(parts) == 1:
         return [tokens.cls_id, *parts[0][: length - 2]]
-    sizes = cut_longest(len(parts[0]), len(parts[1]), room=length - 2 - separators)
+    room = length - 2 - separators
+    sizes = cut_longest(len(parts[0]), len(parts[1]), room=room)
+    if whole:
+        second = min(len(parts[1]), room)
+        sizes = room - second, second
     between = [tokens.sep_id] * separators
     return [tokens.cls_id, *parts[0][: sizes[0]], *between, *parts[1][: sizes[1]]]
 

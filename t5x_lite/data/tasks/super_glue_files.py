@@ -18,13 +18,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from t5x_lite.data.labels import of_class
+from t5x_lite.data import postprocess
+from t5x_lite.data.labels import NONE, of_class
 from t5x_lite.data.postprocess import ClassIndex
-from t5x_lite.data.preprocess.classification import glue, label_text
-from t5x_lite.data.preprocess.questions import without_html
+from t5x_lite.data.preprocess.classification import UNKNOWN, glue, label_text
+from t5x_lite.data.preprocess.questions import without_highlights, without_html
 from t5x_lite.data.preprocess.templates import places
+from t5x_lite.data.preprocess.winograd import marked_pronoun
+from t5x_lite.data.tasks import candidates
 from t5x_lite.data.tasks.benchmarks import Benchmark
-from t5x_lite.data.tasks.labelled import Labelled
+from t5x_lite.data.tasks.labelled import Labelled, Text
 from t5x_lite.errors import InputError
 from t5x_lite.metrics.classification import accuracy
 from t5x_lite.records.benchmark_files import (
@@ -37,6 +40,8 @@ from t5x_lite.records.benchmark_files import (
 
 FILES = {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"}
 YES_OR_NO = ("False", "True")
+PLACEHOLDER = "@placeholder"
+"""What of a query of ReCoRD is asked for."""
 COPA_QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
 """In the words of Roemmele et al. 2011; COPA's files say which."""
 
@@ -126,7 +131,7 @@ class SuperGlueTask:
 
 
 def labelled_form(
-    texts: Sequence[str], labels: Sequence[str], *, clean: Callable[[str], str] = str
+    texts: Sequence[Text], labels: Sequence[str], *, clean: Callable[[str], str] = str
 ) -> Labelled:
     """How an encoder reads a task whose record has a "label", the index of one of some words.
 
@@ -145,6 +150,45 @@ def labelled_form(
 
 MULTIRC_TEXTS = labelled_form(("{paragraph} {question}", "answer"), YES_OR_NO, clean=without_html)
 """Paragraph and question, and an answer."""
+
+
+WSC_TEXTS = replace(
+    labelled_form((marked_pronoun, "span1_text"), YES_OR_NO),
+    fields=lambda record: {"idx": record["idx"]},
+    kinds={"idx": int},
+    postprocess=ClassIndex(YES_OR_NO),
+)
+"""The text with its pronoun between asterisks, and the noun: is this what the pronoun means?
+
+So do P-tuning v2 (Liu et al. 2022, arXiv:2110.07602) and those who compare with it. The baseline of
+SuperGLUE classifies the pooled states of both spans instead, for which there is no head here.
+"""
+
+
+def _record_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **{f"idx/{name}": record["idx"][name] for name in ("passage", "query")},
+        "question": f"{without_highlights(record['passage'])} {record['query']}",
+        "candidates": list(record["entities"]),
+        "answers": list(record["answers"]),
+    }
+
+
+RECORD_TEXTS = Labelled(
+    texts=("passage", "query"),
+    clean=without_highlights,
+    label=lambda record: NONE,
+    target=lambda record: UNKNOWN,
+    candidates=PLACEHOLDER,
+    fields=_record_fields,
+    kinds={"idx/passage": int, "idx/query": int, **candidates.KINDS},
+    postprocess=candidates.CandidateText(postprocess.record),
+)
+"""The passage, and the query with each of the entities in turn, which have labels of their own.
+
+So does the BERT baseline of SuperGLUE, which has a row for each mention of an entity; here, as in
+TFDS and P-tuning v2, there is one for each of its names.
+"""
 
 
 def read_label(row: Row, entries: Sequence[str], *, split: str) -> int:
@@ -197,12 +241,16 @@ def record_records(file: Path, split: str) -> Iterator[dict[str, Any]]:
         passage = _object(row, row.fields, "passage")
         text = _text(row, passage, "text")
         entities = {_span(row, text, entity) for entity in _objects(row, passage, "entities")}
+        if not entities:
+            raise InputError(f"{row.where}: the passage has no entities to choose from")
         queries = _objects(row, row.fields, "qas")
         _check_numbers(row, queries, what="queries")
         for query in queries:
             known = "answers" in query
             if not known and split != "test":
                 raise InputError(f"{row.where}: a query has no answers; only those of test may not")
+            if PLACEHOLDER not in _text(row, query, "query"):
+                raise InputError(f"{row.where}: a query has no {PLACEHOLDER}")
             answers = _objects(row, query, "answers") if known else []
             yield {
                 "passage": text,
@@ -229,7 +277,13 @@ def wsc_records(file: Path, split: str) -> Iterator[dict[str, Any]]:
         }
         for span in ("span1", "span2"):
             _repair(row, record, span)
-        yield {**record, "label": read_label(row, YES_OR_NO, split=split), "idx": number}
+        label = read_label(row, YES_OR_NO, split=split)
+        record |= {"label": label, "idx": number}
+        try:
+            marked_pronoun(record)
+        except InputError as error:
+            raise InputError(f"{row.where}: {error}") from error
+        yield record
 
 
 def _repair(row: Row, record: dict[str, Any], span: str) -> None:

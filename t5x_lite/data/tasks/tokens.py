@@ -45,13 +45,17 @@ Read = Callable[[Path, str], Iterable[Sentence]]
 
 @dataclass(frozen=True)
 class Tagged:
-    """The form of such a task.
+    """The form of such a task; see `labelled.Form`.
 
     Attributes:
       head: the name of the head that answers.
+      nulls: False.
+      candidates: "".
     """
 
     head: str = "token"
+    nulls: bool = False
+    candidates: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@ import pytest
 
 from t5x_lite.data.preprocess import (
     definite_pronoun_resolution,
+    marked_pronoun,
     wnli_simple,
     wsc,
     wsc_simple,
@@ -61,6 +62,33 @@ def test_the_two_texts_whose_pronoun_is_not_at_its_index(text, pronoun, expected
 def test_a_pronoun_that_is_not_at_its_index_is_refused(index):
     with pytest.raises(InputError, match=f"WSC 3: word {index} of .* is not the pronoun 'he'"):
         wsc_simple({**WSC, "span2_index": index})
+
+
+@pytest.mark.parametrize(
+    ("text", "pronoun", "index", "expected"),
+    [
+        ("He saw Tom if he slept .", "he", 4, "He saw Tom if *he* slept ."),
+        ("He saw Tom if he slept .", "He", 0, "*He* saw Tom if he slept ."),
+        ('Tom hid him. "Good for him," he said.', "him", 5, 'Tom hid him. "Good for *him*," he'),
+        ("Tom met  him", "him", 2, "Tom met  *him*"),
+        ("The hen , he said , went if he left", "he", 6, "The hen , he said , went if *he* left"),
+        ("because theyscold", "they", 1, "because *they*scold"),
+    ],
+)
+def test_the_pronoun_nearest_to_its_index_is_marked(text, pronoun, index, expected):
+    record = {**WSC, "text": text, "span2_text": pronoun, "span2_index": index}
+    assert marked_pronoun(record).startswith(expected)
+
+
+@pytest.mark.parametrize("change", [{"span2_index": 99}, {"span2_text": "she"}, {"span2_text": ""}])
+def test_a_pronoun_that_is_nowhere_near_is_not_marked(change):
+    record = {**WSC, **change}
+    with pytest.raises(InputError, match=r"WSC 3: word \d+ of 'Mitchell .* is not the pronoun"):
+        marked_pronoun(record)
+    far = {**WSC, "text": "he " + "went " * 12, "span2_index": 11}
+    with pytest.raises(InputError, match="word 11 of"):
+        marked_pronoun(far)
+    assert marked_pronoun({**far, "span2_index": 9}).startswith("*he* went")
 
 
 def test_wsc_marks_both_spans():

@@ -87,6 +87,16 @@ def test_of_robertas_vocabulary_a_pair_has_two_separators(vocabulary, roberta):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [(8, [1, 5, 6, 2, 7, 8, 9]), (7, [1, 5, 2, 7, 8, 9]), (6, [1, 2, 7, 8, 9]), (5, [1, 2, 7, 8])],
+)
+def test_a_second_text_is_cut_last_where_it_shall_be_whole(vocabulary, length, expected):
+    tokens = dataclasses.replace(encoder_tokens(vocabulary), cls_id=1, sep_id=2)
+    whole = join([[5, 6], [7, 8, 9]], tokens=tokens, length=length, whole=True)
+    assert whole == expected
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory, english_lines):
     root = tmp_path_factory.mktemp("glue")

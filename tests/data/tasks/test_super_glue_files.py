@@ -3,6 +3,8 @@ import json
 import pytest
 
 from t5x_lite.data.tasks.super_glue_files import (
+    RECORD_TEXTS,
+    WSC_TEXTS,
     SuperGlueTask,
     multirc_records,
     record_records,
@@ -178,6 +180,18 @@ def test_a_bad_line_of_record_is_named(read):
         read(record_records, "train", record_line((0, 2), answers=None))
 
 
+def test_a_line_of_record_without_a_choice_or_a_question_is_named(read):
+    with pytest.raises(InputError, match=r"rows\.jsonl:2: the passage has no entities to choose"):
+        read(record_records, "train", record_line((0, 2)), record_line() | {"idx": 6})
+    line = record_line((0, 2))
+    line["qas"][0]["query"] = "who left"
+    with pytest.raises(InputError, match=r"rows\.jsonl:1: a query has no @placeholder"):
+        read(record_records, "train", line)
+    del line["passage"]["entities"]
+    with pytest.raises(InputError, match=r'rows\.jsonl:1: must have "entities", a list of objects'):
+        read(record_records, "train", line)
+
+
 def wsc_line(**target):
     spans = {"span1_text": "Tom", "span1_index": 2, "span2_text": "he", "span2_index": 4}
     text = "Mitchell asked Tom if he could go . Then the Dog left"
@@ -216,3 +230,40 @@ def test_a_bad_span_of_wsc_is_named(read):
         read(wsc_records, "train", wsc_line(span1_text="Ann"))
     with pytest.raises(InputError, match=r"rows\.jsonl:1: span1_index 99 is not in the text"):
         read(wsc_records, "train", wsc_line(span1_text="ann", span1_index=99))
+    with pytest.raises(InputError, match=r"rows\.jsonl:1: WSC 0: word 99 of .* is not the pronoun"):
+        read(wsc_records, "train", wsc_line(span2_index=99))
+    with pytest.raises(InputError, match=r"rows\.jsonl:1: WSC 0: word 4 of .* pronoun ''"):
+        read(wsc_records, "train", wsc_line(span2_text=""))
+    with pytest.raises(InputError, match=r'rows\.jsonl:1: must have "span2_text", a string'):
+        read(wsc_records, "train", wsc_line(span2_text=None))
+
+
+@pytest.mark.parametrize("label", [1, 0])
+def test_wsc_is_a_text_with_its_pronoun_marked_and_a_noun(read, label):
+    (record,) = read(wsc_records, "train", wsc_line() | {"label": bool(label)})
+    assert WSC_TEXTS.example(record, {}) == {
+        "inputs": "Mitchell asked Tom if *he* could go . Then the Dog left",
+        "second": "Tom",
+        "targets": ("False", "True")[label],
+        "label": label + 1,
+        "label_end": 0,
+        "idx": 0,
+    }
+
+
+def test_record_is_a_passage_with_a_query_and_its_candidates(read):
+    line = record_line((16, 18), (8, 10))
+    line["passage"]["text"] = "Bob saw Ann and Bob.\n@highlight\nShe left"
+    (record,) = read(record_records, "train", line)
+    assert RECORD_TEXTS.example(record, {}) == {
+        "inputs": "Bob saw Ann and Bob. She left",
+        "second": "@placeholder left",
+        "targets": "<unk>",
+        "label": 0,
+        "label_end": 0,
+        "idx/passage": 5,
+        "idx/query": 9,
+        "question": "Bob saw Ann and Bob. She left @placeholder left",
+        "candidates": ["Ann", "Bob"],
+        "answers": ["Ann", "Bob"],
+    }
