@@ -40,8 +40,8 @@ class Data:
       layout: how examples become rows (`data.layouts`): Seq2Seq() of an encoder-decoder; LM(),
         PrefixLM() or ConcatLM() of a decoder alone; Encoder() of an encoder alone, Groups() of one
         that compares queries with passages, Labelled() of one with a head that answers.
-      batches: the static shapes of batches (`data.shapes`): Fixed() is one, and Bucketed(...) a few,
-        by the length of the rows.
+      batches: the static shapes of batches (`data.shapes`): Fixed() is one, Bucketed(...) are a
+        few, by the length of the rows.
       batch_size: rows of the global batch; with Bucketed, of that of the longest rows.
       inputs_length: tokens of an encoder row, EOS included; of groups, tokens of a query. Rows of a
         decoder alone have inputs_length plus targets_length tokens, those of LM() targets_length.
@@ -127,9 +127,7 @@ def shapes_of(data: Data) -> tuple[Data, ...]:
     if not data.batches.buckets():
         return (data,)
     return tuple(
-        dataclasses.replace(
-            data, batches=Fixed(), batch_size=rows, **{data.layout.grouped: length}
-        )
+        dataclasses.replace(data, batches=Fixed(), batch_size=rows, **{data.layout.grouped: length})
         for length, rows in data.batches.buckets()
     )
 

@@ -32,7 +32,7 @@ class Batches:
     """How rows are divided into batches: `Fixed()` or `Bucketed(...)`."""
 
     def buckets(self) -> tuple[tuple[int, int], ...]:
-        """The static shapes, (tokens of a row, rows of a batch), shortest first; () is one shape."""
+        """The static shapes, (tokens of a row, rows), shortest first; () where there is one."""
         return ()
 
     def identity(self) -> dict[str, Any]:

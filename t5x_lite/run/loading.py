@@ -59,7 +59,7 @@ def _on_mesh(learner: Learner, mesh: Mesh) -> Any:
 
 
 def check_batch(experiment: Experiment, mesh: Mesh) -> None:
-    """Refuses batches that cannot be divided among the devices, or have too long rows for the model.
+    """Refuses batches that do not divide among the devices, or have rows too long for the model.
 
     Raises:
       InputError: with the sizes.

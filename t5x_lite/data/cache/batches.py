@@ -255,8 +255,8 @@ def eval_batches(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Batches for a held-out loss: one pass in order, the same in every run whatever its seed.
 
-    The last batch, of each shape, is filled up with rows of padding, whose loss weights are 0. A mixture is mixed
-    at its rates, and ends where a cache would begin anew.
+    The last batch, of each shape, is filled up with rows of padding, whose loss weights are 0. A
+    mixture is mixed at its rates, and ends where a cache would begin anew.
 
     Args:
       data: the data config.

@@ -311,9 +311,7 @@ class Stream:
         for k, source in enumerate(self.sources):
             of = np.flatnonzero(sources == k)
             stored = source.split.read(indices[of])
-            keys = zip(
-                of.tolist(), stored, epochs[of].tolist(), indices[of].tolist(), strict=True
-            )
+            keys = zip(of.tolist(), stored, epochs[of].tolist(), indices[of].tolist(), strict=True)
             for place, tokens, epoch, index in keys:
                 key = {"seed": self._source_seed(k), "epoch": epoch, "index": index}
                 examples[place] = source.recipe.example(tokens, lengths=self._trimmed, **key)

@@ -45,7 +45,7 @@ class Layout:
       packs: whether several examples may share a row.
       draws: whether its rows depend on `KEY`.
       ends: whether a text ends with EOS.
-      grouped: the field of `Data` that says how long the texts are by whose lengths `shapes.Bucketed`
+      grouped: the field of `Data` that says how long those texts are by which `shapes.Bucketed`
         groups rows; "" where it cannot.
       task: one that fits, for messages.
     """
@@ -98,7 +98,7 @@ class Layout:
         return lengths
 
     def longest(self, example: Example) -> int:
-        """Tokens of the longest text in the row of an example, of the texts that `grouped` is about.
+        """Tokens of the longest text in the row of an example, of those that `grouped` is about.
 
         Args:
           example: see `lay_out`.
