@@ -97,16 +97,16 @@ def grouped(
     flat = _flat(there, names)
 
     def measured(example):
-        length = np.array([layout.longest(example)])
+        length = np.array([layout.longest({name: example[name] for name in names})])
         return {**example, _BUCKET: bucket_of(length, buckets)[0]}
 
     def batch_of(bucket, examples):
         return examples.ragged_batch(tf.gather(sizes, bucket)).map(
-            lambda block: {**flat(block), _BUCKET: block[_BUCKET][0]}
+            lambda block: {**flat(block), _BUCKET: block[_BUCKET]}
         )
 
     def laid_out(block):
-        shape = shapes[int(block[_BUCKET])]
+        shape = shapes[block[_BUCKET][0]]
         share = shape.batch_size // part[1]
         own = slice(part[0] * share, (part[0] + 1) * share)
         examples = _examples(block, names)[own]
