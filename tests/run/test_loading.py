@@ -170,13 +170,13 @@ def test_every_shape_of_batches_must_divide(tiny_experiment):
             dataclasses.replace(experiment, microbatches=3),
             make_mesh(MeshConfig(), devices=devices),
         )
-    mesh = abstract_mesh(4, sequence=1)
+    mesh = mesh_of(4, sequence=1)
     message = "data.batches of 6 rows of 4 tokens is not divisible by the 4 devices that share a b"
     with pytest.raises(InputError, match=re.escape(message)):
         check_batch(experiment, mesh)
     message = "data.batches of 6 rows of 4 tokens is not divisible by the 3 devices that share a r"
     with pytest.raises(InputError, match=re.escape(message)):
-        check_batch(experiment, abstract_mesh(1, sequence=3))
+        check_batch(experiment, mesh_of(1, sequence=3))
     long = dataclasses.replace(model, max_positions=7)
     with pytest.raises(InputError, match=r"data\.inputs_length 8 is above the 7 positions"):
         check_batch(
@@ -184,7 +184,8 @@ def test_every_shape_of_batches_must_divide(tiny_experiment):
         )
 
 
-def abstract_mesh(data, *, sequence):
-    """A mesh of devices that are not there."""
-    sizes = {name: 1 for name in MESH_AXES} | {"data": data, "sequence": sequence}
-    return jax.sharding.AbstractMesh(tuple(sizes.values()), tuple(sizes))
+def mesh_of(data, *, sequence):
+    """A mesh of one device again and again, of which the sizes count."""
+    sizes = dict.fromkeys(MESH_AXES, 1) | {"data": data, "sequence": sequence}
+    devices = np.array(jax.devices()[:1] * (data * sequence)).reshape(*sizes.values())
+    return jax.sharding.Mesh(devices, MESH_AXES)

@@ -39,6 +39,7 @@ def experiment(tmp_path_factory, vocabulary):
     for name, sizes in (("train", (3, 9, 4, 6, 12, 5, 3, 7, 4, 11)), ("dev", (3, 12, 5, 9, 4))):
         rows = (f"{' '.join('abcdefghijkl'[:size])}\t{size % 2}\n" for size in sizes)
         (directory / "SST-2" / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(rows))
+    (directory / "SST-2" / "test.tsv").write_text("index\tsentence\n0\ta b c\n")
     data = Data(
         task="tasks.glue:sst2",
         vocabulary=str(vocabulary.model_path),
@@ -138,7 +139,8 @@ def test_a_bucket_has_the_loss_and_the_gradient_of_the_same_rows_padded_to_the_l
     def value(params, batch):
         return learner.whole_loss(params, batch).value()
 
-    one, other = (jax.value_and_grad(value)(params, given) for given in (batch, padded))
+    gradient = jax.jit(jax.value_and_grad(value))
+    one, other = (gradient(params, given) for given in (batch, padded))
     np.testing.assert_allclose(one[0], other[0], rtol=1e-6)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), one[1], other[1])
 
