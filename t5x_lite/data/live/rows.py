@@ -122,7 +122,8 @@ def grouped(
         return epochs.mark_rows(made, block[epochs.FIELD][own], taken) if counted else made
 
     examples = dataset.map(lambda example: {name: example[name] for name in chosen})
-    spec: Any = {**examples.element_spec, _BUCKET: tf.TensorSpec([], tf.int64)}
+    plain: Any = examples.element_spec
+    spec = {**plain, _BUCKET: tf.TensorSpec([], tf.int64)}
     batches = stages.map_numpy(examples, measured, spec).group_by_window(
         key_func=lambda example: example[_BUCKET],
         reduce_func=batch_of,
