@@ -8,12 +8,14 @@ TensorFlow:
 `function` takes `TaskArguments` and returns a `seqio.Task`.
 """
 
+import dataclasses
 from dataclasses import dataclass, field
 
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.layouts.base import Layout
 from t5x_lite.data.layouts.seq2seq import Seq2Seq
 from t5x_lite.data.rates import Mixing
+from t5x_lite.data.shapes import Batches, Fixed
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.loading import Vocabulary
 
@@ -37,9 +39,11 @@ class Data:
       columns: of files of one's own (tasks/files.py), what is shown and what is to be written.
       layout: how examples become rows (`data.layouts`): Seq2Seq() of an encoder-decoder; LM(),
         PrefixLM() or ConcatLM() of a decoder alone; Encoder() of an encoder alone, Groups() of one
-        that compares queries with passages, Labelled() of one with a head that answers, Choices()
-        and Tokens() of one whose head chooses or labels each token.
-      batch_size: rows of the global batch.
+        that compares queries with passages, Labelled() of one with a head that answers, Choices(),
+        Tokens() and Windows() of one whose head chooses, labels each token or finds spans.
+      batches: the static shapes of batches (`data.shapes`): Fixed() is one, Bucketed(...) are a
+        few, by the length of the rows.
+      batch_size: rows of the global batch; with Bucketed, of that of the longest rows.
       inputs_length: tokens of an encoder row, EOS included; of groups, tokens of a query. Rows of a
         decoder alone have inputs_length plus targets_length tokens, those of LM() targets_length.
       targets_length: tokens of a decoder row, EOS included; of groups, tokens of a passage.
@@ -57,6 +61,7 @@ class Data:
     mixing: Mixing = field(default_factory=Mixing)
     columns: Columns = field(default_factory=Columns)
     layout: Layout = field(default_factory=Seq2Seq)
+    batches: Batches = field(default_factory=Fixed)
     batch_size: int = 128
     inputs_length: int = 512
     targets_length: int = 114
@@ -85,6 +90,60 @@ class Data:
             raise InputError(
                 f"data.layout {self.layout.name} has one example a row: set data.pack to False"
             )
+        _check_batches(self)
+
+
+def _check_batches(data: Data) -> None:
+    """Refuses batches that do not go together with the layout, the lengths or the batch size."""
+    batches, layout = data.batches, data.layout
+    if not isinstance(batches, Batches):
+        raise InputError(
+            "data.batches must be Fixed() or Bucketed(...) of t5x_lite.data.shapes, got "
+            f"{batches!r}"
+        )
+    if not batches.buckets():
+        return
+    if not layout.grouped:
+        raise InputError(
+            f"data.batches Bucketed does not group rows of data.layout {layout.name}: use it with "
+            "Encoder(), Labelled(), Choices(), Tokens(), Windows() or Groups(), or use Fixed()"
+        )
+    if data.pack:
+        raise InputError(
+            "data.batches Bucketed has one example a row: set data.pack to False, or use Fixed()"
+        )
+    longest, rows = batches.buckets()[-1]
+    length = getattr(data, layout.grouped)
+    if (length, data.batch_size) != (longest, rows):
+        option = layout.grouped.replace("_", "-")
+        raise InputError(
+            f"data.{layout.grouped} {length} and data.batch_size {data.batch_size} are not those "
+            f"of the longest of data.batches, {longest} and {rows}: set --data.{option} {longest} "
+            f"--data.batch-size {rows}, or change data.batches"
+        )
+
+
+def shapes_of(data: Data) -> tuple[Data, ...]:
+    """The config of each static shape as if there were no other, those of short rows first."""
+    if not data.batches.buckets():
+        return (data,)
+    return tuple(
+        dataclasses.replace(data, batches=Fixed(), batch_size=rows, **{data.layout.grouped: length})
+        for length, rows in data.batches.buckets()
+    )
+
+
+def rows_named(data: Data, shape: Data) -> str:
+    """What messages call the rows of a shape.
+
+    Args:
+      data: the config.
+      shape: one of its `shapes_of`.
+    """
+    if not data.batches.buckets():
+        return f"data.batch_size {shape.batch_size}"
+    length = getattr(shape, shape.layout.grouped)
+    return f"data.batches of {shape.batch_size} rows of {length} tokens"
 
 
 def lengths_of(data: Data) -> dict[str, int]:

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from t5x_lite.data.config import Data
+from t5x_lite.data.config import Data, rows_named, shapes_of
 from t5x_lite.errors import InputError
 
 ON_THE_FLY = b"t5x_lite iterator 2\n"
@@ -44,15 +44,16 @@ def unseal(kind: bytes, state: bytes) -> bytes:
 
 
 def share_of_batch(data: Data, process_count: int) -> int:
-    """Rows of a batch that each of the processes gets.
+    """Rows of a batch, of the longest where there are several shapes, that each process gets.
 
     Raises:
-      InputError: it cannot be divided.
+      InputError: it cannot be divided, or another shape of batches cannot.
     """
-    if data.batch_size % process_count:
-        raise InputError(
-            f"data.batch_size {data.batch_size} cannot be divided among {process_count} processes"
-        )
+    for shape in shapes_of(data):
+        if shape.batch_size % process_count:
+            raise InputError(
+                f"{rows_named(data, shape)} cannot be divided among {process_count} processes"
+            )
     return data.batch_size // process_count
 
 
@@ -60,7 +61,7 @@ def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
     """What must be equal for a position to fit, wherever the data are read from."""
     names = ("batch_size", "inputs_length", "targets_length", "pack", "shuffle")
     own = {name: getattr(data, name) for name in names}
-    return {**data.layout.identity(), **own, "seed": seed}
+    return {**data.layout.identity(), **own, **data.batches.identity(), "seed": seed}
 
 
 def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:

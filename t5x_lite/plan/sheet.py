@@ -2,6 +2,8 @@
 
 sheet.text()      lines for standard output
 sheet.record()    the same numbers in bytes, seconds and FLOPs, for json.dumps
+
+`Sheets` has one for each static shape of a run's batches.
 """
 
 import dataclasses
@@ -264,6 +266,51 @@ class Sheet:
                 for found in self.costliest()
             ),
         ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sheets:
+    """The plans of all static shapes of a run's batches, each of which is a program of its own.
+
+    Attributes:
+      sheets: one for each shape.
+      lengths: tokens of a row of each; () where there is one shape.
+    """
+
+    sheets: tuple[Sheet, ...]
+    lengths: tuple[int, ...] = ()
+
+    @property
+    def largest(self) -> Sheet:
+        """The plan of the step that needs the most memory, of several the last."""
+        unknown = float("inf")
+        needs = [unknown if one.needed is None else one.needed for one in self.sheets]
+        return self.sheets[max(range(len(needs)), key=lambda place: (needs[place], place))]
+
+    def verdict(self) -> str:
+        """The verdict about the step that needs the most memory."""
+        return self.largest.verdict()
+
+    def record(self) -> dict[str, Any]:
+        """The plan as JSON holds it: that of the largest step, and those of all as "shapes"."""
+        record = self.largest.record()
+        if not self.lengths:
+            return record
+        shapes = zip(self.lengths, self.sheets, strict=True)
+        return {**record, "shapes": [{"length": n, **one.record()} for n, one in shapes]}
+
+    def text(self) -> str:
+        """The plan as lines: a table of the shapes, and the largest step's own plan."""
+        if not self.lengths:
+            return self.largest.text()
+        columns = f"{'rows':>8}{'tokens':>8}{'peak, GiB':>12}{'FLOPs':>12}{'compiled in':>13}"
+        lines = [f"batches of {len(self.sheets)} shapes, each a program of its own", columns]
+        for length, one in zip(self.lengths, self.sheets, strict=True):
+            peak = "not known" if one.needed is None else _gib(one.needed)
+            flops = "-" if one.flops is None else f"{one.flops:.3e}"
+            seconds = f"{one.compile_seconds:.0f} s"
+            lines.append(f"{one.rows:>8}{length:>8}{peak:>12}{flops:>12}{seconds:>13}")
+        return "\n".join([*lines, "", "the one that needs the most memory:", self.largest.text()])
 
 
 def _gib(size: int) -> str:

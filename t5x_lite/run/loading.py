@@ -15,11 +15,12 @@ from t5x_lite import remote, sharding
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import from_json
-from t5x_lite.data.config import text_lengths
+from t5x_lite.data.config import rows_named, shapes_of, text_lengths
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Learner
 from t5x_lite.remote import AnyPath
 from t5x_lite.run.best_step import Step, find_step
+from t5x_lite.run.step_sizes import empty_row
 from t5x_lite.train.step import check_microbatches
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
@@ -58,19 +59,30 @@ def _on_mesh(learner: Learner, mesh: Mesh) -> Any:
 
 
 def check_batch(experiment: Experiment, mesh: Mesh) -> None:
-    """Refuses a batch that cannot be divided among the devices, or has rows too long for the model.
+    """Refuses batches that do not divide among the devices, or have rows too long for the model.
 
     Raises:
       InputError: with the sizes.
     """
     check_lengths(experiment)
-    parts, size = sharding.data_parallelism(mesh), experiment.data.batch_size
-    if size % parts:
-        raise InputError(
-            f"data.batch_size {size} is not divisible by the {parts} devices that share a batch "
-            f"(mesh {dict(mesh.shape)}); change --data.batch-size or --mesh.*"
-        )
-    check_microbatches(size, experiment.microbatches, mesh)
+    data, parts = experiment.data, sharding.data_parallelism(mesh)
+    grouped = bool(data.batches.buckets())
+    for shape in shapes_of(data):
+        size, named = shape.batch_size, rows_named(data, shape)
+        if size % parts:
+            option = "--data.batches.shapes" if grouped else "--data.batch-size"
+            raise InputError(
+                f"{named} is not divisible by the {parts} devices that share a batch "
+                f"(mesh {dict(mesh.shape)}); change {option} or --mesh.*"
+            )
+        check_microbatches(size, experiment.microbatches, mesh, named=named if grouped else None)
+        # Of one shape the first step says it; that of another would say it in the middle of a run.
+        columns = [value.shape[1] for value in empty_row(shape).values() if value.ndim > 1]
+        if grouped and any(column % mesh.shape["sequence"] for column in columns):
+            raise InputError(
+                f"{named} is not divisible by the {mesh.shape['sequence']} devices that share a "
+                f"row (mesh {dict(mesh.shape)}); change --data.batches.shapes or --mesh.sequence"
+            )
 
 
 def check_lengths(experiment: Experiment) -> None:

@@ -15,12 +15,13 @@ from jax.sharding import Mesh
 from t5x_lite import chips, sharding, trees
 from t5x_lite.chips import GIB
 from t5x_lite.config import Experiment
+from t5x_lite.data.config import rows_named, shapes_of
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Learner
 from t5x_lite.optim.updates import joint_optimizer
 from t5x_lite.plan import topologies
 from t5x_lite.plan.program import OutOfMemory, Program, bytes_on_device, compile_step
-from t5x_lite.plan.sheet import Sheet
+from t5x_lite.plan.sheet import Sheet, Sheets
 from t5x_lite.run.loading import check_batch, learner_of
 from t5x_lite.run.step_sizes import empty_row, row_lengths, step_flops
 from t5x_lite.train.state import TrainState, abstract_state, state_shardings
@@ -55,17 +56,53 @@ def plan(
       DoesNotFit: after printing.
     """
     found, asked = _devices(topology, devices)
-    sheet = make_sheet(experiment, found, asked=asked, hbm=hbm)
-    sheet = dataclasses.replace(sheet, operations=operations)
-    print(json.dumps(sheet.record()) if as_json else sheet.text())
-    if sheet.fits is False:
-        raise DoesNotFit(sheet.verdict())
+    sheets = make_sheets(experiment, found, asked=asked, hbm=hbm, operations=operations)
+    print(json.dumps(sheets.record()) if as_json else sheets.text())
+    if sheets.largest.fits is False:
+        raise DoesNotFit(sheets.verdict())
+
+
+def make_sheets(
+    experiment: Experiment,
+    devices: Sequence[Any],
+    *,
+    asked: str,
+    hbm: float | None = None,
+    operations: int = 0,
+) -> Sheets:
+    """Compiles the step for each static shape of the batches.
+
+    Args:
+      experiment: the config.
+      devices: all that the mesh is made of.
+      asked: what they are called.
+      hbm: GiB that a device has; None is what its kind has.
+      operations: how many of the costliest operations to list.
+
+    Raises:
+      InputError: the config does not fit the mesh.
+    """
+    data = experiment.data
+    check_batch(experiment, sharding.make_mesh(experiment.mesh, devices=devices))
+    found = []
+    for shape in shapes_of(data):
+        alone = dataclasses.replace(experiment, data=shape)
+        sheet = make_sheet(alone, devices, asked=asked, hbm=hbm)
+        if data.batches.buckets():
+            remedies = [
+                f"fewer rows in {rows_named(data, shape)}" if "--data.batch-size" in each else each
+                for each in sheet.remedies
+            ]
+            sheet = dataclasses.replace(sheet, remedies=remedies)
+        found.append(dataclasses.replace(sheet, operations=operations))
+    lengths = tuple(length for length, _ in data.batches.buckets())
+    return Sheets(sheets=tuple(found), lengths=lengths)
 
 
 def make_sheet(
     experiment: Experiment, devices: Sequence[Any], *, asked: str, hbm: float | None = None
 ) -> Sheet:
-    """Compiles the step.
+    """Compiles the step for batches of data.batch_size rows.
 
     Args:
       experiment: the config.

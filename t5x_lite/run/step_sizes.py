@@ -1,5 +1,7 @@
 """What a config's train step works on: the features of a row, and its floating-point operations."""
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from t5x_lite.config import Experiment
@@ -23,6 +25,20 @@ def row_lengths(data: Data) -> dict[str, int]:
 
 
 def step_flops(experiment: Experiment) -> int | None:
-    """FLOPs of a train step over all devices: three forward passes; None: they are not counted."""
+    """FLOPs of a train step over all devices, of the longest rows where there are several shapes.
+
+    They are those of three forward passes; None: they are not counted.
+    """
     row = experiment.objective.forward_flops(experiment.model, row_shapes(experiment.data))
     return None if row is None else 3 * experiment.data.batch_size * row
+
+
+def batch_flops(experiment: Experiment) -> Callable[[Mapping[str, np.ndarray]], int | None]:
+    """A function that gives the FLOPs of a train step on some rows, from their shapes."""
+
+    def flops(batch: Mapping[str, np.ndarray]) -> int | None:
+        rows = {name: value.shape[1:] for name, value in batch.items()}
+        row = experiment.objective.forward_flops(experiment.model, rows)
+        return None if row is None else 3 * len(next(iter(batch.values()))) * row
+
+    return flops

@@ -21,7 +21,7 @@ from t5x_lite.run.best import best_of_run
 from t5x_lite.run.best_step import told_at_end
 from t5x_lite.run.loading import check_batch, learner_of
 from t5x_lite.run.measuring import Measurement, until_stopped
-from t5x_lite.run.step_sizes import step_flops
+from t5x_lite.run.step_sizes import batch_flops
 from t5x_lite.run.workdir import WorkDirectory
 from t5x_lite.train.compilation import use_compilation_cache
 from t5x_lite.train.early_stopping import Patience
@@ -151,7 +151,7 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
                     save=restoring.saver(checkpoints, experiment, vocabulary, workdir, base=base),
                     tracker=tracker,
                     stop=stop,
-                    flops=step_flops(experiment),
+                    flops=batch_flops(experiment),
                     patience=Patience(experiment.stop_early, list(history.values())),
                     capture=Capture(experiment.profile, os.fspath(workdir.path / "profile")),
                     owed=checkpoints.add_metrics if owed else None,

@@ -25,6 +25,9 @@ from t5x_lite.types import Batch, Params
 Evaluate = Callable[[int, Params], dict[str, float] | None]
 """(step, params) -> metrics named "<split>/<name>"; None where a signal ended it before its end."""
 
+Flops = Callable[[Mapping[str, np.ndarray]], int | None]
+"""(rows of this process) -> FLOPs of a train step on them; None where they are not counted."""
+
 SaveMetrics = Callable[[int, Mapping[str, float]], None]
 """(step, metrics): adds them to the checkpoint of that step."""
 
@@ -83,7 +86,7 @@ def fit(
     save: Save,
     tracker: Tracker,
     stop: StopSignals | None = None,
-    flops: int | None = None,
+    flops: Flops | None = None,
     patience: Patience | None = None,
     capture: Capture | None = None,
     owed: SaveMetrics | None = None,
@@ -101,7 +104,7 @@ def fit(
       save: writes a checkpoint.
       tracker: the record.
       stop: already entered, where signals are watched since before; None watches them here.
-      flops: floating-point operations of a step over all devices, for "mfu".
+      flops: gives the floating-point operations of a step, for "mfu".
       patience: ends training early; it has seen the evaluations before the state.
       capture: traces chosen steps.
       owed: given where a signal ended the evaluation of the state's step: it is made first, and its
@@ -116,7 +119,7 @@ def fit(
         evaluation in progress was not finished: the next run begins with it.
     """
     peak = chip(mesh.devices.flat[0].device_kind).peak
-    window = Window(flops=flops, peak=None if peak is None else peak * mesh.size)
+    window = Window(peak=None if peak is None else peak * mesh.size)
     patience = Patience(EarlyStopping()) if patience is None else patience
     capture = Capture(Profile(), "") if capture is None else capture
     watched = StopSignals() if stop is None else contextlib.nullcontext(stop)
@@ -140,7 +143,14 @@ def fit(
             batch = window.next(batches)
             capture.before(step)
             state, metrics = step_function(state, put_batch(batch, mesh))
-            window.add(step, metrics, tokens=count_tokens(batch) * batch_part(mesh)[1])
+            _, parts = batch_part(mesh)
+            own = flops(batch) if flops is not None else None
+            window.add(
+                step,
+                metrics,
+                tokens=count_tokens(batch) * parts,
+                flops=None if own is None else own * parts,
+            )
             if capture.after(step, metrics):
                 tracker.message(f"traced the steps up to {step}: {capture.directory}")
             # Looked at once a step: a signal that comes later waits for the end of the next step.

@@ -125,8 +125,16 @@ def _metrics(
     return metrics
 
 
-def check_microbatches(batch_size: int, microbatches: int, mesh: Mesh) -> None:
+def check_microbatches(
+    batch_size: int, microbatches: int, mesh: Mesh, *, named: str | None = None
+) -> None:
     """Refuses a batch whose microbatches cannot be divided among the devices.
+
+    Args:
+      batch_size: rows of the global batch.
+      microbatches: parts of it.
+      mesh: the devices.
+      named: what the message calls it; None is data.batch_size.
 
     Raises:
       InputError: with the sizes.
@@ -135,7 +143,8 @@ def check_microbatches(batch_size: int, microbatches: int, mesh: Mesh) -> None:
     if batch_size % (devices * microbatches):
         raise InputError(
             f"microbatches {microbatches} * {devices} devices that share a batch do not divide "
-            f"data.batch_size {batch_size}; change --microbatches, --data.batch-size or --mesh.*"
+            f"{named or f'data.batch_size {batch_size}'}; change --microbatches, "
+            f"{'--data.batches.shapes' if named else '--data.batch-size'} or --mesh.*"
         )
 
 

@@ -2,20 +2,21 @@
 
 What a step returns stays on the device until it is asked for, so that the host runs ahead:
 
-    window = Window(flops=flops, peak=devices * chip(kind).peak)
+    window = Window(peak=devices * chip(kind).peak)
     for step in range(1, 101):
         batch = window.next(batches)
         state, metrics = train_step(state, batch)
-        window.add(step, metrics, tokens=512)
+        window.add(step, metrics, tokens=512, flops=10**12)
     window.flush()      # {"loss", ..., "tokens_per_second", "steps_per_second", "data_wait", "mfu"}
 """
 
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
+import numpy as np
 
 from t5x_lite.train.track import Throughput
 from t5x_lite.types import Array, Batch
@@ -41,44 +42,69 @@ class Window:
     def __init__(
         self,
         *,
-        flops: int | None = None,
         peak: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Starts with no step.
 
         Args:
-          flops: floating-point operations of a step, over all devices.
-          peak: FLOP/s of all devices together; without it, or without `flops`, there is no "mfu".
+          peak: FLOP/s of all devices together; without it, or without the FLOPs of the steps, there
+            is no "mfu".
           clock: gives seconds.
         """
         self._pending: list[tuple[int, Mapping[str, Array]]] = []
         self._checked: list[dict[str, float]] = []
         self._clock = clock
         self._throughput = Throughput(clock=clock)
-        self._first = True
-        self._mfu = flops / peak if flops and peak else None
+        self._compiles = True
+        self._shapes: set[Any] = set()
+        self._peak = peak
+        self._flops: list[int | None] = []
 
     def next(self, batches: SupportsNext) -> Batch:
         """The next batch; the time that this takes is spent waiting for data."""
         since = self._clock()
         batch = next(batches)
         self._throughput.wait(self._clock() - since)
+        shapes = frozenset((name, np.shape(value)) for name, value in batch.items())
+        self._compiles |= shapes not in self._shapes
+        self._shapes.add(shapes)
         return batch
 
-    def add(self, step: int, metrics: Mapping[str, Array], *, tokens: int) -> None:
-        """Takes the metrics of a step; waits for the first (it compiles) and for older ones."""
+    def add(
+        self,
+        step: int,
+        metrics: Mapping[str, Array],
+        *,
+        tokens: int,
+        flops: int | None = None,
+    ) -> None:
+        """Takes the metrics of a step; waits for one that compiles, and for older ones.
+
+        The rates begin anew behind a step that compiles: the first, and the first of each other
+        shape of its batch.
+
+        Args:
+          step: its number.
+          metrics: as the step returned them.
+          tokens: of its batch, over all devices.
+          flops: its floating-point operations, over all devices.
+        """
         self._pending.append((step, metrics))
         if len(self._pending) > _AHEAD:
             jax.block_until_ready(self._pending[-1 - _AHEAD][1])
-        if self._first:
+        if self._compiles:
             jax.block_until_ready(metrics)
-            self._first = False
         self._throughput.add(tokens)
+        self._flops.append(flops)
+        if self._compiles:
+            self._compiles = False
+            self.restart()
 
     def restart(self) -> None:
-        """Leaves out the time that an evaluation took."""
+        """Leaves out the time that an evaluation took, or a compilation."""
         self._throughput.start()
+        self._flops.clear()
 
     def check(self) -> None:
         """Waits for the steps so far.
@@ -106,8 +132,10 @@ class Window:
         """
         self.check()
         rates = self._throughput.rates()
-        if rates and self._mfu is not None:
-            rates["mfu"] = self._mfu * rates["steps_per_second"]
+        flops = [each for each in self._flops if each]
+        if rates and self._peak and len(flops) == len(self._flops):
+            rates["mfu"] = sum(flops) / len(flops) / self._peak * rates["steps_per_second"]
+        self._flops.clear()
         values = self._checked[-1] | rates
         self._checked.clear()
         return values

@@ -1,6 +1,7 @@
 """Experiment: validation, overrides of leaves, saving, and who may resume a work directory."""
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -23,8 +24,11 @@ from t5x_lite.config import (
 )
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
+from t5x_lite.data.shapes import Bucketed
 from t5x_lite.errors import InputError
+from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.t5 import T5Config
+from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor, AdamW
@@ -218,6 +222,37 @@ def test_what_was_saved_loads_equal_and_takes_overrides():
     assert [file.name for file in Path("work/a").iterdir()] == ["config.json"]
     save(EXPERIMENT, "work/a/config.json")
     assert load("work/a/config.json") == EXPERIMENT
+
+
+def test_shapes_of_batches_are_saved_and_may_be_given_as_an_option(tmp_path):
+    data = dataclasses.replace(
+        EXPERIMENT.data,
+        layout=layouts.Encoder(),
+        batches=Bucketed({8: 4, 16: 2}),
+        batch_size=2,
+        inputs_length=16,
+        pack=False,
+    )
+    path = tmp_path / "config.json"
+    objective = MaskedLM()
+    model = BertConfig(vocab_size=384, d_model=8, d_ff=8, num_heads=1, num_layers=1)
+    experiment = dataclasses.replace(EXPERIMENT, model=model, objective=objective, data=data)
+    save(experiment, path)
+    assert load(path) == experiment
+    shapes = ["--data.batches.shapes", "8", "6", "12", "4", "16", "2"]
+    assert load(path, shapes).data.batches == Bucketed({8: 6, 12: 4, 16: 2})
+    message = r"data\.inputs_length 16 and data\.batch_size 2 are not those of the longest"
+    with pytest.raises(InputError, match=message):
+        load(path, shapes[:-2])
+
+
+def test_a_config_of_before_there_were_shapes_of_batches(tmp_path):
+    path = tmp_path / "config.json"
+    save(EXPERIMENT, path)
+    saved = json.loads(path.read_text())
+    assert saved["data"].pop("batches") == {"type": "t5x_lite.data.shapes:Fixed"}
+    path.write_text(json.dumps(saved))
+    assert load(path) == EXPERIMENT
 
 
 def test_saved_json_of_something_else_is_refused():

@@ -1,7 +1,8 @@
 import pytest
 
 from t5x_lite.data import layouts
-from t5x_lite.data.config import Data, lengths_of, trimmed_lengths
+from t5x_lite.data.config import Data, lengths_of, rows_named, shapes_of, trimmed_lengths
+from t5x_lite.data.shapes import Bucketed, Fixed
 from t5x_lite.errors import InputError
 
 
@@ -39,3 +40,48 @@ def test_lengths_are_those_of_the_layouts_features():
     assert lengths_of(data) == {"query": 8, "positives": 10, "negatives": 10}
     assert trimmed_lengths(data) == {"inputs": 8, "targets": 10, "query": 8}
     assert lengths_of(Data(task="a:b", vocabulary="v", **sizes)) == {"inputs": 8, "targets": 10}
+
+
+BUCKETS = {
+    "task": "a:b",
+    "vocabulary": "v",
+    "layout": layouts.Groups(),
+    "batches": Bucketed({4: 6, 10: 2}),
+    "inputs_length": 8,
+    "targets_length": 10,
+    "batch_size": 2,
+    "pack": False,
+}
+
+
+def test_each_shape_is_a_config_of_one_shape():
+    one = Data(task="a:b", vocabulary="v")
+    assert (one.batches, shapes_of(one)) == (Fixed(), (one,))
+    assert rows_named(one, one) == "data.batch_size 128"
+    data = Data(**BUCKETS)
+    found = shapes_of(data)
+    sizes = [(shape.batch_size, shape.inputs_length, shape.targets_length) for shape in found]
+    assert sizes == [(6, 8, 4), (2, 8, 10)]
+    assert {shape.batches for shape in found} == {Fixed()}
+    assert rows_named(data, found[0]) == "data.batches of 6 rows of 4 tokens"
+    documents = {**BUCKETS, "layout": layouts.Encoder(), "inputs_length": 10}
+    assert [shape.inputs_length for shape in shapes_of(Data(**documents))] == [4, 10]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layout": layouts.Seq2Seq()}, "does not group rows of data.layout seq2seq: use it with"),
+        ({"layout": layouts.LM()}, "does not group rows of data.layout lm: use it with Encoder"),
+        ({"layout": layouts.Encoder(), "pack": True}, "one example a row: set data.pack to False"),
+        (
+            {"targets_length": 12},
+            "data.targets_length 12 and data.batch_size 2 are not those of the longest of "
+            "data.batches, 10 and 2: set --data.targets-length 10 --data.batch-size 2, or change",
+        ),
+        ({"batch_size": 4}, "data.targets_length 10 and data.batch_size 4 are not those of the"),
+    ],
+)
+def test_batches_that_do_not_fit(changes, message):
+    with pytest.raises(InputError, match=message):
+        Data(**{**BUCKETS, **changes})

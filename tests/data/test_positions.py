@@ -11,6 +11,7 @@ from t5x_lite.data.positions import (
     share_of_batch,
     unseal,
 )
+from t5x_lite.data.shapes import Bucketed
 from t5x_lite.errors import InputError
 
 
@@ -65,3 +66,20 @@ def test_what_makes_two_positions_the_same():
     groups = Data(task="a:b", vocabulary="v", layout=layouts.Groups(negatives=2), pack=False)
     found = identity_of(groups, seed=3)
     assert (found["layout"], found["negatives"], found["positives"]) == ("groups", 2, "each")
+
+
+def test_batches_of_several_shapes():
+    sizes = {"inputs_length": 8, "batch_size": 2}
+    data = Data(
+        task="a:b",
+        vocabulary="v",
+        layout=layouts.Encoder(),
+        batches=Bucketed({4: 6, 8: 2}),
+        pack=False,
+        **sizes,
+    )
+    assert identity_of(data, seed=3).items() >= {**sizes, "batches": [[4, 6], [8, 2]]}.items()
+    assert share_of_batch(data, 2) == 1
+    message = "data.batches of 2 rows of 8 tokens cannot be divided among 3 processes"
+    with pytest.raises(InputError, match=message):
+        share_of_batch(data, 3)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.heads import (
     CandidateAnswers,

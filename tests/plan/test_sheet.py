@@ -6,7 +6,7 @@ import pytest
 from t5x_lite.chips import Chip
 from t5x_lite.plan.hlo import Kernel, Operation, Reading, Traffic
 from t5x_lite.plan.program import Memory
-from t5x_lite.plan.sheet import Estimate, Sheet
+from t5x_lite.plan.sheet import Estimate, Sheet, Sheets
 
 GIB = 2**30
 MEMORY = Memory(
@@ -165,3 +165,42 @@ def test_kernels_count_by_the_chip_s_rates():
     assert "cycles at 1.50 GHz and the kernels at the chip's rates (2.0 ms), without" in text
     assert plan.record()["kernels"][0] == {"count": 2, "flops": 10**11, "bytes": 10**6}
     assert sheet(reading=reading).estimate == sheet().estimate  # no bandwidth is known
+
+
+def test_one_shape_is_planned_as_before():
+    one = Sheets(sheets=(sheet(),))
+    assert (one.text(), one.record()) == (sheet().text(), sheet().record())
+    assert one.verdict() == sheet().verdict()
+
+
+def test_several_shapes_are_a_table_and_the_largest():
+    small = sheet(rows=2048, needed=5 * GIB, compile_seconds=42.0, flops=None)
+    two = Sheets(sheets=(small, sheet()), lengths=(128, 512))
+    assert two.largest == sheet()
+    assert two.verdict() == sheet().verdict()
+    assert (
+        two.text()
+        == f"""\
+batches of 2 shapes, each a program of its own
+    rows  tokens   peak, GiB       FLOPs  compiled in
+    2048     128        5.00           -         42 s
+     256     512        6.00   1.600e+12         61 s
+
+the one that needs the most memory:
+{sheet().text()}"""
+    )
+    record = json.loads(json.dumps(two.record()))
+    shapes = record.pop("shapes")
+    assert record == json.loads(json.dumps(sheet().record()))
+    assert [(one["length"], one["rows"], one["memory_bytes_needed"]) for one in shapes] == [
+        (128, 2048, 5 * GIB),
+        (512, 256, 6 * GIB),
+    ]
+
+
+def test_a_shape_that_did_not_compile_is_the_largest():
+    failed = sheet(memory=None, needed=None, reading=None, trace_seconds=None)
+    two = Sheets(sheets=(failed, sheet()), lengths=(128, 512))
+    assert two.largest == failed
+    assert "   not known" in two.text()
+    assert two.largest.fits is False

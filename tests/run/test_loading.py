@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.data import layouts
+from t5x_lite.data.shapes import Bucketed
 from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.t5 import T5
@@ -17,7 +18,7 @@ from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.run.loading import Loaded, check_batch, learner_of, read_experiment
-from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.sharding import MESH_AXES, MeshConfig, make_mesh
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +148,44 @@ def test_rows_longer_than_the_table_of_positions(tiny_experiment, changes, messa
         message = "above the 7 positions of objective.generator"
     with pytest.raises(InputError, match=re.escape(message)):
         check_batch(experiment, mesh)
+
+
+def test_every_shape_of_batches_must_divide(tiny_experiment):
+    data = dataclasses.replace(
+        tiny_experiment.data,
+        layout=layouts.Encoder(),
+        batches=Bucketed({4: 6, 8: 2}),
+        batch_size=2,
+        inputs_length=8,
+        pack=False,
+    )
+    model = BertConfig(vocab_size=400, d_model=8, d_ff=8, num_heads=1, num_layers=1)
+    experiment = dataclasses.replace(
+        tiny_experiment, model=model, objective=MaskedLM(), data=data, microbatches=2
+    )
+    devices = list(jax.devices()[:1])
+    check_batch(experiment, make_mesh(MeshConfig(), devices=devices))
+    with pytest.raises(InputError, match=re.escape("data.batches of 2 rows of 8 tokens; change")):
+        check_batch(
+            dataclasses.replace(experiment, microbatches=3),
+            make_mesh(MeshConfig(), devices=devices),
+        )
+    mesh = mesh_of(4, sequence=1)
+    message = "data.batches of 6 rows of 4 tokens is not divisible by the 4 devices that share a b"
+    with pytest.raises(InputError, match=re.escape(message)):
+        check_batch(experiment, mesh)
+    message = "data.batches of 6 rows of 4 tokens is not divisible by the 3 devices that share a r"
+    with pytest.raises(InputError, match=re.escape(message)):
+        check_batch(experiment, mesh_of(1, sequence=3))
+    long = dataclasses.replace(model, max_positions=7)
+    with pytest.raises(InputError, match=r"data\.inputs_length 8 is above the 7 positions"):
+        check_batch(
+            dataclasses.replace(experiment, model=long), make_mesh(MeshConfig(), devices=devices)
+        )
+
+
+def mesh_of(data, *, sequence):
+    """A mesh of one device again and again, of which the sizes count."""
+    sizes = dict.fromkeys(MESH_AXES, 1) | {"data": data, "sequence": sequence}
+    devices = np.array(jax.devices()[:1] * (data * sequence)).reshape(*sizes.values())
+    return jax.sharding.Mesh(devices, MESH_AXES)

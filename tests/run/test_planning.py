@@ -12,7 +12,11 @@ import jax
 import pytest
 
 from t5x_lite import config
+from t5x_lite.data import layouts
+from t5x_lite.data.shapes import Bucketed
 from t5x_lite.errors import InputError
+from t5x_lite.models.bert import BertConfig
+from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.plan.program import OutOfMemory
 from t5x_lite.run import planning
 from t5x_lite.run.planning import DoesNotFit, plan
@@ -148,3 +152,39 @@ def test_devices_that_are_none(tiny_experiment, options, message):
 def test_a_batch_that_does_not_divide(tiny_experiment, one_device):
     with pytest.raises(InputError, match=r"microbatches 3 .* do not divide"):
         plan(dataclasses.replace(tiny_experiment, microbatches=3), devices="cpu:1")
+
+
+def test_every_shape_of_batches_is_compiled(tiny_experiment, one_device, monkeypatch, capsys):
+    experiment = dataclasses.replace(
+        tiny_experiment,
+        model=BertConfig(vocab_size=400, d_model=8, d_ff=8, num_heads=1, num_layers=1),
+        objective=MaskedLM(),
+        data=dataclasses.replace(
+            tiny_experiment.data,
+            layout=layouts.Encoder(),
+            batches=Bucketed({8: 8, 16: 2}),
+            batch_size=2,
+            inputs_length=16,
+            pack=False,
+        ),
+    )
+    plan(experiment, devices="cpu:1", as_json=True)
+    record = json.loads(capsys.readouterr().out)
+    assert [(one["length"], one["rows"]) for one in record["shapes"]] == [(8, 8), (16, 2)]
+    assert [one["lengths"]["encoder_input_tokens"] for one in record["shapes"]] == [8, 16]
+    needs = [one["memory_bytes_needed"] for one in record["shapes"]]
+    assert needs[0] != needs[1]
+    assert record["memory_bytes_needed"] == max(needs)
+    batches = [one["memory_bytes"]["batch"] for one in record["shapes"]]
+    assert batches == [4 * 4 * 8 * 8, 4 * 4 * 16 * 2]
+    plan(experiment, devices="cpu:1")
+    assert "batches of 2 shapes, each a program of its own" in capsys.readouterr().out
+
+    def compile_step(*_, **__):
+        raise OutOfMemory(3 * 2**30, 2 * 2**30, seconds=1.0)
+
+    monkeypatch.setattr(planning, "compile_step", compile_step)
+    with pytest.raises(DoesNotFit, match=r"fewer rows in data\.batches of 2 rows of 16 tokens"):
+        plan(experiment, devices="cpu:1")
+    with pytest.raises(InputError, match=r"do not divide data\.batches of 8 rows of 8 tokens"):
+        plan(dataclasses.replace(experiment, microbatches=3), devices="cpu:1")

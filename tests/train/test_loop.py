@@ -315,11 +315,11 @@ def test_signals_are_left_alone_outside_the_main_thread():
 
 
 def test_mfu_where_the_peak_of_the_devices_is_known(monkeypatch):
-    run = Run(given={"flops": 8_000_000_000})
+    run = Run(given={"flops": lambda batch: 8_000_000_000})
     run.fit(total=2, log=1)
     assert "mfu" not in run.events[1][2]
     monkeypatch.setattr(loop, "chip", lambda kind: Chip(4e9 if kind == "cpu" else None))
-    run = Run(given={"flops": 8_000_000_000})
+    run = Run(given={"flops": lambda batch: 8_000_000_000})
     run.fit(total=2, log=1)
     logged = run.events[1][2]
     assert logged["mfu"] == pytest.approx(2.0 * logged["steps_per_second"])

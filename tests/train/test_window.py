@@ -1,4 +1,5 @@
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from t5x_lite.train.window import NonFiniteLoss, Window
@@ -31,12 +32,12 @@ def metrics(loss):
 
 def test_rates_wait_and_mfu():
     clock = Clock()
-    window = Window(flops=3 * 10**12, peak=12e12, clock=clock)
+    window = Window(peak=12e12, clock=clock)
     batches = Slow(clock)
     for step, loss in enumerate((4.0, 3.0, 2.0), 1):
         window.next(batches)
         clock.now += 6.0
-        window.add(step, metrics(loss), tokens=16)
+        window.add(step, metrics(loss), tokens=16, flops=3 * 10**12)
     # The first step, which compiles, and its data do not count: two steps of 8 seconds.
     assert window.flush() == {
         "loss": 2.0,
@@ -48,22 +49,47 @@ def test_rates_wait_and_mfu():
     }
 
 
-@pytest.mark.parametrize("known", [{}, {"flops": 10**12}, {"peak": 1e12}])
-def test_no_mfu_without_flops_and_peak(known):
+@pytest.mark.parametrize(("flops", "peak"), [(None, None), (10**12, None), (None, 1e12)])
+def test_no_mfu_without_flops_and_peak(flops, peak):
     clock = Clock()
-    window = Window(**known, clock=clock)
+    window = Window(peak=peak, clock=clock)
     for step in (1, 2):
         clock.now += 1.0
-        window.add(step, metrics(1.0), tokens=16)
+        window.add(step, metrics(1.0), tokens=16, flops=flops)
     assert set(window.flush()) == {
         "loss", "gradient_norm", "tokens_per_second", "steps_per_second", "data_wait",
     }  # fmt: skip
 
 
 def test_the_first_step_alone_has_no_rates():
-    window = Window(flops=1, peak=1.0, clock=Clock())
-    window.add(1, metrics(1.0), tokens=16)
+    window = Window(peak=1.0, clock=Clock())
+    window.add(1, metrics(1.0), tokens=16, flops=1)
     assert set(window.flush()) == {"loss", "gradient_norm"}
+
+
+class Rows:
+    """Batches of these numbers of rows; each takes two seconds."""
+
+    def __init__(self, clock, *rows):
+        self._clock, self._rows = clock, iter(rows)
+
+    def __next__(self):
+        self._clock.now += 2.0
+        return {"encoder_input_tokens": np.zeros((next(self._rows), 3), np.int32)}
+
+
+def test_a_step_with_a_batch_of_another_shape_compiles_and_is_left_out():
+    clock = Clock()
+    window = Window(peak=10.0, clock=clock)
+    batches = Rows(clock, 4, 4, 8, 4, 8)
+    for step, seconds in enumerate((50.0, 1.0, 70.0, 1.0, 3.0), 1):
+        window.next(batches)
+        clock.now += seconds
+        window.add(step, metrics(1.0), tokens=16, flops=(0, 4, 4, 8, 4, 8)[step])
+    # Steps 4 and 5 alone: 3 and 5 seconds, 4 and 8 FLOPs.
+    found = window.flush()
+    assert (found["steps_per_second"], found["tokens_per_second"]) == (0.25, 4.0)
+    assert found["mfu"] == pytest.approx(12 / 8 / 10)
 
 
 def test_an_evaluation_is_left_out():

@@ -6,21 +6,22 @@
     position = batches.state()           # a few numbers, the same on every host
     train_batches(data, vocabulary, seed=0).restore(position)     # goes on with the next one
 
-A position is the number of a window of examples and of a row in it (`stream`). Each process takes
-its own rows of every global batch and reads only the examples of those, so the batches are the same
-whatever the number of processes.
+A position is the number of a window of examples and of a row in it (`stream`), and with batches of
+several shapes which examples wait (`grouped`). Each process takes its own rows of every global
+batch and reads only the examples of those, so the batches are the same whatever the number of
+processes.
 """
 
 import itertools
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from t5x_lite.data.cache.files import Cache
+from t5x_lite.data.cache.grouped import Grouped, Made, OneShape
 from t5x_lite.data.cache.mixture import mixed_sources
 from t5x_lite.data.cache.stream import WINDOW, Position, Source, Stream
 from t5x_lite.data.config import Data, lengths_of
@@ -43,41 +44,22 @@ _logger = logging.getLogger(__name__)
 # Training.
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Made:
-    """A batch, the position and the epoch after it, and the caches that it repeats."""
-
-    batch: dict[str, np.ndarray]
-    position: Position
-    repeated: set[int]
-    epoch: float
-
-
 class CachedBatches(Iterator[dict[str, np.ndarray]]):
     """An endless iterator of one process's rows of every global batch, made ahead in a thread."""
 
     def __init__(
-        self,
-        stream: Stream,
-        *,
-        batch_size: int,
-        part: int,
-        share: int,
-        identity: dict[str, Any],
+        self, batches: OneShape | Grouped, *, part: int, parts: int, identity: dict[str, Any]
     ):
         """Starts at the first batch.
 
         Args:
-          stream: the rows.
-          batch_size: of the global batch.
-          part: which of its parts this process gets; the first one tells what there is to tell.
-          share: rows of a part.
+          batches: the global ones.
+          part: which of their parts this process gets; the first one tells what there is to tell.
+          parts: how many there are.
           identity: what must be equal for a saved position to fit, as JSON.
         """
-        self._stream = stream
-        self._batch_size = batch_size
-        self._share = share
-        self._first = part * share
+        self._made, self._stream = batches, batches.stream
+        self._part, self._parts = part, parts
         self._tells = part == 0
         self._identity = json.loads(json.dumps(identity))
         self._go_to(Position())
@@ -87,22 +69,15 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
         self._repeating = self._stream.repeated(position)
         self._ahead = Prefetch(self._batches(position))
 
-    def _batches(self, position: Position) -> Iterator["_Made"]:
-        """Batches from a position on."""
-        while True:
-            spans = self._stream.spans(position, self._batch_size)
-            batch = self._stream.batch(spans, first=self._first, num_rows=self._share)
-            position = spans[-1].after
-            yield _Made(
-                batch=batch,
-                position=position,
-                repeated=set().union(*(span.repeated for span in spans)),
-                epoch=max(self._stream.epochs(position)),
-            )
+    def _batches(self, position: Position) -> Iterator[tuple[Made, float]]:
+        """Batches from a position on, with the epoch after each."""
+        while (made := self._made.make(position, part=self._part, parts=self._parts)) is not None:
+            position = made.position
+            yield made, max(self._stream.epochs(position))
 
     def __next__(self) -> dict[str, np.ndarray]:
-        made = next(self._ahead)
-        self._position, self._epoch = made.position, made.epoch
+        made, self._epoch = next(self._ahead)
+        self._position = made.position
         for k in sorted(made.repeated - self._repeating):
             self._repeating.add(k)
             if self._tells:
@@ -121,6 +96,7 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
             "identity": self._identity,
             "window": self._position.window,
             "row": self._position.row,
+            **({"waiting": self._position.waiting} if self._position.waiting else {}),
         }
         return seal(FROM_CACHE, json.dumps(node).encode())
 
@@ -133,7 +109,8 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
         saved = json.loads(unseal(FROM_CACHE, state))
         check_identity(saved["identity"], self._identity)
         self.close()
-        self._go_to(Position(saved["window"], saved["row"]))
+        waiting = tuple(map(tuple, saved.get("waiting", ())))
+        self._go_to(Position(saved["window"], saved["row"], waiting))
 
     def close(self) -> None:
         """Ends the thread; nothing more is handed out before `restore`."""
@@ -164,7 +141,7 @@ def train_batches(
       InputError: if the batch cannot be divided, or a cache is damaged, of another vocabulary or
         task, or made for other lengths.
     """
-    share = share_of_batch(data, process_count)
+    share_of_batch(data, process_count)
     sources = open_sources(data, vocabulary, split="train")
     stream = Stream(
         data,
@@ -180,8 +157,14 @@ def train_batches(
         "packing": f"first fit in {WINDOW}",
     }
     return CachedBatches(
-        stream, batch_size=data.batch_size, part=process_index, share=share, identity=identity
+        _global_batches(stream, data), part=process_index, parts=process_count, identity=identity
     )
+
+
+def _global_batches(stream: Stream, data: Data) -> OneShape | Grouped:
+    if data.batches.buckets():
+        return Grouped(stream, data)
+    return OneShape(stream, batch_size=data.batch_size)
 
 
 def open_sources(data: Data, vocabulary: Vocabulary, *, split: str) -> list[Source]:
@@ -272,8 +255,8 @@ def eval_batches(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Batches for a held-out loss: one pass in order, the same in every run whatever its seed.
 
-    The last batch is filled up with rows of padding, whose loss weights are 0. A mixture is mixed
-    at its rates, and ends where a cache would begin anew.
+    The last batch, of each shape, is filled up with rows of padding, whose loss weights are 0. A
+    mixture is mixed at its rates, and ends where a cache would begin anew.
 
     Args:
       data: the data config.
@@ -290,11 +273,11 @@ def eval_batches(
     sources = open_sources(data, vocabulary, split=split)
     tokens = data.layout.encoder_tokens(vocabulary)
     stream = Stream(data, sources, seed=0, shuffle=False, repeat=False, tokens=tokens)
-    return itertools.islice(_one_pass(stream, data.batch_size), max_batches)
+    return itertools.islice(_one_pass(_global_batches(stream, data)), max_batches)
 
 
-def _one_pass(stream: Stream, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+def _one_pass(batches: OneShape | Grouped) -> Iterator[dict[str, np.ndarray]]:
     position = Position()
-    while spans := stream.spans(position, batch_size):
-        yield stream.batch(spans, first=0, num_rows=batch_size)
-        position = spans[-1].after
+    while (made := batches.make(position, part=0, parts=1)) is not None:
+        yield made.batch
+        position = made.position

@@ -11,6 +11,7 @@ task has on the fly. 1024 examples are a window, which is packed into rows from 
 lengths alone: what a row holds is known before any of its examples is read.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -30,6 +31,8 @@ from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
 WINDOW = 1024
 """Examples that are packed together."""
 _SOURCE_SEED = 1 << 48
+_READ_AT_A_TIME = 64
+_NO_LIMIT = 1 << 62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +78,18 @@ class Window:
 
 @dataclass(frozen=True)
 class Position:
-    """A place between two rows: a window's number, and a row of it."""
+    """A place between two rows: a window's number, and a row of it.
+
+    Attributes:
+      window: the window's number.
+      row: of it.
+      waiting: where rows are grouped by length, the numbers of the examples before that place whose
+        batches are not full yet, of each bucket (`grouped`).
+    """
 
     window: int = 0
     row: int = 0
+    waiting: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,22 +161,13 @@ class Stream:
     def _plan(self, number: int) -> Window:
         end = (number + 1) * WINDOW
         places = np.arange(number * WINDOW, end if self._size is None else min(end, self._size))
-        sources, counts = self._schedule.at(places)
-        epochs, indices = np.zeros_like(counts), np.zeros_like(counts)
-        lengths = np.zeros((len(places), len(self._layout.features)), np.int64)
-        for k, source in enumerate(self.sources):
-            of = sources == k
-            epochs[of], indices[of] = self._examples(counts[of], k)
-            if self._data.pack:
-                lengths[of] = source.recipe.example_lengths(
-                    source.split.counts(indices[of]),
-                    lengths=self._lengths,
-                    seed=self._source_seed(k),
-                    epochs=epochs[of],
-                    indices=indices[of],
-                )
+        sources, epochs, indices = self._at(places)
         taken = np.arange(len(places))
         if self._data.pack:
+            lengths = np.zeros((len(places), len(self._layout.features)), np.int64)
+            for k in range(len(self.sources)):
+                of = sources == k
+                lengths[of] = self._example_lengths(k, epochs[of], indices[of])
             taken = packing.first_fit(
                 self._layout.packed_lengths(lengths), capacity=self._layout.capacity(self._lengths)
             )
@@ -176,6 +178,31 @@ class Stream:
             indices=indices,
             rows=taken,
             num_rows=int(taken.max()) + 1 if len(taken) else 0,
+        )
+
+    def _at(
+        self, places: Int[np.ndarray, " n"]
+    ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+        """The cache, the epoch and the index of the examples at some places of the run."""
+        sources, counts = self._schedule.at(places)
+        epochs, indices = np.zeros_like(counts), np.zeros_like(counts)
+        for k in range(len(self.sources)):
+            of = sources == k
+            epochs[of], indices[of] = self._examples(counts[of], k)
+        return sources, epochs, indices
+
+    def _example_lengths(
+        self, k: int, epochs: Int[np.ndarray, " n"], indices: Int[np.ndarray, " n"]
+    ) -> Int[np.ndarray, "n F"]:
+        """Tokens of the outputs of examples of source k."""
+        source = self.sources[k]
+        limits = {name: self._lengths.get(name, _NO_LIMIT) for name in source.recipe.outputs}
+        return source.recipe.example_lengths(
+            source.split.counts(indices),
+            lengths=limits,
+            seed=self._source_seed(k),
+            epochs=epochs,
+            indices=indices,
         )
 
     def _examples(
@@ -214,7 +241,10 @@ class Stream:
             target = span.window.rows - span.start + before
             inside = (span.window.rows >= span.start) & (span.window.rows < span.end)
             chosen = np.flatnonzero(inside & (target >= 0) & (target < num_rows))
-            examples += self._read(span.window, chosen)
+            window = span.window
+            examples += self._read(
+                window.sources[chosen], window.epochs[chosen], window.indices[chosen]
+            )
             placed.append(target[chosen])
             before += span.end - span.start
         return self._layout.lay_out(
@@ -226,14 +256,62 @@ class Stream:
             tokens=self._tokens,
         )
 
-    def _read(self, window: Window, chosen: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """The examples at some places of a window, corrupted and trimmed."""
-        examples: list[dict[str, np.ndarray]] = [{} for _ in chosen]
+    def rows(
+        self, numbers: Int[np.ndarray, " n"], *, num_rows: int, lengths: Mapping[str, int]
+    ) -> dict[str, np.ndarray]:
+        """A row of each of some examples, by their numbers in the run.
+
+        Args:
+          numbers: theirs.
+          num_rows: rows in all; the others are padding.
+          lengths: tokens of each feature at most, which hold them (`Layout.lengths`).
+        """
+        return self._layout.lay_out(
+            self._read(*self._at(numbers)),
+            np.arange(len(numbers)),
+            num_rows=num_rows,
+            lengths=lengths,
+            pack=False,
+            tokens=self._tokens,
+        )
+
+    def longest_texts(self, numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """The `Layout.longest` of some examples, by their numbers in the run.
+
+        Of rows of one text it follows from the lengths of what is stored; of others the examples
+        are read.
+        """
+        sources, epochs, indices = self._at(numbers)
+        found = np.zeros(len(numbers), np.int64)
+        if self._layout.joined:
+            for start in range(0, len(numbers), _READ_AT_A_TIME):
+                part = slice(start, start + _READ_AT_A_TIME)
+                examples = self._read(sources[part], epochs[part], indices[part])
+                found[part] = [self._layout.longest(example) for example in examples]
+            return found
         for k, source in enumerate(self.sources):
-            of = np.flatnonzero(window.sources[chosen] == k)
-            indices, epochs = window.indices[chosen[of]], window.epochs[chosen[of]]
-            stored = source.split.read(indices)
-            keys = zip(of.tolist(), stored, epochs.tolist(), indices.tolist(), strict=True)
+            of = sources == k
+            column = [*source.recipe.outputs].index(self._layout.features[0])
+            found[of] = self._example_lengths(k, epochs[of], indices[of])[:, column]
+        return found
+
+    def repeated_of(self, numbers: Int[np.ndarray, " n"]) -> set[int]:
+        """The caches of which some examples, by their numbers in the run, were read before."""
+        sources, epochs, _ = self._at(numbers)
+        return set(sources[epochs > 0].tolist())
+
+    def _read(
+        self,
+        sources: Int[np.ndarray, " n"],
+        epochs: Int[np.ndarray, " n"],
+        indices: Int[np.ndarray, " n"],
+    ) -> list[dict[str, np.ndarray]]:
+        """Examples by their cache, epoch and index, corrupted and trimmed."""
+        examples: list[dict[str, np.ndarray]] = [{} for _ in sources]
+        for k, source in enumerate(self.sources):
+            of = np.flatnonzero(sources == k)
+            stored = source.split.read(indices[of])
+            keys = zip(of.tolist(), stored, epochs[of].tolist(), indices[of].tolist(), strict=True)
             for place, tokens, epoch, index in keys:
                 key = {"seed": self._source_seed(k), "epoch": epoch, "index": index}
                 examples[place] = source.recipe.example(tokens, lengths=self._trimmed, **key)

@@ -45,6 +45,8 @@ class Layout:
       packs: whether several examples may share a row.
       draws: whether its rows depend on `KEY`.
       ends: whether a text ends with EOS.
+      grouped: the field of `Data` that says how long those texts are by which `shapes.Bucketed`
+        groups rows; "" where it cannot.
       task: one that fits, for messages.
     """
 
@@ -56,6 +58,7 @@ class Layout:
     packs: ClassVar[bool] = True
     draws: ClassVar[bool] = False
     ends: ClassVar[bool] = True
+    grouped: ClassVar[str] = ""
     task: ClassVar[str] = ""
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -98,6 +101,14 @@ class Layout:
     def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
         """Tokens that each example takes of `capacity`, from the lengths of its features."""
         return lengths
+
+    def longest(self, example: Example) -> int:
+        """Tokens of the longest text in the row of an example, of those that `grouped` is about.
+
+        Args:
+          example: see `lay_out`.
+        """
+        return len(example[self.features[0]])
 
     def lay_out(
         self,

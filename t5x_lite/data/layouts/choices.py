@@ -42,6 +42,7 @@ class Choices(Layout):
     features: ClassVar[tuple[str, ...]] = ("choices", "labels")
     joined: ClassVar[tuple[str, ...]] = ("choices",)
     of_encoder: ClassVar[bool] = True
+    grouped: ClassVar[str] = "inputs_length"
     packs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -52,6 +53,10 @@ class Choices(Layout):
         """See `Layout.lengths`."""
         del targets
         return {"choices": inputs, "labels": WIDTH}
+
+    def longest(self, example: Example) -> int:
+        """See `Layout.longest`."""
+        return max((len(text) for text in separate(example["choices"])), default=0)
 
     def lay_out(
         self,

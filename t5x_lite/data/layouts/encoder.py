@@ -35,6 +35,7 @@ class Encoder(Layout):
     task: ClassVar[str] = "tasks.encoder:documents"
     features: ClassVar[tuple[str, ...]] = ("inputs",)
     of_encoder: ClassVar[bool] = True
+    grouped: ClassVar[str] = "inputs_length"
 
     def lay_out(
         self,

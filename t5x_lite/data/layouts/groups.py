@@ -60,6 +60,7 @@ class Groups(Layout):
     optional: ClassVar[tuple[str, ...]] = ("scores",)
     joined: ClassVar[tuple[str, ...]] = ("positives", "negatives")
     of_encoder: ClassVar[bool] = True
+    grouped: ClassVar[str] = "targets_length"
     packs: ClassVar[bool] = False
     draws: ClassVar[bool] = True
 
@@ -113,6 +114,10 @@ class Groups(Layout):
                 f"{self.negatives_top}: set --data.layout.negatives-top {top}, or write another "
                 "cache"
             )
+
+    def longest(self, example: Example) -> int:
+        """See `Layout.longest`: of the passages that are drawn for the row."""
+        return max(len(text) for text in self.drawn(example)[0])
 
     def lay_out(
         self,

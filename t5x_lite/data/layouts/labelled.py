@@ -42,6 +42,7 @@ class Labelled(Layout):
     features: ClassVar[tuple[str, ...]] = ("inputs", "labels")
     optional: ClassVar[tuple[str, ...]] = ("scores",)
     of_encoder: ClassVar[bool] = True
+    grouped: ClassVar[str] = "inputs_length"
     packs: ClassVar[bool] = False
 
     def of_task(self, there: Collection[str]) -> "Labelled":

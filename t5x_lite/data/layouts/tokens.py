@@ -36,6 +36,7 @@ class Tokens(Layout):
     task: ClassVar[str] = "tasks.tokens:conll"
     features: ClassVar[tuple[str, ...]] = ("inputs", "token_labels")
     of_encoder: ClassVar[bool] = True
+    grouped: ClassVar[str] = "inputs_length"
 
     @property
     def answered_by_head(self) -> bool:

@@ -45,6 +45,7 @@ class Windows(Layout):
     task: ClassVar[str] = "tasks.squad:squad"
     features: ClassVar[tuple[str, ...]] = ("inputs", "labels", WINDOW)
     of_encoder: ClassVar[bool] = True
+    grouped: ClassVar[str] = "inputs_length"
     packs: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

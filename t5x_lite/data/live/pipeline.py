@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from t5x_lite.data.config import Data, lengths_of
+from t5x_lite.data.config import Data, lengths_of, shapes_of
 from t5x_lite.data.elements import as_numpy, deterministic
 from t5x_lite.data.layouts.base import KEY
 from t5x_lite.data.live import epochs
@@ -67,7 +67,8 @@ def train_batches(
       data: the data config.
       vocabulary: of inputs and targets.
       seed: of shuffling, of what is drawn and of the corruption.
-      process_index: this process, which reads its own part of each task's examples.
+      process_index: this process, which reads its own part of each task's examples; with batches of
+        several shapes all of them.
       process_count: processes in all; each gets batch_size / process_count rows.
 
     Returns:
@@ -76,14 +77,17 @@ def train_batches(
     Raises:
       InputError: if the batch cannot be divided, or a task, its files or its lengths are wrong.
     """
-    share = share_of_batch(data, process_count)
-    shard = seqio.ShardInfo(process_index, process_count) if process_count > 1 else None
+    share_of_batch(data, process_count)
+    # All processes have batches of the same shape at the same step: where there are several shapes,
+    # each reads all examples, and lays out its own rows.
+    first, readers = (0, 1) if data.batches.buckets() else (process_index, process_count)
+    shard = seqio.ShardInfo(first, readers) if readers > 1 else None
     is_one = find_mixture(data) is None
     trained = trained_members(
         data,
         vocabulary,
         # Each process numbers its own examples: their random numbers must differ all the same.
-        seed=seed + process_index * _PROCESS_SEED,
+        seed=seed + first * _PROCESS_SEED,
         shard_info=shard,
         tells=process_index == 0,
     )
@@ -112,10 +116,12 @@ def train_batches(
     }
     spec: Any = drawn.element_spec
     counted = epochs.FIELD in spec
-    rows = laid_out(data, vocabulary, drawn, features=features)
-    dataset = rows.batch(share, drop_remainder=True).prefetch(1)
+    dataset = batched(
+        data, vocabulary, drawn, features=features, part=(process_index, process_count)
+    )
     shown_name = data.task if process_index == 0 else None
-    return Batches(dataset, identity=identity, epoch=0 if counted else None, tells=shown_name)
+    epoch = 0 if counted else None
+    return Batches(dataset.prefetch(1), identity=identity, epoch=epoch, tells=shown_name)
 
 
 def _drawn(
@@ -175,6 +181,38 @@ def laid_out(
     return deterministic(rows)
 
 
+def batched(
+    data: Data,
+    vocabulary: Vocabulary,
+    examples: tf.data.Dataset,
+    *,
+    features: Collection[str],
+    part: tuple[int, int],
+) -> tf.data.Dataset:
+    """Batches of one process, of examples of a task with these output features.
+
+    Args:
+      data: the data config.
+      vocabulary: of the examples.
+      examples: those of this process; with several shapes, all.
+      features: the task's output features.
+      part: which part of each batch's rows, and of how many. With one shape only the number counts,
+        and a last batch that is not full is left out.
+    """
+    if not data.batches.buckets():
+        rows = laid_out(data, vocabulary, examples, features=features)
+        return rows.batch(data.batch_size // part[1], drop_remainder=True)
+    batches = live.grouped(
+        examples,
+        data.layout,
+        features=features,
+        shapes=shapes_of(data),
+        part=part,
+        tokens=data.layout.encoder_tokens(vocabulary),
+    )
+    return deterministic(batches)
+
+
 # Evaluation.
 
 
@@ -188,8 +226,8 @@ def eval_batches(
     """Batches for a held-out loss: one pass in order, the same in every run whatever its seed.
 
     A mixture is drawn at the rates of training. Tasks of it that are not there, or lack the split,
-    are passed over, and the batches end where a task would begin anew. The last batch is filled up
-    with rows of padding, whose loss weights are 0.
+    are passed over, and the batches end where a task would begin anew. The last batch, of each
+    shape, is filled up with rows of padding, whose loss weights are 0.
 
     Args:
       data: the data config.
@@ -212,9 +250,12 @@ def eval_batches(
         examples=lambda place: held_out_examples(data, chosen[place].task, split=split),
     )
     features = tuple(chosen[0].task.output_features)
-    rows = laid_out(data, vocabulary, drawn, features=features).batch(data.batch_size)
-    batches = not_empty(padded(as_numpy(rows), data, vocabulary), data, split=split)
-    return itertools.islice(batches, max_batches)
+    if data.batches.buckets():
+        batches = as_numpy(batched(data, vocabulary, drawn, features=features, part=(0, 1)))
+    else:
+        rows = laid_out(data, vocabulary, drawn, features=features).batch(data.batch_size)
+        batches = padded(as_numpy(rows), data, vocabulary)
+    return itertools.islice(not_empty(batches, data, split=split), max_batches)
 
 
 def padded(

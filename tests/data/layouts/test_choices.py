@@ -46,3 +46,12 @@ def test_more_choices_than_a_row_has_are_refused():
         made(layouts.Choices(), [0], examples=three, pack=False)
     with pytest.raises(InputError, match="must be at least 2 choices, got 1"):
         layouts.Choices(num=1)
+
+
+def test_a_row_is_as_long_as_its_longest_choice():
+    assert [layouts.Choices().longest(example) for example in examples()] == [5, 6, 0]
+
+
+def examples():
+    rows = ([2, 5, 3, 6, 3, 2, 5, 3], [2, 3, 2, 5, 5, 5, 5, 3], [])
+    return [{"choices": np.array(row, np.int32)} for row in rows]

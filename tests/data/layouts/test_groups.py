@@ -134,3 +134,12 @@ def test_an_identity_says_all_that_decides_what_is_drawn():
         "positives": "each",
         "teacher": False,
     }
+
+
+def test_a_row_is_as_long_as_the_longest_passage_that_is_drawn():
+    layout = layouts.Groups(negatives=1)
+    assert layout.longest(example(positives=[(5, 6)], negatives=[(4,)])) == 4
+    assert layout.longest(example(negatives=[(4, 5, 6, 7)])) == 6
+    pool = [(4,) * size for size in (1, 5, 9)]
+    found = {layout.longest(example(negatives=pool, epoch=epoch)) for epoch in range(20)}
+    assert found == {3, 7, 11}

@@ -1,0 +1,48 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from t5x_lite.config.json import from_json, to_json
+from t5x_lite.data.shapes import Batches, Bucketed, Fixed, bucket_of
+from t5x_lite.errors import InputError
+
+
+def test_one_shape_has_no_buckets():
+    assert (Fixed().buckets(), Fixed().identity(), Batches().buckets()) == ((), {}, ())
+
+
+def test_shapes_are_given_as_a_dict_or_as_pairs():
+    batches = Bucketed({4: 2, 8: 1})
+    assert batches.shapes == batches.buckets() == ((4, 2), (8, 1))
+    assert batches == Bucketed(shapes=[(4, 2), (8, 1)]) == dataclasses.replace(batches)
+    assert hash(batches) == hash(Bucketed(((4, 2), (8, 1))))
+    assert repr(batches) == "Bucketed(shapes=((4, 2), (8, 1)))"
+    assert batches.identity() == {"batches": [[4, 2], [8, 1]]}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        batches.shapes = ()
+
+
+@pytest.mark.parametrize("batches", [Fixed(), Bucketed({4: 2, 8: 1})])
+def test_json_gives_them_back(batches):
+    assert from_json(to_json(batches), source="config.json") == batches
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({}, r"needs a length and its rows, such as 512 64$"),
+        ({4: 2, 8: 0}, r"whole numbers of at least 1, got 8 and 0$"),
+        ({0: 2}, r"whole numbers of at least 1, got 0 and 2$"),
+        ({8: 1, 4: 2}, r"each length must be above the one before it, got 8, 4$"),
+        ([(4, 2), (4, 1)], r"each length must be above the one before it, got 4, 4$"),
+    ],
+)
+def test_shapes_that_are_none(shapes, message):
+    with pytest.raises(InputError, match=message):
+        Bucketed(shapes)
+
+
+def test_a_row_goes_to_the_shortest_length_that_holds_it():
+    lengths = np.array([1, 4, 5, 8, 9, 16, 17])
+    assert bucket_of(lengths, ((4, 9), (8, 9), (16, 9))).tolist() == [0, 0, 1, 1, 2, 2, 2]
