@@ -13,8 +13,9 @@ and a bucket that is full is the next batch. With two rows of 4 and one of 8 tok
     batches                    [7]  [3 4]  [8]  [2 1]
 
 So the order of batches follows from the order of examples alone. No example is dropped: those that
-wait when the data end go into batches of the next epoch. Source: BGE-M3 (Chen et al. 2024, section
-3.3) groups its data by length, too; FlagEmbedding drops what is left over in each group.
+wait when the data end go into batches of the next epoch. BGE-M3 is trained with batches by length
+(Chen et al. 2024, "Efficient Batching"); in its code the last batch of a group has a shape of its
+own.
 """
 
 from collections.abc import Iterable, Mapping
