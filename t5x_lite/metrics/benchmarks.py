@@ -11,6 +11,7 @@ is not trained: `GLUE_WITHOUT_WNLI` (t5/evaluation/eval_utils.py, METRIC_NAMES).
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 
 from t5x_lite.metrics.selection import mode_of
@@ -61,19 +62,19 @@ def task_score(metrics: Metrics) -> float:
     """A task's one number, best where highest: the mean of its metrics.
 
     Those that are best where lowest, such as an error rate, count negatively. Beside others, parts
-    of them and thresholds do not count (`no_answer.squad_v2`).
+    of them and thresholds do not count (`no_answer.squad_v2`, `entities.entity_f1`).
 
     Raises:
       ValueError: it has none.
     """
     if not metrics:
         raise ValueError("a task without metrics has no score")
-    counted = {name: v for name, v in metrics.items() if not name.startswith(_PARTS)} or metrics
+    counted = {name: v for name, v in metrics.items() if not _PART.fullmatch(name)} or metrics
     signed = [value if mode_of(name) == "max" else -value for name, value in counted.items()]
     return sum(signed) / len(signed)
 
 
-_PARTS = ("HasAns_", "NoAns_", "best_")
+_PART = re.compile(r"(HasAns|NoAns|best)_.*|precision|recall")
 
 
 _GLUE_ROWS = {

@@ -61,6 +61,8 @@ def test_rows_are_means():
 
 def test_a_task_s_score_is_the_mean_of_its_metrics():
     assert task_score({"f1": 0.5, "accuracy": 1.0}) == 0.75
+    assert task_score({"precision": 1.0, "recall": 0.25, "f1": 0.4}) == 0.4
+    assert task_score({"precision": 1.0, "recall": 0.0}) == 0.5
     assert task_score({"word_error_rate": 0.25}) == -0.25
     with pytest.raises(ValueError, match="without metrics"):
         task_score({})
