@@ -1,4 +1,4 @@
-"""--init from a T5 with shared layers, in two processes that share the parameters."""
+"""--init in two processes that share the parameters: of shared layers, and of a frozen base."""
 
 import dataclasses
 import json
@@ -8,17 +8,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from t5x_lite import config
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.init import Init
+from t5x_lite.run.loading import Loaded
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def first_loss(directory, experiment, *, count=1):
+def first_loss(directory, experiment, *, count=1, steps=1):
     """The loss of the first step, of a run in so many processes."""
     config.save(experiment, directory.with_suffix(".json"))
     with socket.socket() as probe:
@@ -31,7 +36,7 @@ def first_loss(directory, experiment, *, count=1):
         subprocess.Popen(
             [
                 *line,
-                *("--workdir", str(directory), "--steps", "1"),
+                *("--workdir", str(directory), "--steps", str(steps)),
                 *([*hosts, "--hosts.process-id", str(i)] if count > 1 else []),
             ],
             env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
@@ -46,11 +51,16 @@ def first_loss(directory, experiment, *, count=1):
     return next(row["loss"] for row in map(json.loads, lines) if "loss" in row)
 
 
-def test_two_processes_begin_from_shared_layers_as_shared_and_as_plain(tiny_experiment, tmp_path):
+@pytest.fixture
+def plain(tiny_experiment):
+    """A run without dropout that measures nothing."""
     model = tiny_experiment.model.replace(dropout_rate=0.0)
     evaluation = dataclasses.replace(tiny_experiment.evaluation, loss=False, task_metrics=False)
-    plain = dataclasses.replace(tiny_experiment, model=model, evaluation=evaluation)
-    shared = dataclasses.replace(plain, model=model.replace(share_layers=True))
+    return dataclasses.replace(tiny_experiment, model=model, evaluation=evaluation)
+
+
+def test_two_processes_begin_from_shared_layers_as_shared_and_as_plain(plain, tmp_path):
+    shared = dataclasses.replace(plain, model=plain.model.replace(share_layers=True))
     first_loss(tmp_path / "shared", shared)
     init = Init(checkpoint=str(tmp_path / "shared"))
     found = [
@@ -58,3 +68,16 @@ def test_two_processes_begin_from_shared_layers_as_shared_and_as_plain(tiny_expe
         for name, kind in (("as_shared", shared), ("as_plain", plain))
     ]
     assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def test_two_processes_leave_a_frozen_base_to_its_checkpoint(plain, tmp_path):
+    first_loss(tmp_path / "base", plain)
+    init = Init(checkpoint=str(tmp_path / "base"))
+    part = dataclasses.replace(plain, init=init, adapters=(Lora(rank=2),))
+    for steps in (1, 2):  # the second time each process reads the base and compares its part
+        first_loss(tmp_path / "part", part, count=2, steps=steps)
+    paths = items.saved_leaves(tmp_path / "part" / "checkpoints" / "2" / "params")
+    assert {path.split("/")[0] for path in paths} == {"adapters"}
+    ours, base = (Loaded.from_checkpoint(str(tmp_path / n), step=None) for n in ("part", "base"))
+    assert ours.step == 2
+    jax.tree.map(np.testing.assert_array_equal, ours.params["model"], base.params["model"])
