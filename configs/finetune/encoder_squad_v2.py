@@ -3,12 +3,13 @@
 The paper's settings (Devlin et al. 2019, section 4.3): 2 epochs of about 132,000 windows of 384
 tokens, in batches of 48 at 5e-5. The metrics are those of the official script: exact, f1, both for
 questions with and without answer, and the best threshold. The files that the script takes, with
-the answers to the validation split, are in OUT/submission/squad_v2.0.
+the answers to the validation split, are in OUT/submission/squad_v2.0. The first evaluation below
+compares all thresholds, and the second one takes the best.
 
 Command:
     t5x-lite train configs/finetune/encoder_squad_v2.py --init work/bert_base \
         --data.directory SQUAD --data.vocabulary work/bert_base/files/vocabulary --workdir WORKDIR
-    t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR --output OUT
+    t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR --evaluation.null-threshold 1e9
     t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR --output OUT \
         --evaluation.null-threshold BEST_F1_THRESH
 """

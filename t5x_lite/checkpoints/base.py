@@ -18,7 +18,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, UInt32
 
-from t5x_lite import remote, trees
+from t5x_lite import remote, renames, trees
 from t5x_lite.errors import InputError
 from t5x_lite.remote import AnyPath
 from t5x_lite.types import Array
@@ -79,11 +79,9 @@ class Base:
         """
         flat = trees.flatten(params)
         found = digests({path: flat[path] for path in sources})
+        where = os.fspath(base) if remote.is_remote(base) else os.path.abspath(base)
         relative = ""
-        if remote.is_remote(base) or remote.is_remote(steps):
-            where = os.fspath(base)
-        else:
-            where = os.path.abspath(base)
+        if not (remote.is_remote(base) or remote.is_remote(steps)):
             relative = os.path.relpath(where, os.path.abspath(steps / "0"))
         arrays = {ours: Leaf(theirs, found[ours]) for ours, theirs in sources.items()}
         return cls(where, relative, arrays)
@@ -105,9 +103,12 @@ class Base:
             content = json.loads(files[BASE_FILE])
             if content["version"] != _VERSION:
                 raise ValueError(f"version {content['version']} is not {_VERSION}")
+            leaves = {str(path): leaf for path, leaf in content["arrays"].items()}
+            theirs = {path: str(leaf["path"]) for path, leaf in leaves.items()}
+            ours, today = (renames.current_paths(paths) for paths in (leaves, theirs.values()))
             arrays = {
-                str(path): Leaf(str(leaf["path"]), str(leaf["digest"]))
-                for path, leaf in content["arrays"].items()
+                ours[path]: Leaf(today[theirs[path]], str(leaf["digest"]))
+                for path, leaf in leaves.items()
             }
             return cls(str(content["checkpoint"]), str(content["relative"]), arrays)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -139,19 +140,26 @@ class Base:
         """A nested dict without what is left to the base."""
         return trees.partition(tree, lambda path, _: path not in self.arrays)[0]
 
-    def candidates(self, step_directory: AnyPath) -> list[AnyPath]:
-        """Where the base may be, the likeliest first.
+    def candidates(self, step_directory: AnyPath) -> Iterator[AnyPath]:
+        """The directories in which the base may be, one after the other.
+
+        In a work directory it is the step of the recorded number, or else the newest.
 
         Args:
           step_directory: that names it.
+
+        Raises:
+          InputError: the recorded one is in a bucket that cannot be reached.
         """
         step, is_local = step_directory, not remote.is_remote(step_directory)
         if is_local:
             step = remote.open_path(os.path.abspath(step_directory))
-        found = [step.parent / LINK, step.parent.parent / LINK, remote.open_path(self.checkpoint)]
+        number = os.path.basename(self.checkpoint)
+        for link in (step.parent / LINK, step.parent.parent / LINK):
+            yield from (link / "checkpoints" / number, link / number, link)
+        yield remote.open_path(self.checkpoint)
         if self.relative and is_local:
-            found.append(remote.open_path(os.path.normpath(step / self.relative)))
-        return found
+            yield remote.open_path(os.path.normpath(step / self.relative))
 
     def missing(self, step_directory: AnyPath) -> InputError:
         """The error that says where the base should be."""
@@ -163,24 +171,16 @@ class Base:
             f"{work / LINK}"
         )
 
-    def check(self, found: Mapping[str, Any], *, where: object, step_directory: object) -> None:
-        """Refuses arrays of another base.
+    def other(self, found: Mapping[str, Any]) -> str | None:
+        """The first array, by its path in the base, that is another one; None where none is.
 
         Args:
           found: our path -> array; not all need be there.
-          where: the base that they are of.
-          step_directory: whose base it should be.
-
-        Raises:
-          InputError: naming the first one.
         """
         for path, digest in digests(found).items():
             if digest != self.arrays[path].digest:
-                raise InputError(
-                    f"checkpoint {where} is not the base of {step_directory}: "
-                    f"{self.arrays[path].path} has other numbers there; the base was "
-                    f"{self.checkpoint}"
-                )
+                return self.arrays[path].path
+        return None
 
 
 def digests(arrays: Mapping[str, Any]) -> dict[str, str]:
@@ -195,17 +195,17 @@ def digests(arrays: Mapping[str, Any]) -> dict[str, str]:
     Returns:
       By path, 16 hexadecimal digits.
     """
-    lanes = jax.device_get(_all_lanes(dict(arrays)))
+    lanes = jax.device_get(_all_lanes(list(arrays.values())))
     found = {}
-    for path, lane in lanes.items():
+    for path, lane in zip(arrays, lanes, strict=True):
         content = repr(tuple(arrays[path].shape)).encode() + np.asarray(lane).tobytes()
         found[path] = hashlib.sha256(content).hexdigest()[:16]
     return found
 
 
 @jax.jit
-def _all_lanes(arrays: dict[str, Array]) -> dict[str, Array]:
-    return {path: _lanes(array.astype(jnp.float32)) for path, array in arrays.items()}
+def _all_lanes(arrays: list[Array]) -> list[Array]:
+    return [_lanes(array.astype(jnp.float32)) for array in arrays]
 
 
 def _lanes(array: Float[Array, "*axes"]) -> UInt32[Array, " 2"]:

@@ -21,6 +21,7 @@ import contextlib
 import functools
 import json
 import logging
+import math
 import os
 import re
 import textwrap
@@ -28,6 +29,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from etils import epath
 
@@ -151,11 +153,9 @@ def restore_params(
     """
     manifest.verify(step_directory, "params")
     wanted = trees.flatten(abstract)
-    saved = _saved_leaves(step_directory)
-    sources = sources_of(step_directory, saved, wanted, rules or InitRules())
-    found = _restore_leaves(
-        step_directory, {theirs: wanted[ours] for ours, theirs in sources.items()}
-    )
+    saved = _Saved(step_directory)
+    sources = sources_of(step_directory, saved.leaves, wanted, rules or InitRules())
+    found = saved.restore({theirs: wanted[ours] for ours, theirs in sources.items()})
     return _in_place({ours: found[theirs] for ours, theirs in sources.items()}, abstract)
 
 
@@ -170,36 +170,17 @@ def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any])
     Raises:
       InputError: the base is not there, damaged, or another one.
     """
-    where = find_base(base, step_directory)
-    manifest.verify(where, "params")
-    theirs = {base.arrays[path].path: leaf for path, leaf in wanted.items()}
-    there = _saved_leaves(where)
-    for path in theirs:
-        if path not in there:
-            raise _lacks(where, step_directory, path)
-    got = _restore_leaves(where, theirs)
-    found = {path: got[base.arrays[path].path] for path in wanted}
-    base.check(found, where=where, step_directory=step_directory)
+    there = _found(base, step_directory)
+    theirs = there.restore({base.arrays[path].path: leaf for path, leaf in wanted.items()})
+    found = {path: theirs[base.arrays[path].path] for path in wanted}
+    _check(base, found, there.directory, step_directory)
     return found
-
-
-def find_base(base: Base, step_directory: AnyPath) -> AnyPath:
-    """The step directory of a base.
-
-    Raises:
-      InputError: it is nowhere.
-    """
-    for candidate in base.candidates(step_directory):
-        if candidate.is_dir():
-            found = find_step(candidate)
-            if os.path.realpath(found) == os.path.realpath(step_directory):
-                raise InputError(f"checkpoint {step_directory} is its own base: {candidate}")
-            return found
-    raise base.missing(step_directory)
 
 
 def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
     """The parameters of a verified step and of its base by path, each read when it is asked for.
+
+    Those of a base are float32, which they were trained with.
 
     Raises:
       InputError: they are unreadable, or the base is damaged, not there or another one.
@@ -208,21 +189,18 @@ def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
     base = base_of(step_directory)
     if base is None:
         return found
-    where = Path(find_base(base, step_directory))
-    manifest.verify(where, "params")
+    where = Path(_found(base, step_directory).directory)
     theirs = lazy_params(where)
 
     def read(path: str, leaf: LazyArray) -> np.ndarray:
-        array = leaf.read()
-        base.check({path: array}, where=where, step_directory=step_directory)
+        array = leaf.read().astype(np.float32)
+        _check(base, {path: array}, where, step_directory)
         return array
 
     for path, there in base.arrays.items():
-        if there.path not in theirs:
-            raise _lacks(where, step_directory, there.path)
         leaf = theirs[there.path]
         reader = functools.partial(read, path, leaf)
-        found[path] = LazyArray(leaf.shape, leaf.dtype, reader)
+        found[path] = LazyArray(leaf.shape, np.dtype(np.float32), reader)
     return found
 
 
@@ -239,37 +217,94 @@ def base_of(step_directory: AnyPath) -> Base | None:
     return Base.read({BASE_FILE: path.read_bytes()}, where=step_directory)
 
 
-def _saved_leaves(step_directory: AnyPath) -> dict[str, Any]:
-    """Path -> something with a shape, of a step's arrays and of those that it leaves to a base."""
-    with _readable(step_directory):
-        found = items.saved_leaves(step_directory / "params")
-    base = base_of(step_directory)
-    if base is not None:
-        where = find_base(base, step_directory)
-        there = _saved_leaves(where)
-        for path, leaf in base.arrays.items():
-            if leaf.path not in there:
-                raise _lacks(where, step_directory, leaf.path)
-            found[path] = there[leaf.path]
-    return found
+class _Saved:
+    """The arrays of a step, and those that it leaves to its base.
 
+    Attributes:
+      directory: of the step.
+      leaves: path -> something with a shape.
+    """
 
-def _restore_leaves(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Some arrays by path, of a step and of its base."""
-    base = base_of(step_directory)
-    below = {} if base is None else {p: leaf for p, leaf in wanted.items() if p in base.arrays}
-    own = {path: leaf for path, leaf in wanted.items() if path not in below}
-    found = {}
-    if own or not below:
+    def __init__(self, step_directory: AnyPath):
+        """Reads what there is, and no array.
+
+        Raises:
+          InputError: it is unreadable; or its base is not there, damaged, or another one.
+        """
+        self.directory = step_directory
         with _readable(step_directory):
-            found = items.restore_leaves(step_directory / "params", own)
-    if base is not None and below:
-        found |= restore_base(base, step_directory, below)
-    return found
+            self.leaves = items.saved_leaves(step_directory / "params")
+        self._base = base_of(step_directory)
+        if self._base is not None:
+            there = _found(self._base, step_directory)
+            self.leaves |= {
+                path: there.leaves[leaf.path] for path, leaf in self._base.arrays.items()
+            }
+
+    def restore(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Some arrays by path; see `restore_params`."""
+        base, below = self._base, {}
+        if base is not None:
+            below = {path: leaf for path, leaf in wanted.items() if path in base.arrays}
+        own = {path: leaf for path, leaf in wanted.items() if path not in below}
+        found = {}
+        if own or not below:
+            with _readable(self.directory):
+                found = items.restore_leaves(self.directory / "params", own)
+        if base is not None and below:
+            found |= restore_base(base, self.directory, below)
+        return found
 
 
-def _lacks(base: AnyPath, step_directory: AnyPath, path: str) -> InputError:
-    return InputError(f"checkpoint {base} is not the base of {step_directory}: it lacks {path}")
+def _found(base: Base, step_directory: AnyPath) -> _Saved:
+    """The base, the first of the candidates that has its arrays, verified.
+
+    Of all its arrays the smallest is compared here.
+
+    Raises:
+      InputError: there is none; what is wrong with the first that could be meant.
+    """
+    wrong = None
+    for candidate in base.candidates(step_directory):
+        if not ((candidate / "params").is_dir() or (candidate / DIRECTORY).is_dir()):
+            continue
+        try:
+            where = find_step(candidate)
+            if os.path.realpath(where) == os.path.realpath(step_directory):
+                raise InputError(f"checkpoint {step_directory} is its own base: {candidate}")
+            there = _Saved(where)
+            _check_first(base, there, step_directory)
+            manifest.verify(where, "params")
+            return there
+        except InputError as error:
+            wrong = wrong or error
+    raise wrong or base.missing(step_directory)
+
+
+def _check_first(base: Base, there: _Saved, step_directory: AnyPath) -> None:
+    """Refuses what lacks an array of a base, or has another one for the smallest."""
+    for leaf in base.arrays.values():
+        if leaf.path not in there.leaves:
+            raise InputError(
+                f"checkpoint {there.directory} is not the base of {step_directory}: it lacks "
+                f"{leaf.path}"
+            )
+    sizes = {path: math.prod(there.leaves[a.path].shape) for path, a in base.arrays.items()}
+    path = min(sizes, key=lambda path: (sizes[path], path))
+    theirs = base.arrays[path].path
+    shape = tuple(there.leaves[theirs].shape)
+    [array] = there.restore({theirs: jax.ShapeDtypeStruct(shape, np.float32)}).values()
+    _check(base, {path: array}, there.directory, step_directory)
+
+
+def _check(base: Base, found: Mapping[str, Any], where: AnyPath, step_directory: AnyPath) -> None:
+    """Refuses arrays that are not those of a base."""
+    other = base.other(found)
+    if other is not None:
+        raise InputError(
+            f"checkpoint {where} is not the base of {step_directory}: {other} has other numbers "
+            f"there; the base was {base.checkpoint}"
+        )
 
 
 @contextlib.contextmanager

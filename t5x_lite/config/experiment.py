@@ -66,7 +66,8 @@ class Checkpoints:
         metric's name: of losses, cross entropies, perplexities and errors the lowest, else the
         highest.
       whole: whether a checkpoint holds what `init` gave and adapters or `train` freeze, too; else
-        it names the checkpoint of `init` and digests of these arrays (`checkpoints.base`).
+        it names the checkpoint of `init` and digests of these arrays (`checkpoints.base`). A run
+        that has begun to save all of it goes on so.
     """
 
     period: int = 1000
@@ -101,7 +102,8 @@ class Evaluation:
         tasks with a closed set of labels. Of a mixture, the other tasks are decoded.
       null_threshold: of questions that may have no answer (SQuAD 2.0), the answer is "" where the
         score of none, less that of the best span, is above it. The metric best_f1_thresh says which
-        one is best for the split that was measured.
+        one is best for the split that was measured, of those that are not above this one: 1e9
+        compares all.
       best_per_task: whether `evaluate` measures each task of a mixture with the checkpoint that was
         best at it, by its validation metrics, of those in the work directory.
       bootstrap: samples for 95 % confidence intervals in the metrics.json of `evaluate`; 0 is none.

@@ -31,7 +31,8 @@ def squad_v2(
     Returns:
       "exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1", and "best_exact",
       "best_exact_thresh", "best_f1" and "best_f1_thresh": what predictions would score that are ""
-      where their odds are above a threshold, the one that is best for these questions.
+      where their odds are above a threshold, the one that is best for these questions. An answer
+      that is "" already stays so, as in the script: no threshold above its odds brings it back.
 
     Raises:
       ValueError: there are no targets, or not as many predictions.

@@ -87,6 +87,9 @@ def _sentence(
             "its last column, its tag"
         )
     tags = None if bare else tuple(columns[-1] for columns in rows)
+    for place, tag in enumerate(tags or ()):
+        if tag.split() != [tag]:
+            raise InputError(f"{file}:{first + place}: a tag must be a word, got {tag[:40]!r}")
     words = tuple(columns[0] for columns in rows)
     yield Sentence(words=words, tags=tags, file=file, line=first)
 

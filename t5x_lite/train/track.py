@@ -156,7 +156,8 @@ class Tracker:
 class Throughput:
     """Tokens and steps a second between logs, and the share of the time waited for data.
 
-    All without the first step, which compiles.
+    All without the first step, which compiles; where batches have several shapes, `Window` starts
+    anew behind the first step of each.
 
     The first `add` after construction ends the compilation: it starts the clock and counts
     nothing. Dispatch is asynchronous, so wait for the first step's result before that `add`,

@@ -2,10 +2,12 @@
 
 import json
 import os
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from etils import epath
 
 from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
 from t5x_lite.errors import InputError
@@ -82,22 +84,28 @@ def test_a_damaged_file(content, reason):
         Base.read({BASE_FILE: content}, where="work/7")
 
 
-def test_other_numbers_are_refused(base):
-    base.check({"model/kernel": KERNEL}, where="there", step_directory="here")
-    with pytest.raises(InputError, match=r"there is not the base of here: model/old has other num"):
-        base.check({"model/kernel": KERNEL + 1}, where="there", step_directory="here")
+def test_other_numbers(base):
+    assert base.other({"model/kernel": KERNEL}) is None
+    assert base.other({"model/bias": KERNEL[0], "model/kernel": KERNEL + 1}) == "model/old"
+
+
+def test_a_run_in_a_bucket_knows_where_a_local_base_is(base, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    steps = epath.Path("gs://bucket/lora/checkpoints")
+    found = Base.of({"a": KERNEL}, {"a": "a"}, base=Path("t5/checkpoints/20"), steps=steps)
+    assert (found.checkpoint, found.relative) == (base.checkpoint, "")
 
 
 def test_where_it_is_looked_for(base, tmp_path, monkeypatch):
     step = tmp_path / "moved" / "lora" / "checkpoints" / "5"
-    found = [os.fspath(path) for path in base.candidates(step)]
-    moved = tmp_path / "moved"
+    found = [os.fspath(path.relative_to(tmp_path)) for path in base.candidates(step)]
+    links = ["moved/lora/checkpoints/base", "moved/lora/base"]
     assert found == [
-        str(moved / "lora" / "checkpoints" / "base"),
-        str(moved / "lora" / "base"),
-        str(tmp_path / "t5" / "checkpoints" / "20"),
-        str(moved / "t5" / "checkpoints" / "20"),
+        *(f"{link}{end}" for link in links for end in ("/checkpoints/20", "/20", "")),
+        "t5/checkpoints/20",
+        "moved/t5/checkpoints/20",
     ]
-    monkeypatch.chdir(step.parent.parent.parent.parent)
-    assert [os.fspath(p) for p in base.candidates(step.relative_to(tmp_path))] == found
-    assert str(base.missing(step)).endswith(f"a link to it at {moved / 'lora' / 'base'}")
+    monkeypatch.chdir(tmp_path)
+    again = base.candidates(step.relative_to(tmp_path))
+    assert [os.fspath(path.relative_to(tmp_path)) for path in again] == found
+    assert str(base.missing(step)).endswith(f"a link to it at {tmp_path / links[1]}")

@@ -125,6 +125,10 @@ def test_a_base_that_is_gone_or_another_one(part, place, tmp_path):
             InputError, match=r"holds the trained part alone, and its base .*/10 is"
         ):
             params(alone)
+        (alone / "base").mkdir()  # nothing that could be meant
+        with pytest.raises(InputError, match=r"holds the trained part alone"):
+            params(alone)
+        (alone / "base").rmdir()
         (alone / "base").symlink_to(hidden)
         assert params(alone)
         (alone / "base").unlink()
@@ -133,6 +137,9 @@ def test_a_base_that_is_gone_or_another_one(part, place, tmp_path):
             InputError, match=r"base is not the base of .*: model/\S+ has other num"
         ):
             params(alone)
+        (alone / "checkpoints" / "base").symlink_to(hidden / "checkpoints" / "10")
+        assert params(alone)  # the first that fits
+        (alone / "checkpoints" / "base").unlink()
         (alone / "base").unlink()
         (alone / "base").symlink_to(alone / "checkpoints" / "10")
         with pytest.raises(InputError, match="is its own base"):

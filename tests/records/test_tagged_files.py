@@ -100,3 +100,11 @@ def test_damaged_json_lines(file, damaged, message):
     path = file(lines({"tokens": ["a"], "tags": ["O"]}, damaged), "train.jsonl")
     with pytest.raises(InputError, match=rf"train\.jsonl:2: {message}"):
         list(read_tagged_jsonl(path))
+
+
+def test_a_tag_of_two_words_in_a_column(file):
+    path = file("a O\nb B-\u00a0P\n")
+    with pytest.raises(InputError, match=r"eng\.train:2: a tag must be a word, got 'B-\\xa0P'"):
+        list(read_conll(path))
+    (bare,) = read_conll(file("a\nb\u00a0c\n"), may_lack_tags=True)
+    assert bare.words == ("a", "b\u00a0c")
