@@ -92,8 +92,10 @@ def test_every_parameter_gets_a_gradient_and_a_key_is_dropout():
     values = [float(loss(params, jax.random.key(seed))) for seed in (0, 0, 1)]
     assert values[0] == values[1] != values[2]
     grads = flatten(jax.grad(lambda p: loss_of(graphdef, p, CLASSES).value())(params))
-    zero = [path for path, leaf in grads.items() if not np.any(np.abs(leaf) > 1e-8)]
-    assert zero == ["model/layers/attention/key/bias"]
+    largest = {path: float(np.max(np.abs(leaf))) for path, leaf in grads.items()}
+    # What a key's bias adds to all logits of a query, softmax takes away: rounding is left, 1e-8.
+    assert largest.pop("model/layers/attention/key/bias") < 1e-7
+    assert min(largest.values()) > 1e-4
 
 
 @pytest.mark.parametrize(
