@@ -182,6 +182,8 @@ def _reason(error: Exception) -> str:
 def write_safetensors(path: Path, arrays: Mapping[str, LazyArray]) -> None:
     """Writes a safetensors file, one tensor in memory at a time.
 
+    The file has its name once it is whole. So `arrays` may be views of the file that it replaces.
+
     Args:
       path: the file.
       arrays: by name, made in this order.
@@ -199,11 +201,13 @@ def write_safetensors(path: Path, arrays: Mapping[str, LazyArray]) -> None:
         end = offsets[1]
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)
-    with open(path, "wb") as file:
+    unfinished = path.with_name(path.name + ".unfinished")
+    with open(unfinished, "wb") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
         for array in arrays.values():
             values = np.ascontiguousarray(array.read(), array.dtype)
             file.write(values.reshape(-1).view(np.uint8).data)
+    unfinished.replace(path)
 
 
 def write_tensors(

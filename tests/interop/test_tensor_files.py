@@ -61,6 +61,17 @@ def test_what_is_written_is_read(tmp_path):
     assert int.from_bytes(header[:8], "little") % 8 == 0
 
 
+def test_a_file_of_views_of_the_file_that_it_replaces(tmp_path):
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, LAZY)
+    views = read_safetensors(path)
+    write_safetensors(path, {name: lazy(view) for name, view in views.items()})
+    found = read_safetensors(path)
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(found[name], array)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
 def test_tensors_that_are_not_contiguous(tmp_path):
     array = np.arange(6, dtype=np.float32).reshape(2, 3).T
     write_safetensors(tmp_path / "f", {"a": lazy(array)})
