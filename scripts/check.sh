@@ -6,6 +6,7 @@
 # Uses the environment that scripts/test.sh made ($T5X_LITE_VENV or .venv-test), else the PATH's tools.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/environment.sh
 
 venv=${T5X_LITE_VENV:-.venv-test}
 if [[ -x "$venv/bin/python" ]]; then
@@ -23,5 +24,4 @@ step ruff check .
 # The packages are those of this environment, whatever a .venv beside it has.
 step basedpyright --pythonpath "$(command -v python)"
 step lint-imports --no-logo
-# Two processes: most of a test is one thread of the compiler, or the import of TensorFlow.
-step python -m pytest -q -n 2 --dist loadfile -m "not slow and not oracle and not exhaustive" --durations=10 "$@"
+step python -m pytest -q -n "$(test_processes)" --dist loadfile -m "not slow and not oracle and not exhaustive" --durations=10 "$@"

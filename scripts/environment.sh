@@ -42,3 +42,12 @@ make_environment() {
     -e ".[$extras]" -c constraints.txt
   printf '%s\n' "$fingerprint" >"$stamp"
 }
+
+# test_processes: how many processes share the tests. Most of a test is one thread of the compiler, or
+# the import of TensorFlow. A process comes to 6 GiB of compiled programs; where the memory is not told, 2.
+test_processes() {
+  local cores by_memory
+  cores=$(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
+  by_memory=$(awk '/^MemTotal:/ { print int($2 / 7e6) }' /proc/meminfo 2> /dev/null || echo 2)
+  echo $((cores <= 2 || by_memory <= 2 ? 2 : cores < by_memory ? cores : by_memory))
+}
