@@ -60,7 +60,8 @@ make_venv() {
   done
   if ! make_venv_by_uv > t5x_lite-setup.log 2>&1; then
     fail "no Python 3.11 or 3.12 here, and uv could not get one" \
-      "($(tail -n 1 t5x_lite-setup.log)); install one on every worker and set PYTHON= to its path"
+      "($(grep -m 1 '^error' t5x_lite-setup.log || tail -n 1 t5x_lite-setup.log);" \
+      "more in ~/t5x_lite-setup.log): install one on every worker and set PYTHON= to its path"
   fi
 }
 

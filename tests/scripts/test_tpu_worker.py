@@ -37,15 +37,15 @@ case "$1 $2" in
 esac
 """
 
-UV = """#!/bin/bash
-[[ -z "${NO_NETWORK:-}" ]] || { echo 'error: Failed to download' >&2; exit 2; }
+UV = r"""#!/bin/bash
+[[ -z "${NO_NETWORK:-}" ]] || { printf 'error: Failed to download\n  cause: dns\n' >&2; exit 2; }
 echo "uv $*" >> calls
 for last in "$@"; do :; done
 mkdir -p "$last/bin"
 cp pip "$last/bin/pip"
 """
 
-PIP = """#!/bin/bash
+PIP = r"""#!/bin/bash
 echo "pip of the venv in ${PWD##*/}: $*" >> ../calls
 """
 
@@ -208,7 +208,7 @@ def test_one_line_where_uv_cannot_help(worker, tmp_path, environment, reason):
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
-    assert f"uv could not get one ({reason})" in line
+    assert f"uv could not get one ({reason}; more in ~/t5x_lite-setup.log)" in line
     assert line.endswith("install one on every worker and set PYTHON= to its path")
     assert not (home / "t5x_lite-venv").exists()
 
