@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # One command on all workers of Cloud TPU slices, from a machine that has gcloud.
 #
-#   export TPU=NAME ZONE=us-west4-a         # a slice that there is, or:
+#   export TPU=NAME ZONE=us-west4-a         # an existing slice, or:
 #   export QR=NAME ZONE=us-west4-a          # a queued resource, of one slice or several
-#   ACCELERATOR=v5litepod-16 SLICES=2 scripts/tpu/launch.sh create [--spot ...]     # QR alone
-#   scripts/tpu/launch.sh describe          # QR alone: its state, until it is ACTIVE
+#   ACCELERATOR=v5litepod-16 SLICES=2 scripts/tpu/launch.sh create [--spot ...]     # with QR only
+#   scripts/tpu/launch.sh describe          # with QR only: its state; wait until it is ACTIVE
 #   scripts/tpu/launch.sh setup
 #   scripts/tpu/launch.sh train [--restarts 20] configs/pretrain/t5_1_1_base.py \
 #       --data.cache /data/c4 --data.vocabulary /data/spiece.model \
@@ -13,12 +13,13 @@
 #
 # setup copies the last commit to ~/t5x_lite of every worker and installs it there, with the extra
 # `tpu` and what reads gs:// (EXTRAS=tpu,data adds seqio and TensorFlow). Where the workers' Python is
-# older than 3.11, uv brings 3.12; PYTHON=PATH names another one, 3.11 or 3.12. train goes on after
-# gcloud has left: its output is in ~/t5x_lite-train.log of each worker. The same train command
-# resumes. --restarts N begins a run that failed or was preempted again, N times at most, after
-# RESTART_WAIT seconds (120); worker.sh has the rules. stop makes the run save and end. logs is of
-# WORKER=0 and NODE=0, the first host of the first slice. PROJECT=ID names the project; DRY_RUN=1
-# prints what would be run.
+# older than 3.11, uv brings 3.12; PYTHON=PATH names another one, 3.11 or 3.12. create takes
+# RUNTIME=VERSION, the image's software version, and gcloud's options. train goes on after gcloud has
+# left: its output is in ~/t5x_lite-train.log of each worker. The same train command resumes.
+# --restarts N starts a run that failed or was preempted again, N times at most, after RESTART_WAIT
+# seconds (120); worker.sh has the rules. stop makes the run save and end. logs is of WORKER=0 and
+# NODE=0, the first host of the first slice. PROJECT=ID names the project; DRY_RUN=1 prints what
+# would be run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -66,7 +67,7 @@ runtime() {
 
 queued() {
   [[ -n "${QR:-}" ]] || {
-    echo "error: $command is of queued resources: set QR to the name of one" >&2
+    echo "error: $command works on queued resources: set QR to the name of one" >&2
     exit 2
   }
 }

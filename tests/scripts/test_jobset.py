@@ -54,7 +54,7 @@ def test_a_failure_begins_all_again_but_bad_input_ends_them(name):
     pod = spec["template"]["spec"]
     assert policy["maxRestarts"] > 0
     assert policy["rules"] == [
-        {"action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+        {"name": "badInput", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
     ]
     (rule,) = spec["podFailurePolicy"]["rules"]
     (container,) = pod["containers"]

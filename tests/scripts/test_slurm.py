@@ -30,7 +30,8 @@ def job(tmp_path):
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
 
     def run(code=0, **environment):
-        names = {"PATH": path, "CODE": str(code), "SLURM_JOB_ID": "7", **environment}
+        names = {"PATH": path, "CODE": str(code), "SLURM_JOB_ID": "7"}
+        names |= {"SLURM_CPUS_ON_NODE": "96", **environment}
         return subprocess.run(
             ["bash", str(SCRIPT), "a config.py", "--seed", "1"],
             cwd=tmp_path,
@@ -44,9 +45,12 @@ def job(tmp_path):
 
 def test_every_node_runs_the_command(job, tmp_path):
     assert job().returncode == 0
-    assert (tmp_path / "srun").read_text().splitlines() == [
-        *("--kill-on-bad-exit=0", ".venv/bin/t5x-lite", "train", "a config.py", "--seed", "1")
-    ]
+    words = (tmp_path / "srun").read_text().splitlines()
+    assert words[:2] == ["--cpus-per-task=96", "--kill-on-bad-exit=0"]
+    assert words[2:] == [".venv/bin/t5x-lite", "train", "a config.py", "--seed", "1"]
+    job(SLURM_NTASKS_PER_NODE="8", T5X_LITE_VENV="/shared/venv")
+    words = (tmp_path / "srun").read_text().splitlines()
+    assert (words[0], words[2]) == ("--cpus-per-task=12", "/shared/venv/bin/t5x-lite")
 
 
 @pytest.mark.parametrize(

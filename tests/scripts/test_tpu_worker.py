@@ -87,7 +87,8 @@ def worker(tmp_path):
 
 def ended(worker, home: Path) -> str:
     """Waits for the end of the run; returns its log."""
-    for _ in range(200):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
         if "no run" in worker("status").stdout:
             return (home / "t5x_lite-train.log").read_text()
         time.sleep(0.05)
@@ -95,7 +96,8 @@ def ended(worker, home: Path) -> str:
 
 
 def until(path: Path, text: str) -> None:
-    for _ in range(200):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
         if path.is_file() and text in path.read_text():
             return
         time.sleep(0.05)
@@ -115,7 +117,7 @@ def until(path: Path, text: str) -> None:
         ("143 0", 0, 1, 143),
     ],
 )
-def test_which_ends_are_begun_again(worker, tmp_path, codes, restarts, runs, last):
+def test_which_ends_are_restarted(worker, tmp_path, codes, restarts, runs, last):
     home = tmp_path / "home"
     (home / "codes").write_text(f"{codes}\n")
     assert worker("train", str(restarts), "a config.py", "--seed", "1").returncode == 0
@@ -136,7 +138,7 @@ def test_the_log_says_why(worker, tmp_path):
     )
 
 
-def test_a_run_that_is_stopped_saves_and_is_not_begun_again(worker, tmp_path):
+def test_a_run_that_is_stopped_saves_and_is_not_restarted(worker, tmp_path):
     home = tmp_path / "home"
     (home / "codes").write_text("1 wait 0\n")
     worker("train", "5", "a.py")
