@@ -23,6 +23,7 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.notice, self.maintenance = threading.Event(), threading.Event()
+        self.ended = threading.Event()
         self.asked = []
 
     def asked_for(self, name):
@@ -30,8 +31,8 @@ class Server(http.server.ThreadingHTTPServer):
 
     def end(self):
         """Answers whoever waits."""
-        self.notice.set()
-        self.maintenance.set()
+        for event in (self.notice, self.maintenance, self.ended):
+            event.set()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -49,7 +50,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "wait_for_change" in self.path and not known:
             event.wait(20)
         elif known:
-            threading.Event().wait(20)  # nothing changes any more
+            self.server.ended.wait(20)  # nothing changes any more
         self.send_response(200)
         self.send_header("ETag", "after" if event.is_set() else "before")
         self.end_headers()

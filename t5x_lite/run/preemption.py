@@ -70,7 +70,7 @@ def _watch(path: str, told: Callable[[bytes], None], left: threading.Event) -> N
     wait, before = "", b""  # the first answer is what is so already
     while not left.is_set():
         try:
-            answer = metadata.get(path + wait, seconds=2 * _WAIT_SECONDS)
+            answer = metadata.get(path + wait, seconds=2.0 * _WAIT_SECONDS)
         except OSError as error:  # urllib's errors are of that kind
             _logger.debug("the metadata server does not answer: %s", error)
             left.wait(_AGAIN_SECONDS)

@@ -202,7 +202,7 @@ def test_variables_that_name_one_host_make_one_process(environment, alone, monke
 def test_a_host_of_a_slice_does_not_run_alone(pretended_tpu, monkeypatch):
     monkeypatch.setenv("TPU_PROCESS_ADDRESSES", "local")
     monkeypatch.setattr(hosts.jax, "process_count", lambda: 4)
-    with pytest.raises(InputError, match="is one of 4 hosts' of a slice, .*set --hosts.coordin"):
+    with pytest.raises(InputError, match=r"one of 4 hosts' of a slice, .*set --hosts\.coord"):
         hosts.join(Hosts())
 
 
