@@ -9,8 +9,8 @@ host of a TPU slice among them, learns it earlier from its metadata server:
     instance/preempted           FALSE, then TRUE: a Spot VM goes in 30 seconds (Compute Engine
                                  documentation, "Create and use preemptible VMs")
     instance/maintenance-event   NONE, then TERMINATE_ON_HOST_MAINTENANCE: a VM that cannot migrate,
-                                 with TPUs or GPUs, is stopped, and with it the whole slice; in 60
-                                 seconds, with GPUs in an hour (the same, "Handle GPU host
+                                 with TPUs or GPUs, is stopped, and with it the whole slice; with
+                                 GPUs in an hour, others in 60 seconds (the same, "Handle GPU host
                                  maintenance events"; GKE, "Manage disruption to GPUs and TPUs")
 
 The first acts as SIGTERM. On the second the run saves once and goes on (docs/adr/0021): the machine

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 CAUSES = ("start", "compile", "data", "evaluation", "checkpoint", "profile", "restart")
-"""What time is lost to. "start" ends with the first step; "data" is waited for by idle devices
+"""What time is lost to. "start" ends with the first batch; "data" is waited for by idle devices
 alone; "checkpoint" is what a save keeps the steps from; "restart" is of steps taken twice."""
 
 _STEPS = "steps"
@@ -75,7 +75,8 @@ class Goodput:
         Returns:
           {"goodput", "lost_to_<cause>", "run_seconds"}; the shares sum to 1.
         """
-        self._seconds[self._cause] += (now := self._clock()) - self._since
+        now = self._clock()
+        self._add(self._cause, now - self._since)
         self._since = now
         whole = sum(self._seconds.values())
         if whole <= 0:

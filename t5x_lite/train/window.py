@@ -76,7 +76,7 @@ class Window:
         batch = next(batches)
         waited = self._clock() - since
         self._throughput.wait(waited)
-        if self._spent is not None and not self._is_busy():
+        if self._spent is not None and self._spent.is_stepping and not self._is_busy():
             self._spent.charge("data", waited)
         shapes = frozenset((name, np.shape(value)) for name, value in batch.items())
         self._compiles |= shapes not in self._shapes
