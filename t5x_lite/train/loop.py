@@ -159,7 +159,7 @@ def fit(
             stopping = stop.after_step(mesh, metrics, waited=window.waited + spent.paused())
             last = step == periods.total or stopping is not None
             evaluates = step % periods.evaluation == 0 or step == periods.total
-            saves = step % periods.checkpoint == 0 or last or stop.save_asked()
+            saves = stop.save_asked() or step % periods.checkpoint == 0 or last
             if not (evaluates or saves):
                 ahead.draw()  # before the host waits for this step, and no later save needs it
             if step == start + 1:

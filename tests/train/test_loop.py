@@ -411,7 +411,7 @@ def test_a_notice_of_maintenance_saves_once_and_goes_on():
 
     run = Run(at_step={4: notice, 7: notice}, given={"stop": stop})
     with stop:
-        assert int(run.fit(total=9).step) == 9
+        assert int(run.fit(total=9, checkpoint=7).step) == 9
     assert [event[1:3] for event in run.events if event[0] == "save"] == [
         (4, b"4"),
         (7, b"7"),
