@@ -1,18 +1,38 @@
-"""A metadata server of Google Cloud for tests: it says when this machine is being preempted."""
+"""A metadata server of Google Cloud for tests: it says what is to become of this machine."""
 
 import http.server
 import threading
 
+PREEMPTED = "preempted"
+MAINTENANCE = "maintenance-event"
+_BEFORE_AND_AFTER = {
+    PREEMPTED: (b"FALSE", b"TRUE"),
+    MAINTENANCE: (b"NONE", b"TERMINATE_ON_HOST_MAINTENANCE"),
+}
+
 
 class Server(http.server.ThreadingHTTPServer):
-    """Fails at first, then says FALSE, and TRUE when `notice` is set, if need be after waiting."""
+    """For each of its two paths it fails at first, then says what is so, if need be after waiting.
+
+    `notice` is that of preemption, `maintenance` the other one. Of `asked` each is (path, header),
+    and `asked_for(PREEMPTED)` those of one path.
+    """
 
     daemon_threads = True
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.notice = threading.Event()
+        self.notice, self.maintenance = threading.Event(), threading.Event()
+        self.ended = threading.Event()
         self.asked = []
+
+    def asked_for(self, name):
+        return [each for each in self.asked if each[0].partition("?")[0].endswith(f"/{name}")]
+
+    def end(self):
+        """Answers whoever waits."""
+        for event in (self.notice, self.maintenance, self.ended):
+            event.set()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -20,14 +40,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.server.asked.append((self.path, self.headers["Metadata-Flavor"]))
-        if len(self.server.asked) == 1:
+        name = self.path.partition("?")[0].rpartition("/")[2]
+        if len(self.server.asked_for(name)) == 1:
             self.send_error(503)  # it is asked again
             return
-        if "wait_for_change" in self.path:
-            self.server.notice.wait(20)
+        event = self.server.notice if name == PREEMPTED else self.server.maintenance
+        before, after = _BEFORE_AND_AFTER[name]
+        known = "last_etag=after" in self.path
+        if "wait_for_change" in self.path and not known:
+            event.wait(20)
+        elif known:
+            self.server.ended.wait(20)  # nothing changes any more
         self.send_response(200)
+        self.send_header("ETag", "after" if event.is_set() else "before")
         self.end_headers()
-        self.wfile.write(b"TRUE" if self.server.notice.is_set() else b"FALSE")
+        self.wfile.write(after if event.is_set() else before)
 
     def log_message(self, format, *args):
         pass

@@ -161,13 +161,18 @@ class Hosts:
       heartbeat: seconds without a sign of life after which a process counts as dead and the others
         end.
       timeout: seconds to wait for all processes at the start.
+      watchdog: seconds without a finished step after which a training run counts as hung, or twenty
+        times its usual step where that is longer: it ends with the stacks of all threads, and the
+        same command goes on from its last checkpoint. Compilation, evaluations and saving do not
+        count. 0 watches nothing.
     """
 
     coordinator: str = ""
     num_processes: int | None = None
     process_id: int | None = None
-    heartbeat: int = 30
+    heartbeat: int = 100
     timeout: int = 300
+    watchdog: int = 600
 
     def __post_init__(self) -> None:
         given = (
@@ -181,6 +186,7 @@ class Hosts:
                 f"got {self.coordinator!r}, {self.num_processes} and {self.process_id}"
             )
         _at_least(1, {"hosts.heartbeat": self.heartbeat, "hosts.timeout": self.timeout})
+        _at_least(0, {"hosts.watchdog": self.watchdog})
         if self.num_processes is None or self.process_id is None:
             return
         host, _, port = self.coordinator.rpartition(":")

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 
@@ -21,6 +22,7 @@ import jax
 from t5x_lite.accelerators import has_tpu, quiet_without_tpu
 from t5x_lite.config import Hosts
 from t5x_lite.errors import InputError, Interrupted, line_of_file
+from t5x_lite.run import metadata
 
 _logger = logging.getLogger(__name__)
 
@@ -34,6 +36,11 @@ this is, and where the others are."""
 _REMEDY = "check --hosts.* and that the port can be reached"
 
 _GRACE_SECONDS = 15
+
+_METADATA_SECONDS = 2.0
+"""For the metadata server to answer; it is on the machine that hosts this one."""
+_METADATA_PATIENCE = 60.0
+"""On Google Cloud, where there must be one: how long it is asked again."""
 
 _PEER_FAILED = (
     "gloo",
@@ -60,6 +67,12 @@ def join(hosts: Hosts) -> None:
     _join(hosts)
     with quiet_without_tpu():
         jax.local_devices()  # starts JAX's backends
+    if jax.process_count() > 1 and not jax.distributed.is_initialized():
+        raise InputError(
+            f"this host's TPU is one of {jax.process_count()} hosts' of a slice, and nothing says "
+            "where the others are: set --hosts.coordinator, --hosts.num-processes and "
+            "--hosts.process-id"
+        )
 
 
 def _join(hosts: Hosts) -> None:
@@ -67,6 +80,9 @@ def _join(hosts: Hosts) -> None:
         return
     launcher = None if hosts.coordinator else _launcher(os.environ)
     if not hosts.coordinator and launcher is None:
+        return
+    if launcher == "Cloud TPU" and (reason := _tpu_alone(os.environ)):
+        _logger.info("one process: %s", reason)
         return
     # On CPU, collectives between processes run over TCP.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -118,6 +134,28 @@ def _launcher(environment: Mapping[str, str]) -> str | None:
             return name
     platforms = environment.get("JAX_PLATFORMS", "")
     return "Cloud TPU" if "tpu" in (platforms or "tpu") and has_tpu() else None
+
+
+def _tpu_alone(environment: Mapping[str, str]) -> str:
+    """Why the TPU of this host is used by one process alone; "" where JAX finds the others.
+
+    JAX asks the metadata server and gives up by an error where there is none: in a container whose
+    network is closed, such as Kaggle's.
+    """
+    for name in ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"):
+        workers = environment.get(name)
+        if workers is not None:  # JAX reads the first of them that is set
+            slices = environment.get("MEGASCALE_NUM_SLICES") or "1"
+            alone = "," not in workers and slices == "1"
+            return f"{name} names this host alone ({workers!r})" if alone else ""
+    if "TPU_SKIP_MDS_QUERY" in environment:
+        return "TPU_SKIP_MDS_QUERY is set, and no variable names other hosts"
+    until = time.monotonic() + (_METADATA_PATIENCE if metadata.on_google_cloud() else 0.0)
+    while not metadata.is_reachable(seconds=_METADATA_SECONDS):
+        if time.monotonic() >= until:
+            return "there is no metadata server that could name other hosts"
+        time.sleep(1)
+    return ""
 
 
 def _gpus(environment: Mapping[str, str]) -> list[int] | None:

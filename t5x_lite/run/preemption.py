@@ -1,29 +1,36 @@
-"""The cloud's notice that it takes this machine away, as the SIGTERM that training saves on.
+"""The cloud's notices that it takes this machine away, or stops it: training saves on them.
 
     with StopSignals() as stop, preemption.watched(stop):
         ...     # stop.received is SIGTERM some 30 seconds before the machine goes
 
-SLURM, Kubernetes and a shutdown of the machine send SIGTERM by themselves. A Spot or preemptible VM
-of Google Cloud, a host of a TPU slice among them, learns it earlier, from its metadata server:
-instance/preempted becomes TRUE (Compute Engine documentation, "Create and use preemptible VMs").
+SLURM, Kubernetes and a shutdown of the machine send SIGTERM by themselves. A VM of Google Cloud, a
+host of a TPU slice among them, learns it earlier from its metadata server:
+
+    instance/preempted           FALSE, then TRUE: a Spot VM goes in 30 seconds (Compute Engine
+                                 documentation, "Create and use preemptible VMs")
+    instance/maintenance-event   NONE, then TERMINATE_ON_HOST_MAINTENANCE: a VM that cannot migrate,
+                                 with TPUs or GPUs, is stopped, and with it the whole slice; with
+                                 GPUs in an hour, others in 60 seconds (the same, "Handle GPU host
+                                 maintenance events"; GKE, "Manage disruption to GPUs and TPUs")
+
+The first acts as SIGTERM. On the second the run saves once and goes on (docs/adr/0021): the machine
+may be there for an hour yet, and a run that ended would be started on the same one again, to the
+same notice. It ends by the SIGTERM of the shutdown.
+
 A request with wait_for_change is answered when that happens, so nothing is asked again and again.
 """
 
 import contextlib
 import logging
-import os
 import signal
 import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
+from t5x_lite.run.metadata import Metadata, on_google_cloud
 from t5x_lite.train.stop import StopSignals
 
 _logger = logging.getLogger(__name__)
 
-_PRODUCT = Path("/sys/class/dmi/id/product_name")
 _WAIT_SECONDS = 60
 """How long the server keeps a request that it has nothing to say to."""
 _AGAIN_SECONDS = 10.0
@@ -32,49 +39,45 @@ _AGAIN_SECONDS = 10.0
 
 @contextlib.contextmanager
 def watched(stop: StopSignals) -> Iterator[None]:
-    """While it is entered, the notice is a SIGTERM that was received; elsewhere nothing is done."""
-    if not _on_google_cloud():
+    """While it is entered, notices are told to `stop`; elsewhere than there nothing is done."""
+    if not on_google_cloud():
         yield
         return
     left = threading.Event()
-    threading.Thread(target=_watch, args=(stop, left), daemon=True, name="preemption").start()
+
+    def preempted(value: bytes) -> None:
+        if value == b"TRUE":
+            _logger.warning("this machine is being preempted: saving")
+            stop.received = signal.SIGTERM
+
+    def maintained(value: bytes) -> None:
+        if value == b"TERMINATE_ON_HOST_MAINTENANCE":
+            _logger.warning("this machine is about to be stopped for maintenance: saving")
+            stop.notices += 1
+
+    for path, told in (("preempted", preempted), ("maintenance-event", maintained)):
+        arguments = (f"instance/{path}", told, left)
+        threading.Thread(target=_watch, args=arguments, daemon=True, name=path).start()
     try:
         yield
     finally:
         left.set()
 
 
-def _on_google_cloud(product: Path = _PRODUCT) -> bool:
-    """Whether this is a VM of Google Cloud; the network is not asked."""
-    try:
-        return product.read_text().strip() == "Google Compute Engine"
-    except OSError:
-        return False
-
-
-def _watch(stop: StopSignals, left: threading.Event) -> None:
-    """Waits for the notice, until then or until `left` is set."""
-    # Not through a proxy, which the environment may name for the rest of the network.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    wait = ""  # the first answer is what is so already
+def _watch(path: str, told: Callable[[bytes], None], left: threading.Event) -> None:
+    """Tells each value of a path that differs from the one before, until `left` is set."""
+    metadata = Metadata()
+    wait, before = "", b""  # the first answer is what is so already
     while not left.is_set():
         try:
-            if _preempted(opener, wait):
-                break
-            wait = f"?wait_for_change=true&timeout_sec={_WAIT_SECONDS}"
-        except (OSError, urllib.error.URLError) as error:
+            answer = metadata.get(path + wait, seconds=2.0 * _WAIT_SECONDS)
+        except OSError as error:  # urllib's errors are of that kind
             _logger.debug("the metadata server does not answer: %s", error)
             left.wait(_AGAIN_SECONDS)
-    if not left.is_set():
-        _logger.warning("this machine is being preempted: saving")
-        stop.received = signal.SIGTERM
-
-
-def _preempted(opener: urllib.request.OpenerDirector, wait: str) -> bool:
-    host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-    request = urllib.request.Request(
-        f"http://{host}/computeMetadata/v1/instance/preempted{wait}",
-        headers={"Metadata-Flavor": "Google"},
-    )
-    with opener.open(request, timeout=2 * _WAIT_SECONDS) as answer:
-        return answer.read().strip() == b"TRUE"
+            continue
+        if answer.value != before and not left.is_set():
+            told(answer.value)
+        before = answer.value
+        wait = f"?wait_for_change=true&timeout_sec={_WAIT_SECONDS}"
+        if answer.etag:  # else what changes between two requests is seen a minute later
+            wait += f"&last_etag={answer.etag}"

@@ -25,13 +25,15 @@ from t5x_lite.run.step_sizes import batch_flops
 from t5x_lite.run.workdir import WorkDirectory
 from t5x_lite.train.compilation import use_compilation_cache
 from t5x_lite.train.early_stopping import Patience
+from t5x_lite.train.goodput import Goodput
 from t5x_lite.train.loop import Periods, fit
 from t5x_lite.train.profiling import Capture
-from t5x_lite.train.record import evaluated_steps
+from t5x_lite.train.record import evaluated_steps, recorded
 from t5x_lite.train.state import abstract_state, init_state, state_shardings
 from t5x_lite.train.step import make_train_step
 from t5x_lite.train.stop import StopSignals
 from t5x_lite.train.track import Tracker
+from t5x_lite.train.watchdog import Watchdog
 from t5x_lite.train.window import NonFiniteLoss
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
@@ -46,20 +48,29 @@ def train(experiment: Experiment) -> None:
       InputError: the config, the data, the vocabulary, the weights or the work directory are wrong.
       Interrupted: a signal came; the state is saved, if a step was taken.
     """
+    spent = Goodput()
     hosts.join(experiment.hosts)
     use_compilation_cache(experiment.compilation_cache)
     # What is saved is the same on all processes, whoever this one is.
-    experiment = dataclasses.replace(experiment, hosts=Hosts())
+    local, experiment = experiment.hosts, dataclasses.replace(experiment, hosts=Hosts())
     with (
         StopSignals() as stop,
         preemption.watched(stop),
         WorkDirectory.open(experiment.workdir) as workdir,
         hosts.ending_together(NonFiniteLoss),
     ):
-        _train(experiment, workdir, stop)
+        watchdog = Watchdog(spent, seconds=float(local.watchdog), directory=workdir.local)
+        _train(experiment, workdir, stop=stop, spent=spent, watchdog=watchdog)
 
 
-def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) -> None:
+def _train(
+    experiment: Experiment,
+    workdir: WorkDirectory,
+    *,
+    stop: StopSignals,
+    spent: Goodput,
+    watchdog: Watchdog,
+) -> None:
     """Makes the parts that the config names, the cheap checks first, and trains.
 
     1. The work directory and the vocabulary: those of another experiment are refused at once.
@@ -116,6 +127,7 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
             if going_on:
                 tracker.message(going_on)
             history = evaluated_steps(workdir.local, until=int(state.step))
+            spent.go_on(recorded(workdir.local), step=int(state.step))
             owed = bool(names) and _is_owed(experiment, int(state.step), history)
             if int(state.step) >= experiment.steps and not owed:
                 done = f"{workdir.path} is at step {int(state.step)} of {experiment.steps}: done"
@@ -155,6 +167,8 @@ def _train(experiment: Experiment, workdir: WorkDirectory, stop: StopSignals) ->
                     patience=Patience(experiment.stop_early, list(history.values())),
                     capture=Capture(experiment.profile, os.fspath(workdir.path / "profile")),
                     owed=checkpoints.add_metrics if owed else None,
+                    spent=spent,
+                    watchdog=watchdog,
                 )
             checkpoints.wait()
             _tell_best(tracker, workdir, experiment)

@@ -7,9 +7,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from t5x_lite.train import goodput
+
 _package_logger = logging.getLogger("t5x_lite")
 
-_NOT_SHOWN = ("steps_per_second", "gradient_norm", "num_parameters", "epoch")
+_NOT_SHOWN = (
+    *("steps_per_second", "gradient_norm", "num_parameters", "epoch"),
+    *("slowest_host", "slowest_host_seconds", *goodput.FIELDS),
+)
 _SHOWN_LAST = ("learning_rate", "tokens_per_second", "mfu", "data_wait")
 _LONG_WAIT = 0.1
 """The share of the time waited for data from which on it is shown."""

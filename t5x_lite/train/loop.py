@@ -12,13 +12,16 @@ from jax.sharding import Mesh
 from t5x_lite import trees
 from t5x_lite.chips import chip
 from t5x_lite.errors import Interrupted
-from t5x_lite.sharding import batch_part, put_batch
+from t5x_lite.sharding import batch_part
+from t5x_lite.train.ahead import Ahead, Batches
 from t5x_lite.train.early_stopping import EarlyStopping, Patience
+from t5x_lite.train.goodput import Goodput
 from t5x_lite.train.profiling import Capture, Profile
 from t5x_lite.train.state import TrainState
 from t5x_lite.train.step import Metrics
 from t5x_lite.train.stop import StopSignals
 from t5x_lite.train.track import Tracker
+from t5x_lite.train.watchdog import Watchdog
 from t5x_lite.train.window import Window
 from t5x_lite.types import Batch, Params
 
@@ -30,21 +33,6 @@ Flops = Callable[[Mapping[str, np.ndarray]], int | None]
 
 SaveMetrics = Callable[[int, Mapping[str, float]], None]
 """(step, metrics): adds them to the checkpoint of that step."""
-
-
-@runtime_checkable
-class Batches(Protocol):
-    """Training batches whose position can be saved.
-
-    They may have the attribute `epoch`, which is logged where it is not None: how often the data
-    were read, up to the last batch that was handed out; a fraction, or whole epochs.
-    """
-
-    def __next__(self) -> Mapping[str, np.ndarray]: ...
-
-    def state(self) -> bytes:
-        """The position after the last batch handed out."""
-        ...
 
 
 @runtime_checkable
@@ -90,6 +78,8 @@ def fit(
     patience: Patience | None = None,
     capture: Capture | None = None,
     owed: SaveMetrics | None = None,
+    spent: Goodput | None = None,
+    watchdog: Watchdog | None = None,
 ) -> TrainState:
     """Trains from the state's step to `periods.total`, saving, measuring and logging on the way.
 
@@ -109,6 +99,8 @@ def fit(
       capture: traces chosen steps.
       owed: given where a signal ended the evaluation of the state's step: it is made first, and its
         metrics go where this says.
+      spent: counts where the time goes, and is logged; None logs nothing of it.
+      watchdog: ends a run whose steps hang; None waits for them.
 
     Returns:
       The state after the last step.
@@ -119,17 +111,22 @@ def fit(
         evaluation in progress was not finished: the next run begins with it.
     """
     peak = chip(mesh.devices.flat[0].device_kind).peak
-    window = Window(peak=None if peak is None else peak * mesh.size)
+    shares = dict if spent is None else spent.shares
+    spent = Goodput() if spent is None else spent
+    window = Window(peak=None if peak is None else peak * mesh.size, spent=spent)
+    ahead = Ahead(batches, mesh, draw=window.next)
     patience = Patience(EarlyStopping()) if patience is None else patience
     capture = Capture(Profile(), "") if capture is None else capture
     watched = StopSignals() if stop is None else contextlib.nullcontext(stop)
+    watchdog = Watchdog(spent, seconds=0.0, directory="") if watchdog is None else watchdog
     start = int(state.step)
     num_parameters = trees.count_parameters(state.params)
-    with watched as stop, capture, jax.set_mesh(mesh):
+    with watched as stop, capture, jax.set_mesh(mesh), watchdog:
         if (stopping := stop.requested(mesh, wait=True)) is not None:
             raise Interrupted(stopping, start)
         if owed is not None:
-            measured = evaluate(start, state.params)
+            with spent.on("evaluation"):
+                measured = evaluate(start, state.params)
             if measured is None:
                 raise Interrupted(_signal(stop, mesh), start)
             owed(start, measured)  # first: a run that is killed here measures once more
@@ -140,31 +137,43 @@ def fit(
             tracker.message(f"stopped early at step {start}: {patience}")
             return state
         for step in range(start + 1, periods.total + 1):
-            batch = window.next(batches)
-            capture.before(step)
-            state, metrics = step_function(state, put_batch(batch, mesh))
+            rows, batch = ahead.take()
+            with spent.on("profile"):
+                capture.before(step)
+            spent.to("compile" if window.compiles else "steps")
+            state, metrics = step_function(state, batch)
             _, parts = batch_part(mesh)
-            own = flops(batch) if flops is not None else None
+            own = flops(rows) if flops is not None else None
             window.add(
                 step,
                 metrics,
-                tokens=count_tokens(batch) * parts,
+                tokens=count_tokens(rows) * parts,
                 flops=None if own is None else own * parts,
             )
-            if capture.after(step, metrics):
-                tracker.message(f"traced the steps up to {step}: {capture.directory}")
+            spent.to("steps")
+            watchdog.finished(step)
+            with spent.on("profile"):
+                if capture.after(step, metrics):
+                    tracker.message(f"traced the steps up to {step}: {capture.directory}")
             # Looked at once a step: a signal that comes later waits for the end of the next step.
-            stopping = stop.requested(mesh)
+            stopping = stop.after_step(mesh, metrics, waited=window.waited + spent.paused())
             last = step == periods.total or stopping is not None
+            evaluates = step % periods.evaluation == 0 or step == periods.total
+            saves = stop.save_asked() or step % periods.checkpoint == 0 or last
+            if not (evaluates or saves):
+                ahead.draw()  # before the host waits for this step, and no later save needs it
             if step == start + 1:
-                tracker.log(step, {**window.flush(), "num_parameters": num_parameters})
+                tracker.log(step, {**window.flush(), **shares(), "num_parameters": num_parameters})
             elif step % periods.log == 0 or last:
-                tracker.log(step, window.flush() | _epoch(batches))
+                tracker.log(
+                    step, {**window.flush(), **_epoch(ahead), **shares(), **stop.slowest_host()}
+                )
 
             measured, unmeasured = None, False
-            if step % periods.evaluation == 0 or step == periods.total:
+            if evaluates:
                 window.check()
-                measured = evaluate(step, state.params)
+                with spent.on("evaluation"):
+                    measured = evaluate(step, state.params)
                 if measured is None:
                     stopping, unmeasured = _signal(stop, mesh), True
                 else:
@@ -173,10 +182,10 @@ def fit(
                 window.restart()
 
             best_of = measured is not None and periods.save_measured
-            ends = last or unmeasured or patience.exhausted
-            if step % periods.checkpoint == 0 or ends or best_of:
+            if saves or unmeasured or patience.exhausted or best_of:
                 window.check()
-                save(state, batches.state(), measured)
+                with spent.on("checkpoint"):
+                    save(state, ahead.state(), measured)
             if stopping is not None and (unmeasured or step < periods.total):
                 raise Interrupted(stopping, step)
             if patience.exhausted and step < periods.total:
@@ -202,7 +211,6 @@ def count_tokens(batch: Mapping[str, np.ndarray]) -> int:
     return sum(int(np.count_nonzero(batch[name])) for name in counted if name != _SHIFTED)
 
 
-def _epoch(batches: Batches) -> dict[str, float]:
-    """{"epoch"} of the batches, where they tell it."""
-    epoch = getattr(batches, "epoch", None)
-    return {} if epoch is None else {"epoch": float(epoch)}
+def _epoch(ahead: Ahead) -> dict[str, float]:
+    """{"epoch"} of the batches taken, where they tell it."""
+    return {} if ahead.epoch is None else {"epoch": ahead.epoch}

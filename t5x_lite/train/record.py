@@ -11,8 +11,9 @@ infinity are null. Of a step that was repeated after a restart the later line co
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from t5x_lite import remote
 from t5x_lite.errors import InputError
@@ -89,23 +90,39 @@ def evaluated_steps(workdir: str | os.PathLike, *, until: int) -> dict[int, dict
     Raises:
       InputError: a line is no record.
     """
-    path = remote.open_path(workdir) / METRICS_FILE
     found: dict[int, dict[str, float]] = {}
+    for line in recorded(workdir):
+        metrics = {
+            name: math.nan if value is None else value
+            for name, value in line.items()
+            if "/" in name
+        }
+        if metrics and line["step"] <= until:
+            found.setdefault(line["step"], {}).update(metrics)
+    return {step: found[step] for step in sorted(found)}
+
+
+def recorded(workdir: str | os.PathLike) -> Iterator[dict[str, Any]]:
+    """The lines of a run's record, as they are; a partial last line is left out.
+
+    Args:
+      workdir: the run's directory; a new one has none.
+
+    Raises:
+      InputError: a line is no record.
+    """
+    path = remote.open_path(workdir) / METRICS_FILE
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     for number, line in enumerate(lines, 1):
         if not line.endswith("\n"):
             continue
         try:
             record = json.loads(line)
-            step, values = record["step"], record.items()
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"{path}:{number} is no record of metrics; delete the line") from error
-        metrics = {
-            name: math.nan if value is None else value for name, value in values if "/" in name
-        }
-        if metrics and step <= until:
-            found.setdefault(step, {}).update(metrics)
-    return {step: found[step] for step in sorted(found)}
+        except ValueError:
+            record = None
+        if not isinstance(record, dict) or "step" not in record:
+            raise InputError(f"{path}:{number} is no record of metrics; delete the line")
+        yield record
 
 
 def _cut_partial_line(path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from t5x_lite.train.goodput import Goodput
 from t5x_lite.train.track import Throughput
 from t5x_lite.types import Array, Batch
 
@@ -37,12 +38,17 @@ class NonFiniteLoss(RuntimeError):
 
 
 class Window:
-    """Metrics of the steps since the last log, left on the device until they are asked for."""
+    """Metrics of the steps since the last log, left on the device until they are asked for.
+
+    Attributes:
+      waited: seconds that the host waited for the devices, but for steps that compile.
+    """
 
     def __init__(
         self,
         *,
         peak: float | None = None,
+        spent: Goodput | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Starts with no step.
@@ -50,8 +56,11 @@ class Window:
         Args:
           peak: FLOP/s of all devices together; without it, or without the FLOPs of the steps, there
             is no "mfu".
+          spent: is told of the time in which devices had nothing to do but to wait for a batch.
           clock: gives seconds.
         """
+        self.waited = 0.0
+        self._spent = spent
         self._pending: list[tuple[int, Mapping[str, Array]]] = []
         self._checked: list[dict[str, float]] = []
         self._clock = clock
@@ -65,11 +74,25 @@ class Window:
         """The next batch; the time that this takes is spent waiting for data."""
         since = self._clock()
         batch = next(batches)
-        self._throughput.wait(self._clock() - since)
+        waited = self._clock() - since
+        self._throughput.wait(waited)
+        if self._spent is not None and self._spent.is_stepping and not self._is_busy():
+            self._spent.charge("data", waited)
         shapes = frozenset((name, np.shape(value)) for name, value in batch.items())
         self._compiles |= shapes not in self._shapes
         self._shapes.add(shapes)
         return batch
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the next step compiles: it has the first batch, or the first of its shape."""
+        return self._compiles
+
+    def _is_busy(self) -> bool:
+        """Whether devices have a step in progress."""
+        return bool(self._pending) and not all(
+            value.is_ready() for value in jax.tree.leaves(self._pending[-1][1])
+        )
 
     def add(
         self,
@@ -91,10 +114,10 @@ class Window:
           flops: its floating-point operations, over all devices.
         """
         self._pending.append((step, metrics))
-        if len(self._pending) > _AHEAD:
-            jax.block_until_ready(self._pending[-1 - _AHEAD][1])
         if self._compiles:
             jax.block_until_ready(metrics)
+        elif len(self._pending) > _AHEAD:
+            self._wait(self._pending[-1 - _AHEAD][1])
         self._throughput.add(tokens)
         self._flops.append(flops)
         if self._compiles:
@@ -112,6 +135,7 @@ class Window:
         Raises:
           NonFiniteLoss: naming the first step whose loss or gradient is not finite.
         """
+        self._wait([metrics for _, metrics in self._pending])
         for step, metrics in self._pending:
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
             # A gradient that is not finite spoils the parameters one step before the loss.
@@ -124,6 +148,11 @@ class Window:
                     )
             self._checked.append(values)
         self._pending.clear()
+
+    def _wait(self, results: Any) -> None:
+        since = self._clock()
+        jax.block_until_ready(results)
+        self.waited += self._clock() - since
 
     def flush(self) -> dict[str, float]:
         """The metrics of the last step, with the rates over the window.

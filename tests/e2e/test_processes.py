@@ -132,23 +132,35 @@ def test_one_stopped_process_ends_the_others_after_the_heartbeat(victim):
             process.kill()
 
 
+def stopped_together(found):
+    """What two processes agreed on; the second one received SIGTERM."""
+    agreed = found[0]["agreed"]
+    assert found[1]["agreed"] == agreed
+    assert [each["received"] for each in found] == [None, signal.SIGTERM]
+    assert agreed["signal"] == signal.SIGTERM
+    assert agreed["slowest_host"] == 1
+    assert agreed["slowest_host_seconds"] > 0.1
+    return agreed
+
+
 def test_a_signal_to_one_process_stops_all_after_the_same_step():
     processes = start("endless", count=2)
-    wait_for_steps(processes, steps=5)
+    wait_for_steps(processes, steps=15)
     processes[1].send_signal(signal.SIGTERM)
-    found = results(processes)
-    assert found[0] == {"step": found[1]["step"], "signal": signal.SIGTERM, "received": None}
-    assert found[1]["received"] == signal.SIGTERM
+    assert stopped_together(results(processes))["saved"] == []
 
 
-def test_a_notice_of_preemption_to_one_machine_stops_all_after_the_same_step():
+def test_notices_to_one_machine_save_and_stop_all_after_the_same_step():
     server = Server()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     processes = start("preempted", count=2, GCE_METADATA_HOST=f"127.0.0.1:{server.server_port}")
     wait_for_steps(processes, steps=5)
+    server.maintenance.set()
+    wait_for_steps(processes, steps=30)
     server.notice.set()
-    found = results(processes)
+    agreed = stopped_together(results(processes))
+    assert len(agreed["saved"]) == 1
+    assert agreed["saved"][0] < agreed["step"]
+    server.end()
     server.shutdown()
     server.server_close()
-    assert found[0] == {"step": found[1]["step"], "signal": signal.SIGTERM, "received": None}
-    assert found[1]["received"] == signal.SIGTERM

@@ -199,7 +199,7 @@ def process(job):
     """What one of several processes, or the only one, finds."""
     devices = len(jax.devices())
     if job == "preempted":
-        preemption._on_google_cloud = lambda: jax.process_index() == 1
+        preemption.on_google_cloud = lambda: jax.process_index() == 1
     if job in ("endless", "preempted"):
         return endless()
     found = {}
@@ -214,15 +214,25 @@ def process(job):
 
 
 def endless():
-    """Trains until a signal comes; one line a step. Returns the step after which it stopped."""
+    """Trains until a signal comes; one line a step.
+
+    Returns:
+      The step after which it stopped and by which signal, what this process received, after which
+      steps a notice asked it to save, and which host was the slowest.
+    """
     training = Training(make_mesh(MeshConfig()))
+    saved = []
     with StopSignals() as stop, preemption.watched(stop), hosts.ending_together():
         for step in itertools.count(1):
-            float(training.advance(step)["loss"])
+            metrics = training.advance(step)
+            float(metrics["loss"])
             print(step, flush=True)
-            time.sleep(0.02)
-            if (signum := stop.requested(training.mesh)) is not None:
-                return {"step": step, "signal": signum, "received": stop.received}
+            time.sleep(0.12 if jax.process_index() == 1 else 0.02)
+            signum = stop.after_step(training.mesh, metrics)
+            saved += [step] * stop.save_asked()
+            if signum is not None:
+                agreed = {"step": step, "signal": signum, "saved": saved, **stop.slowest_host()}
+                return {"agreed": agreed, "received": stop.received}
 
 
 def main(arguments):

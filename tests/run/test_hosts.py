@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -137,10 +138,71 @@ def test_a_tpu_of_its_own_is_one_process(monkeypatch, caplog):
         raise ValueError("coordinator_address should be defined.")
 
     monkeypatch.setattr(hosts.jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(hosts.metadata, "is_reachable", lambda *, seconds: True)
     monkeypatch.setattr(hosts, "_launcher", lambda environment: "Cloud TPU")
     hosts.join(Hosts())
     monkeypatch.setattr(hosts, "_launcher", lambda environment: "SLURM")
     with pytest.raises(InputError, match="did not all join within 300 s by what SLURM says: coord"):
+        hosts.join(Hosts())
+
+
+@pytest.fixture
+def pretended_tpu(monkeypatch):
+    """A TPU that nothing says anything of; JAX must not be asked for other hosts."""
+
+    def initialize(**arguments):
+        raise AssertionError(arguments)
+
+    for name in ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES", "TPU_SKIP_MDS_QUERY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(hosts.jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(hosts, "_launcher", lambda environment: "Cloud TPU")
+
+
+# An address that nobody has (RFC 5737), a port that nobody listens at, a name that does not exist.
+@pytest.mark.parametrize("server", ["192.0.2.1", "127.0.0.1:9", "metadata.invalid"])
+def test_without_a_metadata_server_a_tpu_is_one_process(server, pretended_tpu, monkeypatch, caplog):
+    caplog.set_level("INFO", logger="t5x_lite")
+    monkeypatch.setenv("GCE_METADATA_IP", server)
+    monkeypatch.setattr(hosts.metadata, "on_google_cloud", lambda: False)
+    began = time.monotonic()
+    hosts.join(Hosts())
+    assert time.monotonic() - began < 5
+    assert "one process: there is no metadata server that could name other" in caplog.text
+
+
+def test_on_google_cloud_the_metadata_server_is_waited_for(pretended_tpu, monkeypatch):
+    answers = [False, False, True]
+    monkeypatch.setattr(hosts.metadata, "on_google_cloud", lambda: True)
+    monkeypatch.setattr(hosts.metadata, "is_reachable", lambda *, seconds: answers.pop(0))
+    monkeypatch.setattr(hosts.time, "sleep", lambda seconds: None)
+    with pytest.raises(InputError, match="did not all join within 300 s by what Cloud TPU says"):
+        hosts.join(Hosts())  # JAX is asked: it finds the hosts, or says why not
+    assert answers == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "alone"),
+    [
+        ({"TPU_PROCESS_ADDRESSES": "local"}, True),  # Kaggle
+        ({"TPU_PROCESS_ADDRESSES": "local", "TPU_WORKER_HOSTNAMES": "a,b"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "localhost", "TPU_SKIP_MDS_QUERY": "1"}, True),  # GKE, one host
+        ({"TPU_SKIP_MDS_QUERY": "1"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, False),
+        ({"TPU_PROCESS_ADDRESSES": "localhost:8476,localhost:8477"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "localhost", "MEGASCALE_NUM_SLICES": "1"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "localhost", "MEGASCALE_NUM_SLICES": "2"}, False),
+    ],
+)
+def test_variables_that_name_one_host_make_one_process(environment, alone, monkeypatch):
+    monkeypatch.setattr(hosts.metadata, "is_reachable", None)  # it is not asked
+    assert bool(hosts._tpu_alone(environment)) == alone
+
+
+def test_a_host_of_a_slice_does_not_run_alone(pretended_tpu, monkeypatch):
+    monkeypatch.setenv("TPU_PROCESS_ADDRESSES", "local")
+    monkeypatch.setattr(hosts.jax, "process_count", lambda: 4)
+    with pytest.raises(InputError, match=r"one of 4 hosts' of a slice, .*set --hosts\.coord"):
         hosts.join(Hosts())
 
 

@@ -9,7 +9,7 @@ import pytest
 from t5x_lite.run import preemption
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train.stop import StopSignals
-from tests.metadata_server import Server
+from tests.metadata_server import MAINTENANCE, PREEMPTED, Server
 
 
 @pytest.fixture
@@ -19,10 +19,10 @@ def server(monkeypatch):
     thread.start()
     monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.setattr(preemption, "_on_google_cloud", lambda: True)
+    monkeypatch.setattr(preemption, "on_google_cloud", lambda: True)
     monkeypatch.setattr(preemption, "_AGAIN_SECONDS", 0.01)
     yield server
-    server.notice.set()
+    server.end()
     server.shutdown()
     server.server_close()
     thread.join()
@@ -35,40 +35,55 @@ def wait_until(holds):
         time.sleep(0.01)
 
 
-def test_the_notice_is_a_sigterm(server, caplog):
-    path = "/computeMetadata/v1/instance/preempted"
+@pytest.fixture
+def mesh():
+    return make_mesh(MeshConfig())
+
+
+def test_the_notice_is_a_sigterm(server, mesh, caplog):
+    path = f"/computeMetadata/v1/instance/{PREEMPTED}"
     with StopSignals() as stop, preemption.watched(stop):
-        wait_until(lambda: len(server.asked) == 3)
-        assert stop.requested(make_mesh(MeshConfig())) is None
+        wait_until(lambda: len(server.asked_for(PREEMPTED)) == 3)
+        assert stop.requested(mesh) is None
         server.notice.set()
         wait_until(lambda: stop.received)
         assert stop.received == signal.SIGTERM
-    waiting = (f"{path}?wait_for_change=true&timeout_sec=60", "Google")
-    assert server.asked == [(path, "Google"), (path, "Google"), waiting]
+    waiting = (f"{path}?wait_for_change=true&timeout_sec=60&last_etag=before", "Google")
+    assert server.asked_for(PREEMPTED)[:3] == [(path, "Google"), (path, "Google"), waiting]
     assert caplog.messages == ["this machine is being preempted: saving"]
+
+
+def test_maintenance_saves_once_and_ends_nothing(server, mesh, caplog):
+    with StopSignals() as stop, preemption.watched(stop):
+        wait_until(lambda: len(server.asked_for(MAINTENANCE)) == 3)
+        assert (stop.after_step(mesh, None), stop.save_asked()) == (None, False)
+        server.maintenance.set()
+        wait_until(lambda: stop.notices)
+        wait_until(lambda: len(server.asked_for(MAINTENANCE)) == 4)
+        assert [(stop.after_step(mesh, None), stop.save_asked()) for _ in range(3)] == [
+            (None, True),
+            (None, False),
+            (None, False),
+        ]
+    said = "this machine is about to be stopped for maintenance: saving"
+    assert caplog.messages == [said]
 
 
 def test_a_notice_after_the_run_ends_nothing(server):
     with StopSignals() as stop:
         with preemption.watched(stop):
-            wait_until(lambda: len(server.asked) == 3)
-        server.notice.set()
-        [watching] = [thread for thread in threading.enumerate() if thread.name == "preemption"]
-        watching.join(20)
-        assert stop.received is None
+            wait_until(lambda: len(server.asked_for(PREEMPTED)) == 3)
+        server.end()
+        names = (PREEMPTED, MAINTENANCE)
+        watching = [thread for thread in threading.enumerate() if thread.name in names]
+        assert watching
+        for thread in watching:
+            thread.join(20)
+        assert (stop.received, stop.notices) == (None, 0)
 
 
 def test_elsewhere_nobody_is_asked(server, monkeypatch):
-    monkeypatch.setattr(preemption, "_on_google_cloud", lambda: False)
+    monkeypatch.setattr(preemption, "on_google_cloud", lambda: False)
     with preemption.watched(StopSignals()):
-        assert "preemption" not in [thread.name for thread in threading.enumerate()]
+        assert PREEMPTED not in [thread.name for thread in threading.enumerate()]
     assert server.asked == []
-
-
-def test_google_cloud_is_known_by_its_product_name(tmp_path):
-    product = tmp_path / "product_name"
-    assert not preemption._on_google_cloud(product)
-    product.write_text("Standard PC\n")
-    assert not preemption._on_google_cloud(product)
-    product.write_text("Google Compute Engine\n")
-    assert preemption._on_google_cloud(product)

@@ -13,11 +13,13 @@ from t5x_lite.errors import Interrupted
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train import loop
 from t5x_lite.train.early_stopping import EarlyStopping, Patience
+from t5x_lite.train.goodput import FIELDS, Goodput
 from t5x_lite.train.loop import Periods, count_tokens, fit
 from t5x_lite.train.profiling import Capture, Profile
 from t5x_lite.train.state import TrainState
 from t5x_lite.train.stop import StopSignals
 from t5x_lite.train.track import Tracker
+from t5x_lite.train.watchdog import Watchdog
 from t5x_lite.train.window import NonFiniteLoss
 
 BATCH = {
@@ -372,3 +374,84 @@ def test_chosen_steps_are_traced(tmp_path):
 def test_count_tokens():
     assert count_tokens(BATCH) == 5
     assert count_tokens({"decoder_target_tokens": BATCH["decoder_target_tokens"]}) == 2
+
+
+def test_the_next_batch_is_drawn_before_the_step_is_waited_for():
+    run = Run()
+    drawn = []
+    run._log = lambda step, metrics: drawn.append((step, run.batches.handed_out))
+    run.tracker = Record(run._log)
+    run.fit(total=8, log=1, evaluation=8, checkpoint=4)
+    training = [each for each in drawn if each[0] != 8]
+    # But where the step is saved: the position saved is that of the batches it has behind it.
+    assert training == [(1, 2), (2, 3), (3, 4), (4, 4), (5, 6), (6, 7), (7, 8)]
+    assert [event[:3] for event in run.events if event[0] == "save"] == [
+        ("save", 4, b"4"),
+        ("save", 8, b"8"),
+    ]
+
+
+def test_the_epoch_is_that_of_the_batches_taken():
+    class Telling(Batches):
+        @property
+        def epoch(self):
+            return self.handed_out / 4
+
+    run = Run()
+    run.batches = Telling(0)
+    run.fit(total=4, log=2)
+    assert [event[2].get("epoch") for event in run.events if event[0] == "log"] == [None, 0.5, 1.0]
+
+
+def test_a_notice_of_maintenance_saves_once_and_goes_on():
+    stop = StopSignals()
+
+    def notice():
+        stop.notices += 1
+
+    run = Run(at_step={4: notice, 7: notice}, given={"stop": stop})
+    with stop:
+        assert int(run.fit(total=9, checkpoint=7).step) == 9
+    assert [event[1:3] for event in run.events if event[0] == "save"] == [
+        (4, b"4"),
+        (7, b"7"),
+        (9, b"9"),
+    ]
+
+
+def test_where_the_time_went_is_logged():
+    spent = Goodput()
+    seen = []
+
+    def note(step):
+        return lambda: seen.append((step, spent._cause))
+
+    evaluating = {4: lambda: seen.append(("evaluate", spent._cause))}
+    run = Run(
+        at_step={1: note(1), 2: note(2), 4: note(4)},
+        at_evaluation=evaluating,
+        given={"spent": spent},
+    )
+    run._save = lambda *args: seen.append(("save", spent._cause))
+    run.fit(total=4, log=2)
+    assert seen == [
+        (1, "compile"),
+        (2, "steps"),
+        (4, "steps"),
+        ("evaluate", "evaluation"),
+        ("save", "checkpoint"),
+    ]
+    first, second, last = (event[2] for event in run.events if event[0] == "log")
+    for logged in (first, second, last):
+        shares = [logged[name] for name in FIELDS if name in logged and name != "run_seconds"]
+        assert sum(shares) == pytest.approx(1.0, abs=1e-4)
+        assert logged["run_seconds"] > 0
+    assert first["goodput"] < last["goodput"]
+
+
+def test_the_watchdog_sees_every_step(tmp_path):
+    spent = Goodput()
+    watchdog = Watchdog(spent, seconds=0.0, directory=tmp_path)
+    run = Run(given={"spent": spent, "watchdog": watchdog})
+    run.fit(total=4)
+    assert len(watchdog._took) == watchdog._step == 4

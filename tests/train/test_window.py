@@ -2,6 +2,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.train import window as window_module
+from t5x_lite.train.goodput import Goodput
 from t5x_lite.train.window import NonFiniteLoss, Window
 
 
@@ -110,3 +112,34 @@ def test_the_first_step_that_is_not_finite_is_named():
         window.add(step, metrics(loss), tokens=16)
     with pytest.raises(NonFiniteLoss, match="the loss is inf at step 8; the last checkpoint"):
         window.check()
+
+
+def test_waiting_for_a_batch_is_time_lost_where_no_step_is_in_progress(monkeypatch):
+    clock = Clock()
+    spent = Goodput(clock=clock)
+    window = Window(spent=spent, clock=clock)
+    assert not window._is_busy()
+    batches = Slow(clock)
+    window.next(batches)  # the first one is part of the start
+    spent.to("steps")
+    for step, busy in enumerate((False, True, False), 1):
+        window.add(step, metrics(1.0), tokens=16)
+        with monkeypatch.context() as patch:
+            patch.setattr(window, "_is_busy", lambda busy=busy: busy)
+            window.next(batches)
+    shares = spent.shares()
+    assert (shares["lost_to_start"], shares["lost_to_data"], shares["goodput"]) == (0.25, 0.5, 0.25)
+
+
+def test_waiting_for_devices_is_counted(monkeypatch):
+    clock = Clock()
+
+    def wait(results):
+        clock.now += 1.0
+
+    monkeypatch.setattr(window_module.jax, "block_until_ready", wait)
+    window = Window(clock=clock)
+    for step in range(1, 6):
+        window.add(step, metrics(1.0), tokens=16)
+    # Steps 4 and 5 wait for 2 and 3, as step 3 does for 1; the first one compiles: not counted.
+    assert window.waited == 3.0

@@ -1,0 +1,49 @@
+import socket
+import threading
+import time
+
+from t5x_lite.run import metadata
+from tests.metadata_server import PREEMPTED, Server
+
+
+def test_google_cloud_is_known_by_its_product_name(tmp_path):
+    product = tmp_path / "product_name"
+    assert not metadata.on_google_cloud(product)
+    product.write_text("Standard PC\n")
+    assert not metadata.on_google_cloud(product)
+    product.write_text("Google Compute Engine\n")
+    assert metadata.on_google_cloud(product)
+
+
+def test_a_value_with_its_mark(monkeypatch):
+    server = Server()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
+    server.asked.append((f"/{PREEMPTED}", ""))  # it fails at the first request alone
+    found = metadata.Metadata().get(f"instance/{PREEMPTED}", seconds=20.0)
+    assert found == metadata.Answer(b"FALSE", etag="before")
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_whether_there_is_a_server(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{server.getsockname()[1]}")
+        assert metadata.is_reachable(seconds=5.0)
+    assert not metadata.is_reachable(seconds=5.0)
+
+
+def test_a_name_that_is_looked_up_for_ever_is_given_up(monkeypatch):
+    ended = threading.Event()
+
+    def look_up(address, timeout):
+        ended.wait(30)
+        raise OSError("no such name")
+
+    monkeypatch.setattr(socket, "create_connection", look_up)
+    began = time.monotonic()
+    assert not metadata.is_reachable(seconds=0.1)
+    assert time.monotonic() - began < 10
+    ended.set()
