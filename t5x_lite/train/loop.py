@@ -15,6 +15,7 @@ from t5x_lite.errors import Interrupted
 from t5x_lite.sharding import batch_part, put_batch
 from t5x_lite.train.early_stopping import EarlyStopping, Patience
 from t5x_lite.train.profiling import Capture, Profile
+from t5x_lite.train.save_clock import SaveClock
 from t5x_lite.train.state import TrainState
 from t5x_lite.train.step import Metrics
 from t5x_lite.train.stop import StopSignals
@@ -52,8 +53,15 @@ class Save(Protocol):
     """Writes a checkpoint of a state and the data position that belongs to it."""
 
     def __call__(
-        self, state: TrainState, position: bytes, metrics: Mapping[str, float] | None
-    ) -> None: ...
+        self,
+        state: TrainState,
+        position: bytes,
+        metrics: Mapping[str, float] | None,
+        *,
+        hurried: bool = False,
+    ) -> None:
+        """Starts to save; `hurried` says that a signal ends the run here."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,6 +94,7 @@ def fit(
     save: Save,
     tracker: Tracker,
     stop: StopSignals | None = None,
+    save_clock: SaveClock | None = None,
     flops: Flops | None = None,
     patience: Patience | None = None,
     capture: Capture | None = None,
@@ -104,6 +113,7 @@ def fit(
       save: writes a checkpoint.
       tracker: the record.
       stop: already entered, where signals are watched since before; None watches them here.
+      save_clock: says when time alone is a reason to save; None looks at no clock.
       flops: gives the floating-point operations of a step, for "mfu".
       patience: ends training early; it has seen the evaluations before the state.
       capture: traces chosen steps.
@@ -122,6 +132,7 @@ def fit(
     window = Window(peak=None if peak is None else peak * mesh.size)
     patience = Patience(EarlyStopping()) if patience is None else patience
     capture = Capture(Profile(), "") if capture is None else capture
+    save_clock = SaveClock(None) if save_clock is None else save_clock
     watched = StopSignals() if stop is None else contextlib.nullcontext(stop)
     start = int(state.step)
     num_parameters = trees.count_parameters(state.params)
@@ -174,9 +185,11 @@ def fit(
 
             best_of = measured is not None and periods.save_measured
             ends = last or unmeasured or patience.exhausted
-            if step % periods.checkpoint == 0 or ends or best_of:
+            timed = save_clock.due(step, mesh)
+            if step % periods.checkpoint == 0 or ends or best_of or timed:
                 window.check()
-                save(state, batches.state(), measured)
+                save(state, batches.state(), measured, hurried=stopping is not None)
+                save_clock.restart()
             if stopping is not None and (unmeasured or step < periods.total):
                 raise Interrupted(stopping, step)
             if patience.exhausted and step < periods.total:

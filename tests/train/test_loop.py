@@ -103,7 +103,7 @@ class Run:
             return None
         return {"validation/loss": float(step)}
 
-    def _save(self, state, position, metrics):
+    def _save(self, state, position, metrics, *, hurried=False):
         self.events.append(("save", int(state.step), position, metrics))
 
 

@@ -1,0 +1,194 @@
+"""An object store that several processes share: gs://bucket/... is files below a directory.
+
+As gcsfs does, it remembers what it has listed unless it is told not to, has directories only where
+there are objects, and tells size and CRC32C of an object. It counts requests and bytes.
+
+    EPATH_USE_TF=0 FAKE_STORE=/tmp/x python program.py      # which calls fake_store.use() first
+"""
+
+import base64
+import collections
+import os
+import threading
+import zlib
+from pathlib import Path
+
+import fsspec
+from fsspec.spec import AbstractFileSystem
+
+PAGE = 1000
+"""Objects that one request lists."""
+
+_lock = threading.Lock()
+counts = collections.Counter()
+"""Of this process: "list", "get" and "put" requests, and by "read PATH" the bytes of an object."""
+
+
+def use():
+    """Makes this process read gs:// from the store; arrays are written below it by TensorStore."""
+    from orbax.checkpoint._src.path import gcs_utils
+
+    for name in ("gs", "gcs"):
+        fsspec.register_implementation(name, Store, clobber=True)
+
+    def below(path):
+        where = Path(os.environ["FAKE_STORE"], os.fspath(path).removeprefix("gs://"))
+        # Arrays are below a directory; "_sharding" is an object.
+        return {"driver": "file", "path": str(where) if where.name[0] == "_" else f"{where}/"}
+
+    gcs_utils.get_kvstore_for_gcs = below
+
+
+def array_bytes_read():
+    """Bytes that TensorStore has read in this process."""
+    import tensorstore
+
+    found = tensorstore.experimental_collect_matching_metrics("/tensorstore/kvstore/file/bytes_read")
+    return sum(value["value"] for metric in found for value in metric["values"])
+
+
+def count(what, number=1):
+    with _lock:
+        counts[what] += number
+
+
+class Store(AbstractFileSystem):
+    """fsspec's view of it, with fsspec's own cache of listings."""
+
+    protocol = ("gs", "gcs")
+
+    def ls(self, path, detail=True, refresh=False, **kwargs):
+        path = self._strip_protocol(path)
+        found = None if refresh else self._ls_from_cache(path)
+        if found is None:
+            count("list")
+            found = []
+            for name in sorted(os.listdir(_at(path))) if os.path.isdir(_at(path)) else []:
+                found += self._entry(f"{path}/{name}")
+            if not found:
+                found = self._entry(path)
+            if not found:
+                raise FileNotFoundError(path)
+            self.dircache[path] = found
+        return found if detail else [entry["name"] for entry in found]
+
+    def find(self, path, maxdepth=None, withdirs=False, detail=False, **kwargs):
+        path = self._strip_protocol(path).rstrip("/")
+        names = {_name(os.path.join(folder, n)) for folder, _, ns in os.walk(_at(path)) for n in ns}
+        names = names or ({path} if os.path.isfile(_at(path)) else set())
+        count("list", 1 + len(names) // PAGE)
+        if withdirs:
+            names |= {str(above) for name in names for above in Path(name).parents}
+            names = {name for name in names if name.startswith(f"{path}/")}
+        depth = len(Path(path).parts)
+        entries = [
+            entry
+            for name in sorted(names)
+            if maxdepth is None or len(Path(name).parts) <= depth + maxdepth
+            for entry in self._entry(name)
+        ]
+        return {e["name"]: e for e in entries} if detail else [e["name"] for e in entries]
+
+    def info(self, path, **kwargs):
+        path = self._strip_protocol(path)
+        for entry in self._ls_from_cache(self._parent(path)) or []:
+            if entry["name"] == path:
+                return entry
+        count("get")
+        entries = self._entry(path)
+        if not entries:
+            raise FileNotFoundError(path)
+        return entries[0]
+
+    def exists(self, path, **kwargs):
+        try:
+            self.info(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def invalidate_cache(self, path=None):
+        self.dircache.clear()
+
+    def _entry(self, path):
+        """[what is told of an object or a directory]; nothing where there is none."""
+        where = _at(path)
+        if where.endswith("__lock"):
+            return []
+        if os.path.isdir(where):
+            full = any(files for _, _, files in os.walk(where))
+            return [{"name": path, "size": 0, "type": "directory"}] if full else []
+        try:
+            content = Path(where).read_bytes()
+        except FileNotFoundError:
+            return []
+        sum_ = base64.b64encode(zlib.crc32(content).to_bytes(4, "big")).decode()
+        return [{"name": path, "size": len(content), "type": "file", "crc32c": sum_}]
+
+    def _open(self, path, mode="rb", **kwargs):
+        assert mode in ("rb", "wb"), "nothing can be appended to an object"
+        path = self._strip_protocol(path)
+        return _Reading(path) if mode == "rb" else _Writing(self, path)
+
+    def open(self, path, mode="rb", **kwargs):
+        if "b" in mode:
+            return self._open(path, mode)
+        import io
+
+        return io.TextIOWrapper(self._open(path, mode.replace("t", "") + "b"), encoding="utf-8")
+
+    def makedirs(self, path, exist_ok=False):
+        pass
+
+    mkdir = makedirs
+
+    def rmdir(self, path):
+        pass
+
+    def rm_file(self, path):
+        count("delete")
+        os.unlink(_at(self._strip_protocol(path)))
+        self.invalidate_cache()
+
+    def rm(self, path, recursive=False, maxdepth=None):
+        names = self.find(path) if recursive else [path]
+        if not names or not (recursive or os.path.isfile(_at(self._strip_protocol(path)))):
+            raise FileNotFoundError(path)
+        for name in names:
+            self.rm_file(name)
+
+
+def _at(path):
+    return os.path.join(os.environ["FAKE_STORE"], path)
+
+
+def _name(where):
+    return os.path.relpath(where, os.environ["FAKE_STORE"])
+
+
+def _Reading(path):  # noqa: N802
+    import io
+
+    count("get")
+    content = Path(_at(path)).read_bytes()
+    count(f"read {path}", len(content))
+    return io.BytesIO(content)
+
+
+def _Writing(store, path):  # noqa: N802
+    import io
+
+    class Object(io.BytesIO):
+        """Appears when it is closed."""
+
+        def close(self):
+            if not self.closed:
+                count("put")
+                os.makedirs(os.path.dirname(_at(path)), exist_ok=True)
+                hidden = f"{_at(path)}.{os.getpid()}.{threading.get_ident()}__lock"
+                Path(hidden).write_bytes(self.getvalue())
+                os.replace(hidden, _at(path))
+                store.invalidate_cache()
+            super().close()
+
+    return Object()
