@@ -1,6 +1,6 @@
 """Saving by the clock: after the same step on all processes, by that of the first.
 
-    clock = SaveClock(30)               # minutes
+    clock = SaveClock(30.0)             # minutes
     for step in ...:
         if clock.due(step, mesh):       # equal on all processes
             save

@@ -39,7 +39,11 @@ def run(job, store, *, code=0):
         )
         for index in range(2)
     ]
-    told = [process.communicate(timeout=100) for process in started]
+    try:
+        told = [process.communicate(timeout=100) for process in started]
+    finally:
+        for process in started:
+            process.kill()
     assert [process.returncode for process in started] == [code] * 2, told
     return [json.loads(output.splitlines()[-1]) for output, _ in told]  # after Gloo's own lines
 
@@ -93,3 +97,5 @@ def test_no_array_byte_is_read_after_a_save(tmp_path):
     for told in run("resume", store):
         assert told["step"] == 6
         assert told["rejected"] == [[9, False]]
+    names = sorted(path.name for path in steps.iterdir() if any(path.rglob("manifest.json")))
+    assert names == ["3", "6", "9", "9.damaged"]
