@@ -8,12 +8,17 @@ there are objects, and tells size and CRC32C of an object. It counts requests an
 
 import base64
 import collections
+import io
 import os
 import threading
 import zlib
 from pathlib import Path
 
 import fsspec
+import pytest
+from etils.epath import backend, gpath
+from fsspec.config import conf
+from fsspec.registry import _registry
 from fsspec.spec import AbstractFileSystem
 
 PAGE = 1000
@@ -39,11 +44,32 @@ def use():
     gcs_utils.get_kvstore_for_gcs = below
 
 
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """The directory that gs://bucket is, in this process alone; nothing is counted yet."""
+    monkeypatch.setenv("FAKE_STORE", str(tmp_path / "store"))
+    monkeypatch.setattr(gpath, "_is_tf_installed", lambda: False)
+    for name in ("gs", "gcs", "s3"):
+        monkeypatch.delitem(conf, name, raising=False)
+    for name in ("gs", "gcs"):
+        monkeypatch.setitem(_registry, name, Store)
+    backend._FileSystemSpecBackend._get_filesystem.cache_clear()
+    Store.clear_instance_cache()
+    counts.clear()
+    (tmp_path / "store" / "bucket").mkdir(parents=True)
+    yield tmp_path / "store" / "bucket"
+    backend._FileSystemSpecBackend._get_filesystem.cache_clear()
+    for name in ("gs", "gcs", "s3"):
+        conf.pop(name, None)
+
+
 def array_bytes_read():
     """Bytes that TensorStore has read in this process."""
     import tensorstore
 
-    found = tensorstore.experimental_collect_matching_metrics("/tensorstore/kvstore/file/bytes_read")
+    found = tensorstore.experimental_collect_matching_metrics(
+        "/tensorstore/kvstore/file/bytes_read"
+    )
     return sum(value["value"] for metric in found for value in metric["values"])
 
 
@@ -122,19 +148,17 @@ class Store(AbstractFileSystem):
             content = Path(where).read_bytes()
         except FileNotFoundError:
             return []
-        sum_ = base64.b64encode(zlib.crc32(content).to_bytes(4, "big")).decode()
-        return [{"name": path, "size": len(content), "type": "file", "crc32c": sum_}]
+        digest = base64.b64encode(zlib.crc32(content).to_bytes(4, "big")).decode()
+        return [{"name": path, "size": len(content), "type": "file", "crc32c": digest}]
 
     def _open(self, path, mode="rb", **kwargs):
         assert mode in ("rb", "wb"), "nothing can be appended to an object"
         path = self._strip_protocol(path)
-        return _Reading(path) if mode == "rb" else _Writing(self, path)
+        return _reading(path) if mode == "rb" else _Writing(self, path)
 
     def open(self, path, mode="rb", **kwargs):
         if "b" in mode:
             return self._open(path, mode)
-        import io
-
         return io.TextIOWrapper(self._open(path, mode.replace("t", "") + "b"), encoding="utf-8")
 
     def makedirs(self, path, exist_ok=False):
@@ -177,29 +201,26 @@ def _name(where):
     return os.path.relpath(where, os.environ["FAKE_STORE"])
 
 
-def _Reading(path):  # noqa: N802
-    import io
-
+def _reading(path):
     count("get")
     content = Path(_at(path)).read_bytes()
     count(f"read {path}", len(content))
     return io.BytesIO(content)
 
 
-def _Writing(store, path):  # noqa: N802
-    import io
+class _Writing(io.BytesIO):
+    """An object that appears when it is closed."""
 
-    class Object(io.BytesIO):
-        """Appears when it is closed."""
+    def __init__(self, store, path):
+        super().__init__()
+        self._store, self._path = store, path
 
-        def close(self):
-            if not self.closed:
-                count("put")
-                os.makedirs(os.path.dirname(_at(path)), exist_ok=True)
-                hidden = f"{_at(path)}.{os.getpid()}.{threading.get_ident()}__lock"
-                Path(hidden).write_bytes(self.getvalue())
-                os.replace(hidden, _at(path))
-                store.invalidate_cache()
-            super().close()
-
-    return Object()
+    def close(self):
+        if not self.closed:
+            count("put")
+            os.makedirs(os.path.dirname(_at(self._path)), exist_ok=True)
+            hidden = f"{_at(self._path)}.{os.getpid()}.{threading.get_ident()}__lock"
+            Path(hidden).write_bytes(self.getvalue())
+            os.replace(hidden, _at(self._path))
+            self._store.invalidate_cache()
+        super().close()

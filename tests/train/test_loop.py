@@ -348,7 +348,7 @@ def test_a_save_is_due_by_the_clock_or_by_the_steps():
     def wait():
         clock[0] += 60
 
-    minutes = {step: wait for step in range(1, 12)}  # a minute each
+    minutes = dict.fromkeys(range(1, 12), wait)  # a minute each
     run = Run(at_step=minutes, given={"save_clock": SaveClock(3.0, clock=lambda: clock[0])})
     run.fit(total=11, checkpoint=5)
     # Every five steps, and three minutes after the last save.
