@@ -74,8 +74,7 @@ def absolute(path: str | os.PathLike[str]) -> epath.Path:
 
     epath's own `absolute` makes a directory `gs:` of this machine of it.
     """
-    found = epath.Path(path)
-    return found if is_remote(found) else found.absolute()
+    return epath.Path(path) if is_remote(path) else epath.Path(path).absolute()
 
 
 def local_path(path: str | os.PathLike[str], *, what: str) -> Path:
@@ -154,10 +153,9 @@ def objects_below(directory: AnyPath) -> dict[str, StoredObject]:
         return {name: StoredObject(size_of(directory / name), None) for name in names}
     store.invalidate_cache()
     top = os.fspath(directory).partition("://")[2].rstrip("/") + "/"
-    found = store.find(os.fspath(directory), detail=True)
     objects = {
-        path.removeprefix(top): StoredObject(int(told["size"]), told.get("crc32c"))
-        for path, told in found.items()
+        path.removeprefix(top): StoredObject(int(entry["size"]), entry.get("crc32c"))
+        for path, entry in store.find(os.fspath(directory), detail=True).items()
         if path.startswith(top) and not path.endswith("/")
     }
     return dict(sorted(objects.items(), key=lambda item: item[0].split("/")))

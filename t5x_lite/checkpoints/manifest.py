@@ -85,8 +85,8 @@ def write(
     if remote.is_remote(directory):
         if not process:
             files = {
-                name: _as_told(found)
-                for name, found in remote.objects_below(directory).items()
+                name: _entry(stored)
+                for name, stored in remote.objects_below(directory).items()
                 if not _MANIFESTS.fullmatch(name)
             }
             one = {"version": _VERSION, "process": 0, "processes": 1}
@@ -110,7 +110,7 @@ def write(
 
 
 def add(step_directory: str | os.PathLike[str], name: str) -> None:
-    """Adds a small file of the first process to a manifest; it has appeared since or was replaced.
+    """Adds a file of the first process to a manifest, which has appeared since or was replaced.
 
     Raises:
       OSError: the file or the manifest cannot be read or written.
@@ -120,11 +120,11 @@ def add(step_directory: str | os.PathLike[str], name: str) -> None:
     content = _read(directory, 0)
     del content["sha256"]
     if remote.is_remote(directory):
-        found = remote.objects_below((directory / name).parent)
-        described = _as_told(found[os.path.basename(name)])
+        beside = remote.objects_below((directory / name).parent)
+        entry = _entry(beside[os.path.basename(name)])
     else:
-        described = _describe(directory / name)
-    content["files"] = {**content["files"], name: described}
+        entry = _describe(directory / name)
+    content["files"] = {**content["files"], name: entry}
     _put(directory, content, [name])
 
 
@@ -170,7 +170,7 @@ def is_hurried(step_directory: AnyPath) -> bool:
     try:
         first = _read(step_directory, 0)
         others = (_read(step_directory, process) for process in range(1, first["processes"]))
-        return any(found.get("hurried") for found in (first, *others))
+        return any(manifest.get("hurried") for manifest in (first, *others))
     except (OSError, ValueError):
         return False
 
@@ -200,8 +200,8 @@ def find_damage(
 ) -> str | None:
     """Compares the files of a step with its manifests.
 
-    In a bucket what the store says of its objects is compared, by the first process, and no byte is
-    read; but files that a manifest of before, or of a copy of a local directory, has a SHA-256 of.
+    In a bucket the first process compares what the store says of its objects, and no byte is read.
+    Files of which the manifest has a SHA-256, because the step was copied from a disk, are read.
 
     Args:
       step_directory: the directory of a step.
@@ -232,9 +232,11 @@ def find_damage(
     chosen = None if parts is None else set(parts)
     names = [name for name in files if chosen is None or name.split("/")[0] in chosen]
     if remote.is_remote(directory):
-        told = [name for name in names if "sha256" not in files[name]]
-        if told and not process and (damage := _told_damage(directory, chosen, told, files)):
-            return damage
+        unhashed = [name for name in names if "sha256" not in files[name]]
+        if unhashed and not process:
+            damage = _damage_by_metadata(directory, chosen, {n: files[n] for n in unhashed})
+            if damage is not None:
+                return damage
         names = [name for name in names if "sha256" in files[name]]
     # The large files go around, so that every process reads about as much.
     share = sorted(names, key=lambda name: (-files[name]["size"], name))[process::processes]
@@ -300,29 +302,29 @@ def _describe(path: AnyPath, hurried: Callable[[], bool] = _never) -> dict[str, 
     return {"size": size, "sha256": digest.hexdigest()}
 
 
-def _as_told(found: remote.StoredObject) -> dict[str, Any]:
-    return {"size": found.size} | ({} if found.crc32c is None else {"crc32c": found.crc32c})
+def _entry(stored: remote.StoredObject) -> dict[str, Any]:
+    return {"size": stored.size} | ({} if stored.crc32c is None else {"crc32c": stored.crc32c})
 
 
-def _told_damage(
-    directory: AnyPath, parts: set[str] | None, names: Iterable[str], files: Mapping[str, Any]
+def _damage_by_metadata(
+    directory: AnyPath, parts: set[str] | None, files: Mapping[str, Any]
 ) -> str | None:
-    """The first difference between objects of a bucket and a manifest, by what the store says."""
+    """The first difference between the objects of a bucket and a manifest, by the store's word."""
     if parts is None:
         objects = remote.objects_below(directory)
     else:
         objects = {
-            f"{part}/{name}": found
+            f"{part}/{name}": stored
             for part in sorted(parts)
-            for name, found in remote.objects_below(directory / part).items()
+            for name, stored in remote.objects_below(directory / part).items()
         }
-    for name in sorted(names):
-        saved, found = files[name], objects.get(name)
-        if found is None:
+    for name, saved in sorted(files.items()):
+        stored = objects.get(name)
+        if stored is None:
             return f"{name} is missing"
-        if found.size != saved["size"]:
-            return _other_size(name, found.size, saved)
-        if found.crc32c is not None and found.crc32c != saved.get("crc32c", found.crc32c):
+        if stored.size != saved["size"]:
+            return _other_size(name, stored.size, saved)
+        if stored.crc32c is not None and stored.crc32c != saved.get("crc32c", stored.crc32c):
             return f"{name}: its CRC32C differs"
     return None
 
