@@ -11,7 +11,9 @@ from t5x_lite import remote
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints.reading import find_step, saved_steps, step_files
 from t5x_lite.errors import InputError
+from tests import fake_store
 from tests.fake_bucket import bucket  # noqa: F401 (a fixture)
+from tests.fake_store import store  # noqa: F401 (a fixture)
 
 
 def test_local_paths_are_pathlibs():
@@ -101,3 +103,91 @@ def test_checkpoints_in_a_bucket_are_found_and_verified(bucket, tmp_path):  # no
     assert checkpoint_manifest.find_damage(found, parts=["params"]) is None
     with pytest.raises(InputError, match="gs://bucket/none: no such directory"):
         find_step("gs://bucket/none")
+
+
+def put(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def test_the_objects_of_a_directory_as_they_are_now(store):  # noqa: F811
+    run = remote.open_path("gs://bucket/run")
+    assert remote.objects_below(run) == {}
+    for name in ("a/b", "a-b", "a/c/d"):
+        put(store / "run" / name, name.encode())
+    put(store / "running/e", b"elsewhere")
+    fake_store.counts.clear()
+    found = remote.objects_below(run)
+    assert list(found) == list(remote.files_below(run)) == ["a/b", "a/c/d", "a-b"]
+    assert found["a/c/d"].size == 5
+    assert len(found["a/c/d"].crc32c) == 8
+    assert fake_store.counts == {"list": 2}  # no object was read
+    put(store / "run/a/b", b"another host")
+    assert remote.objects_below(run)["a/b"] != found["a/b"]
+
+
+def test_what_another_host_writes_is_listed(store):  # noqa: F811
+    put(store / "run/1/a", b"")
+    plain = fake_store.Store()  # which remembers
+    assert len(plain.ls("bucket/run")) == 1
+    run = remote.open_path("gs://bucket/run")
+    assert [path.name for path in run.iterdir()] == ["1"]
+    put(store / "run/2/a", b"")
+    assert len(plain.ls("bucket/run")) == 1
+    assert [path.name for path in run.iterdir()] == ["1", "2"]
+    assert (run / "2" / "a").exists()
+
+
+def test_a_url_is_absolute(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert str(remote.absolute("gs://bucket/run")) == "gs://bucket/run"
+    assert str(remote.absolute("run")) == f"{tmp_path}/run"
+    assert str(remote.absolute(tmp_path / "run")) == f"{tmp_path}/run"
+
+
+def test_a_step_in_a_store_is_compared_by_what_the_store_says(store, tmp_path):  # noqa: F811
+    step = remote.open_path("gs://bucket/run/checkpoints/20")
+    here = store / "run/checkpoints/20"
+    for name in ("params/a", "params/d/b", "files/config.json"):
+        put(here / name, name.encode() * 9)
+    fake_store.counts.clear()
+    checkpoint_manifest.write(step, step=20, process=1, processes=2)
+    assert not fake_store.counts  # all of it is the first process's to do
+    checkpoint_manifest.write(step, step=20, process=0, processes=2, hurried=lambda: True)
+    assert fake_store.counts == {"list": 1, "put": 1}
+    assert checkpoint_manifest.is_complete(step)
+    assert not checkpoint_manifest.is_hurried(step)  # nothing was left out
+    fake_store.counts.clear()
+    assert checkpoint_manifest.find_damage(step) is None
+    assert checkpoint_manifest.find_damage(step, parts=["params"]) is None
+    read = {name.split("/")[-1] for name in fake_store.counts if name.startswith("read ")}
+    assert read == {"manifest.json"}
+    shutil.copytree(here, tmp_path / "20")
+    assert checkpoint_manifest.find_damage(tmp_path / "20") is None  # by sizes
+    put(here / "params/d/b", b"params/d/B" * 9)
+    damage = "params/d/b: its CRC32C differs"
+    assert checkpoint_manifest.find_damage(step) == damage
+    assert checkpoint_manifest.find_damage(step, process=1, processes=2) is None
+    assert checkpoint_manifest.find_damage(step, parts=["files"]) is None
+    put(here / "params/d/b", b"")
+    assert checkpoint_manifest.find_damage(step) == "params/d/b has 0 bytes and should have 90"
+    (here / "params/d/b").unlink()
+    assert checkpoint_manifest.find_damage(step) == "params/d/b is missing"
+    put(here / "files/metrics.json", b"{}")
+    checkpoint_manifest.add(step, "files/metrics.json")
+    put(here / "files/metrics.json", b"[]")
+    assert (
+        checkpoint_manifest.find_damage(step, parts=["files"])
+        == "files/metrics.json: its CRC32C differs"
+    )
+
+
+def test_a_step_that_was_copied_into_a_store_is_compared_by_its_bytes(store, tmp_path):  # noqa: F811
+    for name in ("params/a", "files/config.json"):
+        put(tmp_path / "20" / name, name.encode())
+    checkpoint_manifest.write(tmp_path / "20")
+    shutil.copytree(tmp_path / "20", store / "run/20")
+    step = remote.open_path("gs://bucket/run/20")
+    assert checkpoint_manifest.find_damage(step) is None
+    put(store / "run/20/params/a", b"params/b")
+    assert checkpoint_manifest.find_damage(step) == "params/a: its SHA-256 differs"

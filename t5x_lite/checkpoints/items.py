@@ -18,7 +18,7 @@ from etils import epath
 from t5x_lite import renames, trees
 from t5x_lite.checkpoints.orbax_params import check_chunks
 from t5x_lite.files import naming
-from t5x_lite.remote import AnyPath, files_below
+from t5x_lite.remote import AnyPath, absolute, files_below
 
 _ORBAX_MARK = "commit_success.txt"
 
@@ -56,17 +56,21 @@ class FilesHandler(ocp.CheckpointHandler):
 ocp.args.register_with_handler(FilesHandler, for_save=True, for_restore=True)(FilesSave)
 
 
-def checkpointer() -> ocp.AsyncCheckpointer:
+def checkpointer(timeout: int) -> ocp.AsyncCheckpointer:
     """Writes a step directory's params, optimizer and files in the background.
 
     A step directory has its name when it is whole, and all processes know of it then.
+
+    Args:
+      timeout: seconds that a save may take, until all processes know that it is whole.
     """
     return ocp.AsyncCheckpointer(
         ocp.CompositeCheckpointHandler(
             params=ocp.StandardCheckpointHandler(),
             optimizer=ocp.StandardCheckpointHandler(),
             files=FilesHandler(),
-        )
+        ),
+        async_options=ocp.AsyncOptions(timeout_secs=timeout),
     )
 
 
@@ -90,7 +94,7 @@ def saved_leaves(directory: AnyPath) -> dict[str, Any]:
     """
     handler = ocp.PyTreeCheckpointHandler()
     try:
-        metadata: Any = handler.metadata(_absolute(directory))
+        metadata: Any = handler.metadata(absolute(directory))
         leaves = trees.flatten(metadata.tree)
         for path, leaf in leaves.items():
             check_chunks(path, leaf)
@@ -122,14 +126,14 @@ def restore_item(directory: AnyPath, abstract: Any) -> Any:
                     raise ValueError(difference)
                 return _replaced(abstract, restore_leaves(directory, wanted), None)
             wanted = jax.tree.map(_on_device, abstract)
-            return handler.restore(_absolute(directory), args=ocp.args.StandardRestore(wanted))
+            return handler.restore(absolute(directory), args=ocp.args.StandardRestore(wanted))
     finally:
         handler.close()
 
 
 def _saved_paths(handler: Any, directory: AnyPath) -> dict[str, str]:
     """Today's path of each array of an item -> the path that it was saved with."""
-    paths = trees.flatten(handler.metadata(_absolute(directory)).tree)
+    paths = trees.flatten(handler.metadata(absolute(directory)).tree)
     return {today: path for path, today in renames.current_paths(paths).items()}
 
 
@@ -148,9 +152,9 @@ def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, A
         with _ignoring_late_reads():
             paths = _saved_paths(handler, directory)
             placed = {paths[path]: _on_device(leaf) for path, leaf in wanted.items()}
-            metadata: Any = handler.metadata(_absolute(directory))
+            metadata: Any = handler.metadata(absolute(directory))
             restored: Any = handler.restore(
-                _absolute(directory),
+                absolute(directory),
                 args=ocp.args.PyTreeRestore(
                     item=_replaced(metadata.tree, placed, ocp.PLACEHOLDER),
                     restore_args=_replaced(
@@ -182,10 +186,6 @@ def _restore_args(leaf: Any) -> ocp.ArrayRestoreArgs:
     return ocp.ArrayRestoreArgs(
         sharding=leaf.sharding, global_shape=tuple(leaf.shape), dtype=leaf.dtype
     )
-
-
-def _absolute(directory: AnyPath) -> epath.Path:
-    return epath.Path(directory).absolute()
 
 
 def _on_device(leaf: Any) -> Any:

@@ -13,6 +13,13 @@ manifests do not name is not looked at. A directory named checkpoints/30 whose m
 is damaged: it was copied or renamed. Elsewhere, and under a name that is no number, a step may be
 called what its owner likes. Imported weights have no step, nor have manifests of before.
 
+Where a signal ends the run, files that are not hashed yet have their sizes alone, and the manifest
+says "hurried". In a bucket nothing is hashed and no byte is read: what the store says of all the
+objects goes into one manifest, which the first process writes, and is compared later on.
+
+    "hurried": true, "files": {"params/d/9ec6": {"size": 4096}}
+    "files": {"params/d/9ec6": {"size": 4096, "crc32c": "yZRlqg=="}}      # Google Cloud Storage
+
 `write` also makes a checkpoint of a directory that was saved before there were manifests:
 
     python -c "from t5x_lite.checkpoints import manifest as m; m.write('work/run/checkpoints/200')"
@@ -22,7 +29,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -44,16 +51,22 @@ _MANIFESTS = re.compile(r"manifest(\.process_\d+)?\.json|\.manifest\..*")
 """Manifests, and those that another process is about to give their names."""
 
 
+def _never() -> bool:
+    return False
+
+
 def write(
     step_directory: str | os.PathLike[str],
     *,
     step: int | None = None,
     process: int = 0,
     processes: int = 1,
+    hurried: Callable[[], bool] = _never,
 ) -> None:
     """Writes the manifest of the files that one process wrote; all of them must be complete.
 
-    Hashing takes one core, about 1.5 GB/s where the processor has SHA instructions, and leaves the
+    In a bucket the first process writes that of all files, and the others write none. On a disk,
+    hashing takes one core, about 1.5 GB/s where the processor has SHA instructions, and leaves the
     interpreter to other threads. The files, their directories and the manifest are on the disk when
     this returns: a machine that loses its power afterwards keeps the checkpoint.
 
@@ -62,22 +75,36 @@ def write(
       step: its number; None is not compared with the directory's name.
       process: of this process.
       processes: that wrote the step.
+      hurried: whether there is no time to hash; asked again and again.
 
     Raises:
       OSError: a file cannot be read, or the manifest cannot be written.
     """
     directory = remote.open_path(step_directory)
+    number = {} if step is None else {"step": step}
+    if remote.is_remote(directory):
+        if not process:
+            files = {
+                name: _entry(stored)
+                for name, stored in remote.objects_below(directory).items()
+                if not _MANIFESTS.fullmatch(name)
+            }
+            one = {"version": _VERSION, "process": 0, "processes": 1}
+            _put(directory, {**one, **number, "files": files}, [])
+        return
     names = [
         name
         for name in remote.files_below(directory)
         if not _MANIFESTS.fullmatch(name) and _writer(name, processes) == process
     ]
+    files = {name: _describe(directory / name, hurried) for name in names}
     content = {
         "version": _VERSION,
         "process": process,
         "processes": processes,
-        **({} if step is None else {"step": step}),
-        "files": {name: _describe(directory / name) for name in names},
+        **number,
+        **({} if all("sha256" in saved for saved in files.values()) else {"hurried": True}),
+        "files": files,
     }
     _put(directory, content, names)
 
@@ -92,7 +119,12 @@ def add(step_directory: str | os.PathLike[str], name: str) -> None:
     directory = remote.open_path(step_directory)
     content = _read(directory, 0)
     del content["sha256"]
-    content["files"] = {**content["files"], name: _describe(directory / name)}
+    if remote.is_remote(directory):
+        beside = remote.objects_below((directory / name).parent)
+        entry = _entry(beside[os.path.basename(name)])
+    else:
+        entry = _describe(directory / name)
+    content["files"] = {**content["files"], name: entry}
     _put(directory, content, [name])
 
 
@@ -133,6 +165,16 @@ def saved_step(step_directory: AnyPath) -> int | None:
         return None
 
 
+def is_hurried(step_directory: AnyPath) -> bool:
+    """Whether a signal came before all files of a step were hashed; False of a damaged manifest."""
+    try:
+        first = _read(step_directory, 0)
+        others = (_read(step_directory, process) for process in range(1, first["processes"]))
+        return any(manifest.get("hurried") for manifest in (first, *others))
+    except (OSError, ValueError):
+        return False
+
+
 def is_complete(step_directory: AnyPath) -> bool:
     """Whether the manifests of all processes are there; what they say is not looked at."""
     try:
@@ -141,7 +183,12 @@ def is_complete(step_directory: AnyPath) -> bool:
         return False
     except ValueError:
         return True  # one was written; `find_damage` says what is wrong with it
-    return all((step_directory / _file_name(i)).exists() for i in range(1, processes))
+    return all(is_written(step_directory, process) for process in range(1, processes))
+
+
+def is_written(step_directory: AnyPath, process: int) -> bool:
+    """Whether the manifest of one process is there."""
+    return (step_directory / _file_name(process)).exists()
 
 
 def find_damage(
@@ -152,6 +199,9 @@ def find_damage(
     processes: int = 1,
 ) -> str | None:
     """Compares the files of a step with its manifests.
+
+    In a bucket the first process compares what the store says of its objects, and no byte is read.
+    Files of which the manifest has a SHA-256, because the step was copied from a disk, are read.
 
     Args:
       step_directory: the directory of a step.
@@ -181,6 +231,13 @@ def find_damage(
         return moved
     chosen = None if parts is None else set(parts)
     names = [name for name in files if chosen is None or name.split("/")[0] in chosen]
+    if remote.is_remote(directory):
+        unhashed = [name for name in names if "sha256" not in files[name]]
+        if unhashed and not process:
+            damage = _damage_by_metadata(directory, chosen, {n: files[n] for n in unhashed})
+            if damage is not None:
+                return damage
+        names = [name for name in names if "sha256" in files[name]]
     # The large files go around, so that every process reads about as much.
     share = sorted(names, key=lambda name: (-files[name]["size"], name))[process::processes]
 
@@ -231,20 +288,58 @@ def _own_digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _describe(path: AnyPath) -> dict[str, Any]:
+def _describe(path: AnyPath, hurried: Callable[[], bool] = _never) -> dict[str, Any]:
+    """Size and SHA-256 of a file; its size alone where there comes to be no time."""
     size, digest = 0, hashlib.sha256()
+    if hurried():
+        return {"size": remote.size_of(path)}
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
             size += len(block)
+            if hurried():
+                return {"size": remote.size_of(path)}
     return {"size": size, "sha256": digest.hexdigest()}
+
+
+def _entry(stored: remote.StoredObject) -> dict[str, Any]:
+    return {"size": stored.size} | ({} if stored.crc32c is None else {"crc32c": stored.crc32c})
+
+
+def _damage_by_metadata(
+    directory: AnyPath, parts: set[str] | None, files: Mapping[str, Any]
+) -> str | None:
+    """The first difference between the objects of a bucket and a manifest, by the store's word."""
+    if parts is None:
+        objects = remote.objects_below(directory)
+    else:
+        objects = {
+            f"{part}/{name}": stored
+            for part in sorted(parts)
+            for name, stored in remote.objects_below(directory / part).items()
+        }
+    for name, saved in sorted(files.items()):
+        stored = objects.get(name)
+        if stored is None:
+            return f"{name} is missing"
+        if stored.size != saved["size"]:
+            return _other_size(name, stored.size, saved)
+        if stored.crc32c is not None and stored.crc32c != saved.get("crc32c", stored.crc32c):
+            return f"{name}: its CRC32C differs"
+    return None
+
+
+def _other_size(name: str, size: int, saved: Mapping[str, Any]) -> str:
+    return f"{name} has {size} bytes and should have {saved['size']}"
 
 
 def _difference(path: AnyPath, name: str, saved: Mapping[str, Any]) -> str | None:
     try:
         size = remote.size_of(path)
         if size != saved["size"]:
-            return f"{name} has {size} bytes and should have {saved['size']}"
+            return _other_size(name, size, saved)
+        if "sha256" not in saved:
+            return None
         found = _describe(path)
     except FileNotFoundError:
         return f"{name} is missing"
@@ -252,7 +347,7 @@ def _difference(path: AnyPath, name: str, saved: Mapping[str, Any]) -> str | Non
         raise
     except OSError as error:
         return f"{name} cannot be read: {error.strerror or error}"
-    if found != saved:
+    if found["sha256"] != saved["sha256"]:
         return f"{name}: its SHA-256 differs"
     return None
 
@@ -301,7 +396,8 @@ def _check_form(manifest: Any, process: int) -> None:
     step = manifest.get("step")
     _require(step is None or type(step) is int, "step")
     for saved in manifest["files"].values():
-        _require(type(saved["size"]) is int and isinstance(saved["sha256"], str), "files")
+        sums = (saved.get(name, "") for name in ("sha256", "crc32c"))
+        _require(type(saved["size"]) is int and all(isinstance(s, str) for s in sums), "files")
     content = {name: value for name, value in manifest.items() if name != "sha256"}
     _require(manifest["sha256"] == _own_digest(content), "its SHA-256 differs")
 

@@ -18,6 +18,7 @@ from etils import epath
 
 from t5x_lite import renames, trees
 from t5x_lite.errors import InputError
+from t5x_lite.remote import absolute
 from t5x_lite.trees import LazyArray
 
 _CHUNK_BYTES = 1 << 27
@@ -69,7 +70,7 @@ def lazy_params(directory: Path) -> dict[str, LazyArray]:
       InputError: they are unreadable.
     """
     handler = ocp.PyTreeCheckpointHandler()
-    where = epath.Path(directory.absolute())
+    where = absolute(directory)
 
     def read(path: str) -> np.ndarray:
         item = {other: 0 if other == path else ocp.PLACEHOLDER for other in saved}

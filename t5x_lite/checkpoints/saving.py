@@ -17,6 +17,9 @@ A save goes through these states, and a process may be killed in any of them:
 `resume_point` finds the newest step that is whole. A newer one without a manifest, but with its
 mark, was never finished: it is deleted. One that is damaged, or has lost its manifest, stays under
 the name 200.damaged, so that step 200 can be saved again.
+
+In a bucket nothing is renamed: Orbax writes into 200/ from the start, and the manifest alone says
+that it is whole. Where a signal ends the run there is no time to hash: the manifest then has sizes.
 """
 
 import contextlib
@@ -26,6 +29,7 @@ import math
 import os
 import re
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -52,7 +56,9 @@ from t5x_lite.types import Params
 
 _TEMPORARY = re.compile(r"\d+\.orbax-checkpoint-tmp.*")
 _INCOMPLETE = re.compile(r"(\d+)\.incomplete")
-_OTHERS_SECONDS = 1200
+TIMEOUT_SECONDS = 1200
+"""How long the processes wait for each other in a save; Orbax's default as well."""
+_AGAIN_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +89,8 @@ class Checkpoints:
         keep: int = 3,
         best: str | None = None,
         best_mode: Mode | None = None,
+        timeout: int = TIMEOUT_SECONDS,
+        hurried: Callable[[], bool] = lambda: False,
     ):
         """Nothing is read or written yet.
 
@@ -93,8 +101,13 @@ class Checkpoints:
             one more is kept for each metric that it matches; None keeps no best one.
           best_mode: whether the highest or the lowest value is best; None goes by each metric's
             name.
+          timeout: seconds that the processes wait for each other in a save, before it fails.
+          hurried: whether this process is to end soon, so that nothing more is hashed.
         """
-        self._directory = epath.Path(workdir).absolute() / DIRECTORY
+        self._timeout = timeout
+        self._hurried = hurried
+        self._ending = threading.Event()
+        self._directory = remote.absolute(workdir) / DIRECTORY
         self._keep = keep
         self._best = best
         self._best_mode: Mode | None = best_mode
@@ -103,7 +116,7 @@ class Checkpoints:
         self._cleaned = False
         self._quiet = contextlib.ExitStack()
         self._quiet.enter_context(items.quiet_saving())
-        self._checkpointer = items.checkpointer()
+        self._checkpointer = items.checkpointer(timeout)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="manifest")
         self._saving: Future[None] | None = None
 
@@ -131,6 +144,7 @@ class Checkpoints:
         files: Mapping[str, bytes],
         own_files: Mapping[str, bytes] | None = None,
         metrics: Mapping[str, float] | None = None,
+        hurried: bool = False,
     ) -> None:
         """Starts to save a step; returns as soon as the arrays are copied.
 
@@ -143,6 +157,8 @@ class Checkpoints:
           files: relative path -> content, the same in all processes.
           own_files: the same, of this process alone; its index is part of the path (process_1).
           metrics: the evaluation of this step, by which the best one is chosen.
+          hurried: whether the run ends here by a signal: nothing more is hashed, of this step or
+            of the one before it.
 
         Raises:
           InputError: `best` names a metric that the evaluation does not give.
@@ -152,6 +168,8 @@ class Checkpoints:
                 f"checkpoints.best {self._best!r} is not a metric of the evaluation: it gives "
                 f"{sorted(metrics)}"
             )
+        if hurried:
+            self._ending.set()
         self.wait()
         if jax.process_index() == 0:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -188,16 +206,31 @@ class Checkpoints:
         self._checkpointer.wait_until_finished()
         directory = self._directory / str(step)
         process, processes = jax.process_index(), jax.process_count()
-        manifest.write(directory, step=step, process=process, processes=processes)
+        manifest.write(
+            directory,
+            step=step,
+            process=process,
+            processes=processes,
+            hurried=lambda: self._ending.is_set() or self._hurried(),
+        )
         if process:
             return
-        until = time.monotonic() + _OTHERS_SECONDS
-        while not manifest.is_complete(directory):
-            if time.monotonic() > until:
-                raise TimeoutError(f"{directory}: not all processes wrote their manifests")
-            time.sleep(0.1)
+        if not remote.is_remote(directory):
+            self._wait_for_others(directory, list(range(1, processes)))
         self._mark(step).unlink(missing_ok=True)
         self._prune()
+
+    def _wait_for_others(self, directory: epath.Path, others: list[int]) -> None:
+        """Waits for the manifests of other processes."""
+        until = time.monotonic() + self._timeout
+        while others := [other for other in others if not manifest.is_written(directory, other)]:
+            if time.monotonic() > until:
+                more = f" and {len(others) - 4} more" if len(others) > 4 else ""
+                raise TimeoutError(
+                    f"step {directory.name} has no manifest of the processes "
+                    f"{', '.join(map(str, others[:4]))}{more}"
+                )
+            time.sleep(_AGAIN_SECONDS)
 
     def _mark(self, step: int) -> epath.Path:
         """The file that is there while a step is written or deleted."""
@@ -240,7 +273,8 @@ class Checkpoints:
         if self._cleaned:
             return
         self._cleaned = True
-        for path in list(self._directory.iterdir()):
+        # A bucket has no directory before there is something in it.
+        for path in list(self._directory.iterdir()) if self._directory.is_dir() else []:
             marked = _INCOMPLETE.fullmatch(path.name)
             if marked:
                 step = self._directory / marked.group(1)
@@ -336,6 +370,10 @@ class Checkpoints:
         self._check(step)
         return items.read_files(self._directory / str(step) / "files")
 
+    def is_hurried(self, step: int) -> bool:
+        """Whether a signal came while a step was saved, so that files of it have no checksum."""
+        return manifest.is_hurried(self._directory / str(step))
+
     def damaged(self, step: int, reason: str) -> InputError:
         """The error that says which directory cannot be restored."""
         return InputError(
@@ -398,9 +436,15 @@ class Checkpoints:
         try:
             saving.result()
         except Exception as error:  # whatever Orbax, its array store and the disk find
+            reason = _reason(error)
+            if isinstance(error, TimeoutError) and system_reason(error) is None:
+                reason = (
+                    f"not all processes were done after {self._timeout} s: {reason}; a slow store "
+                    "may need a longer --checkpoints.timeout"
+                )
             raise RuntimeError(
-                f"the last checkpoint in {self._directory} could not be saved "
-                f"({_reason(error)}); those before it are whole"
+                f"the last checkpoint in {self._directory} could not be saved ({reason}); those "
+                "before it are whole"
             ) from error
 
     def close(self) -> None:

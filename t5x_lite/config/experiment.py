@@ -19,6 +19,7 @@ command line changes LEAVES:
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -58,6 +59,9 @@ class Checkpoints:
 
     Attributes:
       period: steps between two checkpoints; the last step always has one.
+      minutes: time after which the next step is saved whatever its number, by the clock of the
+        first process, since the last save or the start; 0.5 is half a minute. With `period`,
+        whichever comes first. None looks at no clock.
       keep: how many of the newest stay.
       best: the metric by which one more stays, such as "validation/loss", or a pattern by which one
         more stays for each metric that it matches: "validation/*/score" for each task of a mixture.
@@ -68,16 +72,23 @@ class Checkpoints:
       whole: whether a checkpoint holds what `init` gave and adapters or `train` freeze, too; else
         it names the checkpoint of `init` and digests of these arrays (`checkpoints.base`). A run
         that has begun to save all of it goes on so.
+      timeout: seconds that a save may take, and that its processes wait for each other, before it
+        fails and the run ends.
     """
 
     period: int = 1000
+    minutes: float | None = None
     keep: int = 3
     best: str | None = None
     best_mode: Mode | None = None
     whole: bool = False
+    timeout: int = 1200
 
     def __post_init__(self) -> None:
-        _at_least(1, {"checkpoints.period": self.period, "checkpoints.keep": self.keep})
+        counts = {"period": self.period, "keep": self.keep, "timeout": self.timeout}
+        _at_least(1, {f"checkpoints.{name}": value for name, value in counts.items()})
+        if self.minutes is not None and not 0 < self.minutes < math.inf:
+            raise InputError(f"checkpoints.minutes must be above 0, or None, got {self.minutes!r}")
         if self.best_mode is not None:
             _one_of(("max", "min"), {"checkpoints.best_mode": self.best_mode})
         refuse_test("checkpoints.best", self.best)

@@ -264,6 +264,12 @@ def resume(
             both = trees.unflatten({**trees.flatten(params), **frozen})
             params = trees.overlaid(start.params, both)
         batches.restore(position)
+        if jax.process_index() == 0 and checkpoints.is_hurried(step):
+            _logger.warning(
+                "checkpoint %s has no checksums, because its run was told to stop: only the sizes "
+                "of its files could be compared",
+                where,
+            )
         state = TrainState(optimizer["step"], params, optimizer["state"])
     told = checkpoints.set_aside(rejected)
     if told and jax.process_index() == 0:
@@ -338,7 +344,13 @@ def saver(
     }
     name = _position_file(experiment)
 
-    def save(state: TrainState, position: bytes, metrics: Mapping[str, float] | None) -> None:
+    def save(
+        state: TrainState,
+        position: bytes,
+        metrics: Mapping[str, float] | None,
+        *,
+        hurried: bool = False,
+    ) -> None:
         # Before the step, so that the record holds every evaluation that the step has behind it.
         workdir.copy()
         is_global = name == _GLOBAL_POSITION
@@ -349,6 +361,7 @@ def saver(
             files={**constant, name: position} if is_global else constant,
             own_files={} if is_global else {name: position},
             metrics=metrics,
+            hurried=hurried,
         )
 
     return save

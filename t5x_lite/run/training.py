@@ -29,6 +29,7 @@ from t5x_lite.train.goodput import Goodput
 from t5x_lite.train.loop import Periods, fit
 from t5x_lite.train.profiling import Capture
 from t5x_lite.train.record import evaluated_steps, recorded
+from t5x_lite.train.save_clock import SaveClock
 from t5x_lite.train.state import abstract_state, init_state, state_shardings
 from t5x_lite.train.step import make_train_step
 from t5x_lite.train.stop import StopSignals
@@ -107,7 +108,7 @@ def _train(
     choices = _check_metrics(experiment, names)
     start = abstract_state(learner.shapes, optimizer, layout)
 
-    with _open_checkpoints(workdir, experiment) as checkpoints:
+    with _open_checkpoints(workdir, experiment, stop) as checkpoints:
         state, base = restoring.resume(checkpoints, experiment, start, batches)
         going_on = (
             "" if state is None else f"going on from step {int(state.step)} of {workdir.path}"
@@ -163,6 +164,7 @@ def _train(
                     save=restoring.saver(checkpoints, experiment, vocabulary, workdir, base=base),
                     tracker=tracker,
                     stop=stop,
+                    save_clock=SaveClock(experiment.checkpoints.minutes),
                     flops=batch_flops(experiment),
                     patience=Patience(experiment.stop_early, list(history.values())),
                     capture=Capture(experiment.profile, os.fspath(workdir.path / "profile")),
@@ -228,10 +230,17 @@ def _vocabulary(experiment: Experiment) -> Vocabulary:
     return vocabulary
 
 
-def _open_checkpoints(workdir: WorkDirectory, experiment: Experiment) -> Checkpoints:
+def _open_checkpoints(
+    workdir: WorkDirectory, experiment: Experiment, stop: StopSignals
+) -> Checkpoints:
     settings = experiment.checkpoints
     return Checkpoints(
-        workdir.path, keep=settings.keep, best=settings.best, best_mode=settings.best_mode
+        workdir.path,
+        keep=settings.keep,
+        best=settings.best,
+        best_mode=settings.best_mode,
+        timeout=settings.timeout,
+        hurried=lambda: stop.received is not None,
     )
 
 

@@ -17,6 +17,7 @@ from t5x_lite.train.ahead import Ahead, Batches
 from t5x_lite.train.early_stopping import EarlyStopping, Patience
 from t5x_lite.train.goodput import Goodput
 from t5x_lite.train.profiling import Capture, Profile
+from t5x_lite.train.save_clock import SaveClock
 from t5x_lite.train.state import TrainState
 from t5x_lite.train.step import Metrics
 from t5x_lite.train.stop import StopSignals
@@ -40,8 +41,15 @@ class Save(Protocol):
     """Writes a checkpoint of a state and the data position that belongs to it."""
 
     def __call__(
-        self, state: TrainState, position: bytes, metrics: Mapping[str, float] | None
-    ) -> None: ...
+        self,
+        state: TrainState,
+        position: bytes,
+        metrics: Mapping[str, float] | None,
+        *,
+        hurried: bool = False,
+    ) -> None:
+        """Starts to save; `hurried` says that a signal ends the run here."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,6 +82,7 @@ def fit(
     save: Save,
     tracker: Tracker,
     stop: StopSignals | None = None,
+    save_clock: SaveClock | None = None,
     flops: Flops | None = None,
     patience: Patience | None = None,
     capture: Capture | None = None,
@@ -94,6 +103,7 @@ def fit(
       save: writes a checkpoint.
       tracker: the record.
       stop: already entered, where signals are watched since before; None watches them here.
+      save_clock: says when time alone is a reason to save; None looks at no clock.
       flops: gives the floating-point operations of a step, for "mfu".
       patience: ends training early; it has seen the evaluations before the state.
       capture: traces chosen steps.
@@ -117,6 +127,7 @@ def fit(
     ahead = Ahead(batches, mesh, draw=window.next)
     patience = Patience(EarlyStopping()) if patience is None else patience
     capture = Capture(Profile(), "") if capture is None else capture
+    save_clock = SaveClock(None) if save_clock is None else save_clock
     watched = StopSignals() if stop is None else contextlib.nullcontext(stop)
     watchdog = Watchdog(spent, seconds=0.0, directory="") if watchdog is None else watchdog
     start = int(state.step)
@@ -159,7 +170,8 @@ def fit(
             stopping = stop.after_step(mesh, metrics, waited=window.waited + spent.paused())
             last = step == periods.total or stopping is not None
             evaluates = step % periods.evaluation == 0 or step == periods.total
-            saves = stop.save_asked() or step % periods.checkpoint == 0 or last
+            noticed, timed = stop.save_asked(), save_clock.due(step, mesh)
+            saves = noticed or timed or step % periods.checkpoint == 0 or last
             if not (evaluates or saves):
                 ahead.draw()  # before the host waits for this step, and no later save needs it
             if step == start + 1:
@@ -185,7 +197,8 @@ def fit(
             if saves or unmeasured or patience.exhausted or best_of:
                 window.check()
                 with spent.on("checkpoint"):
-                    save(state, ahead.state(), measured)
+                    save(state, ahead.state(), measured, hurried=stopping is not None)
+                save_clock.restart()
             if stopping is not None and (unmeasured or step < periods.total):
                 raise Interrupted(stopping, step)
             if patience.exhausted and step < periods.total:

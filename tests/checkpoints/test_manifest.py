@@ -13,6 +13,7 @@ from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints.manifest import (
     find_damage,
     is_complete,
+    is_hurried,
     saved_step,
     verify,
     write,
@@ -237,3 +238,68 @@ def test_several_processes_divide_the_work(step):
     flip(step / "params/d/abc")
     found = [find_damage(step, process=process, processes=3) for process in range(3)]
     assert sorted(map(str, found)) == ["None", "None", "params/d/abc: its SHA-256 differs"]
+
+
+def test_where_there_is_no_time_sizes_alone_are_compared(step):
+    asked = []
+
+    def hurried():
+        """From the first block of the large file on."""
+        asked.append(None)
+        return len(asked) > 7
+
+    write(step, step=20, hurried=hurried)
+    manifest = json.loads((step / "manifest.json").read_text())
+    assert manifest["hurried"] is True
+    hashed = {name for name, saved in manifest["files"].items() if "sha256" in saved}
+    assert hashed == {"_CHECKPOINT_METADATA", "files/config.json", "files/data/process_0"}
+    assert {name: saved["size"] for name, saved in manifest["files"].items()} == {
+        name: len(content) for name, content in FILES.items()
+    }
+    assert is_complete(step)
+    assert is_hurried(step)
+    assert saved_step(step) == 20
+    assert find_damage(step) is None
+    flip(step / "params/d/abc")  # which nothing finds
+    assert find_damage(step) is None
+    truncate(step / "params/d/abc")
+    assert find_damage(step) == "params/d/abc has 2999999 bytes and should have 3000000"
+    (step / "params/d/abc").unlink()
+    assert find_damage(step) == "params/d/abc is missing"
+    checkpoint_manifest.add(step, "files/config.json")
+    assert is_hurried(step)
+
+
+def test_a_step_that_was_hashed_says_nothing_of_haste(step):
+    write(step)
+    assert "hurried" not in json.loads((step / "manifest.json").read_text())
+    assert not is_hurried(step)
+    (step / "manifest.json").write_text("{")
+    assert not is_hurried(step)
+
+
+def test_nothing_is_hashed_where_there_is_no_time_at_all(step, monkeypatch):
+    monkeypatch.setattr(checkpoint_manifest.hashlib, "sha256", lambda *args: _Counted(args))
+    _Counted.bytes = 0
+    write(step, hurried=lambda: True)
+    assert _Counted.bytes < 2000  # the manifest itself
+    manifest = json.loads((step / "manifest.json").read_text())
+    assert not any("sha256" in saved for saved in manifest["files"].values())
+
+
+class _Counted:
+    """SHA-256 that counts what it is given."""
+
+    bytes = 0
+    _sha256 = hashlib.sha256
+
+    def __init__(self, content):
+        self._digest = _Counted._sha256(*content)
+        _Counted.bytes += sum(map(len, content))
+
+    def update(self, block):
+        _Counted.bytes += len(block)
+        self._digest.update(block)
+
+    def hexdigest(self):
+        return self._digest.hexdigest()

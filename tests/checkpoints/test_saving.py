@@ -203,6 +203,71 @@ def test_what_goes_wrong_in_the_background_is_told_at_the_next_save(tmp_path, mo
     assert steps(tmp_path) == []
 
 
+def hashed(step_directory):
+    """The files of a step that have a checksum."""
+    files = json.loads((step_directory / "manifest.json").read_text())["files"]
+    return {name for name, saved in files.items() if "sha256" in saved}
+
+
+def test_a_save_after_a_signal_hashes_nothing(tmp_path, monkeypatch):
+    """Nor does the one before it from then on."""
+    directory = tmp_path / "checkpoints"
+    describe = checkpoint_manifest._describe
+    manager = Checkpoints(tmp_path)
+
+    def slow(path, *hurried):
+        assert manager._ending.wait(60)
+        return describe(path, *hurried)
+
+    with monkeypatch.context() as patch, manager:
+        patch.setattr(checkpoint_manifest, "_describe", slow)
+        save(manager, 1)
+        manager.save(2, params=params(2), optimizer=optimizer(2), files=FILES, hurried=True)
+    assert steps(tmp_path) == [1, 2]
+    assert hashed(directory / "1") == hashed(directory / "2") == set()
+    with Checkpoints(tmp_path) as manager:
+        assert manager.resume_point() == (2, [])
+        assert manager.is_hurried(2)
+        assert_restores(manager, 2)
+        save(manager, 3)
+        manager.wait()
+        assert not manager.is_hurried(3)
+    assert hashed(directory / "3")
+    flip(directory / "3" / "manifest.json")
+    max((directory / "2").rglob("d/*"), key=lambda path: path.stat().st_size).unlink()
+    with Checkpoints(tmp_path) as manager:
+        step, rejected = manager.resume_point()
+        assert step == 1
+        assert rejected[1].reason.endswith("is missing")
+
+
+def test_a_process_that_was_told_to_stop_hashes_nothing(tmp_path):
+    received = []
+    with Checkpoints(tmp_path, hurried=lambda: bool(received)) as manager:
+        save(manager, 1)
+        manager.wait()
+        received.append(15)
+        save(manager, 2)
+    assert hashed(tmp_path / "checkpoints" / "1")
+    assert not hashed(tmp_path / "checkpoints" / "2")
+
+
+def test_a_process_that_does_not_finish_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_manifest, "is_written", lambda directory, process: process == 2)
+    manager = Checkpoints(tmp_path, timeout=1)
+    manager._saving = manager._thread.submit(
+        manager._wait_for_others, manager.directory(5), list(range(1, 8))
+    )
+    with pytest.raises(RuntimeError) as raised:
+        manager.wait()
+    assert str(raised.value) == (
+        f"the last checkpoint in {tmp_path}/checkpoints could not be saved (not all processes were "
+        "done after 1 s: step 5 has no manifest of the processes 1, 3, 4, 5 and 2 more; a slow "
+        "store may need a longer --checkpoints.timeout); those before it are whole"
+    )
+    manager.close()
+
+
 def test_what_was_just_saved_is_compared_as_well(tmp_path):
     """By all processes or by none: they tell each other what they find."""
     with Checkpoints(tmp_path) as manager:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -151,6 +152,7 @@ def test_options_of_the_command_are_suggested_too():
         (lambda: Hosts(timeout=0), "hosts.timeout must be"),
         (lambda: Checkpoints(period=0), "checkpoints.period must be"),
         (lambda: Checkpoints(keep=0), "checkpoints.keep must be"),
+        (lambda: Checkpoints(timeout=0), "checkpoints.timeout must be"),
         (lambda: Evaluation(period=0), "evaluation.period must be"),
         (lambda: Evaluation(max_batches=0), "evaluation.max_batches must be"),
         (lambda: Evaluation(num_samples=-1), "evaluation.num_samples must be"),
@@ -162,6 +164,13 @@ def test_a_value_out_of_range_is_refused(part, message):
         InputError, match=f"^{message} a whole number of at least [01], got -?[01]$"
     ):
         part()
+
+
+@pytest.mark.parametrize("minutes", [0.0, -1.0, math.nan, math.inf])
+def test_minutes_between_saves_are_more_than_none(minutes):
+    with pytest.raises(InputError, match=r"^checkpoints\.minutes must be above 0, or None, got "):
+        Checkpoints(minutes=minutes)
+    assert Checkpoints(minutes=0.5).minutes == 0.5
 
 
 @pytest.mark.parametrize(

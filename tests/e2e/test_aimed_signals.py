@@ -16,6 +16,7 @@ from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.errors import Interrupted
 from t5x_lite.evaluate.loss import LossEvaluator
 from t5x_lite.run.training import train
+from t5x_lite.train import loop
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +55,19 @@ def aim_at_save(monkeypatch):
     monkeypatch.setattr(checkpoint_manifest, "write", interrupted)
 
 
+def aim_at_step(monkeypatch, number):
+    """A signal while a step runs, whose tokens are counted."""
+    counted, count = [], loop.count_tokens
+
+    def interrupted(batch):
+        counted.append(None)
+        if len(counted) == number:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return count(batch)
+
+    monkeypatch.setattr(loop, "count_tokens", interrupted)
+
+
 def metrics(workdir):
     """[(step, name, value)] of the losses, the gradients and the evaluations."""
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
@@ -86,19 +100,26 @@ def alone(tmp_path_factory, tiny_experiment, compile_once):
     return experiment
 
 
-@pytest.mark.parametrize("aim", ["evaluation", "last evaluation", "save"])
+@pytest.mark.parametrize("aim", ["step", "evaluation", "last evaluation", "save"])
 def test_a_signal_inside(aim, alone, tmp_path, monkeypatch):
     aimed = dataclasses.replace(alone, workdir=str(tmp_path / "aimed"))
     whole = Path(alone.workdir)
     with monkeypatch.context() as patch:
         if aim == "save":
             aim_at_save(patch)
+        elif aim == "step":
+            aim_at_step(patch, 6)
         else:
             read = aim_at_evaluation(patch, number=2 if aim == "evaluation" else 5)
         with pytest.raises(Interrupted) as stopped:
             train(aimed)
     checkpoints = tmp_path / "aimed" / "checkpoints"
-    if aim != "save":
+    manifest = json.loads((checkpoints / str(stopped.value.step) / "manifest.json").read_text())
+    assert manifest["hurried"]
+    assert not any("sha256" in saved for saved in manifest["files"].values())
+    if aim == "step":
+        assert stopped.value.step == 6
+    elif aim != "save":
         step = 4 if aim == "evaluation" else 8
         assert stopped.value.step == step
         assert read == ([0, 1] if step == 4 else [0, 1, 2, 0, 1])

@@ -87,6 +87,24 @@ def test_a_step_of_another_run_is_moved_aside(save, tmp_path, tiny_experiment, s
     assert "and is now 7.damaged; training goes on from step 3" in caplog.text
 
 
+def test_a_step_without_checksums_is_resumed_with_a_warning(
+    save, tmp_path, tiny_experiment, state, caplog
+):
+    save(tiny_experiment)
+    resume(tmp_path, tiny_experiment, state)
+    assert "no checksums" not in caplog.text
+    with Checkpoints(tmp_path) as checkpoints, WorkDirectory.open(str(tmp_path)) as workdir:
+        vocabulary = load_vocabulary(tiny_experiment.data.vocabulary)
+        saver = restoring.saver(checkpoints, tiny_experiment, vocabulary, workdir)
+        saver(dataclasses.replace(state, step=jnp.int32(8)), b"there", None, hurried=True)
+    assert resume(tmp_path, tiny_experiment, state)[1] == b"there"
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line == (
+        f"checkpoint {tmp_path}/checkpoints/8 has no checksums, because its run was told to stop: "
+        "only the sizes of its files could be compared"
+    )
+
+
 def save_step(tmp_path, experiment, *, step):
     state = TrainState(jnp.int32(step), {"model": {"w": jnp.ones(3)}}, {"mean": jnp.ones(2)})
     vocabulary = load_vocabulary(experiment.data.vocabulary)

@@ -16,6 +16,7 @@ from t5x_lite.train.early_stopping import EarlyStopping, Patience
 from t5x_lite.train.goodput import FIELDS, Goodput
 from t5x_lite.train.loop import Periods, count_tokens, fit
 from t5x_lite.train.profiling import Capture, Profile
+from t5x_lite.train.save_clock import SaveClock
 from t5x_lite.train.state import TrainState
 from t5x_lite.train.stop import StopSignals
 from t5x_lite.train.track import Tracker
@@ -65,6 +66,7 @@ class Run:
         self._at_step = at_step or {}
         self._at_evaluation = at_evaluation or {}
         self._given = given or {}
+        self.hurried = []
         self.batches = Batches(start)
         self.tracker = Record(self._log)
 
@@ -105,7 +107,8 @@ class Run:
             return None
         return {"validation/loss": float(step)}
 
-    def _save(self, state, position, metrics):
+    def _save(self, state, position, metrics, *, hurried=False):
+        self.hurried += [int(state.step)] * hurried
         self.events.append(("save", int(state.step), position, metrics))
 
 
@@ -227,6 +230,7 @@ def test_a_signal_saves_the_step_in_progress(signum):
     assert [event[:3] for event in run.events if event[0] == "save"] == [("save", 4, b"4")]
     assert run.steps("log") == [1, 4]
     assert run.steps("evaluate") == []
+    assert run.hurried == [4]
     assert signal.getsignal(signum) is before
 
 
@@ -251,6 +255,7 @@ def test_a_signal_that_ends_an_evaluation_saves_the_step_without_it(total):
         run.fit(total=total, evaluation=4)
     assert (stop.value.signum, stop.value.step) == (signal.SIGTERM, 4)
     assert run.steps("log evaluation") == []
+    assert run.hurried == [4]
     assert [event for event in run.events if event[0] == "save"] == [("save", 4, b"4", None)]
 
 
@@ -337,6 +342,21 @@ def test_the_epoch_is_logged_where_the_batches_tell_it():
 def patience(*history, **fields):
     config = EarlyStopping(metric="validation/loss", **fields)
     return Patience(config, [{"validation/loss": value} for value in history])
+
+
+def test_a_save_is_due_by_the_clock_or_by_the_steps():
+    clock = [0.0]
+
+    def wait():
+        clock[0] += 60
+
+    minutes = dict.fromkeys(range(1, 12), wait)  # a minute each
+    run = Run(at_step=minutes, given={"save_clock": SaveClock(3.0, clock=lambda: clock[0])})
+    run.fit(total=11, checkpoint=5)
+    # Every five steps, and three minutes after the last save.
+    assert run.steps("save") == [3, 5, 8, 10, 11]
+    assert run.steps("evaluate") == [11]
+    assert run.hurried == []
 
 
 def test_early_stopping_saves_the_step_that_it_ends_at():

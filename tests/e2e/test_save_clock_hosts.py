@@ -1,0 +1,59 @@
+"""Two processes save after the same steps, by the clock of the first."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import json, sys
+import jax
+from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.train.save_clock import SaveClock
+
+port, index = sys.argv[1:]
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(f"localhost:{port}", 2, int(index))
+mesh = make_mesh(MeshConfig())
+seconds = [0.0]
+clock = SaveClock(1.0, clock=lambda: seconds[0])
+saved = []
+for step in range(1, 101):
+    seconds[0] += 2 if index == "0" else 50  # the second's clock is wrong
+    if clock.due(step, mesh):
+        saved.append(step)
+        clock.restart()
+print(json.dumps(saved))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_two_processes_go_by_the_first(tmp_path):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(port), str(index)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    try:
+        told = [process.communicate(timeout=200) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0, 0], told
+    first, second = (json.loads(output.splitlines()[-1]) for output, _ in told)
+    # Half a minute is 15 steps and a minute 30: over at 30, asked at 32, known at 40.
+    assert first == second == [40, 80]
