@@ -8,10 +8,10 @@ shards among zeros, and reduces all of it on all devices.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from t5x_lite.sharding import is_axes, mesh_axes
 from t5x_lite.types import Axes
@@ -25,11 +25,11 @@ def widest(size: int, parts: int) -> int:
     return max(n for n in range(1, parts + 1) if parts % n == 0 and (n == 1 or size // n >= TILE))
 
 
-def narrow_shards(mesh: Mesh, axes: Axes, shapes: Any) -> list[str]:
+def narrow_shards(mesh: Mapping[str, int], axes: Axes, shapes: Any) -> list[str]:
     """One line for each logical axis whose shards are narrower than a tile.
 
     Args:
-      mesh: the device mesh.
+      mesh: mesh axis -> size.
       axes: logical axes of the parameters.
       shapes: the parameters, or anything with their shapes.
 
@@ -43,8 +43,8 @@ def narrow_shards(mesh: Mesh, axes: Axes, shapes: Any) -> list[str]:
         if sum(size > 1 for size in leaf.shape) < 2:
             return
         for name, size in zip(logical, leaf.shape, strict=True):
-            cut = [axis for axis in mesh_axes(name) if mesh.shape[axis] > 1]
-            parts = math.prod(mesh.shape[axis] for axis in cut)
+            cut = [axis for axis in mesh_axes(name) if mesh[axis] > 1]
+            parts = math.prod(mesh[axis] for axis in cut)
             if name and size >= TILE and parts > 1 and size // parts < TILE:
                 narrow[name, size] = _line(mesh, name, size, cut, parts)
 
@@ -71,12 +71,12 @@ def widest_fsdp(axes: Axes, shapes: Any, parts: int) -> int:
     return min(found)
 
 
-def _line(mesh: Mesh, name: str, size: int, cut: list[str], parts: int) -> str:
-    over = " x ".join(f"{axis} {mesh.shape[axis]}" for axis in cut)
+def _line(mesh: Mapping[str, int], name: str, size: int, cut: list[str], parts: int) -> str:
+    over = " x ".join(f"{axis} {mesh[axis]}" for axis in cut)
     best = widest(size, parts)
     remedy = ""
     if len(cut) == 1 and cut[0] != "data":
-        data = mesh.shape["data"] * parts // best
+        data = mesh["data"] * parts // best
         remedy = f"; set --mesh.data {data} --mesh.{cut[0]} {best}"
     return (
         f"axis {name!r} of size {size} is cut over {over} into shards of {size // parts}, narrower "

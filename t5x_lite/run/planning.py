@@ -138,7 +138,7 @@ def make_sheet(
     chip = chips.chip(kind)
     if hbm is not None:
         chip = dataclasses.replace(chip, hbm=int(hbm * GIB))
-    narrow = narrow_shards(mesh, learner.axes, learner.shapes) if _has_tiles(mesh) else []
+    narrow = narrow_shards(mesh.shape, learner.axes, learner.shapes) if _has_tiles(mesh) else []
     program: Program | None = None
     try:
         with jax.default_matmul_precision(experiment.matmul_precision):
