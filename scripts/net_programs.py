@@ -9,6 +9,7 @@ bytes accessed and temporary bytes, as the compiler counts them. Of the steps in
 slice: the bytes that a device needs, the estimated seconds and the calls of Pallas kernels.
 """
 
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -53,12 +54,14 @@ def cpu_figures(name: str) -> dict[str, Any]:
     from scripts.net_goldens import experiments, sharing
     from t5x_lite import config
     from t5x_lite.run.planning import make_sheet
+    from t5x_lite.sharding import MeshConfig
 
     path = name.removeprefix(f"{CPU} ")
     kind, _, run = path.partition("/")
     experiment = config.load(path) if kind == "configs" else experiments()[run]
     # One draw for all queries, as it was when the first figures were taken.
     experiment = sharing(experiment, kind != "drawn")
+    experiment = dataclasses.replace(experiment, mesh=MeshConfig())  # one device, not the slice
     record = make_sheet(experiment, jax.devices("cpu")[:1], asked=CPU).record()
     return {
         "flops": record["compiled_flops"],

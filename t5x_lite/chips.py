@@ -19,30 +19,36 @@ class Chip:
       hbm: bytes that a program can have.
       clock: Hz of the compiler's estimates in cycles.
       bandwidth: bytes a second from and to HBM.
+      links: bytes a second that a device sends over all its links to the rest of its slice, and as
+        many that it receives at the same time.
     """
 
     peak: float | None = None
     hbm: int | None = None
     clock: float | None = None
     bandwidth: float | None = None
+    links: float | None = None
 
 
 # peak: Cloud TPU documentation, "System architecture", peak compute per chip (bf16); a device is a
-# chip. v5p calls itself "TPU v5" or "TPU v5p", v5e and v6e "lite".
+# chip, but of TPU7x half of one. v5p calls itself "TPU v5" or "TPU v5p", v5e and v6e "lite".
 # hbm: as the compiler says it when a program does not fit; the rest is kept by the system.
 # clock: the peak over 2 * 128 * 128 a cycle for each MXU, of which v5e has 4, v4 and v5p 8 (Cloud
 # TPU documentation; v4's 1050 MHz is also in Jouppi et al. 2023, table 4). Of v6e the number and
 # the size of its MXUs and its peak do not give one.
 # bandwidth: Cloud TPU documentation, "System architecture".
-_V5P = Chip(459e12, int(95.74 * GIB), 1.75e9, 2765e9)
+# links: half of the bidirectional inter-chip interconnect (ICI) bandwidth per chip there (v5e 400,
+# v5p 1200, v6e 800, TPU7x 1200 GB/s); of v4 six links of 50 GB/s (Jouppi et al. 2023, table 4).
+_V5P = Chip(459e12, int(95.74 * GIB), 1.75e9, 2765e9, 600e9)
 _CHIPS = {
-    "TPU v4": Chip(275e12, int(30.75 * GIB), 1.05e9, 1228e9),
-    "TPU v5 lite": Chip(197e12, int(15.75 * GIB), 1.50e9, 819e9),
+    "TPU v4": Chip(275e12, int(30.75 * GIB), 1.05e9, 1228e9, 300e9),
+    "TPU v5 lite": Chip(197e12, int(15.75 * GIB), 1.50e9, 819e9, 200e9),
     "TPU v5e": Chip(197e12),
     "TPU v5": _V5P,
     "TPU v5p": _V5P,
-    "TPU v6 lite": Chip(918e12, int(31.25 * GIB), bandwidth=1640e9),
+    "TPU v6 lite": Chip(918e12, int(31.25 * GIB), bandwidth=1640e9, links=400e9),
     "TPU v6e": Chip(918e12),
+    "TPU7x": Chip(2307e12 / 2, int(94.75 * GIB), bandwidth=7380e9 / 2, links=600e9 / 2),
     # NVIDIA A100 Tensor Core GPU datasheet, BFLOAT16 Tensor Core, dense.
     "NVIDIA A100": Chip(312e12),
     # NVIDIA H100 Tensor Core GPU datasheet, half of the figures with sparsity: SXM, PCIe, NVL.

@@ -5,7 +5,7 @@ from t5x_lite.chips import Chip, chip
 
 def test_chips():
     assert chip("TPU v5 lite") == Chip(
-        peak=197e12, hbm=int(15.75 * 2**30), clock=1.5e9, bandwidth=819e9
+        peak=197e12, hbm=int(15.75 * 2**30), clock=1.5e9, bandwidth=819e9, links=200e9
     )
     assert chip("TPU v6 lite").clock is None
     assert chip("cpu") == Chip()
@@ -19,6 +19,7 @@ def test_chips():
         ("TPU v5", 459),
         ("TPU v5p", 459),
         ("TPU v6 lite", 918),
+        ("TPU7x", 1153.5),
         ("NVIDIA A100-SXM4-40GB", 312),
         ("NVIDIA A100 80GB PCIe", 312),
         ("NVIDIA H100 80GB HBM3", 989.5),
@@ -28,6 +29,14 @@ def test_chips():
 )
 def test_peaks(kind, tera):
     assert chip(kind).peak == tera * 1e12
+
+
+@pytest.mark.parametrize(
+    ("kind", "giga"),
+    [("TPU v4", 300), ("TPU v5 lite", 200), ("TPU v5", 600), ("TPU v6 lite", 400), ("TPU7x", 300)],
+)
+def test_links(kind, giga):
+    assert chip(kind).links == giga * 1e9
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Pretrains T5 1.1 XL (3B parameters) by span corruption on a slice of 64 TPU v5e chips.
 
 The recipe is that of configs/pretrain/t5_1_1_base.py with batches of 2,048 rows, as T5 1.1 had.
-Parameters and optimizer state are split over all chips, and a layer keeps its input alone.
+Parameters and optimizer state are split over 16 chips, and there are 4 such groups: over all 64 a
+shard of d_model would be narrower than a tile (docs/adr/0022). A layer keeps its input alone.
 
 Command, on all workers (docs/guides/scale.md):
     t5x-lite train configs/pretrain/t5_1_1_xl.py --data.directory DIR \
@@ -20,5 +21,5 @@ experiment = dataclasses.replace(
     model=t5_1_1_xl(dropout_rate=0.0, remat="full"),
     data=dataclasses.replace(base.data, batch_size=2048),
     checkpoints=dataclasses.replace(base.checkpoints, minutes=30.0),
-    mesh=MeshConfig(data=1, fsdp=-1),
+    mesh=MeshConfig(data=-1, fsdp=16),
 )

@@ -1,7 +1,7 @@
 """Pretrains T5 1.1 XXL (11B parameters) by span corruption on a slice of 64 TPU v5p chips.
 
 The recipe is that of configs/pretrain/t5_1_1_xl.py, but a layer keeps the results of its products
-with weights, for which there is room (66 of 95 GiB).
+with weights, for which there is room (66 of 95 GiB), and parameters are split over 32 chips.
 
 Command, on all workers (docs/guides/scale.md):
     t5x-lite train configs/pretrain/t5_1_1_xxl.py --data.directory DIR \
@@ -13,5 +13,10 @@ import dataclasses
 
 from configs.pretrain.t5_1_1_xl import experiment as xl
 from t5x_lite.models.presets import t5_1_1_xxl
+from t5x_lite.sharding import MeshConfig
 
-experiment = dataclasses.replace(xl, model=t5_1_1_xxl(dropout_rate=0.0, remat="dots_no_batch"))
+experiment = dataclasses.replace(
+    xl,
+    model=t5_1_1_xxl(dropout_rate=0.0, remat="dots_no_batch"),
+    mesh=MeshConfig(data=-1, fsdp=32),
+)

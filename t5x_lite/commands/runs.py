@@ -99,6 +99,8 @@ class Plan:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       topology: a TPU slice, such as v5e:4x4.
       devices: cpu:N, N devices of this machine's CPU, in place of a topology.
+      attached: plans for the devices that are attached, of all hosts, and checks them against the
+        topology if one is given.
       json: prints one line of JSON.
       hbm: GiB of memory that a device has; what its kind has if not given.
       operations: how many of the operations that take longest, by the estimate, to list.
@@ -107,6 +109,7 @@ class Plan:
     config: Config
     topology: OptionalText = None
     devices: OptionalText = None
+    attached: bool = False
     json: bool = False
     hbm: OptionalNumber = None
     operations: int = 0
@@ -122,6 +125,7 @@ class Plan:
             experiment,
             topology=self.topology,
             devices=self.devices,
+            attached=self.attached,
             as_json=self.json,
             hbm=self.hbm,
             operations=self.operations,

@@ -43,6 +43,7 @@ from t5x_lite.objectives.base import Objective, names_of
 from t5x_lite.optim.config import Optimizer
 from t5x_lite.options import OptionError, parse
 from t5x_lite.sharding import MeshConfig
+from t5x_lite.train.compilation import compiler_options
 from t5x_lite.train.early_stopping import EarlyStopping
 from t5x_lite.train.profiling import Profile
 
@@ -231,6 +232,9 @@ class Experiment:
         state.
       init: the checkpoint whose weights the run begins with, and which of them.
       compute_dtype: dtype of the activations; parameters stay float32.
+      matmul_precision: of matrix products of float32 numbers, in training and evaluation; products
+        of bfloat16 numbers are the same with all. On a TPU "default" multiplies them in one pass of
+        bfloat16, "high" in three and "highest" in six, as float32; on a GPU the first two are TF32.
       log_period: steps between two lines of training metrics.
       checkpoints: when checkpoints are written and which ones stay.
       evaluation: what is measured, and when.
@@ -240,6 +244,8 @@ class Experiment:
       hosts: the processes of a run on several hosts.
       profile: which steps are traced, into profile/ of the work directory.
       stop_early: when training ends before `steps`.
+      xla: options of XLA's compiler for the train step, KEY=VALUE, several one behind the other:
+        those of XLA_FLAGS, on a TPU those of LIBTPU_INIT_ARGS too, without dashes.
       compilation_cache: a directory that keeps compiled programs for the next start; "" is JAX's
         own setting.
     """
@@ -256,6 +262,7 @@ class Experiment:
     train: tuple[str, ...] = ()
     init: Init = dataclasses.field(default_factory=Init)
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    matmul_precision: Literal["default", "high", "highest"] = "default"
     log_period: int = 10
     checkpoints: Checkpoints = dataclasses.field(default_factory=Checkpoints)
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
@@ -264,6 +271,7 @@ class Experiment:
     hosts: Hosts = dataclasses.field(default_factory=Hosts)
     profile: Profile = dataclasses.field(default_factory=Profile)
     stop_early: EarlyStopping = dataclasses.field(default_factory=EarlyStopping)
+    xla: tuple[str, ...] = ()
     compilation_cache: str = ""
 
     def __post_init__(self) -> None:
@@ -307,6 +315,20 @@ class Experiment:
             )
         _at_least(0, {"seed": self.seed})
         _one_of(("float32", "bfloat16"), {"compute_dtype": self.compute_dtype})
+        precisions = ("default", "high", "highest")
+        _one_of(precisions, {"matmul_precision": self.matmul_precision})
+        compiler_options(self.xla)
+        self._check_kernel()
+
+    def _check_kernel(self) -> None:
+        """Refuses a precision for which the compiler for TPUs has no products inside kernels."""
+        precision, dtype = self.matmul_precision, self.compute_dtype
+        possible = precision == "default" or (precision, dtype) == ("highest", "float32")
+        if getattr(self.model, "attention", None) == "pallas" and not possible:
+            raise InputError(
+                f"model.attention pallas cannot multiply {dtype} numbers at --matmul-precision "
+                f"{precision}: set default, or --model.attention blocked"
+            )
 
 
 _PARTS: dict[str, type] = {

@@ -9,6 +9,7 @@
           backend_config={"known_trip_count":{"n":"12"}}
     }
 
+    read(text).traffic          [Collective("all-reduce", count=12, bytes=32, devices=8, ...)]
     read(text).collectives      {"all-reduce": Traffic(count=12, bytes=384)}
     read(text).operations       what the estimated cycles are of, the costliest first
 
@@ -53,6 +54,12 @@ _BRANCHES = re.compile(
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _CHANNEL = re.compile(r"\bchannel_id=(\d+)")
+_PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
+_MESH_GROUPS = re.compile(r"\breplica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
+_IOTA_GROUPS = re.compile(r"\breplica_groups=\[\d+,(\d+)\]")
+_LISTED_GROUPS = re.compile(r"\breplica_groups=\{\{([\d, ]*)\}")
+_AXIS = re.compile(r"'(\w+)'=(\d+)")
+_GROUPED_AXIS = re.compile(r"'(\w+)'(?::\(\d+\)(\d+))?")
 _KERNEL = re.compile(r'custom_call_target="tpu_custom_call"')
 _FLOPS = re.compile(r'"flops": ?"?(\d+)')
 _BYTES = re.compile(r'"bytes_accessed": ?"?(\d+)')
@@ -74,6 +81,32 @@ class Traffic:
 
     count: int
     bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """A collective in one place of the program, on one device.
+
+    Attributes:
+      kind: of `COLLECTIVES`; an all-reduce of which a device keeps its shard alone is a
+        reduce-scatter.
+      count: how often it runs.
+      bytes: of one run, as in `Traffic`.
+      devices: how many take part in it.
+      asynchronous: whether other work runs between its start and its end.
+      looped: whether it is in the body of a loop.
+      gathered: of the bytes of an all-reduce, those of shards among zeros, which gathers them.
+      source: JAX's name of it; "" where the compiler made it.
+    """
+
+    kind: str
+    count: int
+    bytes: int
+    devices: int
+    asynchronous: bool = False
+    looped: bool = False
+    gathered: int = 0
+    source: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +150,7 @@ class Reading:
       unknown_loops: loops whose number of runs is not found; they count once.
       kernels: whose cycles are not estimated.
       operations: what the cycles are of, the costliest first.
+      traffic: each collective alone.
     """
 
     collectives: Mapping[str, Traffic]
@@ -124,6 +158,7 @@ class Reading:
     unknown_loops: int
     kernels: tuple[Kernel, ...] = ()
     operations: tuple[Operation, ...] = ()
+    traffic: tuple[Collective, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,8 +191,10 @@ class _Program:
     def __init__(self, text: str) -> None:
         self._lines: dict[str, list[_Instruction]] = {}
         self._constants: dict[str, list[int]] = {}
-        self._shapes: dict[str, str] = {}
+        self._made: dict[str, _Instruction] = {}
+        self._fused: set[str] = set()
         self._entry = ""
+        self._partitions = int(_first(_PARTITIONS, text.partition("\n")[0]) or "1")
         self._unknown: set[str] = set()
         name = ""
         for line in text.splitlines():
@@ -168,42 +205,91 @@ class _Program:
                     self._entry = name
             elif name and (parsed := _instruction(line)) is not None:
                 self._lines[name].append(parsed)
-                self._shapes[parsed.name] = parsed.shape
+                self._made[parsed.name] = parsed
+                if parsed.opcode == "fusion":
+                    self._fused.update(_called(parsed))
                 self._constants[name] += [int(n) for n in _CONSTANT.findall(line)]
 
     def reading(self) -> Reading:
-        traffic: dict[str, Traffic] = {}
-        for kind, runs, size in self._collectives(self._entry):
-            before = traffic.get(kind, Traffic(0, 0))
-            traffic[kind] = Traffic(before.count + runs, before.bytes + runs * size)
+        traffic = tuple(self._collectives(self._entry, runs=1, looped=False))
         operations = self._operations(self._entry, runs=1)
         kernels = tuple(self._kernels(self._entry, runs=1))
         return Reading(
-            traffic,
+            _by_kind(traffic),
             _cycles(operations) if operations else None,
             len(self._unknown),
             kernels,
             _by_source(operations),
+            traffic,
         )
 
-    def _collectives(self, name: str) -> Iterator[tuple[str, int, int]]:
-        """(kind, runs, bytes) of the collectives of a computation and of all that it runs."""
-        seen: set[str] = set()
-        for instruction in self._straight(name):
+    def _collectives(self, name: str, *, runs: int, looped: bool) -> list[Collective]:
+        """The collectives of a computation that runs so often, and of all that it runs."""
+        found: list[Collective] = []
+        channels: dict[str, int] = {}
+        for within, instruction in self._straight(name):
             kind = _kind(instruction.opcode)
-            channel = _CHANNEL.search(instruction.rest)
             if instruction.opcode == "while":
-                trips = self._trips(instruction)
-                for found, runs, size in self._collectives(_first(_BODY, instruction.rest)):
-                    yield found, trips * runs, size
-            # An asynchronous collective stands in each of the fusions that it runs beside.
-            elif kind is not None and (channel is None or channel.group() not in seen):
-                seen |= {channel.group()} if channel else set()
-                yield kind, 1, self._moved(kind, instruction)
+                body, trips = _first(_BODY, instruction.rest), self._trips(instruction)
+                found += self._collectives(body, runs=trips * runs, looped=True)
+                continue
+            if kind is None:
+                continue
+            channel = _first(_CHANNEL, instruction.rest)
+            if channel in channels:  # it stands in each of the fusions that it runs beside
+                place = channels[channel]
+                found[place] = dataclasses.replace(found[place], asynchronous=True)
+                continue
+            if channel:
+                channels[channel] = len(found)
+            operands = self._operands(instruction)
+            found.append(
+                Collective(
+                    "reduce-scatter" if self._is_scattered(within, instruction) else kind,
+                    runs,
+                    self._moved(kind, instruction),
+                    self._devices(instruction.rest),
+                    asynchronous=instruction.opcode.endswith("-start"),
+                    looped=looped,
+                    gathered=sum(map(self._padded, operands)) if kind == "all-reduce" else 0,
+                    source=_first(_SOURCE, instruction.rest),
+                )
+            )
+        return found
+
+    def _is_scattered(self, name: str, reduction: _Instruction) -> bool:
+        """Whether the computation around an all-reduce gives a slice of its result alone."""
+        if name not in self._fused or reduction.opcode != "all-reduce":
+            return False
+        users = [one for one in self._lines[name] if reduction.name in self._operands(one)]
+        return bool(users) and all(one.opcode == "dynamic-slice" for one in users)
+
+    def _padded(self, name: str) -> int:
+        """Bytes of an array that is a shard among zeros; 0 of another."""
+        made = self._made.get(name)
+        root = made
+        while root is not None and root.opcode == "fusion":
+            root = self._lines[_first(_CALLED, root.rest)][-1]
+        is_update = root is not None and root.opcode == "dynamic-update-slice"
+        return array_bytes(made.shape) if made is not None and is_update else 0
+
+    def _devices(self, rest: str) -> int:
+        """How many devices a collective's groups have."""
+        if mesh := _MESH_GROUPS.search(rest):
+            sizes = dict(_AXIS.findall(mesh.group(1)))
+            axes = _GROUPED_AXIS.findall(mesh.group(2))
+            return math.prod(int(part or sizes[axis]) for axis, part in axes)
+        if iota := _IOTA_GROUPS.search(rest):
+            return int(iota.group(1))
+        listed = _first(_LISTED_GROUPS, rest)
+        return len(listed.split(",")) if listed else self._partitions
+
+    def _operands(self, instruction: _Instruction) -> list[str]:
+        return _OPERAND.findall(instruction.rest.partition(")")[0])
 
     def _kernels(self, name: str, *, runs: int) -> Iterator[Kernel]:
         """The kernels of a computation that runs so often, and of all that it runs."""
-        for instruction in self._straight(name):
+        for _, instruction in self._straight(name):
             if instruction.opcode == "while":
                 body = _first(_BODY, instruction.rest)
                 yield from self._kernels(body, runs=runs * self._trips(instruction))
@@ -211,19 +297,24 @@ class _Program:
                 flops, size = (_first(of, instruction.rest) or "0" for of in (_FLOPS, _BYTES))
                 yield Kernel(runs, int(flops), int(size))
 
-    def _straight(self, name: str) -> Iterator[_Instruction]:
-        """The instructions of a computation, with those inside of fusions and calls."""
+    def _straight(self, name: str) -> Iterator[tuple[str, _Instruction]]:
+        """The instructions of a computation, with those inside of fusions and calls.
+
+        Yields:
+          (computation that it is in, instruction).
+        """
         for instruction in self._lines.get(name, ()):
             if instruction.opcode in _CALLERS:
                 for called in _called(instruction):
                     yield from self._straight(called)
             else:
-                yield instruction
+                yield name, instruction
 
     def _moved(self, kind: str, instruction: _Instruction) -> int:
-        operands = instruction.rest.partition(")")[0]
-        given = array_bytes(operands) or sum(
-            array_bytes(self._shapes.get(name, "")) for name in _OPERAND.findall(operands)
+        given = array_bytes(instruction.rest.partition(")")[0]) or sum(
+            array_bytes(self._made[name].shape)
+            for name in self._operands(instruction)
+            if name in self._made
         )
         result = array_bytes(instruction.shape)
         if kind == "all-gather" and instruction.opcode.endswith("-start"):
@@ -259,6 +350,15 @@ class _Program:
             return constants[0]
         self._unknown.add(loop.name)
         return 1
+
+
+def _by_kind(traffic: Iterable[Collective]) -> dict[str, Traffic]:
+    kinds: dict[str, Traffic] = {}
+    for one in traffic:
+        before = kinds.get(one.kind, Traffic(0, 0))
+        moved = before.bytes + one.count * one.bytes
+        kinds[one.kind] = Traffic(before.count + one.count, moved)
+    return kinds
 
 
 def _cycles(operations: Iterable[Operation]) -> int:

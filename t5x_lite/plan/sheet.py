@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t5x_lite.chips import GIB, Chip
+from t5x_lite.plan import links
 from t5x_lite.plan.hlo import Reading
+from t5x_lite.plan.links import RingTime
 from t5x_lite.plan.program import Memory
 
 
@@ -53,6 +55,7 @@ class Sheet:
       compile_seconds: until it was done, or had failed.
       remedies: what to change where it does not fit.
       operations: how many of the costliest are listed.
+      warnings: what makes the step slower than it has to be.
       compiled_flops: of one device, as the compiler counts them; None where it does not say.
       compiled_bytes_accessed: likewise.
     """
@@ -75,6 +78,7 @@ class Sheet:
     compile_seconds: float
     remedies: Sequence[str] = ()
     operations: int = 0
+    warnings: Sequence[str] = ()
     compiled_flops: int | None = None
     compiled_bytes_accessed: int | None = None
 
@@ -105,6 +109,19 @@ class Sheet:
         peak = (self.chip.peak or 0.0) * self.num_devices
         return Estimate(seconds=seconds, mfu=(self.flops or 0) / seconds / peak if known else None)
 
+    @property
+    def rings(self) -> RingTime | None:
+        """The least time of the collectives; None where none are, or the links are not known."""
+        traffic = self.reading.traffic if self.reading else ()
+        rate = self.chip.links
+        return None if rate is None or not traffic else links.ring_time(traffic, rate)
+
+    @property
+    def with_links(self) -> float | None:
+        """Seconds of a step that waits for its collectives too; None where they are not known."""
+        estimate, rings = self.estimate, self.rings
+        return rings.added_to(estimate.seconds) if estimate and rings else None
+
     def _kernel_seconds(self) -> float:
         """What the kernels take at least; 0 of a chip whose rates are not known."""
         peak, bandwidth = self.chip.peak, self.chip.bandwidth
@@ -128,6 +145,7 @@ class Sheet:
     def record(self) -> dict[str, Any]:
         """The plan as JSON holds it."""
         estimate = self.estimate
+        rings = self.rings
         collectives = self.reading.collectives if self.reading else {}
         return {
             "model": self.model,
@@ -151,6 +169,9 @@ class Sheet:
             "collectives": {
                 kind: dataclasses.asdict(traffic) for kind, traffic in collectives.items()
             },
+            "collective_bytes": (
+                dataclasses.asdict(links.moved(self.reading.traffic)) if self.reading else None
+            ),
             "kernels": [
                 dataclasses.asdict(kernel)
                 for kernel in (self.reading.kernels if self.reading else ())
@@ -161,13 +182,17 @@ class Sheet:
             "estimated_cycles": self.reading.cycles if self.reading else None,
             "estimated_step_seconds": estimate.seconds if estimate else None,
             "estimated_mfu": estimate.mfu if estimate else None,
+            "least_link_seconds": dataclasses.asdict(rings) if rings else None,
+            "estimated_step_seconds_with_links": self.with_links,
             "operations": self.costliest(),
             "remedies": list(self.remedies),
+            "warnings": list(self.warnings),
         }
 
     def text(self) -> str:
         """The plan as lines."""
-        return "\n".join([*self._head(), *self._memory(), *self._work(), *self._estimate()])
+        parts = (self._head(), self._memory(), self._work(), self._estimate(), self._links())
+        return "\n".join(line for part in parts for line in part)
 
     def verdict(self) -> str:
         """One line: whether it fits, and what to try where it does not."""
@@ -195,6 +220,7 @@ class Sheet:
             f"{self.model}, {self.num_parameters:,} parameters, {self.compute_dtype}",
             f"{self.num_devices} x {self.devices[0]} ({self.devices[1]}), mesh: {axes or 'one'}",
             f"batch of {self.rows} rows of {tokens} tokens{parts}",
+            *(f"warning: {warning}" for warning in self.warnings),
             "",
         ]
 
@@ -230,6 +256,7 @@ class Sheet:
             lines.append("collectives of a device in a step")
             for kind, traffic in sorted(self.reading.collectives.items()):
                 lines.append(f"  {kind:<25}{traffic.bytes / 1e6:>10.1f} MB in {traffic.count}")
+            lines += links.lines(self.reading.traffic)
         kernels = self.reading.kernels if self.reading else ()
         if kernels:
             flops = sum(kernel.count * kernel.flops for kernel in kernels)
@@ -265,6 +292,19 @@ class Sheet:
                 f"  {1e3 * found['seconds']:>9.2f} ms in {found['count']:>4}  {found['source']}"
                 for found in self.costliest()
             ),
+        ]
+
+    def _links(self) -> list[str]:
+        rings, total = self.rings, self.with_links
+        if rings is None:
+            return []
+        waiting, beside = 1e3 * rings.synchronous, 1e3 * rings.asynchronous
+        sum_ = "" if total is None else f"{1e3 * total:.1f} ms, with "
+        return [
+            f"and waiting for links      {sum_}{waiting:.1f} ms of synchronous collectives, and "
+            f"{beside:.1f} ms beside other work",
+            "  at least: by rings over all links of a device at once, "
+            f"{(self.chip.links or 0) / 1e9:.0f} GB/s each way",
         ]
 
 

@@ -19,8 +19,11 @@ from t5x_lite.extras import install_command
 
 _FLAT = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16")
-TOPOLOGIES = {"v4": _CUBES, "v5e": _FLAT, "v5p": _CUBES, "v6e": _FLAT}
-"""Generation -> shapes of a slice that are offered; others of the same form may work."""
+TOPOLOGIES = {"v4": _CUBES, "v5e": _FLAT, "v5p": _CUBES, "v6e": _FLAT, "tpu7x": _CUBES}
+"""Generation -> shapes of a slice that are offered; others of the same form may work.
+
+A chip is a device, but of tpu7x it is two.
+"""
 
 _NAME = re.compile(r"(?:([1-9]\d*)@)?(\w+):(\d+(?:x\d+)*)")
 

@@ -206,9 +206,9 @@ def evaluate(
     processes, all measure together and the first prints and writes.
 
     Args:
-      experiment: its data, evaluation, mesh, hosts and compute_dtype are used; the model is the
-        checkpoint's, and so must the vocabulary be. Data and vocabulary are the checkpoint's, too,
-        where retrieval alone is measured.
+      experiment: its data, evaluation, mesh, hosts, compute_dtype and matmul_precision are used;
+        the model is the checkpoint's, and so must the vocabulary be. Data and vocabulary are the
+        checkpoint's, too, where retrieval alone is measured.
       checkpoints: a work directory or a step directory; of several, an ensemble, the task's metrics
         alone are measured.
       step: the step to take from work directories: its number, "best", or None for the newest.
@@ -219,7 +219,10 @@ def evaluate(
       InputError: the checkpoint or the data are wrong.
     """
     hosts.join(experiment.hosts)
-    with hosts.ending_together():
+    with (
+        hosts.ending_together(),
+        jax.default_matmul_precision(experiment.matmul_precision),
+    ):
         return _evaluate(experiment, checkpoints, step=step, output=output)
 
 

@@ -5,6 +5,7 @@ What `train` would run, from the config alone: no data, no vocabulary and no wei
 
 import dataclasses
 import json
+import logging
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -19,13 +20,19 @@ from t5x_lite.data.config import rows_named, shapes_of
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Learner
 from t5x_lite.optim.updates import joint_optimizer
+from t5x_lite.plan import attached as attached_slices
 from t5x_lite.plan import topologies
 from t5x_lite.plan.program import OutOfMemory, Program, bytes_on_device, compile_step
+from t5x_lite.plan.shards import narrow_shards, widest_fsdp
 from t5x_lite.plan.sheet import Sheet, Sheets
+from t5x_lite.run import hosts
 from t5x_lite.run.loading import check_batch, learner_of
 from t5x_lite.run.step_sizes import empty_row, row_lengths, step_flops
+from t5x_lite.train.compilation import check_compiler_options, compiler_options
 from t5x_lite.train.state import TrainState, abstract_state, state_shardings
 from t5x_lite.train.step import check_microbatches, make_train_step
+
+_logger = logging.getLogger(__name__)
 
 
 class DoesNotFit(RuntimeError):
@@ -37,6 +44,7 @@ def plan(
     *,
     topology: str | None = None,
     devices: str | None = None,
+    attached: bool = False,
     as_json: bool = False,
     hbm: float | None = None,
     operations: int = 0,
@@ -47,17 +55,26 @@ def plan(
       experiment: the config.
       topology: a TPU slice, such as "v5e:4x4"; this or `devices`.
       devices: "cpu:N", N devices of this machine's CPU.
+      attached: plans for the devices that are attached, of all hosts, and with a topology checks
+        first that they are it.
       as_json: one line of JSON in place of a text.
       hbm: GiB that a device has; None is what its kind has.
       operations: how many of the costliest operations to list.
 
     Raises:
-      InputError: the topology is not known, libtpu is missing, or the config does not fit the mesh.
+      InputError: the topology is not known, libtpu is missing, another slice is attached, or the
+        config does not fit the mesh.
       DoesNotFit: after printing.
     """
-    found, asked = _devices(topology, devices)
+    if attached:
+        hosts.join(experiment.hosts)
+        found, asked = _attached(topology, devices, jax.devices())
+        hbm = _own_memory(found, hbm)
+    else:
+        found, asked = _devices(topology, devices)
     sheets = make_sheets(experiment, found, asked=asked, hbm=hbm, operations=operations)
-    print(json.dumps(sheets.record()) if as_json else sheets.text())
+    if not attached or jax.process_index() == 0:
+        print(json.dumps(sheets.record()) if as_json else sheets.text())
     if sheets.largest.fits is False:
         raise DoesNotFit(sheets.verdict())
 
@@ -112,6 +129,7 @@ def make_sheet(
     """
     mesh = sharding.make_mesh(experiment.mesh, devices=devices)
     check_batch(experiment, mesh)
+    check_compiler_options(compiler_options(experiment.xla), mesh)
     check_microbatches(experiment.data.batch_size, experiment.microbatches, mesh)
     learner = learner_of(experiment)
     learner.check_mesh(mesh)
@@ -120,9 +138,11 @@ def make_sheet(
     chip = chips.chip(kind)
     if hbm is not None:
         chip = dataclasses.replace(chip, hbm=int(hbm * GIB))
+    narrow = narrow_shards(mesh.shape, learner.axes, learner.shapes) if _has_tiles(mesh) else []
     program: Program | None = None
     try:
-        program = compile_step(step, state, _batch(experiment, mesh), mesh=mesh)
+        with jax.default_matmul_precision(experiment.matmul_precision):
+            program = compile_step(step, state, _batch(experiment, mesh), mesh=mesh)
         needed, seconds = program.memory.peak, program.compile_seconds
     except OutOfMemory as overflow:
         needed, seconds = overflow.needed, overflow.seconds
@@ -146,10 +166,11 @@ def make_sheet(
         compiled_bytes_accessed=program.bytes_accessed if program else None,
         trace_seconds=program.trace_seconds if program else None,
         compile_seconds=seconds,
+        warnings=narrow,
     )
     if sheet.fits is not False:
         return sheet
-    return dataclasses.replace(sheet, remedies=_remedies(experiment, mesh, state, chip.hbm or 0))
+    return dataclasses.replace(sheet, remedies=_remedies(experiment, learner, mesh, state, chip))
 
 
 def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]:
@@ -166,6 +187,46 @@ def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]
     return topologies.cpu_devices(int(count.group(1))), str(devices)
 
 
+def _attached(
+    topology: str | None, devices: str | None, there: Sequence[Any]
+) -> tuple[list[Any], str]:
+    """The attached devices, and what they are called.
+
+    Raises:
+      InputError: there are only CPUs, or they are not the topology that was asked for.
+    """
+    if devices is not None:
+        raise InputError("--attached plans for the devices that are there: leave --devices away")
+    if there[0].platform == "cpu":
+        raise InputError(
+            "--attached: JAX finds no accelerator here; give --topology alone to plan without one"
+        )
+    found = attached_slices.described(there)
+    if topology is not None:
+        meant = attached_slices.described(topologies.topology_devices(topology))
+        differs = attached_slices.difference(found, meant, name=topology)
+        if differs is not None:
+            raise InputError(f"--attached: {differs}")
+    return list(there), topology or f"attached: {found}"
+
+
+def _own_memory(devices: Sequence[Any], hbm: float | None) -> float | None:
+    """GiB that attached devices say they have, unless another number is given.
+
+    Where it is less than their kind has, a warning says so.
+    """
+    own = [device for device in devices if device.process_index == jax.process_index()]
+    limit = attached_slices.memory(own)
+    less = attached_slices.less_memory(limit, chips.chip(own[0].device_kind).hbm)
+    if less is not None:
+        _logger.warning(less)
+    return limit / GIB if hbm is None and limit is not None else hbm
+
+
+def _has_tiles(mesh: Mesh) -> bool:
+    return mesh.devices.flat[0].device_kind.startswith("TPU")
+
+
 def _step(experiment: Experiment, learner: Learner, mesh: Mesh) -> tuple[Any, TrainState]:
     """The step that `train` runs, and the shapes of its state."""
     updates = learner.updates()
@@ -176,6 +237,7 @@ def _step(experiment: Experiment, learner: Learner, mesh: Mesh) -> tuple[Any, Tr
         layout=layout,
         seed=experiment.seed,
         microbatches=experiment.microbatches,
+        options=compiler_options(experiment.xla),
     )
     return step, abstract_state(learner.shapes, joint_optimizer(updates), layout)
 
@@ -192,12 +254,16 @@ def _batch(experiment: Experiment, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct
     }
 
 
-def _remedies(experiment: Experiment, mesh: Mesh, state: TrainState, hbm: int) -> list[str]:
+def _remedies(
+    experiment: Experiment, learner: Learner, mesh: Mesh, state: TrainState, chip: chips.Chip
+) -> list[str]:
     """What makes a step smaller, of what the config does not do yet; the cheapest first."""
     found = []
     fsdp, shared = mesh.shape["fsdp"], sharding.data_parallelism(mesh)
-    if fsdp < shared and bytes_on_device((state.params, state.optimizer)) > 0.1 * hbm:
-        found.append(f"--mesh.data 1 --mesh.fsdp {shared // mesh.shape['replica']}")
+    inside = shared // mesh.shape["replica"]
+    wider = widest_fsdp(learner.axes, learner.shapes, inside) if _has_tiles(mesh) else inside
+    if fsdp < wider and bytes_on_device((state.params, state.optimizer)) > 0.1 * (chip.hbm or 0):
+        found.append(f"--mesh.data {inside // wider} --mesh.fsdp {wider}")
     if names := experiment.model.more_remat():
         found.append(" or ".join(f"--model.remat {name}" for name in names))
     microbatches = 2 * experiment.microbatches

@@ -23,7 +23,11 @@ from t5x_lite.run.loading import check_batch, learner_of
 from t5x_lite.run.measuring import Measurement, until_stopped
 from t5x_lite.run.step_sizes import batch_flops
 from t5x_lite.run.workdir import WorkDirectory
-from t5x_lite.train.compilation import use_compilation_cache
+from t5x_lite.train.compilation import (
+    check_compiler_options,
+    compiler_options,
+    use_compilation_cache,
+)
 from t5x_lite.train.early_stopping import Patience
 from t5x_lite.train.goodput import Goodput
 from t5x_lite.train.loop import Periods, fit
@@ -59,6 +63,7 @@ def train(experiment: Experiment) -> None:
         preemption.watched(stop),
         WorkDirectory.open(experiment.workdir) as workdir,
         hosts.ending_together(NonFiniteLoss),
+        jax.default_matmul_precision(experiment.matmul_precision),
     ):
         watchdog = Watchdog(spent, seconds=float(local.watchdog), directory=workdir.local)
         _train(experiment, workdir, stop=stop, spent=spent, watchdog=watchdog)
@@ -94,6 +99,8 @@ def _train(
     experiment = restoring.with_kept_heads(experiment, workdir, step=initial)
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
+    options = compiler_options(experiment.xla)
+    check_compiler_options(options, mesh)
     learner = learner_of(experiment)
     learner.check_mesh(mesh)
     updates = learner.updates()
@@ -151,6 +158,7 @@ def _train(
                 layout=layout,
                 seed=experiment.seed,
                 microbatches=experiment.microbatches,
+                options=options,
             )
             # Here too: leaving the checkpoints waits for all processes.
             with hosts.ending_together(NonFiniteLoss):

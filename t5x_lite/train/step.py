@@ -29,6 +29,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.objectives.base import Loss, metric_value
 from t5x_lite.optim.updates import LossFunction, Update, joint_state, state_of
 from t5x_lite.sharding import batch_sharding, constrain, data_parallelism, replicated
+from t5x_lite.train.compilation import CompilerOptions, without_all_reduce_motion
 from t5x_lite.train.state import TrainState
 from t5x_lite.types import Array, Batch, Key, Params
 
@@ -48,6 +49,7 @@ def make_train_step(
     layout: TrainState,
     seed: int,
     microbatches: int = 1,
+    options: CompilerOptions | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Compiles the step for a mesh.
 
@@ -61,6 +63,7 @@ def make_train_step(
       layout: the state's shardings.
       seed: of dropout.
       microbatches: parts of the batch that are run one after the other.
+      options: of XLA's compiler; microbatches add one that keeps reductions in their loop.
 
     Returns:
       (state, batch) -> (state, metrics). Metrics are float32 scalars: "loss", "learning_rate",
@@ -100,11 +103,15 @@ def make_train_step(
 
     # With the length split too, `put_batch` says how: arrays of one axis have none.
     batch_layout = batch_sharding(mesh) if mesh.shape["sequence"] == 1 else None
+    options = dict(options or {})
+    if microbatches > 1:
+        options = without_all_reduce_motion(options)
     return jax.jit(
         step,
         in_shardings=(layout, batch_layout),
         out_shardings=(layout, replicated(mesh)),
         donate_argnums=0,
+        compiler_options=options or None,
     )
 
 

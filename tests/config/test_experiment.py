@@ -369,3 +369,31 @@ def test_load_needs_neither_tensorflow_nor_tyro_without_overrides():
     )
     done = fresh_python(program)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_options_of_the_compiler_come_one_behind_the_other():
+    changed = load("tiny.py", ["--xla", "xla_a=1", "xla_b=true", "--matmul-precision", "high"])
+    assert changed.xla == ("xla_a=1", "xla_b=true")
+    assert changed.matmul_precision == "high"
+    assert error("--xla", "xla_a").startswith("xla must be KEY=VALUE")
+    assert "lower" in error("--matmul-precision", "lower")
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "fine"),
+    [
+        *[("default", "bfloat16", True), ("default", "float32", True)],
+        *[("highest", "float32", True), ("highest", "bfloat16", False)],
+        *[("high", "float32", False), ("high", "bfloat16", False)],
+    ],
+)
+def test_the_kernel_has_two_precisions(precision, dtype, fine):
+    args = ("--matmul-precision", precision, "--compute-dtype", dtype)
+    assert load("tiny.py", args).matmul_precision == precision
+    if fine:
+        assert load("tiny.py", [*args, "--model.attention", "pallas"]).compute_dtype == dtype
+    else:
+        assert error(*args, "--model.attention", "pallas") == (
+            f"model.attention pallas cannot multiply {dtype} numbers at --matmul-precision "
+            f"{precision}: set default, or --model.attention blocked"
+        )

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from t5x_lite.plan.hlo import Kernel, Operation, Traffic, array_bytes, read
+from t5x_lite.plan.hlo import Collective, Kernel, Operation, Traffic, array_bytes, read
 
 
 @pytest.mark.parametrize(
@@ -222,3 +222,107 @@ ENTRY %main (arg: f32[8]) -> f32[8] {
 
 def test_kernels_have_what_their_code_says():
     assert read(KERNELS).kernels == (Kernel(12, flops=300, bytes=40), Kernel(12, 0, 0))
+
+
+def collective(text):
+    """The only collective of an entry computation with these lines."""
+    (found,) = read(f"ENTRY %main (x: f32[8]) -> f32[8] {{\n{text}\n}}\n").traffic
+    return found
+
+
+@pytest.mark.parametrize(
+    ("groups", "devices"),
+    [
+        ("{{0,1,2,3},{4,5,6,7}}", 4),
+        ("[4,16]<=[64]", 16),
+        ("[2,32]<=[32,2]T(1,0)", 32),
+        ("mesh['axis_0'=64,'axis_1'=1] {'axis_0'}", 64),
+        ("mesh['axis_0'=16,'axis_1'=1,'axis_2'=4], device_ids=([4,16]T(1,0)) {'axis_2'}", 4),
+        ("mesh['axis_0'=8,'axis_1'=2] {'axis_0','axis_1'}", 16),
+        ("mesh['axis_0'=8] {'axis_0':(1)4}", 4),
+    ],
+)
+def test_how_many_devices_take_part(groups, devices):
+    line = f"  %a = f32[8] all-reduce(f32[8] %x), channel_id=1, replica_groups={groups}"
+    assert collective(line).devices == devices
+
+
+def test_groups_that_are_not_written_are_all_devices():
+    text = """\
+HloModule jit_step, replica_count=1, num_partitions=64
+
+ENTRY %main (x: f32[8]) -> f32[8] {
+  ROOT %a = f32[8] all-reduce(f32[8] %x), replica_groups={}, to_apply=%add
+}
+"""
+    assert [one.devices for one in read(text).traffic] == [64]
+
+
+def test_collectives_one_by_one():
+    assert read(LOOP).traffic == (
+        Collective("all-reduce", count=12, bytes=32, devices=2, looped=True),
+        Collective("all-gather", count=1, bytes=64, devices=1),
+    )
+
+
+def test_what_runs_beside_other_work_is_asynchronous():
+    text = """\
+%start (p: bf16[4]) -> bf16[8] {
+  ROOT %g1 = bf16[8] all-gather(bf16[4] %p), channel_id=7, dimensions={0}
+}
+
+%beside (p2: bf16[4]) -> bf16[8] {
+  ROOT %g2 = bf16[8] all-gather(bf16[4] %p2), channel_id=7, dimensions={0}
+}
+
+ENTRY %main (x: bf16[4], y: f32[6]) -> bf16[8] {
+  %a = bf16[8] fusion(%x), kind=kCustom, calls=%start
+  %b = bf16[8] fusion(%x), kind=kOutput, calls=%beside
+  %r = f32[6] all-reduce-start(f32[6] %y), channel_id=9, to_apply=%add
+  %s = f32[6] all-reduce(f32[6] %y), channel_id=10, to_apply=%add
+}
+"""
+    found = {one.bytes: one.asynchronous for one in read(text).traffic if one.kind == "all-gather"}
+    assert found == {16: True}
+    reductions = [one.asynchronous for one in read(text).traffic if one.kind == "all-reduce"]
+    assert reductions == [True, False]
+
+
+SCATTERED = """\
+%all-reduce-scatter.7 (input: f32[64,8]) -> f32[16,8] {
+  %input = f32[64,8] parameter(0)
+  %all-reduce.3 = f32[64,8] all-reduce(%input), channel_id=50, replica_groups={{0,1,2,3}}
+  %id = u32[] partition-id()
+  ROOT %slice = f32[16,8] dynamic-slice(%all-reduce.3, %id, %zero), dynamic_slice_sizes={16,8}
+}
+
+ENTRY %main (x: f32[64,8]) -> f32[16,8] {
+  %x = f32[64,8] parameter(0)
+  ROOT %shard = f32[16,8] fusion(%x), kind=kCustom, calls=%all-reduce-scatter.7
+}
+"""
+
+
+def test_a_reduction_of_which_a_shard_is_kept_is_a_reduce_scatter():
+    assert read(SCATTERED).traffic == (Collective("reduce-scatter", 1, 64 * 8 * 4, 4),)
+    kept_whole = SCATTERED.replace("ROOT %slice = f32[16,8] dynamic-slice", "ROOT %s = f32[9] add")
+    assert [one.kind for one in read(kept_whole).traffic] == ["all-reduce"]
+
+
+GATHERED = """\
+%padded (p: f32[2,8], zeros: f32[8,8]) -> f32[8,8] {
+  ROOT %u = f32[8,8] dynamic-update-slice(%zeros, %p, %i, %j)
+}
+
+ENTRY %main (x: f32[2,8]) -> f32[8,8] {
+  %one = f32[8,8] fusion(%x, %zeros), kind=kLoop, calls=%padded
+  %two = bf16[16] dynamic-update-slice(%none, %x, %i)
+  %sum = f32[4] add(%x, %x)
+  ROOT %r = (f32[8,8], bf16[16], f32[4]) all-reduce(%one, %two, %sum), channel_id=1
+}
+"""
+
+
+def test_an_all_reduce_of_shards_among_zeros_gathers_them():
+    (found,) = read(GATHERED).traffic
+    assert (found.bytes, found.gathered) == (256 + 32 + 16, 256 + 32)

@@ -4,7 +4,7 @@ import json
 import pytest
 
 from t5x_lite.chips import Chip
-from t5x_lite.plan.hlo import Kernel, Operation, Reading, Traffic
+from t5x_lite.plan.hlo import Collective, Kernel, Operation, Reading, Traffic
 from t5x_lite.plan.program import Memory
 from t5x_lite.plan.sheet import Estimate, Sheet, Sheets
 
@@ -64,6 +64,45 @@ estimated step time        2.0 ms, estimated MFU 0.25
   an ESTIMATE: the compiler's cycles at 1.50 GHz, without waiting for collectives; nothing was run\
 """
     )
+
+
+LINKED = dataclasses.replace(
+    READING,
+    traffic=(
+        Collective("all-reduce", 3, 400_000, 16, looped=True),
+        Collective("all-gather", 1, 800_000, 16, asynchronous=True),
+    ),
+)
+
+
+def test_the_least_time_of_links_is_added():
+    one = sheet(chip=Chip(200e12, hbm=8 * GIB, clock=1.5e9, links=1e9), reading=LINKED)
+    assert one.with_links == pytest.approx(2e-3 + 2.25e-3)  # 3 * 2 * 0.4 MB * 15 / 16 at 1 GB/s
+    lines = one.text().splitlines()
+    assert lines[-2:] == [
+        "and waiting for links      4.2 ms, with 2.2 ms of synchronous collectives, and 0.8 ms "
+        "beside other work",
+        "  at least: by rings over all links of a device at once, 1 GB/s each way",
+    ]
+    assert lines[17] == "  1.2 MB synchronous, 0.8 MB beside other work; 0.0 MB reduce-scattered"
+    record = json.loads(json.dumps(one.record()))
+    assert record["estimated_step_seconds_with_links"] == pytest.approx(4.25e-3)
+    assert record["least_link_seconds"]["asynchronous"] == pytest.approx(0.75e-3)
+    assert record["collective_bytes"]["synchronous"] == 1_200_000
+
+
+def test_of_a_chip_without_a_clock_the_links_alone_are_known():
+    one = sheet(chip=Chip(200e12, links=1e9), reading=LINKED)
+    assert (one.estimate, one.with_links) == (None, None)
+    assert one.text().splitlines()[-2].startswith("and waiting for links      2.2 ms of synchron")
+    assert sheet(reading=LINKED).rings is None
+    assert sheet(chip=Chip(links=1e9)).rings is None
+
+
+def test_warnings_stand_at_the_head():
+    one = sheet(warnings=("axis 'embed' is cut",))
+    assert one.text().splitlines()[3] == "warning: axis 'embed' is cut"
+    assert one.record()["warnings"] == ["axis 'embed' is cut"]
 
 
 def test_a_small_model_is_measured_in_mib():

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import jax
@@ -147,6 +148,56 @@ def test_what_does_not_fit_is_printed_and_raised(tiny_experiment, one_device, mo
 def test_devices_that_are_none(tiny_experiment, options, message):
     with pytest.raises(InputError, match=message):
         plan(tiny_experiment, **options)
+
+
+def test_options_reach_the_compiler_and_the_trace(tiny_experiment, one_device, monkeypatch):
+    seen = []
+
+    def compile_step(step, *_, **__):
+        seen.append(jax.config.jax_default_matmul_precision)
+        raise OutOfMemory(None, None, seconds=1.0)
+
+    monkeypatch.setattr(planning, "compile_step", compile_step)
+    make = planning.make_train_step
+    monkeypatch.setattr(
+        planning, "make_train_step", lambda *a, **k: seen.append(k["options"]) or make(*a, **k)
+    )
+    experiment = dataclasses.replace(
+        tiny_experiment, matmul_precision="highest", xla=("xla_cpu_enable_fast_math=false",)
+    )
+    with pytest.raises(DoesNotFit):
+        plan(experiment, devices="cpu:1")
+    assert seen == [{"xla_cpu_enable_fast_math": False}, "highest"]
+    assert jax.config.jax_default_matmul_precision != "highest"
+    with pytest.raises(InputError, match=r"^--xla: the compiler for cpu says: No such compile opt"):
+        plan(dataclasses.replace(tiny_experiment, xla=("xla_nonsense=1",)), devices="cpu:1")
+
+
+def stub(kind, place, **more):
+    return types.SimpleNamespace(
+        device_kind=kind, platform="tpu", coords=(place % 2, place // 2, 0), slice_index=0,
+        process_index=0, memory_stats=lambda: {"bytes_limit": 14 * 2**30}, **more,
+    )  # fmt: skip
+
+
+def test_an_attached_slice_is_held_against_the_topology(monkeypatch, caplog):
+    there = [stub("TPU v5 lite", place) for place in range(4)]
+    monkeypatch.setattr(planning.topologies, "topology_devices", lambda _: list(there))
+    assert planning._attached("v5e:2x2", None, there) == (there, "v5e:2x2")
+    name = "attached: 4 x TPU v5 lite, 2x2 chips in 1 slice(s)"
+    assert planning._attached(None, None, there) == (there, name)
+    with pytest.raises(InputError, match=r"^--attached: attached are 2 x TPU v5 lite, .* on all"):
+        planning._attached("v5e:2x2", None, there[:2])
+    assert planning._own_memory(there, None) == 14.0
+    assert "a device offers 14.00 GiB and its kind has 15.75" in caplog.text
+    assert planning._own_memory(there, 8.0) == 8.0
+
+
+def test_what_is_not_attached_is_refused(tiny_experiment):
+    with pytest.raises(InputError, match="--attached: JAX finds no accelerator here"):
+        plan(tiny_experiment, attached=True)
+    with pytest.raises(InputError, match="leave --devices away"):
+        plan(tiny_experiment, attached=True, devices="cpu:1")
 
 
 def test_a_batch_that_does_not_divide(tiny_experiment, one_device):

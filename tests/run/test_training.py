@@ -290,3 +290,23 @@ def test_a_best_metric_that_does_not_exist_is_refused_before_training(train, tol
     assert not (tmp_path / "run").exists()
     train(checkpoints=Checkpoints(best="validation/token_accuracy"))
     assert int(told.state.step) == 0
+
+
+def test_an_unknown_option_of_xla_is_refused_at_the_start(train, told, tmp_path):
+    with pytest.raises(InputError, match="--xla: the compiler for cpu says: No such compile opt"):
+        train(xla=("xla_nonsense=1",))
+    assert vars(told) == {}
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_step_gets_the_options_and_its_precision(train, told, monkeypatch):
+    seen = []
+    make = training.make_train_step
+
+    def keep(*args, **rest):
+        seen.append((rest["options"], jax.config.jax_default_matmul_precision))
+        return make(*args, **rest)
+
+    monkeypatch.setattr(training, "make_train_step", keep)
+    train(xla=("xla_cpu_enable_fast_math=false",), matmul_precision="high")
+    assert seen == [({"xla_cpu_enable_fast_math": False}, "high")]

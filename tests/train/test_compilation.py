@@ -2,7 +2,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from t5x_lite.train.compilation import use_compilation_cache
+from t5x_lite.errors import InputError
+from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.train.compilation import (
+    check_compiler_options,
+    compiler_options,
+    use_compilation_cache,
+    without_all_reduce_motion,
+)
 
 
 @pytest.fixture
@@ -39,3 +46,52 @@ def test_no_directory_changes_nothing(settings):
 def test_a_bucket_is_no_relative_path(settings):
     use_compilation_cache("gs://bucket/compiled")
     assert jax.config.jax_compilation_cache_dir == "gs://bucket/compiled"
+
+
+def test_compiler_options():
+    pairs = ("xla_a=true", "--xla_b=False", "xla_c=3", "xla_d=x=y")
+    assert compiler_options(pairs) == {"xla_a": True, "xla_b": False, "xla_c": "3", "xla_d": "x=y"}
+    assert compiler_options(()) == {}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (("xla_a",), "xla must be KEY=VALUE, such as xla_dump_to=dumps, got 'xla_a'"),
+        (("=1",), "xla must be KEY=VALUE, .*, got '=1'"),
+        (("xla_a=1", "--xla_a=2"), "xla: xla_a is given twice; give it once"),
+    ],
+)
+def test_pairs_that_are_none(pairs, message):
+    with pytest.raises(InputError, match=message):
+        compiler_options(pairs)
+
+
+def test_the_pass_is_added_to_those_that_are_off():
+    name = "while-loop-all-reduce-code-motion"
+    assert without_all_reduce_motion({}) == {"xla_disable_hlo_passes": name}
+    assert without_all_reduce_motion({"xla_disable_hlo_passes": "dce", "xla_a": True}) == {
+        "xla_disable_hlo_passes": f"dce,{name}",
+        "xla_a": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"xla_nonsense": "1"}, "No such compile option: 'xla_nonsense'"),
+        ({"xla_cpu_enable_fast_math": "maybe"}, "While setting option xla_cpu_enable_fast_math, "),
+    ],
+)
+def test_an_option_that_the_compiler_does_not_take_is_one_line(options, reason):
+    with pytest.raises(InputError) as raised:
+        check_compiler_options(options, make_mesh(MeshConfig()))
+    assert str(raised.value).startswith(f"--xla: the compiler for cpu says: {reason}")
+    assert "\n" not in str(raised.value)
+
+
+def test_options_that_it_takes():
+    mesh = make_mesh(MeshConfig())
+    check_compiler_options(compiler_options(["xla_cpu_enable_fast_math=false"]), mesh)
+    check_compiler_options(without_all_reduce_motion({}), mesh)
+    check_compiler_options({}, mesh)
