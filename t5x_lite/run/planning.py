@@ -22,7 +22,7 @@ from t5x_lite.optim.updates import joint_optimizer
 from t5x_lite.plan import topologies
 from t5x_lite.plan.program import OutOfMemory, Program, bytes_on_device, compile_step
 from t5x_lite.plan.sheet import Sheet, Sheets
-from t5x_lite.run.loading import check_batch, learner_of
+from t5x_lite.run.loading import check_batch, check_devices, learner_of
 from t5x_lite.run.step_sizes import empty_row, row_lengths, step_flops
 from t5x_lite.train.state import TrainState, abstract_state, state_shardings
 from t5x_lite.train.step import check_microbatches, make_train_step
@@ -112,6 +112,7 @@ def make_sheet(
     """
     mesh = sharding.make_mesh(experiment.mesh, devices=devices)
     check_batch(experiment, mesh)
+    check_devices(experiment, mesh)
     check_microbatches(experiment.data.batch_size, experiment.microbatches, mesh)
     learner = learner_of(experiment)
     learner.check_mesh(mesh)
