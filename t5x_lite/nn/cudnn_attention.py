@@ -14,7 +14,7 @@ implementation. The program is chosen when it is traced: where the devices are n
 the numbers float32, plain attention runs in its place (`check` refuses both before training).
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -80,7 +80,7 @@ def cudnn_attention(
     *,
     visible: Visibility,
     bias: RelativeTable | None = None,
-    implementation: str = "cudnn",
+    implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Float[Array, "B T H K"]:
     """softmax(query key^T + bias) value, the softmax in float32.
 
@@ -107,8 +107,9 @@ def cudnn_attention(
     logits = None if bias is None else bias.block(num_queries, 0, num_keys)[None]
 
     def attend(query: Array, key: Array, value: Array, mask: Any, logits: Any) -> Array:
-        sees = None if mask is None else jnp.any(mask, axis=-1)
-        if sees is not None:
+        sees = None
+        if mask is not None:
+            sees = jnp.any(mask, axis=-1)
             mask = mask | ~sees[..., None]
         queries, keys = (_fill(length) for length in (num_queries, num_keys))
         added = _added(mask, logits, (num_queries, num_keys), (queries, keys), least=least)
@@ -119,7 +120,7 @@ def cudnn_attention(
             bias=None if added is None else added.astype(query.dtype),
             scale=1.0,
             is_causal=is_causal,
-            implementation=implementation,  # pyright: ignore[reportArgumentType]
+            implementation=implementation,
         )[:, :num_queries]
         if sees is None:
             return out
