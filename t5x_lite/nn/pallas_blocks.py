@@ -36,8 +36,9 @@ from t5x_lite.types import Array
 LANES = 128
 SUBLANES = 8
 
-Interpret = bool | pltpu.InterpretParams
-"""Whether a kernel is run as plain operations, and what of a TPU is simulated then."""
+Interpret = Any
+"""Whether a kernel is run as plain operations: a bool, or pltpu.InterpretParams, which say what of
+a TPU is simulated then."""
 
 Refs = Mapping[str, Any]
 """References to the blocks of a program, by name."""
