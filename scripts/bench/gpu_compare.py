@@ -12,6 +12,7 @@ one of it failed.
 """
 
 import argparse
+import functools
 import json
 import signal
 import subprocess
@@ -59,10 +60,16 @@ def batch_of(work: dict, step: int, *, vocabulary: int) -> dict[str, np.ndarray]
             2 + (random.integers(0, vocabulary // 2, (rows, 1)) + column) % (vocabulary - 2)
         ).astype(np.int32)
         return made
-    with np.load(Path(work["tokens"]) / gpu.FILE) as found:
-        there = len(found["encoder_input_tokens"])
-        index = np.arange(step * rows, (step + 1) * rows) % there
-        return {name: found[name][index].astype(np.int32) for name in found.files}
+    found = rows_of(work["tokens"])
+    index = np.arange(step * rows, (step + 1) * rows) % len(found["encoder_input_tokens"])
+    return {name: array[index].astype(np.int32) for name, array in found.items()}
+
+
+@functools.cache
+def rows_of(folder: str) -> dict[str, np.ndarray]:
+    """All rows of a folder of tokens."""
+    with np.load(Path(folder) / gpu.FILE) as found:
+        return {name: found[name] for name in found.files}
 
 
 class Step(NamedTuple):
@@ -172,10 +179,9 @@ def agreement(lines: dict[str, dict], *, within: float) -> dict[str, Any]:
     return {"measures": "agreement", "with": first, "apart": found, "ok": agrees}
 
 
-def killed(work: dict, *, kill_at: int, seconds: float) -> dict[str, Any]:
+def killed(work: dict, *, kill_at: int, end: float) -> dict[str, Any]:
     """A run that is ended by SIGKILL at a step."""
     command = [sys.executable, __file__, "--work", json.dumps(work)]
-    end = time.monotonic() + seconds
     reached = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -188,13 +194,15 @@ def killed(work: dict, *, kill_at: int, seconds: float) -> dict[str, Any]:
     return {"measures": "killed", "at_step": reached, "code": process.returncode, "saved": saved}
 
 
-def kill_and_resume(work: dict, whole: list[float], options: argparse.Namespace) -> Iterator[dict]:
+def kill_and_resume(
+    work: dict, whole: list[float], options: argparse.Namespace, *, end: float
+) -> Iterator[dict]:
     """A killed run, and the one that goes on in its place beside the one that was not killed."""
     with tempfile.TemporaryDirectory() as folder:
         work = {**work, "measures": "checkpointed", "trace": None, "folder": folder}
         work["save_at"] = options.save_at
-        yield killed(work, kill_at=options.kill_at, seconds=options.budget)
-        line = gpu.in_child(work, seconds=options.budget, script=__file__)
+        yield killed(work, kill_at=options.kill_at, end=end)
+        line = gpu.in_child(work, seconds=max(1.0, end - time.monotonic()), script=__file__)
         if "losses" in line:
             begins = line["from_step"]
             line["apart"] = apart(whole[begins:], line["losses"])
@@ -219,7 +227,7 @@ def lines_of(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if not work:
         return
     yield agreement(found, within=options.within)
-    yield from kill_and_resume(work, found[work["attention"]]["losses"], options)
+    yield from kill_and_resume(work, found[work["attention"]]["losses"], options, end=end)
 
 
 def main() -> None:

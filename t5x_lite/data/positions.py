@@ -76,11 +76,10 @@ def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None
     different = [f"{name} {saved.get(name)!r} (now {current.get(name)!r})" for name in differing]
     if different and all(name.startswith("process_") for name in differing):
         raise InputError(
-            f"the saved data position is of part {saved['process_index']} of "
-            f"{saved['process_count']} of every batch, and this process now reads part "
-            f"{current['process_index']} of {current['process_count']}: a task that is read on the "
-            "fly goes on with the processes and the mesh of before, or from a cache (t5x-lite "
-            "cache)"
+            f"the saved data position is of part {saved.get('process_index')} of "
+            f"{saved.get('process_count')} of every batch, and this process now reads part "
+            f"{current.get('process_index')} of {current.get('process_count')}: a task that is "
+            "read on the fly goes on with the processes and the mesh of before"
         )
     if different:
         raise InputError(f"the saved data position is of other data: {', '.join(different)}")

@@ -112,12 +112,14 @@ def cudnn_attention(
             sees = jnp.any(mask, axis=-1)
             mask = mask | ~sees[..., None]
         queries, keys = (_fill(length) for length in (num_queries, num_keys))
-        added = _added(mask, logits, (num_queries, num_keys), (queries, keys), least=least)
+        mask = _whole(mask, (num_queries, num_keys), (queries, keys))
+        added = None if logits is None else _added(mask, logits, least=least)
         out = jax.nn.dot_product_attention(
             _longer(query, queries),
             _longer(key, keys),
             _longer(value, keys),
             bias=None if added is None else added.astype(query.dtype),
+            mask=mask if added is None else None,
             scale=1.0,
             is_causal=is_causal,
             implementation=implementation,
@@ -150,34 +152,34 @@ def _longer(x: Array, fill: int) -> Array:
     return jnp.pad(x, ((0, 0), (0, fill), (0, 0), (0, 0))) if fill else x
 
 
-def _added(
-    mask: Bool[Array, "#B 1 #T S"] | None,
-    logits: Float[Array, "1 H T S"] | None,
-    lengths: tuple[int, int],
-    fill: tuple[int, int],
-    *,
-    least: float,
-) -> Float[Array, "_ _ _ _"] | None:
-    """What is added to the logits, in float32: the bias, or the least where a key is not seen.
+def _whole(
+    mask: Bool[Array, "#B 1 #T S"] | None, lengths: tuple[int, int], fill: tuple[int, int]
+) -> Bool[Array, "_ 1 _ _"] | None:
+    """The mask with all of its queries and with what is put behind rows; None where all is seen.
 
     Args:
       mask: every query sees a key.
-      logits: the bias.
       lengths: T and S.
       fill: positions behind them; no query sees such a key.
-      least: a masked logit.
     """
-    if mask is None and logits is None and not any(fill):
+    if mask is None and not any(fill):
         return None
+    mask = jnp.ones((1, 1, *lengths), bool) if mask is None else mask
+    mask = jnp.broadcast_to(mask, (mask.shape[0], 1, *lengths))
+    mask = jnp.pad(mask, ((0, 0), (0, 0), (0, fill[0]), (0, 0)), constant_values=True)
+    return jnp.pad(mask, ((0, 0), (0, 0), (0, 0), (0, fill[1])))
+
+
+def _added(
+    mask: Bool[Array, "_ 1 T S"] | None, logits: Float[Array, "1 H _ _"], *, least: float
+) -> Float[Array, "_ H T S"]:
+    """What is added to the logits, in float32: the bias, or the least where a key is not seen."""
     if mask is None:
-        mask = jnp.ones((1, 1, *lengths), bool)
-    bias = jnp.zeros((1, 1, *lengths), jnp.float32) if logits is None else logits
-    added = jnp.where(mask, bias, least)
-    added = jnp.broadcast_to(added, (*added.shape[:2], *lengths))
-    if not any(fill):
-        return added
-    added = jnp.pad(added, ((0, 0), (0, 0), (0, fill[0]), (0, 0)))
-    return jnp.pad(added, ((0, 0),) * 3 + ((0, fill[1]),), constant_values=least)
+        return logits
+    behind = [
+        (0, size - there) for size, there in zip(mask.shape[2:], logits.shape[2:], strict=True)
+    ]
+    return jnp.where(mask, jnp.pad(logits, ((0, 0), (0, 0), *behind)), least)
 
 
 def _on_mesh(function: Any, query: Array, key: Array, value: Array, mask: Any, bias: Any) -> Array:

@@ -79,11 +79,14 @@ def test_rows_are_filled_up_to_what_cudnn_takes(length, filled):
 
 
 def test_what_is_added_to_the_logits():
-    mask = jnp.array([[[[True, False]]]])
+    mask = cudnn_attention._whole(jnp.array([[[[True, False]]]]), (2, 2), (1, 1))
+    assert mask is not None
+    np.testing.assert_array_equal(mask[0, 0], [[1, 0, 0], [1, 0, 0], [1, 1, 0]])
     bias = jnp.array([[[[1.0, 2.0], [3.0, 4.0]]]])
-    added = cudnn_attention._added(mask, bias, (2, 2), (0, 1), least=-9.0)
-    np.testing.assert_array_equal(added, [[[[1, -9, -9], [3, -9, -9]]]])
-    assert cudnn_attention._added(None, None, (2, 2), (0, 0), least=-9.0) is None
+    added = cudnn_attention._added(mask, bias, least=-9.0)
+    np.testing.assert_array_equal(added[0, 0], [[1, -9, -9], [3, -9, -9], [0, 0, -9]])
+    assert cudnn_attention._whole(None, (2, 2), (0, 0)) is None
+    assert cudnn_attention._added(None, bias, least=-9.0) is bias
 
 
 @pytest.fixture
@@ -114,9 +117,11 @@ def test_the_program_for_cuda(with_cudnn, case, shape):
     low = [jnp.tile(x, (1, 1, 1, 2)) if x.ndim == 4 else x for x in low]
     calls, text = cuda_calls(functools.partial(run, fused, case), *low)
     assert calls == ["fmhaScaleBiasSoftmax", "fmhaScaleBiasSoftmaxBackward"]
-    # Its last result but the workspace is the gradient of what is added.
-    (backward,) = [line for line in text.splitlines() if "SoftmaxBackward" in line]
-    assert f"tensor<{shape}xbf16>, tensor<0xui8>)" in backward
+    # Its last operand is what is added; the gradient of that is asked for.
+    forward, backward = [line for line in text.splitlines() if "@__cudnn" in line]
+    assert f", tensor<{shape}xbf16>) -> (" in forward
+    if CASES[case][1] is not None:
+        assert f"tensor<{shape}xbf16>, tensor<0xui8>)" in backward
     assert ("PADDING" in text, "\\22CAUSAL\\22" in text) == (False, case == "decoder")
     assert "fmha_scale\\22: 1.0" in text
 
