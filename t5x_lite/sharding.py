@@ -338,6 +338,35 @@ def data_parallelism(mesh: Mesh) -> int:
     return math.prod(mesh.shape[name] for name in _BATCH_AXES)
 
 
+def traced_kind() -> str:
+    """The kind of the devices that a program is traced for: the mesh's, or the first that there is.
+
+    It is a name such as "TPU v5 lite", "NVIDIA H100 80GB HBM3" or "cpu". Those of the mesh need not
+    be attached.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    device = None if mesh.empty else mesh.abstract_device
+    return jax.devices()[0].device_kind if device is None else device.device_kind
+
+
+def check_whole_rows(what: str, *, instead: str) -> None:
+    """Refuses a mesh that splits the length.
+
+    Args:
+      what: needs whole rows.
+      instead: an option that does not.
+
+    Raises:
+      InputError: the mesh that is set by `jax.set_mesh` does.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty and mesh.shape["sequence"] > 1:
+        raise InputError(
+            f"{what} needs whole rows: mesh.sequence is {mesh.shape['sequence']}; "
+            f"set --mesh.sequence 1 or {instead}"
+        )
+
+
 def constrain(x: Array, *logical: str | None) -> Array:
     """Constrains an activation to the mesh that is set by `jax.set_mesh`; none set, x as it is.
 

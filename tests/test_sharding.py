@@ -20,6 +20,7 @@ from t5x_lite.sharding import (
     batch_part,
     batch_sharding,
     check_divisible,
+    check_whole_rows,
     constrain,
     data_parallelism,
     hybrid_devices,
@@ -34,6 +35,7 @@ from t5x_lite.sharding import (
     replicated,
     rounded_rows,
     shardings,
+    traced_kind,
 )
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -391,3 +393,23 @@ def test_eight_devices_give_the_loss_and_gradient_of_one():
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_the_kind_of_the_devices_that_a_program_is_for():
+    assert traced_kind() == jax.devices()[0].device_kind
+    seen = []
+
+    @jax.jit
+    def program(x):
+        seen.append(traced_kind())
+        return x
+
+    with jax.set_mesh(one_device_mesh()):
+        program(1.0)
+    assert seen == [jax.devices()[0].device_kind]
+
+
+def test_a_length_that_is_whole_is_not_refused():
+    check_whole_rows("the kernel", instead="--model.attention plain")
+    with jax.set_mesh(one_device_mesh()):
+        check_whole_rows("the kernel", instead="--model.attention plain")

@@ -3,6 +3,9 @@
     scripts/bench/gpu.sh                               # all, in bf16, in under 8 minutes
     scripts/bench/gpu.sh --sizes base --rows base=256 --dropout 0 --tokens FOLDER
     scripts/bench/gpu.sh --dry-run                     # tiny, on CPU, in seconds
+    scripts/bench/gpu.sh compare                       # plain, blocked and cuDNN's attention
+
+`compare` is `gpu_compare.py`.
 
 Needs jax, flax, optax and orbax, and neither TensorFlow, seqio, tyro nor grain. Each measurement
 has a process of its own, so that its peak memory is its own and one that fails is a line with
@@ -20,13 +23,14 @@ the loss after the first and the last step.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +39,7 @@ import numpy as np
 ROWS = {"base": 128, "large": 64, "xl": 32, "tiny": 4}
 REMAT = {"xl": "full"}
 FILE = "rows.npz"
+ATTENTION = ["plain", "blocked", "cudnn"]
 
 
 def parse() -> argparse.Namespace:
@@ -42,7 +47,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="+", choices=list(ROWS), default=["base", "large", "xl"])
     parser.add_argument("--rows", nargs="+", default=[], metavar="SIZE=ROWS", help=f"else {ROWS}")
     parser.add_argument("--remat", nargs="+", default=[], metavar="SIZE=POLICY", help=f"{REMAT}")
-    parser.add_argument("--attention", default="plain", choices=["plain", "blocked"])
+    parser.add_argument("--attention", default="plain", choices=ATTENTION)
     parser.add_argument("--lengths", nargs=2, type=int, default=[512, 114], help="of a row")
     parser.add_argument("--dropout", nargs="+", type=float, default=[0.0, 0.1])
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
@@ -145,11 +150,30 @@ def model_of(work: dict) -> Any:
     return getattr(presets, f"t5_1_1_{work['size']}")(**fields)
 
 
-def train(work: dict) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """What a train step of a size is made of.
+
+    Attributes:
+      model: its config.
+      mesh: of one device.
+      step: not compiled yet.
+      init: makes the first state.
+      abstract: shapes of the parameters.
+    """
+
+    model: Any
+    mesh: Any
+    step: Any
+    init: Callable[[], Any]
+    abstract: Any
+
+
+def trainer(work: dict) -> Trainer:
     import jax
     import jax.numpy as jnp
 
-    from t5x_lite import sharding, trees
+    from t5x_lite import sharding
     from t5x_lite.learner import Bound
     from t5x_lite.nn.bind import bind, cast, init, shapes
     from t5x_lite.objectives.seq2seq import Seq2Seq
@@ -174,14 +198,27 @@ def train(work: dict) -> dict[str, Any]:
     optimizer = Adafactor(schedule=Constant(value=1e-3))
     built = optimizer.build(axes)
     layout = state_shardings(mesh, axes, optimizer.state_axes(axes, abstract))
-    state = init_state(lambda key: init(learner, key), built, layout, seed=0)
+
+    def first_state() -> Any:
+        return init_state(lambda key: init(learner, key), built, layout, seed=0)
+
     update = Update(loss, built, optimizer.schedule.build())
     step = make_train_step([update], mesh=mesh, layout=layout, seed=0)
+    return Trainer(model, mesh, step, first_state, abstract)
+
+
+def train(work: dict) -> dict[str, Any]:
+    import jax
+
+    from t5x_lite import sharding
+
+    made = trainer(work)
+    model, mesh, state = made.model, made.mesh, made.init()
     batches = batches_of(work, vocabulary=model.vocab_size)
     with jax.set_mesh(mesh):
         batch = sharding.put_batch(next(batches), mesh)
         start = time.perf_counter()
-        compiled = step.lower(state, batch).compile()  # pyright: ignore[reportFunctionMemberAccess]
+        compiled = made.step.lower(state, batch).compile()
         compile_seconds = time.perf_counter() - start
         losses, seconds = [], []
         for _ in range(2 + work["steps"]):
@@ -197,21 +234,31 @@ def train(work: dict) -> dict[str, Any]:
             state, metrics = compiled(state, batch)
         jax.block_until_ready((state, metrics))
     median = (time.perf_counter() - start) / work["steps"]
-    lengths = {name: batch[name].shape[1] for name in batch if name.endswith("_tokens")}
-    flops = 3 * work["rows"] * model.forward_flops({n: (size,) for n, size in lengths.items()})
-    tokens = sum(lengths[name] for name in ("encoder_input_tokens", "decoder_target_tokens"))
-    memory = compiled.memory_analysis()
     return {
-        "parameters": trees.count_parameters(abstract),
-        "step_seconds": round(median, 5),
+        **costs(made, compiled, batch, seconds=median),
         "alone_seconds": [round(value, 5) for value in seconds[2:]],
-        "tokens_per_second": round(work["rows"] * tokens / median, 1),
-        "flops": flops,
-        "flops_per_second": round(flops / median, -6),
         "compile_seconds": round(compile_seconds, 2),
-        "temporaries_mib": round(memory.temp_size_in_bytes / 2**20),
         "first_loss": round(losses[0], 4),
         "last_loss": round(losses[-1], 4),
+    }
+
+
+def costs(made: Trainer, compiled: Any, batch: dict[str, Any], *, seconds: float) -> dict[str, Any]:
+    """What a compiled train step costs that takes so long."""
+    from t5x_lite import trees
+
+    rows = len(batch["encoder_input_tokens"])
+    lengths = {name: batch[name].shape[1] for name in batch if name.endswith("_tokens")}
+    flops = 3 * rows * made.model.forward_flops({n: (size,) for n, size in lengths.items()})
+    tokens = sum(lengths[name] for name in ("encoder_input_tokens", "decoder_target_tokens"))
+    return {
+        "parameters": trees.count_parameters(made.abstract),
+        "step_seconds": round(seconds, 5),
+        "tokens_per_second": round(rows * tokens / seconds, 1),
+        "flops": flops,
+        "flops_per_second": round(flops / seconds, -6),
+        "temporaries_mib": round(compiled.memory_analysis().temp_size_in_bytes / 2**20),
+        "cudnn_calls": compiled.as_text().count("__cudnn$fmha"),
     }
 
 
@@ -323,9 +370,9 @@ def works(options: argparse.Namespace) -> Iterator[dict]:
             }
 
 
-def in_child(work: dict, *, seconds: float) -> dict[str, Any]:
+def in_child(work: dict, *, seconds: float, script: str = __file__) -> dict[str, Any]:
     """Measures in a process of its own."""
-    command = [sys.executable, __file__, "--work", json.dumps(work)]
+    command = [sys.executable, script, "--work", json.dumps(work)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -337,12 +384,16 @@ def in_child(work: dict, *, seconds: float) -> dict[str, Any]:
     return json.loads(lines[-1])
 
 
-def tiny(options: argparse.Namespace) -> None:
-    """Changes the options to what a CPU does in seconds."""
+def quick_cpu() -> None:
+    """Has this process and its children compile for the CPU, which is all that a dry run costs."""
     os.environ["JAX_PLATFORMS"] = "cpu"
-    # Compiling is all that a dry run costs.
     quick = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick}"
+
+
+def tiny(options: argparse.Namespace) -> None:
+    """Changes the options to what a CPU does in seconds."""
+    quick_cpu()
     options.sizes, options.decode_sizes, options.rows = ["tiny"], ["tiny"], []
     options.steps, options.matrix, options.beams = 2, 64, [1]
     options.decode_rows, options.decode_length = 2, 4

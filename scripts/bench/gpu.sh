@@ -3,6 +3,7 @@
 # orbax, and nothing of t5x_lite installed:
 #
 #     scripts/bench/gpu.sh --budget 450
+#     scripts/bench/gpu.sh compare --trace FOLDER     # plain, blocked and cuDNN's attention
 #
 # PYTHON chooses the interpreter. Preallocation leaves the rest of the memory to cuDNN and cuBLAS.
 set -euo pipefail
@@ -10,4 +11,9 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}"
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-3}"
-exec "${PYTHON:-python3}" "$root/scripts/bench/gpu.py" "$@"
+script=gpu.py
+if [[ "${1:-}" == compare ]]; then
+    script=gpu_compare.py
+    shift
+fi
+exec "${PYTHON:-python3}" "$root/scripts/bench/$script" "$@"

@@ -1,8 +1,9 @@
 """Saved positions of batches: bytes that show damage, and say whose they are."""
 
 import hashlib
+import shlex
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from t5x_lite.data.config import Data, rows_named, shapes_of
 from t5x_lite.errors import InputError
@@ -70,10 +71,43 @@ def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None
     Raises:
       InputError: naming all that differs.
     """
-    different = [
-        f"{name} {saved.get(name)!r} (now {current.get(name)!r})"
-        for name in sorted({*saved, *current})
-        if saved.get(name) != current.get(name)
-    ]
+    names = sorted({*saved, *current})
+    differing = [name for name in names if saved.get(name) != current.get(name)]
+    different = [f"{name} {saved.get(name)!r} (now {current.get(name)!r})" for name in differing]
+    if different and all(name.startswith("process_") for name in differing):
+        raise InputError(
+            f"the saved data position is of part {saved.get('process_index')} of "
+            f"{saved.get('process_count')} of every batch, and this process now reads part "
+            f"{current.get('process_index')} of {current.get('process_count')}: a task that is "
+            "read on the fly goes on with the processes and the mesh of before"
+        )
     if different:
         raise InputError(f"the saved data position is of other data: {', '.join(different)}")
+
+
+def refuse_processes(*, step: int, saved: int, here: int, workdir: str) -> NoReturn:
+    """Refuses a run that reads a task on the fly in another number of processes than before.
+
+    Each process saves where tf.data is in its own part of the examples, buffers included: of that
+    nothing can be made for other parts.
+
+    Args:
+      step: whose positions they are.
+      saved: processes that saved one.
+      here: processes that there are.
+      workdir: of the run; its config.json makes the cache.
+
+    Raises:
+      InputError: always, with the command that makes a cache.
+    """
+    place = workdir.rstrip("/")
+    cached, config, new = (
+        shlex.quote(f"{place}{end}") for end in ("-cache", "/config.json", "-from-cache")
+    )
+    raise InputError(
+        f"step {step} holds the data positions of {saved} processes, and there are {here}: a task "
+        f"that is read on the fly goes on with as many processes as before. Start {saved}; or make "
+        "a cache, whose runs go on in any number of processes, and begin a new run from these "
+        f"weights: t5x-lite cache {config} --output {cached} && t5x-lite train {config} "
+        f'--data.cache {cached} --data.task "" --init {shlex.quote(place)} --workdir {new}'
+    )

@@ -64,6 +64,14 @@ class ModelConfig:
         """The config of the same model where all that it reads is stored."""
         return self
 
+    def check_devices(self, kind: str, *, dtype: str) -> None:
+        """Refuses, by an InputError, devices on which the model would not run as its config says.
+
+        Args:
+          kind: of the devices, as JAX names it.
+          dtype: the compute dtype.
+        """
+
     def more_remat(self) -> tuple[str, ...]:
         """Values of its field `remat` that keep less; none where it has no such field."""
         return ()

@@ -82,11 +82,11 @@ class DebertaConfig(EncoderConfig):
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.attention == "pallas":
+        if self.attention in ("pallas", "cudnn"):
             raise InputError(
                 "model.attention of a DeBERTa must be 'plain' or 'blocked': there is no kernel"
             )
+        super().__post_init__()
         try:
             _ = self.relative
         except ValueError as error:

@@ -20,6 +20,7 @@ from jaxtyping import Bool, Float, Int
 
 from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig, RowShapes
+from t5x_lite.nn import cudnn_attention
 from t5x_lite.nn.activations import Activation
 from t5x_lite.nn.dense import Dense, truncated_normal
 from t5x_lite.nn.dropout import dropout, split_key
@@ -57,9 +58,12 @@ class EncoderConfig(ModelConfig):
       unroll: layers per iteration of the scan, True for straight-line code (faster on CPU).
       remat: what a layer keeps for its backward pass (`t5x_lite.nn.remat`).
       attention: "plain"; "blocked", whose memory is linear in length; "pallas", the same as a
-        kernel for TPUs, elsewhere blocked, and so where each query and key have a draw of dropout.
+        kernel for TPUs, elsewhere blocked, and so where each query and key have a draw of dropout;
+        "cudnn", cuDNN's for NVIDIA GPUs and bfloat16, elsewhere plain, and refused in training: it
+        has no such draw.
       attention_block: keys that blocked attention takes at a time (a DeBERTa's: queries), and
-        queries too if a kernel does it: 256 is good there.
+        queries too if the kernel does it: 256 is good there; where that does not fit the chip, the
+        half is taken.
     """
 
     d_model: int
@@ -108,6 +112,13 @@ class EncoderConfig(ModelConfig):
             raise InputError(
                 f"model.attention must be one of {get_args(AttentionKind)}: got {self.attention!r}"
             )
+        if self.attention == "cudnn":
+            cudnn_attention.check_sizes(d_kv=self.d_model // self.num_heads)
+            if self.attention_dropout_rate > 0 and not self.share_attention_dropout:
+                raise InputError(
+                    "model.attention 'cudnn' has no dropout with a draw for each query and key: "
+                    "set --model.share-attention-dropout True, or --model.attention-dropout-rate 0"
+                )
         for name in ("dropout_rate", "attention_dropout_rate"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise InputError(f"model.{name} must be in [0, 1): got {getattr(self, name)}")
@@ -150,6 +161,11 @@ class EncoderConfig(ModelConfig):
     def divided_heads(self) -> int:
         """All attention heads."""
         return self.num_heads
+
+    def check_devices(self, kind: str, *, dtype: str) -> None:
+        """Refuses devices or a dtype that cuDNN's attention, if chosen, does not run on."""
+        if self.attention == "cudnn":
+            cudnn_attention.check(kind=kind, dtype=dtype)
 
     def more_remat(self) -> tuple[str, ...]:
         """Values of `remat` that keep less."""

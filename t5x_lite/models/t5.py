@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig, RowShapes, TokenModel
 from t5x_lite.nn import cache as caching
-from t5x_lite.nn import masks
+from t5x_lite.nn import cudnn_attention, masks
 from t5x_lite.nn.cache import Cache
 from t5x_lite.nn.embedding import Embedding
 from t5x_lite.nn.layers import LayerConfig
@@ -64,9 +64,11 @@ class StackConfig(ModelConfig):
       remat: what a layer keeps for its backward pass: "none" is all, "full" its input alone, "dots"
         its matrix products, "dots_no_batch" its products with weights (`t5x_lite.nn.remat`).
       attention: "plain"; "blocked", whose memory is linear in length; "pallas", the same as a
-        kernel for TPUs, elsewhere blocked. Decoding is plain.
-      attention_block: keys that blocked attention takes at a time, and queries too if a kernel does
-        it: 256 is good there.
+        kernel for TPUs, elsewhere blocked; "cudnn", cuDNN's for NVIDIA GPUs and bfloat16
+        (`t5x_lite.nn.cudnn_attention`), elsewhere plain, and refused in training. Decoding is
+        plain.
+      attention_block: keys that blocked attention takes at a time, and queries too if the kernel
+        does it: 256 is good there; where that does not fit the chip, the half is taken.
     """
 
     d_model: int
@@ -94,6 +96,8 @@ class StackConfig(ModelConfig):
                 raise InputError(
                     f"model.{name} must be one of {get_args(kinds)}: got {getattr(self, name)!r}"
                 )
+        if self.attention == "cudnn":
+            cudnn_attention.check_sizes(d_kv=self.d_kv)
         check_remat(self.remat)
         if self.relative_buckets < 4 or self.relative_max_distance <= self.relative_buckets // 2:
             raise InputError(
@@ -115,6 +119,11 @@ class StackConfig(ModelConfig):
     def divided_heads(self) -> int:
         """All attention heads."""
         return self.num_heads
+
+    def check_devices(self, kind: str, *, dtype: str) -> None:
+        """Refuses devices or a dtype that cuDNN's attention, if chosen, does not run on."""
+        if self.attention == "cudnn":
+            cudnn_attention.check(kind=kind, dtype=dtype)
 
     def more_remat(self) -> tuple[str, ...]:
         """Values of `remat` that keep less."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float
 
+from t5x_lite.nn import cudnn_attention as cudnn
 from t5x_lite.nn.blocked_attention import blocked_attention
 from t5x_lite.nn.dense import FAN_IN_NORMAL, Dense, FusedDense, truncated_normal
 from t5x_lite.nn.dropout import WeightDropout, dropout, thinned
@@ -18,7 +19,7 @@ from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.pattern import EVERYTHING, Pattern
 from t5x_lite.nn.products import einsum
 from t5x_lite.nn.reductions import sum_leading
-from t5x_lite.sharding import constrain
+from t5x_lite.sharding import constrain, traced_kind
 from t5x_lite.types import Array, Key
 
 
@@ -100,7 +101,7 @@ def dot_product_attention(
     """Attention over all keys, unscaled.
 
     A pattern of arrays, and plain attention; one of a `Visibility`, and blocked attention, or the
-    kernel if it says so. All drop the same weights for the same key if
+    kernel or cuDNN's if it says so. All drop the same weights for the same key if
     the queries share them; if not, each block of keys has draws of its own, and there is no kernel.
 
     Args:
@@ -119,6 +120,11 @@ def dot_product_attention(
     mask: Any = pattern.mask
     bias: Any = pattern.bias
     value, draws = dropped_values(value, dropout_rate, key=dropout_key, share=share_dropout)
+    if isinstance(mask, Visibility) and mask.fused:
+        if draws is None and cudnn.is_taken(traced_kind(), value.dtype):
+            return cudnn.cudnn_attention(query, key, value, visible=mask, bias=bias)
+        bias = None if bias is None else bias.block(query.shape[1], 0, key.shape[1])[None]
+        mask = mask.dense(query.shape[1])
     if isinstance(mask, Visibility):
         if mask.kernel and mask.hidden is None and mask.itself and draws is None:
             # Late: importing Pallas takes as long as importing this package.

@@ -70,6 +70,7 @@ class Visibility:
       itself: whether a query may see its own position; T is S where it may not.
       block_size: keys that attention takes at a time; of disentangled attention queries.
       kernel: whether it is to take them by the kernel for TPUs.
+      fused: whether it is to take all of them at once, by cuDNN's fused attention.
     """
 
     keys: Int[Array, "B S"] | None = None
@@ -81,6 +82,13 @@ class Visibility:
     itself: bool = True
     block_size: int = 128
     kernel: bool = False
+    fused: bool = False
+
+    @property
+    def is_only_causal(self) -> bool:
+        """Whether a query sees itself and all keys before it, in every row."""
+        others = (self.keys, self.queries, self.both_ways, self.hidden)
+        return self.causal and self.itself and all(ids is None for ids in others)
 
     def dense(self, num_queries: int) -> Bool[Array, "#B 1 #T S"] | None:
         """The whole mask of `num_queries` queries; None where all is seen."""

@@ -5,7 +5,8 @@
 What `t5x_lite.nn.blocked_attention` computes, with blocks of queries too and everything between the
 products in VMEM: a logit, a bias or a mask is never in HBM. The kernels are in `pallas_forward` and
 `pallas_backward`, what they share, with the way of the bias, in `pallas_blocks`. Where the program
-is not for a TPU, blocked attention runs in their place, with the same memory in HBM. Dropout of
+is not for a TPU, blocked attention runs in their place, with the same memory in HBM; a line of the
+log says so on GPUs. Dropout of
 attention weights, whose mask T5 shares over the queries, is a scaling of the values and outside of
 this (`attention.dot_product_attention`); a mask of its own for each query has no implementation.
 
@@ -26,7 +27,8 @@ heads, also where a product contracts over one head's 64: useful are 2/3 forward
 | across, 114 to 512   | 0.30, 3.6, 1.1                 | 0.91, 5.7, 1.6                  |
 
 Bytes of long rows fall with larger blocks: keys are read once for each block of queries. VMEM grows
-with them, and backwards with the length, of which a row's gradient of the queries is kept whole.
+with them, and backwards with the length, of which a row's gradient of the queries is kept whole: a
+block that does not fit the chip is halved (`pallas_vmem`).
 """
 
 import dataclasses
@@ -37,7 +39,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from t5x_lite.errors import InputError
 from t5x_lite.nn import blocked_attention as blocked
 from t5x_lite.nn.blocked_attention import Rows, Rules
 from t5x_lite.nn.masks import Visibility
@@ -46,13 +47,15 @@ from t5x_lite.nn.pallas_blocks import (
     LANES,
     SUBLANES,
     Cost,
+    Interpret,
     Layout,
     backward_cost,
     forward_cost,
 )
 from t5x_lite.nn.pallas_forward import forward_kernel
+from t5x_lite.nn.pallas_vmem import fitting, tell
 from t5x_lite.nn.positions import RelativeTable
-from t5x_lite.sharding import partition_spec
+from t5x_lite.sharding import check_whole_rows, partition_spec, traced_kind
 from t5x_lite.types import Array
 
 _UNKNOWN = -1
@@ -73,9 +76,19 @@ class _Call:
     rules: Rules
     buckets: int | None
     finds_itself: bool
-    interpret: bool
+    interpret: Interpret
 
-    def layout(self, queries: tuple[int, ...], num_keys: int) -> Layout:
+    def layout(self, queries: Array, num_keys: int) -> Layout:
+        """The division of the work on one device, with blocks that fit it."""
+
+        def layout_of(block: int) -> Layout:
+            return self.layout_of(block, queries.shape, num_keys)
+
+        kind = "" if self.interpret else traced_kind()
+        itemsize = queries.dtype.itemsize
+        return fitting(layout_of, self.rules.block, kind=kind, itemsize=itemsize)
+
+    def layout_of(self, block: int, queries: tuple[int, ...], num_keys: int) -> Layout:
         """The division of the work on one device, whose queries have this shape."""
         _, num_queries, num_heads, d_kv = queries
         granule = SUBLANES if self.interpret else LANES
@@ -83,8 +96,7 @@ class _Call:
         # A bias is made for diagonals of square blocks.
         lengths = lengths if self.buckets is None else (max(lengths),) * 2
         query_block, key_block = (
-            min(-(-self.rules.block // granule), -(-length // granule)) * granule
-            for length in lengths
+            min(-(-block // granule), -(-length // granule)) * granule for length in lengths
         )
         return Layout(
             num_queries=num_queries,
@@ -108,7 +120,7 @@ def pallas_attention(
     *,
     visible: Visibility,
     bias: RelativeTable | None = None,
-    interpret: bool = False,
+    interpret: Interpret = False,
 ) -> Float[Array, "B T H K"]:
     """softmax(query key^T + bias) value, the softmax in float32.
 
@@ -124,17 +136,18 @@ def pallas_attention(
         multiple of 128. The lengths need not be multiples of it.
       bias: a relative bias; its table gets a gradient.
       interpret: runs the kernels as plain operations on any device, in blocks of multiples of 8;
-        slow, for tests.
+        slow, for tests. Of InterpretParams with the memory and the cores of a TPU simulated.
 
     Raises:
       ValueError: a block of less than 1 key.
       InputError: the mesh splits the length.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    if not mesh.empty and mesh.shape["sequence"] > 1:
-        raise InputError(
-            f"the attention kernel needs whole rows: mesh.sequence is {mesh.shape['sequence']}; "
-            "set --mesh.sequence 1 or --model.attention blocked"
+    check_whole_rows("the attention kernel", instead="--model.attention blocked")
+    kind = traced_kind()
+    if not interpret and kind != "cpu" and not kind.startswith("TPU"):
+        tell(
+            f"model.attention 'pallas' is a kernel for TPUs: on {kind} blocked attention runs in "
+            "its place; --model.attention cudnn is a kernel for NVIDIA GPUs"
         )
     # Queries and keys of one array of segments: a query's own key is of its segment.
     alone = visible.keys is None and visible.queries is None
@@ -177,7 +190,7 @@ def costs(
     buckets = None if bidirectional is None else 32
     rules = Rules(block, causal, bool(bidirectional), None if buckets is None else 128)
     call = _Call(rules=rules, buckets=buckets, finds_itself=causal, interpret=False)
-    layout = call.layout((batch, num_queries, num_heads, d_kv), num_keys)
+    layout = call.layout_of(block, (batch, num_queries, num_heads, d_kv), num_keys)
     return (
         forward_cost(layout, batch=batch, itemsize=itemsize),
         backward_cost(layout, batch=batch, itemsize=itemsize),
@@ -268,7 +281,7 @@ def _forward_here(
 ) -> tuple[Array, Array, Array]:
     """The values' weighted sum, the largest logits and the scales, of one device's rows."""
     del axes
-    layout = call.layout(query.shape, key.shape[1])
+    layout = call.layout(query, key.shape[1])
     out, statistics = forward_kernel(
         layout, _inputs(layout, query, key, value, table, rows), interpret=call.interpret
     )
@@ -293,7 +306,7 @@ def _backward_here(
     *,
     axes: Any,
 ) -> tuple[Array, Array, Array, Array | None]:
-    layout = call.layout(query.shape, key.shape[1])
+    layout = call.layout(query, key.shape[1])
     inner = jnp.sum(g.astype(jnp.float32) * out.astype(jnp.float32), axis=-1).swapaxes(1, 2)
     batch, length, heads, _ = query.shape
     groups, fill = heads // layout.group, layout.padded[0] - length

@@ -21,7 +21,7 @@ from t5x_lite.types import Array
 
 
 def backward_kernel(
-    layout: Layout, inputs: dict[str, Array], statistics: Array, *, interpret: bool
+    layout: Layout, inputs: dict[str, Array], statistics: Array, *, interpret: blocks.Interpret
 ) -> tuple[Array, Array, Array, Array | None]:
     """Runs the kernel on one device.
 

@@ -36,6 +36,10 @@ from t5x_lite.types import Array
 LANES = 128
 SUBLANES = 8
 
+Interpret = Any
+"""Whether a kernel is run as plain operations: a bool, or pltpu.InterpretParams, which say what of
+a TPU is simulated then."""
+
 Refs = Mapping[str, Any]
 """References to the blocks of a program, by name."""
 

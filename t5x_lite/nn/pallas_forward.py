@@ -19,7 +19,7 @@ from t5x_lite.types import Array
 
 
 def forward_kernel(
-    layout: Layout, inputs: dict[str, Array], *, interpret: bool
+    layout: Layout, inputs: dict[str, Array], *, interpret: blocks.Interpret
 ) -> tuple[Array, Array]:
     """Runs the kernel on one device.
 

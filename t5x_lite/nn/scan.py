@@ -19,8 +19,9 @@ from t5x_lite.nn.remat import check_remat, rematerialise
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array
 
-AttentionKind = Literal["plain", "blocked", "pallas"]
-"""Over all keys at once; over blocks of keys; the same as a kernel for TPUs, elsewhere blocked."""
+AttentionKind = Literal["plain", "blocked", "pallas", "cudnn"]
+"""Over all keys at once; over blocks of keys; the same as a kernel for TPUs, elsewhere blocked;
+cuDNN's on NVIDIA GPUs, elsewhere plain, where nothing is trained."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class Running:
       attention_block: keys at a time (a DeBERTa's: queries), in memory linear in length
         (`t5x_lite.nn.blocked_attention`); None is plain attention. Decoding is plain.
       attention_kernel: whether the kernel for TPUs takes them (`t5x_lite.nn.pallas_attention`).
+      attention_fused: whether cuDNN takes all keys at once (`t5x_lite.nn.cudnn_attention`).
 
     Raises:
       InputError: remat is no policy's name.
@@ -42,6 +44,7 @@ class Running:
     remat: str = "none"
     attention_block: int | None = None
     attention_kernel: bool = False
+    attention_fused: bool = False
 
     def __post_init__(self) -> None:
         check_remat(self.remat)
@@ -54,8 +57,9 @@ class Running:
         return cls(
             unroll=unroll,
             remat=remat,
-            attention_block=None if attention == "plain" else attention_block,
+            attention_block=attention_block if attention in ("blocked", "pallas") else None,
             attention_kernel=attention == "pallas",
+            attention_fused=attention == "cudnn",
         )
 
     def pattern(self, mask: Array | Visibility | None, length: int) -> Pattern:
@@ -65,7 +69,9 @@ class Running:
           mask: as an array, or what it is made of.
           length: number of the queries, at positions 0, 1, 2, ...; of self-attention's keys, too.
         """
-        if isinstance(mask, Visibility) and self.attention_block is None:
+        if isinstance(mask, Visibility) and self.attention_fused:
+            mask = dataclasses.replace(mask, fused=True)
+        elif isinstance(mask, Visibility) and self.attention_block is None:
             mask = mask.dense(length)
         elif isinstance(mask, Visibility):
             block, kernel = self.attention_block, self.attention_kernel

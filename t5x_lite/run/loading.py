@@ -85,6 +85,17 @@ def check_batch(experiment: Experiment, mesh: Mesh) -> None:
             )
 
 
+def check_devices(experiment: Experiment, mesh: Mesh) -> None:
+    """Refuses devices on which a model would not be trained as its config says.
+
+    Raises:
+      InputError: with what to set.
+    """
+    kind = mesh.devices.flat[0].device_kind
+    for model in (experiment.model, *experiment.objective.models().values()):
+        model.check_devices(kind, dtype=experiment.compute_dtype)
+
+
 def check_lengths(experiment: Experiment) -> None:
     """Refuses documents of more tokens than a table of positions has rows.
 

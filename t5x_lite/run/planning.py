@@ -26,7 +26,7 @@ from t5x_lite.plan.program import OutOfMemory, Program, bytes_on_device, compile
 from t5x_lite.plan.shards import narrow_shards, widest_fsdp
 from t5x_lite.plan.sheet import Sheet, Sheets
 from t5x_lite.run import hosts
-from t5x_lite.run.loading import check_batch, learner_of
+from t5x_lite.run.loading import check_batch, check_devices, learner_of
 from t5x_lite.run.step_sizes import empty_row, row_lengths, step_flops
 from t5x_lite.train.compilation import check_compiler_options, compiler_options
 from t5x_lite.train.state import TrainState, abstract_state, state_shardings
@@ -130,6 +130,7 @@ def make_sheet(
     mesh = sharding.make_mesh(experiment.mesh, devices=devices)
     check_batch(experiment, mesh)
     check_compiler_options(compiler_options(experiment.xla), mesh)
+    check_devices(experiment, mesh)
     check_microbatches(experiment.data.batch_size, experiment.microbatches, mesh)
     learner = learner_of(experiment)
     learner.check_mesh(mesh)

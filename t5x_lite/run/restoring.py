@@ -23,6 +23,7 @@ from t5x_lite.checkpoints.init import InitRules, summary
 from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import from_json, to_json
+from t5x_lite.data.positions import refuse_processes
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, by_name
 from t5x_lite.heads.classes import as_before
@@ -305,11 +306,7 @@ def _position(checkpoints: Checkpoints, step: int, experiment: Experiment) -> by
         if name not in files:
             raise checkpoints.damaged(step, f"files/{name} is missing")
         return files[name]
-    raise InputError(
-        f"step {step} holds the data positions of {len(saved)} processes, and there are "
-        f"{processes}: a task that is read on the fly goes on with as many processes as before; "
-        f"start {len(saved)}, or train from a cache (t5x-lite cache)"
-    )
+    refuse_processes(step=step, saved=len(saved), here=processes, workdir=experiment.workdir)
 
 
 def _position_file(experiment: Experiment) -> str:

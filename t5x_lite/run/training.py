@@ -19,7 +19,7 @@ from t5x_lite.run import hosts, preemption, restoring
 from t5x_lite.run.allocator import within_memory
 from t5x_lite.run.best import best_of_run
 from t5x_lite.run.best_step import told_at_end
-from t5x_lite.run.loading import check_batch, learner_of
+from t5x_lite.run.loading import check_batch, check_devices, learner_of
 from t5x_lite.run.measuring import Measurement, until_stopped
 from t5x_lite.run.step_sizes import batch_flops
 from t5x_lite.run.workdir import WorkDirectory
@@ -101,6 +101,7 @@ def _train(
     check_batch(experiment, mesh)
     options = compiler_options(experiment.xla)
     check_compiler_options(options, mesh)
+    check_devices(experiment, mesh)
     learner = learner_of(experiment)
     learner.check_mesh(mesh)
     updates = learner.updates()

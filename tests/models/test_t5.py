@@ -393,6 +393,16 @@ def test_dropout_rates_outside_their_range(rate):
         T5_1_1.replace(dropout_rate=rate)
 
 
+def test_cudnn_takes_some_heads_on_some_devices():
+    with pytest.raises(InputError, match="heads of a multiple of 8 and at most 256: got 12"):
+        T5_1_1.replace(attention="cudnn", d_kv=12)
+    fused = T5_1_1.replace(attention="cudnn", d_kv=8)
+    fused.check_devices("NVIDIA H100 80GB HBM3", dtype="bfloat16")
+    with pytest.raises(InputError, match="needs NVIDIA GPUs, and the devices are of the kind 'cpu"):
+        fused.check_devices("cpu", dtype="bfloat16")
+    T5_1_1.check_devices("cpu", dtype="float32")
+
+
 def test_how_a_stack_is_run():
     assert T5_1_1.running == Running(unroll=1, remat="none", attention_block=None)
     other = T5_1_1.replace(unroll=2, remat="dots", attention="blocked", attention_block=8)
@@ -400,6 +410,7 @@ def test_how_a_stack_is_run():
     assert T5_1_1.replace(attention_block=8).running.attention_block is None
     kernel = T5_1_1.replace(attention="pallas", attention_block=256)
     assert kernel.running == Running(attention_block=256, attention_kernel=True)
+    assert T5_1_1.replace(attention="cudnn", d_kv=8).running == Running(attention_fused=True)
 
 
 def test_an_unknown_policy_is_refused_with_the_nearest():

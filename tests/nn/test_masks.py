@@ -174,3 +174,9 @@ def test_a_query_s_own_mask_and_its_own_position():
     ]
     blocks = [visible.block(5, start, 2) for start in (0, 2, 4)]
     np.testing.assert_array_equal(np.concatenate(blocks, axis=-1)[..., :5], dense)
+
+
+def test_what_is_only_causal():
+    assert masks.of_decoder().is_only_causal
+    assert not masks.of_decoder(jnp.ones((1, 2), jnp.int32)).is_only_causal
+    assert not masks.of_encoder(jnp.ones((1, 2), jnp.int32)).is_only_causal

@@ -12,7 +12,8 @@ import pytest
 from flax import nnx
 
 from t5x_lite.errors import InputError
-from t5x_lite.nn import masks
+from t5x_lite.nn import masks, pallas_vmem
+from t5x_lite.nn import pallas_attention as pallas
 from t5x_lite.nn.attention import dot_product_attention, softmax_attention
 from t5x_lite.nn.pallas_attention import costs, pallas_attention
 from t5x_lite.nn.pattern import Pattern
@@ -121,6 +122,22 @@ def test_elsewhere_it_is_blocked_attention():
     wanted = run(plain, "decoder, packed", *given)
     for got, expected in zip(run(attend, "", *given), wanted, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_on_a_gpu_a_line_says_what_runs(monkeypatch, caplog):
+    monkeypatch.setattr(pallas, "traced_kind", lambda: "NVIDIA H100 80GB HBM3")
+    pallas_vmem.tell.cache_clear()
+    case = "decoder"
+    query, key, value, table, _ = operands(case)
+    visible, _ = CASES[case]
+    bias = RelativeTable(table=table, bidirectional=False, max_distance=MAX_DISTANCE)
+    with caplog.at_level("WARNING"):
+        for _ in range(2):
+            pallas_attention(query, key, value, visible=visible, bias=bias)
+    assert caplog.messages == [
+        "model.attention 'pallas' is a kernel for TPUs: on NVIDIA H100 80GB HBM3 blocked attention "
+        "runs in its place; --model.attention cudnn is a kernel for NVIDIA GPUs"
+    ]
 
 
 def test_a_length_that_is_split_is_refused():

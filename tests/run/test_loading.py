@@ -17,7 +17,7 @@ from t5x_lite.models.t5 import T5
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
-from t5x_lite.run.loading import Loaded, check_batch, learner_of, read_experiment
+from t5x_lite.run.loading import Loaded, check_batch, check_devices, learner_of, read_experiment
 from t5x_lite.sharding import MESH_AXES, MeshConfig, make_mesh
 
 
@@ -189,3 +189,24 @@ def mesh_of(data, *, sequence):
     sizes = dict.fromkeys(MESH_AXES, 1) | {"data": data, "sequence": sequence}
     devices = np.array(jax.devices()[:1] * (data * sequence)).reshape(*sizes.values())
     return jax.sharding.Mesh(devices, MESH_AXES)
+
+
+def test_devices_that_a_model_is_not_trained_on(tiny_experiment):
+    fused = tiny_experiment.model.replace(attention="cudnn", d_kv=8)
+    experiment = dataclasses.replace(tiny_experiment, model=fused)
+    mesh = make_mesh(MeshConfig(), devices=jax.devices()[:1])
+    check_devices(tiny_experiment, mesh)
+    with pytest.raises(InputError, match="'cudnn' needs NVIDIA GPUs"):
+        check_devices(experiment, mesh)
+    generator = BertConfig(
+        vocab_size=32, d_model=16, d_ff=8, num_heads=2, num_layers=1, attention="cudnn",
+        share_attention_dropout=True,
+    )  # fmt: skip
+    electra = dataclasses.replace(
+        tiny_experiment,
+        model=generator.replace(attention="plain"),
+        objective=Electra(generator=generator, sharing="nes"),
+        data=dataclasses.replace(tiny_experiment.data, layout=layouts.Encoder()),
+    )
+    with pytest.raises(InputError, match="'cudnn' needs NVIDIA GPUs"):
+        check_devices(electra, mesh)

@@ -2,18 +2,21 @@
 
 import dataclasses
 import json
+import shlex
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
-from t5x_lite import config, trees
+from t5x_lite import cli, config, trees
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.reading import saved_steps, step_files
 from t5x_lite.config import Checkpoints
+from t5x_lite.data.positions import refuse_processes
 from t5x_lite.errors import InputError
 from t5x_lite.run import training
 from t5x_lite.run.loading import Loaded, learner_of
@@ -229,10 +232,27 @@ def test_the_position_in_the_data_is_that_of_as_many_processes(train, told, fini
         train(workdir=str(finished), steps=20)
     assert str(raised.value) == (
         "step 10 holds the data positions of 2 processes, and there are 1: a task that is read on "
-        "the fly goes on with as many processes as before; start 2, or train from a cache "
-        "(t5x-lite cache)"
+        "the fly goes on with as many processes as before. Start 2; or make a cache, whose runs go "
+        "on in any number of processes, and begin a new run from these weights: "
+        f"t5x-lite cache {finished}/config.json --output {finished}-cache && "
+        f"t5x-lite train {finished}/config.json --data.cache {finished}-cache "
+        f'--data.task "" --init {finished} --workdir {finished}-from-cache'
     )
     assert files_below(finished) == before
+
+
+@pytest.mark.slow
+def test_the_commands_that_go_on_in_another_number_of_processes(finished, monkeypatch, tmp_path):
+    monkeypatch.chdir(Path(training.__file__).parents[2])  # where the config's task is found
+    with pytest.raises(InputError) as raised:
+        refuse_processes(step=10, saved=2, here=1, workdir=str(finished))
+    _, _, commands = str(raised.value).partition("from these weights: ")
+    cache, train = (shlex.split(line) for line in commands.split(" && "))
+    assert cache[:2] == ["t5x-lite", "cache"]
+    for line in (cache, [*train, "--steps", "2"]):
+        assert cli.main(line[1:]) == 0
+    losses = (Path(f"{finished}-from-cache") / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(losses[0])["step"] <= 2
 
 
 def test_init_by_rules(train, told, tiny_run):

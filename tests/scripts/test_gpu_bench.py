@@ -7,14 +7,21 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bench" / "gpu.sh"
 MISSING = "array_record grain seqio sentencepiece tensorboardX tensorflow torch transformers tyro"
 
 
-def test_the_dry_run_on_a_bare_machine(tmp_path):
+def bare(folder):
+    """The environment of a machine that lacks what the scripts must not need."""
     for name in MISSING.split():
-        (tmp_path / f"{name}.py").write_text(f"raise ImportError('there is no {name}')\n")
+        (folder / f"{name}.py").write_text(f"raise ImportError('there is no {name}')\n")
+    return {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(folder)}
+
+
+def test_the_dry_run_on_a_bare_machine(tmp_path):
+    environment = bare(tmp_path)
     rows = np.random.default_rng(0).integers(2, 64, (6, 20)).astype(np.uint16)
     ones = np.ones_like(rows)
     np.savez_compressed(
@@ -29,12 +36,7 @@ def test_the_dry_run_on_a_bare_machine(tmp_path):
         decoder_positions=rows[:, :8],
     )
     command = [str(SCRIPT), "--dry-run", "--dropout", "0", "--tokens", str(tmp_path)]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     matrix, train, decode = map(json.loads, done.stdout.splitlines())
     assert not any("error" in line for line in (matrix, train, decode))
@@ -43,3 +45,18 @@ def test_the_dry_run_on_a_bare_machine(tmp_path):
     assert train["parameters"] > 0 < train["mfu_of_measured_peak"]
     assert 3 < train["last_loss"] < 6  # of 64 tokens, log 64 is 4.2
     assert decode["tokens_per_second"] > 0
+
+
+@pytest.mark.slow
+def test_kinds_of_attention_beside_each_other_and_a_killed_run(tmp_path):
+    command = [str(SCRIPT), "compare", "--dry-run", "--attention", "blocked", "cudnn"]
+    command += ["--trace", str(tmp_path / "trace"), "--dropout", "0.1"]
+    done = subprocess.run(command, env=bare(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout[-3000:], done.stderr[-3000:])
+    blocked, cudnn, agreement, killed, resumed = map(json.loads, done.stdout.splitlines())
+    assert (len(blocked["losses"]), blocked["cudnn_calls"]) == (8, 0)
+    assert len(set(blocked["losses"])) == 8  # batches differ
+    assert any(name.endswith(".xplane.pb") for name in cudnn["trace_bytes"])
+    assert agreement["apart"]["cudnn"] < 1e-2
+    assert (killed["code"], killed["saved"]) == (-9, [3])
+    assert (resumed["from_step"], resumed["losses"]) == (3, cudnn["losses"][3:])
