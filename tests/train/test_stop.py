@@ -35,7 +35,7 @@ def test_the_second_interrupt_does_not_wait(mesh):
 
 def test_several_processes_look_at_the_answer_two_steps_later(mesh, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    stop = StopSignals()
+    stop = StopSignals(clock=lambda: 0.0)  # calls that are a second apart would be waited for
     assert [stop.requested(mesh) for _ in range(3)] == [None, None, None]
     stop.received = 15
     assert [stop.requested(mesh) for _ in range(4)] == [None, None, 15, 15]

@@ -25,8 +25,8 @@ def waits_for_ever():
 def never_lets_go():
     ctypes.PyDLL(None).sleep(60)  # no other thread of Python's can run
 
-with Watchdog(spent, seconds=0.0 if what == "off" else 1.0, directory=directory) as watchdog:
-    time.sleep(1.5)  # the start, and compilation, may take their time
+with Watchdog(spent, seconds=0.0 if what == "off" else 1.5, directory=directory) as watchdog:
+    time.sleep(2.0)  # the start, and compilation, may take their time
     spent.to("steps")
     watchdog.finished(1)
     time.sleep(0.01)
