@@ -40,7 +40,7 @@ def run(job, store, *, code=0):
         for index in range(2)
     ]
     try:
-        told = [process.communicate(timeout=100) for process in started]
+        told = [process.communicate(timeout=300) for process in started]
     finally:
         for process in started:
             process.kill()
