@@ -1,7 +1,7 @@
 """A slice that is attached, beside the one that a plan is for.
 
-"v5e:8x8" is meant, and one host of it was asked: 8 devices are there
-attached: 8 x TPU v5 lite, 2x4 chips in 1 slice(s), and v5e:8x8 has 64 x TPU v5 lite, ...
+The devices that are there, of all hosts, must be of the kind, the number and the shape that are
+meant, and what memory they say they have goes before what their kind has.
 """
 
 import collections

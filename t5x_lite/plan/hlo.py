@@ -269,7 +269,8 @@ class _Program:
         made = self._made.get(name)
         root = made
         while root is not None and root.opcode == "fusion":
-            root = self._lines[_first(_CALLED, root.rest)][-1]
+            fused = self._lines.get(_first(_CALLED, root.rest))
+            root = fused[-1] if fused else None  # a computation's last line is its root
         is_update = root is not None and root.opcode == "dynamic-update-slice"
         return array_bytes(made.shape) if made is not None and is_update else 0
 

@@ -30,6 +30,7 @@ from t5x_lite.run.submissions import Submissions
 from t5x_lite.run.task_suite import TaskSuite
 from t5x_lite.run.text_encoder import retrieval_evaluator
 from t5x_lite.run.text_to_text import TextToText
+from t5x_lite.train.compilation import matmul_precision
 from t5x_lite.train.loop import Evaluate
 from t5x_lite.train.stop import StopSignals
 from t5x_lite.types import Params
@@ -221,7 +222,7 @@ def evaluate(
     hosts.join(experiment.hosts)
     with (
         hosts.ending_together(),
-        jax.default_matmul_precision(experiment.matmul_precision),
+        matmul_precision(experiment.matmul_precision),
     ):
         return _evaluate(experiment, checkpoints, step=step, output=output)
 

@@ -28,7 +28,11 @@ from t5x_lite.plan.sheet import Sheet, Sheets
 from t5x_lite.run import hosts
 from t5x_lite.run.loading import check_batch, check_devices, learner_of
 from t5x_lite.run.step_sizes import empty_row, row_lengths, step_flops
-from t5x_lite.train.compilation import check_compiler_options, compiler_options
+from t5x_lite.train.compilation import (
+    check_compiler_options,
+    compiler_options,
+    matmul_precision,
+)
 from t5x_lite.train.state import TrainState, abstract_state, state_shardings
 from t5x_lite.train.step import check_microbatches, make_train_step
 
@@ -142,7 +146,7 @@ def make_sheet(
     narrow = narrow_shards(mesh.shape, learner.axes, learner.shapes) if _has_tiles(mesh) else []
     program: Program | None = None
     try:
-        with jax.default_matmul_precision(experiment.matmul_precision):
+        with matmul_precision(experiment.matmul_precision):
             program = compile_step(step, state, _batch(experiment, mesh), mesh=mesh)
         needed, seconds = program.memory.peak, program.compile_seconds
     except OutOfMemory as overflow:

@@ -26,6 +26,7 @@ from t5x_lite.run.workdir import WorkDirectory
 from t5x_lite.train.compilation import (
     check_compiler_options,
     compiler_options,
+    matmul_precision,
     use_compilation_cache,
 )
 from t5x_lite.train.early_stopping import Patience
@@ -63,7 +64,7 @@ def train(experiment: Experiment) -> None:
         preemption.watched(stop),
         WorkDirectory.open(experiment.workdir) as workdir,
         hosts.ending_together(NonFiniteLoss),
-        jax.default_matmul_precision(experiment.matmul_precision),
+        matmul_precision(experiment.matmul_precision),
     ):
         watchdog = Watchdog(spent, seconds=float(local.watchdog), directory=workdir.local)
         _train(experiment, workdir, stop=stop, spent=spent, watchdog=watchdog)

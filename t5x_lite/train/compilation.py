@@ -4,8 +4,10 @@ compiler_options(("xla_tpu_enable_latency_hiding_scheduler=true",))
 {"xla_tpu_enable_latency_hiding_scheduler": True}
 """
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +87,17 @@ def check_compiler_options(options: CompilerOptions, mesh: Mesh) -> None:
             f"--xla: the compiler for {kind} says: {reason}; keys and values are those of "
             "XLA_FLAGS and LIBTPU_INIT_ARGS, without dashes"
         ) from error
+
+
+def matmul_precision(name: str) -> AbstractContextManager[None]:
+    """Traces with this precision of matrix products; "default" is JAX's own setting.
+
+    Args:
+      name: "default", "high" or "highest".
+    """
+    if name == "default":
+        return contextlib.nullcontext()
+    return jax.default_matmul_precision(name)
 
 
 def use_compilation_cache(directory: str) -> None:

@@ -7,6 +7,7 @@ from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train.compilation import (
     check_compiler_options,
     compiler_options,
+    matmul_precision,
     use_compilation_cache,
     without_all_reduce_motion,
 )
@@ -95,3 +96,12 @@ def test_options_that_it_takes():
     check_compiler_options(compiler_options(["xla_cpu_enable_fast_math=false"]), mesh)
     check_compiler_options(without_all_reduce_motion({}), mesh)
     check_compiler_options({}, mesh)
+
+
+def test_matmul_precision():
+    a = jnp.ones((2, 2))
+    for name, expected in (("default", None), ("highest", jax.lax.Precision.HIGHEST)):
+        with matmul_precision(name):
+            (equation,) = jax.make_jaxpr(lambda x: jax.lax.dot(x, x))(a).eqns
+        precision = equation.params["precision"]
+        assert precision == (None if expected is None else (expected, expected))
