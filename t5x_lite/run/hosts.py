@@ -111,11 +111,14 @@ def _join(hosts: Hosts) -> None:
 
 @contextlib.contextmanager
 def _giving_up(seconds: int, failed: str) -> Iterator[None]:
-    """Ends this process by one line when the block takes longer, before JAX aborts it by many."""
+    """Ends this process by one line when the block takes longer, before JAX aborts it by many.
+
+    With code 1: what is missing are other hosts, which may come, and so a restart is worth it.
+    """
 
     def end() -> None:
         print(f"error: {failed}; {_REMEDY}", file=sys.stderr, flush=True)
-        os._exit(2)
+        os._exit(1)
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True

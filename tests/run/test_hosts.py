@@ -125,7 +125,7 @@ def test_who_waits_in_vain_ends_by_one_line():
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 2
+    assert done.returncode == 1  # other hosts may come: --restarts tries again
     assert done.stderr.splitlines()[-1] == (
         "error: the processes of this run did not all join within 1 s by 127.0.0.1:9; check "
         "--hosts.* and that the port can be reached"
