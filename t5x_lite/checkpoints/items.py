@@ -20,6 +20,9 @@ from t5x_lite.checkpoints.orbax_params import check_chunks
 from t5x_lite.files import naming
 from t5x_lite.remote import AnyPath, absolute, files_below
 
+TIMEOUT_SECONDS = 1200
+"""How long the processes wait for each other in a save; Orbax's default as well."""
+
 _ORBAX_MARK = "commit_success.txt"
 
 
@@ -56,7 +59,7 @@ class FilesHandler(ocp.CheckpointHandler):
 ocp.args.register_with_handler(FilesHandler, for_save=True, for_restore=True)(FilesSave)
 
 
-def checkpointer(timeout: int) -> ocp.AsyncCheckpointer:
+def checkpointer(timeout: int = TIMEOUT_SECONDS) -> ocp.AsyncCheckpointer:
     """Writes a step directory's params, optimizer and files in the background.
 
     A step directory has its name when it is whole, and all processes know of it then.

@@ -56,8 +56,6 @@ from t5x_lite.types import Params
 
 _TEMPORARY = re.compile(r"\d+\.orbax-checkpoint-tmp.*")
 _INCOMPLETE = re.compile(r"(\d+)\.incomplete")
-TIMEOUT_SECONDS = 1200
-"""How long the processes wait for each other in a save; Orbax's default as well."""
 _AGAIN_SECONDS = 0.2
 
 
@@ -89,7 +87,7 @@ class Checkpoints:
         keep: int = 3,
         best: str | None = None,
         best_mode: Mode | None = None,
-        timeout: int = TIMEOUT_SECONDS,
+        timeout: int = items.TIMEOUT_SECONDS,
         hurried: Callable[[], bool] = lambda: False,
     ):
         """Nothing is read or written yet.
