@@ -101,13 +101,14 @@ def refuse_processes(*, step: int, saved: int, here: int, workdir: str) -> NoRet
       InputError: always, with the command that makes a cache.
     """
     place = workdir.rstrip("/")
-    cached, config, new = (
-        shlex.quote(f"{place}{end}") for end in ("-cache", "/config.json", "-from-cache")
-    )
+    here_too = place.rpartition("/")[-1] if "://" in place else place  # caches lie on disks
+    cached, config = (shlex.quote(f"{here_too}{end}") for end in ("-cache", "/config.json"))
+    new = shlex.quote(f"{place}-from-cache")
+    copied = f" ({config} is a copy of that in {place})" if here_too != place else ""
     raise InputError(
         f"step {step} holds the data positions of {saved} processes, and there are {here}: a task "
         f"that is read on the fly goes on with as many processes as before. Start {saved}; or make "
         "a cache, whose runs go on in any number of processes, and begin a new run from these "
         f"weights: t5x-lite cache {config} --output {cached} && t5x-lite train {config} "
-        f'--data.cache {cached} --data.task "" --init {shlex.quote(place)} --workdir {new}'
+        f'--data.cache {cached} --data.task "" --init {shlex.quote(place)} --workdir {new}{copied}'
     )

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -62,10 +63,13 @@ def join(hosts: Hosts) -> None:
       hosts: how; where it says nothing, SLURM, Open MPI and Cloud TPU are asked.
 
     Raises:
-      InputError: the processes did not find each other in time, or JAX was used before.
+      InputError: what was said of the processes is wrong, or JAX was used before.
+      RuntimeError: the others, or what knows them, did not answer: a restart is worth it. Where
+        they do not come in time the process ends at once, with code 1.
     """
     _join(hosts)
-    with quiet_without_tpu():
+    failed = f"the devices of this host did not start within {hosts.timeout} s"
+    with quiet_without_tpu(), _giving_up(hosts.timeout, failed):
         jax.local_devices()  # starts JAX's backends
     if jax.process_count() > 1 and not jax.distributed.is_initialized():
         raise InputError(
@@ -92,7 +96,7 @@ def _join(hosts: Hosts) -> None:
     where = hosts.coordinator or f"what {launcher} says"
     failed = f"the processes of this run did not all join within {hosts.timeout} s by {where}"
     try:
-        with _giving_up(hosts.timeout, failed):
+        with _giving_up(hosts.timeout, failed), _ended_by_signals():
             jax.distributed.initialize(
                 coordinator_address=hosts.coordinator or None,
                 num_processes=hosts.num_processes,
@@ -102,10 +106,12 @@ def _join(hosts: Hosts) -> None:
                 heartbeat_timeout_seconds=hosts.heartbeat,
             )
     except Exception as error:
+        said = f"this process did not join the others by {where}: {_first_line(error)}"
         if launcher == "Cloud TPU" and isinstance(error, ValueError):
-            _logger.info("one process: this TPU belongs to no pod (%s)", error)
-            return
-        raise InputError(f"{failed}: {_first_line(error)}; {_REMEDY}") from error
+            raise InputError(f"{said}; is the extra `tpu` installed?") from error
+        if isinstance(error, ValueError) or "must be called before" in str(error):
+            raise InputError(f"{said}; {_REMEDY}") from error
+        raise RuntimeError(f"{said}; {_REMEDY}") from error
     _logger.info("process %d of %d, joined by %s", jax.process_index(), jax.process_count(), where)
 
 
@@ -129,6 +135,34 @@ def _giving_up(seconds: int, failed: str) -> Iterator[None]:
         timer.cancel()
 
 
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Ends this process on SIGINT and SIGTERM, of which nothing has to be saved yet.
+
+    The main thread waits in C++, where handlers of Python's do not run.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    told, tells = socket.socketpair()
+    tells.setblocking(False)
+
+    def wait() -> None:
+        with told:
+            while number := told.recv(1):
+                if number[0] in (signal.SIGINT, signal.SIGTERM):
+                    print("error: stopped while joining the others", file=sys.stderr, flush=True)
+                    os._exit(128 + number[0])
+
+    threading.Thread(target=wait, daemon=True, name="signals").start()
+    with tells:  # its end is that of the thread
+        before = signal.set_wakeup_fd(tells.fileno())
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+
+
 def _launcher(environment: Mapping[str, str]) -> str | None:
     """Who started several processes; None for a single one."""
     for name, variables in _LAUNCHERS.items():
@@ -143,7 +177,12 @@ def _tpu_alone(environment: Mapping[str, str]) -> str:
     """Why the TPU of this host is used by one process alone; "" where JAX finds the others.
 
     JAX asks the metadata server and gives up by an error where there is none: in a container whose
-    network is closed, such as Kaggle's.
+    network is closed, such as Kaggle's. A worker of a slice that ran alone would write over the
+    checkpoints of the others, so a machine of Google Cloud's is alone only where that server says
+    so.
+
+    Raises:
+      RuntimeError: on Google Cloud the metadata server does not say it.
     """
     for name in ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"):
         workers = environment.get(name)
@@ -153,12 +192,21 @@ def _tpu_alone(environment: Mapping[str, str]) -> str:
             return f"{name} names this host alone ({workers!r})" if alone else ""
     if "TPU_SKIP_MDS_QUERY" in environment:
         return "TPU_SKIP_MDS_QUERY is set, and no variable names other hosts"
-    until = time.monotonic() + (_METADATA_PATIENCE if metadata.on_google_cloud() else 0.0)
-    while not metadata.is_reachable(seconds=_METADATA_SECONDS):
-        if time.monotonic() >= until:
+    cloud = metadata.on_google_cloud()
+    until = time.monotonic() + _METADATA_PATIENCE
+    while True:
+        reachable = metadata.is_reachable(seconds=_METADATA_SECONDS)
+        if not (reachable or cloud):
             return "there is no metadata server that could name other hosts"
+        worker = metadata.is_worker(seconds=_METADATA_SECONDS) if reachable else None
+        if worker is not None:
+            return "" if worker else "the metadata server knows of no slice"
+        if time.monotonic() >= until:
+            raise RuntimeError(
+                "the metadata server does not say whether this TPU is one host of several; "
+                "TPU_PROCESS_ADDRESSES=local says that it is alone"
+            )
         time.sleep(1)
-    return ""
 
 
 def _gpus(environment: Mapping[str, str]) -> list[int] | None:

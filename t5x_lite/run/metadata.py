@@ -7,9 +7,11 @@ Paths and headers are those of "About VM metadata" in the Compute Engine documen
 """
 
 import dataclasses
+import http.client
 import os
 import socket
 import threading
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -32,10 +34,10 @@ class Answer:
 
 
 class Metadata:
-    """The server of this machine, or that of the variable GCE_METADATA_HOST."""
+    """The server of this machine, or that of the variable GCE_METADATA_HOST, or a given one."""
 
-    def __init__(self) -> None:
-        self._host = os.environ.get("GCE_METADATA_HOST", _NAME)
+    def __init__(self, host: str | None = None) -> None:
+        self._host = host or os.environ.get("GCE_METADATA_HOST", _NAME)
         # Not through a proxy, which the environment may name for the rest of the network.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -64,10 +66,32 @@ def on_google_cloud(product: Path = _PRODUCT) -> bool:
         return False
 
 
+def is_worker(*, seconds: float) -> bool | None:
+    """Whether the server that JAX asks says that this machine is a worker of a TPU slice.
+
+    Args:
+      seconds: after which the server is given up.
+
+    Returns:
+      None where it does not answer, or not by yes or no.
+    """
+    try:
+        Metadata(_asked_by_jax()).get("instance/attributes/agent-worker-number", seconds=seconds)
+    except urllib.error.HTTPError as error:
+        return False if error.code == http.HTTPStatus.NOT_FOUND else None
+    except (OSError, http.client.HTTPException):
+        return None
+    return True
+
+
+def _asked_by_jax() -> str:
+    return os.environ.get("GCE_METADATA_IP", _NAME)
+
+
 def is_reachable(*, seconds: float) -> bool:
     """Whether a connection to the server that JAX asks can be made within some seconds."""
-    # JAX's own variable; looking a name up has no time limit, so that a thread waits for it.
-    host, _, port = os.environ.get("GCE_METADATA_IP", _NAME).partition(":")
+    # Looking a name up has no time limit, so that a thread waits for it.
+    host, _, port = _asked_by_jax().partition(":")
     connected = threading.Event()
 
     def connect() -> None:

@@ -21,6 +21,7 @@ A request with wait_for_change is answered when that happens, so nothing is aske
 """
 
 import contextlib
+import http.client
 import logging
 import signal
 import threading
@@ -71,7 +72,7 @@ def _watch(path: str, told: Callable[[bytes], None], left: threading.Event) -> N
     while not left.is_set():
         try:
             answer = metadata.get(path + wait, seconds=2.0 * _WAIT_SECONDS)
-        except OSError as error:  # urllib's errors are of that kind
+        except (OSError, http.client.HTTPException) as error:  # urllib's are OSErrors
             _logger.debug("the metadata server does not answer: %s", error)
             left.wait(_AGAIN_SECONDS)
             continue

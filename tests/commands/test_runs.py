@@ -18,6 +18,7 @@ import pytest
                 "as_json": False,
                 "hbm": None,
                 "operations": 0,
+                "attached": False,
             },
         ),
         (
@@ -25,7 +26,14 @@ import pytest
             "--microbatches 2",
             "planning.plan",
             (mock.ANY,),
-            {"topology": None, "devices": "cpu:8", "as_json": True, "hbm": 2.0, "operations": 5},
+            {
+                "topology": None,
+                "devices": "cpu:8",
+                "as_json": True,
+                "hbm": 2.0,
+                "operations": 5,
+                "attached": False,
+            },
         ),
         ("report w", "texts.report", ("w",), {"output": None}),
         ("report w --output page.html", "texts.report", ("w",), {"output": "page.html"}),

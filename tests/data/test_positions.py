@@ -102,3 +102,13 @@ def test_the_commands_for_another_number_of_processes_are_quoted():
         raised.value
     )
     assert "--init 'my runs/a' --workdir 'my runs/a-from-cache'" in str(raised.value)
+
+
+def test_the_commands_of_a_run_in_a_bucket_make_the_cache_on_a_disk():
+    with pytest.raises(InputError) as raised:
+        refuse_processes(step=7, saved=2, here=4, workdir="gs://b/runs/a")
+    assert str(raised.value).endswith(
+        "t5x-lite cache a/config.json --output a-cache && t5x-lite train a/config.json "
+        '--data.cache a-cache --data.task "" --init gs://b/runs/a --workdir gs://b/runs/a-from-cache'
+        " (a/config.json is a copy of that in gs://b/runs/a)"
+    )

@@ -132,17 +132,41 @@ def test_who_waits_in_vain_ends_by_one_line():
     )
 
 
-def test_a_tpu_of_its_own_is_one_process(monkeypatch, caplog):
+@pytest.mark.parametrize("code", [15, 2])
+def test_who_is_stopped_while_waiting_ends_at_once(code):
+    program = (
+        "import signal, threading, os\n"
+        "from t5x_lite.config import Hosts; from t5x_lite.run import hosts\n"
+        "signal.signal(signal.SIGTERM, lambda *arguments: None)  # as the command line has one\n"
+        f"threading.Timer(2, os.kill, (os.getpid(), {code})).start()\n"
+        "hosts.join(Hosts(coordinator='127.0.0.1:9', num_processes=2, process_id=1, timeout=60))"
+    )
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 128 + code, done.stderr
+    assert done.stderr.splitlines()[-1] == "error: stopped while joining the others"
+    assert time.monotonic() - began < 50
+
+
+def test_what_jax_cannot_join_by_is_said(monkeypatch):
     def initialize(**arguments):
         assert arguments["coordinator_address"] is None
-        raise ValueError("coordinator_address should be defined.")
+        raise error
 
+    error = ValueError("coordinator_address should be defined.")
     monkeypatch.setattr(hosts.jax.distributed, "initialize", initialize)
-    monkeypatch.setattr(hosts.metadata, "is_reachable", lambda *, seconds: True)
-    monkeypatch.setattr(hosts, "_launcher", lambda environment: "Cloud TPU")
-    hosts.join(Hosts())
     monkeypatch.setattr(hosts, "_launcher", lambda environment: "SLURM")
-    with pytest.raises(InputError, match="did not all join within 300 s by what SLURM says: coord"):
+    with pytest.raises(InputError, match="did not join the others by what SLURM says: coord"):
+        hosts.join(Hosts())
+    # A worker of a slice never runs alone: JAX finds no cluster where libtpu is missing.
+    monkeypatch.setattr(hosts, "_launcher", lambda environment: "Cloud TPU")
+    monkeypatch.setattr(hosts, "_tpu_alone", lambda environment: "")
+    with pytest.raises(InputError, match=r"coord.* is the extra `tpu` installed"):
+        hosts.join(Hosts())
+    error = ConnectionError("reset by peer")  # not of the user's making: a restart is worth it
+    with pytest.raises(RuntimeError, match="by what Cloud TPU says: reset by peer; check --hosts"):
         hosts.join(Hosts())
 
 
@@ -171,14 +195,23 @@ def test_without_a_metadata_server_a_tpu_is_one_process(server, pretended_tpu, m
     assert "one process: there is no metadata server that could name other" in caplog.text
 
 
-def test_on_google_cloud_the_metadata_server_is_waited_for(pretended_tpu, monkeypatch):
-    answers = [False, False, True]
+@pytest.mark.parametrize("worker", [True, False])
+def test_on_google_cloud_the_metadata_server_is_waited_for(worker, monkeypatch):
+    reached, said = [False, False, True, True], [None, worker]
     monkeypatch.setattr(hosts.metadata, "on_google_cloud", lambda: True)
-    monkeypatch.setattr(hosts.metadata, "is_reachable", lambda *, seconds: answers.pop(0))
+    monkeypatch.setattr(hosts.metadata, "is_reachable", lambda *, seconds: reached.pop(0))
+    monkeypatch.setattr(hosts.metadata, "is_worker", lambda *, seconds: said.pop(0))
     monkeypatch.setattr(hosts.time, "sleep", lambda seconds: None)
-    with pytest.raises(InputError, match="did not all join within 300 s by what Cloud TPU says"):
-        hosts.join(Hosts())  # JAX is asked: it finds the hosts, or says why not
-    assert answers == []
+    assert hosts._tpu_alone({}) == ("" if worker else "the metadata server knows of no slice")
+    assert reached == said == []
+
+
+def test_on_google_cloud_nobody_is_alone_by_silence(pretended_tpu, monkeypatch):
+    monkeypatch.setattr(hosts.metadata, "on_google_cloud", lambda: True)
+    monkeypatch.setattr(hosts.metadata, "is_reachable", lambda *, seconds: False)
+    monkeypatch.setattr(hosts, "_METADATA_PATIENCE", 0.0)
+    with pytest.raises(RuntimeError, match="does not say whether this TPU is one host of several"):
+        hosts.join(Hosts())
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
+import http.server
 import socket
 import threading
 import time
+
+import pytest
 
 from t5x_lite.run import metadata
 from tests.metadata_server import PREEMPTED, Server
@@ -47,3 +50,25 @@ def test_a_name_that_is_looked_up_for_ever_is_given_up(monkeypatch):
     assert not metadata.is_reachable(seconds=0.1)
     assert time.monotonic() - began < 10
     ended.set()
+
+
+@pytest.mark.parametrize(
+    ("status", "found"), [(200, True), (404, False), (403, None), (503, None), (0, None)]
+)
+def test_whether_this_is_a_worker_of_a_slice(status, found, monkeypatch):
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            assert self.path == "/computeMetadata/v1/instance/attributes/agent-worker-number"
+            assert self.headers["Metadata-Flavor"] == "Google"
+            if status:  # otherwise the connection ends without a word
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(b"3")
+
+        def log_message(self, *arguments):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        monkeypatch.setenv("GCE_METADATA_IP", f"127.0.0.1:{server.server_port}")
+        assert metadata.is_worker(seconds=10.0) is found

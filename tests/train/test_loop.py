@@ -452,7 +452,7 @@ def test_where_the_time_went_is_logged():
         at_evaluation=evaluating,
         given={"spent": spent},
     )
-    run._save = lambda *args: seen.append(("save", spent._cause))
+    run._save = lambda *args, hurried: seen.append(("save", spent._cause))
     run.fit(total=4, log=2)
     assert seen == [
         (1, "compile"),
