@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.pretrain import electra_tiny
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import (
@@ -397,3 +398,12 @@ def test_the_kernel_has_two_precisions(precision, dtype, fine):
             f"model.attention pallas cannot multiply {dtype} numbers at --matmul-precision "
             f"{precision}: set default, or --model.attention blocked"
         )
+
+
+def test_models_of_an_objective_have_these_precisions_too():
+    electra = electra_tiny.experiment
+    generator = electra.objective.generator.replace(attention="pallas")
+    objective = dataclasses.replace(electra.objective, generator=generator)
+    assert dataclasses.replace(electra, objective=objective).objective == objective
+    with pytest.raises(InputError, match="pallas cannot multiply float32 numbers at --mat"):
+        dataclasses.replace(electra, objective=objective, matmul_precision="high")
