@@ -441,7 +441,7 @@ def test_a_notice_of_maintenance_saves_once_and_goes_on():
 
 
 def test_where_the_time_went_is_logged():
-    spent = Goodput(clock=itertools.count().__next__)
+    spent = Goodput(clock=itertools.count(0.0).__next__)
     seen = []
 
     def note(step):
