@@ -30,6 +30,7 @@ from t5x_lite.data.shapes import Bucketed
 from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.t5 import T5Config
+from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.objectives.seq2seq import Seq2Seq
@@ -402,6 +403,7 @@ def test_the_kernel_has_two_precisions(precision, dtype, fine):
 
 def test_models_of_an_objective_have_these_precisions_too():
     electra = electra_tiny.experiment
+    assert isinstance(electra.objective, Electra)
     generator = electra.objective.generator.replace(attention="pallas")
     objective = dataclasses.replace(electra.objective, generator=generator)
     assert dataclasses.replace(electra, objective=objective).objective == objective
