@@ -318,17 +318,8 @@ class Experiment:
         precisions = ("default", "high", "highest")
         _one_of(precisions, {"matmul_precision": self.matmul_precision})
         compiler_options(self.xla)
-        self._check_kernel()
-
-    def _check_kernel(self) -> None:
-        """Refuses a precision for which the compiler for TPUs has no products inside kernels."""
-        precision, dtype = self.matmul_precision, self.compute_dtype
-        possible = precision == "default" or (precision, dtype) == ("highest", "float32")
-        if getattr(self.model, "attention", None) == "pallas" and not possible:
-            raise InputError(
-                f"model.attention pallas cannot multiply {dtype} numbers at --matmul-precision "
-                f"{precision}: set default, or --model.attention blocked"
-            )
+        for model in (self.model, *self.objective.models().values()):
+            model.check_precision(self.matmul_precision, dtype=self.compute_dtype)
 
 
 _PARTS: dict[str, type] = {

@@ -72,6 +72,14 @@ class ModelConfig:
           dtype: the compute dtype.
         """
 
+    def check_precision(self, precision: str, *, dtype: str) -> None:
+        """Refuses, by an InputError, a precision in which its products cannot be computed.
+
+        Args:
+          precision: of float32 products: "default", "high" or "highest".
+          dtype: the compute dtype.
+        """
+
     def more_remat(self) -> tuple[str, ...]:
         """Values of its field `remat` that keep less; none where it has no such field."""
         return ()

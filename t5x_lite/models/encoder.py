@@ -29,7 +29,7 @@ from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.norms import LayerNorm
 from t5x_lite.nn.post_norm import PostNormConfig
 from t5x_lite.nn.remat import check_remat, more_remat
-from t5x_lite.nn.scan import AttentionKind, Running
+from t5x_lite.nn.scan import AttentionKind, Running, check_precision
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
 
@@ -166,6 +166,10 @@ class EncoderConfig(ModelConfig):
         """Refuses devices or a dtype that cuDNN's attention, if chosen, does not run on."""
         if self.attention == "cudnn":
             cudnn_attention.check(kind=kind, dtype=dtype)
+
+    def check_precision(self, precision: str, *, dtype: str) -> None:
+        """Refuses a precision that the kernel for TPUs, if chosen, does not have."""
+        check_precision(self.attention, precision, dtype=dtype)
 
     def more_remat(self) -> tuple[str, ...]:
         """Values of `remat` that keep less."""

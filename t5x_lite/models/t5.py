@@ -31,7 +31,7 @@ from t5x_lite.nn.embedding import Embedding
 from t5x_lite.nn.layers import LayerConfig
 from t5x_lite.nn.mlp import FeedForward
 from t5x_lite.nn.remat import check_remat, more_remat
-from t5x_lite.nn.scan import AttentionKind, Running
+from t5x_lite.nn.scan import AttentionKind, Running, check_precision
 from t5x_lite.nn.stack import Decoder, Encoder
 from t5x_lite.types import Array, Key
 from t5x_lite.views import Same, View
@@ -124,6 +124,10 @@ class StackConfig(ModelConfig):
         """Refuses devices or a dtype that cuDNN's attention, if chosen, does not run on."""
         if self.attention == "cudnn":
             cudnn_attention.check(kind=kind, dtype=dtype)
+
+    def check_precision(self, precision: str, *, dtype: str) -> None:
+        """Refuses a precision that the kernel for TPUs, if chosen, does not have."""
+        check_precision(self.attention, precision, dtype=dtype)
 
     def more_remat(self) -> tuple[str, ...]:
         """Values of `remat` that keep less."""

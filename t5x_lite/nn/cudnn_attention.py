@@ -177,7 +177,7 @@ def _added(
     if mask is None:
         return logits
     behind = [
-        (0, size - there) for size, there in zip(mask.shape[2:], logits.shape[2:], strict=True)
+        (0, size - length) for size, length in zip(mask.shape[2:], logits.shape[2:], strict=True)
     ]
     return jnp.where(mask, jnp.pad(logits, ((0, 0), (0, 0), *behind)), least)
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import bind, split
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.pattern import Pattern
@@ -22,6 +23,25 @@ from t5x_lite.types import Array
 AttentionKind = Literal["plain", "blocked", "pallas", "cudnn"]
 """Over all keys at once; over blocks of keys; the same as a kernel for TPUs, elsewhere blocked;
 cuDNN's on NVIDIA GPUs, elsewhere plain, where nothing is trained."""
+
+
+def check_precision(attention: AttentionKind, precision: str, *, dtype: str) -> None:
+    """Refuses a precision for which the compiler for TPUs has no products inside kernels.
+
+    Args:
+      attention: the kind of it.
+      precision: of float32 products: "default", "high" or "highest".
+      dtype: the compute dtype.
+
+    Raises:
+      InputError: with what to set.
+    """
+    possible = precision == "default" or (precision, dtype) == ("highest", "float32")
+    if attention == "pallas" and not possible:
+        raise InputError(
+            f"model.attention pallas cannot multiply {dtype} numbers at --matmul-precision "
+            f"{precision}: set default, or --model.attention blocked"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

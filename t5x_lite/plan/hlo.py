@@ -225,25 +225,25 @@ class _Program:
 
     def _collectives(self, name: str, *, runs: int, looped: bool) -> list[Collective]:
         """The collectives of a computation that runs so often, and of all that it runs."""
-        found: list[Collective] = []
+        collectives: list[Collective] = []
         channels: dict[str, int] = {}
         for within, instruction in self._straight(name):
             kind = _kind(instruction.opcode)
             if instruction.opcode == "while":
                 body, trips = _first(_BODY, instruction.rest), self._trips(instruction)
-                found += self._collectives(body, runs=trips * runs, looped=True)
+                collectives += self._collectives(body, runs=trips * runs, looped=True)
                 continue
             if kind is None:
                 continue
             channel = _first(_CHANNEL, instruction.rest)
             if channel in channels:  # it stands in each of the fusions that it runs beside
                 place = channels[channel]
-                found[place] = dataclasses.replace(found[place], asynchronous=True)
+                collectives[place] = dataclasses.replace(collectives[place], asynchronous=True)
                 continue
             if channel:
-                channels[channel] = len(found)
+                channels[channel] = len(collectives)
             operands = self._operands(instruction)
-            found.append(
+            collectives.append(
                 Collective(
                     "reduce-scatter" if self._is_scattered(within, instruction) else kind,
                     runs,
@@ -255,7 +255,7 @@ class _Program:
                     source=_first(_SOURCE, instruction.rest),
                 )
             )
-        return found
+        return collectives
 
     def _is_scattered(self, name: str, reduction: _Instruction) -> bool:
         """Whether the computation around an all-reduce gives a slice of its result alone."""

@@ -93,13 +93,13 @@ def lines(traffic: Iterable[Collective]) -> list[str]:
     sums = moved(traffic)
     if not sums.synchronous + sums.asynchronous:
         return []
-    found = [
+    text = [
         f"  {sums.synchronous / 1e6:.1f} MB synchronous, {sums.asynchronous / 1e6:.1f} MB beside "
         f"other work; {sums.reduce_scattered / 1e6:.1f} MB reduce-scattered"
     ]
     if sums.gathered_by_reduction:
-        found.append(
+        text.append(
             f"  {sums.gathered_by_reduction / 1e6:.1f} MB of all-reduce gather shards among zeros, "
             "at twice the cost of all-gather"
         )
-    return found
+    return text

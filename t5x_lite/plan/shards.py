@@ -60,15 +60,15 @@ def widest_fsdp(axes: Axes, shapes: Any, parts: int) -> int:
       shapes: the parameters, or anything with their shapes.
       parts: devices that may share a parameter.
     """
-    found = [parts]
+    divisors = [parts]
 
     def look(logical: tuple[str | None, ...], leaf: Any) -> None:
         for name, size in zip(logical, leaf.shape, strict=True):
             if "fsdp" in mesh_axes(name) and len(leaf.shape) > 1 and size >= TILE:
-                found.append(widest(size, parts))
+                divisors.append(widest(size, parts))
 
     jax.tree.map(look, axes, shapes, is_leaf=is_axes)
-    return min(found)
+    return min(divisors)
 
 
 def _line(mesh: Mapping[str, int], name: str, size: int, cut: list[str], parts: int) -> str:

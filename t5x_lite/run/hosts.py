@@ -144,19 +144,19 @@ def _ended_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    told, tells = socket.socketpair()
-    tells.setblocking(False)
+    received, sent = socket.socketpair()
+    sent.setblocking(False)
 
     def wait() -> None:
-        with told:
-            while number := told.recv(1):
+        with received:
+            while number := received.recv(1):
                 if number[0] in (signal.SIGINT, signal.SIGTERM):
                     print("error: stopped while joining the others", file=sys.stderr, flush=True)
                     os._exit(128 + number[0])
 
     threading.Thread(target=wait, daemon=True, name="signals").start()
-    with tells:  # its end is that of the thread
-        before = signal.set_wakeup_fd(tells.fileno())
+    with sent:  # its end is that of the thread
+        before = signal.set_wakeup_fd(sent.fileno())
         try:
             yield
         finally:

@@ -193,7 +193,7 @@ def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]
 
 
 def _attached(
-    topology: str | None, devices: str | None, there: Sequence[Any]
+    topology: str | None, devices: str | None, attached: Sequence[Any]
 ) -> tuple[list[Any], str]:
     """The attached devices, and what they are called.
 
@@ -202,17 +202,17 @@ def _attached(
     """
     if devices is not None:
         raise InputError("--attached plans for the devices that are there: leave --devices away")
-    if there[0].platform == "cpu":
+    if attached[0].platform == "cpu":
         raise InputError(
             "--attached: JAX finds no accelerator here; give --topology alone to plan without one"
         )
-    found = attached_slices.described(there)
+    own = attached_slices.described(attached)
     if topology is not None:
         meant = attached_slices.described(topologies.topology_devices(topology))
-        differs = attached_slices.difference(found, meant, name=topology)
+        differs = attached_slices.difference(own, meant, name=topology)
         if differs is not None:
             raise InputError(f"--attached: {differs}")
-    return list(there), topology or f"attached: {found}"
+    return list(attached), topology or f"attached: {own}"
 
 
 def _own_memory(devices: Sequence[Any], hbm: float | None) -> float | None:

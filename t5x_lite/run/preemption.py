@@ -56,8 +56,8 @@ def watched(stop: StopSignals) -> Iterator[None]:
             _logger.warning("this machine is about to be stopped for maintenance: saving")
             stop.notices += 1
 
-    for path, told in (("preempted", preempted), ("maintenance-event", maintained)):
-        arguments = (f"instance/{path}", told, left)
+    for path, tell in (("preempted", preempted), ("maintenance-event", maintained)):
+        arguments = (f"instance/{path}", tell, left)
         threading.Thread(target=_watch, args=arguments, daemon=True, name=path).start()
     try:
         yield
@@ -65,7 +65,7 @@ def watched(stop: StopSignals) -> Iterator[None]:
         left.set()
 
 
-def _watch(path: str, told: Callable[[bytes], None], left: threading.Event) -> None:
+def _watch(path: str, tell: Callable[[bytes], None], left: threading.Event) -> None:
     """Tells each value of a path that differs from the one before, until `left` is set."""
     metadata = Metadata()
     wait, before = "", b""  # the first answer is what is so already
@@ -77,7 +77,7 @@ def _watch(path: str, told: Callable[[bytes], None], left: threading.Event) -> N
             left.wait(_AGAIN_SECONDS)
             continue
         if answer.value != before and not left.is_set():
-            told(answer.value)
+            tell(answer.value)
         before = answer.value
         wait = f"?wait_for_change=true&timeout_sec={_WAIT_SECONDS}"
         if answer.etag:  # else what changes between two requests is seen a minute later

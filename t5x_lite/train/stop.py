@@ -151,13 +151,13 @@ class StopSignals:
     def _look(self) -> int | None:
         """The signal of the newest answer that is due."""
         assert self._gathered is not None
-        for told in self._gathered.due(self._calls):
+        for numbers in self._gathered.due(self._calls):
             self._answer = _Answer(
-                signal=int(max(each[0] for each in told.values())),
-                notices=int(sum(each[1] for each in told.values())),
-                seconds=max(each[2] for each in told.values()),
+                signal=int(max(each[0] for each in numbers.values())),
+                notices=int(sum(each[1] for each in numbers.values())),
+                seconds=max(each[2] for each in numbers.values()),
             )
-            work = {host: each[3] for host, each in told.items()}
+            work = {host: each[3] for host, each in numbers.items()}
             if any(work.values()):
                 self._hosts.append(work)
         return self._answer.signal or None

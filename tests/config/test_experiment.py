@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.pretrain import electra_tiny
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import (
@@ -29,6 +30,7 @@ from t5x_lite.data.shapes import Bucketed
 from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.t5 import T5Config
+from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.objectives.seq2seq import Seq2Seq
@@ -397,3 +399,13 @@ def test_the_kernel_has_two_precisions(precision, dtype, fine):
             f"model.attention pallas cannot multiply {dtype} numbers at --matmul-precision "
             f"{precision}: set default, or --model.attention blocked"
         )
+
+
+def test_models_of_an_objective_have_these_precisions_too():
+    electra = electra_tiny.experiment
+    assert isinstance(electra.objective, Electra)
+    generator = electra.objective.generator.replace(attention="pallas")
+    objective = dataclasses.replace(electra.objective, generator=generator)
+    assert dataclasses.replace(electra, objective=objective).objective == objective
+    with pytest.raises(InputError, match="pallas cannot multiply float32 numbers at --mat"):
+        dataclasses.replace(electra, objective=objective, matmul_precision="high")

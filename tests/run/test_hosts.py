@@ -138,6 +138,7 @@ def test_who_is_stopped_while_waiting_ends_at_once(code):
         "import signal, threading, os\n"
         "from t5x_lite.config import Hosts; from t5x_lite.run import hosts\n"
         "signal.signal(signal.SIGTERM, lambda *arguments: None)  # as the command line has one\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # none in the background\n"
         f"threading.Timer(2, os.kill, (os.getpid(), {code})).start()\n"
         "hosts.join(Hosts(coordinator='127.0.0.1:9', num_processes=2, process_id=1, timeout=60))"
     )

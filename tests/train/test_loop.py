@@ -1,5 +1,6 @@
 """fit with fakes: what happens when, what is saved with what, and how a run is stopped."""
 
+import itertools
 import os
 import signal
 import threading
@@ -440,7 +441,7 @@ def test_a_notice_of_maintenance_saves_once_and_goes_on():
 
 
 def test_where_the_time_went_is_logged():
-    spent = Goodput()
+    spent = Goodput(clock=itertools.count(0.0).__next__)
     seen = []
 
     def note(step):
