@@ -1,7 +1,7 @@
 """Hugging Face's names of the dense layers that modules stand at, as other libraries write them.
 
     hosts = hosts_of(T5Config(...), None)
-    hosts.places["encoder.block.0.layer.0.SelfAttention.q"]    Place("encoder", "attention/query", 0)
+    hosts.places["encoder.block.0.layer.0.SelfAttention.q"].site      "attention/query"
 
 The names come from the tables of `interop.hf` and `interop.encoders`, so a site that they name can
 have a module. A file's names may stand with the prefix of the model's class or without it.
@@ -16,7 +16,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
 from t5x_lite.interop import hf, hf_config
 from t5x_lite.interop.encoder_families import is_encoder, with_family
-from t5x_lite.interop.encoders import learner_shapes
+from t5x_lite.interop.encoders import MODEL, learner_shapes
 from t5x_lite.interop.rules import LAYER, Piece, Rule, pieces
 from t5x_lite.models.base import ModelConfig
 
@@ -51,6 +51,7 @@ class Hosts:
     Attributes:
       places: name -> place, as the writer names them.
       kernels: (stack, site) -> our kernel's shape [N, in, out].
+      paths: (stack, site) -> its path in a learner.
       model_type: of its config.json.
       head: what stands on the model.
       pieces: the tensors of that head.
@@ -58,6 +59,7 @@ class Hosts:
 
     places: Mapping[str, Place]
     kernels: Mapping[tuple[str, str], tuple[int, int, int]]
+    paths: Mapping[tuple[str, str], str]
     model_type: str
     head: Head | None
     pieces: Sequence[Piece]
@@ -103,15 +105,24 @@ def hosts_of(
         table, shapes = hf.table(t5), hf.model_pieces(t5)[0]
     places: dict[str, Place] = {}
     kernels: dict[tuple[str, str], tuple[int, int, int]] = {}
+    paths: dict[tuple[str, str], str] = {}
     for rule in table:
         if (site := _site(rule)) is None:
             continue
         layers, features_in, features_out = shapes[rule.ours]
         kernels[site] = (layers, features_in, features_out)
+        paths[site] = MODEL + rule.ours.removeprefix(MODEL)
         name = rule.theirs.removesuffix(".weight")
         for layer in range(layers):
             places[name.replace(LAYER, str(layer))] = Place(*site, layer)
-    return Hosts(places=places, kernels=kernels, model_type=kind, head=head, pieces=tensors)
+    return Hosts(
+        places=places,
+        kernels=kernels,
+        paths=paths,
+        model_type=kind,
+        head=head,
+        pieces=tensors,
+    )
 
 
 def _site(rule: Rule) -> tuple[str, str] | None:

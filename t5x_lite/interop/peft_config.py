@@ -1,4 +1,4 @@
-"""adapter_config.json of PEFT: what is read of it, and what is refused, by the name of the field."""
+"""adapter_config.json of PEFT: what is read of it, and what is refused, by its name."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -48,8 +48,9 @@ def read_config(directory: Path) -> dict[str, Any]:
         )
     for name, value in config.items():
         if name not in _HARMLESS and value and value not in _OFF.get(name, ()):
-            raise InputError(f"{where}: {name} {str(value)[:60]!r} is not supported: no module of "
-                             "ours does that")
+            raise InputError(
+                f"{where}: {name} {str(value)[:60]!r} is not supported: no module of ours does that"
+            )
     initial = config.get("init_lora_weights", True)
     if not any(initial is each or initial == each for each in _LEAVES_THE_BASE):
         raise InputError(
@@ -63,7 +64,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     return config
 
 
-def number_of(where: object, name: str, value: Any, *, least: float) -> Any:
+def number_of(where: object, name: str, value: Any, *, least: int | float) -> Any:
     """A number of the config.
 
     Raises:
@@ -75,7 +76,9 @@ def number_of(where: object, name: str, value: Any, *, least: float) -> Any:
     return value
 
 
-def of_pattern(where: object, config: Mapping[str, Any], field: str, name: str, default: Any) -> Any:
+def of_pattern(
+    where: object, config: Mapping[str, Any], field: str, name: str, default: Any
+) -> Any:
     """What a table of patterns says of a layer: the first that matches the end of its name.
 
     Args:
@@ -92,7 +95,7 @@ def of_pattern(where: object, config: Mapping[str, Any], field: str, name: str, 
     if not isinstance(patterns, dict):
         raise InputError(f"{where}: {field} must be an object, got {str(patterns)[:60]!r}")
     for pattern, value in patterns.items():
-        if _matches(where, field, rf"(?:.*\.)?(?:{pattern})", name):
+        if _matches(where, field, pattern, name, start=r"(?:.*\.)?"):
             return value
     return default
 
@@ -109,14 +112,16 @@ def is_target(where: object, config: Mapping[str, Any], field: str, name: str) -
     if targets is None:
         return False
     if not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
-        raise InputError(f"{where}: {field} must be names or a regular expression, "
-                         f"got {str(targets)[:60]!r}")
+        raise InputError(
+            f"{where}: {field} must be names or a regular expression, got {str(targets)[:60]!r}"
+        )
     return any(name == target or name.endswith(f".{target}") for target in targets)
 
 
-def _matches(where: object, field: str, pattern: str, name: str) -> bool:
+def _matches(where: object, field: str, pattern: str, name: str, *, start: str = "") -> bool:
     try:
-        return re.fullmatch(pattern, name) is not None
+        re.compile(pattern)
+        return re.fullmatch(f"{start}(?:{pattern})", name) is not None
     except re.error as error:
         raise InputError(
             f"{where}: {field}: {pattern[:60]!r} is no regular expression ({error})"

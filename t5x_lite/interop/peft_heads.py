@@ -74,9 +74,7 @@ def _classes(head: Head) -> Any:
     return next((v for k, v in vars(head).items() if k == "num_classes"), None)
 
 
-def head_arrays(
-    where: Path, kept: Mapping[str, np.ndarray], hosts: Hosts
-) -> dict[str, np.ndarray]:
+def head_arrays(where: Path, kept: Mapping[str, np.ndarray], hosts: Hosts) -> dict[str, np.ndarray]:
     """The arrays of a head, by our path, that a directory keeps.
 
     Args:

@@ -19,13 +19,13 @@ from t5x_lite.adapters.lora import Lora
 from t5x_lite.errors import InputError
 from t5x_lite.interop.module_hosts import Hosts, head_modules
 from t5x_lite.interop.peft import (
-    A,
-    B,
     HIDDEN,
     MAGNITUDE,
     PREFIX,
     SAFETENSORS,
     SCALE,
+    A,
+    B,
     Norms,
     Site,
 )
