@@ -151,7 +151,7 @@ class ExportAdapter:
       format: of the directory.
       step: the step to take from a work directory, or best; the newest if not given.
       name: of the module, where the checkpoint has several.
-      head: whether the head that trained with it comes along.
+      no_head: leaves out the head that trained with it.
       trust_project: runs modules of yours that a checkpoint's config names; without it only classes
         of t5x_lite are admitted.
     """
@@ -161,7 +161,7 @@ class ExportAdapter:
     format: Literal["peft"] = "peft"
     step: OptionalStep = None
     name: OptionalText = None
-    head: bool = True
+    no_head: bool = False
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
@@ -179,7 +179,7 @@ class ExportAdapter:
                 form=self.format,
                 step=self.step,
                 name=self.name,
-                head=self.head,
+                head=not self.no_head,
             )
 
 

@@ -79,7 +79,6 @@ def write_peft(
     tensors |= {piece.name: piece.to_theirs(piece.of(arrays[piece.path])) for piece in kept}
     config = {
         "base_model_name_or_path": base,
-        "bias": "none",
         "fan_in_fan_out": False,
         "inference_mode": True,
         "modules_to_save": list(head_modules(kept)) or None,
@@ -126,6 +125,7 @@ def _lora(
     whole = float(adapter.alpha).is_integer()
     said = {
         "peft_type": "LORA",
+        "bias": "none",
         "r": adapter.rank,
         "lora_alpha": int(adapter.alpha) if whole else adapter.alpha,
         "lora_dropout": 0.0,

@@ -37,7 +37,7 @@ from t5x_lite.interop import hf_config
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.encoder_families import is_encoder, with_family
 from t5x_lite.interop.encoder_heads import SUFFIXES
-from t5x_lite.interop.module_hosts import Hosts, hosts_of, refuse_views
+from t5x_lite.interop.module_hosts import Hosts, head_modules, hosts_of, refuse_views
 from t5x_lite.interop.peft import Site, read_peft, to_module
 from t5x_lite.interop.peft_config import CONFIG
 from t5x_lite.interop.peft_heads import head_of
@@ -107,7 +107,7 @@ def import_adapter(
     made = dataclasses.replace(
         made,
         adapters=Adapters(add=(write_module(module.adapter),)),
-        init=Init(checkpoint=str(where)),
+        init=Init(checkpoint=str(where.absolute())),
         train=(),
     )
     with new_directory(destination) as directory:
@@ -115,17 +115,22 @@ def import_adapter(
         there = Base.of({}, {}, base=where, steps=directory.parent)
         leaves = {path: _leaf(path, params[path]) for path in left}
         contents = {
-            **{key: value for key, value in files.items() if _is_kept(key)},
+            **{name: content for name, content in files.items() if _is_kept(name)},
             checkpointing.CONFIG_FILE: to_json(made).encode(),
             BASE_FILE: dataclasses.replace(there, arrays=leaves).content(),
             f"{_PEFT}/{CONFIG}": file.config_file.read_bytes(),
         }
-        for key, content in contents.items():
-            path = directory / "files" / key
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        write_params(directory / "params", {p: _lazy(array) for p, array in module.arrays.items()})
-        checkpoint_manifest.write(directory)
+        _write(directory, contents, module.arrays)
+
+
+def _write(directory: Path, files: Mapping[str, bytes], arrays: Mapping[str, np.ndarray]) -> None:
+    """A step directory of these files and parameters."""
+    for name, content in files.items():
+        path = directory / "files" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    write_params(directory / "params", {path: _lazy(array) for path, array in arrays.items()})
+    checkpoint_manifest.write(directory)
 
 
 def _with_head(base: Experiment, head: Head | None) -> Experiment:
@@ -229,11 +234,10 @@ def export_adapter(
         model_type=kind,
         where=where,
     )
-    starts = [f"{ADAPTERS}{adapter.name}/"]
-    starts += [] if kept is None else [f"{HEADS}{kept.name}/"]
-    arrays = {
-        p: a.read().astype(np.float32) for p, a in params.items() if p.startswith(tuple(starts))
-    }
+    paths = [path for path in params if path.startswith(f"{ADAPTERS}{adapter.name}/")]
+    if kept is not None:
+        paths += _own_modules(hosts, left)
+    arrays = {path: params[path].read().astype(np.float32) for path in paths}
     with new_directory(destination) as directory:
         write_peft(
             directory,
@@ -296,6 +300,13 @@ def _trained_head(
             f"modules_to_save would hold the base's embedding with it: leave it out by --no-head"
         )
     return head
+
+
+def _own_modules(hosts: Hosts, base: Base | None) -> list[str]:
+    """The paths of a head that trained: those of modules, of which the base has not all."""
+    left = {} if base is None else base.arrays
+    own = head_modules([piece for piece in hosts.pieces if piece.path not in left])
+    return [piece.path for piece in hosts.pieces if head_modules([piece])[0] in own]
 
 
 def _base_name(files: Mapping[str, bytes], base: Base | None) -> str:

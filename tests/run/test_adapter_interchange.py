@@ -73,7 +73,7 @@ def test_a_classifier_comes_along_with_its_objective(base, tmp_path):
         np.testing.assert_array_equal(found[f"base_model.model.{name}"], array)
     short = {n: a for n, a in kept.items() if n.startswith("classifier")}
     source = write(tmp_path / "short", config, bert_lora(size=12) | short)
-    with pytest.raises(InputError, match=r"lacks heads/classifier/dense/kernel, which the dir"):
+    with pytest.raises(InputError, match=r"lacks heads/classifier/dense/bias, which the dir"):
         import_adapter(source, tmp_path / "other", base=base)
     assert not (tmp_path / "other").exists()
 
