@@ -1,10 +1,17 @@
-"""Directories of PEFT, made by hand."""
+"""Directories of PEFT, made by hand, and what the tests of them share."""
 
 import json
 
 import numpy as np
 
-from t5x_lite.interop.tensor_files import write_safetensors
+from t5x_lite.heads.classifier import Classifier
+from t5x_lite.interop.module_hosts import hosts_of
+from t5x_lite.interop.peft import read_peft, to_module
+from t5x_lite.interop.peft_writing import write_peft
+from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
+from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.deberta import DebertaConfig
+from t5x_lite.models.t5 import T5Config
 from t5x_lite.trees import LazyArray
 
 LORA = {
@@ -63,3 +70,48 @@ def bert_ia3(*, size=8, d_ff=16, layers=(0, 1)):
             f"{start}.output.dense.ia3_l": (1, d_ff),
         }
     return random(shapes)
+
+
+SIZES = {"vocab_size": 16, "d_model": 8, "d_ff": 16, "num_heads": 2}
+ENCODER = {**SIZES, "num_layers": 2, "max_positions": 8}
+MODELS = {
+    "bert": BertConfig(**ENCODER),
+    "deberta": DebertaConfig(**ENCODER, position_buckets=4),
+    "t5": T5Config(**SIZES, d_kv=3, num_encoder_layers=2, num_decoder_layers=3),
+}
+QUERY = "bert.encoder.layer.0.attention.self.query"
+
+
+def hosts(name="bert", head=None):
+    return hosts_of(MODELS[name], head, where="work")
+
+
+def norms(site):
+    return np.full((hosts().kernels[site][0], hosts().kernels[site][2]), 0.5, np.float32)
+
+
+def module(directory, *, of=None, name="rte"):
+    return to_module(read_peft(directory), of or hosts(), name=name, norms=norms)
+
+
+def written(tmp_path, made, *, of=None, adapter=None):
+    out = tmp_path / "out"
+    out.mkdir()
+    write_peft(
+        out,
+        made.adapter if adapter is None else adapter,
+        made.arrays,
+        of or hosts(head=Classifier(num_classes=2)),
+        norms=norms,
+        base="some/base",
+        where="work",
+    )
+    found = read_safetensors(out / "adapter_model.safetensors")
+    tensors = {n.removeprefix("base_model.model."): np.asarray(a) for n, a in found.items()}
+    return json.loads((out / "adapter_config.json").read_text()), tensors
+
+
+def same(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, theirs[name], err_msg=name)

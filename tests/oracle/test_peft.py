@@ -54,7 +54,7 @@ def moved(model, *, seed=0):
     """A PEFT model whose own parameters are away from their initial values."""
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter += 0.1 * torch.randn(parameter.shape, generator=random)
     return model.eval()
