@@ -3,8 +3,11 @@
 import pytest
 
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.errors import InputError
+from t5x_lite.heads.classifier import Classifier
 from t5x_lite.interop.module_hosts import head_modules, hosts_of, refuse_views
 from t5x_lite.learner import Learner
+from t5x_lite.models.lm import LMConfig
 from t5x_lite.objectives.base import NoLoss
 from t5x_lite.trees import flatten
 from tests.interop.peft_files import MODELS, hosts
@@ -47,12 +50,8 @@ def test_names_with_and_without_a_prefix():
     )
     assert hosts().find("encoder.layer.2.output.dense") is None
     assert head_modules(table.pieces) == ("pooler", "classifier")
-    assert head_modules(
-        hosts("deberta", head=Classifier(num_classes=2, kind="deberta")).pieces
-    ) == (
-        "pooler",
-        "classifier",
-    )
+    table = hosts("deberta", head=Classifier(num_classes=2, kind="deberta"))
+    assert head_modules(table.pieces) == ("pooler", "classifier")
 
 
 def test_models_without_names():
