@@ -19,6 +19,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from t5x_lite.adapters.base import Adapter
 from t5x_lite.adapters.bottleneck import double_seq_bn, par_bn, seq_bn
+from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.errors import InputError
 from t5x_lite.options import did_you_mean
@@ -28,6 +29,7 @@ METHODS: dict[str, Callable[..., Adapter]] = {
     "double_seq_bn": double_seq_bn,
     "par_bn": par_bn,
     "lora": Lora,
+    "ia3": Ia3,
 }
 """Method -> constructor. It takes `name` and options by keyword, which all have defaults."""
 
