@@ -263,8 +263,10 @@ def their_trainer(work: dict) -> Trainer:
     if work["method"] == "lora":
         import peft
 
-        task = "SEQ_2_SEQ_LM" if work["model"] == "t5" else "SEQ_CLS"
-        model = peft.get_peft_model(model, peft.LoraConfig(task_type=task, r=RANK, lora_alpha=8))
+        said: dict[str, Any] = {"task_type": "SEQ_2_SEQ_LM"}
+        if work["model"] == "bert":  # whose head is the pooler, too, here
+            said = {"task_type": "SEQ_CLS", "modules_to_save": ["classifier", "pooler"]}
+        model = peft.get_peft_model(model, peft.LoraConfig(**said, r=RANK, lora_alpha=8))
     else:
         sys.path.pop(0)  # where this file has the library's name
         import adapters
@@ -272,6 +274,10 @@ def their_trainer(work: dict) -> Trainer:
         adapters.init(model)
         model.add_adapter("x", config=adapters.SeqBnConfig(reduction_factor=REDUCTION))
         model.train_adapter("x")
+        model.set_active_adapters("x")
+        for name, parameter in model.named_parameters():
+            if "pooler." in name or "classifier." in name:
+                parameter.requires_grad = True
     model.train()
     trained = [p for p in model.parameters() if p.requires_grad]
     for parameter in trained:
