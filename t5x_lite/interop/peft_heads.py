@@ -60,9 +60,9 @@ def head_of(
     kind = model_type or str(family.from_model(encoder, None, None)["model_type"])
     said = {"architectures": [SUFFIXES[task]]} if task else {}
     head = family.head_of(where, {"model_type": kind, **said}, kept)
-    if head is None:
+    if head is None or head.name not in SUFFIXES:
         raise InputError(
-            f"{where}: modules_to_save: {min(kept)} is of no head; task_type may be "
+            f"{where}: modules_to_save: {min(kept)} is of no head for a task; task_type may be "
             f"{', '.join(TASKS)}"
         )
     own = heads.get(head.name)

@@ -10,7 +10,7 @@ from t5x_lite.learner import Learner
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.objectives.base import NoLoss
 from t5x_lite.trees import flatten
-from tests.interop.peft_files import MODELS, hosts
+from tests.interop.peft_files import MODELS, SIZES, hosts
 
 
 @pytest.mark.parametrize("host", MODELS)
@@ -51,11 +51,12 @@ def test_names_with_and_without_a_prefix():
     assert hosts().find("encoder.layer.2.output.dense") is None
     assert head_modules(table.pieces) == ("pooler", "classifier")
     table = hosts("deberta", head=Classifier(num_classes=2, kind="deberta"))
-    assert head_modules(table.pieces) == ("pooler", "classifier")
+    assert set(head_modules(table.pieces)) == {"pooler", "classifier"}
 
 
 def test_models_without_names():
+    language_model = LMConfig(**SIZES, d_kv=4, num_layers=2)
     with pytest.raises(InputError, match="only a T5Config or an encoder"):
-        hosts_of(LMConfig(), None, where="work")
+        hosts_of(language_model, None, where="work")
     with pytest.raises(InputError, match=r"work: its layers or tables are shared"):
         refuse_views("work", MODELS["t5"].replace(share_layers=True).views("model/"))
