@@ -164,7 +164,8 @@ class AdapterModules(nnx.Module):
                 host, slot = (layers, site) if dense is None else (dense, "slot")
                 if getattr(host, slot) is not None:
                     raise InputError(
-                        f"adapter {name!r} would stand at {stack}/{site}, where another one is"
+                        f"adapter {name!r} would stand at {stack}/{site}, where another one is: "
+                        "leave one out of --adapters.use, or give them other sites"
                     )
                 setattr(host, slot, modules.at(stack, site))
 
