@@ -192,7 +192,8 @@ class AdapterModules(nnx.Module):
                 host, slot = (hosts[site], "slot") if site in hosts else (layers, site)
                 if getattr(host, slot) is not None:
                     raise InputError(
-                        f"adapter {name!r} would stand at {stack}/{site}, where another one is"
+                        f"adapter {name!r} would stand at {stack}/{site}, where another one is: "
+                        "leave one out of --adapters.use, or give them other sites"
                     )
                 setattr(host, slot, modules.at(stack, site))
 

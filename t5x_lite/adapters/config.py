@@ -16,8 +16,11 @@ from t5x_lite.options import did_you_mean
 
 _LOAD = re.compile(r"([^\W\d]\w*)=(.+)")
 
+HEAD = r"(?:heads|objective)/.*"
+"""Paths of heads and of the objective's own layers; a model such as T5 has none, which is fine."""
+
 _PARTS = {
-    "head": r"(?:heads|objective)/.*",
+    "head": HEAD,
     "norms": r"model/(?:.*/)?\w*norm(?:/.*)?",
     "base": r"model/.*",
 }
@@ -159,7 +162,7 @@ class Adapters:
             return ()
         fresh = [name for name in self.used if name in self.added and name not in self.loaded]
         own = [rf"{ADAPTERS}(?:{'|'.join(fresh)})"] if fresh else []
-        return (rf"(?:{'|'.join(['heads', 'objective', *own])})/.*",)
+        return (rf"(?:{'|'.join(['heads', 'objective', *own])})/.*",) if own else (HEAD,)
 
     def canonical(self) -> "Adapters":
         """Equal settings in equal words: `write_module` of each line of `add`."""

@@ -33,7 +33,7 @@ METHODS: dict[str, Callable[..., Adapter]] = {
 }
 """Method -> constructor. It takes `name` and options by keyword, which all have defaults."""
 
-SHORT = {"r": "rank", "rslora": "rank_stabilised", "dora": "use_dora"}
+SHORT = {"r": "rank", "rslora": "rank_stabilised"}
 """Short name of an option -> the field that it means, of the methods that have such a field."""
 
 LATER = (

@@ -7,16 +7,17 @@ import shutil
 import numpy as np
 import pytest
 
-from t5x_lite import trees
+from t5x_lite import config, trees
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import items
-from t5x_lite.checkpoints.base import BASE_FILE
+from t5x_lite.checkpoints.base import BASE_FILE, Base
 from t5x_lite.checkpoints.init import Init
+from t5x_lite.checkpoints.reading import step_files
 from t5x_lite.config import Checkpoints
 from t5x_lite.errors import InputError
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.run.interchange import export_hf
-from t5x_lite.run.loading import Loaded
+from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.run.training import train
 
 pytestmark = pytest.mark.slow
@@ -183,3 +184,29 @@ def test_export_merges(part, tmp_path):
     np.testing.assert_array_equal(ours.reshape(ours.shape[0], -1).T, theirs)
     base = trees.flatten(loaded.params)[f"model/{path}"][0]
     assert np.abs(np.asarray(base) - ours).max() > 1e-4
+
+
+def test_a_base_in_bfloat16_is_the_same_base(part, run, caplog):
+    adapters = dataclasses.replace(LORA, base_dtype="bfloat16")
+    with caplog.at_level("INFO"):
+        narrow = run("narrow", 5, 10, adapters=adapters)
+    bases = [Base.read(step_files(run / "checkpoints" / "10"), where=run) for run in (narrow, part)]
+    assert bases[0].digest == bases[1].digest
+    assert saved(narrow / "checkpoints" / "10") == saved(part / "checkpoints" / "10")
+    ours, theirs = params(narrow), params(part)
+    modules = [leaf for path, leaf in ours.items() if path.startswith("adapters/")]
+    num, total = (sum(leaf.size for leaf in leaves) for leaves in (modules, ours.values()))
+    told = (
+        f"trained {num:,} of {total:,} ({100 * num / total:.2f} %), base {bases[0].digest[:12]}, "
+        f"{4 * num:,} bytes of parameters in a checkpoint"
+    )
+    assert told in caplog.text
+    equal(*({p: a for p, a in each.items() if p.startswith("model/")} for each in (ours, theirs)))
+    dtypes = {
+        path.split("/")[0]: leaf.dtype.name
+        for path, leaf in trees.flatten(
+            learner_of(config.load(narrow / "config.json")).shapes
+        ).items()
+    }
+    assert dtypes == {"model": "bfloat16", "adapters": "float32"}
+    assert all(np.any(leaf) for path, leaf in ours.items() if path.endswith("/b"))
