@@ -8,6 +8,7 @@
 It is what the command line's predict and score are made of, without files.
 """
 
+import dataclasses
 import logging
 import os
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 
 from t5x_lite.accelerators import quiet_without_tpu
+from t5x_lite.adapters.grammar import parse_use
+from t5x_lite.checkpoints.base import base_at
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.embed import Embedder
@@ -25,6 +28,7 @@ from t5x_lite.evaluate.score import Scorer
 from t5x_lite.models.pooling import Pooling
 from t5x_lite.project import trusting_checkpoints
 from t5x_lite.run.best_step import Step
+from t5x_lite.run.modules import ModulesOf
 from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.run.text_to_text import TextToText, check_finite
 
@@ -45,11 +49,24 @@ class Ranking(NamedTuple):
     scores: tuple[float, ...]
 
 
+@dataclasses.dataclass
+class _Programs:
+    """A model with some modules in use, and what was made for it."""
+
+    model: TextToText
+    generators: dict[Decoding, Generator] = dataclasses.field(default_factory=dict)
+    encoders: dict[tuple[Pooling | None, bool | None], tuple[TextEncoder, Embedder]] = (
+        dataclasses.field(default_factory=dict)
+    )
+    scorer: Scorer | None = None
+
+
 def load(
     *checkpoints: str | os.PathLike[str],
     step: Step = None,
     batch_size: int = 32,
     inputs_length: int | None = None,
+    base: str | os.PathLike[str] | None = None,
     trust_project: bool = False,
 ) -> "Model":
     """Loads a checkpoint, or several as an ensemble that averages their logits.
@@ -61,6 +78,8 @@ def load(
       batch_size: rows that go through the model at once.
       inputs_length: tokens of an input at most, longer ones are cut with a warning; None is what
         the model was trained with.
+      base: where the base of a checkpoint is that holds its trained part alone; None is where it
+        was when the run began.
       trust_project: whether a checkpoint's config may name classes of modules besides those of
         t5x_lite, of your project in the current directory, too: reading it runs them.
 
@@ -69,7 +88,8 @@ def load(
         or one names a class that is not trusted.
     """
     directories = [os.fspath(checkpoint) for checkpoint in checkpoints]
-    with trusting_checkpoints(trust_project), quiet_without_tpu():
+    where = None if base is None else os.fspath(base)
+    with trusting_checkpoints(trust_project), quiet_without_tpu(), base_at(where):
         model = TextToText.load(directories, step=step, inputs_length=inputs_length)
     return Model(model, batch_size=batch_size)
 
@@ -87,11 +107,59 @@ class Model:
     def __init__(self, model: TextToText, *, batch_size: int):
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, got {batch_size}")
-        self._model = model
         self._batch_size = batch_size
-        self._generators: dict[Decoding, Generator] = {}
-        self._encoders: dict[tuple[Pooling | None, bool | None], tuple[TextEncoder, Embedder]] = {}
-        self._scorer: Scorer | None = None
+        self._modules: ModulesOf | None = None
+        self._used: dict[tuple[str, ...], _Programs] = {}
+        self._programs = _Programs(model)
+
+    def add_adapter(self, name: str, directory: str | os.PathLike[str]) -> None:
+        """Reads a module that was trained with the same base; `use` puts it into the model.
+
+        Args:
+          name: that it has here; the module of that name in the checkpoint, or the only one.
+          directory: a work directory or a step directory.
+
+        Raises:
+          InputError: there is no such module, one of that name is here, it was trained with
+            another base, or this is an ensemble.
+        """
+        self._modules = self._of_checkpoint().adding(name, os.fspath(directory))
+
+    def use(self, modules: str = "") -> None:
+        """Puts modules into the model, which all calls use from now on.
+
+        What was compiled for them stays for the next time.
+
+        Args:
+          modules: names with commas between, "rte" or "rte, style"; "" is the base alone.
+
+        Raises:
+          InputError: one is not there, or two would stand at one site.
+        """
+        names: tuple[str, ...] = parse_use(modules) if modules.strip() else ()
+        held = self._of_checkpoint()
+        if names not in self._used:
+            model = dataclasses.replace(self._programs.model, members=(held.using(names),))
+            self._used[names] = _Programs(model)
+        self._programs = self._used[names]
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the modules that `use` may name."""
+        return tuple(self._of_checkpoint().adapters)
+
+    def _of_checkpoint(self) -> ModulesOf:
+        if self._modules is None:
+            members = self._model.members
+            if len(members) > 1:
+                raise InputError("modules are of one model, and this is an ensemble")
+            self._modules = ModulesOf.of(members[0])
+            self._used[tuple(self._modules.adapters)] = self._programs
+        return self._modules
+
+    @property
+    def _model(self) -> TextToText:
+        return self._programs.model
 
     def generate(
         self,
@@ -132,14 +200,15 @@ class Model:
         other texts. See `generate` for the arguments.
         """
         how = Decoding(**decoding)
-        if how not in self._generators:
-            self._generators[how] = self._model.generator(how, batch_size=self._batch_size)
+        generators = self._programs.generators
+        if how not in generators:
+            generators[how] = self._model.generator(how, batch_size=self._batch_size)
         given = [prompts] * len(texts) if isinstance(prompts, str) else list(prompts)
         if len(given) != len(texts):
             raise InputError(f"there are {len(texts)} texts and {len(given)} prompts")
         _check_seeds(seeds, num=len(texts))
         found = self._model.predictions(
-            self._generators[how],
+            generators[how],
             self._inputs(texts),
             prompts=self._model.prompts(given),
             seeds=seeds,
@@ -212,10 +281,11 @@ class Model:
         """
         _check_texts(texts)
         how = (pooling, normalize)
-        if how not in self._encoders:
+        encoders = self._programs.encoders
+        if how not in encoders:
             encoder = self._model.encoder(pooling=pooling, normalize=normalize)
-            self._encoders[how] = encoder, encoder.embedder(batch_size=self._batch_size)
-        encoder, embedder = self._encoders[how]
+            encoders[how] = encoder, encoder.embedder(batch_size=self._batch_size)
+        encoder, embedder = encoders[how]
         begins = encoder.begins_with(None, None)
         inputs, cut = encoder.rows([begins + text for text in texts])
         self._tell_cut(cut, length=encoder.length)
@@ -244,9 +314,9 @@ class Model:
             )
 
     def _get_scorer(self) -> Scorer:
-        if self._scorer is None:
-            self._scorer = self._model.scorer(batch_size=self._batch_size)
-        return self._scorer
+        if self._programs.scorer is None:
+            self._programs.scorer = self._model.scorer(batch_size=self._batch_size)
+        return self._programs.scorer
 
 
 def _check_seeds(seeds: Sequence[int | None] | None, *, num: int) -> None:

@@ -17,12 +17,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
 from t5x_lite import sharding, trees, views
 from t5x_lite.adapters.base import Adapter, AdapterModules, merge
+from t5x_lite.adapters.config import HEAD
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head, HeadModules, by_name
 from t5x_lite.models.base import ModelConfig
@@ -115,8 +117,19 @@ class Learner:
         train: Sequence[str] = (),
         optimizer: Optimizer | None = None,
         dtype: str = "float32",
+        base_dtype: str = "float32",
     ) -> "Learner":
         """Traces the module; nothing is allocated.
+
+        Args:
+          model: as the attributes of the class, and so all others but one.
+          objective: of the same.
+          heads: those that are kept besides the objective's own.
+          adapters: in the model's slots.
+          train: what is trained.
+          optimizer: of it.
+          dtype: of what is computed.
+          base_dtype: dtype in which the model's frozen parameters are stored.
 
         Raises:
           InputError: the objective cannot train the model, an adapter has no place in it, or
@@ -142,13 +155,28 @@ class Learner:
             views=its_views,
         )
         made.check_train()
-        return made
+        if adapters:  # two modules at one site are refused here
+            bound: Bound = bind(graphdef, seen)
+            bound.adapters.attach(bound.model)
+        return made if base_dtype == "float32" else made._with_base_in(base_dtype)
+
+    def _with_base_in(self, dtype: str) -> "Learner":
+        """The same, whose frozen parameters of the model are stored in another dtype."""
+        stored = {
+            path: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype))
+            if path.startswith("model/") and not self.trains(path)
+            else leaf
+            for path, leaf in trees.flatten(self.shapes).items()
+        }
+        return dataclasses.replace(
+            self, shapes=trees.overlaid(self.shapes, trees.unflatten(stored))
+        )
 
     def check_train(self) -> None:
         """Refuses, by an InputError, a pattern of `train` that means no parameter to be trained."""
         paths = [path for path in trees.flatten(self.shapes) if not self._unread(path)]
         for pattern in self.train:
-            if not any(trees.covers(pattern, path) for path in paths):
+            if pattern != HEAD and not any(trees.covers(pattern, path) for path in paths):
                 parts = dict.fromkeys(path.partition("/")[0] for path in paths)
                 raise InputError(
                     f"train: {pattern!r} means no parameter that the loss reads; they begin with "
@@ -158,8 +186,14 @@ class Learner:
     def init(self, key: Key) -> Params:
         """Initial parameters, as they are stored."""
         parts = (self.model, self.objective, tuple(self.heads.values()), self.adapters)
-        seen = init(lambda rngs: Bound(*parts, rngs=rngs), key)
-        return views.fresh(self.views, seen)
+        fresh = views.fresh(self.views, init(lambda rngs: Bound(*parts, rngs=rngs), key))
+        stored = trees.flatten(self.shapes)
+        narrow = {
+            path: leaf.astype(stored[path].dtype)
+            for path, leaf in trees.flatten(fresh).items()
+            if leaf.dtype != stored[path].dtype
+        }
+        return trees.overlaid(fresh, trees.unflatten(narrow)) if narrow else fresh
 
     def read(self, params: Params) -> Params:
         """The parameters that the module has, in the dtype of the stored ones.
@@ -224,24 +258,37 @@ class Learner:
         """The updates of a train step: one, or one for each phase of the objective.
 
         Raises:
+          InputError: everything is frozen.
           ValueError: there is no optimizer, or the phases do not train every path exactly once.
         """
+        if not any(map(self.trains, trees.flatten(self.shapes))):
+            raise InputError(
+                "everything is frozen, so nothing would be trained: name what is by --train, or "
+                "with modules by --adapters.train"
+            )
         phases, main, below = self.objective.phases(), self._main, self.model.below
         if not phases:
-            optimizer = main.build(self._trained(self.axes), below=below, depth=self._depth)
-            trains = self.trains if self._is_partial else None
-            schedule = main.schedule.build()
-            return (Update(self.loss, optimizer, schedule, trains=trains, joint=self.joint),)
+            axes = self._trained(self.axes)
+            update = Update(
+                self.loss,
+                main.build(axes, below=below, depth=self._depth),
+                main.schedule.build(),
+                trains=self.trains if self._is_partial else None,
+                joint=self.joint,
+                live=main.live(axes, depth=self._depth),
+            )
+            return (update,)
         made = []
         for phase in phases:
-            optimizer = phase.optimizer or main
+            optimizer, axes = phase.optimizer or main, self._trained(self.axes, phase)
             update = Update(
                 functools.partial(self.loss, phase=phase.name),
-                optimizer.build(self._trained(self.axes, phase), below=below, depth=self._depth),
+                optimizer.build(axes, below=below, depth=self._depth),
                 optimizer.schedule.build(),
                 name=phase.name,
                 trains=functools.partial(self._phase_trains, phase),
                 joint=self.joint,
+                live=optimizer.live(axes, depth=self._depth),
             )
             made.append(update)
         check_updates(made, [path for path in trees.flatten(self.shapes) if self.trains(path)])

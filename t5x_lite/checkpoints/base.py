@@ -14,6 +14,8 @@ float32 numbers. Whoever reads the step finds the base where it was, or by a lin
 directory or beside the step. A base may have a base itself.
 """
 
+import contextlib
+import contextvars
 import dataclasses
 import hashlib
 import json
@@ -36,6 +38,24 @@ LINK = "base"
 """What stands in a work directory, or beside a step, for a base that has moved."""
 
 _VERSION = 1
+
+_elsewhere: contextvars.ContextVar[str | None] = contextvars.ContextVar("base", default=None)
+
+
+@contextlib.contextmanager
+def base_at(directory: str | None) -> Iterator[None]:
+    """Looks for bases in a directory first: `--base DIR`; None looks where they were.
+
+    Raises:
+      InputError: there is no such directory.
+    """
+    if directory is not None and not remote.open_path(directory).is_dir():
+        raise InputError(f"base {directory}: no such directory")
+    token = _elsewhere.set(directory)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +171,8 @@ class Base:
         Raises:
           InputError: the recorded one is in a bucket that cannot be reached.
         """
+        if (elsewhere := _elsewhere.get()) is not None:
+            yield remote.open_path(elsewhere)
         step, is_local = step_directory, not remote.is_remote(step_directory)
         if is_local:
             step = remote.open_path(os.path.abspath(step_directory))

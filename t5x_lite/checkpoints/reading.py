@@ -159,6 +159,24 @@ def restore_params(
     return _in_place({ours: found[theirs] for ours, theirs in sources.items()}, abstract)
 
 
+def restore_arrays(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Some arrays that a step itself holds, such as those of a module; its base is not needed.
+
+    Args:
+      step_directory: as `find_step` gives.
+      wanted: path in the step -> jax.ShapeDtypeStruct, as for `restore_params`.
+
+    Raises:
+      InputError: they are damaged, not there, or of other shapes.
+    """
+    manifest.verify(step_directory, "params")
+    with _readable(step_directory):
+        saved = items.saved_leaves(step_directory / "params")
+    sources_of(step_directory, {p: saved[p] for p in wanted if p in saved}, wanted, InitRules())
+    with _readable(step_directory):
+        return items.restore_leaves(step_directory / "params", wanted)
+
+
 def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays that a step leaves to its base, which is verified and compared.
 

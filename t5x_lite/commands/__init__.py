@@ -11,7 +11,13 @@ from t5x_lite.commands.embeddings import Embed
 from t5x_lite.commands.options import PROG
 from t5x_lite.commands.runs import Evaluate, Plan, Report, Train
 from t5x_lite.commands.texts import Cache, Vocab
-from t5x_lite.commands.weights import ExportHF, ImportHF, ImportT5X
+from t5x_lite.commands.weights import (
+    ExportAdapter,
+    ExportHF,
+    ImportAdapter,
+    ImportHF,
+    ImportT5X,
+)
 
 __all__ = ["COMMANDS", "PROG", "Predict", "Train"]
 
@@ -23,7 +29,9 @@ COMMANDS: dict[str, Any] = {
     "embed": Embed,
     "import hf": ImportHF,
     "import t5x": ImportT5X,
+    "import adapter": ImportAdapter,
     "export hf": ExportHF,
+    "export adapter": ExportAdapter,
     "vocab": Vocab,
     "cache": Cache,
     "c4": C4,

@@ -11,6 +11,7 @@ from t5x_lite.commands.options import (
     LongInputs,
     Number,
     OptionalCount,
+    OptionalDirectory,
     OptionalFile,
     OptionalNumber,
     OptionalStep,
@@ -37,6 +38,8 @@ class Predict:
       output: the file to write; - is standard output.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
+      base: where the base of a checkpoint is that holds its trained part alone; where it was, if
+        not given.
       prompt: what every prediction begins with; a line's own "prompt" takes its place.
       batch_size: inputs decoded at once.
       inputs_length: tokens of an input at most, and of a prompt, which is refused if it is longer;
@@ -69,6 +72,7 @@ class Predict:
     input: File
     output: File
     step: OptionalStep = None
+    base: OptionalDirectory = None
     prompt: Text = ""
     batch_size: Count = 32
     inputs_length: OptionalCount = None
@@ -116,6 +120,7 @@ class Predict:
 
     def run(self, _: Sequence[str]) -> None:
         """Calls run.answering.predict."""
+        from t5x_lite.checkpoints.base import base_at
         from t5x_lite.decoding.config import Decoding
         from t5x_lite.run.answering import predict
 
@@ -123,7 +128,7 @@ class Predict:
             max_length=self.max_decode_length,
             **{name: getattr(self, name) for name in _SAME_IN_DECODING},
         )
-        with trusting_checkpoints(self.trust_project):
+        with trusting_checkpoints(self.trust_project), base_at(self.base):
             predict(
                 self.checkpoint,
                 step=self.step,
@@ -153,6 +158,8 @@ class Score:
       output: the file to write; - is standard output.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
+      base: where the base of a checkpoint is that holds its trained part alone; where it was, if
+        not given.
       candidates: a file with one candidate a line: lines {"inputs"} get "prediction", the likeliest
         of them, and "scores", the log-likelihood of each.
       batch_size: examples scored at once.
@@ -169,6 +176,7 @@ class Score:
     input: File
     output: File
     step: OptionalStep = None
+    base: OptionalDirectory = None
     candidates: OptionalFile = None
     batch_size: Count = 32
     inputs_length: OptionalCount = None
@@ -193,9 +201,10 @@ class Score:
 
     def run(self, _: Sequence[str]) -> None:
         """Calls run.answering.score."""
+        from t5x_lite.checkpoints.base import base_at
         from t5x_lite.run.answering import score
 
-        with trusting_checkpoints(self.trust_project):
+        with trusting_checkpoints(self.trust_project), base_at(self.base):
             score(
                 self.checkpoint,
                 step=self.step,

@@ -10,6 +10,7 @@ from t5x_lite.commands.options import (
     File,
     LongInputs,
     OptionalCount,
+    OptionalDirectory,
     OptionalPooling,
     OptionalStep,
     OptionalText,
@@ -33,6 +34,8 @@ class Embed:
         vector (needs pyarrow); it is replaced if it is there.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
+      base: where the base of a checkpoint is that holds its trained part alone; where it was, if
+        not given.
       format: of the input; auto is jsonl of files that are named so.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says, or
         else mean, with a warning.
@@ -53,6 +56,7 @@ class Embed:
     input: File
     output: File
     step: OptionalStep = None
+    base: OptionalDirectory = None
     format: Literal["auto", "text", "jsonl"] = "auto"
     pooling: OptionalPooling = None
     normalize: bool | None = None
@@ -78,9 +82,10 @@ class Embed:
 
     def run(self, _: Sequence[str]) -> None:
         """Calls run.embedding.embed."""
+        from t5x_lite.checkpoints.base import base_at
         from t5x_lite.run.embedding import embed
 
-        with trusting_checkpoints(self.trust_project):
+        with trusting_checkpoints(self.trust_project), base_at(self.base):
             embed(
                 self.checkpoint,
                 step=self.step,

@@ -64,6 +64,8 @@ class Evaluate:
       checkpoint: a work directory or a step directory; several are an ensemble.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
+      base: where the base of a checkpoint is that holds its trained part alone; where it was, if
+        not given.
       output: where metrics.json and the predictions or rankings go; nowhere if not given.
       trust_project: runs any module of yours that a checkpoint's config names; without it only
         classes of t5x_lite, and of packages that CONFIG names, are admitted.
@@ -72,6 +74,7 @@ class Evaluate:
     config: Config
     checkpoint: Directories
     step: OptionalStep = None
+    base: OptionalDirectory = None
     output: OptionalDirectory = None
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = True
@@ -83,9 +86,10 @@ class Evaluate:
     def run(self, overrides: Sequence[str]) -> None:
         """Calls run.measuring.evaluate with the config's overrides."""
         experiment = load_config(self.config, overrides, command=Evaluate)
+        from t5x_lite.checkpoints.base import base_at
         from t5x_lite.run.measuring import evaluate
 
-        with trusting_checkpoints(self.trust_project):
+        with trusting_checkpoints(self.trust_project), base_at(self.base):
             evaluate(experiment, self.checkpoint, step=self.step, output=self.output)
 
 

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from t5x_lite.commands.options import (
     Destination,
+    Directory,
     Dtype,
     File,
     Number,
@@ -14,6 +15,7 @@ from t5x_lite.commands.options import (
     OptionalStep,
     OptionalText,
     Source,
+    Text,
     at_least,
 )
 from t5x_lite.project import trusting_checkpoints
@@ -98,6 +100,87 @@ class ImportT5X:
             dtype=self.dtype,
             dropout_rate=self.dropout_rate,
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImportAdapter:
+    """Make a checkpoint of a module that PEFT saved: LoRA, rsLoRA, DoRA or (IA)^3.
+
+    It holds the module, and the head that came along, and names its base. predict, evaluate and
+    train --adapters.load take it.
+
+    Attributes:
+      source: the directory: adapter_config.json and adapter_model.safetensors or .bin.
+      destination: the directory to write; it must not exist yet.
+      base: the model that it was trained on, a work directory or a step directory, as import hf
+        writes.
+      step: the step to take from a work directory, or best; the newest if not given.
+      name: name of the module.
+      trust_project: runs modules of yours that the base's config names; without it only classes of
+        t5x_lite are admitted.
+    """
+
+    source: Source
+    destination: Destination
+    base: Directory
+    step: OptionalStep = None
+    name: Text = "adapter"
+    trust_project: bool = False
+    takes_overrides: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        at_least(0, {"--step": self.step})
+
+    def run(self, _: Sequence[str]) -> None:
+        """Calls run.adapter_interchange.import_adapter."""
+        from t5x_lite.run.adapter_interchange import import_adapter
+
+        with trusting_checkpoints(self.trust_project):
+            import_adapter(
+                self.source, self.destination, base=self.base, step=self.step, name=self.name
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportAdapter:
+    """Write a module of a checkpoint as PEFT loads it, on the base that export hf writes.
+
+    Attributes:
+      source: a work directory or a step directory.
+      destination: the directory to write; it must not exist yet.
+      format: of the directory.
+      step: the step to take from a work directory, or best; the newest if not given.
+      name: of the module, where the checkpoint has several.
+      no_head: leaves out the head that trained with it.
+      trust_project: runs modules of yours that a checkpoint's config names; without it only classes
+        of t5x_lite are admitted.
+    """
+
+    source: Source
+    destination: Destination
+    format: Literal["peft"] = "peft"
+    step: OptionalStep = None
+    name: OptionalText = None
+    no_head: bool = False
+    trust_project: bool = False
+    takes_overrides: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        at_least(0, {"--step": self.step})
+
+    def run(self, _: Sequence[str]) -> None:
+        """Calls run.adapter_interchange.export_adapter."""
+        from t5x_lite.run.adapter_interchange import export_adapter
+
+        with trusting_checkpoints(self.trust_project):
+            export_adapter(
+                self.source,
+                self.destination,
+                form=self.format,
+                step=self.step,
+                name=self.name,
+                head=not self.no_head,
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ Worked example: for params {"wi": [512, 2048], "scale": [512]} with axes {"wi": 
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import jax
@@ -34,6 +34,9 @@ from t5x_lite.types import Array, Axes, Params
 
 LAYERS = "layers"
 """The name of the axis that stacks layers; it comes first."""
+
+# The part of the parameters that are modules in a model's slots.
+_MODULES = "adapters"
 
 # The sides of a factored parameter of rank above 2 (T5X's standard_logical_factor_rules).
 _ROW = frozenset({"embed"})
@@ -51,7 +54,8 @@ class Hyperparameters:
       factored: whether large matrices keep row and column means in place of the whole v.
       min_dim_size_to_factor: a matrix is factored if its two largest sides are at least this.
         Parameters of rank above 2 are factored by logical axes, whatever their size.
-      multiply_by_parameter_scale: whether the step is proportional to RMS(p).
+      multiply_by_parameter_scale: whether the step is proportional to RMS(p). That of a module at
+        adapters/ never is: one that begins at 0 would be held there, at steps of epsilon2.
       decay_rate: the exponent of beta2's schedule.
       step_offset: the step at which the statistics start anew, for a run whose count goes on from
         pretraining; before it beta2 is 0.
@@ -75,7 +79,11 @@ class Hyperparameters:
 
 
 def adafactor(
-    learning_rate: Callable[[Any], Any], axes: Axes, *, settings: Hyperparameters
+    learning_rate: Callable[[Any], Any],
+    axes: Axes,
+    *,
+    settings: Hyperparameters,
+    starts: Callable[[Params], Any] | None = None,
 ) -> optax.GradientTransformation:
     """Builds Adafactor for parameters with these logical axes.
 
@@ -83,6 +91,8 @@ def adafactor(
       learning_rate: step (int32) -> rate.
       axes: nested dict of tuples of logical axis names, one tuple per parameter.
       settings: the other numbers.
+      starts: parameters -> the step at which each begins, one or one a layer; its t counts from
+        there. None is step 0.
 
     Returns:
       init(params) and update(grads, state, params), whose updates (f32) are added to the
@@ -101,8 +111,11 @@ def adafactor(
         if params is None:
             raise ValueError("Adafactor's step depends on the parameters; pass them to update")
         check_axes(axes, params)
-        step = functools.partial(_step, settings, state["count"], learning_rate(state["count"]))
-        pairs = map_axes(step, axes, updates, state["statistics"], params)
+        count = state["count"]
+        step = functools.partial(_step, settings, learning_rate(count))
+        ages = jax.tree.map(lambda _: count, params) if starts is None else starts(params)
+        ages = ages if starts is None else jax.tree.map(lambda start: count - start, ages)
+        pairs = map_axes(step, axes, _scaled(axes), ages, updates, state["statistics"], params)
         steps = map_axes(lambda _, pair: pair[0], axes, pairs)
         statistics = map_axes(lambda _, pair: pair[1], axes, pairs)
         return steps, {"count": state["count"] + 1, "statistics": statistics}
@@ -217,26 +230,39 @@ def _init_statistics(
     }
 
 
+def _scaled(axes: Axes) -> Any:
+    """Whether a parameter may be multiplied by its scale: modules, which begin at 0, may not."""
+    return jax.tree_util.tree_map_with_path(
+        lambda keys, _: keys[0].key != _MODULES, axes, is_leaf=lambda node: isinstance(node, tuple)
+    )
+
+
 def _step(
     settings: Hyperparameters,
-    count: Array,
     rate: Any,
     names: Sequence[str | None],
+    scaled: bool,
+    count: Array,
     grad: Array,
     statistics: Statistics,
     param: Array,
 ) -> tuple[Array, Statistics]:
     """Returns (update, statistics) of one parameter, stacked or not."""
-    stacked = is_stacked(names)
-    one = functools.partial(_step_one, settings, names[1:] if stacked else names, count, rate)
-    return jax.vmap(one)(grad, statistics, param) if stacked else one(grad, statistics, param)
+    if not scaled:
+        numbers = {field.name: getattr(settings, field.name) for field in fields(Hyperparameters)}
+        settings = Hyperparameters(**numbers | {"multiply_by_parameter_scale": False})
+    if not is_stacked(names):
+        return _step_one(settings, names, rate, count, grad, statistics, param)
+    one = functools.partial(_step_one, settings, names[1:], rate)
+    each = (0 if count.ndim else None, 0, 0, 0)
+    return jax.vmap(one, in_axes=each)(count, grad, statistics, param)
 
 
 def _step_one(
     settings: Hyperparameters,
     names: Sequence[str | None],
-    count: Array,
     rate: Any,
+    count: Array,
     grad: Array,
     statistics: Statistics,
     param: Array,

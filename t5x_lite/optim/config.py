@@ -9,10 +9,11 @@ axes are a nested dict of the same structure, whose leaves are tuples. Clipping 
 add nothing to it but the count.
 """
 
+import functools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -29,7 +30,8 @@ from t5x_lite.optim.schedules import (
     require_below_one,
     require_not_negative,
 )
-from t5x_lite.types import Axes, Params
+from t5x_lite.optim.unfreezing import Gradual, Starts, live, unfreezing
+from t5x_lite.types import Array, Axes, Params
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +47,14 @@ class Optimizer(ABC):
         trained by one loss: ("objective/generator.*",).
       layer_decay: factor of the learning rate from one layer to the one below it, for fine-tuning:
         `optim.layer_decay`. 1 is the same rate everywhere.
+      unfreezing: layers that begin to train one after the other: `optim.unfreezing`.
     """
 
     schedule: Schedule
     clip_norm: float | None = None
     clip_groups: tuple[str, ...] = ()
     layer_decay: float = 1.0
+    unfreezing: Gradual = field(default_factory=Gradual)
 
     def __post_init__(self):
         require_above_zero(self, "clip_norm", "layer_decay")
@@ -73,12 +77,15 @@ class Optimizer(ABC):
         Args:
           axes: the parameters' logical axes.
           below: paths of the model's parameters below all layers, for `layer_decay`.
-          depth: layers of the highest stack, for it; None is that of these parameters.
+          depth: layers of the highest stack, for it and for `unfreezing`; None is that of these
+            parameters.
 
         Raises:
-          InputError: there is a layer_decay, and `below` is empty.
+          InputError: there is a layer_decay, and `below` is empty; or layers are to unfreeze, and
+            the model has none.
         """
-        inner = self._build(axes)
+        starts = self.starts(axes, depth=depth)
+        inner = self._build(axes, starts=starts)
         if self.layer_decay != 1.0:
             if not below:
                 raise InputError(
@@ -86,18 +93,37 @@ class Optimizer(ABC):
                     "the model's config must say it (ModelConfig.below)"
                 )
             inner = decayed_by_layer(inner, self.layer_decay, axes, below, depth=depth)
-        if self.clip_norm is None:
-            return inner
-        clip = _clipping(self.clip_norm, self.clip_groups, axes)
+        if self.clip_norm is not None:
+            inner = _clipped(inner, _clipping(self.clip_norm, self.clip_groups, axes))
+        return inner if starts is None else unfreezing(inner, starts, axes)
 
-        def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-            return inner.update(clip(updates), state, params)
+    def starts(self, axes: Axes, *, depth: int | None) -> Starts | None:
+        """When each parameter begins to train; None where all do from the first step.
 
-        return optax.GradientTransformation(inner.init, update)
+        Raises:
+          InputError: layers are to unfreeze, and the model has none.
+        """
+        if not self.unfreezing.total_steps:
+            return None
+        if not depth:
+            raise InputError("optimizer.unfreezing needs a model with layers: set total_steps 0")
+        return self.unfreezing.starts(axes, depth=depth)
+
+    def live(self, axes: Axes, *, depth: int | None) -> Callable[[Params, Any], Params] | None:
+        """(gradient, state) -> the gradient of what trains, 0 elsewhere; None where all does."""
+        starts = self.starts(axes, depth=depth)
+        if starts is None:
+            return None
+        return lambda grads, state: live(grads, state["count"], starts)
 
     @abstractmethod
-    def _build(self, axes: Axes) -> optax.GradientTransformation:
-        """Returns the transformation without clipping by norm."""
+    def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
+        """Returns the transformation without clipping by norm.
+
+        Args:
+          axes: the parameters' logical axes.
+          starts: when each begins to train, from which its statistics count; None is step 0.
+        """
 
     @abstractmethod
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
@@ -121,8 +147,8 @@ class Adafactor(Optimizer, adafactor.Hyperparameters):
         require_not_negative(self, "step_offset", "epsilon2")
         require_below_one(self, "momentum", "weight_decay_rate")
 
-    def _build(self, axes: Axes) -> optax.GradientTransformation:
-        return adafactor.adafactor(self.schedule.build(), axes, settings=self)
+    def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
+        return adafactor.adafactor(self.schedule.build(), axes, settings=self, starts=starts)
 
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
         """Returns the logical axes of the state: {"count", "statistics"}."""
@@ -158,7 +184,7 @@ class AdamW(Optimizer):
         require_above_zero(self, "eps")
         require_not_negative(self, "weight_decay")
 
-    def _build(self, axes: Axes) -> optax.GradientTransformation:
+    def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
         adam = optax.scale_by_adam(self.b1, self.b2, self.eps)
         schedule = self.schedule.build()
 
@@ -177,6 +203,10 @@ class AdamW(Optimizer):
                 directions = jax.tree.map(
                     lambda mu, nu: mu / (jnp.sqrt(nu) + self.eps), new.mu, new.nu
                 )
+            elif starts is not None:
+                directions = jax.tree.map(
+                    functools.partial(self._corrected, new.count), starts(params), new.mu, new.nu
+                )
             rate = schedule(state["count"])
 
             def step(names: Sequence[str | None], direction: Any, param: Any) -> Any:
@@ -188,10 +218,25 @@ class AdamW(Optimizer):
 
         return optax.GradientTransformation(init, update)
 
+    def _corrected(self, count: Array, start: Any, mu: Array, nu: Array) -> Array:
+        """The direction of a parameter whose moments began at a step, or at one for each layer."""
+        age = jnp.maximum(count - start, 1).astype(jnp.float32)
+        age = age.reshape(*age.shape, *[1] * (mu.ndim - age.ndim))
+        return (mu / (1 - self.b1**age)) / (jnp.sqrt(nu / (1 - self.b2**age)) + self.eps)
+
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
         """Returns the logical axes of the state: {"count", "mu", "nu"}."""
         adafactor.check_axes(axes, shapes)
         return {"count": (), "mu": axes, "nu": axes}
+
+
+def _clipped(
+    inner: optax.GradientTransformation, clip: Callable[[Any], Any]
+) -> optax.GradientTransformation:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        return inner.update(clip(updates), state, params)
+
+    return optax.GradientTransformation(inner.init, update)
 
 
 def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any], Any]:

@@ -33,6 +33,8 @@ class Update:
       name: of its part of the optimizer's state; "" where it is the only one.
       trains: whether a path is trained; None trains all.
       joint: the second stage of the loss, (rows, batch, step=) -> Loss; None where there is none.
+      live: (gradient, optimizer's state) -> the gradient with 0 for layers that are still frozen
+        (`optim.unfreezing`); None where there are none.
     """
 
     loss_function: LossFunction
@@ -41,6 +43,7 @@ class Update:
     name: str = ""
     trains: Callable[[str], bool] | None = None
     joint: Callable[..., Any] | None = None
+    live: Callable[[Params, Any], Params] | None = None
 
     def complete(self, loss: Any, batch: Batch, step: Any) -> Any:
         """A whole batch's loss with the terms of its rows, if it has rows.

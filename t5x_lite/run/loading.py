@@ -36,11 +36,18 @@ def learner_of(experiment: Experiment) -> Learner:
         experiment.model,
         experiment.objective,
         heads=experiment.heads,
-        adapters=experiment.adapters,
-        train=experiment.train,
+        adapters=experiment.adapters.modules,
+        train=experiment.trained,
         optimizer=experiment.optimizer,
         dtype=experiment.compute_dtype,
+        base_dtype=experiment.adapters.base_dtype,
     )
+
+
+def with_float32_base(experiment: Experiment) -> Experiment:
+    """The same run, whose base is read as it is: what a checkpoint is used by."""
+    adapters = dataclasses.replace(experiment.adapters, base_dtype="float32")
+    return dataclasses.replace(experiment, adapters=adapters)
 
 
 def _unrolled(experiment: Experiment) -> Experiment:
@@ -167,7 +174,7 @@ class Loaded:
         """
         directory = find_step(checkpoint, step=step)
         experiment = read_experiment(directory, checkpointing.step_files(directory))
-        experiment = _unrolled(experiment)
+        experiment = _unrolled(with_float32_base(experiment))
         learner = learner_of(experiment)
         if mesh is not None:
             learner.check_mesh(mesh)

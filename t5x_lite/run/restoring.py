@@ -29,8 +29,9 @@ from t5x_lite.heads.base import HEADS, by_name
 from t5x_lite.heads.classes import as_before
 from t5x_lite.learner import Learner
 from t5x_lite.remote import AnyPath
+from t5x_lite.run import modules
 from t5x_lite.run.best_step import find_step
-from t5x_lite.run.loading import learner_of, read_experiment
+from t5x_lite.run.loading import learner_of, read_experiment, with_float32_base
 from t5x_lite.run.workdir import WorkDirectory, holds_another
 from t5x_lite.train.state import TrainState
 from t5x_lite.types import Params
@@ -96,13 +97,14 @@ def with_initial(
       InputError: see `check_init` and `checkpoints.restore_params`.
     """
     step = check_init(experiment, vocabulary) if step is None else step
-    saved = learner_of(read_experiment(step, checkpointing.step_files(step)))
+    saved = learner_of(with_float32_base(read_experiment(step, checkpointing.step_files(step))))
     bare = [HEADS + name for one in (saved, learner) for name in one.heads if not one.head(name)]
     rules = experiment.init.rules(bare)
+    whole = modules.in_float32(abstract)
     if learner.views or saved.views:
-        params = _through_views(state.params, step, saved, learner, abstract, rules)
+        params = _through_views(state.params, step, saved, learner, whole, rules)
     else:
-        initial = checkpointing.restore_params(step, abstract, rules=rules)
+        initial = checkpointing.restore_params(step, whole, rules=rules)
         params = trees.overlaid(state.params, initial)
     sources = _tell(step, saved, learner, rules)
     base = None
@@ -113,6 +115,8 @@ def with_initial(
     ):
         left = {path: theirs for path, theirs in sources.items() if learner.holds_still(path)}
         base = Base.of(params, left, base=step, steps=steps) if left else None
+    params = modules.with_loaded_params(params, experiment, whole)
+    params = modules.in_dtypes_of(params, abstract)
     return dataclasses.replace(state, params=params), base
 
 
@@ -261,9 +265,10 @@ def resume(
         if base is not None:
             flat = trees.flatten(start.params)
             frozen = {path: flat[path] for path in base.arrays if path in flat}
-            frozen = checkpointing.restore_base(base, where, frozen)
+            frozen = checkpointing.restore_base(base, where, modules.in_float32(frozen))
             both = trees.unflatten({**trees.flatten(params), **frozen})
             params = trees.overlaid(start.params, both)
+            params = modules.in_dtypes_of(params, start.params)
         batches.restore(position)
         if jax.process_index() == 0 and checkpoints.is_hurried(step):
             _logger.warning(

@@ -9,13 +9,15 @@ import jax
 
 from t5x_lite import sharding, trees
 from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.base import Base
 from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.config import Experiment, Hosts
 from t5x_lite.data.sources import batch_source
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Learner
 from t5x_lite.metrics.selection import Mode, contradiction, described, matching, refuse_test
 from t5x_lite.optim.updates import joint_optimizer
-from t5x_lite.run import hosts, preemption, restoring
+from t5x_lite.run import hosts, modules, preemption, restoring
 from t5x_lite.run.allocator import within_memory
 from t5x_lite.run.best import best_of_run
 from t5x_lite.run.best_step import told_at_end
@@ -80,7 +82,8 @@ def _train(
 ) -> None:
     """Makes the parts that the config names, the cheap checks first, and trains.
 
-    1. The work directory and the vocabulary: those of another experiment are refused at once.
+    1. The work directory and the vocabulary: those of another experiment are refused at once. The
+       configs of modules that are loaded, which the run's config states.
     2. The checkpoint of `init`: its shapes are compared, its arrays are not read yet. Its heads are
        kept.
     3. Mesh, learner and optimizer: sizes that do not divide are refused before the data are opened.
@@ -91,6 +94,7 @@ def _train(
     7. The tracker; where nothing is left to do, the run ends here.
     8. The compiled step, and the loop.
     """
+    experiment = modules.with_loaded(experiment, earlier=workdir.earlier())
     workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
     vocabulary = workdir.check_vocabulary(_vocabulary(experiment))
     resumed = bool(checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY))
@@ -130,6 +134,8 @@ def _train(
                     step=initial,
                     steps=workdir.path / checkpointing.DIRECTORY,
                 )
+            elif experiment.adapters.loaded:
+                raise InputError("adapters.load needs the base that its modules are of: --init DIR")
         workdir.write(experiment, vocabulary)
         with Tracker(
             workdir.local, total_steps=experiment.steps, enabled=jax.process_index() == 0
@@ -147,11 +153,8 @@ def _train(
                 f"{trees.count_parameters(learner.shapes):,} parameters on {mesh.size} "
                 f"{mesh.devices.flat[0].device_kind} device(s), {experiment.compute_dtype}"
             )
-            if base is not None:
-                tracker.message(
-                    "checkpoints hold the trained part alone; the rest is that of "
-                    f"{base.checkpoint}, which must stay (--checkpoints.whole True copies it)"
-                )
+            for line in _trained_part(learner, base):
+                tracker.message(line)
             for choice in choices:
                 tracker.message(choice)
             train_step = make_train_step(
@@ -184,6 +187,28 @@ def _train(
                 )
             checkpoints.wait()
             _tell_best(tracker, workdir, experiment)
+
+
+def _trained_part(learner: Learner, base: Base | None) -> list[str]:
+    """What is said of a run that freezes a part: how much trains, and what its checkpoints hold."""
+    shapes = trees.flatten(learner.shapes)
+    trained = {path: leaf for path, leaf in shapes.items() if learner.trains(path)}
+    if len(trained) == len(shapes):
+        return []
+    num, total = (sum(leaf.size for leaf in part.values()) for part in (trained, shapes))
+    held = shapes if base is None else trees.flatten(base.rest(learner.shapes))
+    kept = sum(leaf.size * leaf.dtype.itemsize for leaf in held.values())
+    named = "none" if base is None else base.digest[:12]
+    lines = [
+        f"trained {num:,} of {total:,} ({100 * num / total:.2f} %), base {named}, {kept:,} bytes "
+        "of parameters in a checkpoint"
+    ]
+    if base is not None:
+        lines.append(
+            "checkpoints hold the trained part alone; the rest is that of "
+            f"{base.checkpoint}, which must stay (--checkpoints.whole True copies it)"
+        )
+    return lines
 
 
 def _is_owed(experiment: Experiment, step: int, history: Mapping[int, object]) -> bool:

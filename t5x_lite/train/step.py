@@ -92,6 +92,8 @@ def make_train_step(
                     loss_function, trained, given, key, complete, update.part(layout.params)
                 )
             own = state_of(update, state.optimizer)
+            if update.live is not None:
+                grads = update.live(grads, own)
             params, own = update.apply(grads, own, params)
             given = {**given, **features}
             states.append(own)

@@ -41,6 +41,18 @@ EXPORTED = {
             },
         ),
         (
+            "import adapter src dst --base work --step best --name rte",
+            "adapter_interchange.import_adapter",
+            ("src", "dst"),
+            {"base": "work", "step": "best", "name": "rte"},
+        ),
+        (
+            "export adapter w dst --format peft --no-head",
+            "adapter_interchange.export_adapter",
+            ("w", "dst"),
+            {"form": "peft", "step": None, "name": None, "head": False},
+        ),
+        (
             "export hf w dst --step 5 --dtype float32",
             "interchange.export_hf",
             ("w", "dst"),

@@ -7,22 +7,22 @@ import shutil
 import numpy as np
 import pytest
 
-from t5x_lite import trees
-from t5x_lite.adapters.bottleneck import par_bn
-from t5x_lite.adapters.lora import Lora
+from t5x_lite import config, trees
+from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import items
-from t5x_lite.checkpoints.base import BASE_FILE
+from t5x_lite.checkpoints.base import BASE_FILE, Base
 from t5x_lite.checkpoints.init import Init
+from t5x_lite.checkpoints.reading import step_files
 from t5x_lite.config import Checkpoints
 from t5x_lite.errors import InputError
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.run.interchange import export_hf
-from t5x_lite.run.loading import Loaded
+from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.run.training import train
 
 pytestmark = pytest.mark.slow
 
-LORA = Lora(rank=2, sites=("attention/.*", "mlp/.*"))
+LORA = Adapters(add=('lora = lora(r=2, sites=("attention/.*", "mlp/.*"))',))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def run(place, tiny_experiment, compile_once):
     """Trains from the base to a step, or to one after the other as a run that is resumed."""
 
     def run(name, *ends, start="t5", **changes):
-        options = {"adapters": (LORA,), "checkpoints": Checkpoints(period=5), **changes}
+        options = {"adapters": LORA, "checkpoints": Checkpoints(period=5), **changes}
         experiment = dataclasses.replace(
             tiny_experiment,
             workdir=str(place / name),
@@ -81,14 +81,14 @@ def test_the_trained_part_alone_is_saved_and_resumed(part, run):
 
 
 def test_a_chosen_part_and_a_base_with_a_base(part, run, place):
-    second = run("second", 5, adapters=(), train=("model/decoder",), start="part")
+    second = run("second", 5, adapters=Adapters(), train=("model/decoder",), start="part")
     step = second / "checkpoints" / "5"
     assert all(path.startswith("model/decoder/") for path in saved(step))
     base, ours = params(place / "t5"), params(second)
     for path, leaf in ours.items():
         moved = np.any(np.asarray(leaf) != np.asarray(base[path]))
         assert moved == path.startswith("model/decoder/"), path
-    third = run("third", 5, adapters=(par_bn(),), start="second")
+    third = run("third", 5, adapters=Adapters(add=("parallel = par_bn()",)), start="second")
     equal({p: leaf for p, leaf in params(third).items() if p.startswith("model/")}, ours)
     export_hf(second, place / "exported")
     found = read_safetensors(place / "exported" / "model.safetensors")
@@ -162,7 +162,7 @@ def test_a_run_goes_on_only_with_its_base(part, place, tmp_path, tiny_experiment
         tiny_experiment,
         workdir=str(shutil.copytree(part, tmp_path / "x" / "y" / "z" / "part")),
         init=Init(checkpoint=str(place / "t5")),
-        adapters=(LORA,),
+        adapters=LORA,
         steps=12,
     )
     hidden = (place / "t5").rename(place / "hidden")
@@ -184,3 +184,29 @@ def test_export_merges(part, tmp_path):
     np.testing.assert_array_equal(ours.reshape(ours.shape[0], -1).T, theirs)
     base = trees.flatten(loaded.params)[f"model/{path}"][0]
     assert np.abs(np.asarray(base) - ours).max() > 1e-4
+
+
+def test_a_base_in_bfloat16_is_the_same_base(part, run, caplog):
+    adapters = dataclasses.replace(LORA, base_dtype="bfloat16")
+    with caplog.at_level("INFO"):
+        narrow = run("narrow", 5, 10, adapters=adapters)
+    bases = [Base.read(step_files(run / "checkpoints" / "10"), where=run) for run in (narrow, part)]
+    assert bases[0].digest == bases[1].digest
+    assert saved(narrow / "checkpoints" / "10") == saved(part / "checkpoints" / "10")
+    ours, theirs = params(narrow), params(part)
+    modules = [leaf for path, leaf in ours.items() if path.startswith("adapters/")]
+    num, total = (sum(leaf.size for leaf in leaves) for leaves in (modules, ours.values()))
+    told = (
+        f"trained {num:,} of {total:,} ({100 * num / total:.2f} %), base {bases[0].digest[:12]}, "
+        f"{4 * num:,} bytes of parameters in a checkpoint"
+    )
+    assert told in caplog.text
+    equal(*({p: a for p, a in each.items() if p.startswith("model/")} for each in (ours, theirs)))
+    dtypes = {
+        path.split("/")[0]: leaf.dtype.name
+        for path, leaf in trees.flatten(
+            learner_of(config.load(narrow / "config.json")).shapes
+        ).items()
+    }
+    assert dtypes == {"model": "bfloat16", "adapters": "float32"}
+    assert all(np.any(leaf) for path, leaf in ours.items() if path.endswith("/b"))

@@ -250,3 +250,15 @@ def test_refuses_a_half_named_parameter_of_higher_rank():
     transformation = make(rate, {"w": ("embed", "mlp", "bottleneck")})
     with pytest.raises(ValueError, match="rank 3 must have its axes among rows"):
         transformation.init({"w": jnp.ones((2, 2, 2))})
+
+
+def test_a_module_is_not_scaled_by_its_own_size():
+    """One that begins at 0 moves at the rate itself; the same array of a model barely does."""
+    axes = {"adapters": {"a": {"b": ("embed", None)}}, "model": {"b": ("embed", None)}}
+    params = jax.tree.map(lambda _: jnp.zeros((2, 3)), axes, is_leaf=lambda n: isinstance(n, tuple))
+    settings = adafactor.Hyperparameters()
+    made = adafactor.adafactor(lambda _: 0.1, axes, settings=settings)
+    grads = jax.tree.map(lambda leaf: leaf + 0.5, params)
+    steps, _ = made.update(grads, made.init(params), params)
+    np.testing.assert_allclose(steps["adapters"]["a"]["b"], -0.1, rtol=1e-5)
+    np.testing.assert_allclose(steps["model"]["b"], -0.1e-3, rtol=1e-5)

@@ -1,0 +1,27 @@
+"""LoRA and a classifier on BERT base, or another encoder, for a task of GLUE.
+
+The optimizer of encoder_glue.py at LoRA's rate, 5e-4, without layer decay; the classifier trains
+with it. BERT's model is frozen, and may be held in bfloat16: `--adapters.base-dtype bfloat16`.
+
+Command:
+    t5x-lite import hf bert-base-uncased work/bert_base
+    t5x-lite train configs/adapt/lora_bert.py --init work/bert_base --data.directory GLUE \
+        --data.vocabulary work/bert_base/files/vocabulary --workdir WORKDIR
+    --data.task tasks.super_glue:rte --data.inputs-length 256      RTE
+"""
+
+import dataclasses
+
+from configs.finetune.encoder_glue import experiment as base
+from t5x_lite.adapters.config import Adapters
+from t5x_lite.optim.schedules import Linear
+
+experiment = dataclasses.replace(
+    base,
+    adapters=Adapters(add=("task = lora(r=8, alpha=8)",)),
+    optimizer=dataclasses.replace(
+        base.optimizer,
+        schedule=Linear(peak=5e-4, total_steps=6300, warmup_steps=630),
+        weight_decay=0.0,
+    ),
+)

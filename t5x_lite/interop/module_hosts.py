@@ -1,0 +1,165 @@
+"""Hugging Face's names of the dense layers that modules stand at, as other libraries write them.
+
+    hosts = hosts_of(T5Config(...), None)
+    hosts.places["encoder.block.0.layer.0.SelfAttention.q"].site      "attention/query"
+
+The names come from the tables of `interop.hf` and `interop.encoders`, so a site that they name can
+have a module. A file's names may stand with the prefix of the model's class or without it.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+
+from t5x_lite.errors import InputError
+from t5x_lite.heads.base import HEADS, Head
+from t5x_lite.interop import hf, hf_config
+from t5x_lite.interop.encoder_families import is_encoder, with_family
+from t5x_lite.interop.encoders import MODEL, learner_shapes
+from t5x_lite.interop.rules import LAYER, Piece, Rule, pieces
+from t5x_lite.models.base import ModelConfig
+
+_KERNEL = re.compile(
+    r"(?:model/)?(?:(encoder|decoder)/)?layers/(self_attention|attention|cross_attention|mlp)/(\w+)"
+    r"/kernel"
+)
+_BLOCKS = {"self_attention": "attention"}
+_MLP = {"wi": "in", "wi_0": "gate", "wi_1": "in", "wo": "out"}
+_ATTENTION = ("query", "key", "value", "out")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """One layer's dense site.
+
+    Attributes:
+      stack: of the model's stacks.
+      site: as `nn.slots` names it.
+      layer: its number in the stack.
+    """
+
+    stack: str
+    site: str
+    layer: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hosts:
+    """The dense layers of a model under Hugging Face's names.
+
+    Attributes:
+      places: name -> place, as the writer names them.
+      kernels: (stack, site) -> our kernel's shape [N, in, out].
+      paths: (stack, site) -> its path in a learner.
+      model_type: of its config.json.
+      head: what stands on the model.
+      pieces: the tensors of that head.
+    """
+
+    places: Mapping[str, Place]
+    kernels: Mapping[tuple[str, str], tuple[int, int, int]]
+    paths: Mapping[tuple[str, str], str]
+    model_type: str
+    head: Head | None
+    pieces: Sequence[Piece]
+
+    @functools.cached_property
+    def bodies(self) -> dict[str, str]:
+        """Written names by what they are without the prefix of the model's class."""
+        return {_body(name): name for name in self.places}
+
+    def find(self, name: str) -> tuple[str, str] | None:
+        """The written name that a file's name means, and what stands before the body there."""
+        parts = name.split(".")
+        for start in range(len(parts)):
+            body = ".".join(parts[start:])
+            if body in self.bodies:
+                return self.bodies[body], "".join(f"{part}." for part in parts[:start])
+        return None
+
+
+def hosts_of(
+    model: ModelConfig, head: Head | None, *, model_type: str | None = None, where: object
+) -> Hosts:
+    """The names for a model.
+
+    Args:
+      model: a T5 or an encoder.
+      head: what stands on an encoder; with one, names have the prefix of the model's class.
+      model_type: that the model had where it was imported from, if it was.
+      where: its checkpoint, for messages.
+
+    Raises:
+      InputError: transformers has no such model.
+    """
+    if is_encoder(model):
+        config, family = with_family(model, where=where)
+        kind = str(family.from_model(config, head, model_type)["model_type"])
+        table = family.table(config, head, kind)
+        shapes = learner_shapes(config, head)
+        heads = {path: shape for path, shape in shapes.items() if path.startswith(HEADS)}
+        tensors = pieces([rule for rule in table if rule.ours in heads], heads)
+    else:
+        t5, kind, tensors = hf_config.written(model, where=where), model_type or "t5", []
+        table, shapes = hf.table(t5), hf.model_pieces(t5)[0]
+    places: dict[str, Place] = {}
+    kernels: dict[tuple[str, str], tuple[int, int, int]] = {}
+    paths: dict[tuple[str, str], str] = {}
+    for rule in table:
+        if (site := _site(rule)) is None:
+            continue
+        layers, features_in, features_out = shapes[rule.ours]
+        kernels[site] = (layers, features_in, features_out)
+        paths[site] = MODEL + rule.ours.removeprefix(MODEL)
+        name = rule.theirs.removesuffix(".weight")
+        for layer in range(layers):
+            places[name.replace(LAYER, str(layer))] = Place(*site, layer)
+    return Hosts(
+        places=places,
+        kernels=kernels,
+        paths=paths,
+        model_type=kind,
+        head=head,
+        pieces=tensors,
+    )
+
+
+def _site(rule: Rule) -> tuple[str, str] | None:
+    """Stack and site of a rule's kernel; None where it is of none."""
+    match = _KERNEL.fullmatch(rule.ours)
+    if match is None:
+        return None
+    stack, block, name = match.groups()
+    if block == "mlp":
+        return stack or "encoder", f"mlp/{_MLP[name]}"
+    if name not in _ATTENTION:
+        return None  # DeBERTa's projections of positions
+    return stack or "encoder", f"{_BLOCKS.get(block, block)}/{name}"
+
+
+def _body(name: str) -> str:
+    """A written name without the prefix of the model's class."""
+    match = re.search(r"(?:encoder|decoder)\.(?:layer|block)\.\d.*", name)
+    if match is None:
+        raise ValueError(f"{name} is of no layer")
+    return match.group()
+
+
+def head_modules(found: Sequence[Piece]) -> tuple[str, ...]:
+    """What Hugging Face calls the modules of a head, such as classifier and pooler."""
+    shortest = (min((piece.name, *piece.aliases), key=len) for piece in found)
+    return tuple(dict.fromkeys(name.partition(".")[0] for name in shortest))
+
+
+def refuse_views(where: object, views: Sequence[object]) -> None:
+    """Refuses a base that stores other arrays than it reads.
+
+    Raises:
+      InputError: with the remedy.
+    """
+    if views:
+        raise InputError(
+            f"checkpoint {where}: its layers or tables are shared, and a module needs a base of "
+            "its own: export it by `t5x-lite export hf` and import that"
+        )

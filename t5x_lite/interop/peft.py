@@ -1,0 +1,356 @@
+"""PEFT's directories of adapters, in and out: LoRA, with rsLoRA and DoRA, and (IA)^3.
+
+    adapter_config.json            {"peft_type": "LORA", "r": 8, "lora_alpha": 16, ...}
+    adapter_model.safetensors      base_model.model.HOST.lora_A.weight [r, in]; or .bin
+
+HOST is Hugging Face's name of a dense layer (`interop.module_hosts`).
+
+| theirs | ours, below adapters/NAME/STACK/SITE |
+|---|---|
+| lora_A.weight [r, in], lora_B.weight [out, r] | a [N, in, r], b [N, r, out] |
+| lora_magnitude_vector [out], of DoRA | magnitude [N, out], less the norms of the base's columns |
+| ia3_l [out, 1] | scale [N, out] of the layer's output |
+| ia3_l [1, in], of feedforward_modules | scale [N, in] of what the layer reads, at mlp/hidden |
+| base_model.model.classifier.weight, of modules_to_save | heads/classifier/out/kernel |
+
+A module of ours has one rank, one scale, and the same sites in each layer and stack. Where a file
+has several (rank_pattern, alpha_pattern, layers_to_transform, a regular expression), A and B get
+zeros, which no step of training moves, and B another factor; the result is the same.
+
+What cannot interchange is refused by the name of the field: a bias, what moves the base (pissa,
+olora, corda, loftq), tokens, replicated layers; prompts and prefixes come later.
+Source: huggingface/peft 0.21, config.py, tuners/lora, tuners/ia3, utils/save_and_load.py.
+"""
+
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from t5x_lite import trees
+from t5x_lite.adapters.base import ADAPTERS, Adapter
+from t5x_lite.adapters.ia3 import Ia3
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.errors import InputError
+from t5x_lite.interop.module_hosts import Hosts
+from t5x_lite.interop.peft_config import (
+    CONFIG,
+    is_target,
+    number_of,
+    of_pattern,
+    read_config,
+)
+from t5x_lite.interop.peft_heads import head_arrays
+from t5x_lite.interop.rules import check_finite
+from t5x_lite.interop.tensor_files import read_safetensors
+from t5x_lite.interop.torch_files import read_torch
+
+SAFETENSORS = "adapter_model.safetensors"
+_TORCH = "adapter_model.bin"
+PREFIX = "base_model.model."
+A, B, MAGNITUDE, SCALE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector", "ia3_l"
+_LEAVES = {"LORA": (A, B, MAGNITUDE), "IA3": (SCALE,)}
+"""Ends of the names of a module's tensors."""
+HIDDEN = {"mlp/out": "mlp/hidden", "attention/out": "attention/hidden"} | {
+    "cross_attention/out": "cross_attention/hidden"
+}
+"""Site of a layer -> site of what it reads."""
+
+Site = tuple[str, str]
+"""Stack and site."""
+Norms = Callable[[Site], np.ndarray]
+"""Site -> norms of the columns of the base's kernel, [N, out]; DoRA's vectors begin as them."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PeftFile:
+    """A directory of PEFT, whose config may become a module of ours.
+
+    Attributes:
+      where: the file of the tensors.
+      config_file: adapter_config.json.
+      config: the content of that.
+      tensors: by name, without what stands before the model's own names; float32.
+    """
+
+    where: Path
+    config_file: Path
+    config: Mapping[str, Any]
+    tensors: Mapping[str, np.ndarray]
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """Ends of the names of the module's tensors."""
+        return _LEAVES[self.config["peft_type"]]
+
+    def kept(self) -> dict[str, np.ndarray]:
+        """The tensors that are of no adapter: those of modules_to_save."""
+        ends = tuple(f".{leaf}" for leaf in self.leaves)
+        return {name: array for name, array in self.tensors.items() if not name.endswith(ends)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Module:
+    """A module of ours.
+
+    Attributes:
+      adapter: its config.
+      arrays: by path, those of the module and those of a head that came along; float32.
+    """
+
+    adapter: Adapter
+    arrays: Mapping[str, np.ndarray]
+
+
+def read_peft(directory: Path) -> PeftFile:
+    """What a directory holds.
+
+    Raises:
+      InputError: it is incomplete or damaged, or cannot become a module of ours.
+    """
+    config = read_config(directory)
+    path, torch = directory / SAFETENSORS, directory / _TORCH
+    if path.is_file():
+        arrays: Mapping[str, Any] = read_safetensors(path)
+    elif torch.is_file():
+        path, arrays = torch, read_torch(torch)
+    else:
+        raise InputError(f"{directory}: holds neither {SAFETENSORS} nor {_TORCH}")
+    tensors: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        if not name.startswith(PREFIX):
+            raise InputError(f"{path}: {name} is no name of PEFT's: they begin with {PREFIX}")
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise InputError(f"{path}: {name} holds {array.dtype}, not weights")
+        check_finite(path, name, array)
+        # Files of before 0.12 call DoRA's vectors parameters of a module.
+        short = name.removeprefix(PREFIX).replace(f"{MAGNITUDE}.weight", MAGNITUDE)
+        tensors[short] = np.asarray(array, np.float32)
+    return PeftFile(where=path, config_file=directory / CONFIG, config=config, tensors=tensors)
+
+
+def to_module(file: PeftFile, hosts: Hosts, *, name: str, norms: Norms) -> Module:
+    """A module of ours of a directory.
+
+    Args:
+      file: the directory.
+      hosts: the layers of the base, with the head that the file has or that the base has.
+      name: of the module.
+      norms: of the base's kernels; asked for where the file is of DoRA.
+
+    Raises:
+      InputError: the tensors are not those of the config and the base, or say what no module of
+        ours can.
+    """
+    found, names = _by_place(file, hosts)
+    if file.config["peft_type"] == "IA3":
+        adapter, arrays = _to_ia3(file, hosts, found, name=name)
+    else:
+        adapter, arrays = _to_lora(file, hosts, found, name=name, names=names, norms=norms)
+    module = {
+        f"{ADAPTERS}{name}/{stack}/{site}/{leaf}": array
+        for (stack, site, leaf), array in arrays.items()
+    }
+    return Module(adapter=adapter, arrays={**module, **head_arrays(file.where, file.kept(), hosts)})
+
+
+def _by_place(
+    file: PeftFile, hosts: Hosts
+) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
+    """The module's tensors: written name of a layer -> leaf -> tensor; and -> its name there.
+
+    Raises:
+      InputError: they are at other layers than the config names, or a layer lacks one.
+    """
+    found: dict[str, dict[str, np.ndarray]] = {}
+    names: dict[str, str] = {}
+    prefix = ""
+    for name, array in file.tensors.items():
+        leaf = next((leaf for leaf in file.leaves if name.endswith(f".{leaf}")), None)
+        if leaf is None:
+            if "lora_" in name or "ia3_" in name:
+                raise InputError(f"{file.where}: {name} is of no module that is supported here")
+            continue
+        layer = name.removesuffix(f".{leaf}")
+        hit = hosts.find(layer)
+        if hit is None:
+            raise InputError(
+                f"{file.where}: {name}: the base has no dense layer {layer} at which a module of "
+                "ours can stand"
+            )
+        written, prefix = hit
+        names[written] = layer
+        if leaf in found.setdefault(written, {}):
+            raise InputError(f"{file.where}: {name} is there under two names")
+        found[written][leaf] = array
+    if not found:
+        raise InputError(f"{file.where}: holds no tensor {' or '.join(file.leaves)}")
+    _check_targets(file, hosts, found, prefix=prefix)
+    wanted = {SCALE} if file.config["peft_type"] == "IA3" else {A, B}
+    if file.config.get("use_dora"):
+        wanted.add(MAGNITUDE)
+    for written, leaves in found.items():
+        if difference := trees.difference(wanted, leaves):
+            raise InputError(f"{file.where}: at {written}: {difference}")
+    return found, names
+
+
+def _check_targets(file: PeftFile, hosts: Hosts, found: Mapping[str, Any], *, prefix: str) -> None:
+    """Refuses a file whose layers are not those that its config names."""
+    config, where = file.config, file.config_file
+    if config.get("target_modules") is None or config.get("layers_to_transform") is not None:
+        return
+    bodies = {written: prefix + body for body, written in hosts.bodies.items()}
+    named = [
+        written
+        for written, body in bodies.items()
+        if is_target(where, config, "target_modules", body)
+        and not is_target(where, config, "exclude_modules", body)
+    ]
+    if difference := trees.difference(named, found):
+        raise InputError(f"{file.where}: the layers are not those of target_modules: {difference}")
+
+
+def _to_lora(
+    file: PeftFile,
+    hosts: Hosts,
+    found: Mapping[str, Mapping[str, np.ndarray]],
+    *,
+    name: str,
+    names: Mapping[str, str],
+    norms: Norms,
+) -> tuple[Lora, dict[tuple[str, str, str], np.ndarray]]:
+    """LoRA's config, and its arrays by stack, site and leaf."""
+    config, where = file.config, file.config_file
+    stabilised, dora = bool(config.get("use_rslora")), bool(config.get("use_dora"))
+    if config.get("lora_dropout"):
+        _logger.warning("%s: lora_dropout is left out: it has no effect but in training", where)
+    rank = number_of(where, "r", config.get("r", 8), least=1)
+    alpha = number_of(where, "lora_alpha", config.get("lora_alpha", 8), least=1e-6)
+    ranks, alphas = {}, {}
+    for written in found:
+        ranks[written] = of_pattern(where, config, "rank_pattern", names[written], rank)
+        ranks[written] = number_of(where, "rank_pattern", ranks[written], least=1)
+        alphas[written] = of_pattern(where, config, "alpha_pattern", names[written], alpha)
+        alphas[written] = number_of(where, "alpha_pattern", alphas[written], least=0)
+    whole = max(ranks.values())
+    common = alphas[min(found)] if len({*alphas.values()}) == 1 else alpha
+    made = Lora(
+        name=name,
+        rank=int(whole),
+        alpha=float(common),
+        rank_stabilised=stabilised,
+        dora=dora,
+        **_sites(hosts, found, default=Lora().sites),
+    )
+    arrays: dict[tuple[str, str, str], np.ndarray] = {}
+    for stack, site in _all_sites(hosts, found):
+        layers, features_in, features_out = hosts.kernels[stack, site]
+        arrays[stack, site, "a"] = np.zeros((layers, features_in, made.rank), np.float32)
+        arrays[stack, site, "b"] = np.zeros((layers, made.rank, features_out), np.float32)
+        if dora:
+            arrays[stack, site, "magnitude"] = np.zeros((layers, features_out), np.float32)
+    if dora:
+        _check_everywhere(file, hosts, found)
+    for written, leaves in found.items():
+        place, r = hosts.places[written], int(ranks[written])
+        _, features_in, features_out = hosts.kernels[place.stack, place.site]
+        shapes = {A: (r, features_in), B: (features_out, r), MAGNITUDE: (features_out,)}
+        for leaf, tensor in leaves.items():
+            _check_shape(file, f"{written}.{leaf}", tensor, shapes[leaf])
+        scale = alphas[written] / (math.sqrt(r) if stabilised else r)
+        factor = np.float32(scale / made.scale)
+        where_to = (place.stack, place.site)
+        arrays[*where_to, "a"][place.layer, :, :r] = leaves[A].T
+        arrays[*where_to, "b"][place.layer, :r] = leaves[B].T * factor
+        if dora:
+            norm = norms(where_to)[place.layer]
+            arrays[*where_to, "magnitude"][place.layer] = leaves[MAGNITUDE] - norm
+    return made, arrays
+
+
+def _to_ia3(
+    file: PeftFile, hosts: Hosts, found: Mapping[str, Mapping[str, np.ndarray]], *, name: str
+) -> tuple[Ia3, dict[tuple[str, str, str], np.ndarray]]:
+    """The config of (IA)^3, and its arrays by stack, site and leaf."""
+    _check_everywhere(file, hosts, found)
+    arrays: dict[tuple[str, str, str], np.ndarray] = {}
+    outputs: dict[str, None] = {}
+    for written, leaves in found.items():
+        place, tensor = hosts.places[written], leaves[SCALE]
+        layers, features_in, features_out = hosts.kernels[place.stack, place.site]
+        reads = tensor.shape == (1, features_in) and tensor.shape != (features_out, 1)
+        if reads and place.site not in HIDDEN:
+            raise InputError(
+                f"{file.where}: {written} is one of feedforward_modules, and a module of ours "
+                f"scales what {' and '.join(HIDDEN)} read alone"
+            )
+        if not reads:
+            _check_shape(file, f"{written}.{SCALE}", tensor, (features_out, 1))
+            outputs[place.site] = None
+        site = HIDDEN[place.site] if reads else place.site
+        key = (place.stack, site, "scale")
+        if key not in arrays:
+            arrays[key] = np.ones((layers, tensor.size), np.float32)
+        arrays[key][place.layer] = tensor.reshape(-1)
+    hidden = {site for _, site, _ in arrays if site.endswith("hidden")}
+    attention = hidden - {"mlp/hidden"}
+    if not outputs:
+        raise InputError(f"{file.where}: no output of a layer is scaled, which a module of ours is")
+    made = Ia3(
+        name=name,
+        feed_forward="mlp/hidden" in hidden,
+        attention_out=bool(attention),
+        **_named_sites(hosts, set(outputs), default=Ia3().sites),
+    )
+    crosses = any(site == "cross_attention/out" for _, site in hosts.kernels)
+    if attention and crosses and len(attention) == 1:
+        raise InputError(
+            f"{file.where}: what one of attention and cross-attention reads is scaled, and a "
+            "module of ours scales both or none"
+        )
+    return made, arrays
+
+
+def _all_sites(hosts: Hosts, found: Iterable[str]) -> list[Site]:
+    """The places of a module that has these layers: each of its sites, in every stack."""
+    sites = {hosts.places[written].site for written in found}
+    return [(stack, site) for stack, site in hosts.kernels if site in sites]
+
+
+def _sites(hosts: Hosts, found: Iterable[str], *, default: tuple[str, ...]) -> dict[str, Any]:
+    """The field `sites` of a module; nothing where it is the default."""
+    sites = {hosts.places[written].site for written in found}
+    return _named_sites(hosts, sites, default=default)
+
+
+def _named_sites(hosts: Hosts, sites: set[str], *, default: tuple[str, ...]) -> dict[str, Any]:
+    all_sites = dict.fromkeys(site for _, site in hosts.kernels)
+    usual = {site for site in all_sites if any(trees.covers(each, site) for each in default)}
+    return {} if sites == usual else {"sites": tuple(site for site in all_sites if site in sites)}
+
+
+def _check_everywhere(file: PeftFile, hosts: Hosts, found: Mapping[str, Any]) -> None:
+    """Refuses vectors that some layers lack: theirs would begin to train here."""
+    sites = {hosts.places[written].site for written in found}
+    wanted = [written for written, place in hosts.places.items() if place.site in sites]
+    if difference := trees.difference(wanted, found):
+        what = "use_dora" if file.config["peft_type"] == "LORA" else "(IA)^3"
+        raise InputError(
+            f"{file.where}: {what} in some layers or stacks alone is not supported: {difference}"
+        )
+
+
+def _check_shape(file: PeftFile, name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape:
+        raise InputError(
+            f"{file.where}: {name} has shape {tensor.shape}, and its config and the base say "
+            f"{shape}"
+        )

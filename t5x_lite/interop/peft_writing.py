@@ -1,0 +1,173 @@
+"""PEFT's directories, written: the inverse of `interop.peft`.
+
+    write_peft(directory, Lora(...), arrays, hosts, norms=norms, kept={}, base="t5-v1_1-small")
+
+The layers that the config names are those of the module: by short names, such as "q" and "v", where
+these mean no other layer of the model, or else by a regular expression.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.adapters.base import ADAPTERS, Adapter
+from t5x_lite.adapters.ia3 import Ia3
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.errors import InputError
+from t5x_lite.interop.module_hosts import Hosts, head_modules
+from t5x_lite.interop.peft import (
+    HIDDEN,
+    MAGNITUDE,
+    PREFIX,
+    SAFETENSORS,
+    SCALE,
+    A,
+    B,
+    Norms,
+    Site,
+)
+from t5x_lite.interop.peft_config import CONFIG, expression_of, targets_of
+from t5x_lite.interop.peft_heads import TASKS
+from t5x_lite.interop.rules import check_finite
+from t5x_lite.interop.tensor_files import write_safetensors
+from t5x_lite.trees import LazyArray
+
+
+def write_peft(
+    directory: Path,
+    adapter: Adapter,
+    arrays: Mapping[str, np.ndarray],
+    hosts: Hosts,
+    *,
+    norms: Norms,
+    base: str,
+    where: object,
+) -> None:
+    """Writes adapter_config.json and adapter_model.safetensors.
+
+    Args:
+      directory: where.
+      adapter: config of the module.
+      arrays: the module's by path, and those of the head that it was trained with.
+      hosts: the layers of the base, with that head.
+      norms: of the base's kernels; asked for where the module is of DoRA.
+      base: base_model_name_or_path.
+      where: the checkpoint, for messages.
+
+    Raises:
+      InputError: PEFT has no such module, naming the rule.
+    """
+    own = f"{ADAPTERS}{adapter.name}/"
+    leaves: dict[Site, dict[str, np.ndarray]] = {}
+    for path, array in arrays.items():
+        if path.startswith(own):
+            stack, *site, leaf = path.removeprefix(own).split("/")
+            leaves.setdefault((stack, "/".join(site)), {})[leaf] = array
+    if isinstance(adapter, Lora):
+        said, tensors = _lora(adapter, leaves, hosts, norms=norms)
+    elif isinstance(adapter, Ia3):
+        said, tensors = _ia3(leaves, hosts)
+    else:
+        raise InputError(
+            f"checkpoint {where}: PEFT has no {type(adapter).__name__} as module "
+            f"{adapter.name!r}; of ours it has lora and ia3"
+        )
+    kept = [piece for piece in hosts.pieces if piece.path in arrays]
+    tensors |= {piece.name: piece.to_theirs(piece.of(arrays[piece.path])) for piece in kept}
+    config = {
+        "base_model_name_or_path": base,
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "modules_to_save": list(head_modules(kept)) or None,
+        "task_type": _task(hosts),
+        **said,
+    }
+    for name, array in tensors.items():
+        check_finite(f"checkpoint {where}", name, array)
+    (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    write_safetensors(
+        directory / SAFETENSORS, {PREFIX + name: _lazy(array) for name, array in tensors.items()}
+    )
+
+
+def _task(hosts: Hosts) -> str | None:
+    """task_type, by which PEFT chooses its class; None is none for a task."""
+    if hosts.head is None:
+        return "SEQ_2_SEQ_LM" if any(stack == "decoder" for stack, _ in hosts.kernels) else None
+    return next((task for task, name in TASKS.items() if name == hosts.head.name), None)
+
+
+def _lora(
+    adapter: Lora,
+    leaves: Mapping[Site, Mapping[str, np.ndarray]],
+    hosts: Hosts,
+    *,
+    norms: Norms,
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """LoRA's fields and tensors; layers that are zeros alone are no layers of the module."""
+    tensors: dict[str, np.ndarray] = {}
+    chosen = []
+    for written, place in hosts.places.items():
+        site = (place.stack, place.site)
+        if site not in leaves:
+            continue
+        a, b = (leaves[site][leaf][place.layer] for leaf in ("a", "b"))
+        if not adapter.dora and not a.any() and not b.any():
+            continue
+        chosen.append(written)
+        tensors[f"{written}.{A}"], tensors[f"{written}.{B}"] = a.T, b.T
+        if adapter.dora:
+            vector = leaves[site]["magnitude"][place.layer] + norms(site)[place.layer]
+            tensors[f"{written}.{MAGNITUDE}"] = vector
+    whole = float(adapter.alpha).is_integer()
+    said = {
+        "peft_type": "LORA",
+        "bias": "none",
+        "r": adapter.rank,
+        "lora_alpha": int(adapter.alpha) if whole else adapter.alpha,
+        "lora_dropout": 0.0,
+        "target_modules": targets_of(chosen, hosts.places),
+        "use_rslora": adapter.rank_stabilised,
+        "use_dora": adapter.dora,
+        "rank_pattern": {},
+        "alpha_pattern": {},
+        "init_lora_weights": True,
+    }
+    return said, tensors
+
+
+def _ia3(
+    leaves: Mapping[Site, Mapping[str, np.ndarray]], hosts: Hosts
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The fields and tensors of (IA)^3.
+
+    A layer whose output and whose input are scaled has two vectors here, and one there.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    outputs, inputs = [], []
+    for written, place in hosts.places.items():
+        hidden = (place.stack, HIDDEN.get(place.site, ""))
+        own = (place.stack, place.site)
+        if own in leaves and hidden in leaves:
+            raise InputError(f"PEFT scales what {written} reads or what it gives, and not both")
+        if own in leaves:
+            outputs.append(written)
+            tensors[f"{written}.{SCALE}"] = leaves[own]["scale"][place.layer][:, None]
+        elif hidden in leaves:
+            inputs.append(written)
+            tensors[f"{written}.{SCALE}"] = leaves[hidden]["scale"][place.layer][None, :]
+    both, reads = targets_of([*outputs, *inputs], hosts.places), []
+    if inputs:
+        reads = targets_of(inputs, hosts.places)
+    if isinstance(both, str) or isinstance(reads, str):  # PEFT compares two lists
+        both = expression_of([*outputs, *inputs], hosts.places)
+        reads = expression_of(inputs, hosts.places) if inputs else []
+    said = {"peft_type": "IA3", "target_modules": both, "feedforward_modules": reads}
+    return said | {"init_ia3_weights": True}, tensors
+
+
+def _lazy(array: np.ndarray) -> LazyArray:
+    return LazyArray(array.shape, np.dtype(np.float32), lambda: array)

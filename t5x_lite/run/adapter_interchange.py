@@ -1,0 +1,336 @@
+"""`t5x-lite import adapter` and `t5x-lite export adapter`: modules of PEFT, in and out.
+
+An imported directory is a step directory that holds the module, and leaves the rest to its base:
+
+    params/                  adapters/NAME/..., and the head that came along
+    files/config.json        the base's Experiment, with the module
+    files/base.json          the base: where it is, and a digest of each of its arrays
+    files/vocabulary/        the base's; huggingface/ too
+    files/peft/              adapter_config.json of the source
+    manifest.json            checksums of all of these, written last
+"""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from t5x_lite import trees
+from t5x_lite.adapters.base import ADAPTERS, Adapter
+from t5x_lite.adapters.config import Adapters
+from t5x_lite.adapters.grammar import write_module
+from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
+from t5x_lite.checkpoints.init import Init
+from t5x_lite.checkpoints.orbax_params import write_params
+from t5x_lite.checkpoints.reading import lazy_params
+from t5x_lite.config import Experiment
+from t5x_lite.config.json import to_json
+from t5x_lite.errors import InputError
+from t5x_lite.heads.base import HEADS, Head
+from t5x_lite.interop import hf_config
+from t5x_lite.interop.directories import new_directory
+from t5x_lite.interop.encoder_families import is_encoder, with_family
+from t5x_lite.interop.encoder_heads import SUFFIXES
+from t5x_lite.interop.module_hosts import Hosts, head_modules, hosts_of, refuse_views
+from t5x_lite.interop.peft import Site, read_peft, to_module
+from t5x_lite.interop.peft_config import CONFIG
+from t5x_lite.interop.peft_heads import head_of
+from t5x_lite.interop.peft_writing import write_peft
+from t5x_lite.learner import heads_of, views_of
+from t5x_lite.objectives.of_heads import objective_for
+from t5x_lite.options import did_you_mean
+from t5x_lite.remote import local_path
+from t5x_lite.run.best_step import Step, find_step
+from t5x_lite.run.encoder_interchange import exported_head
+from t5x_lite.run.loading import learner_of, read_experiment
+from t5x_lite.trees import LazyArray
+
+Format = Literal["peft"]
+
+_PEFT = "peft"
+_HUGGINGFACE = f"huggingface/{hf_config.CONFIG}"
+
+
+def import_adapter(
+    source: str | Path,
+    destination: str | Path,
+    *,
+    base: str | Path,
+    step: Step = None,
+    name: str = "adapter",
+) -> None:
+    """Imports a directory of PEFT.
+
+    Args:
+      source: adapter_config.json and adapter_model.safetensors or adapter_model.bin.
+      destination: a new directory.
+      base: the model that it was trained on: a work directory or a step directory.
+      step: of a work directory: its number, "best", or None for the newest.
+      name: of the module.
+
+    Raises:
+      InputError: the source is incomplete, damaged, of another base, or holds what no module of
+        ours can do; the base has modules itself or is damaged; or the destination exists. Nothing
+        is left behind then.
+    """
+    file = read_peft(Path(source))
+    where = Path(find_step(local_path(base, what="base"), step=step))
+    checkpoint_manifest.verify(where, "params", "files")
+    files = checkpointing.step_files(where)
+    experiment = read_experiment(where, files)
+    if experiment.adapters.modules:
+        raise InputError(
+            f"checkpoint {where} has modules itself: merge them by `t5x-lite merge` and give what "
+            "that writes"
+        )
+    refuse_views(where, views_of(experiment.model, experiment.objective))
+    kind = _model_type(files)
+    heads = heads_of(experiment.objective, experiment.heads)
+    head = head_of(
+        file.config_file,
+        file.config,
+        file.kept(),
+        model=experiment.model,
+        model_type=kind,
+        heads=heads,
+    )
+    hosts = hosts_of(experiment.model, head, model_type=kind, where=where)
+    params = lazy_params(where)
+    module = to_module(file, hosts, name=name, norms=functools.partial(_norms, hosts, params))
+    made = _with_head(experiment, head)
+    made = dataclasses.replace(
+        made,
+        adapters=Adapters(add=(write_module(module.adapter),)),
+        init=Init(checkpoint=str(where.absolute())),
+        train=(),
+    )
+    with new_directory(destination) as directory:
+        left = _left(made, module.arrays, params, where=where)
+        there = Base.of({}, {}, base=where, steps=directory.parent)
+        leaves = {path: _leaf(path, params[path]) for path in left}
+        contents = {
+            **{name: content for name, content in files.items() if _is_kept(name)},
+            checkpointing.CONFIG_FILE: to_json(made).encode(),
+            BASE_FILE: dataclasses.replace(there, arrays=leaves).content(),
+            f"{_PEFT}/{CONFIG}": file.config_file.read_bytes(),
+        }
+        _write(directory, contents, module.arrays)
+
+
+def _write(directory: Path, files: Mapping[str, bytes], arrays: Mapping[str, np.ndarray]) -> None:
+    """A step directory of these files and parameters."""
+    for name, content in files.items():
+        path = directory / "files" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    write_params(directory / "params", {path: _lazy(array) for path, array in arrays.items()})
+    checkpoint_manifest.write(directory)
+
+
+def _with_head(base: Experiment, head: Head | None) -> Experiment:
+    """The base's experiment for a head: with an objective that reads it, and with that head."""
+    if head is None or head in base.heads or head in _read(base):
+        return base
+    objective, task = objective_for(head, mask_id=0)
+    layout = next(iter(objective.layouts))()
+    data = dataclasses.replace(base.data, task=task, layout=layout, pack=layout.packs)
+    others = tuple(each for each in base.heads if each.name != head.name)
+    return dataclasses.replace(base, objective=objective, heads=(*others, head), data=data)
+
+
+def _read(experiment: Experiment) -> tuple[Head, ...]:
+    """The heads that the objective reads."""
+    return tuple(heads_of(experiment.objective, experiment.heads).values())
+
+
+def _left(
+    made: Experiment,
+    arrays: Mapping[str, np.ndarray],
+    params: Mapping[str, LazyArray],
+    *,
+    where: Path,
+) -> list[str]:
+    """The paths that a module's checkpoint leaves to its base.
+
+    Raises:
+      InputError: the base lacks one, or has it in another shape.
+    """
+    wanted = trees.flatten(learner_of(made).shapes)
+    left = [path for path in wanted if path not in arrays]
+    for path in left:
+        if path not in params:
+            raise InputError(
+                f"checkpoint {where} lacks {path}, which the directory leaves to its base: import "
+                "the base with that head, or save the module with it in modules_to_save"
+            )
+        if params[path].shape != tuple(wanted[path].shape):
+            raise InputError(
+                f"checkpoint {where}: {path} has shape {params[path].shape}, and the directory "
+                f"is for {tuple(wanted[path].shape)}"
+            )
+    return left
+
+
+def _leaf(path: str, array: LazyArray) -> Leaf:
+    return Leaf(path, digests({path: array.read()})[path])
+
+
+def _is_kept(name: str) -> bool:
+    """Whether a file of the base is one of the module's step directory, too."""
+    return name.startswith((f"{checkpointing.VOCABULARY_DIRECTORY}/", "huggingface/"))
+
+
+def _norms(hosts: Hosts, params: Mapping[str, LazyArray], site: Site) -> np.ndarray:
+    """Norms of the columns of a base's kernel, in float32: [N, out]."""
+    kernel = params[hosts.paths[site]].read().astype(np.float32)
+    return np.sqrt(np.sum(np.square(kernel), axis=-2))
+
+
+def export_adapter(
+    checkpoint: str | Path,
+    destination: str | Path,
+    *,
+    step: Step = None,
+    form: Format = "peft",
+    name: str | None = None,
+    head: bool = True,
+) -> None:
+    """Exports a module as PEFT's `PeftModel.from_pretrained` loads it.
+
+    It is for the base that `t5x-lite export hf` writes of the same model.
+
+    Args:
+      checkpoint: a work directory or a step directory.
+      destination: a new directory.
+      step: of a work directory: its number, "best", or None for the newest.
+      form: of the directory.
+      name: of the module, where the checkpoint has several.
+      head: whether the head that trained with it comes along.
+
+    Raises:
+      InputError: there is no such module or PEFT has none like it, the checkpoint is damaged, or
+        the destination exists; nothing is left behind then.
+    """
+    del form
+    where = Path(find_step(local_path(checkpoint, what="checkpoint"), step=step))
+    checkpoint_manifest.verify(where, "params", "files")
+    files = checkpointing.step_files(where)
+    experiment = read_experiment(where, files)
+    adapter = _chosen(experiment, name, where=where)
+    refuse_views(where, views_of(experiment.model, experiment.objective))
+    params = lazy_params(where)
+    left = Base.read(files, where=where)
+    kept = None if not head else _trained_head(experiment, params, left, where=where)
+    kind = _model_type(files)
+    hosts = hosts_of(
+        experiment.model,
+        kept or _own_head(experiment, where=where),
+        model_type=kind,
+        where=where,
+    )
+    paths = [path for path in params if path.startswith(f"{ADAPTERS}{adapter.name}/")]
+    if kept is not None:
+        paths += _own_modules(hosts, left)
+    arrays = {path: params[path].read().astype(np.float32) for path in paths}
+    with new_directory(destination) as directory:
+        write_peft(
+            directory,
+            adapter,
+            arrays,
+            hosts,
+            norms=functools.partial(_norms, hosts, params),
+            base=_base_name(files, left),
+            where=where,
+        )
+
+
+def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter:
+    """The module that is exported.
+
+    Raises:
+      InputError: there is none, no such one, or it could be one or another.
+    """
+    modules = {module.name: module for module in experiment.adapters.modules}
+    if not modules:
+        raise InputError(f"checkpoint {where} has no module: `t5x-lite export hf` writes the model")
+    if name is None and len(modules) > 1:
+        raise InputError(
+            f"checkpoint {where} has the modules {', '.join(modules)}: choose one by --name"
+        )
+    chosen = next(iter(modules)) if name is None else name
+    if chosen not in modules:
+        raise InputError(
+            f"checkpoint {where} has no module {chosen!r}{did_you_mean(chosen, modules)}; it has "
+            f"{', '.join(modules)}"
+        )
+    return modules[chosen]
+
+
+def _own_head(experiment: Experiment, *, where: Path) -> Head | None:
+    """The head with which `export hf` writes the model, by whose class names have a prefix."""
+    if not is_encoder(experiment.model):
+        return None
+    _, family = with_family(experiment.model, where=where)
+    return exported_head(experiment, family, None, where=where)
+
+
+def _trained_head(
+    experiment: Experiment, params: Mapping[str, LazyArray], base: Base | None, *, where: Path
+) -> Head | None:
+    """The head that trained with a module; None where none did.
+
+    Raises:
+      InputError: PEFT's directories have no such head.
+    """
+    head = _own_head(experiment, where=where)
+    if head is None:
+        return None
+    own = [path for path in params if path.startswith(f"{HEADS}{head.name}/")]
+    if base is not None and all(path in base.arrays for path in own):
+        return None
+    if head.name not in SUFFIXES:
+        raise InputError(
+            f"checkpoint {where}: its head {head.name} trained with the module, and PEFT's "
+            f"modules_to_save would hold the base's embedding with it: leave it out by --no-head"
+        )
+    return head
+
+
+def _own_modules(hosts: Hosts, base: Base | None) -> list[str]:
+    """The paths of a head that trained: those of modules, of which the base has not all."""
+    left = {} if base is None else base.arrays
+    own = head_modules([piece for piece in hosts.pieces if piece.path not in left])
+    return [piece.path for piece in hosts.pieces if head_modules([piece])[0] in own]
+
+
+def _base_name(files: Mapping[str, bytes], base: Base | None) -> str:
+    """base_model_name_or_path: what an imported module said, or the checkpoint of the base."""
+    said = _of_json(files.get(f"{_PEFT}/{CONFIG}", b"{}")).get("base_model_name_or_path")
+    if isinstance(said, str):
+        return said
+    return "" if base is None else base.checkpoint
+
+
+def _model_type(files: Mapping[str, bytes]) -> str | None:
+    """The model_type that an imported model had."""
+    found = _of_json(files.get(_HUGGINGFACE, b"{}")).get("model_type")
+    return found if isinstance(found, str) else None
+
+
+def _of_json(content: bytes) -> dict[str, Any]:
+    """The object of a file; an empty one where it is none."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _lazy(array: np.ndarray) -> LazyArray:
+    return LazyArray(array.shape, np.dtype(np.float32), lambda: array)

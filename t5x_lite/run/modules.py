@@ -1,0 +1,249 @@
+"""Modules that were trained, in a run or a model of another time: `adapters.load` NAME=DIR.
+
+A module is found in the config of a step by its name, or is the only one there; its arrays are at
+adapters/NAME in that step. It fits the base that it was trained with, and no other one.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from t5x_lite import trees
+from t5x_lite.adapters.base import ADAPTERS, Adapter
+from t5x_lite.adapters.config import Adapters
+from t5x_lite.adapters.grammar import write_module
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.base import Base, digests
+from t5x_lite.config import Experiment
+from t5x_lite.errors import InputError
+from t5x_lite.learner import Learner
+from t5x_lite.options import did_you_mean
+from t5x_lite.remote import AnyPath
+from t5x_lite.run.best_step import find_step
+from t5x_lite.run.loading import Loaded, learner_of, read_experiment
+from t5x_lite.types import Params
+
+_MODEL = "model/"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModule:
+    """A module in a step directory.
+
+    Attributes:
+      adapter: its config, with the name that it has here.
+      theirs: its name in the step.
+      directory: the step.
+      base: what the step says of the base that it was trained with; None where it holds it.
+    """
+
+    adapter: Adapter
+    theirs: str
+    directory: AnyPath
+    base: Base | None
+
+    @classmethod
+    def find(cls, name: str, directory: str) -> "TrainedModule":
+        """The module of a checkpoint: the one of that name, or the only one.
+
+        Args:
+          name: that it has here.
+          directory: a work directory, whose newest step is read, or a step directory.
+
+        Raises:
+          InputError: there is no checkpoint, or no such module in it.
+        """
+        step = find_step(directory, step=None)
+        files = checkpointing.step_files(step)
+        modules = {each.name: each for each in read_experiment(step, files).adapters.modules}
+        if name in modules:
+            theirs = name
+        elif len(modules) == 1:
+            [theirs] = modules
+        else:
+            has = f"it has {', '.join(modules)}" if modules else "it has none"
+            raise InputError(
+                f"checkpoint {step} has no module {name}{did_you_mean(name, modules)}; {has}"
+            )
+        adapter = dataclasses.replace(modules[theirs], name=name)
+        return cls(adapter, theirs, step, Base.read(files, where=step))
+
+    def check_base(self, params: Params) -> None:
+        """Refuses a model that is not the one that the module was trained with.
+
+        Args:
+          params: nested; its model, in float32.
+
+        Raises:
+          InputError: with both digests.
+        """
+        if self.base is None:
+            return
+        flat = trees.flatten(params)
+        wanted = {p: leaf for p, leaf in self.base.arrays.items() if p.startswith(_MODEL)}
+        missing = next((path for path in wanted if path not in flat), None)
+        if missing is not None:
+            raise InputError(f"module {self.theirs} of {self.directory} needs {missing} of a base")
+        found = digests({path: flat[path] for path in wanted})
+        other = next((path for path, leaf in wanted.items() if found[path] != leaf.digest), None)
+        if other is not None:
+            raise InputError(
+                f"module {self.theirs} of {self.directory} was trained with another base, "
+                f"{self.base.checkpoint}: {other} is {wanted[other].digest} there and "
+                f"{found[other]} here"
+            )
+
+    def read(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
+        """The module's arrays by their paths here.
+
+        Args:
+          shapes: of all parameters by path, with shardings.
+
+        Raises:
+          InputError: they are damaged, or of other shapes.
+        """
+        ours, theirs = f"{ADAPTERS}{self.adapter.name}/", f"{ADAPTERS}{self.theirs}/"
+        wanted = {path: leaf for path, leaf in shapes.items() if path.startswith(ours)}
+        sources = {path: theirs + path.removeprefix(ours) for path in wanted}
+        found = checkpointing.restore_arrays(
+            self.directory, {sources[path]: leaf for path, leaf in wanted.items()}
+        )
+        return {path: found[source] for path, source in sources.items()}
+
+
+def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
+    """An experiment that states the methods of the modules that it loads.
+
+    Args:
+      experiment: of the config.
+      earlier: the config of the work directory, where the run goes on: it states them already.
+
+    Raises:
+      InputError: a checkpoint has no such module.
+    """
+    adapters = experiment.adapters
+    added, lines = adapters.added, []
+    known = {}
+    if earlier is not None and earlier.adapters.load == adapters.load:
+        known = earlier.adapters.added
+    for name, directory in adapters.loaded.items():
+        if name not in added:
+            adapter = known.get(name) or TrainedModule.find(name, directory).adapter
+            lines.append(write_module(adapter))
+    if not lines:
+        return experiment
+    adapters = dataclasses.replace(adapters, add=(*adapters.add, *lines))
+    return dataclasses.replace(experiment, adapters=adapters)
+
+
+def with_loaded_params(params: Params, experiment: Experiment, shapes: Any) -> Params:
+    """Parameters with those of the modules that an experiment loads and uses.
+
+    Args:
+      params: whose model is the base, in float32.
+      experiment: that `with_loaded` gave.
+      shapes: of the parameters, with shardings.
+
+    Raises:
+      InputError: a module is damaged, or was trained with another base.
+    """
+    flat: dict[str, Any] = {}
+    for name, directory in experiment.adapters.loaded.items():
+        if name in experiment.adapters.used:
+            module = TrainedModule.find(name, directory)
+            module.check_base(params)
+            flat |= module.read(trees.flatten(shapes))
+    return trees.overlaid(params, trees.unflatten(flat)) if flat else params
+
+
+def in_float32(shapes: Any) -> Any:
+    """Shapes and shardings of arrays in float32, to read a base as its digests are of it."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, "float32", sharding=leaf.sharding), shapes
+    )
+
+
+def in_dtypes_of(params: Params, shapes: Any) -> Params:
+    """Arrays in the dtypes of shapes; the same arrays where they have them."""
+    return jax.tree.map(
+        lambda array, leaf: array if array.dtype == leaf.dtype else array.astype(leaf.dtype),
+        params,
+        shapes,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ModulesOf:
+    """A checkpoint, and modules that its model may use: its own, and others of the same base.
+
+    Attributes:
+      loaded: the checkpoint as it was read, with the modules that it has.
+      adapters: the modules' configs by name.
+      arrays: their arrays by name, nested from below adapters/NAME.
+    """
+
+    loaded: Loaded
+    adapters: Mapping[str, Adapter]
+    arrays: Mapping[str, Params]
+
+    @classmethod
+    def of(cls, loaded: Loaded) -> "ModulesOf":
+        """Those of a checkpoint."""
+        adapters = {each.name: each for each in loaded.learner.adapters}
+        arrays = loaded.params["adapters"] if adapters else {}
+        return cls(loaded, adapters, arrays)
+
+    def adding(self, name: str, directory: str) -> "ModulesOf":
+        """With one more module, which was trained with the same base.
+
+        Raises:
+          InputError: there is one of that name, or the checkpoint has no such module, or was
+            trained with another base.
+        """
+        if name in self.adapters:
+            raise InputError(f"two adapters are called {name}: give one another name")
+        module = TrainedModule.find(name, directory)
+        module.check_base(self.loaded.params)
+        one = ModulesOf(self.loaded, {name: module.adapter}, {})
+        flat = module.read(trees.flatten(one.learner((name,)).shapes))
+        arrays = trees.unflatten(flat)["adapters"]
+        return ModulesOf(
+            self.loaded, {**self.adapters, name: module.adapter}, {**self.arrays, **arrays}
+        )
+
+    def learner(self, names: Sequence[str]) -> Learner:
+        """The learner whose model has some of the modules in its slots; nothing is allocated.
+
+        Raises:
+          InputError: one is not there, or two would stand at one site.
+        """
+        return learner_of(self._experiment(names))
+
+    def using(self, names: Sequence[str]) -> Loaded:
+        """The checkpoint as if it had these modules; arrays are shared, and none is copied.
+
+        Raises:
+          InputError: as for `learner`.
+        """
+        experiment = self._experiment(names)
+        params = {part: tree for part, tree in self.loaded.params.items() if part != "adapters"}
+        if names:
+            params["adapters"] = {name: self.arrays[name] for name in names}
+        return dataclasses.replace(
+            self.loaded,
+            experiment=experiment,
+            learner=learner_of(experiment),
+            params=params,
+        )
+
+    def _experiment(self, names: Sequence[str]) -> Experiment:
+        for name in names:
+            if name not in self.adapters:
+                has = f"there are {', '.join(self.adapters)}" if self.adapters else "there is none"
+                raise InputError(
+                    f"no module is called {name!r}{did_you_mean(name, self.adapters)}; {has}"
+                )
+        adapters = Adapters(add=tuple(write_module(self.adapters[name]) for name in names))
+        return dataclasses.replace(self.loaded.experiment, adapters=adapters, train=())

@@ -1,0 +1,179 @@
+"""Modules against PEFT itself: the same logits there and here, and the same tensors back."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scripts import encoder_goldens, goldens
+from t5x_lite.interop.tensor_files import read_safetensors
+from t5x_lite.run.adapter_interchange import export_adapter, import_adapter
+from t5x_lite.run.interchange import export_hf, import_hf
+from t5x_lite.run.loading import Loaded
+
+pytestmark = pytest.mark.oracle
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+peft = pytest.importorskip("peft")
+
+CONFIGS = {
+    "everywhere": lambda: peft.LoraConfig(
+        r=3, use_rslora=True, target_modules=["q", "k", "v", "o", "wi_0", "wi_1", "wo"]
+    ),
+    "patterns": lambda: peft.LoraConfig(
+        r=2,
+        target_modules=r".*(encoder.*\.q|\.1\..*\.v)",
+        rank_pattern={r"block\.0\..*\.q": 4},
+        alpha_pattern={r"block\.1\..*\.v": 5},
+    ),
+    "dora": lambda: peft.LoraConfig(r=2, use_dora=True, target_modules=["q", "wo"]),
+    "ia3": lambda: peft.IA3Config(),
+}
+ENCODERS = {
+    "bert": ("Bert", ["query", "output.dense"]),
+    "roberta": ("Roberta", ["key", "intermediate.dense"]),
+    "electra_discriminator": ("Electra", ["query", "value"]),
+    "deberta_v3": ("DebertaV2", ["query_proj", "value_proj"]),
+}
+METHODS = {
+    "lora": lambda targets: peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=targets),
+    "dora": lambda targets: peft.LoraConfig(
+        task_type="SEQ_CLS", r=2, target_modules=targets, use_dora=True
+    ),
+    "ia3": lambda _: peft.IA3Config(
+        task_type="SEQ_CLS",
+        target_modules=["key", "value", "key_proj", "value_proj", "output.dense"],
+        feedforward_modules=["output.dense"],
+    ),
+}
+
+
+def moved(model, *, seed=0):
+    """A PEFT model whose own parameters are away from their initial values."""
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.1 * torch.randn(parameter.shape, generator=random)
+    return model.eval()
+
+
+def tensors_of(directory):
+    return read_safetensors(directory / "adapter_model.safetensors")
+
+
+def check_tensors(directory, other, *, exact=True):
+    ours, theirs = tensors_of(directory), tensors_of(other)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        if exact:
+            np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+        else:
+            np.testing.assert_allclose(array, theirs[name], rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory, tiny_vocabulary):
+    """A T5 1.1 with d_kv that does not divide d_model: their directory, and ours."""
+    directory = tmp_path_factory.mktemp("t5")
+    config = {**goldens.VARIANTS["t5_1_1"]}
+    goldens.save(goldens.random_model(config, seed=5), config, directory / "base")
+    (directory / "base" / "spiece.model").write_bytes(tiny_vocabulary.read_bytes())
+    import_hf(directory / "base", directory / "ours")
+    return directory
+
+
+def t5_logits(model, batch):
+    return goldens.compute(model, batch)[0]
+
+
+def our_logits(directory, batch):
+    loaded = Loaded.from_checkpoint(str(directory), step=None)
+    run = jax.jit(
+        lambda p: loaded.learner.bind_model(p)(
+            jnp.asarray(batch["encoder_input_tokens"]), jnp.asarray(batch["decoder_input_tokens"])
+        )
+    )
+    return np.asarray(run(loaded.params))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_t5_in_and_out(t5, tmp_path, name):
+    plain = goldens.load(t5 / "base")
+    batch = goldens.random_batch(plain.config.vocab_size)
+    real = batch["decoder_target_tokens"] > 0
+    before = t5_logits(plain, batch)
+    model = moved(peft.get_peft_model(plain, CONFIGS[name]()))
+    theirs = t5_logits(model, batch)
+    assert np.abs(theirs - before)[real].max() > 1e-2
+    model.save_pretrained(tmp_path / "theirs")
+    import_adapter(tmp_path / "theirs", tmp_path / "ours", base=t5 / "ours")
+    found = our_logits(tmp_path / "ours", batch)
+    np.testing.assert_allclose(found[real], theirs[real], rtol=1e-5, atol=1e-5)
+    export_adapter(tmp_path / "ours", tmp_path / "back")
+    if name != "patterns":  # which have one rank and scale here
+        check_tensors(tmp_path / "back", tmp_path / "theirs", exact=name != "dora")
+    there = peft.PeftModel.from_pretrained(goldens.load(t5 / "base"), tmp_path / "back").eval()
+    np.testing.assert_allclose(t5_logits(there, batch)[real], theirs[real], rtol=1e-5, atol=1e-5)
+
+
+OFTEN = {("bert", "lora"), ("bert", "dora"), ("bert", "ia3"), ("roberta", "ia3")}
+OFTEN |= {("electra_discriminator", "lora"), ("deberta_v3", "lora")}
+CASES = [
+    pytest.param(*case, marks=() if case in OFTEN else (pytest.mark.exhaustive, pytest.mark.slow))
+    for case in itertools.product(ENCODERS, METHODS)
+]
+
+
+@pytest.mark.parametrize(("variant", "method"), CASES)
+def test_encoders_with_their_classifier(tmp_path, variant, method):
+    kind, targets = ENCODERS[variant]
+    labels = {0: "no", 1: "perhaps", 2: "yes"}
+    golden = encoder_goldens.DEBERTA if variant == "deberta_v3" else encoder_goldens.VARIANTS
+    config = {
+        **golden[variant],
+        "architectures": [f"{kind}ForSequenceClassification"],
+        "id2label": labels,
+        "label2id": {name: i for i, name in labels.items()},
+        "pooler_hidden_size": golden[variant]["hidden_size"],
+    }
+    plain = encoder_goldens.random_model(config, seed=5)
+    plain.save_pretrained(tmp_path / "base")
+    special = {0: "[PAD] [UNK] [CLS] [SEP] [MASK]", 1: "[CLS] [PAD] [SEP] [UNK] [MASK]"}
+    words = [*special[config["pad_token_id"]].split(), *"abcdefghijklmno"]
+    (tmp_path / "base" / "vocab.txt").write_text("\n".join(words) + "\n")
+    import_hf(tmp_path / "base", tmp_path / "base_of_ours")
+    tokens = np.array([[2, 6, 7, 8, 3], [2, 9, 3, 0, 0]], np.int32)
+    if config["pad_token_id"] == 1:
+        tokens = np.array([[0, 6, 7, 8, 2], [0, 9, 2, 1, 1]], np.int32)
+    mask = tokens != config["pad_token_id"]
+
+    def logits(model):
+        with torch.no_grad():
+            return model(
+                input_ids=torch.from_numpy(tokens).long(),
+                attention_mask=torch.from_numpy(mask).long(),
+            ).logits.numpy()
+
+    model = moved(peft.get_peft_model(plain.eval(), METHODS[method](targets)))
+    theirs = logits(model)
+    model.save_pretrained(tmp_path / "theirs")
+    import_adapter(tmp_path / "theirs", tmp_path / "ours", base=tmp_path / "base_of_ours")
+    loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
+
+    @jax.jit
+    def ours(params):
+        bound = loaded.learner.bind(params)
+        states = bound.model(jnp.asarray(tokens), segment_ids=jnp.asarray(mask, jnp.int32))
+        return bound.heads.classifier(states)
+
+    np.testing.assert_allclose(np.asarray(ours(loaded.params)), theirs, rtol=1e-5, atol=1e-5)
+    export_adapter(tmp_path / "ours", tmp_path / "back")
+    check_tensors(tmp_path / "back", tmp_path / "theirs", exact=method != "dora")
+    export_hf(tmp_path / "base_of_ours", tmp_path / "base_back")
+    automatic = transformers.AutoModelForSequenceClassification
+    fresh = automatic.from_pretrained(tmp_path / "base_back")
+    there = peft.PeftModel.from_pretrained(fresh, tmp_path / "back").eval()
+    np.testing.assert_allclose(logits(there), theirs, rtol=1e-5, atol=1e-5)

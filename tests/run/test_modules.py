@@ -1,0 +1,143 @@
+"""Modules that were trained: loaded into another run, and several in one process."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+
+import t5x_lite
+from t5x_lite import trees
+from t5x_lite.adapters.config import Adapters
+from t5x_lite.checkpoints import items
+from t5x_lite.checkpoints.init import Init
+from t5x_lite.config import Checkpoints
+from t5x_lite.errors import InputError
+from t5x_lite.run.loading import Loaded
+from t5x_lite.run.training import train
+
+pytestmark = pytest.mark.slow
+
+LORA = Adapters(add=("lora = lora(r=2)",))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, tiny_run):
+    """A directory with the base at "t5"."""
+    directory = tmp_path_factory.mktemp("modules")
+    shutil.copytree(tiny_run, directory / "t5")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def run(place, tiny_experiment, compile_once):
+    """Trains modules on the base to a step."""
+
+    def run(name, end, start="t5", **changes):
+        experiment = dataclasses.replace(
+            tiny_experiment,
+            workdir=str(place / name),
+            steps=end,
+            **{
+                "init": Init(checkpoint=str(place / start)),
+                "checkpoints": Checkpoints(period=5),
+                **changes,
+            },
+        )
+        train(experiment)
+        return place / name
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def part(run):
+    return run("part", 5, adapters=LORA)
+
+
+def saved(step):
+    return {*items.saved_leaves(step / "params")}
+
+
+def params(directory):
+    return trees.flatten(Loaded.from_checkpoint(str(directory), step=None).params)
+
+
+def equal(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for path, leaf in ours.items():
+        np.testing.assert_array_equal(leaf, theirs[path], err_msg=path)
+
+
+def test_a_loaded_module_stays_as_it_was(part, run, place):
+    """Beside a new one that trains; the run goes on though the module's directory is gone."""
+    adapters = Adapters(add=("b = par_bn()",), load=(f"old={part}",))
+    both = run("both", 5, adapters=adapters)
+    hidden = part.rename(place / "hidden_part")
+    try:
+        run("both", 7, adapters=adapters)
+        ours = params(both)
+    finally:
+        hidden.rename(part)
+    assert {path.split("/")[1] for path in saved(both / "checkpoints" / "7")} == {"b", "old"}
+    old = {p.replace("lora/", "old/", 1): leaf for p, leaf in params(part).items()}
+    equal({p: leaf for p, leaf in ours.items() if "/b/" not in p}, old)
+    assert all(np.any(leaf) for path, leaf in ours.items() if "/b/up/kernel" in path)
+    with pytest.raises(InputError, match=r"lora of .* trained with another base, .*: model/\S+ is"):
+        run("other", 5, adapters=adapters, start="t5/checkpoints/5")
+    with pytest.raises(InputError, match=r"adapters.load needs the base that its modules are of"):
+        run("no_base", 5, adapters=adapters, init=Init())
+
+
+def test_two_at_one_site_and_nothing_that_trains(part, run):
+    adapters = Adapters(add=("b = lora(r=2)",), load=(f"old={part}",))
+    with pytest.raises(InputError, match=r"where another one is: leave one out of --adapters.use"):
+        run("twice", 5, adapters=adapters)
+    with pytest.raises(InputError, match="everything is frozen, so nothing would be trained"):
+        run("frozen", 5, adapters=Adapters(load=(f"old={part}",)))
+    two = run("two", 1, adapters=Adapters(add=("a = par_bn()", "b = lora()")))
+    with pytest.raises(InputError, match=r"has no module x; it has a, b"):
+        run("unknown", 5, adapters=Adapters(load=(f"x={two}",)))
+
+
+def test_modules_of_one_base_in_one_process(part, run, place, tmp_path):
+    """Each answers as its own checkpoint does, and without one the base answers."""
+    other = run("style", 5, adapters=Adapters(add=("style = par_bn()",)))
+    pairs = [("a moving film", "positive"), ("no", "negative")]
+    alone = {str(d): t5x_lite.load(d).score(pairs) for d in (part, other, place / "t5")}
+    model = t5x_lite.load(place / "t5")
+    model.add_adapter("rte", part)
+    model.add_adapter("style", other)
+    assert model.adapters == ("rte", "style")
+    for name, directory in (("rte", part), ("style", other), ("", place / "t5"), ("rte", part)):
+        model.use(name)
+        np.testing.assert_allclose(model.score(pairs), alone[str(directory)], rtol=1e-6)
+        assert model.generate(["a film"]) == t5x_lite.load(directory).generate(["a film"])
+    model.use("rte, style")
+    assert np.abs(np.subtract(model.score(pairs), alone[str(part)])).max() > 1e-6
+    own = t5x_lite.load(part)
+    own.add_adapter("style", other)
+    own.use("style")
+    np.testing.assert_allclose(own.score(pairs), alone[str(other)], rtol=1e-6)
+    for use, message in {
+        "rtee": "no module is called 'rtee'; did you mean rte",
+        "Fuse(rte, style)": "the block Fuse comes with a later version",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            model.use(use)
+    with pytest.raises(InputError, match="two adapters are called rte"):
+        model.add_adapter("rte", part)
+    foreign = t5x_lite.load(place / "t5" / "checkpoints" / "5")
+    with pytest.raises(InputError, match="was trained with another base"):
+        foreign.add_adapter("rte", part)
+    moved = shutil.copytree(part, tmp_path / "a" / "b" / "c" / "part")
+    hidden = (place / "t5").rename(place / "hidden")
+    try:
+        found = t5x_lite.load(moved, base=hidden).score(pairs)
+        with pytest.raises(InputError, match=r"base .*nowhere: no such directory"):
+            t5x_lite.load(moved, base=tmp_path / "nowhere")
+        with pytest.raises(InputError, match="holds the trained part alone"):
+            t5x_lite.load(moved)
+    finally:
+        hidden.rename(place / "t5")
+    np.testing.assert_allclose(found, alone[str(part)], rtol=1e-6)
