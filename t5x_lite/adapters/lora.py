@@ -16,6 +16,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.adapters.base import Adapter, Modules
+from t5x_lite.deltas.parts import LowRank, Part
 from t5x_lite.errors import InputError
 from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.products import einsum
@@ -95,3 +96,7 @@ class LowRankBranch(nnx.Module):
     def of_bias(self, bias: Float[Array, "*layers O"]) -> Float[Array, "*layers O"]:
         """As it is."""
         return bias
+
+    def parts(self) -> dict[str, Part]:
+        """What it changes of its host, as a part of a delta."""
+        return {"kernel": LowRank(self.a[...], self.b[...], self.scale)}

@@ -7,6 +7,7 @@ from typing import Any
 
 from t5x_lite.commands.answers import Predict, Score
 from t5x_lite.commands.c4 import C4
+from t5x_lite.commands.deltas import Compose, Merge
 from t5x_lite.commands.embeddings import Embed
 from t5x_lite.commands.options import PROG
 from t5x_lite.commands.runs import Evaluate, Plan, Report, Train
@@ -24,6 +25,8 @@ COMMANDS: dict[str, Any] = {
     "import hf": ImportHF,
     "import t5x": ImportT5X,
     "export hf": ExportHF,
+    "compose": Compose,
+    "merge": Merge,
     "vocab": Vocab,
     "cache": Cache,
     "c4": C4,
