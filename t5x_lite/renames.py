@@ -142,6 +142,11 @@ _LAYOUTS = {
 }
 _EXPERIMENT = re.compile(r"t5x_lite\.config(\.experiment)?:Experiment")
 _IMPORTED = "t5x_lite.objectives.imported:Imported"
+_ADAPTERS = {
+    "t5x_lite.adapters.lora:Lora": ("lora", "lora"),
+    "t5x_lite.adapters.bottleneck:Bottleneck": ("seq_bn", "bottleneck"),
+}
+"""Config of a module -> the method that has its fields, and its name where it has none."""
 _IMPORTED_HEADS = {"electra_rtd": "electra", "deberta_rtd": "deberta"}
 
 FORMER_VALUES = {"share_attention_dropout": True, "share_embedding_norm": False}
@@ -192,12 +197,27 @@ def current_fields(node: dict[str, Any]) -> dict[str, Any]:
         # Without a checkpoint the rest meant nothing.
         given["init"] = {"type": "t5x_lite.checkpoints.init:Init"}
         given["init"] |= old if old["checkpoint"] else {}
+    if isinstance(given.get("adapters"), list):
+        lines = [_module_line(each) for each in given["adapters"]]
+        given["adapters"] = {"type": "t5x_lite.adapters.config:Adapters", "add": lines}
     objective = given.get("objective")
     if isinstance(objective, dict) and objective.get("type") == _IMPORTED:
         given["objective"] = {"type": "t5x_lite.objectives.base:NoLoss"}
         if kind := _IMPORTED_HEADS.get(str(objective.get("head"))):
             given["heads"] = [{"type": "t5x_lite.heads.rtd:Rtd", "name": "rtd", "kind": kind}]
     return given
+
+
+def _module_line(node: Any) -> str:
+    """The line of `adapters.add` that a config of a module has become."""
+    options = dict(node) if isinstance(node, dict) else {}
+    method = _ADAPTERS.get(str(options.pop("type", None)))
+    if method is None:
+        return str(node)  # refused where it is parsed
+    name = options.pop("name", method[1])
+    values = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
+    words = ", ".join(f"{key}={value!r}" for key, value in values.items())
+    return f"{name} = {method[0]}({words})"
 
 
 def _current_data(node: dict[str, Any]) -> dict[str, Any]:

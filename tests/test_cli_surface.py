@@ -7,6 +7,7 @@ import dataclasses
 import typing
 from pathlib import Path
 
+from t5x_lite.adapters.config import Adapters
 from t5x_lite.c4.config import Cleaning
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.commands import COMMANDS
@@ -30,6 +31,7 @@ def surface() -> str:
         lines.append("")
     lines += ["fields of every config", *_options(Experiment)]
     parts = {
+        "adapters": Adapters,
         "init": Init,
         "checkpoints": Checkpoints,
         "evaluation": Evaluation,

@@ -6,6 +6,10 @@ import importlib.util
 import pytest
 
 from t5x_lite import renames
+from t5x_lite.adapters.bottleneck import par_bn
+from t5x_lite.adapters.config import Adapters
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.errors import InputError
 from t5x_lite.renames import current, current_fields, current_paths, hint
 
 
@@ -75,6 +79,23 @@ def test_fields_of_an_experiment():
     assert nothing["init"] == {"type": "t5x_lite.checkpoints.init:Init"}
     other = {"type": "t5x_lite.objectives.seq2seq:Seq2Seq", "init": "x"}
     assert current_fields(other) == other
+
+
+def test_adapters_were_configs_and_are_lines():
+    lora = {"type": "t5x_lite.adapters.lora:Lora", "name": "lora", "sites": ["mlp/in"], "rank": 4}
+    lora |= {"alpha": 8.0, "rank_stabilised": True}
+    block = {"type": "t5x_lite.adapters.bottleneck:Bottleneck", "name": "b", "sites": ["after_mlp"]}
+    block |= {"reduction": 2.0, "reads": "input", "activation": "relu", "scale": 4.0, "init": "mam"}
+    old = {"type": "t5x_lite.config.experiment:Experiment", "adapters": [lora, block]}
+    new = current_fields(old)
+    assert new["adapters"].pop("type") == "t5x_lite.adapters.config:Adapters"
+    made = Adapters(add=tuple(new["adapters"]["add"]))
+    expected = Lora(name="lora", sites=("mlp/in",), rank=4, rank_stabilised=True), par_bn(name="b")
+    assert made.modules == expected
+    assert current_fields({**old, "adapters": []})["adapters"]["add"] == []
+    other = {**old, "adapters": [{"type": "mine:Own"}]}
+    with pytest.raises(InputError, match=r"adapters.add: column .*"):
+        Adapters(add=tuple(current_fields(other)["adapters"]["add"]))
 
 
 def test_a_failed_import_says_the_new_name():

@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from t5x_lite import renames
-from t5x_lite.adapters import base as adapters
-from t5x_lite.adapters.base import Adapter
+from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config.file import read_config
 from t5x_lite.config.json import encode, to_json
@@ -225,11 +224,11 @@ class Experiment:
       workdir: the directory that receives config, checkpoints and metrics.
       heads: that are kept besides those that the objective reads, frozen; a run that begins from a
         checkpoint keeps the heads that are in it.
-      adapters: small modules in the slots of the model, which is frozen then (`t5x_lite.adapters`).
+      adapters: small modules in the slots of the model, which is frozen then.
       train: what is trained: paths such as heads/classifier or model/encoder, or regular
         expressions that match whole paths; () is all but heads that the loss does not read, and
         with adapters all but the model, too. The rest has no gradient, no decay and no optimizer
-        state.
+        state. `adapters.train` says the same by names.
       init: the checkpoint whose weights the run begins with, and which of them.
       compute_dtype: dtype of the activations; parameters stay float32.
       matmul_precision: of matrix products of float32 numbers, in training and evaluation; products
@@ -258,7 +257,7 @@ class Experiment:
     seed: int = 0
     workdir: str = ""
     heads: tuple[Head, ...] = ()
-    adapters: tuple[Adapter, ...] = ()
+    adapters: Adapters = dataclasses.field(default_factory=Adapters)
     train: tuple[str, ...] = ()
     init: Init = dataclasses.field(default_factory=Init)
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -279,12 +278,15 @@ class Experiment:
             part = getattr(self, name)
             if not isinstance(part, base):
                 raise InputError(f"{name} must be of type {base.__name__}, got {part!r}")
-        for name, base in (("heads", Head), ("adapters", Adapter)):
-            for each in getattr(self, name):
-                if not isinstance(each, base):
-                    raise InputError(f"{name} must be of type {base.__name__}, got {each!r}")
+        for head in self.heads:
+            if not isinstance(head, Head):
+                raise InputError(f"heads must be of type Head, got {head!r}")
         heads.by_name(self.heads)
-        adapters.by_name(self.adapters)
+        if self.train and self.adapters.train:
+            raise InputError(
+                "train and adapters.train both say what is trained: give one of them, got "
+                f"{', '.join(self.train)} and {', '.join(self.adapters.train)}"
+            )
         for pattern in self.train:
             try:
                 re.compile(pattern)
@@ -320,6 +322,11 @@ class Experiment:
         compiler_options(self.xla)
         self._check_kernel()
 
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Paths of what is trained, of `train` or of `adapters.train`; () is the default."""
+        return self.train or self.adapters.trained
+
     def _check_kernel(self) -> None:
         """Refuses a precision for which the compiler for TPUs has no products inside kernels."""
         precision, dtype = self.matmul_precision, self.compute_dtype
@@ -336,6 +343,7 @@ _PARTS: dict[str, type] = {
     "objective": Objective,
     "data": Data,
     "optimizer": Optimizer,
+    "adapters": Adapters,
     "init": Init,
     "checkpoints": Checkpoints,
     "evaluation": Evaluation,
@@ -447,6 +455,8 @@ def differences(saved: Experiment, current: Experiment, *, fields: Sequence[str]
 
 
 def _resolved(experiment: Experiment, name: str) -> Any:
+    if name == "adapters":
+        return experiment.adapters.canonical()
     if name != "objective":
         return getattr(experiment, name)
     return experiment.objective.resolved(heads.by_name(experiment.heads))

@@ -255,7 +255,7 @@ def export_hf(
         files = checkpointing.step_files(source)
         experiment = read_experiment(source, files)
         model = experiment.model
-        saved = _merged(source, experiment) if experiment.adapters else lazy_params(source)
+        saved = _merged(source, experiment) if experiment.adapters.modules else lazy_params(source)
         if encoder_families.is_encoder(model):
             sentences = None
             if sentence_transformers:

@@ -36,8 +36,8 @@ def learner_of(experiment: Experiment) -> Learner:
         experiment.model,
         experiment.objective,
         heads=experiment.heads,
-        adapters=experiment.adapters,
-        train=experiment.train,
+        adapters=experiment.adapters.modules,
+        train=experiment.trained,
         optimizer=experiment.optimizer,
         dtype=experiment.compute_dtype,
     )

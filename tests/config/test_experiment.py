@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import (
     MATCHING_FIELDS,
@@ -308,14 +308,31 @@ def test_a_workdir_of_another_experiment_is_refused_naming_every_difference():
 
 
 def test_what_differs_in_a_list_is_said_by_its_place():
-    there = dataclasses.replace(EXPERIMENT, adapters=(Lora(rank=2),))
-    here = dataclasses.replace(EXPERIMENT, adapters=(Lora(rank=4),))
+    there = dataclasses.replace(EXPERIMENT, adapters=Adapters(add=("rte = lora(r=2)",)))
+    here = dataclasses.replace(EXPERIMENT, adapters=Adapters(add=("rte=lora(rank=4)",)))
     assert differences(there, here, fields=("adapters",)) == [
-        "adapters.0.rank is 2 there and 4 here"
+        "adapters.add.0 is 'rte = lora(rank=2)' there and 'rte = lora(rank=4)' here"
     ]
     assert differences(there, EXPERIMENT, fields=("adapters",)) == [
-        "adapters is [Lora] there and [] here"
+        "adapters.add is ['rte = lora(rank=2)'] there and [] here"
     ]
+
+
+def test_modules_are_set_by_options_and_compared_by_their_meaning():
+    lines = ["rte=lora(r=8)", "b = seq_bn(reduction=4)"]
+    file = "tiny.py"
+    made = load(file, ["--adapters.add", *lines, "--adapters.train", "rte", "b"])
+    assert [module.name for module in made.adapters.modules] == ["rte", "b"]
+    assert made.trained == ("adapters/rte/.*", "adapters/b/.*")
+    plainer = dataclasses.replace(
+        made,
+        adapters=Adapters(add=("rte = lora()", "b = seq_bn(reduction=4.0)"), train=("rte", "b")),
+    )
+    assert differences(made, plainer, fields=("adapters",)) == []
+    with pytest.raises(InputError, match=r"adapters.add: column 7 of .* lorra; did you mean lora"):
+        load(file, ["--adapters.add", "rte = lorra()"])
+    with pytest.raises(InputError, match=r"train and adapters.train both say what is trained"):
+        load(file, ["--adapters.add", lines[0], "--adapters.train", "rte", "--train", "model"])
 
 
 def test_configs_of_different_types_are_named_by_their_classes():

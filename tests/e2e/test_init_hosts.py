@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from t5x_lite import config
-from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.run.loading import Loaded
@@ -73,7 +73,7 @@ def test_two_processes_begin_from_shared_layers_as_shared_and_as_plain(plain, tm
 def test_two_processes_leave_a_frozen_base_to_its_checkpoint(plain, tmp_path):
     first_loss(tmp_path / "base", plain)
     init = Init(checkpoint=str(tmp_path / "base"))
-    part = dataclasses.replace(plain, init=init, adapters=(Lora(rank=2),))
+    part = dataclasses.replace(plain, init=init, adapters=Adapters(add=("lora = lora(r=2)",)))
     for steps in (1, 2):  # the second time each process reads the base and compares its part
         first_loss(tmp_path / "part", part, count=2, steps=steps)
     paths = items.saved_leaves(tmp_path / "part" / "checkpoints" / "2" / "params")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from t5x_lite import trees
-from t5x_lite.adapters.bottleneck import par_bn
-from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.base import BASE_FILE
 from t5x_lite.checkpoints.init import Init
@@ -22,7 +21,7 @@ from t5x_lite.run.training import train
 
 pytestmark = pytest.mark.slow
 
-LORA = Lora(rank=2, sites=("attention/.*", "mlp/.*"))
+LORA = Adapters(add=('lora = lora(r=2, sites=("attention/.*", "mlp/.*"))',))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def run(place, tiny_experiment, compile_once):
     """Trains from the base to a step, or to one after the other as a run that is resumed."""
 
     def run(name, *ends, start="t5", **changes):
-        options = {"adapters": (LORA,), "checkpoints": Checkpoints(period=5), **changes}
+        options = {"adapters": LORA, "checkpoints": Checkpoints(period=5), **changes}
         experiment = dataclasses.replace(
             tiny_experiment,
             workdir=str(place / name),
@@ -81,14 +80,14 @@ def test_the_trained_part_alone_is_saved_and_resumed(part, run):
 
 
 def test_a_chosen_part_and_a_base_with_a_base(part, run, place):
-    second = run("second", 5, adapters=(), train=("model/decoder",), start="part")
+    second = run("second", 5, adapters=Adapters(), train=("model/decoder",), start="part")
     step = second / "checkpoints" / "5"
     assert all(path.startswith("model/decoder/") for path in saved(step))
     base, ours = params(place / "t5"), params(second)
     for path, leaf in ours.items():
         moved = np.any(np.asarray(leaf) != np.asarray(base[path]))
         assert moved == path.startswith("model/decoder/"), path
-    third = run("third", 5, adapters=(par_bn(),), start="second")
+    third = run("third", 5, adapters=Adapters(add=("parallel = par_bn()",)), start="second")
     equal({p: leaf for p, leaf in params(third).items() if p.startswith("model/")}, ours)
     export_hf(second, place / "exported")
     found = read_safetensors(place / "exported" / "model.safetensors")
@@ -162,7 +161,7 @@ def test_a_run_goes_on_only_with_its_base(part, place, tmp_path, tiny_experiment
         tiny_experiment,
         workdir=str(shutil.copytree(part, tmp_path / "x" / "y" / "z" / "part")),
         init=Init(checkpoint=str(place / "t5")),
-        adapters=(LORA,),
+        adapters=LORA,
         steps=12,
     )
     hidden = (place / "t5").rename(place / "hidden")

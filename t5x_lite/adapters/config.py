@@ -1,0 +1,166 @@
+"""The modules of a run as strings, so that a config file and the command line both set them.
+
+    adapters = Adapters(add=("rte = lora(r=8)",), load=("nli=work/nli",), use="rte", train=("rte",))
+
+`t5x_lite.adapters.grammar` has the form of a line.
+"""
+
+import dataclasses
+import re
+from typing import Literal
+
+from t5x_lite.adapters.base import ADAPTERS, Adapter, by_name
+from t5x_lite.adapters.grammar import RESERVED, parse_module, parse_use, write_module
+from t5x_lite.errors import InputError
+from t5x_lite.options import did_you_mean
+
+_LOAD = re.compile(r"([^\W\d]\w*)=(.+)")
+
+_PARTS = {
+    "head": r"(?:heads|objective)/.*",
+    "norms": r"model/(?:.*/)?\w*norm(?:/.*)?",
+    "base": r"model/.*",
+}
+"""What `train` calls parts that are no modules -> their paths."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """Modules in the slots of the model, which is frozen then (`t5x_lite.adapters`).
+
+    Attributes:
+      add: modules that begin anew, "NAME = METHOD(OPTION=VALUE, ...)", such as "rte = lora(r=8)".
+      load: modules that were trained, NAME=DIR: the one called so in a work directory, or the only
+        one; it is frozen unless `train` names it.
+      use: the modules that are in use, with commas between; "" is all that are added and loaded.
+      train: what is trained: names of modules, "head" for heads and the objective's own layers,
+        "norms" for the model's layer norms, "base" for the whole model; () is what `add` names,
+        and the head.
+      base_dtype: dtype in which a run keeps the model that is frozen; modules stay float32.
+    """
+
+    add: tuple[str, ...] = ()
+    load: tuple[str, ...] = ()
+    use: str = ""
+    train: tuple[str, ...] = ()
+    base_dtype: Literal["float32", "bfloat16"] = "float32"
+
+    def __post_init__(self) -> None:
+        if self.base_dtype not in ("float32", "bfloat16"):
+            raise InputError(
+                f"adapters.base_dtype must be float32 or bfloat16, got {self.base_dtype!r}"
+            )
+        added = self.added
+        if self.base_dtype != "float32" and not (added or self.load):
+            raise InputError(
+                "adapters.base_dtype is that of a frozen model: name a module by --adapters.add"
+            )
+        names = dict.fromkeys([*added, *self.loaded])
+        self._check_use(tuple(names))
+        for name in self.train:
+            if name in _PARTS:
+                continue
+            if name not in names:
+                raise InputError(
+                    f"adapters.train: no module is called {name!r}"
+                    f"{did_you_mean(name, [*names, *_PARTS])}; it names "
+                    f"{', '.join([*names, *_PARTS])}"
+                )
+            if name not in self.used:
+                raise InputError(
+                    f"adapters.train: the module {name!r} is not in use, so nothing would train "
+                    f"it: name it in --adapters.use, which is {self.use!r}"
+                )
+        for name in added:
+            if name not in self.used and name not in self.loaded:
+                raise InputError(
+                    f"adapters.use {self.use!r} leaves out {name!r} of adapters.add, which would "
+                    "never be trained: name it there, or do not add it"
+                )
+
+    def _check_use(self, names: tuple[str, ...]) -> None:
+        """Refuses modules in use that are not there."""
+        if not self.use.strip():
+            return
+        try:
+            used = parse_use(self.use)
+        except InputError as error:
+            raise InputError(f"adapters.use: {error}") from error
+        for name in used:
+            if name not in names:
+                raise InputError(
+                    f"adapters.use: no module is called {name!r}{did_you_mean(name, names)}; "
+                    + (f"the modules are {', '.join(names)}" if names else "add or load it")
+                )
+
+    @property
+    def added(self) -> dict[str, Adapter]:
+        """The configs of `add` by name.
+
+        Raises:
+          InputError: a line is wrong, or two have one name.
+        """
+        try:
+            return by_name(map(parse_module, self.add))
+        except InputError as error:
+            raise InputError(f"adapters.add: {error}") from error
+
+    @property
+    def loaded(self) -> dict[str, str]:
+        """The directories of `load` by the names that the modules have here.
+
+        Raises:
+          InputError: a line is no NAME=DIR, or two have one name.
+        """
+        found: dict[str, str] = {}
+        for line in self.load:
+            match = _LOAD.fullmatch(line.strip())
+            if match is None:
+                raise InputError(f"adapters.load must be NAME=DIR, got {line!r}")
+            name, directory = match.groups()
+            if name in RESERVED:
+                raise InputError(f"adapters.load: a module may not be called {name!r}")
+            if name in found:
+                raise InputError(f"two adapters are called {name}: give one another name")
+            found[name] = directory
+        return found
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The names of the modules in use."""
+        if self.use.strip():
+            return parse_use(self.use)
+        return tuple(dict.fromkeys([*self.added, *self.loaded]))
+
+    @property
+    def modules(self) -> tuple[Adapter, ...]:
+        """The configs of the modules in use, in their order.
+
+        A loaded module has one only after the run has read its checkpoint, and stated it in `add`.
+
+        Raises:
+          InputError: one was not read.
+        """
+        added = self.added
+        for name in self.used:
+            if name not in added:
+                raise InputError(
+                    f"the module {name!r} of adapters.load {self.loaded[name]} was not read: only "
+                    "a command that reads checkpoints can use it"
+                )
+        return tuple(added[name] for name in self.used)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Paths, as `Experiment.train` names them; () trains all but the model."""
+        if self.train:
+            return tuple(_PARTS.get(name, f"{ADAPTERS}{name}/.*") for name in self.train)
+        if not self.load:
+            return ()
+        fresh = [name for name in self.used if name in self.added and name not in self.loaded]
+        own = [rf"{ADAPTERS}(?:{'|'.join(fresh)})"] if fresh else []
+        return (rf"(?:{'|'.join(['heads', 'objective', *own])})/.*",)
+
+    def canonical(self) -> "Adapters":
+        """Equal settings in equal words: `write_module` of each line of `add`."""
+        return dataclasses.replace(self, add=tuple(map(write_module, self.added.values())))

@@ -1,0 +1,286 @@
+"""The grammar of modules: one line of text says a module's name, its method and its options.
+
+    parse_module("rte = lora(r=8)")          Lora(name="rte", rank=8)
+    write_module(Lora(name="rte", rank=16))  "rte = lora(rank=16)"
+    parse_use("rte, mrpc")                   ("rte", "mrpc")
+
+A line is read by Python's `ast` and never run. Names are identifiers; values are numbers, strings,
+True, False, None, and tuples of them. `METHODS` is the one place that knows the methods: a new one
+is a line there, and its options are the fields of the config that its constructor makes.
+"""
+
+import ast
+import dataclasses
+import types
+import typing
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from t5x_lite.adapters.base import Adapter
+from t5x_lite.adapters.bottleneck import double_seq_bn, par_bn, seq_bn
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.errors import InputError
+from t5x_lite.options import did_you_mean
+
+METHODS: dict[str, Callable[..., Adapter]] = {
+    "seq_bn": seq_bn,
+    "double_seq_bn": double_seq_bn,
+    "par_bn": par_bn,
+    "lora": Lora,
+}
+"""Method -> constructor. It takes `name` and options by keyword, which all have defaults."""
+
+SHORT = {"r": "rank", "rslora": "rank_stabilised", "dora": "use_dora"}
+"""Short name of an option -> the field that it means, of the methods that have such a field."""
+
+LATER = (
+    *("prefix", "prompt", "inv", "seq_bn_inv", "hyper", "mam", "unipelt"),
+    *("sparse", "prune", "supermask", "movement", "threshold", "diff", "fastfood", "said"),
+    *("layers", "norms", "params", "copy", "heads"),
+)
+"""Methods of the literature that have a name here, and no code yet."""
+
+BLOCKS = (
+    *("Stack", "Fuse", "Split", "BatchSplit", "MultiTask", "Parallel", "Average", "Route"),
+    *("Replace", "Union"),
+)
+"""Blocks that compose modules, which have names and no code yet."""
+
+RESERVED = ("base", "fusion", "head", "norms", "router")
+"""What `adapters.train` calls parts that are no modules."""
+
+
+def parse_module(text: str) -> Adapter:
+    """The config of a module that a line describes.
+
+    Args:
+      text: "NAME = METHOD(OPTION=VALUE, ...)".
+
+    Raises:
+      InputError: with the column, for a syntax error; with the nearest name, for an unknown method
+        or option; or an option does not take the value.
+    """
+    source = _Source(text)
+    statements = source.parsed.body
+    statement = statements[0] if len(statements) == 1 else None
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        source.refuse(statements[-1] if statements else None, "expected NAME = METHOD(...)")
+    target = statement.targets[0]
+    if not isinstance(target, ast.Name):
+        source.refuse(target, "the name of a module is an identifier")
+    if target.id in RESERVED:
+        source.refuse(target, f"a module may not be called {target.id!r}: adapters.train means")
+    return source.module(target.id, statement.value)
+
+
+def write_module(adapter: Adapter) -> str:
+    """The line that `parse_module` makes an equal config of: what differs from the method alone.
+
+    Raises:
+      InputError: no method makes such a config.
+    """
+    best: tuple[int, str] | None = None
+    for method, constructor in METHODS.items():
+        plain = constructor(name=adapter.name)
+        if type(plain) is not type(adapter):
+            continue
+        fields = [field.name for field in dataclasses.fields(adapter) if field.name != "name"]
+        options = [
+            f"{name}={getattr(adapter, name)!r}"
+            for name in fields
+            if getattr(adapter, name) != getattr(plain, name)
+        ]
+        if best is None or len(options) < best[0]:
+            best = len(options), f"{adapter.name} = {method}({', '.join(options)})"
+    if best is None:
+        raise InputError(
+            f"no method makes a {type(adapter).__name__}: the methods are {', '.join(METHODS)}"
+        )
+    return best[1]
+
+
+def parse_use(text: str) -> tuple[str, ...]:
+    """The names of the modules that an expression puts into use: "a" or "a, b".
+
+    Raises:
+      InputError: with the column, for a syntax error; blocks and unions, by name.
+    """
+    source = _Source(text)
+    statements = source.parsed.body
+    statement = statements[0] if len(statements) == 1 else None
+    if not isinstance(statement, ast.Expr):
+        source.refuse(statement, "expected the names of modules, with commas between")
+    value = statement.value
+    nodes = value.elts if isinstance(value, ast.Tuple) else [value]
+    names = []
+    for node in nodes:
+        if not isinstance(node, ast.Name):
+            source.refuse_later(node)
+            source.refuse(node, "expected the names of modules, with commas between")
+        if node.id in names:
+            source.refuse(node, f"{node.id!r} is named twice")
+        names.append(node.id)
+    return tuple(names)
+
+
+def options_of(method: str) -> tuple[str, ...]:
+    """The names of a method's options."""
+    plain = METHODS[method](name="module")
+    return tuple(field.name for field in dataclasses.fields(plain) if field.name != "name")
+
+
+class _Source:
+    """A line and its syntax tree; errors say the column.
+
+    Args:
+      text: the line.
+
+    Raises:
+      InputError: it is no Python expression or assignment.
+    """
+
+    def __init__(self, text: str):
+        self._text = text = text.strip()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SyntaxWarning)  # "\w" in a regular expression
+                self.parsed = ast.parse(text)
+        except SyntaxError as error:
+            self._fail(error.offset or 1, error.msg)
+        except (ValueError, RecursionError, MemoryError) as error:
+            self._fail(1, str(error) or "nested too deeply")
+
+    def refuse(self, node: ast.AST | None, reason: str) -> NoReturn:
+        """Raises InputError with the column of a node."""
+        start = getattr(node, "col_offset", 0)  # in bytes of UTF-8
+        line = self._text.encode().splitlines()[:1] or [b""]
+        self._fail(len(line[0][:start].decode(errors="replace")) + 1, reason)
+
+    def refuse_later(self, node: ast.AST) -> None:
+        """Refuses by name what is known and has no code yet: blocks, unions, some methods."""
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            self.refuse(node, "a union of modules, a + b, comes with a later version")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            name = node.func.id
+            if name in BLOCKS:
+                self.refuse(node, f"the block {name} comes with a later version")
+            if name in LATER:
+                self.refuse(node, f"the method {name} comes with a later version")
+
+    def module(self, name: str, node: ast.expr) -> Adapter:
+        """The config of METHOD(OPTION=VALUE, ...)."""
+        if isinstance(node, ast.Name) and node.id in METHODS:
+            self.refuse(node, f"options stand in brackets: {node.id}()")
+        if not isinstance(node, ast.Call):
+            self.refuse_later(node)
+            self.refuse(node, "expected METHOD(OPTION=VALUE, ...)")
+        if not isinstance(node.func, ast.Name) or node.func.id not in METHODS:
+            self.refuse_later(node)
+            method = ast.unparse(node.func)
+            self.refuse(
+                node,
+                f"no method is called {method}{did_you_mean(method, METHODS)}; "
+                f"the methods are {', '.join(METHODS)}",
+            )
+        method = node.func.id
+        if node.args:
+            self.refuse(node.args[0], f"options of {method} have names: OPTION=VALUE")
+        options = dict(self._option(method, keyword) for keyword in node.keywords)
+        if len(options) < len(node.keywords):
+            self.refuse(node, "an option is given twice")
+        try:
+            return METHODS[method](name=name, **options)
+        except InputError as error:
+            self.refuse(node, str(error))
+
+    def _option(self, method: str, keyword: ast.keyword) -> tuple[str, Any]:
+        """The field and the value of one option."""
+        known, given = options_of(method), keyword.arg
+        if given is None:
+            self.refuse(keyword, f"options of {method} have names: OPTION=VALUE")
+        field = given if given in known else SHORT.get(given, given)
+        if field not in known:
+            near = did_you_mean(given, [*known, *(s for s, full in SHORT.items() if full in known)])
+            self.refuse(keyword, f"{method} has no option {given}{near}; it has {', '.join(known)}")
+        try:
+            value = _plain(ast.literal_eval(keyword.value))
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            self.refuse(keyword.value, f"the value of {given} is no number, string or tuple")
+        hint = _hints(type(METHODS[method](name="module")))[field]
+        try:
+            return field, _fitted(value, hint)
+        except TypeError:
+            self.refuse(
+                keyword.value,
+                f"{given} must be {_described(hint)}: got {ast.unparse(keyword.value)}",
+            )
+
+    def _fail(self, column: int, reason: str) -> NoReturn:
+        raise InputError(f"column {column} of {self._text!r}: {reason}")
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _plain(value: Any) -> Any:
+    """Lists as tuples, and dicts as tuples of pairs: a config is hashable."""
+    if isinstance(value, dict):
+        return tuple((_plain(key), _plain(item)) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise TypeError
+
+
+def _fitted(value: Any, hint: Any) -> Any:
+    """A value in the type of a field: a whole number as a float, a string as a tuple of it.
+
+    Raises:
+      TypeError: it is of another type.
+    """
+    origin = get_origin(hint)
+    if origin is typing.Union or origin is types.UnionType:
+        exact = [each for each in get_args(hint) if isinstance(each, type) and type(value) is each]
+        for each in (*exact, *get_args(hint)):
+            try:
+                return _fitted(value, each)
+            except TypeError:
+                continue
+        raise TypeError
+    if origin is Literal:
+        if value in get_args(hint) and type(value) in {type(each) for each in get_args(hint)}:
+            return value
+        raise TypeError
+    if origin is tuple:
+        items = get_args(hint)
+        values = value if isinstance(value, tuple) else (value,)
+        if len(items) == 2 and items[1] is Ellipsis:
+            return tuple(_fitted(each, items[0]) for each in values)
+        if len(items) != len(values):
+            raise TypeError
+        return tuple(_fitted(each, item) for each, item in zip(values, items, strict=True))
+    if hint is Any:
+        return value
+    if hint is float and type(value) is int:
+        return float(value)
+    if hint is type(None) and value is None:
+        return None
+    if isinstance(hint, type) and type(value) is hint:
+        return value
+    raise TypeError
+
+
+def _described(hint: Any) -> str:
+    """The values of a type, in words."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        return " or ".join(repr(each) for each in get_args(hint))
+    if origin is typing.Union or origin is types.UnionType:
+        return " or ".join(map(_described, get_args(hint)))
+    if origin is tuple:
+        return f"a tuple of {_described(get_args(hint)[0])}"
+    words = {int: "a whole number", float: "a number", str: "a string", bool: "True or False"}
+    return words.get(hint, "None" if hint is type(None) else str(hint))

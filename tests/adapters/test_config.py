@@ -1,0 +1,74 @@
+"""The modules of a run as strings."""
+
+import pytest
+
+from t5x_lite.adapters.config import Adapters
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.errors import InputError
+from t5x_lite.trees import covers
+
+
+def test_modules_and_what_they_train():
+    made = Adapters(add=("rte = lora(r=8)", "b = seq_bn()"))
+    assert [module.name for module in made.modules] == ["rte", "b"]
+    assert made.modules[0] == Lora(name="rte")
+    assert made.trained == ()
+    assert Adapters().modules == ()
+    assert made.canonical() == Adapters(add=("rte = lora()", "b = seq_bn()"))
+
+
+@pytest.mark.parametrize(
+    ("train", "trains", "still"),
+    [
+        ((), ("adapters/rte/a", "heads/classifier/out/bias", "objective/x"), ("adapters/nli/a",)),
+        (("nli",), ("adapters/nli/a",), ("adapters/rte/a", "heads/mlm/bias", "model/norm/scale")),
+        (
+            ("rte", "head", "norms"),
+            ("heads/mlm/bias", "model/decoder/final_norm/scale", "model/layers/mlp_norm/bias"),
+            ("model/layers/mlp/wi/kernel",),
+        ),
+        (("base",), ("model/embedding/table",), ("adapters/rte/a",)),
+    ],
+)
+def test_what_trains_beside_a_loaded_module(train, trains, still):
+    add = ("rte = lora()", "nli = seq_bn()")  # the second was stated when it was read
+    made = Adapters(add=add, load=("nli=work/nli",), train=train)
+    assert made.used == ("rte", "nli")
+    for path in trains:
+        assert any(covers(pattern, path) for pattern in made.trained), path
+    for path in still:
+        assert not any(covers(pattern, path) for pattern in made.trained), path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"add": ("rte = lora(",)}, "^adapters.add: column 11 of"),
+        ({"add": ("a = lora()", "a = seq_bn()")}, "two adapters are called a"),
+        ({"load": ("work/rte",)}, "adapters.load must be NAME=DIR, got 'work/rte'"),
+        ({"load": ("a=x", "a=y")}, "two adapters are called a"),
+        ({"load": ("head=x",)}, "may not be called 'head'"),
+        ({"add": ("rte = lora()",), "use": "rto"}, "is called 'rto'; did you mean rte.* are rte"),
+        ({"use": "rte"}, "no module is called 'rte'; add or load it"),
+        ({"add": ("a = lora()",), "use": "Fuse(a, b)"}, "adapters.use: column 1 .* block Fuse"),
+        (
+            {"add": ("a = lora()", "b = seq_bn()"), "use": "a"},
+            "leaves out 'b' of adapters.add, which would never be trained",
+        ),
+        ({"add": ("rte = lora()",), "train": ("rtee",)}, "'rtee'; did you mean rte.* rte, head"),
+        (
+            {"add": ("a = lora()",), "load": ("b=x",), "use": "a", "train": ("b",)},
+            "the module 'b' is not in use, so nothing would train it",
+        ),
+        ({"base_dtype": "float16"}, "base_dtype must be float32 or bfloat16"),
+        ({"base_dtype": "bfloat16"}, "base_dtype is that of a frozen model"),
+    ],
+)
+def test_settings_that_are_wrong(options, message):
+    with pytest.raises(InputError, match=message):
+        Adapters(**options)
+
+
+def test_a_loaded_module_that_was_not_read():
+    with pytest.raises(InputError, match=r"'a' of adapters.load work/a was not read"):
+        assert Adapters(load=("a=work/a",)).modules

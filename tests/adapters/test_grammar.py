@@ -1,0 +1,96 @@
+"""Lines to configs and back, and one line for each thing that can be wrong."""
+
+import pytest
+
+from t5x_lite.adapters.bottleneck import Bottleneck, double_seq_bn, par_bn
+from t5x_lite.adapters.grammar import METHODS, parse_module, parse_use, write_module
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.errors import InputError
+
+LINES = {
+    "rte = lora(r=8)": Lora(name="rte"),
+    " rte=lora(rank=4, alpha=16, rslora=True)": Lora(
+        name="rte", rank=4, alpha=16.0, rank_stabilised=True
+    ),
+    "a = lora(sites='mlp/in')": Lora(name="a", sites=("mlp/in",)),
+    "a = lora(sites=['mlp/\\w+', 'attention/.*'])": Lora(
+        name="a", sites=("mlp/\\w+", "attention/.*")
+    ),
+    "b = seq_bn(reduction=4, scale=.5)": Bottleneck(name="b", reduction=4.0, scale=0.5),
+    "b = double_seq_bn()": double_seq_bn(name="b"),
+    "b = par_bn(activation='relu')": par_bn(name="b"),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_is_a_config_and_back(line):
+    found = parse_module(line)
+    assert found == LINES[line]
+    assert all(type(value) is type(vars(LINES[line])[name]) for name, value in vars(found).items())
+    assert parse_module(write_module(found)) == found
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_written_in_few_words(method):
+    assert write_module(METHODS[method](name="x")) == f"x = {method}()"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("rte = lora(r=8", r"^column 11 of 'rte = lora\(r=8': '\(' was never closed$"),
+        ("rte = lora(r=8,, alpha=1)", r"^column 16 of .*: invalid syntax"),
+        ("rte lora()", r"^column 5 of .*: invalid syntax"),
+        ("", "^column 1 of '': expected NAME = METHOD"),
+        ("lora(r=8)", r"^column 1 of .*: expected NAME = METHOD"),
+        ("a = b = lora()", "expected NAME = METHOD"),
+        ("a = lora(); b = lora()", "column 13 of .*: expected NAME = METHOD"),
+        ("rte = lorra(r=8)", "column 7 .*: no method is called lorra; did you mean lora"),
+        ("rte = os.system('x')", "no method is called os.system; the methods are seq_bn"),
+        ("rte = lora", r"options stand in brackets: lora\(\)"),
+        ("rte = 3", r"column 7 of .*: expected METHOD\(OPTION=VALUE"),
+        ("rte = lora(8)", "column 12 of .*: options of lora have names"),
+        ("rte = lora(**{})", "options of lora have names"),
+        ("rte = lora(rnk=8)", "column 12 .*: lora has no option rnk; did you mean rank.* it has s"),
+        ("b = seq_bn(r=8)", "seq_bn has no option r"),
+        ("b = seq_bn(name='x')", "seq_bn has no option name"),
+        ("rte = lora(r='8')", "column 14 of .*: r must be a whole number: got '8'"),
+        ("rte = lora(r=True)", "r must be a whole number: got True"),
+        ("rte = lora(r=rank)", "column 14 .*: the value of r is no number, string or tuple"),
+        ("rte = lora(sites=(1,))", "sites must be a tuple of a string"),
+        ("b = seq_bn(init='mum')", "init must be 'bert' or 'mam': got 'mum'"),
+        ("rte = lora(r=0)", "column 7 of .*: rank must be at least 1: got 0"),
+        ("rte = lora(r=1, rank=2)", "an option is given twice"),
+        ("é.x = lora()", "column 1 of .*: the name of a module is an identifier"),
+        ("RTE = lora()", "lower-case letters"),
+        ("head = lora()", "column 1 of .*: a module may not be called 'head'"),
+        ("a = prefix(length=10)", "column 5 of .*: the method prefix comes with a later version"),
+        ("a = sparse(density=0.005)", "the method sparse comes with a later version"),
+        ("a = Stack(b, c)", "the block Stack comes with a later version"),
+        (
+            "é = lora() + par_bn()",
+            "column 5 of .*: a union of modules, a [+] b, comes with a later",
+        ),
+        ("a = lora(r=1)\0", "column"),
+        ("a = " + "(" * 300, "column"),
+    ],
+)
+def test_a_line_that_is_wrong(line, message):
+    with pytest.raises(InputError, match=message) as raised:
+        parse_module(line)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_is_in_use():
+    assert parse_use("rte") == ("rte",)
+    assert parse_use("rte, mrpc") == ("rte", "mrpc")
+    for text, message in {
+        "Stack(a, Fuse(b, c))": "column 1 of .*: the block Stack comes with a later version",
+        "a + b": "a union of modules",
+        "a, b, a": "column 7 of .*: 'a' is named twice",
+        "a,, b": "column 3 .*: invalid syntax",
+        "a = b": "expected the names of modules",
+        "a, 3": "column 4 of .*: expected the names of modules",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            parse_use(text)
