@@ -69,7 +69,7 @@ class Adapter:
         """
         raise TypeError(f"{type(self).__name__} does not define build")
 
-    def scaled(self, params: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
         """The parameters, by path, whose branch is this one's times a number.
 
         Raises:

@@ -70,7 +70,7 @@ class Bottleneck(Adapter):
 
         return self.at_sites(model, block, blocks=True, rngs=rngs)
 
-    def scaled(self, params: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
         """The second layer's kernel and bias times the number."""
         number = np.float32(factor)
         return {path: number * x if "/up/" in path else x for path, x in params.items()}

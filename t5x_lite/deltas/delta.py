@@ -39,7 +39,7 @@ class Module(Protocol):
 
     name: str
 
-    def scaled(self, params: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
         """Its parameters by path, of a module whose branch is this one's times a number."""
         ...
 
@@ -286,7 +286,7 @@ class Delta:
                 raise InputError(f"{path}: {error}") from error
         return self._joined(other, parts)
 
-    def __mul__(self, factor: float) -> "Delta":
+    def __mul__(self, factor: float | int) -> "Delta":
         if not isinstance(factor, int | float | np.number):
             return NotImplemented
         factor = float(factor)

@@ -77,7 +77,7 @@ def names_in(text: str) -> tuple[str, ...]:
     Raises:
       InputError: it is no expression.
     """
-    tree = _parsed(text)
+    tree = _parsed(text.strip())
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     found = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in calls]
     found.sort(key=lambda node: (node.lineno, node.col_offset))
@@ -90,7 +90,8 @@ def check(text: str, names: Iterable[str]) -> None:
     Raises:
       InputError: with the column.
     """
-    tree, given = _parsed(text), list(names)
+    text, given = text.strip(), list(names)
+    tree = _parsed(text)
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Name):
@@ -111,6 +112,7 @@ def evaluate(text: str, names: Names) -> Delta:
       InputError: with the column: a syntax error, an unknown name or function with the nearest
         one, a wrong option, or what an operation refuses.
     """
+    text = text.strip()
     check(text, names.deltas)
     value = _Evaluator(text, names).value(_parsed(text))
     if not isinstance(value, Delta):
@@ -124,7 +126,8 @@ def _parsed(text: str) -> ast.expr:
     try:
         return ast.parse(text, mode="eval").body
     except SyntaxError as error:
-        raise _at(text, max(error.offset or 1, 1), str(error.msg)) from error
+        column = error.offset if error.lineno == 1 and error.offset else len(text) + 1
+        raise _at(text, min(column, len(text) + 1), str(error.msg)) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise InputError(f"expression: it cannot be read ({error})") from error
 
@@ -246,7 +249,9 @@ class _Evaluator:
             return value
         if isinstance(value, Delta | tuple):
             raise self.error(keyword.value, f"{keyword.arg} is a number")
-        if keyword.arg in ("k", "rank", "seed") and not isinstance(value, int):
+        if keyword.arg not in ("k", "rank", "seed"):
+            return float(value)
+        if not isinstance(value, int):
             raise self.error(keyword.value, f"{keyword.arg} is a whole number: got {value}")
         return value
 
@@ -277,7 +282,7 @@ def _merging(how: Callable[..., Any], **options: bool) -> Function:
 
     def call(
         deltas: Sequence[Delta],
-        weights: Sequence[float],
+        weights: Sequence[float | int],
         given: dict[str, Any],
         names: Sequence[str],
     ) -> Delta:
@@ -288,7 +293,10 @@ def _merging(how: Callable[..., Any], **options: bool) -> Function:
 
 
 def _average(
-    deltas: Sequence[Delta], weights: Sequence[float], given: dict[str, Any], names: Sequence[str]
+    deltas: Sequence[Delta],
+    weights: Sequence[float | int],
+    given: dict[str, Any],
+    names: Sequence[str],
 ) -> Delta:
     del given, names
     if weights:
@@ -301,7 +309,7 @@ def _own(method: Callable[..., Delta], **options: bool) -> Function:
 
     def call(
         deltas: Sequence[Delta],
-        weights: Sequence[float],
+        weights: Sequence[float | int],
         given: dict[str, Any],
         names: Sequence[str],
     ) -> Delta:

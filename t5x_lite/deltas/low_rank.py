@@ -31,7 +31,7 @@ def factored(part: Part, rank: int) -> LowRank:
         qa, ra = np.linalg.qr(np.asarray(part.a, np.float32))
         qb, rb = np.linalg.qr(np.swapaxes(np.asarray(part.b, np.float32), -1, -2))
         core = np.float32(part.scale) * np.matmul(ra, np.swapaxes(rb, -1, -2))
-        u, s, v = np.linalg.svd(core)
+        u, s, v = np.linalg.svd(core, full_matrices=False)
         u, v = np.matmul(qa, u), np.matmul(v, np.swapaxes(qb, -1, -2))
     else:
         u, s, v = np.linalg.svd(part.dense(), full_matrices=False)

@@ -33,13 +33,13 @@ from t5x_lite.errors import InputError
 class How:
     """Base of the ways to merge."""
 
-    def merged(self, deltas: Sequence[Delta], weights: Sequence[float]) -> Delta:
+    def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         """The merged delta; see `merge`."""
         raise TypeError(f"{type(self).__name__} does not define merged")
 
 
 def merge(
-    deltas: Sequence[Delta], how: How | None = None, *, weights: Sequence[float] = ()
+    deltas: Sequence[Delta], how: How | None = None, *, weights: Sequence[float | int] = ()
 ) -> Delta:
     """One delta of several of one base.
 
@@ -66,7 +66,7 @@ def merge(
 class Linear(How):
     """The weighted sum of what is added. Products add by concatenating their factors."""
 
-    def merged(self, deltas: Sequence[Delta], weights: Sequence[float]) -> Delta:
+    def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         """sum w_i d_i."""
         terms = [weight * delta for delta, weight in zip(deltas, weights, strict=True)]
         total = terms[0]
@@ -85,7 +85,7 @@ class Svd(How):
 
     rank: int
 
-    def merged(self, deltas: Sequence[Delta], weights: Sequence[float]) -> Delta:
+    def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         """The singular vectors of the largest values of sum w_i d_i."""
         return Linear().merged(deltas, weights).factor(self.rank)
 
@@ -110,7 +110,7 @@ class Dare(How):
         if not 0.0 <= self.p < 1.0:
             raise InputError(f"p must be from 0 to below 1: got {self.p}")
 
-    def merged(self, deltas: Sequence[Delta], weights: Sequence[float]) -> Delta:
+    def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         """The other way, of what is left of each delta."""
         thinned = []
         for number, delta in enumerate(deltas):
@@ -147,7 +147,7 @@ class Fisher(How):
     normalize: bool = True
     floor: float = 1e-6
 
-    def merged(self, deltas: Sequence[Delta], weights: Sequence[float]) -> Delta:
+    def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         """sum w_i F_i d_i / sum w_i F_i, entry by entry."""
         if len(self.diagonals) != len(deltas):
             raise InputError(
@@ -188,7 +188,7 @@ class AverageFactors(How):
     of -1 turns both factors round and changes nothing.
     """
 
-    def merged(self, deltas: Sequence[Delta], weights: Sequence[float]) -> Delta:
+    def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         """The sums of the factors."""
         return _of_factors(deltas, weights, weights, what="average_factors")
 
@@ -200,7 +200,7 @@ class Zhang(How):
     One adapter alone is negated rightly; cross terms remain. For parity with the library adapters.
     """
 
-    def merged(self, deltas: Sequence[Delta], weights: Sequence[float]) -> Delta:
+    def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         """The sums of the factors."""
         return _of_factors(deltas, [abs(w) for w in weights], weights, what="zhang")
 
@@ -212,15 +212,15 @@ class PeftLinear(How):
     Of n equal adapters at weights 1 / n it gives n times one. For parity with PEFT.
     """
 
-    def merged(self, deltas: Sequence[Delta], weights: Sequence[float]) -> Delta:
+    def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         """The sums of the factors; the scales are in them."""
         return _of_factors(deltas, weights, weights, what="peft_linear", roots=True)
 
 
 def _of_factors(
     deltas: Sequence[Delta],
-    for_a: Sequence[float],
-    for_b: Sequence[float],
+    for_a: Sequence[float | int],
+    for_b: Sequence[float | int],
     *,
     what: str,
     roots: bool = False,

@@ -53,7 +53,7 @@ class Part:
         """
         raise InputError(f"a {_name(self)} part is no sum with its base: {_REMEDY}")
 
-    def times(self, factor: float) -> "Part":
+    def times(self, factor: float | int) -> "Part":
         """The part times a number.
 
         Raises:
@@ -128,7 +128,7 @@ class Dense(Part):
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
         return base + jnp.asarray(self.value, jnp.float32)
 
-    def times(self, factor: float) -> "Part":
+    def times(self, factor: float | int) -> "Part":
         return Dense(np.float32(factor) * self.dense())
 
     @property
@@ -174,7 +174,7 @@ class Sparse(Part):
         added = flat.at[indices].add(self.values, unique_indices=True, indices_are_sorted=True)
         return added.reshape(base.shape)
 
-    def times(self, factor: float) -> "Part":
+    def times(self, factor: float | int) -> "Part":
         values = np.float32(factor) * np.asarray(self.values, np.float32)
         return Sparse(self.indices, values, self.size)
 
@@ -218,7 +218,7 @@ class LowRank(Part):
         product = jnp.matmul(a, b, preferred_element_type=jnp.float32, precision="highest")
         return base + self.scale * product
 
-    def times(self, factor: float) -> "Part":
+    def times(self, factor: float | int) -> "Part":
         return LowRank(self.a, self.b, self.scale * factor)
 
     def _plus(self, other: "Part") -> "Part":

@@ -33,7 +33,7 @@ class Ties(How):
         if not 0.0 < self.density <= 1.0:
             raise InputError(f"density must be above 0 and at most 1: got {self.density}")
 
-    def merged(self, deltas: Sequence[Delta], weights: Sequence[float]) -> Delta:
+    def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         """The three steps.
 
         Raises:

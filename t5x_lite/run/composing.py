@@ -1,6 +1,5 @@
 """`t5x-lite compose` and `t5x-lite merge`: deltas from directories to directories."""
 
-import dataclasses
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.remote import local_path
 from t5x_lite.run.best_step import Step, find_step
-from t5x_lite.run.delta_files import MERGED, Arrays, Opened, check_base, open_delta, save
+from t5x_lite.run.delta_files import MERGED, Arrays, Opened, check_base, open_delta, plain, save
 from t5x_lite.run.loading import learner_of, read_experiment
 from t5x_lite.trees import LazyArray
 
@@ -125,8 +124,7 @@ def _files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
     if not chosen.files:
         return {}
     files = dict(chosen.files)
-    config = _config(chosen.directory, files)
-    config = dataclasses.replace(config, adapters=tuple(made.config))
+    config = plain(_config(chosen.directory, files), made.config)
     return {**files, checkpointing.CONFIG_FILE: to_json(config).encode()}
 
 

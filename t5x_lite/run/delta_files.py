@@ -24,10 +24,14 @@ import numpy as np
 
 from t5x_lite import trees
 from t5x_lite.adapters.base import ADAPTERS, Adapter
+from t5x_lite.adapters.config import Adapters
+from t5x_lite.adapters.grammar import write_module
 from t5x_lite.checkpoints import items, manifest, orbax_params
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
+from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.reading import DELTA_FILE
+from t5x_lite.config import Experiment
 from t5x_lite.config.json import encode, from_json, to_json
 from t5x_lite.deltas.delta import Delta, Identity, difference
 from t5x_lite.deltas.parts import Dense, Dora, LowRank, Part, Replace, Scale, Several, Sparse
@@ -237,7 +241,7 @@ def _of_run(source: Path, other: tuple[Path, Arrays] | None) -> Opened:
         for name, content in files.items()
         if name.startswith(f"{checkpointing.VOCABULARY_DIRECTORY}/")
     }
-    config = _plain(experiment, delta.config)
+    config = plain(experiment, delta.config)
     kept[checkpointing.CONFIG_FILE] = to_json(config).encode()
     return Opened(source, delta, kept, reader)
 
@@ -329,10 +333,10 @@ def _base_file(identity: Identity, target: Path) -> Base:
     return Base(identity.checkpoint, relative, leaves)
 
 
-def _plain(experiment: Any, modules: Sequence[Any]) -> Any:
-    """A run's config without the adapters that a delta's parts stand for."""
-    init = type(experiment.init)()
-    return dataclasses.replace(experiment, adapters=tuple(modules), train=(), init=init)
+def plain(experiment: Experiment, modules: Sequence[Any]) -> Experiment:
+    """A run's config with other modules, of a checkpoint that begins with all its weights."""
+    adapters = Adapters(add=tuple(map(write_module, modules)))
+    return dataclasses.replace(experiment, adapters=adapters, train=(), init=Init())
 
 
 def _described(delta: Delta) -> dict[str, Any]:
