@@ -7,7 +7,7 @@ from typing import Any
 
 from t5x_lite.commands.answers import Predict, Score
 from t5x_lite.commands.c4 import C4
-from t5x_lite.commands.deltas import Compose, Merge
+from t5x_lite.commands.deltas import Compose, Fisher, Merge
 from t5x_lite.commands.embeddings import Embed
 from t5x_lite.commands.options import PROG
 from t5x_lite.commands.runs import Evaluate, Plan, Report, Train
@@ -27,6 +27,7 @@ COMMANDS: dict[str, Any] = {
     "export hf": ExportHF,
     "compose": Compose,
     "merge": Merge,
+    "fisher": Fisher,
     "vocab": Vocab,
     "cache": Cache,
     "c4": C4,

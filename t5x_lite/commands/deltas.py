@@ -1,4 +1,4 @@
-"""Commands of deltas: compose and merge."""
+"""Commands of deltas: compose, merge and fisher."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 import tyro
 
 from t5x_lite.commands.options import (
+    Count,
     Destination,
     OptionalDirectory,
     OptionalStep,
@@ -108,6 +109,50 @@ class Merge:
                 base=self.base,
                 dtype=self.dtype,
                 allow_other_base=self.allow_other_base,
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fisher:
+    """Measure how much each weight of a tuned model matters, for compose 'fisher(a, b)'.
+
+    It is the mean of squared gradients over training examples, one at a time.
+
+    Attributes:
+      source: a work directory or a step directory.
+      destination: the directory to write; it must not exist yet.
+      examples: how many.
+      labels: empirical, those of the data, or expected, of a classifier all classes by their
+        probabilities.
+      step: the step to take from a work directory, or best, the one that its run found best; the
+        newest if not given.
+      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
+        model; without it only classes of t5x_lite are admitted.
+    """
+
+    source: Source
+    destination: Destination
+    examples: Count = 1024
+    labels: Literal["empirical", "expected"] = "empirical"
+    step: OptionalStep = None
+    trust_project: bool = False
+    takes_overrides: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        at_least(1, {"--examples": self.examples})
+        at_least(0, {"--step": self.step})
+
+    def run(self, _: Sequence[str]) -> None:
+        """Calls run.fisher.fisher."""
+        from t5x_lite.run.fisher import fisher
+
+        with trusting_checkpoints(self.trust_project):
+            fisher(
+                self.source,
+                self.destination,
+                examples=self.examples,
+                labels=self.labels,
+                step=self.step,
             )
 
 

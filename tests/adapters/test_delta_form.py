@@ -77,7 +77,9 @@ def test_what_has_no_sum():
         flat = trees.flatten({"adapters": random(made.shapes)["adapters"]})
         deltas.append(Delta(extra=flat, config=(config,)))
     for other in deltas[1:]:
-        with pytest.raises(InputError, match="bottlenecks one and .* have no sum: they must stand"):
+        with pytest.raises(
+            InputError, match=r"bottlenecks one and .* have no sum: they must stand"
+        ):
             deltas[0] + other
     with pytest.raises(InputError, match="module lora cannot be multiplied by 2"):
         Lora().scaled({}, 2.0)

@@ -11,10 +11,18 @@ MERGED = {"step": None, "base": None, "dtype": "float32", "allow_other_base": Fa
 @pytest.mark.parametrize(
     ("line", "function", "args", "kwargs"),
     [
-        (["compose", "-1 * a", "dst", "--delta", "a=w/a"], "compose", ("-1 * a", "dst"), COMPOSED),
         (
-            "compose a-b dst --delta a=w/a b=w/b --fisher a=f --base t5 --allow-other-base".split(),
-            "compose",
+            ["compose", "-1 * a", "dst", "--delta", "a=w/a"],
+            "composing.compose",
+            ("-1 * a", "dst"),
+            COMPOSED,
+        ),
+        (
+            [
+                *("compose", "a-b", "dst", "--delta", "a=w/a", "b=w/b", "--fisher", "a=f"),
+                *("--base", "t5", "--allow-other-base"),
+            ],
+            "composing.compose",
             ("a-b", "dst"),
             {
                 "deltas": ("a=w/a", "b=w/b"),
@@ -23,18 +31,24 @@ MERGED = {"step": None, "base": None, "dtype": "float32", "allow_other_base": Fa
                 "allow_other_base": True,
             },
         ),
-        ("merge src dst".split(), "merge", ("src", "dst"), MERGED),
+        (["merge", "src", "dst"], "composing.merge", ("src", "dst"), MERGED),
         (
-            "merge src dst --step best --base t5 --dtype bfloat16".split(),
-            "merge",
+            ["merge", "src", "dst", "--step", "best", "--base", "t5", "--dtype", "bfloat16"],
+            "composing.merge",
             ("src", "dst"),
             {**MERGED, "step": "best", "base": "t5", "dtype": "bfloat16"},
+        ),
+        (
+            ["fisher", "src", "dst", "--examples", "8", "--labels", "expected"],
+            "fisher.fisher",
+            ("src", "dst"),
+            {"examples": 8, "labels": "expected", "step": None},
         ),
     ],
 )
 def test_options(line, function, args, kwargs, monkeypatch):
     called = []
-    monkeypatch.setattr(f"t5x_lite.run.composing.{function}", lambda *a, **k: called.append((a, k)))
+    monkeypatch.setattr(f"t5x_lite.run.{function}", lambda *a, **k: called.append((a, k)))
     assert main(line) == 0
     assert called == [(args, kwargs)]
 
@@ -46,6 +60,7 @@ def test_options(line, function, args, kwargs, monkeypatch):
         ("merge src dst --step -1", "--step must be at least 0, got -1"),
         ("merge src dst --dtyp float32", "unknown option --dtyp; did you mean --dtype?"),
         ("compose a dst", "missing --delta"),
+        ("fisher src dst --examples 0", "--examples must be at least 1, got 0"),
         ("merge nowhere dst", "checkpoint nowhere: no such directory"),
         ("compose a+ dst --delta a=nowhere", "expression 'a+', column 3: invalid syntax"),
     ],

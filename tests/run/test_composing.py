@@ -149,9 +149,9 @@ def test_another_base_is_refused(place, tmp_path):
     base = write_base(tmp_path / "t5", "t5", dtype=ml_dtypes.bfloat16)
     write_run(tmp_path / "a", "t5", base, f"rte = {LORA}")
     places = [f"a={place / 'a'}", f"b={tmp_path / 'a'}"]
-    with pytest.raises(InputError, match="column 1: these deltas have different bases.*digest"):
+    with pytest.raises(InputError, match=r"column 1: these deltas have different bases.*digest"):
         compose("a + b", tmp_path / "no", deltas=places)
-    with pytest.raises(InputError, match="t5 is not the base of .*/a: model/.* differs"):
+    with pytest.raises(InputError, match=r"t5 is not the base of .*/a: model/.* differs"):
         merge(place / "a", tmp_path / "no", base=str(tmp_path / "t5"))
     merge(place / "a", tmp_path / "yes", base=str(tmp_path / "t5"), allow_other_base=True)
     assert not (tmp_path / "no").exists()
