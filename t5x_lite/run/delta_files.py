@@ -257,6 +257,9 @@ def _delta_of_run(
     parts: dict[str, Part] = {}
     rest: tuple[Adapter, ...] = ()
     if learner.adapters:
+        below = () if identity is None else identity.arrays
+        if any(path.startswith(ADAPTERS) for path in below):  # modules that the base had, frozen
+            own = {**{p: a for p, a in reader()[1].items() if p.startswith(ADAPTERS)}, **own}
         named = {
             p.removeprefix(ADAPTERS): a.read() for p, a in own.items() if p.startswith(ADAPTERS)
         }
