@@ -28,7 +28,7 @@ def test_two_loras_at_one_place_are_added_and_blocks_stay():
     made, _ = learner("bert", seq_bn(reduction=2.0), Lora(rank=2))
     parts, rest = made.delta_form(random(made.shapes)["adapters"])
     assert set(parts) == {
-        f"model/encoder/layers/attention/{name}/kernel" for name in ("query", "value")
+        f"model/layers/attention/{name}/kernel" for name in ("query", "value")
     }
     assert [adapter.name for adapter in rest] == ["bottleneck"]
     assert isinstance(rest[0], Module)

@@ -24,7 +24,8 @@ def experiment(host, *modules, **changes):
     """The config of a run that trains modules, or a whole model."""
     model, objective, _ = HOSTS[host]
     options = {"adapters": Adapters(add=modules), **changes}
-    data = Data(task="tasks.text:span_corruption", vocabulary="bytes")
+    layout = objective.layouts[0]()
+    data = Data(task="tasks.x:y", vocabulary="bytes", layout=layout, pack=layout.packs)
     optimizer = Adafactor(schedule=Constant(value=1e-3))
     return Experiment(
         model=model, objective=objective, data=data, optimizer=optimizer, steps=5, **options
@@ -44,7 +45,7 @@ def write_step(directory, config, arrays, *, base=None):
     files = {"config.json": to_json(config).encode(), "vocabulary/bytes.json": b"{}"}
     if base is not None:
         where, theirs = base
-        left = {p: p for p in theirs if p in arrays and np.array_equal(arrays[p], theirs[p])}
+        left = {p: p for p in theirs if p in arrays and np.array_equal(arrays[p], theirs[p].astype(np.float32))}
         made = Base.of(trees.unflatten(arrays), left, base=where, steps=directory.parent)
         files[BASE_FILE] = made.content()
         arrays = {path: x for path, x in arrays.items() if path not in left}
@@ -68,7 +69,8 @@ def write_base(directory, host, *, dtype=np.float32):
 def write_run(directory, host, base, *modules, seed=1, **changes):
     """A run that trained modules, and all its arrays; `changes` of them by path."""
     config = experiment(host, *modules, init=Init(checkpoint=str(base[0])))
-    arrays = {**params_of(config, seed=seed), **changes}
+    frozen = {path: x.astype(np.float32) for path, x in base[1].items() if path[:6] == "model/"}
+    arrays = {**params_of(config, seed=seed), **frozen, **changes}
     return write_step(Path(directory), config, arrays, base=base), arrays
 
 

@@ -100,7 +100,7 @@ def test_bfloat16_says_what_it_loses(place, tmp_path, caplog):
 def test_modules_that_no_kernel_holds_stay(place, tmp_path):
     merge(place / "bn", tmp_path / "merged")
     found = config(tmp_path / "merged")
-    assert found.adapters.add == ("sst = seq_bn(reduction=2)",)
+    assert found.adapters.add == ("sst = seq_bn(reduction=2.0)",)
     whole = nested({**params(place / "t5"), **params(place / "bn")})
     expected = outputs(learner_of(found), whole, HOSTS["t5"][2])
     np.testing.assert_allclose(logits(tmp_path / "merged"), expected, atol=1e-6)
@@ -140,7 +140,6 @@ def test_heads_of_two_runs(tmp_path):
     assert not (tmp_path / "no").exists()
     compose("a + without_heads(b)", tmp_path / "ab", deltas=places)
     merge(tmp_path / "ab", tmp_path / "merged")
-    head = "heads/classifier/out/bias"
     head = next(p for p in params(tmp_path / "a") if p.startswith("heads/"))
     np.testing.assert_array_equal(params(tmp_path / "merged")[head], params(tmp_path / "a")[head])
 

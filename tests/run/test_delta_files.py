@@ -134,10 +134,10 @@ def test_trained_biases_are_differences_and_bottlenecks_stay_modules(tmp_path):
 def test_a_whole_run_and_its_base_give_a_task_vector(base, tmp_path):
     config = experiment("t5")
     tuned = {path: x + array(*x.shape) for path, x in base[1].items()}
-    tuned["model/embedding/token"] = base[1]["model/embedding/token"]
+    tuned["model/token_embedding/table"] = base[1]["model/token_embedding/table"]
     run = write_step(tmp_path / "tuned", config, tuned)
     delta = load(run, base=base[0])
-    assert set(delta.parts) == set(base[1]) - {"model/embedding/token"}
+    assert set(delta.parts) == set(base[1]) - {"model/token_embedding/table"}
     assert delta.base.checkpoint == str(base[0])
     after = trees.flatten(delta.apply(nested(base[1])))
     for path, x in after.items():
@@ -148,11 +148,11 @@ def test_a_whole_run_and_its_base_give_a_task_vector(base, tmp_path):
 
 
 def test_another_base_is_refused_with_both_digests(base, lora, tmp_path, caplog):
-    other = {**base[1], "model/embedding/token": base[1]["model/embedding/token"] + 1}
+    other = {**base[1], "model/token_embedding/table": base[1]["model/token_embedding/table"] + 1}
     where = write_step(tmp_path / "other", experiment("t5"), other)
     digests = load(lora[0]).base.digest[:16]
     message = (
-        rf"other is not the base of .*lora: model/embedding/token differs; .*{digests}.*--allow"
+        rf"other is not the base of .*lora: model/token_embedding/table differs; .*{digests}.*--allow"
     )
     with pytest.raises(InputError, match=message):
         load(lora[0], base=where)
