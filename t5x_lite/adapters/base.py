@@ -24,6 +24,9 @@ from t5x_lite.trees import covers
 ADAPTERS = "adapters/"
 """Beginning of the paths of all adapters' parameters."""
 
+Factory = Callable[[Dense, nnx.Rngs], nnx.Module]
+"""A site's dense layer, and the random streams -> one layer's module."""
+
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -90,39 +93,64 @@ class Adapter:
     def at_sites(
         self,
         model: nnx.Module,
-        module: Callable[[Any, nnx.Rngs], nnx.Module],
         *,
-        blocks: bool,
+        dense: Factory | None = None,
+        hidden: Factory | None = None,
+        block: Factory | None = None,
+        sites: Sequence[str] | None = None,
         rngs: nnx.Rngs,
-    ) -> "Modules":
-        """A module for each site of one kind, stacked as the layers are.
+    ) -> dict[str, dict[str, nnx.Module]]:
+        """A module for each site, stacked as the layers are: stack -> site -> module.
 
         Args:
           model: as for `build`.
-          module: (the site's `Dense`, or of a block the layer's first one; rngs) -> one layer's.
-          blocks: whether the sites are those after blocks, and not dense layers.
+          dense: (the site's `Dense`, rngs) -> one layer's module. Without a factory no site of its
+            kind is meant.
+          hidden: as `dense`, of the layer that reads what is hidden.
+          block: as `dense`, of the layer's first one.
+          sites: patterns in place of the config's own.
           rngs: the stream "params" is used.
+
+        Raises:
+          InputError: a pattern means no site of these kinds.
         """
+        patterns = self.sites if sites is None else tuple(sites)
         found: dict[str, dict[str, nnx.Module]] = {}
         there: dict[str, None] = {}
         for stack, layers in stacks_of(model).items():
-            dense = layers.dense_sites()
-            first: Dense = next(iter(dense.values()))
-            num = first.kernel.shape[0]
-            sites = dict.fromkeys(layers.block_sites(), first) if blocks else dense
-            there |= dict.fromkeys(sites)
-            for site, host in sites.items():
-                if any(covers(pattern, site) for pattern in self.sites):
+            hosts = _hosts(layers, dense=dense, hidden=hidden, block=block)
+            there |= dict.fromkeys(hosts)
+            for site, (host, module) in hosts.items():
+                if any(covers(pattern, site) for pattern in patterns):
                     found.setdefault(stack, {})[site] = stacked(
-                        lambda rngs, host=host: module(host, rngs), rngs, num=num
+                        lambda rngs, host=host, module=module: module(host, rngs),
+                        rngs,
+                        num=host.kernel.shape[0],
                     )
-        for pattern in self.sites:
+        for pattern in patterns:
             if not any(covers(pattern, site) for site in there):
                 raise InputError(
                     f"adapter {self.name!r}: no site is called {pattern!r}"
                     f"{did_you_mean(pattern, there)}; the sites are {', '.join(there)}"
                 )
-        return Modules(found)
+        return found
+
+
+def _hosts(
+    layers: Any, *, dense: Factory | None, hidden: Factory | None, block: Factory | None
+) -> dict[str, tuple[Dense, Factory]]:
+    """Name of a site -> its dense layer and factory."""
+    sites: dict[str, Dense] = layers.dense_sites()
+    found = {}
+    if dense is not None:
+        found |= {site: (host, dense) for site, host in sites.items()}
+    if hidden is not None:
+        readers = {site: f"{site.removesuffix('hidden')}out" for site in layers.hidden_sites()}
+        found |= {site: (sites[reader], hidden) for site, reader in readers.items()}
+    if block is not None:
+        first = next(iter(sites.values()))
+        found |= dict.fromkeys(layers.block_sites(), (first, block))
+    return found
 
 
 class Modules(nnx.Module):
@@ -178,8 +206,8 @@ class AdapterModules(nnx.Module):
             modules: Modules = getattr(self, name)
             for stack, site in modules.places:
                 layers = stacks[stack]
-                dense = layers.dense_sites().get(site)
-                host, slot = (layers, site) if dense is None else (dense, "slot")
+                hosts = {**layers.dense_sites(), **layers.hidden_sites()}
+                host, slot = (hosts[site], "slot") if site in hosts else (layers, site)
                 if getattr(host, slot) is not None:
                     raise InputError(
                         f"adapter {name!r} would stand at {stack}/{site}, where another one is"
@@ -199,12 +227,23 @@ def merge(model: nnx.Module) -> None:
                 raise InputError(
                     f"the adapter at {stack}/{site} cannot be merged into the model's kernels"
                 )
-        for dense in layers.dense_sites().values():
+        dense_sites = layers.dense_sites()
+        for site, dense in dense_sites.items():
             if dense.slot is not None:
+                bias = dense.effective_bias()
+                if bias is not None and not dense.has_bias:
+                    raise InputError(
+                        f"the adapter at {stack}/{site} cannot be merged: the model has no bias"
+                    )
                 dense.kernel[...] = dense.effective_kernel()
-                if dense.has_bias:
-                    dense.bias[...] = dense.slot.of_bias(dense.bias[...])
+                if bias is not None:
+                    dense.bias[...] = bias
                 dense.slot = None
+        for site, host in layers.hidden_sites().items():
+            if host.slot is not None:
+                reader = dense_sites[f"{site.removesuffix('hidden')}out"]
+                reader.kernel[...] = host.slot.of_kernel(reader.kernel[...])
+                host.slot = None
 
 
 def by_name(adapters: Iterable[Adapter]) -> dict[str, Adapter]:

@@ -68,7 +68,7 @@ class Bottleneck(Adapter):
         def block(host: Dense, rngs: nnx.Rngs) -> BottleneckBlock:
             return BottleneckBlock(self, host.kernel.shape[-2], rngs=rngs)
 
-        return self.at_sites(model, block, blocks=True, rngs=rngs)
+        return Modules(self.at_sites(model, block=block, rngs=rngs))
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
         """The second layer's kernel and bias times the number."""

@@ -60,12 +60,18 @@ def _parts_of(
     """The parts of one adapter by path; None where a module of it has none."""
     found = []
     for stack, site in modules.places:
-        dense = stacks[stack].dense_sites().get(site)
-        module = modules.at(stack, site)
-        if dense is None or not isinstance(module, HasParts):
+        layers, module = stacks[stack], modules.at(stack, site)
+        hosts = layers.dense_sites()
+        if (
+            site in layers.hidden_sites()
+        ):  # what scales the hidden states scales rows of their reader
+            hosts = {site: hosts[f"{site.removesuffix('hidden')}out"]}
+        if site not in hosts or not isinstance(module, HasParts):
             return None
+        dense = hosts[site]
         for name, part in module.parts().items():
-            if name == "bias" and not dense.has_bias:
+            if name != "bias" or dense.has_bias:
+                found.append((f"{places[id(dense)]}/{name}", part))
+            elif part.additive:
                 return None
-            found.append((f"{places[id(dense)]}/{name}", part))
     return found

@@ -5,6 +5,13 @@
 A [in, rank] begins uniform in +-1 / sqrt(in) (kaiming_uniform with a = sqrt 5, as in the paper's
 code and in PEFT), B [rank, out] as 0: at the start nothing changes. The kernel W + s A B gives the
 same without the branch.
+
+DoRA (Liu et al. 2024, arXiv:2402.09353) trains the size of each column apart from its direction:
+
+    y = x (m (W + s A B) / |W + s A B|) + b         |.| a column's norm over `in`, without gradient
+
+m begins as |W|. It is stored as m - |W| (`magnitude`, 0 at first), so that it fits the base
+whatever checkpoint that comes from; its gradient is m's. The bias is not scaled, as in PEFT.
 """
 
 import dataclasses
@@ -16,7 +23,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.adapters.base import Adapter, Modules
-from t5x_lite.deltas.parts import LowRank, Part
+from t5x_lite.deltas.parts import Dora, LowRank, Part
 from t5x_lite.errors import InputError
 from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.products import einsum
@@ -28,9 +35,10 @@ class Lora(Adapter):
     """Low-rank branches of dense layers.
 
     Attributes:
-      rank: of the branches.
+      rank: rank of the branches.
       alpha: the scale is alpha / rank.
       rank_stabilised: whether it is alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732).
+      dora: whether the size of each column trains apart from its direction.
     """
 
     name: str = "lora"
@@ -38,6 +46,7 @@ class Lora(Adapter):
     rank: int = 8
     alpha: float = 8.0
     rank_stabilised: bool = False
+    dora: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,11 +60,12 @@ class Lora(Adapter):
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
         """Makes the branches."""
+        module = DirectedBranch if self.dora else LowRankBranch
 
         def branch(host: Dense, rngs: nnx.Rngs) -> LowRankBranch:
-            return LowRankBranch(host, rank=self.rank, scale=self.scale, rngs=rngs)
+            return module(host, rank=self.rank, scale=self.scale, rngs=rngs)
 
-        return self.at_sites(model, branch, blocks=False, rngs=rngs)
+        return Modules(self.at_sites(model, dense=branch, rngs=rngs))
 
 
 class LowRankBranch(nnx.Module):
@@ -70,7 +80,7 @@ class LowRankBranch(nnx.Module):
 
     def __init__(self, host: Dense, *, rank: int, scale: float, rngs: nnx.Rngs):
         features_in, features_out = host.kernel.shape[-2:]
-        axes = tuple(host.kernel.get_metadata()["logical"])[-2:]
+        axes = host.axes
         bound = features_in**-0.5
         a = jax.random.uniform(rngs.params(), (features_in, rank), jnp.float32, -bound, bound)
         self.a = nnx.Param(a, logical=(axes[0], None))
@@ -78,7 +88,10 @@ class LowRankBranch(nnx.Module):
         self.scale = scale
 
     def __call__(
-        self, x: Float[Array, "*batch I"], y: Float[Array, "*batch O"]
+        self,
+        x: Float[Array, "*batch I"],
+        y: Float[Array, "*batch O"],
+        kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
         """y with the branch; both in float32."""
         a, b = self.a[...], self.b[...]
@@ -88,15 +101,64 @@ class LowRankBranch(nnx.Module):
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
         """W + s A B, in the dtype of W."""
+        return self._moved(kernel).astype(kernel.dtype)
+
+    def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
+        """The bias as it is."""
+        return bias
+
+    def _moved(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
+        """W + s A B in float32."""
         both = jnp.matmul(
             self.a[...], self.b[...], preferred_element_type=jnp.float32, precision="highest"
         )
-        return (kernel.astype(jnp.float32) + self.scale * both).astype(kernel.dtype)
-
-    def of_bias(self, bias: Float[Array, "*layers O"]) -> Float[Array, "*layers O"]:
-        """As it is."""
-        return bias
+        return kernel.astype(jnp.float32) + self.scale * both
 
     def parts(self) -> dict[str, Part]:
         """What it changes of its host, as a part of a delta."""
         return {"kernel": LowRank(self.a[...], self.b[...], self.scale)}
+
+
+class DirectedBranch(LowRankBranch):
+    """DoRA's `DenseSlot`: m / |W + s A B| (y + s (x A) B).
+
+    Args: as of `LowRankBranch`.
+    """
+
+    def __init__(self, host: Dense, *, rank: int, scale: float, rngs: nnx.Rngs):
+        super().__init__(host, rank=rank, scale=scale, rngs=rngs)
+        start = jnp.zeros(host.kernel.shape[-1:], jnp.float32)
+        self.magnitude = nnx.Param(start, logical=host.axes[1:])
+
+    def __call__(
+        self,
+        x: Float[Array, "*batch I"],
+        y: Float[Array, "*batch O"],
+        kernel: Float[Array, "I O"],
+    ) -> Float[Array, "*batch O"]:
+        """The sum, each column with its size; in float32."""
+        return self._sizes(kernel) * super().__call__(x, y, kernel)
+
+    def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
+        """m (W + s A B) / |W + s A B|, in the dtype of W."""
+        return (self._sizes(kernel)[..., None, :] * self._moved(kernel)).astype(kernel.dtype)
+
+    def parts(self) -> dict[str, Part]:
+        """What it changes of its host, as a part of a delta."""
+        size = self.magnitude[...]
+        return {"kernel": Dora(self.a[...], self.b[...], size, self.scale, relative=True)}
+
+    def _sizes(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers O"]:
+        """m / |W + s A B| in float32; m alone has a gradient.
+
+        1 + (m - |W + s A B|) / |W + s A B|, so that it is 1 exactly where nothing has moved.
+        """
+        kernel = jax.lax.stop_gradient(kernel)
+        plain = _column_norms(kernel.astype(jnp.float32))
+        moved = _column_norms(jax.lax.stop_gradient(self._moved(kernel)))
+        size = plain + self.magnitude[...].astype(jnp.float32)
+        return 1.0 + (size - moved) / jnp.where(moved == 0.0, 1.0, moved)
+
+
+def _column_norms(kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers O"]:
+    return jnp.sqrt(jnp.sum(jnp.square(kernel), axis=-2))

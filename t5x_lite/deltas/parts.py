@@ -284,19 +284,24 @@ class Dora(Part):
       b: float32 [..., R, O].
       m: float32 [..., O].
       scale: of the product.
+      relative: whether the lengths are m and those of W's columns together.
     """
 
     a: Any
     b: Any
     m: Any
     scale: float = 1.0
+    relative: bool = False
 
     additive: ClassVar[bool] = False
 
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
         moved = LowRank(self.a, self.b, self.scale).read(base)
         norms = jnp.linalg.norm(moved, axis=-2, keepdims=True)
-        return jnp.asarray(self.m, jnp.float32)[..., None, :] * moved / norms
+        size = jnp.asarray(self.m, jnp.float32)[..., None, :]
+        if self.relative:
+            size = size + jnp.linalg.norm(base, axis=-2, keepdims=True)
+        return moved * (size / jnp.where(norms == 0.0, 1.0, norms))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -365,6 +370,8 @@ jax.tree_util.register_dataclass(Dense, data_fields=["value"], meta_fields=[])
 jax.tree_util.register_dataclass(Sparse, data_fields=["indices", "values"], meta_fields=["size"])
 jax.tree_util.register_dataclass(LowRank, data_fields=["a", "b"], meta_fields=["scale"])
 jax.tree_util.register_dataclass(Scale, data_fields=["value"], meta_fields=["axis"])
-jax.tree_util.register_dataclass(Dora, data_fields=["a", "b", "m"], meta_fields=["scale"])
+jax.tree_util.register_dataclass(
+    Dora, data_fields=["a", "b", "m"], meta_fields=["scale", "relative"]
+)
 jax.tree_util.register_dataclass(Replace, data_fields=["value"], meta_fields=[])
 jax.tree_util.register_dataclass(Several, data_fields=["parts"], meta_fields=[])

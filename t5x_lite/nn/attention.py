@@ -19,6 +19,7 @@ from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.pattern import EVERYTHING, Pattern
 from t5x_lite.nn.products import einsum
 from t5x_lite.nn.reductions import sum_leading
+from t5x_lite.nn.slots import HiddenSlot
 from t5x_lite.sharding import constrain, traced_kind
 from t5x_lite.types import Array, Key
 
@@ -207,6 +208,7 @@ class Attention(nnx.Module):
       rngs: the stream "params" is used.
     """
 
+    slot: HiddenSlot | None = None  # an adapter's scale of the mixed values
     joint: FusedDense | None = None  # after `join`, in place of query, key and value
     joint_out: FusedDense | None = None  # and of out
 
@@ -262,9 +264,9 @@ class Attention(nnx.Module):
         if self.scale is not None or self.query.has_bias:
             raise ValueError("attention with biases or scaled logits is not fused for decoding")
         names = ("query",) if crosses else ("query", "key", "value")
-        kernels = [getattr(self, name).effective_kernel().T for name in names]
-        self.joint = FusedDense(kernels, axes=("joined_kv", "embed"))
-        self.joint_out = FusedDense([self.out.effective_kernel().T], axes=("embed", "joined_kv"))
+        layers = [getattr(self, name) for name in names]
+        self.joint = FusedDense.of(layers, axes=("joined_kv", "embed"))
+        self.joint_out = FusedDense.of([self.out], axes=("embed", "joined_kv"), slot=self.slot)
         for name in (*names, "out"):
             delattr(self, name)
 
@@ -284,6 +286,8 @@ class Attention(nnx.Module):
         """Joins the heads and projects them to d_model."""
         mixed = constrain(mixed, "batch", "length", "heads", "kv")
         joined = mixed.reshape(*mixed.shape[:-2], self.num_heads * self.d_kv)
+        if self.slot is not None and self.joint_out is None:
+            joined = self.slot(joined)
         out = self.out(joined) if self.joint_out is None else self.joint_out(joined)[0]
         return constrain(out, "batch", "length", "activation_embed")
 

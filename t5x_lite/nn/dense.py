@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.nn.products import einsum
-from t5x_lite.nn.slots import DenseSlot
+from t5x_lite.nn.slots import DenseSlot, HiddenSlot
 from t5x_lite.types import Array
 
 Initializer = Callable[..., Any]
@@ -59,6 +59,12 @@ class Dense(nnx.Module):
         if bias:
             self.bias = nnx.Param(jnp.zeros((features_out,), jnp.float32), logical=axes[1:])
 
+    @property
+    def axes(self) -> tuple[str | None, str | None]:
+        """The logical names of the axes of one layer's kernel."""
+        *_, first, second = self.kernel.get_metadata()["logical"]
+        return first, second
+
     def __call__(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
         """The result in the dtype of x."""
         return self.product(x).astype(x.dtype)
@@ -68,13 +74,20 @@ class Dense(nnx.Module):
         batch = "ABCE"[: x.ndim - 1]
         kernel = self.kernel[...]
         product = einsum(f"{batch}I,IO->{batch}O", x.astype(kernel.dtype), kernel)
-        product = product + self.bias[...].astype(jnp.float32) if self.has_bias else product
-        return product if self.slot is None else self.slot(x, product)
+        if self.slot is not None:
+            product = self.slot(x, product, kernel)
+        bias = self.effective_bias()
+        return product if bias is None else product + bias.astype(jnp.float32)
 
     def effective_kernel(self) -> Float[Array, "*layers I O"]:
         """The kernel with which the layer needs no slot: for fused decoding, and for merging."""
         kernel = self.kernel[...]
         return kernel if self.slot is None else self.slot.of_kernel(kernel)
+
+    def effective_bias(self) -> Float[Array, "*layers O"] | None:
+        """The bias that goes with that kernel; None is none."""
+        bias = self.bias[...] if self.has_bias else None
+        return bias if self.slot is None else self.slot.of_bias(bias)
 
 
 class FusedDense(nnx.Module):
@@ -86,12 +99,43 @@ class FusedDense(nnx.Module):
     Args:
       kernels: of each layer, transposed: [O, I] with one I.
       axes: the logical names of their axes.
+      biases: of each layer, or None: [O].
     """
 
-    def __init__(self, kernels: Sequence[Float[Array, "_ I"]], *, axes: tuple[str, str]):
+    def __init__(
+        self,
+        kernels: Sequence[Float[Array, "_ I"]],
+        *,
+        axes: tuple[str, str],
+        biases: Sequence[Float[Array, " _"] | None] = (),
+    ):
         joined = kernels[0] if len(kernels) == 1 else jnp.concatenate(kernels)
         self.kernel = nnx.Param(joined, logical=axes)
+        self.has_bias = any(bias is not None for bias in biases)
+        if self.has_bias:
+            whole = [
+                jnp.zeros(kernel.shape[:1], kernel.dtype) if bias is None else bias
+                for bias, kernel in zip(biases, kernels, strict=True)
+            ]
+            self.bias = nnx.Param(jnp.concatenate(whole), logical=axes[:1])
         self.ends = tuple(accumulate(kernel.shape[0] for kernel in kernels))
+
+    @classmethod
+    def of(
+        cls, layers: Sequence[Dense], *, axes: tuple[str, str], slot: HiddenSlot | None = None
+    ) -> "FusedDense":
+        """The layers as one, with what stands in their slots.
+
+        Args:
+          layers: dense layers of one input.
+          axes: the logical names of the axes of the kernel's transpose.
+          slot: what becomes of their input.
+        """
+        kernels = [layer.effective_kernel() for layer in layers]
+        if slot is not None:
+            kernels = [slot.of_kernel(kernel) for kernel in kernels]
+        biases = [layer.effective_bias() for layer in layers]
+        return cls([kernel.T for kernel in kernels], axes=axes, biases=biases)
 
     def __call__(self, x: Float[Array, "*batch I"]) -> list[Float[Array, "*batch _"]]:
         """Each layer's product, in the dtype of x."""
@@ -103,5 +147,7 @@ class FusedDense(nnx.Module):
         rows = x.astype(kernel.dtype).reshape(-1, x.shape[-1])
         # Without the barrier XLA turns the product round, to spare itself the transposition.
         joined = jax.lax.optimization_barrier(einsum("OI,RI->OR", kernel, rows))
+        if self.has_bias:
+            joined = joined + self.bias[...].astype(jnp.float32)[:, None]
         parts = jnp.split(joined, self.ends[:-1])
         return [part.T.reshape(*x.shape[:-1], part.shape[0]) for part in parts]

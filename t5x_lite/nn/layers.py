@@ -10,6 +10,7 @@ one in each layer (`relative_bias_per_layer`), which adds it there.
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from flax import nnx
 from jaxtyping import Float
@@ -143,6 +144,10 @@ class EncoderLayer(PreNormLayer):
         attention, mlp = self.attention.dense_sites(), self.mlp.dense_sites()
         return {**named("attention", attention), **named("mlp", mlp)}
 
+    def hidden_sites(self) -> dict[str, Any]:
+        """The blocks by the names of their hidden sites."""
+        return {"attention/hidden": self.attention, "mlp/hidden": self.mlp}
+
     def block_sites(self) -> tuple[str, ...]:
         """The names of its slots."""
         return ("after_attention", "after_mlp")
@@ -188,6 +193,11 @@ class DecoderLayer(PreNormLayer):
         if self.crosses:
             sites |= named("cross_attention", self.cross_attention.dense_sites())
         return {**sites, **named("mlp", self.mlp.dense_sites())}
+
+    def hidden_sites(self) -> dict[str, Any]:
+        """The blocks by the names of their hidden sites."""
+        cross = {"cross_attention/hidden": self.cross_attention} if self.crosses else {}
+        return {"attention/hidden": self.self_attention, **cross, "mlp/hidden": self.mlp}
 
     def block_sites(self) -> tuple[str, ...]:
         """The names of its slots."""

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from t5x_lite.nn.activations import Activation, activate
 from t5x_lite.nn.dense import FAN_IN_TRUNCATED, Dense, FusedDense, Initializer
 from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.slots import HiddenSlot
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
 
@@ -34,6 +35,7 @@ class MLP(nnx.Module):
       rngs: the stream "params" is used.
     """
 
+    slot: HiddenSlot | None = None  # an adapter's scale of the hidden layer
     joint: FusedDense | None = None  # after `join`, in place of the layers of the input
     joint_out: FusedDense | None = None  # and of the output
 
@@ -83,9 +85,9 @@ class MLP(nnx.Module):
         if self.wo.has_bias:
             raise ValueError("a feed-forward block with biases is not fused for decoding")
         names = ("wi_0", "wi_1") if self.gated else ("wi",)
-        kernels = [getattr(self, name).effective_kernel().T for name in names]
-        self.joint = FusedDense(kernels, axes=("mlp", "embed"))
-        self.joint_out = FusedDense([self.wo.effective_kernel().T], axes=("embed", "mlp"))
+        layers = [getattr(self, name) for name in names]
+        self.joint = FusedDense.of(layers, axes=("mlp", "embed"))
+        self.joint_out = FusedDense.of([self.wo], axes=("embed", "mlp"), slot=self.slot)
         for name in (*names, "wo"):
             delattr(self, name)
 
@@ -104,6 +106,8 @@ class MLP(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Applies the block; a key turns dropout on."""
         hidden = constrain(self._hidden(x), "batch", "length", "mlp")
+        if self.slot is not None and self.joint_out is None:
+            hidden = self.slot(hidden)
         hidden = dropout(hidden, self.dropout_rate, key=key, broadcast_axes=(-2,))
         out = self.wo(hidden) if self.joint_out is None else self.joint_out(hidden)[0]
         return constrain(out, "batch", "length", "activation_embed")

@@ -153,6 +153,10 @@ class PostNormLayer(nnx.Module):
         attention, mlp = self.attention.dense_sites(), self.mlp.dense_sites()
         return {**named("attention", attention), **named("mlp", mlp)}
 
+    def hidden_sites(self) -> dict[str, Any]:
+        """The blocks by the names of their hidden sites."""
+        return {"attention/hidden": self.attention, "mlp/hidden": self.mlp}
+
     def block_sites(self) -> tuple[str, ...]:
         """The names of its slots."""
         return ("after_attention", "after_mlp")

@@ -1,6 +1,7 @@
 """Slots: the places of a layer that an adapter may stand in. Their default is None.
 
-    Dense.slot                 DenseSlot    y -> y + branch(x)
+    Dense.slot                 DenseSlot    x W -> x W + branch(x), and the bias
+    Attention.slot, MLP.slot   HiddenSlot   what the last layer of the block reads
     layer.after_attention      BlockSlot    in place of x + f, or norm(x + f)
     layer.after_cross_attention
     layer.after_mlp
@@ -11,6 +12,7 @@ those of all families:
     attention/query    attention/key    attention/value    attention/out
     cross_attention/query ...           of a decoder
     mlp/in    mlp/gate    mlp/out       the gate is that of a gated layer
+    attention/hidden    cross_attention/hidden    mlp/hidden
 
 A slot of a stacked layer has stacked parameters, and a scan slices them with the layer's own.
 """
@@ -25,16 +27,20 @@ from t5x_lite.types import Array
 
 @runtime_checkable
 class DenseSlot(Protocol):
-    """What is added to the product of a dense layer."""
+    """What becomes of the product of a dense layer."""
 
     def __call__(
-        self, x: Float[Array, "*batch I"], y: Float[Array, "*batch O"]
+        self,
+        x: Float[Array, "*batch I"],
+        y: Float[Array, "*batch O"],
+        kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """The layer's result, in float32.
+        """The layer's result without its bias, in float32.
 
         Args:
           x: what went into the layer.
-          y: its product, with the bias, in float32.
+          y: its product, without the bias, in float32.
+          kernel: of the layer.
         """
         ...
 
@@ -42,8 +48,25 @@ class DenseSlot(Protocol):
         """The kernel with which the layer gives the same result without the slot."""
         ...
 
-    def of_bias(self, bias: Float[Array, "*layers O"]) -> Float[Array, "*layers O"]:
-        """The bias likewise."""
+    def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
+        """The bias that is added to the slot's result; None is none."""
+        ...
+
+
+@runtime_checkable
+class HiddenSlot(Protocol):
+    """What becomes of that which the last dense layer of a block reads.
+
+    In a feed-forward block it is the hidden layer after its activation, in attention the mixed
+    values of all heads.
+    """
+
+    def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
+        """What the layer reads, in the dtype of what it would read without the slot."""
+        ...
+
+    def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
+        """The layer's kernel that gives the same result without the slot."""
         ...
 
 
@@ -73,6 +96,10 @@ class Host(Protocol):
 
     def dense_sites(self) -> dict[str, Any]:
         """Name of a site -> its `Dense`."""
+        ...
+
+    def hidden_sites(self) -> dict[str, Any]:
+        """Name of a site -> the block, whose `slot` is a `HiddenSlot`."""
         ...
 
     def block_sites(self) -> tuple[str, ...]:

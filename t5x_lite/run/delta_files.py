@@ -354,7 +354,9 @@ def _description(part: Part) -> dict[str, Any]:
     match part:
         case Several(parts=parts):
             described["parts"] = [_description(one) for one in parts]
-        case LowRank(scale=scale) | Dora(scale=scale):
+        case Dora(scale=scale, relative=relative):
+            described |= {"scale": float(scale), "relative": relative}
+        case LowRank(scale=scale):
             described["scale"] = float(scale)
         case Scale(axis=axis):
             described["axis"] = axis
@@ -375,7 +377,9 @@ def _part_of(described: Mapping[str, Any], arrays: Arrays, prefix: str) -> Part:
         )
     start = len(prefix)
     own = {p[start:]: a.read() for p, a in arrays.items() if p.startswith(prefix)}
-    options: dict[str, Any] = {n: described[n] for n in ("scale", "axis") if n in described}
+    options: dict[str, Any] = {
+        n: described[n] for n in ("scale", "axis", "relative") if n in described
+    }
     if kind is Sparse:
         options["size"] = tuple(int(size) for size in described["shape"])
     return kind(**own, **options)

@@ -1,9 +1,12 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from t5x_lite import trees
 from t5x_lite.adapters.bottleneck import par_bn, seq_bn
 from t5x_lite.adapters.delta_form import HasParts
+from t5x_lite.adapters.ia3 import IA3
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.deltas.delta import Delta, Module
 from t5x_lite.errors import InputError
@@ -13,23 +16,22 @@ EVERYWHERE = Lora(rank=2, alpha=3.0, sites=("(cross_)?attention/.*", "mlp/.*"))
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_parts_are_what_merging_gives(host):
-    made, _ = learner(host, EVERYWHERE)
+@pytest.mark.parametrize("module", [EVERYWHERE, dataclasses.replace(EVERYWHERE, dora=True), IA3()])
+def test_parts_are_what_merging_gives(host, module):
+    made, _ = learner(host, module)
     params = random(made.shapes)
     parts, rest = made.delta_form(params["adapters"])
     assert rest == ()
     ours = trees.flatten(Delta(parts).apply({"model": params["model"]}))
     for path, merged in trees.flatten({"model": made.merged(params)}).items():
-        np.testing.assert_allclose(ours[path], merged, atol=1e-6, err_msg=path)
+        np.testing.assert_allclose(ours[path], merged, atol=1e-5, err_msg=path)
         assert (path in parts) == (not np.array_equal(ours[path], trees.flatten(params)[path]))
 
 
 def test_two_loras_at_one_place_are_added_and_blocks_stay():
     made, _ = learner("bert", seq_bn(reduction=2.0), Lora(rank=2))
     parts, rest = made.delta_form(random(made.shapes)["adapters"])
-    assert set(parts) == {
-        f"model/layers/attention/{name}/kernel" for name in ("query", "value")
-    }
+    assert set(parts) == {f"model/layers/attention/{name}/kernel" for name in ("query", "value")}
     assert [adapter.name for adapter in rest] == ["bottleneck"]
     assert isinstance(rest[0], Module)
     assert not isinstance(rest[0], HasParts)

@@ -3,9 +3,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.adapters.lora import Lora, LowRankBranch
+from t5x_lite.adapters.lora import DirectedBranch, Lora, LowRankBranch
 from t5x_lite.errors import InputError
+from t5x_lite.learner import Learner
+from t5x_lite.models.encoder_presets import bert_base
+from t5x_lite.models.presets import t5_base
 from t5x_lite.nn.dense import Dense
+from t5x_lite.objectives.classify import Classify
+from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.trees import count_parameters, flatten
 from tests.adapters.hosts import learner
 
@@ -43,3 +48,39 @@ def test_scale_and_size():
     assert "lora/decoder/cross_attention/value/b" in flatten(made.shapes["adapters"])
     with pytest.raises(InputError, match="rank must be at least 1: got 0"):
         Lora(rank=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "objective", "count"),
+    [(bert_base(), Classify(num_classes=2), 294_912), (t5_base(), Seq2Seq(), 884_736)],
+)
+def test_sizes_of_published_models(model, objective, count):
+    made = Learner.of(model, objective, adapters=(Lora(),))
+    assert count_parameters(made.shapes["adapters"]) == count
+    made = Learner.of(model, objective, adapters=(Lora(dora=True),))
+    assert count_parameters(made.shapes["adapters"]) == count + count // 16  # m is as one row of B
+
+
+def test_dora_by_hand():
+    """The bias is not scaled, and s is part of the norm: the library `adapters` has both wrong."""
+    dense = Dense(2, 2, axes=("embed", "mlp"), bias=True, rngs=nnx.Rngs(0))
+    dense.kernel[...] = jnp.array([[3.0, 1.0], [0.0, 0.0]])
+    dense.bias[...] = jnp.array([10.0, 20.0])
+    dense.slot = branch = DirectedBranch(dense, rank=1, scale=2.0, rngs=nnx.Rngs(0))
+    branch.a[...] = jnp.array([[0.0], [1.0]])
+    x = jnp.array([[1.0, 1.0]])
+    np.testing.assert_array_equal(dense(x), [[13.0, 21.0]])
+    branch.b[...] = jnp.array([[2.0, 0.0]])
+    branch.magnitude[...] = jnp.array([0.0, 1.0])
+    # W + s A B = [[3, 1], [4, 0]], its norms 5 and 1; m = 3 and 2.
+    np.testing.assert_allclose(dense(x), [[0.6 * 7 + 10, 2.0 * 1 + 20]], rtol=1e-6)
+    np.testing.assert_allclose(dense.effective_kernel(), [[1.8, 2.0], [2.4, 0.0]], rtol=1e-6)
+
+    def gradients(layer):
+        grads = nnx.grad(lambda layer: jnp.sum(layer(x)))(layer)
+        return grads.slot.magnitude[...], grads.slot.b[...]
+
+    by_m, by_b = gradients(dense)
+    # The norm has no gradient: dy/dm = (x V) / |V|, dy/dB = m / |V| s x A.
+    np.testing.assert_allclose(by_m, [7 / 5, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(by_b, [[0.6 * 2, 2.0 * 2]], rtol=1e-6)

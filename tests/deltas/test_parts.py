@@ -37,6 +37,13 @@ def test_what_a_part_makes_of_an_array(part, expected):
         np.testing.assert_allclose(twice.read(jnp.stack([W, W])), [expected] * 2, rtol=1e-6)
 
 
+def test_lengths_beside_those_of_the_columns():
+    part = Dora(LOW.a, LOW.b, np.array([1.0, 0.0, -1.0], np.float32), 0.5, relative=True)
+    moved = W + LOW.dense()
+    sizes = (np.linalg.norm(W, axis=0) + [1, 0, -1]) / np.linalg.norm(moved, axis=0)
+    np.testing.assert_allclose(part.read(jnp.asarray(W)), moved * sizes, rtol=1e-6)
+
+
 def test_sums_and_products():
     total = LOW.plus(LOW.times(2.0))
     assert (total.rank, total.scale, total.shape) == (2, 1.0, (2, 3))

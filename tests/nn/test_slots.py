@@ -6,7 +6,7 @@ import pytest
 from flax import nnx
 
 from t5x_lite.nn.block import residual
-from t5x_lite.nn.dense import Dense
+from t5x_lite.nn.dense import Dense, FusedDense
 from t5x_lite.nn.slots import named
 from tests.adapters.hosts import HOSTS
 
@@ -22,6 +22,7 @@ def test_names_of_sites(host):
     cross = [f"cross_attention/{name}" for name in ATTENTION]
     mlp = ["mlp/in", "mlp/out", *(["mlp/gate"] if host == "t5" else [])]
     assert set(stacks["encoder"].dense_sites()) == {*own, *mlp}
+    assert set(stacks["encoder"].hidden_sites()) == {"attention/hidden", "mlp/hidden"}
     assert stacks["encoder"].block_sites() == ("after_attention", "after_mlp")
     if host == "t5":
         assert set(stacks["decoder"].dense_sites()) == {*own, *cross, *mlp}
@@ -30,11 +31,15 @@ def test_names_of_sites(host):
 
 
 class Doubled:
-    def __call__(self, x, y):
+    def __call__(self, x, y, kernel):
+        assert kernel.shape == (2, 3)
         return 2.0 * y
 
     def of_kernel(self, kernel):
         return 2.0 * kernel
+
+    def of_bias(self, bias):
+        return jnp.ones(3) if bias is None else bias + 1.0
 
 
 def test_a_slot_of_a_dense_layer():
@@ -42,7 +47,10 @@ def test_a_slot_of_a_dense_layer():
     x, plain = jnp.ones((1, 2)), dense(jnp.ones((1, 2)))
     np.testing.assert_array_equal(dense.effective_kernel(), dense.kernel[...])
     object.__setattr__(dense, "slot", Doubled())
-    np.testing.assert_allclose(dense(x), 2.0 * plain)
+    np.testing.assert_allclose(dense(x), 2.0 * plain + 1.0)
+    np.testing.assert_allclose(dense.effective_bias(), 1.0)
+    fused = FusedDense.of([dense], axes=("mlp", "embed"))
+    np.testing.assert_allclose(fused(x)[0], dense(x))
     np.testing.assert_allclose(dense.effective_kernel(), 2.0 * dense.kernel[...])
 
 

@@ -45,7 +45,11 @@ def write_step(directory, config, arrays, *, base=None):
     files = {"config.json": to_json(config).encode(), "vocabulary/bytes.json": b"{}"}
     if base is not None:
         where, theirs = base
-        left = {p: p for p in theirs if p in arrays and np.array_equal(arrays[p], theirs[p].astype(np.float32))}
+        left = {
+            p: p
+            for p in theirs
+            if p in arrays and np.array_equal(arrays[p], theirs[p].astype(np.float32))
+        }
         made = Base.of(trees.unflatten(arrays), left, base=where, steps=directory.parent)
         files[BASE_FILE] = made.content()
         arrays = {path: x for path, x in arrays.items() if path not in left}
