@@ -6,7 +6,7 @@ import pytest
 from t5x_lite import trees
 from t5x_lite.adapters.bottleneck import par_bn, seq_bn
 from t5x_lite.adapters.delta_form import HasParts
-from t5x_lite.adapters.ia3 import IA3
+from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.deltas.delta import Delta, Module
 from t5x_lite.errors import InputError
@@ -16,7 +16,7 @@ EVERYWHERE = Lora(rank=2, alpha=3.0, sites=("(cross_)?attention/.*", "mlp/.*"))
 
 
 @pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.parametrize("module", [EVERYWHERE, dataclasses.replace(EVERYWHERE, dora=True), IA3()])
+@pytest.mark.parametrize("module", [EVERYWHERE, dataclasses.replace(EVERYWHERE, dora=True), Ia3()])
 def test_parts_are_what_merging_gives(host, module):
     made, _ = learner(host, module)
     params = random(made.shapes)

@@ -40,7 +40,7 @@ def test_what_a_part_makes_of_an_array(part, expected):
 def test_lengths_beside_those_of_the_columns():
     part = Dora(LOW.a, LOW.b, np.array([1.0, 0.0, -1.0], np.float32), 0.5, relative=True)
     moved = W + LOW.dense()
-    sizes = (np.linalg.norm(W, axis=0) + [1, 0, -1]) / np.linalg.norm(moved, axis=0)
+    sizes = (np.linalg.norm(W, axis=0) + np.array([1, 0, -1])) / np.linalg.norm(moved, axis=0)
     np.testing.assert_allclose(part.read(jnp.asarray(W)), moved * sizes, rtol=1e-6)
 
 
