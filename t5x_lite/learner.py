@@ -25,6 +25,8 @@ from jax.sharding import Mesh
 from t5x_lite import sharding, trees, views
 from t5x_lite.adapters.base import Adapter, AdapterModules, merge
 from t5x_lite.adapters.config import HEAD
+from t5x_lite.adapters.delta_form import delta_form
+from t5x_lite.deltas.parts import Part
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head, HeadModules, by_name
 from t5x_lite.models.base import ModelConfig
@@ -224,6 +226,20 @@ class Learner:
             bound.adapters.attach(bound.model)
             merge(bound.model)
         return split(bound.model)[1]
+
+    def delta_form(self, adapters: Params) -> tuple[dict[str, Part], tuple[Adapter, ...]]:
+        """What its adapters change of the model.
+
+        Args:
+          adapters: their parameters, {NAME: ...}.
+
+        Returns:
+          path in the parameters -> part of a delta, and the adapters that no kernel can hold.
+        """
+        seen = trees.overlaid(self.seen, {"adapters": adapters})
+        bound: Bound = bind(self.graphdef, seen)
+        parts, rest = delta_form(bound.adapters, self.adapters, bound.model)
+        return {f"model/{path}": part for path, part in parts.items()}, rest
 
     def bind_model(self, params: Params) -> Any:
         """The model alone, in the compute dtype, of the learner's stored parameters."""

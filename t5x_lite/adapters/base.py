@@ -72,6 +72,24 @@ class Adapter:
         """
         raise TypeError(f"{type(self).__name__} does not define build")
 
+    def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
+        """The parameters, by path, whose branch is this one's times a number.
+
+        Raises:
+          InputError: the method has no such parameters.
+        """
+        raise InputError(f"the module {self.name} cannot be multiplied by {factor}")
+
+    def joined(
+        self, params: Mapping[str, Any], other: "Adapter", others: Mapping[str, Any]
+    ) -> "tuple[Adapter, dict[str, Any]]":
+        """The module, and its parameters by path, whose branch is the sum of two.
+
+        Raises:
+          InputError: the method has no such module.
+        """
+        raise InputError(f"the modules {self.name} and {other.name} cannot be added")
+
     def at_sites(
         self,
         model: nnx.Module,

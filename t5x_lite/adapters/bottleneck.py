@@ -14,14 +14,15 @@ A pre-norm layer (T5) has no norm around the sum. Names and defaults are those o
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import jax
+import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite.adapters.base import Adapter, Modules
+from t5x_lite.adapters.base import ADAPTERS, Adapter, Modules
 from t5x_lite.errors import InputError
 from t5x_lite.nn.activations import Activation, activate
 from t5x_lite.nn.dense import Dense
@@ -68,6 +69,47 @@ class Bottleneck(Adapter):
             return BottleneckBlock(self, host.kernel.shape[-2], rngs=rngs)
 
         return Modules(self.at_sites(model, block=block, rngs=rngs))
+
+    def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
+        """The second layer's kernel and bias times the number."""
+        number = np.float32(factor)
+        return {path: number * x if "/up/" in path else x for path, x in params.items()}
+
+    def joined(
+        self, params: Mapping[str, Any], other: Adapter, others: Mapping[str, Any]
+    ) -> tuple[Adapter, dict[str, Any]]:
+        """One block of both widths, with the scales in its second layer.
+
+        Raises:
+          InputError: they read other states, or have other activations, options or sites.
+        """
+        own = {"name": other.name, "sites": other.sites}
+        alike = isinstance(other, Bottleneck) and other == dataclasses.replace(
+            self, **own, reduction=other.reduction, scale=other.scale, init=other.init
+        )
+        ours, theirs = (_by_place(p, one.name) for p, one in ((params, self), (others, other)))
+        if not alike or ours.keys() != theirs.keys():
+            raise InputError(
+                f"the bottlenecks {self.name} and {other.name} have no sum: they must stand at the "
+                "same places and differ in name, width, scale and init alone"
+            )
+        assert isinstance(other, Bottleneck)
+        made: dict[str, Any] = {}
+        for place in ours:
+            first, second = params[ours[place]], others[theirs[place]]
+            if "/up/" in place:
+                first, second = self.scale * np.asarray(first), other.scale * np.asarray(second)
+            axis = -2 if place.endswith("up/kernel") else -1
+            is_sum = place.endswith("up/bias")
+            made[ours[place]] = first + second if is_sum else np.concatenate([first, second], axis)
+        kernel = next(x for path, x in made.items() if path.endswith("up/kernel"))
+        width, d_model = kernel.shape[-2:]
+        return dataclasses.replace(self, reduction=d_model / (width + 0.5), scale=1.0), made
+
+
+def _by_place(params: Mapping[str, Any], name: str) -> dict[str, str]:
+    """STACK/SITE/down/kernel -> path, of the parameters of a module."""
+    return {path.removeprefix(f"{ADAPTERS}{name}/"): path for path in params}
 
 
 def seq_bn(*, name: str = "bottleneck", **changes: Any) -> Bottleneck:

@@ -19,6 +19,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.adapters.base import Adapter, Modules
+from t5x_lite.deltas.parts import Part, Scale
 from t5x_lite.errors import InputError
 from t5x_lite.nn.dense import Dense
 from t5x_lite.types import Array
@@ -98,6 +99,10 @@ class OutputScale(nnx.Module):
             return None
         return (bias.astype(jnp.float32) * self.scale[...].astype(jnp.float32)).astype(bias.dtype)
 
+    def parts(self) -> dict[str, Part]:
+        """What it changes of its host, as parts of a delta."""
+        return {"kernel": Scale(self.scale[...]), "bias": Scale(self.scale[...])}
+
 
 class HiddenScale(nnx.Module):
     """A `HiddenSlot`: l h.
@@ -118,3 +123,7 @@ class HiddenScale(nnx.Module):
         """The rows times l, in the dtype of W."""
         scale = self.scale[...].astype(jnp.float32)
         return (kernel.astype(jnp.float32) * scale[..., :, None]).astype(kernel.dtype)
+
+    def parts(self) -> dict[str, Part]:
+        """What it changes of the layer that reads the hidden states, as a part of a delta."""
+        return {"kernel": Scale(self.scale[...], -2)}

@@ -23,6 +23,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.adapters.base import Adapter, Modules
+from t5x_lite.deltas.parts import Dora, LowRank, Part
 from t5x_lite.errors import InputError
 from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.products import einsum
@@ -113,6 +114,10 @@ class LowRankBranch(nnx.Module):
         )
         return kernel.astype(jnp.float32) + self.scale * both
 
+    def parts(self) -> dict[str, Part]:
+        """What it changes of its host, as a part of a delta."""
+        return {"kernel": LowRank(self.a[...], self.b[...], self.scale)}
+
 
 class DirectedBranch(LowRankBranch):
     """DoRA's `DenseSlot`: m / |W + s A B| (y + s (x A) B).
@@ -137,6 +142,11 @@ class DirectedBranch(LowRankBranch):
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
         """m (W + s A B) / |W + s A B|, in the dtype of W."""
         return (self._sizes(kernel)[..., None, :] * self._moved(kernel)).astype(kernel.dtype)
+
+    def parts(self) -> dict[str, Part]:
+        """What it changes of its host, as a part of a delta."""
+        size = self.magnitude[...]
+        return {"kernel": Dora(self.a[...], self.b[...], size, self.scale, relative=True)}
 
     def _sizes(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers O"]:
         """m / |W + s A B| in float32; m alone has a gradient.

@@ -43,6 +43,8 @@ from t5x_lite.trees import LazyArray
 
 DIRECTORY = manifest.DIRECTORY
 CONFIG_FILE = "config.json"
+DELTA_FILE = "delta.json"
+"""What a step directory has that holds a delta; see `run.delta_files`."""
 METRICS_FILE = "metrics.json"
 VOCABULARY_DIRECTORY = "vocabulary"
 
@@ -127,6 +129,11 @@ def step_files(step_directory: AnyPath) -> dict[str, bytes]:
     """
     manifest.verify(step_directory, "files")
     files = items.read_files(step_directory / "files")
+    if CONFIG_FILE not in files and DELTA_FILE in files:
+        raise InputError(
+            f"checkpoint {step_directory} is a delta, a change of a base: make a checkpoint of "
+            f"both by `t5x-lite merge {step_directory} DST`, and give DST"
+        )
     if CONFIG_FILE not in files:
         raise InputError(f"checkpoint {step_directory}: files/{CONFIG_FILE} is missing")
     return files
@@ -220,6 +227,16 @@ def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
         reader = functools.partial(read, path, leaf)
         found[path] = LazyArray(leaf.shape, np.dtype(np.float32), reader)
     return found
+
+
+def base_directory(step_directory: AnyPath) -> AnyPath | None:
+    """Where the base of a step is, verified; None of a step that holds everything.
+
+    Raises:
+      InputError: it is not there, damaged or another one.
+    """
+    base = base_of(step_directory)
+    return None if base is None else _found(base, step_directory).directory
 
 
 def base_of(step_directory: AnyPath) -> Base | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from t5x_lite.commands.answers import Predict, Score
 from t5x_lite.commands.c4 import C4
+from t5x_lite.commands.deltas import Compose, Fisher, Merge
 from t5x_lite.commands.embeddings import Embed
 from t5x_lite.commands.options import PROG
 from t5x_lite.commands.runs import Evaluate, Plan, Report, Train
@@ -32,6 +33,9 @@ COMMANDS: dict[str, Any] = {
     "import adapter": ImportAdapter,
     "export hf": ExportHF,
     "export adapter": ExportAdapter,
+    "compose": Compose,
+    "merge": Merge,
+    "fisher": Fisher,
     "vocab": Vocab,
     "cache": Cache,
     "c4": C4,

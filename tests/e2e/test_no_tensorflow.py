@@ -37,6 +37,8 @@ COMMANDS = [
     "export hf moved exported",
     "import hf exported imported",
     "predict --checkpoint imported --input in.jsonl --output again.jsonl --max-decode-length 4",
+    "compose t zero --delta t=moved --base moved",
+    "merge zero merged",
     "vocab --input prose.txt --output vocabulary --size 300",
     "report run",
     "train tiny.json --workdir w",
@@ -62,9 +64,10 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
         text=True,
     )
     *told, codes = done.stderr.splitlines()
-    assert codes == "[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]", done.stderr
-    embedded, message = told
+    assert codes == "[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]", done.stderr
+    embedded, composed, message = told
     assert embedded == "vectors.npy: 2 vectors of 16 numbers (pooling mean, of length 1)"
+    assert composed == "zero: 0 arrays are changed, 0.0 MB of numbers"
     assert message.startswith("error: reading text needs TensorFlow and seqio (")
     assert re.search(r": pip install .*\[data\]", message)
     assert "score" in done.stdout
@@ -79,6 +82,7 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
     assert (tmp_path / "again.jsonl").read_text() == (tmp_path / "predictions.jsonl").read_text()
     [score] = (tmp_path / "scores.jsonl").read_text().splitlines()
     assert json.loads(score)["log_likelihood"] < 0
+    assert (tmp_path / "merged" / "manifest.json").is_file()
     assert (tmp_path / "vocabulary" / "sentencepiece.model").is_file()
     assert (tmp_path / "run" / "report.html").is_file()
     assert not (tmp_path / "w").exists()

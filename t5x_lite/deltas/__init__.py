@@ -1,0 +1,62 @@
+"""One algebra of what trainings change: LoRA, task vectors, sparse differences, scales.
+
+    from t5x_lite import deltas
+
+    a, b = deltas.load("work/a"), deltas.load("work/b")
+    c = deltas.merge([a, b], deltas.Ties(density=0.2)) - 0.5 * a
+    deltas.save(c, "work/c")
+
+`parts` has the kinds of change, `delta` their algebra, `merging` and `ties` the ways to make one of
+several, and `expression` the grammar of `t5x-lite compose`. `load` and `save` know checkpoints and
+adapters: they are in `t5x_lite.run.delta_files`, and come from there when they are asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from t5x_lite.deltas.delta import Delta, Identity
+from t5x_lite.deltas.merging import (
+    AverageFactors,
+    Dare,
+    Fisher,
+    Linear,
+    PeftLinear,
+    Svd,
+    Zhang,
+    merge,
+)
+from t5x_lite.deltas.parts import Dense, Dora, LowRank, Replace, Scale, Several, Sparse
+from t5x_lite.deltas.ties import Ties
+
+if TYPE_CHECKING:
+    from t5x_lite.run.delta_files import load, save
+
+__all__ = [
+    "AverageFactors",
+    "Dare",
+    "Delta",
+    "Dense",
+    "Dora",
+    "Fisher",
+    "Identity",
+    "Linear",
+    "LowRank",
+    "PeftLinear",
+    "Replace",
+    "Scale",
+    "Several",
+    "Sparse",
+    "Svd",
+    "Ties",
+    "Zhang",
+    "load",
+    "merge",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("load", "save"):
+        from t5x_lite.run import delta_files
+
+        return getattr(delta_files, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,263 @@
+"""`t5x-lite compose` and `t5x-lite merge`: deltas from directories to directories."""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from t5x_lite import trees
+from t5x_lite.adapters.base import ADAPTERS
+from t5x_lite.checkpoints import manifest, orbax_params
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.init import part_of
+from t5x_lite.config.json import to_json
+from t5x_lite.deltas.delta import Delta
+from t5x_lite.deltas.expression import Names, check, evaluate, names_in
+from t5x_lite.errors import InputError
+from t5x_lite.interop.directories import new_directory
+from t5x_lite.remote import local_path
+from t5x_lite.run.best_step import Step, find_step
+from t5x_lite.run.delta_files import MERGED, Arrays, Opened, check_base, open_delta, plain, save
+from t5x_lite.run.loading import learner_of, read_experiment
+from t5x_lite.trees import LazyArray
+
+Stored = Literal["float32", "bfloat16"]
+
+_logger = logging.getLogger(__name__)
+
+
+def compose(
+    expression: str,
+    destination: str | Path,
+    *,
+    deltas: Sequence[str],
+    fishers: Sequence[str] = (),
+    base: str | None = None,
+    allow_other_base: bool = False,
+) -> None:
+    """Writes the delta that an expression of others means.
+
+    Args:
+      expression: see `t5x_lite.deltas.expression`.
+      destination: a new directory.
+      deltas: "NAME=DIR" of each name in the expression; see `delta_files.load`.
+      fishers: the same of Fisher diagonals, which `t5x-lite fisher` writes.
+      base: of all deltas; None is what each recorded.
+      allow_other_base: whether it may be another one than was recorded.
+
+    Raises:
+      InputError: the expression is wrong, with the column; a directory is; the bases differ; or
+        the destination exists.
+    """
+    places = named(deltas, option="--delta")
+    check(expression, places)
+    if unused := sorted(places.keys() - set(names_in(expression))):
+        raise InputError(f"--delta {unused[0]} is not in the expression {expression!r}")
+    diagonals = {
+        name: _diagonal(where) for name, where in named(fishers, option="--fisher").items()
+    }
+    _refuse_existing(destination)
+    opened = {
+        name: open_delta(where, base=base, allow_other_base=allow_other_base)
+        for name, where in places.items()
+    }
+
+    def materialised(name: str) -> Delta:
+        one = opened[name]
+        arrays = one.base()[1]
+        there = {path: arrays[path].read() for path in one.delta.parts if path in arrays}
+        return one.delta.materialise(trees.unflatten(there))
+
+    names = Names({name: one.delta for name, one in opened.items()}, diagonals, materialised)
+    made = evaluate(expression, names)
+    save(made, destination, files=_files_for(made, list(opened.values())))
+    _logger.info(
+        "%s: %d arrays are changed, %.1f MB of numbers",
+        *(destination, len(made.parts), made.nbytes / 1e6),
+    )
+
+
+def named(pairs: Sequence[str], *, option: str) -> dict[str, str]:
+    """NAME=DIR pairs as a dict.
+
+    Raises:
+      InputError: one is no such pair, or a name comes twice.
+    """
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, directory = pair.partition("=")
+        if not (equals and name.isidentifier() and directory):
+            raise InputError(f"{option} is NAME=DIR, such as a=work/a: got {pair!r}")
+        if name in found:
+            raise InputError(f"{option} {name} is given twice")
+        found[name] = directory
+    return found
+
+
+def _refuse_existing(destination: str | Path) -> None:
+    """Raises an InputError before deltas are read; `new_directory` is what decides."""
+    target = Path(destination)
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise InputError(f"{destination} exists and is not empty; give another name")
+
+
+def _diagonal(where: str) -> Mapping[str, Any]:
+    """A Fisher diagonal by path."""
+    source = Path(find_step(local_path(where, what="Fisher diagonal")))
+    manifest.verify(source, "params", "files")
+    arrays = orbax_params.lazy_params(source / "params")
+    start = "fisher/"
+    found = {p.removeprefix(start): a.read() for p, a in arrays.items() if p.startswith(start)}
+    if not found:
+        raise InputError(f"{where} holds no Fisher diagonal: `t5x-lite fisher` writes one")
+    return found
+
+
+def _files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
+    """The config and the vocabulary of the delta that has the result's heads, else of the first."""
+    heads = _heads(made)
+    chosen = next((one for one in opened if _heads(one.delta) == heads), opened[0])
+    if not chosen.files:
+        return {}
+    files = dict(chosen.files)
+    config = plain(_config(chosen.directory, files), made.config)
+    return {**files, checkpointing.CONFIG_FILE: to_json(config).encode()}
+
+
+def _heads(delta: Delta) -> set[str]:
+    return {part_of(path) for path in delta.extra if not path.startswith(ADAPTERS)}
+
+
+def _config(directory: Path, files: Mapping[str, bytes]) -> Any:
+    return read_experiment(directory / "files" / MERGED, files)
+
+
+def merge(
+    source: str | Path,
+    destination: str | Path,
+    *,
+    step: Step = None,
+    base: str | None = None,
+    dtype: Stored = "float32",
+    allow_other_base: bool = False,
+) -> None:
+    """Writes the checkpoint that a base and a delta are together; every command takes it.
+
+    Modules that no kernel can hold stay modules of it. Without a change of any array, the base's
+    are written as they are.
+
+    Args:
+      source: as for `delta_files.load`.
+      destination: a new directory.
+      step: of a work directory: its number, "best", or None for the newest.
+      base: the checkpoint that it is a change of; None is the recorded one.
+      dtype: of the weights; the log says what bfloat16 loses.
+      allow_other_base: whether `base` may be another one than was recorded.
+
+    Raises:
+      InputError: the source or its base is missing, damaged or another one, or the destination
+        exists; nothing is left behind then.
+    """
+    with new_directory(destination) as directory:
+        opened = open_delta(source, step=step, base=base, allow_other_base=allow_other_base)
+        where, arrays = opened.base()
+        _check_recorded(opened, arrays, where, skipped=base is not None)
+        files = opened.files or _base_files(where)
+        loss = _Rounding()
+        merged = _merged(opened, arrays, dtype, loss)
+        if opened.files:
+            merged = _wanted(opened, files, merged)
+        for name, content in files.items():
+            path = directory / "files" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        orbax_params.write_params(directory / "params", merged)
+        manifest.write(directory)
+    if dtype == "bfloat16":
+        _logger.info("%s: %s", destination, loss.told())
+
+
+def _check_recorded(opened: Opened, arrays: Arrays, where: Path, *, skipped: bool) -> None:
+    """Refuses a base that was found where it was recorded and has other numbers."""
+    if not skipped and where != opened.directory:
+        check_base(opened, arrays, where, allowed=False)
+
+
+def _base_files(where: Path) -> dict[str, bytes]:
+    """The config and all else of a base but its position in the data and its own base."""
+    files = checkpointing.step_files(where)
+    left = ("data/", checkpointing.METRICS_FILE, "base.json")
+    return {name: content for name, content in files.items() if not name.startswith(left)}
+
+
+def _merged(
+    opened: Opened, arrays: Arrays, dtype: Stored, loss: "_Rounding"
+) -> dict[str, LazyArray]:
+    """All arrays by path, each made when it is written."""
+    delta = opened.delta
+    for path in delta.parts:
+        if path not in arrays:
+            raise InputError(f"the base of {opened.directory} has no array {path}")
+    keeps = dtype == "float32" and not delta.parts
+    wanted = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32)
+
+    def made(path: str, array: LazyArray) -> LazyArray:
+        kind = array.dtype if keeps else wanted
+
+        def read() -> np.ndarray:
+            before = array.read()
+            if path not in delta.parts:
+                return before.astype(kind, copy=False)
+            exact = np.asarray(delta.changed(path, before, keep_float32=True))
+            stored = exact.astype(kind, copy=False)
+            loss.add(before.astype(np.float32), exact, stored.astype(np.float32))
+            return stored
+
+        return LazyArray(array.shape, kind, read)
+
+    extra = {path: np.asarray(array) for path, array in delta.extra.items()}
+    own = {
+        path: LazyArray(x.shape, wanted, lambda x=x: x.astype(wanted)) for path, x in extra.items()
+    }
+    base = {p: a for p, a in arrays.items() if not p.startswith(ADAPTERS)}
+    return {**{path: made(path, array) for path, array in base.items()}, **own}
+
+
+def _wanted(
+    opened: Opened, files: Mapping[str, bytes], arrays: Mapping[str, LazyArray]
+) -> dict[str, LazyArray]:
+    """The arrays that the config's model, heads and objective have."""
+    shapes = trees.flatten(learner_of(_config(opened.directory, files)).shapes)
+    if missing := sorted(shapes.keys() - arrays.keys()):
+        raise InputError(
+            f"{opened.directory} and its base lack {missing[0]}, which their config asks for"
+        )
+    return {path: arrays[path] for path in shapes}
+
+
+class _Rounding:
+    """What storing in fewer bits loses, over all arrays that a delta changes."""
+
+    def __init__(self) -> None:
+        self._error = self._change = self._weight = 0.0
+
+    def add(self, before: np.ndarray, exact: np.ndarray, stored: np.ndarray) -> None:
+        """One array, before the change, after it, and as it is stored."""
+        self._error += float(np.sum(np.square(stored - exact, dtype=np.float64)))
+        self._change += float(np.sum(np.square(exact - before, dtype=np.float64)))
+        self._weight += float(np.sum(np.square(exact, dtype=np.float64)))
+
+    def told(self) -> str:
+        """One phrase for the log."""
+        if not self._change:
+            return "no array is changed"
+        error = math.sqrt(self._error)
+        return (
+            f"in bfloat16 the changed arrays have a relative error of "
+            f"{error / (math.sqrt(self._weight) or 1.0):.2g}, which is "
+            f"{error / math.sqrt(self._change):.2g} of the delta"
+        )

@@ -1,0 +1,188 @@
+import logging
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from t5x_lite import trees
+from t5x_lite.checkpoints import orbax_params
+from t5x_lite.errors import InputError
+from t5x_lite.run.composing import compose, merge, named
+from t5x_lite.run.delta_files import load, open_delta, save
+from t5x_lite.run.loading import learner_of, read_experiment
+from tests.adapters.hosts import HOSTS, outputs
+from tests.run.delta_directories import experiment, nested, write_base, write_run, write_step
+
+LORA = "lora(r=2, alpha=3.0)"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A base and three runs of it: two with LoRA, one with all weights."""
+    directory = tmp_path_factory.mktemp("composing")
+    base = write_base(directory / "t5", "t5")
+    write_run(directory / "a", "t5", base, f"rte = {LORA}", seed=1)
+    write_run(directory / "b", "t5", base, f"mrpc = {LORA}", seed=2)
+    write_run(directory / "bn", "t5", base, "sst = seq_bn(reduction=2)", seed=3)
+    return directory
+
+
+def params(directory):
+    """Arrays of a whole checkpoint by path."""
+    return {p: a.read() for p, a in orbax_params.lazy_params(directory / "params").items()}
+
+
+def config(directory):
+    text = (directory / "files" / "config.json").read_bytes()
+    return read_experiment(directory, {"config.json": text})
+
+
+def logits(directory, host="t5"):
+    learner = learner_of(config(directory))
+    return outputs(learner, nested(params(directory)), HOSTS[host][2])
+
+
+def test_a_merged_run_is_a_plain_checkpoint(place, tmp_path):
+    merge(place / "a", tmp_path / "merged")
+    after, base = params(tmp_path / "merged"), params(place / "t5")
+    assert after.keys() == base.keys()
+    changed = load(place / "a").parts
+    for path, x in after.items():
+        assert x.dtype == np.float32
+        assert np.array_equal(x, base[path]) == (path not in changed)
+    found = config(tmp_path / "merged")
+    assert (found.adapters.add, found.init.checkpoint) == ((), "")
+    assert (tmp_path / "merged/files/vocabulary/bytes.json").read_bytes() == b"{}"
+    # It answers what the run answers.
+    run = config(place / "a")
+    whole = nested({**params(place / "t5"), **params(place / "a")})
+    expected = outputs(learner_of(run), whole, HOSTS["t5"][2])
+    np.testing.assert_allclose(logits(tmp_path / "merged"), expected, atol=1e-4)
+    with pytest.raises(InputError, match="merged exists and is not empty"):
+        merge(place / "a", tmp_path / "merged")
+
+
+def test_composed_and_merged(place, tmp_path):
+    places = [f"{name}={place / name}" for name in "ab"]
+    compose("ties(a, b, density=0.2) - 0.5 * b", tmp_path / "abc", deltas=places)
+    merge(tmp_path / "abc", tmp_path / "merged")
+    delta, base = load(tmp_path / "abc"), params(place / "t5")
+    expected = trees.flatten(delta.apply(nested(base)))
+    for path, x in params(tmp_path / "merged").items():
+        np.testing.assert_array_equal(x, np.asarray(expected[path]), err_msg=path)
+    np.testing.assert_allclose(logits(tmp_path / "merged"), logits(tmp_path / "merged"))
+    # A delta of deltas is one as well.
+    compose("abc - abc", tmp_path / "none", deltas=[f"abc={tmp_path / 'abc'}"])
+    merge(tmp_path / "none", tmp_path / "base")
+    for path, x in params(tmp_path / "base").items():
+        np.testing.assert_array_equal(x, base[path])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_an_empty_delta_is_bitwise_the_base(place, tmp_path, dtype):
+    base = write_base(tmp_path / "t5", "t5", dtype=dtype)
+    write_run(tmp_path / "a", "t5", base, f"rte = {LORA}")
+    compose("0 * a", tmp_path / "empty", deltas=[f"a={tmp_path / 'a'}"])
+    merge(tmp_path / "empty", tmp_path / "merged")
+    for path, x in params(tmp_path / "merged").items():
+        assert x.dtype == dtype
+        np.testing.assert_array_equal(x, base[1][path])
+
+
+def test_bfloat16_says_what_it_loses(place, tmp_path, caplog):
+    with caplog.at_level(logging.INFO, logger="t5x_lite"):
+        merge(place / "a", tmp_path / "half", dtype="bfloat16")
+    assert {x.dtype for x in params(tmp_path / "half").values()} == {np.dtype(ml_dtypes.bfloat16)}
+    assert "in bfloat16 the changed arrays have a relative error of 0.00" in caplog.text
+    assert "of the delta" in caplog.text
+
+
+def test_modules_that_no_kernel_holds_stay(place, tmp_path):
+    merge(place / "bn", tmp_path / "merged")
+    found = config(tmp_path / "merged")
+    assert found.adapters.add == ("sst = seq_bn(reduction=2.0)",)
+    whole = nested({**params(place / "t5"), **params(place / "bn")})
+    expected = outputs(learner_of(found), whole, HOSTS["t5"][2])
+    np.testing.assert_allclose(logits(tmp_path / "merged"), expected, atol=1e-6)
+    # Twice its branch, as a number and as a sum.
+    for text in ("2 * m", "m + m"):
+        name = text.replace(" ", "")
+        compose(text, tmp_path / name, deltas=[f"m={place / 'bn'}"])
+        merge(tmp_path / name, tmp_path / f"{name}.merged")
+    assert config(tmp_path / "m+m.merged").adapters.modules[0].scale == 1.0
+    twice = logits(tmp_path / "2*m.merged")
+    np.testing.assert_allclose(logits(tmp_path / "m+m.merged"), twice, atol=1e-5)
+    assert np.max(np.abs(twice - expected)) > 1e-3
+    with pytest.raises(InputError, match="module sst is added by linear alone"):
+        compose("ties(m, a)", tmp_path / "no", deltas=[f"{n}={place / d}" for n, d in
+                                                       (("m", "bn"), ("a", "a"))])  # fmt: skip
+
+
+def test_a_whole_run_with_its_base(place, tmp_path):
+    base = params(place / "t5")
+    tuned = {path: x + np.float32(0.5) for path, x in base.items()}
+    write_step(tmp_path / "tuned", experiment("t5"), tuned)
+    compose(
+        "-0.5 * t", tmp_path / "away", deltas=[f"t={tmp_path / 'tuned'}"], base=str(place / "t5")
+    )
+    merge(tmp_path / "away", tmp_path / "merged")
+    for path, x in params(tmp_path / "merged").items():
+        np.testing.assert_allclose(x, base[path] - 0.25, atol=1e-5)
+
+
+def test_heads_of_two_runs(tmp_path):
+    base = write_base(tmp_path / "bert", "bert")
+    for name, seed in (("a", 1), ("b", 2)):
+        write_run(tmp_path / name, "bert", base, f"m = {LORA}", seed=seed)
+    places = [f"{name}={tmp_path / name}" for name in "ab"]
+    with pytest.raises(InputError, match="column 1: both deltas have heads/classifier/"):
+        compose("a + b", tmp_path / "no", deltas=places)
+    assert not (tmp_path / "no").exists()
+    compose("a + without_heads(b)", tmp_path / "ab", deltas=places)
+    merge(tmp_path / "ab", tmp_path / "merged")
+    head = next(p for p in params(tmp_path / "a") if p.startswith("heads/"))
+    np.testing.assert_array_equal(params(tmp_path / "merged")[head], params(tmp_path / "a")[head])
+
+
+def test_another_base_is_refused(place, tmp_path):
+    base = write_base(tmp_path / "t5", "t5", dtype=ml_dtypes.bfloat16)
+    write_run(tmp_path / "a", "t5", base, f"rte = {LORA}")
+    places = [f"a={place / 'a'}", f"b={tmp_path / 'a'}"]
+    with pytest.raises(InputError, match=r"column 1: these deltas have different bases.*digest"):
+        compose("a + b", tmp_path / "no", deltas=places)
+    with pytest.raises(InputError, match=r"t5 is not the base of .*/a: model/.* differs"):
+        merge(place / "a", tmp_path / "no", base=str(tmp_path / "t5"))
+    merge(place / "a", tmp_path / "yes", base=str(tmp_path / "t5"), allow_other_base=True)
+    assert not (tmp_path / "no").exists()
+
+
+def test_what_is_wrong_is_said_before_anything_is_read(place, tmp_path):
+    places = [f"a={place / 'a'}"]
+    for text, given, reason in (
+        ("a + b", places, "column 5: no delta is called b; --delta b=DIR names one"),
+        ("tie(a)", places, "column 1: no function is called tie; did you mean ties?"),
+        ("a", [*places, "b=nowhere"], "--delta b is not in the expression 'a'"),
+        ("a", ["a"], "--delta is NAME=DIR, such as a=work/a: got 'a'"),
+        ("a", [*places, *places], "--delta a is given twice"),
+        ("a", ["a=nowhere"], "nowhere: no such directory"),
+    ):
+        with pytest.raises(InputError, match=reason.replace("?", r"\?")):
+            compose(text, tmp_path / "no", deltas=given)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="file exists and is not empty"):
+        compose("a", tmp_path / "file", deltas=places)
+    assert named(["a=x=y"], option="--delta") == {"a": "x=y"}
+    with pytest.raises(InputError, match="holds no Fisher diagonal"):
+        compose("fisher(a)", tmp_path / "no", deltas=places, fishers=places)
+
+
+def test_a_delta_without_a_name_of_its_base(place, tmp_path):
+    delta = load(place / "a")
+    save(type(delta)(delta.parts), tmp_path / "plain")
+    with pytest.raises(InputError, match="does not name its base: give --base DIR"):
+        merge(tmp_path / "plain", tmp_path / "no")
+    merge(tmp_path / "plain", tmp_path / "yes", base=str(place / "t5"))
+    merge(place / "a", tmp_path / "same")
+    ours, theirs = params(tmp_path / "yes"), params(tmp_path / "same")
+    assert all(np.array_equal(x, theirs[path]) for path, x in ours.items())
+    assert open_delta(tmp_path / "plain").files == {}
