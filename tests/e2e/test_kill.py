@@ -19,7 +19,11 @@ import pytest
 from etils import epath
 
 from t5x_lite import config
+from t5x_lite.adapters.config import Adapters
+from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.optim.unfreezing import Gradual
+from t5x_lite.run.training import train
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("T5X_LITE_KILLS", "3"))
@@ -96,21 +100,36 @@ def lines(workdir):
     return path.read_text().count("\n") if path.exists() else 0
 
 
-@pytest.fixture(params=["task", "cache"])
+@pytest.fixture(params=["task", "cache", "modules"])
 def experiment(request, tiny_experiment, tmp_path):
-    """A run whose data are read on the fly, or from a cache."""
+    """A run whose data are read on the fly or from a cache, or whose modules unfreeze."""
     data = tiny_experiment.data
     if request.param == "cache":
         from t5x_lite.run.caching import cache
 
         cache(tiny_experiment, output=str(tmp_path / "cache"))
         data = dataclasses.replace(data, task="", directory="", cache=str(tmp_path / "cache"))
+    run = tiny_experiment if request.param != "modules" else with_modules(tiny_experiment, tmp_path)
     return dataclasses.replace(
-        tiny_experiment,
+        run,
         data=data,
         steps=STEPS,
         checkpoints=Checkpoints(period=20, keep=2),
         evaluation=Evaluation(period=STEPS, max_batches=1, task_metrics=bool(data.task)),
+    )
+
+
+def with_modules(tiny_experiment, directory):
+    """LoRA on a base of three layers, the highest first; its other layers follow."""
+    model = tiny_experiment.model.replace(num_encoder_layers=3, num_decoder_layers=3)
+    base = dataclasses.replace(tiny_experiment, model=model, steps=1)
+    train(dataclasses.replace(base, workdir=str(directory / "base")))
+    unfreezing = Gradual(total_steps=STEPS)
+    return dataclasses.replace(
+        base,
+        optimizer=dataclasses.replace(base.optimizer, unfreezing=unfreezing),
+        init=Init(checkpoint=str(directory / "base")),
+        adapters=Adapters(add=("a = lora(r=2)",)),
     )
 
 
