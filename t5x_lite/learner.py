@@ -23,7 +23,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from t5x_lite import sharding, trees, views
-from t5x_lite.adapters.base import Adapter, AdapterModules, merge
+from t5x_lite.adapters.base import ADAPTERS, Adapter, AdapterModules, merge
 from t5x_lite.adapters.config import HEAD
 from t5x_lite.adapters.delta_form import delta_form
 from t5x_lite.deltas.parts import Part
@@ -85,7 +85,7 @@ class Learner:
       heads: configs of all heads by name, the objective's own first.
       adapters: configs of the adapters.
       train: paths, or regular expressions that match them, of what is trained; () is all but the
-        frozen heads, and with adapters all but the model, too.
+        frozen heads, and with adapters but that part of the model, too, that none of them trains.
       optimizer: its phases may have others; None of a learner that is not trained.
       dtype: the compute dtype.
       graphdef: static structure of the module.
@@ -175,7 +175,11 @@ class Learner:
         )
 
     def check_train(self) -> None:
-        """Refuses, by an InputError, a pattern of `train` that means no parameter to be trained."""
+        """Refuses, by an InputError, a pattern of `train` that means no parameter to be trained.
+
+        So it does one of an adapter.
+        """
+        _ = self._adapted
         paths = [path for path in trees.flatten(self.shapes) if not self._unread(path)]
         for pattern in self.train:
             if pattern != HEAD and not any(trees.covers(pattern, path) for path in paths):
@@ -338,7 +342,9 @@ class Learner:
             return False
         if self.train:
             return any(trees.covers(pattern, path) for pattern in self.train)
-        return not (self.adapters and path.startswith("model/"))
+        if self.adapters and path.startswith(("model/", ADAPTERS)):
+            return path in self._adapted
+        return True
 
     def holds_still(self, path: str) -> bool:
         """Whether the parameter at a path is frozen in a run that trains a chosen part alone."""
@@ -347,6 +353,13 @@ class Learner:
     def _unread(self, path: str) -> bool:
         """Whether a path is of a head that the loss does not read."""
         return path.startswith(tuple(f"{HEADS}{name}/" for name in self.frozen_heads))
+
+    @functools.cached_property
+    def _adapted(self) -> frozenset[str]:
+        """Paths of what adapters train: their own parameters, and the model's that they name."""
+        paths = list(trees.flatten(self.shapes))
+        patterns = [pattern for adapter in self.adapters for pattern in adapter.trains(paths)]
+        return frozenset(p for p in paths if any(trees.covers(pattern, p) for pattern in patterns))
 
     @property
     def _is_partial(self) -> bool:

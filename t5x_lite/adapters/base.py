@@ -10,7 +10,7 @@ those of the model stay where they are. `t5x_lite.nn.slots` has the names of the
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flax import nnx
@@ -24,8 +24,37 @@ from t5x_lite.trees import covers
 ADAPTERS = "adapters/"
 """Beginning of the paths of all adapters' parameters."""
 
-Factory = Callable[[Dense, nnx.Rngs], nnx.Module]
-"""A site's dense layer, and the random streams -> one layer's module."""
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A place of a stack's layers.
+
+    Attributes:
+      stack: name of the stack.
+      name: name of the site.
+      dense: the dense layer there; the one that reads what is hidden; or of a site after a block
+        the layer's first one.
+      first: number of the stack's first layer; a decoder's come after the encoder's.
+    """
+
+    stack: str
+    name: str
+    dense: Dense
+    first: int
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the stack."""
+        return self.dense.kernel.shape[0]
+
+    @property
+    def d_model(self) -> int:
+        """Size of what a block's first layer reads."""
+        return self.dense.kernel.shape[-2]
+
+
+Factory = Callable[[Site, nnx.Rngs], nnx.Module]
+"""A site, and the random streams -> one layer's module."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -59,6 +88,14 @@ class Adapter:
                 ) from error
         if not self.sites:
             raise InputError(f"adapter {self.name!r} stands nowhere: give it sites")
+
+    def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
+        """Patterns of what trains where it is used: its own parameters, and perhaps some others.
+
+        Args:
+          paths: those of all stored parameters, of the model's too.
+        """
+        return (f"{ADAPTERS}{self.name}",)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Modules":
         """Makes the modules for a model.
@@ -98,17 +135,19 @@ class Adapter:
         hidden: Factory | None = None,
         block: Factory | None = None,
         sites: Sequence[str] | None = None,
+        where: Callable[[Site], bool] = lambda site: True,
         rngs: nnx.Rngs,
     ) -> dict[str, dict[str, nnx.Module]]:
         """A module for each site, stacked as the layers are: stack -> site -> module.
 
         Args:
           model: as for `build`.
-          dense: (the site's `Dense`, rngs) -> one layer's module. Without a factory no site of its
-            kind is meant.
-          hidden: as `dense`, of the layer that reads what is hidden.
-          block: as `dense`, of the layer's first one.
+          dense: makes one layer's module for a dense layer. Without a factory no site of its kind
+            is meant.
+          hidden: makes it for what the last layer of a block reads.
+          block: makes it for the place after a block.
           sites: patterns in place of the config's own.
+          where: whether a site that the patterns mean gets a module.
           rngs: the stream "params" is used.
 
         Raises:
@@ -117,16 +156,14 @@ class Adapter:
         patterns = self.sites if sites is None else tuple(sites)
         found: dict[str, dict[str, nnx.Module]] = {}
         there: dict[str, None] = {}
-        for stack, layers in stacks_of(model).items():
-            hosts = _hosts(layers, dense=dense, hidden=hidden, block=block)
-            there |= dict.fromkeys(hosts)
-            for site, (host, module) in hosts.items():
-                if any(covers(pattern, site) for pattern in patterns):
-                    found.setdefault(stack, {})[site] = stacked(
-                        lambda rngs, host=host, module=module: module(host, rngs),
-                        rngs,
-                        num=host.kernel.shape[0],
-                    )
+        for site, module in _sites(model, dense=dense, hidden=hidden, block=block):
+            there[site.name] = None
+            if any(covers(pattern, site.name) for pattern in patterns) and where(site):
+                found.setdefault(site.stack, {})[site.name] = stacked(
+                    lambda rngs, site=site, module=module: module(site, rngs),
+                    rngs,
+                    num=site.num_layers,
+                )
         for pattern in patterns:
             if not any(covers(pattern, site) for site in there):
                 raise InputError(
@@ -136,21 +173,28 @@ class Adapter:
         return found
 
 
-def _hosts(
-    layers: Any, *, dense: Factory | None, hidden: Factory | None, block: Factory | None
-) -> dict[str, tuple[Dense, Factory]]:
-    """Name of a site -> its dense layer and factory."""
-    sites: dict[str, Dense] = layers.dense_sites()
-    found = {}
-    if dense is not None:
-        found |= {site: (host, dense) for site, host in sites.items()}
-    if hidden is not None:
-        readers = {site: f"{site.removesuffix('hidden')}out" for site in layers.hidden_sites()}
-        found |= {site: (sites[reader], hidden) for site, reader in readers.items()}
-    if block is not None:
-        first = next(iter(sites.values()))
-        found |= dict.fromkeys(layers.block_sites(), (first, block))
-    return found
+def _sites(
+    model: Any, *, dense: Factory | None, hidden: Factory | None, block: Factory | None
+) -> Iterator[tuple[Site, Factory]]:
+    """The sites of the kinds that have a factory, with it."""
+    before = 0
+    for stack, layers in stacks_of(model).items():
+        there: dict[str, Dense] = layers.dense_sites()
+        first = next(iter(there.values()))
+        for factory, hosts in (
+            (dense, there),
+            (hidden, {site: there[_reader(site)] for site in layers.hidden_sites()}),
+            (block, dict.fromkeys(layers.block_sites(), first)),
+        ):
+            if factory is not None:
+                for name, host in hosts.items():
+                    yield Site(stack, name, host, before), factory
+        before += first.kernel.shape[0]
+
+
+def _reader(site: str) -> str:
+    """Name of the dense layer that reads what is hidden at a site."""
+    return f"{site.removesuffix('hidden')}out"
 
 
 class Modules(nnx.Module):
@@ -172,6 +216,13 @@ class Modules(nnx.Module):
                     setattr(node, part, Modules())
                 node = getattr(node, part)
             setattr(node, last, (found or {})[stack][site])
+
+    def complete(self) -> None:
+        """Puts into each module what is not stored with it: shared arrays, masks; in place."""
+
+    def num_unused(self) -> int:
+        """Numbers among the parameters that nothing reads: they fill up a stack's arrays."""
+        return 0
 
     def at(self, stack: str, site: str) -> Any:
         """The module of a place."""
@@ -204,6 +255,7 @@ class AdapterModules(nnx.Module):
         stacks = stacks_of(model)
         for name in self._names:
             modules: Modules = getattr(self, name)
+            modules.complete()
             for stack, site in modules.places:
                 layers = stacks[stack]
                 hosts = {**layers.dense_sites(), **layers.hidden_sites()}
@@ -242,7 +294,7 @@ def merge(model: nnx.Module) -> None:
                 dense.slot = None
         for site, host in layers.hidden_sites().items():
             if host.slot is not None:
-                reader = dense_sites[f"{site.removesuffix('hidden')}out"]
+                reader = dense_sites[_reader(site)]
                 reader.kernel[...] = host.slot.of_kernel(reader.kernel[...])
                 host.slot = None
 

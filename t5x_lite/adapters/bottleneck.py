@@ -1,16 +1,18 @@
 """Bottleneck adapters: a narrow feed-forward block after the blocks of a layer.
 
-    b(a) = s (act(a Wd + bd) Wu + bu)
-    out  = norm(b(a) + f + x)                f the block's output after dropout, x its input
+    b(a) = g dropout(s (act(a Wd + bd) Wu + bu))
+    out  = norm(b(a) + r + x)                f the block's output after dropout, x its input
 
-| | a | where |
-|---|---|---|
-| seq_bn (Pfeiffer et al. 2020, arXiv:2005.00052) | norm(f + x) | after_mlp |
-| double_seq_bn (Houlsby et al. 2019, arXiv:1902.00751) | f | after_attention, after_mlp |
-| par_bn (He et al. 2021, arXiv:2110.04366) | x | after_mlp |
+| | a | r | where |
+|---|---|---|---|
+| seq_bn (Pfeiffer et al. 2020, arXiv:2005.00052) | norm(f + x) | f | after_mlp |
+| double_seq_bn (Houlsby et al. 2019, arXiv:1902.00751) | f | f | after_attention, after_mlp |
+| par_bn (He et al. 2021, arXiv:2110.04366) | x | f | after_mlp |
 
 A pre-norm layer (T5) has no norm around the sum. Names and defaults are those of the library
-`adapters`, but that the activation of double_seq_bn is relu here, and swish there.
+`adapters`. The gate g (UniPELT, Mao et al. 2022, arXiv:2110.07577) is there the mean over a whole
+row, padding and, in a decoder, the future included; here it is that of the tokens that a token of
+an encoder sees, and in a decoder each token's own.
 """
 
 import dataclasses
@@ -18,18 +20,29 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite.adapters.base import ADAPTERS, Adapter, Modules
+from t5x_lite.adapters.base import ADAPTERS, Adapter, Modules, Site
 from t5x_lite.errors import InputError
 from t5x_lite.nn.activations import Activation, activate
 from t5x_lite.nn.dense import Dense
+from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.norms import LayerNorm
+from t5x_lite.nn.slots import Around
 from t5x_lite.types import Array
 
-Reads = Literal["sum", "output", "input"]
-Init = Literal["bert", "mam"]
+Reads = Literal["sum", "output", "input", "normed"]
+Residual = Literal["pre", "post_add", "post_ln"]
+Init = Literal["bert", "mam", "houlsby"]
+Gate = Literal["none", "real_tokens", "all_tokens"]
+NormAfter = Literal["none", "branch", "sum"]
+Scale = Literal["learned", "channel"]
+
+CROSS = "after_cross_attention"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,37 +51,105 @@ class Bottleneck(Adapter):
 
     Attributes:
       reduction: d_model / reduction is the width, at least 1.
-      reads: "sum" norm(f + x), "output" f, or "input" x.
+      reductions: (layer, reduction) of layers that have another one; layers count from 0, a
+        decoder's after the encoder's.
+      leave_out: layers without the adapter.
+      reads: a: "sum" norm(f + x), "output" f, "input" x, or "normed", what the block read: in T5
+        norm(x), where x is large.
+      residual: r: "pre" f, "post_add" f + x, "post_ln" a.
       activation: between the two layers.
-      scale: s.
-      init: "bert", a normal distribution of 0.02: not the identity; "mam", whose second layer is 0.
+      scale: s, a number, or trained from 1: "learned", one, or "channel", one for each channel.
+      init: "bert", a normal distribution of 0.02: not the identity; "mam", whose second layer is 0;
+        "houlsby", a normal distribution of 0.01 cut at twice that.
+      dropout_rate: dropout rate of the block's result.
+      ln_before: whether a has a layer norm.
+      ln_after: "none", or a layer norm of "branch" b(a), or of "sum" b(a) + r.
+      original_ln_after: whether x is added and the layer's norm applied; if not, out = b(a) + r.
+      gate: "none"; "real_tokens"; or "all_tokens", the library's, of encoders alone.
     """
 
     name: str = "bottleneck"
     sites: tuple[str, ...] = ("after_mlp",)
     reduction: float = 16.0
+    reductions: tuple[tuple[int, float], ...] = ()
+    leave_out: tuple[int, ...] = ()
     reads: Reads = "sum"
+    residual: Residual = "pre"
     activation: Activation = "relu"
-    scale: float = 1.0
+    scale: float | Scale = 1.0
     init: Init = "bert"
+    dropout_rate: float = 0.0
+    ln_before: bool = False
+    ln_after: NormAfter = "none"
+    original_ln_after: bool = True
+    gate: Gate = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reduction <= 0:
-            raise InputError(f"reduction must be above 0: got {self.reduction}")
-        for name, choices in (("reads", Reads), ("init", Init), ("activation", Activation)):
+        for reduction in (self.reduction, *(value for _, value in self.reductions)):
+            if reduction <= 0:
+                raise InputError(f"reduction must be above 0: got {reduction}")
+        if not 0.0 <= self.dropout_rate < 1.0:
+            raise InputError(f"dropout_rate must be in [0, 1): got {self.dropout_rate}")
+        for name, choices in (
+            ("reads", Reads),
+            ("residual", Residual),
+            ("init", Init),
+            ("activation", Activation),
+            ("gate", Gate),
+            ("ln_after", NormAfter),
+            *((("scale", Scale),) if isinstance(self.scale, str) else ()),
+        ):
             if getattr(self, name) not in get_args(choices):
                 raise InputError(
                     f"{name} must be one of {get_args(choices)}: got {getattr(self, name)!r}"
                 )
 
+    def width(self, d_model: int, layer: int) -> int:
+        """The width in a layer, counted over all stacks; 0 where it is left out."""
+        if layer in self.leave_out:
+            return 0
+        return max(1, int(d_model // dict(self.reductions).get(layer, self.reduction)))
+
+    def widths(self, site: Site) -> tuple[int, ...]:
+        """The widths in the layers of a site's stack."""
+        layers = range(site.first, site.first + site.num_layers)
+        return tuple(self.width(site.d_model, layer) for layer in layers)
+
+    def block(self, site: Site, rngs: nnx.Rngs) -> "BottleneckBlock":
+        """One layer's block, as wide as the stack's widest."""
+        return BottleneckBlock(self, site.d_model, widths=self.widths(site), rngs=rngs)
+
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Makes the blocks."""
+        """Makes the blocks.
 
-        def block(host: Dense, rngs: nnx.Rngs) -> BottleneckBlock:
-            return BottleneckBlock(self, host.kernel.shape[-2], rngs=rngs)
+        Raises:
+          InputError: there is no such layer, or the gate knows the future.
+        """
+        return BottleneckModules(self._blocks(model, rngs=rngs))
 
-        return Modules(self.at_sites(model, block=block, rngs=rngs))
+    def _blocks(self, model: Any, *, rngs: nnx.Rngs) -> dict[str, dict[str, nnx.Module]]:
+        stacks = model.stacks() if hasattr(model, "stacks") else {}
+        num = sum(next(iter(s.dense_sites().values())).kernel.shape[0] for s in stacks.values())
+        self._check_layers(num)
+        found = self.at_sites(model, block=self.block, rngs=rngs)
+        if self.gate == "all_tokens" and "decoder" in found:
+            raise InputError(
+                "gate 'all_tokens' reads tokens that a decoder does not know yet: take "
+                "'real_tokens'"
+            )
+        for blocks in found.values():
+            for block in blocks.values():
+                block.clear_unused()  # pyright: ignore[reportAttributeAccessIssue]
+        return found
+
+    def _check_layers(self, num: int) -> None:
+        layers = (*self.leave_out, *(layer for layer, _ in self.reductions))
+        wrong = [layer for layer in layers if not 0 <= layer < num]
+        if num and wrong:
+            raise InputError(
+                f"adapter {self.name!r}: layers are 0 to {num - 1}: got layer {wrong[0]}"
+            )
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
         """The second layer's kernel and bias times the number."""
@@ -112,65 +193,169 @@ def _by_place(params: Mapping[str, Any], name: str) -> dict[str, str]:
     return {path.removeprefix(f"{ADAPTERS}{name}/"): path for path in params}
 
 
-def seq_bn(*, name: str = "bottleneck", **changes: Any) -> Bottleneck:
-    """After the feed-forward block, on the normed sum."""
-    return Bottleneck(name=name, **changes)
+def seq_bn(*, name: str = "bottleneck", cross: bool = False, **changes: Any) -> Bottleneck:
+    """After the feed-forward block, on the normed sum; with `cross` after cross-attention, too."""
+    return Bottleneck(name=name, **_sites(("after_mlp",), cross, changes))
 
 
-def double_seq_bn(*, name: str = "bottleneck", **changes: Any) -> Bottleneck:
+def double_seq_bn(*, name: str = "bottleneck", cross: bool = False, **changes: Any) -> Bottleneck:
     """After attention and feed-forward block, on their outputs."""
-    options = {"sites": ("after_attention", "after_mlp"), "reads": "output", **changes}
-    return Bottleneck(name=name, **options)
+    options = {"reads": "output", "activation": "swish", **changes}
+    return Bottleneck(name=name, **_sites(("after_attention", "after_mlp"), cross, options))
 
 
-def par_bn(*, name: str = "bottleneck", **changes: Any) -> Bottleneck:
+def par_bn(*, name: str = "bottleneck", cross: bool = False, **changes: Any) -> Bottleneck:
     """Beside the feed-forward block, on its input; the identity at the start."""
     options = {"reads": "input", "reduction": 2.0, "scale": 4.0, "init": "mam", **changes}
-    return Bottleneck(name=name, **options)
+    return Bottleneck(name=name, **_sites(("after_mlp",), cross, options))
+
+
+def _sites(sites: tuple[str, ...], cross: bool, changes: dict[str, Any]) -> dict[str, Any]:
+    return {"sites": (*sites, CROSS) if cross else sites, **changes}
+
+
+class BottleneckModules(Modules):
+    """Bottlenecks by stack and site, whose masks are not stored."""
+
+    def complete(self) -> None:
+        """Puts the masks into the blocks; in place."""
+        for place in self.places:
+            block: BottleneckBlock = self.at(*place)
+            block.mask = block.make_mask()
+
+    def num_unused(self) -> int:
+        """Numbers of narrower layers and of those that are left out."""
+        return sum(self.at(*place).num_unused() for place in self.places)
 
 
 class BottleneckBlock(nnx.Module):
     """A `BlockSlot`.
 
     Args:
-      config: of the adapter.
-      d_model: of the states.
+      config: config of the adapter.
+      d_model: size of the states.
+      widths: widths of the stack's layers; the arrays have the widest.
       rngs: the stream "params" is used.
     """
 
-    def __init__(self, config: Bottleneck, d_model: int, *, rngs: nnx.Rngs):
-        width = max(1, int(d_model // config.reduction))
+    mask: nnx.Variable | None = None  # [R], 0 where a narrower layer has no column
 
-        def dense(sizes: tuple[int, int], axes: tuple[str | None, str | None], init: Any) -> Dense:
-            return Dense(*sizes, axes=axes, initializer=init, bias=True, rngs=rngs)
+    def __init__(
+        self, config: Bottleneck, d_model: int, *, widths: tuple[int, ...] = (), rngs: nnx.Rngs
+    ):
+        self.config = config
+        self.widths = widths or (config.width(d_model, 0),)
+        width = max(1, *self.widths)
+        self.down = self.projection(d_model, width, ("embed", None), rngs=rngs)
+        self.up = self.projection(width, d_model, (None, "embed"), last=True, rngs=rngs)
+        if isinstance(config.scale, str):
+            size, axis = (d_model, "embed") if config.scale == "channel" else (1, None)
+            self.scale = nnx.Param(jnp.ones((size,), jnp.float32), logical=(axis,))
+        if config.ln_before:
+            self.norm_before = LayerNorm(d_model, 1e-5)
+        if config.ln_after != "none":
+            self.norm_after = LayerNorm(d_model, 1e-5)
+        if config.gate != "none":
+            init = jax.nn.initializers.normal(0.02)
+            axes = ("embed", None)
+            self.gate = Dense(d_model, 1, axes=axes, initializer=init, bias=True, rngs=rngs)
 
-        normal = jax.nn.initializers.normal(0.02)
-        down = up = normal
-        if config.init == "mam":
-            bound = d_model**-0.5
-
-            def down(key: Any, shape: Any, dtype: Any) -> Array:
-                return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-            up = jax.nn.initializers.zeros
-        self.down = dense((d_model, width), ("embed", None), down)
-        self.up = dense((width, d_model), (None, "embed"), up)
-        self.reads: Reads = config.reads
-        self.activation: Activation = config.activation
-        self.scale = config.scale
+    def projection(
+        self,
+        features_in: int,
+        features_out: int,
+        axes: tuple[str | None, str | None],
+        *,
+        last: bool = False,
+        rngs: nnx.Rngs,
+    ) -> Any:
+        """A dense layer with its initialiser; `last` is that back to d_model."""
+        init: Any = jax.nn.initializers.normal(0.02)
+        if self.config.init == "houlsby":
+            init = jax.nn.initializers.truncated_normal(0.01)
+        elif self.config.init == "mam":
+            init = jax.nn.initializers.zeros if last else _kaiming_uniform
+        sizes = (features_in, features_out)
+        return Dense(*sizes, axes=axes, initializer=init, bias=True, rngs=rngs)
 
     def __call__(
         self,
         f: Float[Array, "B T D"],
         x: Float[Array, "B T D"],
         norm: Callable[[Array], Array] | None,
+        around: Around,
     ) -> Float[Array, "B T D"]:
-        """norm(b(a) + f + x), without a norm in a pre-norm layer."""
-        total = x + f
-        read = x if self.reads == "input" else f
-        if self.reads == "sum":
-            read = total if norm is None else norm(total)
-        hidden = activate(self.down.product(read), self.activation).astype(x.dtype)
-        added = (self.scale * self.up.product(hidden)).astype(x.dtype)
-        out = total + added
-        return out if norm is None else norm(out)
+        """norm(b(a) + r + x), without a norm in a pre-norm layer."""
+        config, total = self.config, x + f
+        close = norm or (lambda y: y)
+        read = {"output": f, "input": x, "normed": around.source}.get(config.reads)
+        if read is None:
+            read = close(total)
+        added = self._branch(read, around)
+        # Without a norm of its own, the sum is that of the bare layer and the branch.
+        if config.residual == "pre" and config.ln_after != "sum" and config.original_ln_after:
+            after = self.norm_after(added) if config.ln_after == "branch" else added
+            out = close(total + after)
+        else:
+            skip = {"pre": f, "post_add": total, "post_ln": read}[config.residual]
+            after = added + skip if config.ln_after == "sum" else added
+            after = self.norm_after(after) if config.ln_after != "none" else after
+            after = after if config.ln_after == "sum" else after + skip
+            out = close(after + x) if config.original_ln_after else after
+        if self.mask is None or all(self.widths):
+            return out
+        return jnp.where(self.mask[...][0] > 0, out, close(total))
+
+    def _branch(self, read: Float[Array, "B T D"], around: Around) -> Float[Array, "B T D"]:
+        """b(a)."""
+        config, dtype = self.config, read.dtype
+        inputs = self.norm_before(read) if config.ln_before else read
+        hidden = activate(self.down.product(inputs), config.activation).astype(dtype)
+        if self.mask is not None:
+            hidden = hidden * self.mask[...].astype(dtype)
+        added = self.up.product(hidden)
+        scale = config.scale
+        added = added * (self.scale[...].astype(jnp.float32) if isinstance(scale, str) else scale)
+        added = dropout(added.astype(dtype), config.dropout_rate, key=around.key)
+        if config.gate == "none":
+            return added
+        return added * self._gates(read, around.mask).astype(dtype)
+
+    def _gates(self, read: Float[Array, "B T D"], mask: Any) -> Float[Array, "B #T 1"]:
+        """The gate of each token, in float32."""
+        gates = jax.nn.sigmoid(self.gate.product(read))
+        if self.config.gate == "all_tokens":
+            return jnp.mean(gates, axis=1, keepdims=True)
+        if isinstance(mask, Visibility):
+            mask = mask.dense(read.shape[1])
+        if mask is None:
+            return gates
+        seen = mask[:, 0].astype(jnp.float32)  # [B, 1 or T, T]
+        return (seen @ gates) / jnp.maximum(jnp.sum(seen, axis=-1, keepdims=True), 1.0)
+
+    def make_mask(self) -> nnx.Variable | None:
+        """The masks [N, R] of a stack's layers; None where all are as wide."""
+        width = max(1, *self.widths)
+        if all(each == width for each in self.widths):
+            return None
+        rows = jnp.arange(width) < jnp.asarray(self.widths)[:, None]
+        return nnx.Variable(rows.astype(jnp.float32), logical=("layers", None))
+
+    def clear_unused(self) -> None:
+        """Makes 0 of a stack's numbers that nothing reads; in place."""
+        mask = self.make_mask()
+        if mask is not None:
+            self.down.kernel[...] = self.down.kernel[...] * mask[...][:, None, :]
+            self.up.kernel[...] = self.up.kernel[...] * mask[...][:, :, None]
+
+    def num_unused(self) -> int:
+        """Numbers of a stack's arrays that nothing reads."""
+        width, d_model = max(1, *self.widths), self.up.kernel.shape[-1]
+        state = nnx.state(self, nnx.Param)
+        each = sum(leaf.size for leaf in jax.tree.leaves(state)) // len(self.widths)
+        return sum(each if own == 0 else (width - own) * (2 * d_model + 1) for own in self.widths)
+
+
+def _kaiming_uniform(key: Any, shape: Any, dtype: Any) -> Array:
+    """Uniform in +-1 / sqrt(in)."""
+    return jax.random.uniform(key, shape, dtype, -(shape[0] ** -0.5), shape[0] ** -0.5)

@@ -18,10 +18,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite.adapters.base import Adapter, Modules
+from t5x_lite.adapters.base import Adapter, Modules, Site
 from t5x_lite.deltas.parts import Part, Scale
 from t5x_lite.errors import InputError
-from t5x_lite.nn.dense import Dense
 from t5x_lite.types import Array
 
 Place = Literal["after", "before"]
@@ -58,11 +57,11 @@ class Ia3(Adapter):
         if self.attention_out:
             sites.append("(cross_)?attention/hidden")
 
-        def output(host: Dense, rngs: nnx.Rngs) -> OutputScale:
-            return OutputScale(host.kernel.shape[-1], host.axes[1])
+        def output(site: Site, rngs: nnx.Rngs) -> OutputScale:
+            return OutputScale(site.dense.kernel.shape[-1], site.dense.axes[1])
 
-        def hidden(host: Dense, rngs: nnx.Rngs) -> HiddenScale:
-            return HiddenScale(host.kernel.shape[-2], host.axes[0])
+        def hidden(site: Site, rngs: nnx.Rngs) -> HiddenScale:
+            return HiddenScale(site.dense.kernel.shape[-2], site.dense.axes[0])
 
         found = self.at_sites(model, dense=output, hidden=hidden, sites=sites, rngs=rngs)
         return Modules(found)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite.adapters.base import Adapter, Modules
+from t5x_lite.adapters.base import Adapter, Modules, Site
 from t5x_lite.deltas.parts import Dora, LowRank, Part
 from t5x_lite.errors import InputError
 from t5x_lite.nn.dense import Dense
@@ -62,8 +62,8 @@ class Lora(Adapter):
         """Makes the branches."""
         module = DirectedBranch if self.dora else LowRankBranch
 
-        def branch(host: Dense, rngs: nnx.Rngs) -> LowRankBranch:
-            return module(host, rank=self.rank, scale=self.scale, rngs=rngs)
+        def branch(site: Site, rngs: nnx.Rngs) -> LowRankBranch:
+            return module(site.dense, rank=self.rank, scale=self.scale, rngs=rngs)
 
         return Modules(self.at_sites(model, dense=branch, rngs=rngs))
 

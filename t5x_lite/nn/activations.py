@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from t5x_lite.types import Array
 
-Activation = Literal["gelu", "relu", "gelu_new", "tanh"]
-"""gelu is exact (by the error function), gelu_new its tanh approximation."""
+Activation = Literal["gelu", "relu", "gelu_new", "tanh", "swish"]
+"""gelu is exact (by the error function), gelu_new its tanh approximation; swish is x sigmoid(x)."""
 
 
 def activate(x: Array, activation: Activation) -> Array:
@@ -25,4 +25,6 @@ def activate(x: Array, activation: Activation) -> Array:
         return jax.nn.relu(x)
     if activation == "tanh":
         return jnp.tanh(x)
+    if activation == "swish":
+        return jax.nn.swish(x)
     raise ValueError(f"activation must be one of {get_args(Activation)}: got {activation!r}")

@@ -7,11 +7,13 @@ An adapter in the slot takes the place of the sum and the norm.
 """
 
 from collections.abc import Callable
+from typing import Any
 
+import jax
 from jaxtyping import Float
 
 from t5x_lite.nn.dropout import dropout
-from t5x_lite.nn.slots import BlockSlot
+from t5x_lite.nn.slots import Around, BlockSlot
 from t5x_lite.types import Array, Key
 
 
@@ -24,6 +26,8 @@ def residual(
     over_length: bool = False,
     norm: Callable[[Array], Array] | None = None,
     slot: BlockSlot | None = None,
+    source: Float[Array, "B T D"] | None = None,
+    mask: Any = None,
 ) -> Float[Array, "B T D"]:
     """x + dropout(y), and its norm where there is one.
 
@@ -35,9 +39,12 @@ def residual(
       over_length: whether the dropout's mask is one for all positions of a row, as in T5.
       norm: of a post-norm block.
       slot: makes the result of what is dropped out, x and the norm; None adds and normalises.
+      source: what the block read, for the slot; None is x.
+      mask: which positions see each other, for the slot; None in a decoder.
     """
     y = dropout(y, rate, key=key, broadcast_axes=(-2,) if over_length else ())
     if slot is not None:
-        return slot(y, x, norm)
+        own_key = None if key is None else jax.random.fold_in(key, 1)
+        return slot(y, x, norm, Around(x if source is None else source, mask, own_key))
     x = x + y
     return x if norm is None else norm(x)

@@ -100,8 +100,19 @@ class PreNormLayer(nnx.Module):
         key: Key | None = None,
         *,
         slot: BlockSlot | None,
+        source: Float[Array, "B T D"],
+        mask: Any = None,
     ) -> Float[Array, "B T D"]:
-        return residual(x, y, rate=self.dropout_rate, key=key, over_length=True, slot=slot)
+        return residual(
+            x,
+            y,
+            rate=self.dropout_rate,
+            key=key,
+            over_length=True,
+            slot=slot,
+            source=source,
+            mask=mask,
+        )
 
 
 class EncoderLayer(PreNormLayer):
@@ -134,10 +145,13 @@ class EncoderLayer(PreNormLayer):
         keys = split_key(key, 4)
         if self.own_bias:
             pattern = pattern.biased(self.relative_bias, bidirectional=True)
-        y = self.attention(self.attention_norm(x), pattern=pattern, key=keys[0])
-        x = self._residual(x, y, keys[1], slot=self.after_attention)
-        y = self.mlp(self.mlp_norm(x), key=keys[2])
-        return self._residual(x, y, keys[3], slot=self.after_mlp)
+        mask = pattern.mask
+        normed = self.attention_norm(x)
+        y = self.attention(normed, pattern=pattern, key=keys[0])
+        x = self._residual(x, y, keys[1], slot=self.after_attention, source=normed, mask=mask)
+        normed = self.mlp_norm(x)
+        y = self.mlp(normed, key=keys[2])
+        return self._residual(x, y, keys[3], slot=self.after_mlp, source=normed, mask=mask)
 
     def dense_sites(self) -> dict[str, Dense]:
         """The dense layers by the names of their sites."""
@@ -250,15 +264,17 @@ class DecoderLayer(PreNormLayer):
         normed = self.self_attention_norm(x)
         queries, own = self.self_attention.project_all(normed)
         y = self.self_attention.attend(queries, *own, pattern=pattern, key=keys[0])
-        x = self._residual(x, y, keys[1], slot=self.after_attention)
+        x = self._residual(x, y, keys[1], slot=self.after_attention, source=normed)
         inputs = None
         if self.crosses and encoded is not None:
             inputs = self.cross_attention.project(encoded)
-            queries = self.cross_attention.queries(self.cross_attention_norm(x))
+            normed = self.cross_attention_norm(x)
+            queries = self.cross_attention.queries(normed)
             y = self.cross_attention.attend(queries, *inputs, pattern=across, key=keys[2])
-            x = self._residual(x, y, keys[3], slot=self.after_cross_attention)
-        y = self.mlp(self.mlp_norm(x), key=keys[4])
-        return self._residual(x, y, keys[5], slot=self.after_mlp), own, inputs
+            x = self._residual(x, y, keys[3], slot=self.after_cross_attention, source=normed)
+        normed = self.mlp_norm(x)
+        y = self.mlp(normed, key=keys[4])
+        return self._residual(x, y, keys[5], slot=self.after_mlp, source=normed), own, inputs
 
     def step(
         self,
@@ -285,9 +301,11 @@ class DecoderLayer(PreNormLayer):
         queries, new = self.self_attention.project_all(normed)
         own = write(by_head(new))
         y = self.self_attention.attend_by_head(queries, *own, pattern=pattern)
-        x = self._residual(x, y, slot=self.after_attention)
+        x = self._residual(x, y, slot=self.after_attention, source=normed)
         if self.crosses and inputs is not None:
-            queries = self.cross_attention.queries(self.cross_attention_norm(x))
+            normed = self.cross_attention_norm(x)
+            queries = self.cross_attention.queries(normed)
             y = self.cross_attention.attend_by_head(queries, *inputs, pattern=across)
-            x = self._residual(x, y, slot=self.after_cross_attention)
-        return self._residual(x, self.mlp(self.mlp_norm(x)), slot=self.after_mlp)
+            x = self._residual(x, y, slot=self.after_cross_attention, source=normed)
+        normed = self.mlp_norm(x)
+        return self._residual(x, self.mlp(normed), slot=self.after_mlp, source=normed)

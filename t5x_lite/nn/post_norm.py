@@ -132,13 +132,14 @@ class PostNormLayer(nnx.Module):
             key=attended_key,
             norm=self.attention_norm,
             slot=self.after_attention,
+            mask=pattern.mask,
         )
-        return self.feed_forward(x, key=mlp_key)
+        return self.feed_forward(x, mask=pattern.mask, key=mlp_key)
 
     def feed_forward(
-        self, x: Float[Array, "B T D"], *, key: Key | None = None
+        self, x: Float[Array, "B T D"], *, mask: Any = None, key: Key | None = None
     ) -> Float[Array, "B T D"]:
-        """The second half: LayerNorm(x + dropout(mlp(x)))."""
+        """The second half: LayerNorm(x + dropout(mlp(x))); the mask is for an adapter."""
         return residual(
             x,
             self.mlp(x),
@@ -146,6 +147,7 @@ class PostNormLayer(nnx.Module):
             key=key,
             norm=self.mlp_norm,
             slot=self.after_mlp,
+            mask=mask,
         )
 
     def dense_sites(self) -> dict[str, Dense]:

@@ -17,12 +17,13 @@ those of all families:
 A slot of a stacked layer has stacked parameters, and a scan slices them with the layer's own.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Float
 
-from t5x_lite.types import Array
+from t5x_lite.types import Array, Key
 
 
 @runtime_checkable
@@ -79,6 +80,7 @@ class BlockSlot(Protocol):
         f: Float[Array, "B T D"],
         x: Float[Array, "B T D"],
         norm: Callable[[Array], Array] | None,
+        around: "Around",
     ) -> Float[Array, "B T D"]:
         """What leaves the block.
 
@@ -86,8 +88,25 @@ class BlockSlot(Protocol):
           f: the block's output, after its dropout.
           x: what went into the block, for the residual.
           norm: of a post-norm block; None in a pre-norm one.
+          around: the rest of what the layer knows.
         """
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Around:
+    """What a layer knows besides the states of a block.
+
+    Attributes:
+      source: what the block read: x, or in a pre-norm layer the norm of it.
+      mask: which positions of the row a position sees: an array [B, 1, T, T], or what it is made
+        of; None in a decoder, whose positions must not know of those behind them.
+      key: turns dropout on.
+    """
+
+    source: Float[Array, "B T D"]
+    mask: Any = None
+    key: Key | None = None
 
 
 @runtime_checkable

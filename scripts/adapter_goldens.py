@@ -1,0 +1,160 @@
+"""Writes tests/golden/adapters/*.npz: what the library `adapters` 1.3.0 computes.
+
+It runs in an environment of its own, since that library pins transformers 4.57:
+
+    python -m venv GOLDENS
+    GOLDENS/bin/pip install adapters -c scripts/adapter_goldens_constraints.txt
+    GOLDENS/bin/python scripts/adapter_goldens.py
+
+For each host, a tiny random model, a file holds its config, its weights and inputs; and for each
+method its parameters, the model's output and the gradients of <output, cotangent>. Files are the
+same for the same versions. tests/adapters/test_goldens.py reads them.
+"""
+
+import json
+from pathlib import Path
+
+import adapters
+import numpy as np
+import torch
+import transformers
+
+OUT = Path(__file__).resolve().parents[1] / "tests" / "golden" / "adapters"
+
+ENCODER = {
+    "vocab_size": 16,
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 12,
+    "max_position_embeddings": 8,
+    "type_vocab_size": 2,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "architectures": [],
+}
+DEBERTA = {
+    **ENCODER,
+    "type_vocab_size": 0,
+    "relative_attention": True,
+    "position_buckets": 4,
+    "max_relative_positions": -1,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+}
+T5 = {
+    "vocab_size": 16,
+    "d_model": 8,
+    "d_kv": 4,
+    "d_ff": 12,
+    "num_layers": 2,
+    "num_heads": 2,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 16,
+    "dropout_rate": 0.0,
+    "decoder_start_token_id": 0,
+}
+
+
+def hosts():
+    """Name -> model, its class's name in config.json."""
+    yield (
+        "bert",
+        transformers.BertModel(transformers.BertConfig(**ENCODER), add_pooling_layer=False),
+    )
+    yield "deberta", transformers.DebertaV2Model(transformers.DebertaV2Config(**DEBERTA))
+    yield "t5_1_0", transformers.T5ForConditionalGeneration(transformers.T5Config(**T5))
+    options = {"d_kv": 6, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    yield (
+        "t5_1_1",
+        transformers.T5ForConditionalGeneration(transformers.T5Config(**{**T5, **options})),
+    )
+
+
+def methods(host):
+    """Name -> config of the library."""
+    made = {
+        "seq_bn": adapters.SeqBnConfig(reduction_factor=4),
+        "double_seq_bn": adapters.DoubleSeqBnConfig(reduction_factor=4),
+        "par_bn": adapters.ParBnConfig(reduction_factor=2),
+        "norms": adapters.SeqBnConfig(
+            reduction_factor=4, ln_before=True, ln_after=True, scaling="learned"
+        ),
+        "post_ln": adapters.SeqBnConfig(
+            reduction_factor=4, residual_before_ln=False, scaling="channel"
+        ),
+        "compacter": adapters.CompacterConfig(reduction_factor=2, phm_dim=2),
+        "compacter_plus_plus": adapters.CompacterPlusPlusConfig(reduction_factor=2, phm_dim=2),
+        "lora": adapters.LoRAConfig(r=2, alpha=4),
+        "dora": adapters.DoRAConfig(r=2, alpha=4),
+        "ia3": adapters.IA3Config(),
+    }
+    if host.startswith("t5"):
+        made["cross"] = adapters.DoubleSeqBnConfig(reduction_factor=4, cross_adapter=True)
+    else:
+        made["gate"] = adapters.SeqBnConfig(reduction_factor=4, use_gating=True)
+    return made
+
+
+def output(model, ids, targets):
+    """Logits of a T5, states of an encoder."""
+    if targets is None:
+        return model(input_ids=ids).last_hidden_state
+    return model(input_ids=ids, decoder_input_ids=targets).logits
+
+
+def main():
+    """Writes a file for each host."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    for number, (host, model) in enumerate(hosts()):
+        rng = np.random.default_rng(number)
+
+        def draw(shape, rng=rng):
+            return (0.5 * rng.standard_normal(tuple(shape))).astype(np.float32)
+
+        with torch.no_grad():
+            for name, param in sorted(model.named_parameters()):
+                start = 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0
+                param.copy_(torch.tensor(start + draw(param.shape)))
+        config = {**model.config.to_dict(), "architectures": [type(model).__name__]}
+        arrays = {"config": np.asarray(json.dumps(config, sort_keys=True, default=str))}
+        for name, tensor in model.state_dict().items():
+            if tensor.dtype == torch.float32:
+                arrays[f"base/{name}"] = tensor.numpy().copy()
+        ids = torch.tensor(rng.integers(4, 16, (2, 5)))
+        targets = None
+        if host.startswith("t5"):
+            targets = torch.tensor(np.pad(rng.integers(4, 16, (2, 3)), ((0, 0), (1, 0))))
+            arrays["targets"] = targets.numpy()
+        arrays["ids"] = ids.numpy()
+        adapters.init(model)
+        model.eval()
+        for method, adapter in methods(host).items():
+            model.add_adapter(method, config=adapter)
+            model.train_adapter(method)
+            model.eval()
+            own = {n: p for n, p in model.named_parameters() if p.requires_grad and method in n}
+            with torch.no_grad():
+                for name, param in sorted(own.items()):
+                    around_one = (
+                        "scaling" in name or name.endswith("m.weight") or method == "ia3"
+                        or ("norm" in name and name.endswith("weight"))
+                    )  # fmt: skip
+                    param.copy_(torch.tensor(float(around_one) + draw(param.shape)))
+            out = output(model, ids, targets)
+            cotangent = torch.tensor(draw(out.shape))
+            grads = torch.autograd.grad((out * cotangent).sum(), list(own.values()))
+            arrays[f"{method}/out"] = out.detach().numpy()
+            arrays[f"{method}/cotangent"] = cotangent.numpy()
+            for (name, param), grad in zip(own.items(), grads, strict=True):
+                arrays[f"{method}/theta/{name}"] = param.detach().numpy().copy()
+                arrays[f"{method}/grad/{name}"] = grad.numpy()
+            model.set_active_adapters(None)
+            model.delete_adapter(method)
+        np.savez_compressed(OUT / f"{host}.npz", **arrays)
+
+
+if __name__ == "__main__":
+    main()

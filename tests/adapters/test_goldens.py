@@ -1,0 +1,227 @@
+"""Ours beside the library `adapters` 1.3.0: outputs and gradients of scripts/adapter_goldens.py."""
+
+import functools
+import json
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5x_lite import trees
+from t5x_lite.adapters.bottleneck import double_seq_bn, par_bn, seq_bn
+from t5x_lite.adapters.compacter import compacter, compacter_plus_plus
+from t5x_lite.adapters.ia3 import Ia3
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.interop.encoder_families import family_of
+from t5x_lite.interop.encoders import read_encoder
+from t5x_lite.interop.hf import read_hf
+from t5x_lite.interop.tensor_files import write_safetensors
+from t5x_lite.learner import Learner
+from t5x_lite.objectives.masked_lm import MaskedLM
+from t5x_lite.objectives.seq2seq import Seq2Seq
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "adapters"
+HOSTS = ("bert", "deberta", "t5_1_0", "t5_1_1")
+METHODS = {
+    "seq_bn": seq_bn(name="m", reduction=4.0),
+    "double_seq_bn": double_seq_bn(name="m", reduction=4.0),
+    "par_bn": par_bn(name="m", reduction=2.0),
+    "norms": seq_bn(name="m", reduction=4.0, ln_before=True, ln_after="branch", scale="learned"),
+    "post_ln": seq_bn(name="m", reduction=4.0, residual="post_ln", scale="channel"),
+    "compacter": compacter(name="m", reduction=2.0, phm_dim=2, activation="gelu"),
+    "compacter_plus_plus": compacter_plus_plus(
+        name="m", reduction=2.0, phm_dim=2, activation="gelu"
+    ),
+    "lora": Lora(name="m", rank=2, alpha=4.0),
+    "ia3": Ia3(name="m", place="before"),
+    "cross": double_seq_bn(name="m", reduction=4.0, cross=True),
+    "gate": seq_bn(name="m", reduction=4.0, gate="all_tokens"),
+}
+CASES = [
+    (host, method)
+    for host in HOSTS
+    for method in METHODS
+    if method != ("gate" if host.startswith("t5") else "cross")
+]
+ALWAYS = {
+    *(("bert", method) for method in ("seq_bn", "norms", "compacter", "ia3", "gate")),
+    *(("t5_1_1", method) for method in ("par_bn", "lora", "cross")),
+    ("deberta", "lora"),
+    ("t5_1_0", "ia3"),
+}
+"""The others are of the slow tests."""
+_SITES = {
+    "attention.output": "after_attention",
+    "output": "after_mlp",
+    "intermediate.dense": "mlp/in",
+    "encoder layer.0": "after_attention",
+    "encoder layer.1": "after_mlp",
+    "decoder layer.0": "after_attention",
+    "decoder layer.1": "after_cross_attention",
+    "decoder layer.2": "after_mlp",
+}
+_PROJECTIONS = {"q": "query", "k": "key", "v": "value"}
+_PARTS = {
+    "adapter_up.weight": "up/kernel",
+    "adapter_up.bias": "up/bias",
+    "adapter_up.W_left": "up/left",
+    "adapter_up.W_right": "up/right",
+    "adapter_up.b": "up/bias",
+    "adapter_down.0.W_left": "down/left",
+    "adapter_down.0.W_right": "down/right",
+    "adapter_down.0.b": "down/bias",
+    "adapter_norm_before.weight": "norm_before/scale",
+    "adapter_norm_before.bias": "norm_before/bias",
+    "adapter_norm_after.weight": "norm_after/scale",
+    "adapter_norm_after.bias": "norm_after/bias",
+    "scaling": "scale",
+    "gate.weight": "gate/kernel",
+    "gate.bias": "gate/bias",
+    "lora_A": "a",
+    "lora_B": "b",
+    "m.weight": "magnitude",
+}
+
+
+def place(name, method):
+    """Their name -> our path below the adapter, and the layer."""
+    if name.startswith("shared_parameters"):
+        return "rule", None
+    stack, number, above, part = re.fullmatch(
+        rf"(encoder|decoder)\.(?:layer|block)\.(\d+)\.(.*)\.(?:adapters|loras)\.{method}\.(.*)",
+        name,
+    ).groups()
+    dense = re.search(r"(\w*)[aA]ttention\.(?:self\.)?(q|k|v|query|key|value)(_proj)?$", above)
+    if dense:
+        cross = "cross_" if dense[1] == "EncDec" else ""
+        site = f"{cross}attention/{_PROJECTIONS.get(dense[2], dense[2])}"
+    elif re.search(r"DenseReluDense\.wi(_1)?$", above):
+        site = "mlp/in"
+    else:
+        site = _SITES.get(above) or _SITES[f"{stack} {above}"]
+    if re.fullmatch(r"adapter_down\.[01]\.(weight|bias)", part):
+        ours = "down/kernel" if part.endswith("weight") else "down/bias"
+    else:
+        ours = "scale" if method == "ia3" else _PARTS[part]
+    return f"{stack}/{site}/{ours}", int(number)
+
+
+def adapted(arrays, method, prefix):
+    """Their arrays of a method as a nested dict of ours."""
+    found, rule = {}, {}
+    for key, array in arrays.items():
+        if key.startswith(f"{method}/{prefix}/"):
+            path, layer = place(key.removeprefix(f"{method}/{prefix}/"), method)
+            if layer is None:
+                rule[path] = array
+                continue
+            if path.endswith(("/kernel", "/a", "/b")):
+                array = array.T
+            if method == "ia3" or path.endswith("magnitude"):
+                array = array[:, 0]
+            found.setdefault(path, {})[layer] = array
+    stacks = {path: np.stack([by[i] for i in sorted(by)]) for path, by in found.items()}
+    return {"m": trees.unflatten({**stacks, **rule})}
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory):
+    """Host -> its arrays, model, objective and base parameters."""
+
+    @functools.cache
+    def read(host):
+        with np.load(GOLDEN / f"{host}.npz") as file:
+            arrays = dict(file)
+        directory = tmp_path_factory.mktemp(host)
+        config = json.loads(str(arrays["config"]))
+        (directory / "config.json").write_text(json.dumps(config))
+        base = {
+            key.removeprefix("base/"): trees.LazyArray(
+                value.shape, value.dtype, lambda value=value: value
+            )
+            for key, value in arrays.items()
+            if key.startswith("base/")
+        }
+        write_safetensors(directory / "model.safetensors", base)
+        if host.startswith("t5"):
+            source = read_hf(directory)
+            model, objective, prefix = source.config, Seq2Seq(), ""
+        else:
+            path = directory / "config.json"
+            source = read_encoder(family_of(config), directory, config, where=path)
+            model, objective, prefix = source.model, MaskedLM(mask_id=3), "model/"
+        paths = [path for path in source.shapes if path.startswith(prefix)]
+        params = {p.removeprefix(prefix): jnp.asarray(source.array(p)) for p in paths}
+        return arrays, model, objective, trees.unflatten(params)
+
+    return read
+
+
+def run(golden, host, method, config):
+    """Our output and gradients with their parameters, and theirs."""
+    arrays, model, objective, base = golden(host)
+    made = Learner.of(model, objective, adapters=(config,))
+    heads = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), made.shapes)
+    theta = jax.tree.map(jnp.asarray, adapted(arrays, method, "theta"))
+    assert {p: x.shape for p, x in trees.flatten(theta).items()} == {
+        p: x.shape for p, x in trees.flatten(made.shapes["adapters"]).items()
+    }
+
+    @jax.jit
+    def call(theta):
+        bound = made.bind_model({**heads, "model": base, "adapters": theta})
+        ids = jnp.asarray(arrays["ids"], jnp.int32)
+        if "targets" in arrays:
+            out = bound(ids, jnp.asarray(arrays["targets"], jnp.int32))
+        else:
+            out = bound(ids, segment_ids=jnp.ones_like(ids))
+        return jnp.sum(out * arrays[f"{method}/cotangent"]), out
+
+    (_, out), grads = jax.value_and_grad(call, has_aux=True)(theta)
+    return (out, grads), (arrays[f"{method}/out"], adapted(arrays, method, "grad"))
+
+
+@pytest.mark.parametrize(
+    ("host", "method"),
+    [pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.slow) for case in CASES],
+)
+def test_as_the_library(golden, host, method):
+    (out, grads), (their_out, their_grads) = run(golden, host, method, METHODS[method])
+    np.testing.assert_allclose(out, their_out, rtol=1e-5, atol=1e-5 * np.abs(their_out).max())
+    theirs = trees.flatten(their_grads)
+    # A number that a norm takes out again has a gradient of rounding alone.
+    floor = 0.01 * max(np.abs(leaf).max() for leaf in theirs.values())
+    for path, ours in trees.flatten(grads).items():
+        least = 1e-4 * max(np.abs(theirs[path]).max(), floor)
+        np.testing.assert_allclose(ours, theirs[path], rtol=1e-4, atol=least, err_msg=path)
+
+
+@pytest.mark.parametrize("host", ["bert", "t5_1_1"])
+def test_where_the_library_is_wrong(golden, host):
+    """Its DoRA leaves s out of the norm, and scales the bias."""
+    arrays, *_ = golden(host)
+    assert "dora/out" in arrays
+    (out, _), (theirs, _) = run(golden, host, "dora", Lora(name="m", rank=2, alpha=4.0, dora=True))
+    assert np.abs(out - theirs).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("method", "config"),
+    [("ia3", Ia3(name="m")), ("compacter", compacter(name="m", reduction=2.0, phm_dim=2))],
+)
+def test_what_ours_does_otherwise(golden, method, config):
+    """The scale stands after the activation, which is gelu_new in a Compacter."""
+    arrays, model, objective, base = golden("bert")
+    made = Learner.of(model, objective, adapters=(config,))
+    theta = {
+        path.replace("mlp/in/", "mlp/hidden/"): jnp.asarray(leaf)
+        for path, leaf in trees.flatten(adapted(arrays, method, "theta")).items()
+    }
+    heads = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), made.shapes)
+    params = {**heads, "model": base, "adapters": trees.unflatten(theta)}
+    ids = jnp.asarray(arrays["ids"], jnp.int32)
+    out = made.bind_model(params)(ids, segment_ids=jnp.ones_like(ids))
+    assert np.abs(out - arrays[f"{method}/out"]).max() > 5e-5

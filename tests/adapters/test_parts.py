@@ -1,0 +1,45 @@
+import pytest
+
+from t5x_lite.adapters.parts import BitFit, Norms, Params
+from t5x_lite.errors import InputError
+from t5x_lite.learner import Learner
+from t5x_lite.models.encoder_presets import bert_base
+from t5x_lite.objectives.classify import Classify
+from t5x_lite.trees import count_parameters, flatten, partition
+from tests.adapters.hosts import learner
+
+
+def trained(made):
+    return partition(made.shapes, lambda path, _: made.trains(path))[0]
+
+
+def test_the_biases_of_bert_base():
+    made = Learner.of(bert_base(), Classify(num_classes=2), adapters=(BitFit(),))
+    found = trained(made)
+    assert count_parameters(found["model"]) == 102_144
+    assert all(path.endswith("/bias") for path in flatten(found["model"]))
+    assert "heads" in found
+
+
+def test_the_biases_of_t5():
+    made, _ = learner("t5", BitFit())
+    found = trained(made)
+    assert all(path.endswith("norm/scale") for path in flatten(found["model"]))
+    assert len(flatten(found["model"])) == 2 + 1 + 3 + 1
+    sites = [p.removeprefix("bitfit/decoder/") for p in flatten(made.shapes["adapters"])]
+    assert {"cross_attention/out/bias", "mlp/gate/bias", "mlp/in/bias"} <= set(sites)
+
+
+def test_norms_and_chosen_paths():
+    made, _ = learner("bert", Norms())
+    assert set(flatten(trained(made)["model"])) == {
+        f"{norm}/{part}"
+        for norm in ("embedding/norm", "layers/attention_norm", "layers/mlp_norm")
+        for part in ("scale", "bias")
+    }
+    made, _ = learner("bert", Params(train=("model/layers/mlp", ".*/query/kernel")))
+    assert "layers/attention/query/kernel" in flatten(trained(made)["model"])
+    assert "layers/attention/query/bias" not in flatten(trained(made)["model"])
+    assert "layers/mlp/wi/bias" in flatten(trained(made)["model"])
+    with pytest.raises(InputError, match="'params': 'modle' means no parameter of the model"):
+        learner("bert", Params(train=("modle",)))
