@@ -82,6 +82,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_new",
     "gelu_pytorch_tanh": "gelu_new",
     "tanh": "tanh",
+    "swish": "swish",
 }
 _FIXED = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 

@@ -86,6 +86,7 @@ _ACTIVATIONS = {
     "gelu_new": "gelu_new",
     "gelu_pytorch_tanh": "gelu_new",
     "tanh": "tanh",
+    "swish": "swish",
 }
 _POOLER = "gelu"
 """The activation of the pooler of a head for a task."""
