@@ -181,7 +181,7 @@ class Learner:
         """
         _ = self._adapted
         paths = [path for path in trees.flatten(self.shapes) if not self._unread(path)]
-        for pattern in self.train:
+        for pattern in self._patterns:
             if pattern != HEAD and not any(trees.covers(pattern, path) for path in paths):
                 parts = dict.fromkeys(path.partition("/")[0] for path in paths)
                 raise InputError(
@@ -341,7 +341,7 @@ class Learner:
         if self._unread(path):
             return False
         if self.train:
-            return any(trees.covers(pattern, path) for pattern in self.train)
+            return path in self._chosen
         if self.adapters and path.startswith(("model/", ADAPTERS)):
             return path in self._adapted
         return True
@@ -358,7 +358,22 @@ class Learner:
     def _adapted(self) -> frozenset[str]:
         """Paths of what adapters train: their own parameters, and the model's that they name."""
         paths = list(trees.flatten(self.shapes))
-        patterns = [pattern for adapter in self.adapters for pattern in adapter.trains(paths)]
+        return self._covered([each for one in self.adapters for each in one.trains(paths)])
+
+    @functools.cached_property
+    def _chosen(self) -> frozenset[str]:
+        """Paths of what `train` names."""
+        return self._covered(self._patterns)
+
+    @property
+    def _patterns(self) -> list[str]:
+        """The patterns of `train`; the path of an adapter is all that it trains."""
+        paths = list(trees.flatten(self.shapes))
+        own = {f"{ADAPTERS}{adapter.name}": adapter.trains(paths) for adapter in self.adapters}
+        return [each for pattern in self.train for each in own.get(pattern, (pattern,))]
+
+    def _covered(self, patterns: Sequence[str]) -> frozenset[str]:
+        paths = trees.flatten(self.shapes)
         return frozenset(p for p in paths if any(trees.covers(pattern, p) for pattern in patterns))
 
     @property

@@ -152,9 +152,18 @@ class Bottleneck(Adapter):
             )
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """The second layer's kernel and bias times the number."""
+        """What is linear in the second layer times the number: kernel and bias.
+
+        Raises:
+          InputError: a norm follows the second layer.
+        """
+        if self.ln_after != "none":
+            raise InputError(
+                f"the module {self.name} cannot be multiplied by {factor}: ln_after norms its branch"
+            )
         number = np.float32(factor)
-        return {path: number * x if "/up/" in path else x for path, x in params.items()}
+        linear = ("up/kernel", "up/right", "up/bias")
+        return {path: number * x if path.endswith(linear) else x for path, x in params.items()}
 
     def joined(
         self, params: Mapping[str, Any], other: Adapter, others: Mapping[str, Any]
@@ -164,28 +173,39 @@ class Bottleneck(Adapter):
         Raises:
           InputError: they read other states, or have other activations, options or sites.
         """
-        own = {"name": other.name, "sites": other.sites}
-        alike = isinstance(other, Bottleneck) and other == dataclasses.replace(
-            self, **own, reduction=other.reduction, scale=other.scale, init=other.init
+        alike = self._is_plain and isinstance(other, Bottleneck)
+        alike = alike and other == dataclasses.replace(
+            self,
+            **{name: getattr(other, name) for name in ("name", "sites", "reduction", "init")},
+            scale=other.scale,
         )
         ours, theirs = (_by_place(p, one.name) for p, one in ((params, self), (others, other)))
         if not alike or ours.keys() != theirs.keys():
             raise InputError(
                 f"the bottlenecks {self.name} and {other.name} have no sum: they must stand at the "
-                "same places and differ in name, width, scale and init alone"
+                "same places, differ in name, width, scale and init alone, and have no layers "
+                "of other widths, trained scales, norms or gates"
             )
         assert isinstance(other, Bottleneck)
         made: dict[str, Any] = {}
         for place in ours:
             first, second = params[ours[place]], others[theirs[place]]
+            first, second = np.asarray(first), np.asarray(second)
             if "/up/" in place:
-                first, second = self.scale * np.asarray(first), other.scale * np.asarray(second)
+                first, second = np.float32(self.scale) * first, np.float32(other.scale) * second
             axis = -2 if place.endswith("up/kernel") else -1
             is_sum = place.endswith("up/bias")
             made[ours[place]] = first + second if is_sum else np.concatenate([first, second], axis)
         kernel = next(x for path, x in made.items() if path.endswith("up/kernel"))
         width, d_model = kernel.shape[-2:]
         return dataclasses.replace(self, reduction=d_model / (width + 0.5), scale=1.0), made
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether its parameters are two dense layers and nothing else."""
+        same_width = not (self.reductions or self.leave_out)
+        bare = (self.ln_before, self.ln_after, self.gate) == (False, "none", "none")
+        return same_width and bare and not isinstance(self.scale, str)
 
 
 def _by_place(params: Mapping[str, Any], name: str) -> dict[str, str]:

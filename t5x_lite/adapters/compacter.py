@@ -66,6 +66,11 @@ class Compacter(Bottleneck):
         """Makes the blocks, and A."""
         return CompacterModules(self._blocks(model, rngs=rngs), dim=self.phm_dim, rngs=rngs)
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether its parameters are two dense layers: they are factors."""
+        return False
+
 
 def compacter(*, name: str = "compacter", cross: bool = False, **changes: Any) -> Compacter:
     """After attention and feed-forward block, on their outputs."""

@@ -155,14 +155,16 @@ class Adapters:
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Paths, as `Experiment.train` names them; () trains all but the model."""
+        """Paths, as `Experiment.train` names them; () trains what the modules are about, and heads.
+
+        adapters/NAME is all that this module trains, parameters of the model included.
+        """
         if self.train:
-            return tuple(_PARTS.get(name, f"{ADAPTERS}{name}/.*") for name in self.train)
+            return tuple(_PARTS.get(name, f"{ADAPTERS}{name}") for name in self.train)
         if not self.load:
             return ()
         fresh = [name for name in self.used if name in self.added and name not in self.loaded]
-        own = [rf"{ADAPTERS}(?:{'|'.join(fresh)})"] if fresh else []
-        return (rf"(?:{'|'.join(['heads', 'objective', *own])})/.*",) if own else (HEAD,)
+        return (HEAD, *(f"{ADAPTERS}{name}" for name in fresh))
 
     def canonical(self) -> "Adapters":
         """Equal settings in equal words: `write_module` of each line of `add`."""

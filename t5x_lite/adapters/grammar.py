@@ -19,8 +19,11 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from t5x_lite.adapters.base import Adapter
 from t5x_lite.adapters.bottleneck import double_seq_bn, par_bn, seq_bn
+from t5x_lite.adapters.compacter import compacter, compacter_plus_plus
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.parts import BitFit, Norms, Params
+from t5x_lite.adapters.t5_adapter import T5Adapter
 from t5x_lite.errors import InputError
 from t5x_lite.options import did_you_mean
 
@@ -28,18 +31,24 @@ METHODS: dict[str, Callable[..., Adapter]] = {
     "seq_bn": seq_bn,
     "double_seq_bn": double_seq_bn,
     "par_bn": par_bn,
+    "compacter": compacter,
+    "compacter_plus_plus": compacter_plus_plus,
     "lora": Lora,
     "ia3": Ia3,
+    "bitfit": BitFit,
+    "norms": Norms,
+    "params": Params,
+    "t5_adapter": T5Adapter,
 }
 """Method -> constructor. It takes `name` and options by keyword, which all have defaults."""
 
-SHORT = {"r": "rank", "rslora": "rank_stabilised"}
+SHORT = {"r": "rank", "rslora": "rank_stabilised", "d": "width"}
 """Short name of an option -> the field that it means, of the methods that have such a field."""
 
 LATER = (
     *("prefix", "prompt", "inv", "seq_bn_inv", "hyper", "mam", "unipelt"),
     *("sparse", "prune", "supermask", "movement", "threshold", "diff", "fastfood", "said"),
-    *("layers", "norms", "params", "copy", "heads"),
+    *("layers", "copy", "heads"),
 )
 """Methods of the literature that have a name here, and no code yet."""
 
@@ -126,10 +135,17 @@ def parse_use(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def options_of(method: str) -> tuple[str, ...]:
-    """The names of a method's options."""
-    plain = METHODS[method](name="module")
-    return tuple(field.name for field in dataclasses.fields(plain) if field.name != "name")
+def options_of(method: str) -> dict[str, Any]:
+    """The options of a method and their types: fields of its config, and what its constructor adds."""
+    config = type(METHODS[method](name="module"))
+    added = {} if isinstance(METHODS[method], type) else _hints(METHODS[method])
+    fields = {field.name for field in dataclasses.fields(config)}
+    hints = {name: hint for name, hint in _hints(config).items() if name in fields}
+    return {
+        name: hint
+        for name, hint in {**hints, **added}.items()
+        if name not in ("name", "return", "changes")
+    }
 
 
 class _Source:
@@ -209,7 +225,7 @@ class _Source:
             value = _plain(ast.literal_eval(keyword.value))
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             self.refuse(keyword.value, f"the value of {given} is no number, string or tuple")
-        hint = _hints(type(METHODS[method](name="module")))[field]
+        hint = known[field]
         try:
             return field, _fitted(value, hint)
         except TypeError:
@@ -222,8 +238,8 @@ class _Source:
         raise InputError(f"column {column} of {self._text!r}: {reason}")
 
 
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _hints(of: Callable[..., Any]) -> dict[str, Any]:
+    return typing.get_type_hints(of)
 
 
 def _plain(value: Any) -> Any:

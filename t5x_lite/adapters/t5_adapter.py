@@ -40,7 +40,7 @@ class T5Adapter(Adapter):
 
     name: str = "t5_adapter"
     sites: tuple[str, ...] = ("after_mlp",)
-    width: int
+    width: int = 128
     norms: Norms = "all"
     zero: bool = False
     dropout_rate: float = 0.1
