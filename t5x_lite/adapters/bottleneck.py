@@ -159,7 +159,8 @@ class Bottleneck(Adapter):
         """
         if self.ln_after != "none":
             raise InputError(
-                f"the module {self.name} cannot be multiplied by {factor}: ln_after norms its branch"
+                f"the module {self.name} cannot be multiplied by {factor}: a norm (ln_after) "
+                "follows its branch"
             )
         number = np.float32(factor)
         linear = ("up/kernel", "up/right", "up/bias")
@@ -173,11 +174,19 @@ class Bottleneck(Adapter):
         Raises:
           InputError: they read other states, or have other activations, options or sites.
         """
-        alike = self._is_plain and isinstance(other, Bottleneck)
-        alike = alike and other == dataclasses.replace(
-            self,
-            **{name: getattr(other, name) for name in ("name", "sites", "reduction", "init")},
-            scale=other.scale,
+        alike = (
+            self._is_plain
+            and isinstance(other, Bottleneck)
+            and other
+            == dataclasses.replace(
+                self,
+                name=other.name,
+                sites=other.sites,
+                reduction=other.reduction,
+                scale=other.scale,
+                init=other.init,
+            )
+            and other._is_plain
         )
         ours, theirs = (_by_place(p, one.name) for p, one in ((params, self), (others, other)))
         if not alike or ours.keys() != theirs.keys():

@@ -136,7 +136,7 @@ def parse_use(text: str) -> tuple[str, ...]:
 
 
 def options_of(method: str) -> dict[str, Any]:
-    """The options of a method and their types: fields of its config, and what its constructor adds."""
+    """A method's options and their types: its config's fields, and what its constructor adds."""
     config = type(METHODS[method](name="module"))
     added = {} if isinstance(METHODS[method], type) else _hints(METHODS[method])
     fields = {field.name for field in dataclasses.fields(config)}
