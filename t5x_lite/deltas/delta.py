@@ -31,13 +31,12 @@ MODULES = "adapters/"
 
 @runtime_checkable
 class Module(Protocol):
-    """The config of a module that stays beside the base, such as a bottleneck.
+    """The config of a module that stays beside the base, such as a bottleneck."""
 
-    Attributes:
-      name: its parameters are at adapters/NAME.
-    """
-
-    name: str
+    @property
+    def name(self) -> str:
+        """Its parameters are at adapters/NAME."""
+        ...
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
         """Its parameters by path, of a module whose branch is this one's times a number."""
