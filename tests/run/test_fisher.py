@@ -11,6 +11,7 @@ from t5x_lite.run import fisher as fishers
 from t5x_lite.run.composing import compose
 from t5x_lite.run.delta_files import load
 from t5x_lite.run.fisher import fisher
+from t5x_lite.vocabulary.loading import load_vocabulary
 from tests.adapters.hosts import HOSTS
 from tests.run.delta_directories import write_base, write_run
 
@@ -30,7 +31,9 @@ class Source:
 @pytest.fixture(autouse=True)
 def _data(monkeypatch):
     monkeypatch.setattr(fishers, "batch_source", lambda data: Source(HOSTS["bert"][2]))
-    monkeypatch.setattr("t5x_lite.run.loading.load_vocabulary", lambda *a, **k: None)
+    monkeypatch.setattr(
+        "t5x_lite.run.loading.load_vocabulary", lambda *a, **k: load_vocabulary("bytes")
+    )
 
 
 def test_two_runs_are_merged_by_their_diagonals(tmp_path, monkeypatch):
