@@ -15,6 +15,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.run.adapter_interchange import export_adapter, import_adapter
 from t5x_lite.run.loading import Loaded
+from t5x_lite.run.modules import TrainedModule
 from tests.encoder_checkpoint import write_checkpoint
 from tests.interop.peft_files import LORA, bert_lora, random, write
 
@@ -47,6 +48,9 @@ def test_a_module_leaves_the_rest_to_its_base(base, source, tmp_path):
     plain = Loaded.from_checkpoint(str(base), step=None)
     for part in ("model", "heads"):
         jax.tree.map(np.testing.assert_array_equal, loaded.params[part], plain.params[part])
+    found = TrainedModule.find("rte", str(tmp_path / "ours"))  # as adapters.load does
+    found.check_base(plain.params)
+    assert found.adapter == Lora(name="rte", rank=2, alpha=4.0)
     export_adapter(tmp_path / "ours", tmp_path / "back", head=False)
     found, theirs = (
         read_safetensors(d / "adapter_model.safetensors") for d in (tmp_path / "back", source)
