@@ -192,9 +192,12 @@ def test_as_the_library(golden, host, method):
     (out, grads), (their_out, their_grads) = run(golden, host, method, METHODS[method])
     np.testing.assert_allclose(out, their_out, rtol=1e-5, atol=1e-5 * np.abs(their_out).max())
     theirs = trees.flatten(their_grads)
-    # A number that a norm takes out again has a gradient of rounding alone.
     floor = 0.01 * max(np.abs(leaf).max() for leaf in theirs.values())
     for path, ours in trees.flatten(grads).items():
+        if method == "norms" and path.endswith("after_mlp/scale"):
+            # The norm after it takes it out again: what is left of its gradient is rounding.
+            assert max(np.abs(ours).max(), np.abs(theirs[path]).max()) < floor
+            continue
         least = 1e-4 * max(np.abs(theirs[path]).max(), floor)
         np.testing.assert_allclose(ours, theirs[path], rtol=1e-4, atol=least, err_msg=path)
 

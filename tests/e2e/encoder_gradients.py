@@ -12,10 +12,7 @@ import numpy as np
 import optax
 
 from t5x_lite.adapters.bottleneck import seq_bn
-from t5x_lite.adapters.compacter import compacter
-from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.parts import BitFit
 from t5x_lite.learner import Learner
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
@@ -50,16 +47,6 @@ LEARNERS = {
         BERT,
         MaskedLM(mask_id=3),
         (Lora(rank=2, sites=("attention", "mlp")), seq_bn(reduction=4.0)),
-    ),
-    "methods": (
-        BERT,
-        MaskedLM(mask_id=3),
-        (
-            Lora(rank=2, sites=("attention/(query|value)",), dora=True),
-            Ia3(sites=("attention/key",), attention_out=True),
-            compacter(reduction=4.0),
-            BitFit(),
-        ),
     ),
     # Its dropout, too, must not depend on the devices.
     "contrastive": (BERT.replace(dropout_rate=0.1), Contrastive(temperature=0.2, pooling="mean")),
