@@ -151,7 +151,7 @@ class Model:
     def _of_checkpoint(self) -> ModulesOf:
         if self._modules is None:
             members = self._model.members
-            if len(members) > 1:
+            if len(members) != 1:
                 raise InputError("modules are of one model, and this is an ensemble")
             self._modules = ModulesOf.of(members[0])
             self._used[tuple(self._modules.adapters)] = self._programs

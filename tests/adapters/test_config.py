@@ -60,13 +60,17 @@ def test_what_trains_beside_a_loaded_module(train, trains, still):
             {"add": ("a = lora()",), "load": ("b=x",), "use": "a", "train": ("b",)},
             "the module 'b' is not in use, so nothing would train it",
         ),
-        ({"base_dtype": "float16"}, "base_dtype must be float32 or bfloat16"),
         ({"base_dtype": "bfloat16"}, "base_dtype is that of a frozen model"),
     ],
 )
 def test_settings_that_are_wrong(options, message):
     with pytest.raises(InputError, match=message):
         Adapters(**options)
+
+
+def test_another_dtype_of_the_base_is_refused():
+    with pytest.raises(InputError, match="adapters.base-dtype"):
+        load("configs/adapt/tiny.py", ["--adapters.base-dtype", "float16"])
 
 
 def test_a_loaded_module_that_was_not_read():

@@ -58,7 +58,7 @@ def test_every_method_is_written_in_few_words(method):
         ("rte = lora(r=True)", "r must be a whole number: got True"),
         ("rte = lora(r=rank)", "column 14 .*: the value of r is no number, string or tuple"),
         ("rte = lora(sites=(1,))", "sites must be a tuple of a string"),
-        ("b = seq_bn(init='mum')", "init must be 'bert' or 'mam': got 'mum'"),
+        ("b = seq_bn(init='mum')", "init must be 'bert' or 'mam' or 'houlsby': got 'mum'"),
         ("rte = lora(r=0)", "column 7 of .*: rank must be at least 1: got 0"),
         ("rte = lora(r=1, rank=2)", "an option is given twice"),
         ("é.x = lora()", "column 1 of .*: the name of a module is an identifier"),
