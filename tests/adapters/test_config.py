@@ -4,6 +4,7 @@ import pytest
 
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.config import load
 from t5x_lite.errors import InputError
 from t5x_lite.trees import covers
 

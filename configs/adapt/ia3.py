@@ -1,0 +1,25 @@
+"""(IA)^3 on the T5 of configs/pretrain/prose.py, on SST-2 or another task with T5's text and targets.
+
+Scales of keys, values and the hidden layer; 1,000 steps at 3e-3 as in Liu et al. 2022
+(arXiv:2205.05638), whose T-Few adds two losses that are not here.
+
+Command:
+    t5x-lite train configs/adapt/ia3.py --init PRETRAINED --data.directory GLUE \
+        --data.vocabulary spiece.model --workdir WORKDIR
+"""
+
+import dataclasses
+
+from configs.adapt.lora_t5 import experiment as base
+from t5x_lite.adapters.config import Adapters
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Linear
+
+experiment = dataclasses.replace(
+    base,
+    adapters=Adapters(add=("task = ia3()",)),
+    optimizer=AdamW(
+        schedule=Linear(peak=3e-3, total_steps=1000, warmup_steps=60), weight_decay=0.0
+    ),
+    steps=1000,
+)
