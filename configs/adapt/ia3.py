@@ -1,4 +1,4 @@
-"""(IA)^3 on the T5 of configs/pretrain/prose.py, on SST-2 or another task with T5's text and targets.
+"""(IA)^3 on the T5 of configs/pretrain/prose.py, on SST-2 or a task with T5's text and targets.
 
 Scales of keys, values and the hidden layer; 1,000 steps at 3e-3 as in Liu et al. 2022
 (arXiv:2205.05638), whose T-Few adds two losses that are not here.

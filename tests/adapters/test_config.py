@@ -70,7 +70,7 @@ def test_settings_that_are_wrong(options, message):
 
 
 def test_another_dtype_of_the_base_is_refused():
-    with pytest.raises(InputError, match="adapters.base-dtype"):
+    with pytest.raises(InputError, match=r"adapters\.base-dtype"):
         load("configs/adapt/tiny.py", ["--adapters.base-dtype", "float16"])
 
 
