@@ -346,6 +346,13 @@ class Learner:
             return path in self._adapted
         return True
 
+    def num_unused(self) -> int:
+        """Numbers of adapters that are always 0, in layers that are narrower or left out."""
+        if not self.adapters:
+            return 0
+        modules: AdapterModules = bind(self.graphdef, self.seen).adapters
+        return sum(modules.num_unused(adapter.name) for adapter in self.adapters)
+
     def holds_still(self, path: str) -> bool:
         """Whether the parameter at a path is frozen in a run that trains a chosen part alone."""
         return bool(self.train or self.adapters) and not self.trains(path)

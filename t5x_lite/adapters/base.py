@@ -267,6 +267,10 @@ class AdapterModules(nnx.Module):
                     )
                 setattr(host, slot, modules.at(stack, site))
 
+    def num_unused(self, name: str) -> int:
+        """Numbers of an adapter that are always 0, in layers that are narrower or left out."""
+        return getattr(self, name).num_unused()
+
 
 def merge(model: nnx.Module) -> None:
     """Adds what stands in slots to the kernels, and empties the slots; in place.

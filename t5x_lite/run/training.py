@@ -195,7 +195,10 @@ def _trained_part(learner: Learner, base: Base | None) -> list[str]:
     trained = {path: leaf for path, leaf in shapes.items() if learner.trains(path)}
     if len(trained) == len(shapes):
         return []
-    num, total = (sum(leaf.size for leaf in part.values()) for part in (trained, shapes))
+    num, total = (
+        sum(leaf.size for leaf in part.values()) - learner.num_unused()
+        for part in (trained, shapes)
+    )
     held = shapes if base is None else trees.flatten(base.rest(learner.shapes))
     kept = sum(leaf.size * leaf.dtype.itemsize for leaf in held.values())
     named = "none" if base is None else base.digest[:12]
