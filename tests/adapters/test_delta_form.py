@@ -54,8 +54,6 @@ def test_the_sum_of_two_blocks_is_one(method):
     assert {p: x.shape for p, x in total.extra.items()} == {
         p: x.shape for p, x in trees.flatten({"adapters": made.shapes["adapters"]}).items()
     }
-    module = made.bind({**random(made.shapes), **trees.unflatten(total.extra)}).adapters.one
-
     x = np.asarray(random(made.shapes)["model"]["embedding"]["token"])[None, :3]
 
     def branch(kernels, scale):
