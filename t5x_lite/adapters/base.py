@@ -79,13 +79,7 @@ class Adapter:
             )
         if hasattr(AdapterModules, self.name):
             raise InputError(f"no adapter may be called {self.name!r}: give it another name")
-        for pattern in self.sites:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise InputError(
-                    f"sites: {pattern!r} is no regular expression ({error})"
-                ) from error
+        check_patterns("sites", self.sites)
         if not self.sites:
             raise InputError(f"adapter {self.name!r} stands nowhere: give it sites")
 
@@ -246,8 +240,12 @@ class AdapterModules(nnx.Module):
         for adapter in adapters:
             setattr(self, adapter.name, adapter.build(model, rngs=rngs))
 
-    def attach(self, model: nnx.Module) -> None:
+    def attach(self, model: nnx.Module, *, shapes: bool = False) -> None:
         """Puts the modules into the slots of the model; in place.
+
+        Args:
+          model: that has them.
+          shapes: whether there are no arrays, so that what is not stored stays away.
 
         Raises:
           InputError: two stand at one site.
@@ -255,7 +253,8 @@ class AdapterModules(nnx.Module):
         stacks = stacks_of(model)
         for name in self._names:
             modules: Modules = getattr(self, name)
-            modules.complete()
+            if not shapes:
+                modules.complete()
             for stack, site in modules.places:
                 layers = stacks[stack]
                 hosts = {**layers.dense_sites(), **layers.hidden_sites()}
@@ -268,7 +267,7 @@ class AdapterModules(nnx.Module):
                 setattr(host, slot, modules.at(stack, site))
 
     def num_unused(self, name: str) -> int:
-        """Numbers of an adapter that are always 0, in layers that are narrower or left out."""
+        """Numbers of an adapter that nothing reads, in layers that are narrower or left out."""
         return getattr(self, name).num_unused()
 
 
@@ -315,6 +314,15 @@ def by_name(adapters: Iterable[Adapter]) -> dict[str, Adapter]:
             raise InputError(f"two adapters are called {adapter.name}: give one another name")
         found[adapter.name] = adapter
     return found
+
+
+def check_patterns(field: str, patterns: Iterable[str]) -> None:
+    """Refuses, by an InputError that names the field, what is no regular expression."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InputError(f"{field}: {pattern!r} is no regular expression ({error})") from error
 
 
 def stacks_of(model: Any) -> dict[str, Any]:
