@@ -1,6 +1,8 @@
 import pytest
 
+from t5x_lite.adapters.bottleneck import Bottleneck
 from t5x_lite.adapters.config import HEAD
+from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.parts import BitFit, Norms, Params
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Learner
@@ -61,3 +63,11 @@ def test_biases_by_the_module_s_name(host):
     assert all(path.endswith("/bias") for path in found if path.startswith("model/"))
     with pytest.raises(InputError, match="train: 'adapters/bit' means no parameter"):
         learner(host, BitFit(), train=("adapters/bit",))
+
+
+def test_what_nothing_reads_of_a_frozen_module():
+    adapters = (Bottleneck(name="a", leave_out=(0,)), Lora(name="b"))
+    for train, unused in ((("adapters/b",), False), (("adapters/a/encoder",), True), ((), True)):
+        made, _ = learner("bert", *adapters, train=train)
+        assert made.num_unused() > 0
+        assert made.num_unused(trained=True) == made.num_unused() * unused
