@@ -159,7 +159,7 @@ class Learner:
         made.check_train()
         if adapters:  # two modules at one site are refused here
             bound: Bound = bind(graphdef, seen)
-            bound.adapters.attach(bound.model, shapes=True)
+            bound.adapters.attach(bound.model)
         return made if base_dtype == "float32" else made._with_base_in(base_dtype)
 
     def _with_base_in(self, dtype: str) -> "Learner":

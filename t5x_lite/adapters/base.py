@@ -240,12 +240,8 @@ class AdapterModules(nnx.Module):
         for adapter in adapters:
             setattr(self, adapter.name, adapter.build(model, rngs=rngs))
 
-    def attach(self, model: nnx.Module, *, shapes: bool = False) -> None:
+    def attach(self, model: nnx.Module) -> None:
         """Puts the modules into the slots of the model; in place.
-
-        Args:
-          model: that has them.
-          shapes: whether there are no arrays, so that what is not stored stays away.
 
         Raises:
           InputError: two stand at one site.
@@ -253,8 +249,7 @@ class AdapterModules(nnx.Module):
         stacks = stacks_of(model)
         for name in self._names:
             modules: Modules = getattr(self, name)
-            if not shapes:
-                modules.complete()
+            modules.complete()
             for stack, site in modules.places:
                 layers = stacks[stack]
                 hosts = {**layers.dense_sites(), **layers.hidden_sites()}
