@@ -158,8 +158,7 @@ class Learner:
         )
         made.check_train()
         if adapters:  # two modules at one site are refused here
-            bound: Bound = bind(graphdef, seen)
-            bound.adapters.attach(bound.model)
+            bind(graphdef, seen).adapters.check()
         return made if base_dtype == "float32" else made._with_base_in(base_dtype)
 
     def _with_base_in(self, dtype: str) -> "Learner":

@@ -133,9 +133,18 @@ def test_the_step_may_be_the_best(run, line):
             "zzz",
             "unknown command zzz; one of train, evaluate, predict, score, embed, import hf",
         ),
-        ("import", "import what? import hf or import t5x; see t5x-lite import hf --help"),
-        ("import pt a b", "import what? import hf or import t5x; see t5x-lite import hf --help"),
-        ("export t5x a b", "export what? export hf; see t5x-lite export hf --help"),
+        (
+            "import",
+            "import what? import hf or import t5x or import adapter; see t5x-lite import hf --help",
+        ),
+        (
+            "import pt a b",
+            "import what? import hf or import t5x or import adapter; see t5x-lite import hf --help",
+        ),
+        (
+            "export t5x a b",
+            "export what? export hf or export adapter; see t5x-lite export hf --help",
+        ),
         ("import hf a", "missing DST; see t5x-lite import hf --help"),
         ("import t5x a b", "missing --vocabulary; see t5x-lite import t5x --help"),
         ("import hf a b --dtype float16", "invalid choice 'float16' for argument '--dtype'"),

@@ -246,6 +246,7 @@ class AdapterModules(nnx.Module):
         Raises:
           InputError: two stand at one site.
         """
+        self.check()
         stacks = stacks_of(model)
         for name in self._names:
             modules: Modules = getattr(self, name)
@@ -254,12 +255,19 @@ class AdapterModules(nnx.Module):
                 layers = stacks[stack]
                 hosts = {**layers.dense_sites(), **layers.hidden_sites()}
                 host, slot = (hosts[site], "slot") if site in hosts else (layers, site)
-                if getattr(host, slot) is not None:
+                setattr(host, slot, modules.at(stack, site))
+
+    def check(self) -> None:
+        """Refuses, by an InputError, two modules at one site."""
+        taken: set[tuple[str, str]] = set()
+        for name in self._names:
+            for stack, site in getattr(self, name).places:
+                if (stack, site) in taken:
                     raise InputError(
                         f"adapter {name!r} would stand at {stack}/{site}, where another one is: "
                         "leave one out of --adapters.use, or give them other sites"
                     )
-                setattr(host, slot, modules.at(stack, site))
+                taken.add((stack, site))
 
     def num_unused(self, name: str) -> int:
         """Numbers of an adapter that nothing reads, in layers that are narrower or left out."""

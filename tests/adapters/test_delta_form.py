@@ -54,8 +54,6 @@ def test_the_sum_of_two_blocks_is_one(method):
     assert {p: x.shape for p, x in total.extra.items()} == {
         p: x.shape for p, x in trees.flatten({"adapters": made.shapes["adapters"]}).items()
     }
-    module = made.bind({**random(made.shapes), **trees.unflatten(total.extra)}).adapters.one
-    block = module.at("encoder", "after_mlp")
     x = np.asarray(random(made.shapes)["model"]["embedding"]["token"])[None, :3]
 
     def branch(kernels, scale):
@@ -68,7 +66,7 @@ def test_the_sum_of_two_blocks_is_one(method):
         parts.append(branch(kernels, scale))
     kernels = {"/".join(p.split("/")[-2:]): np.asarray(v) for p, v in total.extra.items()}
     np.testing.assert_allclose(branch(kernels, joined.scale), sum(parts), rtol=1e-4, atol=1e-5)
-    assert block.scale == 1.0
+    assert joined.scale == 1.0
     assert outputs(made, {**random(made.shapes), **trees.unflatten(total.extra)}, batch).ndim == 3
 
 

@@ -325,7 +325,7 @@ def test_modules_are_set_by_options_and_compared_by_their_meaning():
     file = "tiny.py"
     made = load(file, ["--adapters.add", *lines, "--adapters.train", "rte", "b"])
     assert [module.name for module in made.adapters.modules] == ["rte", "b"]
-    assert made.trained == ("adapters/rte/.*", "adapters/b/.*")
+    assert made.trained == ("adapters/rte", "adapters/b")
     plainer = dataclasses.replace(
         made,
         adapters=Adapters(add=("rte = lora()", "b = seq_bn(reduction=4.0)"), train=("rte", "b")),
