@@ -176,12 +176,13 @@ class Learner:
     def check_train(self) -> None:
         """Refuses, by an InputError, a pattern of `train` that means no parameter to be trained.
 
-        So it does one of an adapter.
+        A pattern of an adapter is refused in the same way. The path of an adapter means all that it
+        trains, one of which is enough.
         """
         _ = self._adapted
         paths = [path for path in trees.flatten(self.shapes) if not self._unread(path)]
-        for pattern in self._patterns:
-            if pattern != HEAD and not any(trees.covers(pattern, path) for path in paths):
+        for pattern, meant in self._meant.items():
+            if pattern != HEAD and not any(trees.covers(m, path) for m in meant for path in paths):
                 parts = dict.fromkeys(path.partition("/")[0] for path in paths)
                 raise InputError(
                     f"train: {pattern!r} means no parameter that the loss reads; they begin with "
@@ -345,12 +346,23 @@ class Learner:
             return path in self._adapted
         return True
 
-    def num_unused(self) -> int:
-        """Numbers of adapters that are always 0, in layers that are narrower or left out."""
+    def num_unused(self, *, trained: bool = False) -> int:
+        """Numbers of adapters that nothing reads, in layers that are narrower or left out.
+
+        Args:
+          trained: whether those of adapters that train are counted alone.
+        """
         if not self.adapters:
             return 0
         modules: AdapterModules = bind(self.graphdef, self.seen).adapters
-        return sum(modules.num_unused(adapter.name) for adapter in self.adapters)
+        names = {adapter.name for adapter in self.adapters}
+        if trained:
+            names = {
+                p.split("/")[1]
+                for p in self._covered([ADAPTERS + n for n in names])
+                if self.trains(p)
+            }
+        return sum(map(modules.num_unused, names))
 
     def holds_still(self, path: str) -> bool:
         """Whether the parameter at a path is frozen in a run that trains a chosen part alone."""
@@ -369,14 +381,14 @@ class Learner:
     @functools.cached_property
     def _chosen(self) -> frozenset[str]:
         """Paths of what `train` names."""
-        return self._covered(self._patterns)
+        return self._covered([each for meant in self._meant.values() for each in meant])
 
     @property
-    def _patterns(self) -> list[str]:
-        """The patterns of `train`; the path of an adapter is all that it trains."""
+    def _meant(self) -> dict[str, tuple[str, ...]]:
+        """Patterns of `train` -> those that they mean: an adapter's path, all that it trains."""
         paths = list(trees.flatten(self.shapes))
         own = {f"{ADAPTERS}{adapter.name}": adapter.trains(paths) for adapter in self.adapters}
-        return [each for pattern in self.train for each in own.get(pattern, (pattern,))]
+        return {pattern: own.get(pattern, (pattern,)) for pattern in self.train}
 
     def _covered(self, patterns: Sequence[str]) -> frozenset[str]:
         paths = trees.flatten(self.shapes)

@@ -1,7 +1,9 @@
 """T5's own adapter layers, on the T5 of configs/pretrain/prose.py.
 
 Raffel et al. 2020 (arXiv:1910.10683), section 3.5.1: a feed-forward block after each one of the
-model, and all norms, train; width d is 32, 128, 512 or 2048; Adafactor at a constant 1e-3.
+model, and all norms, train; width d is 32, 128, 512 or 2048; Adafactor at a constant 1e-3. Modules
+have no parameter scale, so that 1e-3 is the rate itself of the adapters; of the norms it is a part
+of their size.
 
 Command:
     t5x-lite train configs/adapt/t5_adapter.py --init PRETRAINED --data.directory GLUE \

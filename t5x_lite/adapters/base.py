@@ -79,13 +79,7 @@ class Adapter:
             )
         if hasattr(AdapterModules, self.name):
             raise InputError(f"no adapter may be called {self.name!r}: give it another name")
-        for pattern in self.sites:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise InputError(
-                    f"sites: {pattern!r} is no regular expression ({error})"
-                ) from error
+        check_patterns("sites", self.sites)
         if not self.sites:
             raise InputError(f"adapter {self.name!r} stands nowhere: give it sites")
 
@@ -276,7 +270,7 @@ class AdapterModules(nnx.Module):
                 taken.add((stack, site))
 
     def num_unused(self, name: str) -> int:
-        """Numbers of an adapter that are always 0, in layers that are narrower or left out."""
+        """Numbers of an adapter that nothing reads, in layers that are narrower or left out."""
         return getattr(self, name).num_unused()
 
 
@@ -323,6 +317,15 @@ def by_name(adapters: Iterable[Adapter]) -> dict[str, Adapter]:
             raise InputError(f"two adapters are called {adapter.name}: give one another name")
         found[adapter.name] = adapter
     return found
+
+
+def check_patterns(field: str, patterns: Iterable[str]) -> None:
+    """Refuses, by an InputError that names the field, what is no regular expression."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InputError(f"{field}: {pattern!r} is no regular expression ({error})") from error
 
 
 def stacks_of(model: Any) -> dict[str, Any]:

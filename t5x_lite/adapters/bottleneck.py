@@ -16,6 +16,7 @@ an encoder sees, and in a decoder each token's own.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
@@ -89,6 +90,12 @@ class Bottleneck(Adapter):
         for reduction in (self.reduction, *(value for _, value in self.reductions)):
             if reduction <= 0:
                 raise InputError(f"reduction must be above 0: got {reduction}")
+            if not math.isfinite(reduction):
+                raise InputError(f"reduction must be finite: got {reduction}")
+        if isinstance(self.scale, float | int) and (
+            not math.isfinite(self.scale) or not self.scale
+        ):
+            raise InputError(f"scale must be finite and not 0: got {self.scale}")
         if not 0.0 <= self.dropout_rate < 1.0:
             raise InputError(f"dropout_rate must be in [0, 1): got {self.dropout_rate}")
         for name, choices in (

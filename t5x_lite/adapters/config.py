@@ -10,7 +10,7 @@ import re
 from typing import Literal
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter, by_name
-from t5x_lite.adapters.grammar import RESERVED, parse_module, parse_use, write_module
+from t5x_lite.adapters.grammar import RESERVED, parse_module, parse_use, reserved, write_module
 from t5x_lite.errors import InputError
 from t5x_lite.options import did_you_mean
 
@@ -56,7 +56,7 @@ class Adapters:
         added = self.added
         if self.base_dtype != "float32" and not (added or self.load):
             raise InputError(
-                "adapters.base_dtype is that of a frozen model: name a module by --adapters.add"
+                "adapters.base_dtype bfloat16 needs a frozen model: add a module by --adapters.add"
             )
         names = dict.fromkeys([*added, *self.loaded])
         self._check_use(tuple(names))
@@ -66,7 +66,7 @@ class Adapters:
             if name not in names:
                 raise InputError(
                     f"adapters.train: no module is called {name!r}"
-                    f"{did_you_mean(name, [*names, *_PARTS])}; it names "
+                    f"{did_you_mean(name, [*names, *_PARTS])}; it may name "
                     f"{', '.join([*names, *_PARTS])}"
                 )
             if name not in self.used:
@@ -75,10 +75,13 @@ class Adapters:
                     f"it: name it in --adapters.use, which is {self.use!r}"
                 )
         for name in added:
-            if name not in self.used and name not in self.loaded:
+            if name in self.loaded:
+                continue
+            by = f"adapters.use {self.use!r}" if name not in self.used else "adapters.train"
+            if name not in self.used or (self.train and name not in self.train):
                 raise InputError(
-                    f"adapters.use {self.use!r} leaves out {name!r} of adapters.add, which would "
-                    "never be trained: name it there, or do not add it"
+                    f"{by} leaves out {name!r} of adapters.add, which would never be trained: name "
+                    "it there, or do not add it"
                 )
 
     def _check_use(self, names: tuple[str, ...]) -> None:
@@ -122,9 +125,11 @@ class Adapters:
                 raise InputError(f"adapters.load must be NAME=DIR, got {line!r}")
             name, directory = match.groups()
             if name in RESERVED:
-                raise InputError(f"adapters.load: a module may not be called {name!r}")
+                raise InputError(f"adapters.load: {reserved(name)}")
             if name in found:
-                raise InputError(f"two adapters are called {name}: give one another name")
+                raise InputError(
+                    f"adapters.load: two adapters are called {name}: give one another name"
+                )
             found[name] = directory
         return found
 

@@ -11,6 +11,7 @@ is a line there, and its options are the fields of the config that its construct
 
 import ast
 import dataclasses
+import math
 import types
 import typing
 import warnings
@@ -81,7 +82,7 @@ def parse_module(text: str) -> Adapter:
     if not isinstance(target, ast.Name):
         source.refuse(target, "the name of a module is an identifier")
     if target.id in RESERVED:
-        source.refuse(target, f"a module may not be called {target.id!r}: adapters.train means")
+        source.refuse(target, reserved(target.id))
     return source.module(target.id, statement.value)
 
 
@@ -148,6 +149,14 @@ def options_of(method: str) -> dict[str, Any]:
     }
 
 
+def reserved(name: str) -> str:
+    """Why a module may not have one of the names of `RESERVED`."""
+    return (
+        f"a module may not be called {name!r}: the name is reserved for a part that "
+        "adapters.train names"
+    )
+
+
 class _Source:
     """A line and its syntax tree; errors say the column.
 
@@ -160,6 +169,8 @@ class _Source:
 
     def __init__(self, text: str):
         self._text = text = text.strip()
+        if len(text.splitlines()) > 1:
+            self._fail(len(text.splitlines()[0]) + 1, "a module is one line")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SyntaxWarning)  # "\w" in a regular expression
@@ -282,13 +293,28 @@ def _fitted(value: Any, hint: Any) -> Any:
         return tuple(_fitted(each, item) for each, item in zip(values, items, strict=True))
     if hint is Any:
         return value
-    if hint is float and type(value) is int:
-        return float(value)
+    if hint is float and type(value) in (int, float):
+        return _finite(value)
     if hint is type(None) and value is None:
         return None
     if isinstance(hint, type) and type(value) is hint:
         return value
     raise TypeError
+
+
+def _finite(value: float | int) -> float:
+    """A number as a float.
+
+    Raises:
+      TypeError: it is infinite, as 1e999 is.
+    """
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise TypeError from error
+    if not math.isfinite(number):
+        raise TypeError
+    return number
 
 
 def _described(hint: Any) -> str:
@@ -300,5 +326,10 @@ def _described(hint: Any) -> str:
         return " or ".join(map(_described, get_args(hint)))
     if origin is tuple:
         return f"a tuple of {_described(get_args(hint)[0])}"
-    words = {int: "a whole number", float: "a number", str: "a string", bool: "True or False"}
+    words = {
+        int: "a whole number",
+        float: "a finite number",
+        str: "a string",
+        bool: "True or False",
+    }
     return words.get(hint, "None" if hint is type(None) else str(hint))

@@ -51,11 +51,13 @@ class Ia3(Adapter):
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
         """Makes the scales."""
-        sites = list(self.sites)
-        if self.feed_forward:
-            sites.append("mlp/hidden" if self.place == "after" else "mlp/in")
+        outputs, inner = list(self.sites), []
+        if self.feed_forward and self.place == "before":
+            outputs.append("mlp/in")
+        if self.feed_forward and self.place == "after":
+            inner.append("mlp/hidden")
         if self.attention_out:
-            sites.append("(cross_)?attention/hidden")
+            inner.append("(cross_)?attention/hidden")
 
         def output(site: Site, rngs: nnx.Rngs) -> OutputScale:
             return OutputScale(site.dense.kernel.shape[-1], site.dense.axes[1])
@@ -63,7 +65,9 @@ class Ia3(Adapter):
         def hidden(site: Site, rngs: nnx.Rngs) -> HiddenScale:
             return HiddenScale(site.dense.kernel.shape[-2], site.dense.axes[0])
 
-        found = self.at_sites(model, dense=output, hidden=hidden, sites=sites, rngs=rngs)
+        found = self.at_sites(model, dense=output, sites=outputs, rngs=rngs)
+        for stack, sites in self.at_sites(model, hidden=hidden, sites=inner, rngs=rngs).items():
+            found.setdefault(stack, {}).update(sites)
         return Modules(found)
 
 

@@ -52,6 +52,8 @@ class Lora(Adapter):
         super().__post_init__()
         if self.rank < 1:
             raise InputError(f"rank must be at least 1: got {self.rank}")
+        if not math.isfinite(self.alpha) or not self.alpha:
+            raise InputError(f"alpha must be finite and not 0: got {self.alpha}")
 
     @property
     def scale(self) -> float:

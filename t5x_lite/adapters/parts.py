@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite.adapters.base import Adapter, Modules, Site
+from t5x_lite.adapters.base import Adapter, Modules, Site, check_patterns
 from t5x_lite.errors import InputError
 from t5x_lite.trees import covers
 from t5x_lite.types import Array
@@ -96,19 +96,27 @@ class Params(Adapter):
     sites: tuple[str, ...] = (".*",)
     train: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_patterns("train", self.train)
+
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """What the patterns mean.
+        """The paths of the base that the patterns mean.
 
         Raises:
-          InputError: a pattern means no parameter of the base.
+          InputError: there is no pattern, or one means no parameter of the base.
         """
+        if not self.train:
+            raise InputError(
+                f"adapter {self.name!r} names nothing to train: give it train='model/...'"
+            )
         base = [path for path in paths if path.startswith(_MODEL)]
-        for pattern in self.train or ("",):
+        for pattern in self.train:
             if not any(covers(pattern, path) for path in base):
                 raise InputError(
                     f"adapter {self.name!r}: {pattern!r} means no parameter of the model"
                 )
-        return self.train
+        return tuple(p for p in base if any(covers(pattern, p) for pattern in self.train))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
         """Makes nothing."""

@@ -166,6 +166,17 @@ def restore_params(
     return _in_place({ours: found[theirs] for ours, theirs in sources.items()}, abstract)
 
 
+def saved_arrays(step_directory: AnyPath) -> dict[str, Any]:
+    """What a step itself holds: path -> something with a shape and a dtype; no array is read.
+
+    Raises:
+      InputError: it is damaged.
+    """
+    manifest.verify(step_directory, "params")
+    with _readable(step_directory):
+        return items.saved_leaves(step_directory / "params")
+
+
 def restore_arrays(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Some arrays that a step itself holds, such as those of a module; its base is not needed.
 
@@ -176,9 +187,7 @@ def restore_arrays(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[s
     Raises:
       InputError: they are damaged, not there, or of other shapes.
     """
-    manifest.verify(step_directory, "params")
-    with _readable(step_directory):
-        saved = items.saved_leaves(step_directory / "params")
+    saved = saved_arrays(step_directory)
     sources_of(step_directory, {p: saved[p] for p in wanted if p in saved}, wanted, InitRules())
     with _readable(step_directory):
         return items.restore_leaves(step_directory / "params", wanted)

@@ -315,6 +315,12 @@ class Experiment:
                 f"steps {self.steps} go on after the schedule has ended: set "
                 f"--optimizer.schedule.total-steps, which is {end}"
             )
+        over = self.optimizer.unfreezing.total_steps
+        if over not in (0, self.steps):
+            raise InputError(
+                f"layers unfreeze over {over} steps of {self.steps}: set "
+                f"--optimizer.unfreezing.total-steps {self.steps}"
+            )
         _at_least(0, {"seed": self.seed})
         _one_of(("float32", "bfloat16"), {"compute_dtype": self.compute_dtype})
         precisions = ("default", "high", "highest")

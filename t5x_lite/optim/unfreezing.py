@@ -78,22 +78,37 @@ class Gradual:
         """For parameters with these logical axes, by their paths from "model/" on."""
         names = trees.flatten(axes)
 
-        def start(path: str, leaf: Any) -> np.ndarray:
+        def start(path: str, leaf: Any, layers: dict[str, int]) -> np.ndarray:
             if not path.startswith(_LAYERED):
                 return np.zeros((), np.int32)
             if adafactor.is_stacked(names[path]):
                 return np.asarray(self.first_steps(leaf.shape[0], depth=depth), np.int32)
             if "relpos_buckets" in names[path]:
-                return np.asarray(self.first_steps(depth, depth=depth)[0], np.int32)
+                own = layers.get(_stack(path), depth)
+                return np.asarray(self.first_steps(own, depth=depth)[0], np.int32)
             return np.zeros((), np.int32)
 
         def of(params: Params) -> Any:
+            leaves = trees.flatten(params)
+            layers = {
+                _stack(path): leaf.shape[0]
+                for path, leaf in leaves.items()
+                if path.startswith(_LAYERED) and adafactor.is_stacked(names[path])
+            }
             return jax.tree_util.tree_map_with_path(
-                lambda keys, leaf: start(trees.SEPARATOR.join(key.key for key in keys), leaf),
-                params,
+                lambda keys, leaf: start(_path(keys), leaf, layers), params
             )
 
         return of
+
+
+def _path(keys: Sequence[Any]) -> str:
+    return trees.SEPARATOR.join(key.key for key in keys)
+
+
+def _stack(path: str) -> str:
+    """Beginning of the paths of a stack: model/encoder."""
+    return trees.SEPARATOR.join(path.split(trees.SEPARATOR)[:2])
 
 
 def live(tree: Any, count: Array, starts: Starts) -> Any:

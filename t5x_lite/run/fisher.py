@@ -84,12 +84,12 @@ def merged_learner(loaded: Loaded) -> tuple[Learner, Params]:
     params = dict(loaded.params)
     if not loaded.learner.adapters:
         return loaded.learner, params
-    parts, rest = loaded.learner.delta_form(params["adapters"])
+    parts, rest = loaded.learner.delta_form(params.get("adapters", {}))
     names = {adapter.name for adapter in rest}
-    modules = {name: x for name, x in params.pop("adapters").items() if name in names}
+    modules = {name: x for name, x in params.pop("adapters", {}).items() if name in names}
     merged = Delta(parts).apply(params)
     learner = learner_of(plain(loaded.experiment, rest))
-    return learner, {**trees.overlaid(params, merged), **({"adapters": modules} if rest else {})}
+    return learner, {**trees.overlaid(params, merged), **({"adapters": modules} if modules else {})}
 
 
 def _classes(learner: Learner) -> int:

@@ -51,7 +51,7 @@ from t5x_lite.optim.schedules import Constant
 from t5x_lite.remote import AnyPath, local_path
 from t5x_lite.run import encoder_interchange
 from t5x_lite.run.best_step import Step, find_step
-from t5x_lite.run.loading import learner_of, read_experiment
+from t5x_lite.run.loading import learner_of, read_experiment, with_float32_base
 from t5x_lite.run.text_encoder import Vectors, dense_head, trained_length
 from t5x_lite.vocabulary.byte_level import Bytes, Layout
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
@@ -310,7 +310,7 @@ def _merged(source: Path, experiment: Experiment) -> dict[str, LazyArray]:
     Raises:
       InputError: an adapter cannot be merged.
     """
-    learner = learner_of(experiment)
+    learner = learner_of(with_float32_base(experiment))
     params = checkpointing.restore_params(source, learner.shapes)
     try:
         model = learner.merged(params)

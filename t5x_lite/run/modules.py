@@ -25,8 +25,6 @@ from t5x_lite.run.best_step import find_step
 from t5x_lite.run.loading import Loaded, learner_of, read_experiment
 from t5x_lite.types import Params
 
-_MODEL = "model/"
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModule:
@@ -77,23 +75,46 @@ class TrainedModule:
           params: nested; its model, in float32.
 
         Raises:
-          InputError: with both digests.
+          InputError: with both digests; or a part of its base trained with it, so that no other
+            run has that base.
         """
-        if self.base is None:
-            return
-        flat = trees.flatten(params)
-        wanted = {p: leaf for p, leaf in self.base.arrays.items() if p.startswith(_MODEL)}
-        missing = next((path for path in wanted if path not in flat), None)
-        if missing is not None:
-            raise InputError(f"module {self.theirs} of {self.directory} needs {missing} of a base")
-        found = digests({path: flat[path] for path in wanted})
-        other = next((path for path, leaf in wanted.items() if found[path] != leaf.digest), None)
-        if other is not None:
+        flat = {path: leaf for path, leaf in trees.flatten(params).items() if _of_model(path)}
+        saved = checkpointing.saved_arrays(self.directory)
+        own = {path: leaf for path, leaf in saved.items() if _of_model(path)}
+        where = f"module {self.theirs} of {self.directory}"
+        if own and self.base is not None:
             raise InputError(
-                f"module {self.theirs} of {self.directory} was trained with another base, "
-                f"{self.base.checkpoint}: {other} is {wanted[other].digest} there and "
-                f"{found[other]} here"
+                f"{where} was trained together with {next(iter(own))} of its base, which no other "
+                f"run can load: begin with it by --init {self.directory}"
             )
+        arrays = {} if self.base is None else self.base.arrays
+        wanted = {path: leaf.digest for path, leaf in arrays.items() if _of_model(path)}
+        missing = next((path for path in (*own, *wanted) if path not in flat), None)
+        if missing is not None:
+            raise InputError(f"{where} needs {missing} of a base")
+        if self.base is None:
+            wanted = self._own_digests(own, flat)
+            flat = {path: flat[path].astype(leaf.dtype) for path, leaf in own.items()}
+        found = digests({path: flat[path] for path in wanted})
+        other = next((path for path, digest in wanted.items() if found[path] != digest), None)
+        if other is not None:
+            name = "that of its checkpoint" if self.base is None else self.base.checkpoint
+            raise InputError(
+                f"{where} was trained with another base, {name}: {other} is {wanted[other]} there "
+                f"and {found[other]} here"
+            )
+
+    def _own_digests(self, saved: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, str]:
+        """Digests of the model that the step itself holds; arrays go where ours are."""
+        shapes = {
+            path: jax.ShapeDtypeStruct(
+                tuple(leaf.shape),
+                "float32",
+                sharding=flat[path].sharding if flat[path].shape == tuple(leaf.shape) else None,
+            )
+            for path, leaf in saved.items()
+        }
+        return digests(checkpointing.restore_arrays(self.directory, shapes))
 
     def read(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
         """The module's arrays by their paths here.
@@ -106,11 +127,17 @@ class TrainedModule:
         """
         ours, theirs = f"{ADAPTERS}{self.adapter.name}/", f"{ADAPTERS}{self.theirs}/"
         wanted = {path: leaf for path, leaf in shapes.items() if path.startswith(ours)}
+        if not wanted:
+            return {}
         sources = {path: theirs + path.removeprefix(ours) for path in wanted}
         found = checkpointing.restore_arrays(
             self.directory, {sources[path]: leaf for path, leaf in wanted.items()}
         )
         return {path: found[source] for path, source in sources.items()}
+
+
+def _of_model(path: str) -> bool:
+    return path.startswith("model/")
 
 
 def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
@@ -121,7 +148,7 @@ def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experi
       earlier: the config of the work directory, where the run goes on: it states them already.
 
     Raises:
-      InputError: a checkpoint has no such module.
+      InputError: a checkpoint has no such module, or `add` has another one of that name.
     """
     adapters = experiment.adapters
     added, lines = adapters.added, []
@@ -132,10 +159,21 @@ def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experi
         if name not in added:
             adapter = known.get(name) or TrainedModule.find(name, directory).adapter
             lines.append(write_module(adapter))
+        elif name not in known and added[name] != TrainedModule.find(name, directory).adapter:
+            raise InputError(
+                f"two adapters are called {name}, one of adapters.add and one of adapters.load: "
+                "give one another name"
+            )
     if not lines:
         return experiment
     adapters = dataclasses.replace(adapters, add=(*adapters.add, *lines))
     return dataclasses.replace(experiment, adapters=adapters)
+
+
+def check_init(experiment: Experiment) -> None:
+    """Refuses, by an InputError, modules that are loaded into a model that begins anew."""
+    if experiment.adapters.loaded and not experiment.init.checkpoint:
+        raise InputError("adapters.load needs the base that its modules are of: --init DIR")
 
 
 def with_loaded_params(params: Params, experiment: Experiment, shapes: Any) -> Params:
@@ -192,8 +230,7 @@ class ModulesOf:
     def of(cls, loaded: Loaded) -> "ModulesOf":
         """Those of a checkpoint."""
         adapters = {each.name: each for each in loaded.learner.adapters}
-        arrays = loaded.params["adapters"] if adapters else {}
-        return cls(loaded, adapters, arrays)
+        return cls(loaded, adapters, loaded.params.get("adapters", {}))
 
     def adding(self, name: str, directory: str) -> "ModulesOf":
         """With one more module, which was trained with the same base.
@@ -208,7 +245,7 @@ class ModulesOf:
         module.check_base(self.loaded.params)
         one = ModulesOf(self.loaded, {name: module.adapter}, {})
         flat = module.read(trees.flatten(one.learner((name,)).shapes))
-        arrays = trees.unflatten(flat)["adapters"]
+        arrays = trees.unflatten(flat).get("adapters", {})
         return ModulesOf(
             self.loaded, {**self.adapters, name: module.adapter}, {**self.arrays, **arrays}
         )
@@ -225,18 +262,35 @@ class ModulesOf:
         """The checkpoint as if it had these modules; arrays are shared, and none is copied.
 
         Raises:
-          InputError: as for `learner`.
+          InputError: as for `learner`; or the base trained with the checkpoint's own modules, and
+            others are asked for.
         """
         experiment = self._experiment(names)
+        self._check_own_base(names)
         params = {part: tree for part, tree in self.loaded.params.items() if part != "adapters"}
-        if names:
-            params["adapters"] = {name: self.arrays[name] for name in names}
+        arrays = {name: self.arrays[name] for name in names if name in self.arrays}
+        if arrays:
+            params["adapters"] = arrays
         return dataclasses.replace(
             self.loaded,
             experiment=experiment,
             learner=learner_of(experiment),
             params=params,
         )
+
+    def _check_own_base(self, names: Sequence[str]) -> None:
+        """Refuses other modules than the checkpoint's own where its base trained with these."""
+        learner = self.loaded.learner
+        own = [each.name for each in learner.adapters]
+        if not own or set(names) == set(own):
+            return
+        paths = trees.flatten(learner.shapes)
+        moved = next((path for path in paths if _of_model(path) and learner.trains(path)), None)
+        if moved is not None:
+            raise InputError(
+                f"checkpoint {self.loaded.directory}: {moved} of the base was trained together "
+                f"with {', '.join(own)}, so nothing else can be used with it"
+            )
 
     def _experiment(self, names: Sequence[str]) -> Experiment:
         for name in names:

@@ -99,6 +99,8 @@ def _train(
     vocabulary = workdir.check_vocabulary(_vocabulary(experiment))
     resumed = bool(checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY))
     initial = None
+    if not resumed:
+        modules.check_init(experiment)
     if experiment.init.checkpoint and not resumed:
         initial = restoring.check_init(experiment, vocabulary)
     experiment = restoring.with_kept_heads(experiment, workdir, step=initial)
@@ -134,8 +136,8 @@ def _train(
                     step=initial,
                     steps=workdir.path / checkpointing.DIRECTORY,
                 )
-            elif experiment.adapters.loaded:
-                raise InputError("adapters.load needs the base that its modules are of: --init DIR")
+            else:
+                modules.check_init(experiment)
         workdir.write(experiment, vocabulary)
         with Tracker(
             workdir.local, total_steps=experiment.steps, enabled=jax.process_index() == 0
@@ -195,13 +197,11 @@ def _trained_part(learner: Learner, base: Base | None) -> list[str]:
     trained = {path: leaf for path, leaf in shapes.items() if learner.trains(path)}
     if len(trained) == len(shapes):
         return []
-    num, total = (
-        sum(leaf.size for leaf in part.values()) - learner.num_unused()
-        for part in (trained, shapes)
-    )
+    num = sum(leaf.size for leaf in trained.values()) - learner.num_unused(trained=True)
+    total = sum(leaf.size for leaf in shapes.values()) - learner.num_unused()
     held = shapes if base is None else trees.flatten(base.rest(learner.shapes))
     kept = sum(leaf.size * leaf.dtype.itemsize for leaf in held.values())
-    named = "none" if base is None else base.digest[:12]
+    named = "in the checkpoint" if base is None else base.digest[:12]
     lines = [
         f"trained {num:,} of {total:,} ({100 * num / total:.2f} %), base {named}, {kept:,} bytes "
         "of parameters in a checkpoint"

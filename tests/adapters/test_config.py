@@ -32,8 +32,9 @@ def test_modules_and_what_they_train():
     ],
 )
 def test_what_trains_beside_a_loaded_module(train, trains, still):
-    add = ("rte = lora()", "nli = seq_bn()")  # the second was stated when it was read
-    made = Adapters(add=add, load=("nli=work/nli",), train=train)
+    add = ("rte = lora()", "nli = seq_bn()")  # of loaded modules, as stated when they were read
+    load = ("nli=work/nli", "rte=work/rte") if train else ("nli=work/nli",)
+    made = Adapters(add=add, load=load, train=train)
     assert made.used == ("rte", "nli")
     for path in trains:
         assert any(covers(pattern, path) for pattern in made.trained), path
@@ -47,7 +48,7 @@ def test_what_trains_beside_a_loaded_module(train, trains, still):
         ({"add": ("rte = lora(",)}, "^adapters.add: column 11 of"),
         ({"add": ("a = lora()", "a = seq_bn()")}, "two adapters are called a"),
         ({"load": ("work/rte",)}, "adapters.load must be NAME=DIR, got 'work/rte'"),
-        ({"load": ("a=x", "a=y")}, "two adapters are called a"),
+        ({"load": ("a=x", "a=y")}, "^adapters.load: two adapters are called a"),
         ({"load": ("head=x",)}, "may not be called 'head'"),
         ({"add": ("rte = lora()",), "use": "rto"}, "is called 'rto'; did you mean rte.* are rte"),
         ({"use": "rte"}, "no module is called 'rte'; add or load it"),
@@ -61,7 +62,11 @@ def test_what_trains_beside_a_loaded_module(train, trains, still):
             {"add": ("a = lora()",), "load": ("b=x",), "use": "a", "train": ("b",)},
             "the module 'b' is not in use, so nothing would train it",
         ),
-        ({"base_dtype": "bfloat16"}, "base_dtype is that of a frozen model"),
+        (
+            {"add": ("a = lora()", "b = seq_bn()"), "train": ("b", "head")},
+            "adapters.train leaves out 'a' of adapters.add, which would never be trained",
+        ),
+        ({"base_dtype": "bfloat16"}, "base_dtype bfloat16 needs a frozen model: add a module by"),
     ],
 )
 def test_settings_that_are_wrong(options, message):

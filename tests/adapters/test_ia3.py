@@ -66,3 +66,11 @@ def test_paths():
     assert set(trees.flatten(made.shapes["adapters"])) == {
         f"ia3/encoder/{site}/scale" for site in ("attention/key", "attention/value", "mlp/hidden")
     }
+
+
+def test_sites_are_those_of_dense_layers():
+    """A pattern that hidden states match, too, scales these no second time."""
+    made, _ = learner("bert", Ia3(sites=("attention/.*", "mlp/.*"), feed_forward=False))
+    sites = [path.removeprefix("ia3/encoder/") for path in trees.flatten(made.shapes["adapters"])]
+    assert "mlp/out/scale" in sites
+    assert not [site for site in sites if "hidden" in site]

@@ -1,5 +1,8 @@
 import pytest
 
+from t5x_lite.adapters.bottleneck import Bottleneck
+from t5x_lite.adapters.config import HEAD
+from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.parts import BitFit, Norms, Params
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Learner
@@ -43,3 +46,28 @@ def test_norms_and_chosen_paths():
     assert "layers/mlp/wi/bias" in flatten(trained(made)["model"])
     with pytest.raises(InputError, match="'params': 'modle' means no parameter of the model"):
         learner("bert", Params(train=("modle",)))
+    made, _ = learner("bert", Params(train=(".*",)), train=("adapters/params",))
+    assert trained(made).keys() == {"model"}
+    with pytest.raises(InputError, match=r"'params' names nothing to train: give it train='model/"):
+        learner("bert", Params())
+    with pytest.raises(InputError, match=r"train: '\(' is no regular expression"):
+        Params(train=("(",))
+
+
+@pytest.mark.parametrize("host", ["bert", "deberta"])
+def test_biases_by_the_module_s_name(host):
+    """The module has no arrays of its own there; its name means what it trains."""
+    made, _ = learner(host, BitFit(), train=("adapters/bitfit", HEAD))
+    found = flatten(trained(made))
+    assert {path.split("/")[0] for path in found} == {"model", "heads"}
+    assert all(path.endswith("/bias") for path in found if path.startswith("model/"))
+    with pytest.raises(InputError, match="train: 'adapters/bit' means no parameter"):
+        learner(host, BitFit(), train=("adapters/bit",))
+
+
+def test_what_nothing_reads_of_a_frozen_module():
+    adapters = (Bottleneck(name="a", leave_out=(0,)), Lora(name="b"))
+    for train, unused in ((("adapters/b",), False), (("adapters/a/encoder",), True), ((), True)):
+        made, _ = learner("bert", *adapters, train=train)
+        assert made.num_unused() > 0
+        assert made.num_unused(trained=True) == made.num_unused() * unused

@@ -13,6 +13,7 @@ import pytest
 from t5x_lite import config, trees
 from t5x_lite.config import Experiment
 from t5x_lite.data.tasks.names import find_task
+from t5x_lite.errors import InputError
 from t5x_lite.optim.updates import joint_optimizer
 from t5x_lite.run.loading import learner_of
 from t5x_lite.run.step_sizes import row_shapes
@@ -44,7 +45,14 @@ def test_a_config_loads_and_is_saved_as_it_is(path, tmp_path):
     assert experiment.workdir == experiment.init.checkpoint == ""
     config.save(experiment, tmp_path / "config.json")
     assert config.load(tmp_path / "config.json") == experiment
-    changed = config.load(path, ["--steps", "7", "--data.batch-size", "3"])
+    options = ["--steps", "7", "--data.batch-size", "3"]
+    if experiment.optimizer.unfreezing.total_steps:
+        with pytest.raises(
+            InputError, match=r"steps of 7: set --optimizer\.unfreezing\.total-steps 7"
+        ):
+            config.load(path, options)
+        options += ["--optimizer.unfreezing.total-steps", "7"]
+    changed = config.load(path, options)
     assert (changed.steps, changed.data.batch_size) == (7, 3)
 
 

@@ -127,6 +127,7 @@ def with_modules(tiny_experiment, directory):
     unfreezing = Gradual(total_steps=STEPS)
     return dataclasses.replace(
         base,
+        steps=STEPS,
         optimizer=dataclasses.replace(base.optimizer, unfreezing=unfreezing),
         init=Init(checkpoint=str(directory / "base")),
         adapters=Adapters(add=("a = lora(r=2)",)),

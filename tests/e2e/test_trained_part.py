@@ -186,7 +186,7 @@ def test_export_merges(part, tmp_path):
     assert np.abs(np.asarray(base) - ours).max() > 1e-4
 
 
-def test_a_base_in_bfloat16_is_the_same_base(part, run, caplog):
+def test_a_base_in_bfloat16_is_the_same_base(part, run, place, caplog):
     adapters = dataclasses.replace(LORA, base_dtype="bfloat16")
     with caplog.at_level("INFO"):
         narrow = run("narrow", 5, 10, adapters=adapters)
@@ -210,3 +210,6 @@ def test_a_base_in_bfloat16_is_the_same_base(part, run, caplog):
     }
     assert dtypes == {"model": "bfloat16", "adapters": "float32"}
     assert all(np.any(leaf) for path, leaf in ours.items() if path.endswith("/b"))
+    export_hf(narrow, place / "narrow_exported")
+    found = read_safetensors(place / "narrow_exported" / "model.safetensors")
+    np.testing.assert_array_equal(found["shared.weight"], theirs["model/token_embedding/table"])

@@ -68,6 +68,19 @@ def test_settings_that_are_wrong():
         optimizer.build({"model": {"w": ("embed",)}}, depth=0)
 
 
+def test_a_table_begins_with_the_lowest_layer_of_its_own_stack():
+    names = {"bias": ("relpos_buckets", "heads"), "layers": {"w": ("layers", "embed")}}
+    axes = {"model": {"encoder": names, "decoder": names, "relative": {"bias": names["bias"]}}}
+    table = np.zeros((2, 2))
+    stacks = {
+        stack: {"bias": table, "layers": {"w": np.zeros((layers, 2))}}
+        for stack, layers in (("encoder", 3), ("decoder", 1))
+    }
+    starts = Gradual(total_steps=9).starts(axes, depth=3)
+    found = starts({"model": {**stacks, "relative": {"bias": table}}})["model"]
+    assert [found[stack]["bias"] for stack in ("encoder", "decoder", "relative")] == [6, 0, 6]
+
+
 def values(seed):
     """Arrays of the axes' structure: 3 layers, and 2 of the decoder."""
     sizes = {"layers": 3, "vocab": 5, "embed": 3, "mlp": 4, "relpos_buckets": 2, "heads": 2}

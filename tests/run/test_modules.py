@@ -13,7 +13,8 @@ from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints
 from t5x_lite.errors import InputError
-from t5x_lite.run.loading import Loaded
+from t5x_lite.run.loading import Loaded, learner_of
+from t5x_lite.run.modules import ModulesOf
 from t5x_lite.run.training import train
 
 pytestmark = pytest.mark.slow
@@ -69,7 +70,7 @@ def equal(ours, theirs):
         np.testing.assert_array_equal(leaf, theirs[path], err_msg=path)
 
 
-def test_a_loaded_module_stays_as_it_was(part, run, place):
+def test_a_loaded_module_stays_as_it_was(part, run, place, tiny_experiment):
     """Beside a new one that trains; the run goes on though the module's directory is gone."""
     adapters = Adapters(add=("b = par_bn()",), load=(f"old={part}",))
     both = run("both", 5, adapters=adapters)
@@ -85,8 +86,9 @@ def test_a_loaded_module_stays_as_it_was(part, run, place):
     assert all(np.any(leaf) for path, leaf in ours.items() if "/b/up/kernel" in path)
     with pytest.raises(InputError, match=r"lora of .* trained with another base, .*: model/\S+ is"):
         run("other", 5, adapters=adapters, start="t5/checkpoints/5")
+    data = dataclasses.replace(tiny_experiment.data, directory="nowhere")
     with pytest.raises(InputError, match=r"adapters.load needs the base that its modules are of"):
-        run("no_base", 5, adapters=adapters, init=Init())
+        run("no_base", 5, adapters=adapters, init=Init(), data=data)
 
 
 def test_two_at_one_site_and_nothing_that_trains(part, run):
@@ -141,3 +143,36 @@ def test_modules_of_one_base_in_one_process(part, run, place, tmp_path):
     finally:
         hidden.rename(place / "t5")
     np.testing.assert_allclose(found, alone[str(part)], rtol=1e-6)
+
+
+def test_a_module_that_trained_with_its_base(part, run, place):
+    """Its base is that of no other run; a base that was saved whole is compared, too."""
+    norms = run("norms", 1, adapters=Adapters(add=("t = t5_adapter(d=2)",)))
+    load = Adapters(add=("b = lora(r=2)",), load=(f"t={norms}",))
+    message = r"module t of \S+ was trained together with model/\S+norm/scale of its base, which no"
+    with pytest.raises(InputError, match=message):
+        run("with_norms", 1, adapters=load)
+    with pytest.raises(InputError, match=message):
+        t5x_lite.load(place / "t5").add_adapter("t", norms)
+    own = t5x_lite.load(norms)
+    own.use("t")
+    with pytest.raises(InputError, match=r"norm/scale of the base was trained together with t, so"):
+        own.use("")
+    whole = run("whole", 1, adapters=LORA, checkpoints=Checkpoints(period=5, whole=True))
+    t5x_lite.load(place / "t5").add_adapter("lora", whole)
+    with pytest.raises(InputError, match=r"with another base, that of its checkpoint: model/"):
+        t5x_lite.load(place / "t5" / "checkpoints" / "5").add_adapter("lora", whole)
+    with pytest.raises(
+        InputError, match=r"one of adapters\.add and one of adapters.load: give one"
+    ):
+        run("both_names", 1, adapters=Adapters(add=("lora = par_bn()",), load=(f"lora={part}",)))
+
+
+def test_modules_without_arrays(place):
+    loaded = Loaded.from_checkpoint(str(place / "t5"), step=None)
+    norms = dataclasses.replace(loaded.experiment, adapters=Adapters(add=("n = norms()",)))
+    made = ModulesOf.of(dataclasses.replace(loaded, experiment=norms, learner=learner_of(norms)))
+    assert made.arrays == {}
+    assert "adapters" not in made.using(("n",)).params
+    with pytest.raises(InputError, match="trained together with n, so nothing else"):
+        made.using(())
