@@ -203,7 +203,7 @@ def export_adapter(
 ) -> None:
     """Exports a module as PEFT's `PeftModel.from_pretrained` loads it.
 
-    It is for the base that `t5x-lite export hf` writes of the same model.
+    The directory goes on what `t5x-lite export hf` writes of its base.
 
     Args:
       checkpoint: a work directory or a step directory.
@@ -225,6 +225,7 @@ def export_adapter(
     adapter = _chosen(experiment, name, where=where)
     refuse_views(where, views_of(experiment.model, experiment.objective))
     params = lazy_params(where)
+    _refuse_trained(experiment, params, where=where)
     left = Base.read(files, where=where)
     kept = None if not head else _trained_head(experiment, params, left, where=where)
     kind = _model_type(files)
@@ -270,6 +271,19 @@ def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter
             f"{', '.join(modules)}"
         )
     return modules[chosen]
+
+
+def _refuse_trained(
+    experiment: Experiment, params: Mapping[str, LazyArray], *, where: Path
+) -> None:
+    """Refuses a module beside which arrays of the base trained."""
+    learner = learner_of(experiment)
+    trained = [path for path in params if path.startswith("model/") and learner.trains(path)]
+    if trained:
+        raise InputError(
+            f"checkpoint {where}: {trained[0]} trained beside the module, and a directory of PEFT "
+            "would leave it out: `t5x-lite export hf` writes the merged model"
+        )
 
 
 def _own_head(experiment: Experiment, *, where: Path) -> Head | None:
