@@ -37,6 +37,7 @@ from t5x_lite.options import did_you_mean
 
 Value = Delta | float | int | tuple[float, ...]
 
+_LARGEST = 1e38
 _LONGEST = 10_000
 """Characters of an expression."""
 
@@ -168,7 +169,7 @@ class _Evaluator:
             case ast.Constant(value=bool()):
                 raise self.error(node, f"{node.value} is neither a number nor a delta")
             case ast.Constant(value=int() | float() as number):
-                return number
+                return self._checked(node, number)
             case ast.Name(id=name):
                 return self._names.deltas[name]
             case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
@@ -184,6 +185,12 @@ class _Evaluator:
                 return self._call(node, name, args, keywords)
         raise self.error(node, "only names, numbers, + - * / and functions are known here")
 
+    def _checked(self, node: ast.expr, value: Value) -> Value:
+        """The value, unless it is a number that float32 may not hold."""
+        if isinstance(value, int | float) and not abs(value) < _LARGEST:
+            raise self.error(node, f"numbers are below {_LARGEST:g} here")
+        return value
+
     def _number(self, node: ast.expr) -> float:
         value = self.value(node)
         if isinstance(value, int | float):
@@ -196,13 +203,15 @@ class _Evaluator:
         one, two = _any(left), _any(right)
         match operator:
             case ast.Add() | ast.Sub() if all(numbers) or all(deltas):
-                return one + two if isinstance(operator, ast.Add) else one - two
+                return self._checked(
+                    node, one + two if isinstance(operator, ast.Add) else one - two
+                )
             case ast.Mult() if all(numbers) or (any(numbers) and any(deltas)):
-                return one * two
+                return self._checked(node, one * two)
             case ast.Div() if numbers[1] and (numbers[0] or deltas[0]):
                 if not two:
                     raise self.error(node.right, "division by 0")
-                return one / two if numbers[0] else one * (1.0 / two)
+                return self._checked(node, one / two if numbers[0] else one * (1.0 / two))
         raise self.error(
             node,
             "deltas are added to and subtracted from each other, and multiplied and divided by "

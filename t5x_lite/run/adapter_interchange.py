@@ -47,6 +47,7 @@ from t5x_lite.objectives.of_heads import objective_for
 from t5x_lite.options import did_you_mean
 from t5x_lite.remote import local_path
 from t5x_lite.run.best_step import Step, find_step
+from t5x_lite.run.delta_files import goes_along
 from t5x_lite.run.encoder_interchange import exported_head
 from t5x_lite.run.loading import learner_of, read_experiment
 from t5x_lite.trees import LazyArray
@@ -115,7 +116,7 @@ def import_adapter(
         there = Base.of({}, {}, base=where, steps=directory.parent)
         leaves = {path: _leaf(path, params[path]) for path in left}
         contents = {
-            **{name: content for name, content in files.items() if _is_kept(name)},
+            **{name: content for name, content in files.items() if goes_along(name)},
             checkpointing.CONFIG_FILE: to_json(made).encode(),
             BASE_FILE: dataclasses.replace(there, arrays=leaves).content(),
             f"{_PEFT}/{CONFIG}": file.config_file.read_bytes(),
@@ -179,11 +180,6 @@ def _left(
 
 def _leaf(path: str, array: LazyArray) -> Leaf:
     return Leaf(path, digests({path: array.read()})[path])
-
-
-def _is_kept(name: str) -> bool:
-    """Whether a file of the base is one of the module's step directory, too."""
-    return name.startswith((f"{checkpointing.VOCABULARY_DIRECTORY}/", "huggingface/"))
 
 
 def _norms(hosts: Hosts, params: Mapping[str, LazyArray], site: Site) -> np.ndarray:
