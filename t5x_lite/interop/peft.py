@@ -205,7 +205,7 @@ def _by_place(
 def _check_targets(file: PeftFile, hosts: Hosts, found: Mapping[str, Any], *, prefix: str) -> None:
     """Refuses a file whose layers are not those that its config names."""
     config, where = file.config, file.config_file
-    if config.get("target_modules") is None or config.get("layers_to_transform") is not None:
+    if config.get("target_modules") is None:
         return
     bodies = {written: prefix + body for body, written in hosts.bodies.items()}
     named = [
@@ -214,6 +214,8 @@ def _check_targets(file: PeftFile, hosts: Hosts, found: Mapping[str, Any], *, pr
         if is_target(where, config, "target_modules", body)
         and not is_target(where, config, "exclude_modules", body)
     ]
+    if config.get("layers_to_transform") is not None:  # which are some of those
+        named = [written for written in named if written in found]
     if difference := trees.difference(named, found):
         raise InputError(f"{file.where}: the layers are not those of target_modules: {difference}")
 
@@ -241,7 +243,8 @@ def _to_lora(
         alphas[written] = of_pattern(where, config, "alpha_pattern", names[written], alpha)
         alphas[written] = number_of(where, "alpha_pattern", alphas[written], least=0)
     whole = max(ranks.values())
-    common = alphas[min(found)] if len({*alphas.values()}) == 1 else alpha
+    _check_lora(file, hosts, found, ranks)
+    common = (alphas[min(found)] if len({*alphas.values()}) == 1 else alpha) or alpha
     made = Lora(
         name=name,
         rank=int(whole),
@@ -257,14 +260,8 @@ def _to_lora(
         arrays[stack, site, "b"] = np.zeros((layers, made.rank, features_out), np.float32)
         if dora:
             arrays[stack, site, "magnitude"] = np.zeros((layers, features_out), np.float32)
-    if dora:
-        _check_everywhere(file, hosts, found)
     for written, leaves in found.items():
         place, r = hosts.places[written], int(ranks[written])
-        _, features_in, features_out = hosts.kernels[place.stack, place.site]
-        shapes = {A: (r, features_in), B: (features_out, r), MAGNITUDE: (features_out,)}
-        for leaf, tensor in leaves.items():
-            _check_shape(file, f"{written}.{leaf}", tensor, shapes[leaf])
         scale = alphas[written] / (math.sqrt(r) if stabilised else r)
         factor = np.float32(scale / made.scale)
         where_to = (place.stack, place.site)
@@ -274,6 +271,23 @@ def _to_lora(
             norm = norms(where_to)[place.layer]
             arrays[*where_to, "magnitude"][place.layer] = leaves[MAGNITUDE] - norm
     return made, arrays
+
+
+def _check_lora(
+    file: PeftFile,
+    hosts: Hosts,
+    found: Mapping[str, Mapping[str, np.ndarray]],
+    ranks: Mapping[str, int | float],
+) -> None:
+    """Refuses tensors of other shapes than the ranks and the base say, and DoRA in some layers."""
+    if file.config.get("use_dora"):
+        _check_everywhere(file, hosts, found)
+    for written, leaves in found.items():
+        place, r = hosts.places[written], int(ranks[written])
+        _, features_in, features_out = hosts.kernels[place.stack, place.site]
+        shapes = {A: (r, features_in), B: (features_out, r), MAGNITUDE: (features_out,)}
+        for leaf, tensor in leaves.items():
+            _check_shape(file, f"{written}.{leaf}", tensor, shapes[leaf])
 
 
 def _to_ia3(

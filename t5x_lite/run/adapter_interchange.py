@@ -103,7 +103,9 @@ def import_adapter(
     )
     hosts = hosts_of(experiment.model, head, model_type=kind, where=where)
     params = lazy_params(where)
-    module = to_module(file, hosts, name=name, norms=functools.partial(_norms, hosts, params))
+    module = to_module(
+        file, hosts, name=name, norms=functools.cache(functools.partial(_norms, hosts, params))
+    )
     made = _with_head(experiment, head)
     made = dataclasses.replace(
         made,
@@ -241,7 +243,7 @@ def export_adapter(
             adapter,
             arrays,
             hosts,
-            norms=functools.partial(_norms, hosts, params),
+            norms=functools.cache(functools.partial(_norms, hosts, params)),
             base=_base_name(files, left),
             where=where,
         )

@@ -214,3 +214,29 @@ def test_what_orbax_reads_is_what_was_saved(tmp_path):
 def test_params_of_a_run_are_those_of_its_base(base, lora):
     assert {p: x for p, x in lora[1].items() if p.startswith("model/")}.keys() == base[1].keys()
     assert params_of(experiment("t5")).keys() == base[1].keys()
+
+
+def test_trained_arrays_that_the_base_lacks(base, lora, tmp_path):
+    table = "model/token_embedding/table"
+    less = {path: x for path, x in base[1].items() if path != table}
+    where = write_step(tmp_path / "less", experiment("t5"), less)
+    run = write_step(tmp_path / "run", experiment("t5"), base[1])
+    with pytest.raises(InputError, match=f"run: its base .*less has no {table} of which it could"):
+        load(run, base=where)
+
+
+def test_a_base_by_a_relative_path(base, tmp_path, monkeypatch):
+    tuned = {path: x + 1.0 for path, x in base[1].items()}
+    run = write_step(tmp_path / "tuned", experiment("t5"), tuned)
+    monkeypatch.chdir(base[0].parent)
+    assert load(run, base=base[0].name).base.checkpoint == str(base[0])
+
+
+def test_paths_and_files_of_today(base, tmp_path):
+    save(Delta({"model/encoder/layers/wi/kernel": Dense(array(3))}), tmp_path / "old")
+    assert set(load(tmp_path / "old").parts) == {"model/encoder/layers/mlp/wi/kernel"}
+    run = write_run(tmp_path / "run", "t5", base, "a = lora(r=2)")[0]
+    (run / "files" / "huggingface").mkdir()
+    (run / "files" / "huggingface" / "config.json").write_text("{}")
+    manifest.write(run)
+    assert open_delta(run).files["huggingface/config.json"] == b"{}"
