@@ -80,9 +80,9 @@ def names_in(text: str) -> tuple[str, ...]:
     """
     tree = _parsed(text.strip())
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in calls]
-    found.sort(key=lambda node: (node.lineno, node.col_offset))
-    return tuple(dict.fromkeys(node.id for node in found))
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in calls]
+    nodes.sort(key=lambda node: (node.lineno, node.col_offset))
+    return tuple(dict.fromkeys(node.id for node in nodes))
 
 
 def check(text: str, names: Iterable[str]) -> None:
@@ -91,7 +91,7 @@ def check(text: str, names: Iterable[str]) -> None:
     Raises:
       InputError: with the column.
     """
-    text, given = text.strip(), list(names)
+    text, known = text.strip(), list(names)
     tree = _parsed(text)
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
@@ -101,8 +101,8 @@ def check(text: str, names: Iterable[str]) -> None:
             if node.id not in FUNCTIONS:
                 remedy = did_you_mean(node.id, FUNCTIONS) or f"; there are {', '.join(FUNCTIONS)}"
                 raise _error(text, node, f"no function is called {node.id}{remedy}")
-        elif node.id not in given:
-            remedy = did_you_mean(node.id, given) or f"; --delta {node.id}=DIR names one"
+        elif node.id not in known:
+            remedy = did_you_mean(node.id, known) or f"; --delta {node.id}=DIR names one"
             raise _error(text, node, f"no delta is called {node.id}{remedy}")
 
 
@@ -292,11 +292,11 @@ def _merging(how: Callable[..., Any], **options: bool) -> Function:
     def call(
         deltas: Sequence[Delta],
         weights: Sequence[float | int],
-        given: dict[str, Any],
+        options: dict[str, Any],
         names: Sequence[str],
     ) -> Delta:
         del names
-        return merge(deltas, how(**given), weights=weights)
+        return merge(deltas, how(**options), weights=weights)
 
     return Function(options, True, call)
 
@@ -304,10 +304,10 @@ def _merging(how: Callable[..., Any], **options: bool) -> Function:
 def _average(
     deltas: Sequence[Delta],
     weights: Sequence[float | int],
-    given: dict[str, Any],
+    options: dict[str, Any],
     names: Sequence[str],
 ) -> Delta:
-    del given, names
+    del options, names
     if weights:
         raise InputError("average has equal weights; give others to linear")
     return merge(deltas, weights=[1 / len(deltas)] * len(deltas))
@@ -319,11 +319,11 @@ def _own(method: Callable[..., Delta], **options: bool) -> Function:
     def call(
         deltas: Sequence[Delta],
         weights: Sequence[float | int],
-        given: dict[str, Any],
+        options: dict[str, Any],
         names: Sequence[str],
     ) -> Delta:
         del weights, names
-        return method(deltas[0], **given)
+        return method(deltas[0], **options)
 
     return Function(options, False, call)
 

@@ -115,12 +115,12 @@ def import_adapter(
     )
     with new_directory(destination) as directory:
         left = _left(made, module.arrays, params, where=where)
-        there = Base.of({}, {}, base=where, steps=directory.parent)
+        empty = Base.of({}, {}, base=where, steps=directory.parent)
         leaves = {path: _leaf(path, params[path]) for path in left}
         contents = {
             **{name: content for name, content in files.items() if goes_along(name)},
             checkpointing.CONFIG_FILE: to_json(made).encode(),
-            BASE_FILE: dataclasses.replace(there, arrays=leaves).content(),
+            BASE_FILE: dataclasses.replace(empty, arrays=leaves).content(),
             f"{_PEFT}/{CONFIG}": file.config_file.read_bytes(),
         }
         _write(directory, contents, module.arrays)
@@ -331,17 +331,17 @@ def _base_name(files: Mapping[str, bytes], base: Base | None) -> str:
 
 def _model_type(files: Mapping[str, bytes]) -> str | None:
     """The model_type that an imported model had."""
-    found = _of_json(files.get(_HUGGINGFACE, b"{}")).get("model_type")
-    return found if isinstance(found, str) else None
+    kind = _of_json(files.get(_HUGGINGFACE, b"{}")).get("model_type")
+    return kind if isinstance(kind, str) else None
 
 
 def _of_json(content: bytes) -> dict[str, Any]:
     """The object of a file; an empty one where it is none."""
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _lazy(array: np.ndarray) -> LazyArray:

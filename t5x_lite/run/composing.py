@@ -82,7 +82,7 @@ def compose(
     }
 
     def materialised(name: str) -> Delta:
-        return _materialised(opened[name], given=base is not None)
+        return _materialised(opened[name], by_option=base is not None)
 
     names = Names({name: one.delta for name, one in opened.items()}, diagonals, materialised)
     made = evaluate(expression, names)
@@ -93,13 +93,13 @@ def compose(
     )
 
 
-def _materialised(opened: Opened, *, given: bool) -> Delta:
+def _materialised(opened: Opened, *, by_option: bool) -> Delta:
     """A delta as sums with its base, of which it is a change then, be it another one or not."""
     delta, (where, arrays) = opened.delta, opened.base()
-    _check_recorded(opened, arrays, where, skipped=given)
+    _check_recorded(opened, arrays, where, skipped=by_option)
     changed = {path: arrays[path].read() for path in delta.parts if path in arrays}
     made = delta.materialise(trees.unflatten(changed))
-    if not given:
+    if not by_option:
         return made
     recorded = delta.base or Identity("", dict.fromkeys(delta.parts, ""))
     known = {path: arrays[path] for path in recorded.arrays if path in arrays}
