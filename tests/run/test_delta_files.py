@@ -8,6 +8,7 @@ import pytest
 from t5x_lite import deltas, trees
 from t5x_lite.checkpoints import manifest, orbax_params
 from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.base import base_at
 from t5x_lite.deltas.delta import Delta, Identity
 from t5x_lite.deltas.parts import Dense, Dora, LowRank, Replace, Scale, Several, Sparse
 from t5x_lite.errors import InputError
@@ -159,6 +160,13 @@ def test_another_base_is_refused_with_both_digests(base, lora, tmp_path, caplog)
     assert "it is used all the same" in caplog.text
     assert allowed.parts.keys() == load(lora[0]).parts.keys()
     assert load(lora[0], base=base[0]).base == load(lora[0]).base
+    # As other commands have it: the recorded base does not stand in for what --base names.
+    with base_at(str(where)), pytest.raises(InputError, match="is not the base of"):
+        checkpointing.lazy_params(lora[0])["model/token_embedding/table"].read()
+    with base_at(str(tmp_path)), pytest.raises(InputError, match="holds no checkpoint"):
+        checkpointing.lazy_params(lora[0])
+    with base_at(str(base[0])):
+        checkpointing.lazy_params(lora[0])["model/token_embedding/table"].read()
 
 
 def test_damaged_and_missing_directories(base, lora, tmp_path):
