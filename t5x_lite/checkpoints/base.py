@@ -44,7 +44,7 @@ _elsewhere: contextvars.ContextVar[str | None] = contextvars.ContextVar("base", 
 
 @contextlib.contextmanager
 def base_at(directory: str | None) -> Iterator[None]:
-    """Looks for bases in a directory first: `--base DIR`; None looks where they were.
+    """Looks for bases in a directory alone: `--base DIR`; None looks where they were.
 
     Raises:
       InputError: there is no such directory.
@@ -163,7 +163,8 @@ class Base:
     def candidates(self, step_directory: AnyPath) -> Iterator[AnyPath]:
         """The directories in which the base may be, one after the other.
 
-        In a work directory it is the step of the recorded number, or else the newest.
+        In a work directory it is the step of the recorded number, or else the newest. A directory
+        that `base_at` gives is the only one, but for the steps that are in it.
 
         Args:
           step_directory: that names it.
@@ -171,8 +172,10 @@ class Base:
         Raises:
           InputError: the recorded one is in a bucket that cannot be reached.
         """
-        if (elsewhere := _elsewhere.get()) is not None:
+        elsewhere = _elsewhere.get()
+        if elsewhere is not None and not _is_inside(step_directory, elsewhere):
             yield remote.open_path(elsewhere)
+            return
         step, is_local = step_directory, not remote.is_remote(step_directory)
         if is_local:
             step = remote.open_path(os.path.abspath(step_directory))
@@ -185,6 +188,12 @@ class Base:
 
     def missing(self, step_directory: AnyPath) -> InputError:
         """The error that says where the base should be."""
+        elsewhere = _elsewhere.get()
+        if elsewhere is not None and not _is_inside(step_directory, elsewhere):
+            return InputError(
+                f"checkpoint {step_directory} holds the trained part alone, and {elsewhere} holds "
+                f"no checkpoint: its base was {self.checkpoint}"
+            )
         work = step_directory.parent
         work = work.parent if work.name == "checkpoints" else work
         return InputError(
@@ -203,6 +212,17 @@ class Base:
             if digest != self.arrays[path].digest:
                 return self.arrays[path].path
         return None
+
+
+def _is_inside(step_directory: AnyPath, directory: str) -> bool:
+    """Whether a step is a directory or one in it."""
+    step, above = os.fspath(step_directory), directory
+    if remote.is_remote(step_directory) != remote.is_remote(remote.open_path(directory)):
+        return False
+    if not remote.is_remote(step_directory):
+        step, above = os.path.realpath(step), os.path.realpath(above)
+    above = above.rstrip("/")
+    return step == above or step.startswith(f"{above}/")
 
 
 def digests(arrays: Mapping[str, Any]) -> dict[str, str]:

@@ -35,7 +35,7 @@ from etils import epath
 
 from t5x_lite import remote, trees
 from t5x_lite.checkpoints import items, manifest, orbax_params
-from t5x_lite.checkpoints.base import BASE_FILE, Base
+from t5x_lite.checkpoints.base import BASE_FILE, Base, base_at
 from t5x_lite.checkpoints.init import InitRules, part_of
 from t5x_lite.errors import InputError
 from t5x_lite.remote import AnyPath
@@ -205,7 +205,8 @@ def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any])
       InputError: the base is not there, damaged, or another one.
     """
     there = _found(base, step_directory)
-    theirs = there.restore({base.arrays[path].path: leaf for path, leaf in wanted.items()})
+    with base_at(None):  # a base of the base is where that was
+        theirs = there.restore({base.arrays[path].path: leaf for path, leaf in wanted.items()})
     found = {path: theirs[base.arrays[path].path] for path in wanted}
     _check(base, found, there.directory, step_directory)
     return found
@@ -224,7 +225,8 @@ def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
     if base is None:
         return found
     where = Path(_found(base, step_directory).directory)
-    theirs = lazy_params(where)
+    with base_at(None):  # a base of the base is where that was
+        theirs = lazy_params(where)
 
     def read(path: str, leaf: LazyArray) -> np.ndarray:
         array = leaf.read().astype(np.float32)
@@ -316,8 +318,9 @@ def _found(base: Base, step_directory: AnyPath) -> _Saved:
             where = find_step(candidate)
             if os.path.realpath(where) == os.path.realpath(step_directory):
                 raise InputError(f"checkpoint {step_directory} is its own base: {candidate}")
-            there = _Saved(where)
-            _check_first(base, there, step_directory)
+            with base_at(None):
+                there = _Saved(where)
+                _check_first(base, there, step_directory)
             manifest.verify(where, "params")
             return there
         except InputError as error:

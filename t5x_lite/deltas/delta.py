@@ -11,6 +11,7 @@ Two deltas of different bases never mix.
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -24,6 +25,8 @@ from t5x_lite.deltas.parts import Dense, Part, Sparse
 from t5x_lite.deltas.selection import count_of, largest
 from t5x_lite.errors import InputError
 from t5x_lite.types import Params
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 MODULES = "adapters/"
 """Beginning of the paths of modules in `extra`; the name of one follows."""
@@ -92,7 +95,8 @@ class Identity:
         if other is None:
             return self
         self.check(other)
-        arrays, sources = {**other.arrays, **self.arrays}, {**other.sources, **self.sources}
+        new = {path: theirs for path, theirs in other.sources.items() if path not in self.arrays}
+        arrays, sources = {**other.arrays, **self.arrays}, {**new, **self.sources}
         return Identity(self.checkpoint, arrays, sources)
 
 
@@ -232,22 +236,37 @@ class Delta:
             of a path; or booleans of the arrays' shapes by path, where an absent path means none.
 
         Raises:
-          InputError: nothing is left by a pattern, or a masked part is not additive.
+          InputError: nothing is left by a pattern, or it is no regular expression; a masked part is
+            not additive, booleans are of another shape, or some of an extra array's are false.
         """
         if isinstance(which, Mapping):
-            flat = trees.flatten(which)
-            parts: dict[str, Part] = {}
-            for path, part in self.parts.items():
-                if path in flat:
-                    parts[path] = Dense(np.where(np.asarray(flat[path]), part.dense(), 0.0))
-            return dataclasses.replace(self, parts=parts)
-        keeps = which if callable(which) else lambda path: trees.covers(which, path)
-        parts = {path: part for path, part in self.parts.items() if keeps(path)}
-        extra = {path: array for path, array in self.extra.items() if keeps(path)}
+            parts, extra = self._chosen(trees.flatten(which))
+        else:
+            keeps = which if callable(which) else _pattern(which)
+            parts = {path: part for path, part in self.parts.items() if keeps(path)}
+            extra = {path: array for path, array in self.extra.items() if keeps(path)}
         if isinstance(which, str) and not (parts or extra):
             raise InputError(f"the delta has no array that {which!r} means")
         config = tuple(m for m in self.config if any(p.startswith(_at(m)) for p in extra))
         return Delta(parts, extra, self.base, config)
+
+    def _chosen(self, mask: Mapping[str, Any]) -> tuple[dict[str, Part], dict[str, Any]]:
+        """The parts and extra arrays that booleans by path leave."""
+        parts: dict[str, Part] = {}
+        for path, part in self.parts.items():
+            if path in mask:
+                value = part.dense()
+                parts[path] = Dense(np.where(_booleans(path, mask, value.shape), value, 0.0))
+        extra = {}
+        for path, array in self.extra.items():
+            chosen = _booleans(path, mask, tuple(array.shape)) if path in mask else np.zeros(1)
+            if chosen.all():
+                extra[path] = array
+            elif chosen.any():
+                raise InputError(
+                    f"{path} is no change of the base: a mask has all of it or nothing"
+                )
+        return parts, extra
 
     def without_heads(self) -> "Delta":
         """Without the arrays of `extra` that are no modules."""
@@ -288,6 +307,8 @@ class Delta:
     def __mul__(self, factor: float | int) -> "Delta":
         if not isinstance(factor, int | float | np.number):
             return NotImplemented
+        if not abs(factor) <= _LARGEST:
+            raise InputError(f"a delta is multiplied by finite float32 numbers: got {factor}")
         factor = float(factor)
         self.check_additive()
         parts = {path: part.times(factor) for path, part in self.parts.items()} if factor else {}
@@ -371,6 +392,23 @@ def difference(path: str, tuned: Any, base: Any) -> Dense | None:
     if after.shape != before.shape:
         raise InputError(f"{path} has shape {after.shape}, and that of the base {before.shape}")
     return None if np.array_equal(after, before) else Dense(after - before)
+
+
+def _pattern(text: str) -> Callable[[str], bool]:
+    """Whether a path is below another one, or is matched by a regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise InputError(f"{text[:60]!r} is no regular expression ({error})") from error
+    return lambda path: trees.covers(text, path)
+
+
+def _booleans(path: str, mask: Mapping[str, Any], shape: tuple[int, ...]) -> np.ndarray:
+    """The booleans of an array of a shape."""
+    booleans = np.asarray(mask[path], bool)
+    if booleans.shape != shape:
+        raise InputError(f"the mask of {path} has shape {booleans.shape}, and the array {shape}")
+    return booleans
 
 
 def _at(module: Module) -> str:

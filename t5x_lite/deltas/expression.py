@@ -37,6 +37,7 @@ from t5x_lite.options import did_you_mean
 
 Value = Delta | float | int | tuple[float, ...]
 
+_LARGEST = 1e38
 _LONGEST = 10_000
 """Characters of an expression."""
 
@@ -79,9 +80,9 @@ def names_in(text: str) -> tuple[str, ...]:
     """
     tree = _parsed(text.strip())
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in calls]
-    found.sort(key=lambda node: (node.lineno, node.col_offset))
-    return tuple(dict.fromkeys(node.id for node in found))
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in calls]
+    nodes.sort(key=lambda node: (node.lineno, node.col_offset))
+    return tuple(dict.fromkeys(node.id for node in nodes))
 
 
 def check(text: str, names: Iterable[str]) -> None:
@@ -90,7 +91,7 @@ def check(text: str, names: Iterable[str]) -> None:
     Raises:
       InputError: with the column.
     """
-    text, given = text.strip(), list(names)
+    text, known = text.strip(), list(names)
     tree = _parsed(text)
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
@@ -100,8 +101,8 @@ def check(text: str, names: Iterable[str]) -> None:
             if node.id not in FUNCTIONS:
                 remedy = did_you_mean(node.id, FUNCTIONS) or f"; there are {', '.join(FUNCTIONS)}"
                 raise _error(text, node, f"no function is called {node.id}{remedy}")
-        elif node.id not in given:
-            remedy = did_you_mean(node.id, given) or f"; --delta {node.id}=DIR names one"
+        elif node.id not in known:
+            remedy = did_you_mean(node.id, known) or f"; --delta {node.id}=DIR names one"
             raise _error(text, node, f"no delta is called {node.id}{remedy}")
 
 
@@ -168,7 +169,7 @@ class _Evaluator:
             case ast.Constant(value=bool()):
                 raise self.error(node, f"{node.value} is neither a number nor a delta")
             case ast.Constant(value=int() | float() as number):
-                return number
+                return self._checked(node, number)
             case ast.Name(id=name):
                 return self._names.deltas[name]
             case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
@@ -184,6 +185,12 @@ class _Evaluator:
                 return self._call(node, name, args, keywords)
         raise self.error(node, "only names, numbers, + - * / and functions are known here")
 
+    def _checked(self, node: ast.expr, value: Value) -> Value:
+        """The value, unless it is a number that float32 may not hold."""
+        if isinstance(value, int | float) and not abs(value) < _LARGEST:
+            raise self.error(node, f"numbers are below {_LARGEST:g} here")
+        return value
+
     def _number(self, node: ast.expr) -> float:
         value = self.value(node)
         if isinstance(value, int | float):
@@ -196,13 +203,15 @@ class _Evaluator:
         one, two = _any(left), _any(right)
         match operator:
             case ast.Add() | ast.Sub() if all(numbers) or all(deltas):
-                return one + two if isinstance(operator, ast.Add) else one - two
+                return self._checked(
+                    node, one + two if isinstance(operator, ast.Add) else one - two
+                )
             case ast.Mult() if all(numbers) or (any(numbers) and any(deltas)):
-                return one * two
+                return self._checked(node, one * two)
             case ast.Div() if numbers[1] and (numbers[0] or deltas[0]):
                 if not two:
                     raise self.error(node.right, "division by 0")
-                return one / two if numbers[0] else one * (1.0 / two)
+                return self._checked(node, one / two if numbers[0] else one * (1.0 / two))
         raise self.error(
             node,
             "deltas are added to and subtracted from each other, and multiplied and divided by "
@@ -283,11 +292,11 @@ def _merging(how: Callable[..., Any], **options: bool) -> Function:
     def call(
         deltas: Sequence[Delta],
         weights: Sequence[float | int],
-        given: dict[str, Any],
+        options: dict[str, Any],
         names: Sequence[str],
     ) -> Delta:
         del names
-        return merge(deltas, how(**given), weights=weights)
+        return merge(deltas, how(**options), weights=weights)
 
     return Function(options, True, call)
 
@@ -295,10 +304,10 @@ def _merging(how: Callable[..., Any], **options: bool) -> Function:
 def _average(
     deltas: Sequence[Delta],
     weights: Sequence[float | int],
-    given: dict[str, Any],
+    options: dict[str, Any],
     names: Sequence[str],
 ) -> Delta:
-    del given, names
+    del options, names
     if weights:
         raise InputError("average has equal weights; give others to linear")
     return merge(deltas, weights=[1 / len(deltas)] * len(deltas))
@@ -310,11 +319,11 @@ def _own(method: Callable[..., Delta], **options: bool) -> Function:
     def call(
         deltas: Sequence[Delta],
         weights: Sequence[float | int],
-        given: dict[str, Any],
+        options: dict[str, Any],
         names: Sequence[str],
     ) -> Delta:
         del weights, names
-        return method(deltas[0], **given)
+        return method(deltas[0], **options)
 
     return Function(options, False, call)
 

@@ -94,11 +94,12 @@ class Svd(How):
 class Dare(How):
     """Drop and rescale (Yu et al. 2023, arXiv:2311.03099).
 
-    Delta number i of a merge draws with the key fold_in(key(seed + i), crc32(path)).
+    Delta number i of a merge draws with the key fold_in(k, crc32(path)), where k is key(seed) of
+    the first, number 0, and fold_in(key(seed), i) of others.
 
     Attributes:
       p: probability that an entry is dropped; libraries call 1 - p the density.
-      seed: of what is dropped.
+      seed: of what is dropped; from 0 to below 2^31.
       then: how the rest is merged.
     """
 
@@ -109,27 +110,33 @@ class Dare(How):
     def __post_init__(self) -> None:
         if not 0.0 <= self.p < 1.0:
             raise InputError(f"p must be from 0 to below 1: got {self.p}")
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"seed must be from 0 to below 2^31: got {self.seed}")
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         """The other way, of what is left of each delta."""
         thinned = []
         for number, delta in enumerate(deltas):
             parts: dict[str, Part] = {
-                path: Dense(self._kept(path, part, self.seed + number))
-                for path, part in delta.parts.items()
+                path: Dense(self._kept(path, part, number)) for path, part in delta.parts.items()
             }
             thinned.append(dataclasses.replace(delta, parts=parts))
         return self.then.merged(thinned, weights)
 
-    def _kept(self, path: str, part: Part, seed: int) -> np.ndarray:
+    def _kept(self, path: str, part: Part, number: int) -> np.ndarray:
         value = part.dense()
-        kept = dare_mask(path, value.shape, p=self.p, seed=seed)
+        kept = dare_mask(path, value.shape, p=self.p, seed=self.seed, number=number)
         return np.where(kept, value / np.float32(1.0 - self.p), np.float32(0.0))
 
 
-def dare_mask(path: str, shape: tuple[int, ...], *, p: float, seed: int) -> np.ndarray:
-    """Which entries of an array `Dare` keeps; booleans."""
-    key = jax.random.fold_in(jax.random.key(seed), np.uint32(zlib.crc32(path.encode())))
+def dare_mask(
+    path: str, shape: tuple[int, ...], *, p: float, seed: int, number: int = 0
+) -> np.ndarray:
+    """Which entries of an array `Dare` keeps of the delta of a number; booleans."""
+    key = jax.random.key(seed)
+    if number:
+        key = jax.random.fold_in(key, number)
+    key = jax.random.fold_in(key, np.uint32(zlib.crc32(path.encode())))
     return np.asarray(jax.random.bernoulli(key, 1.0 - p, shape))
 
 
@@ -138,7 +145,7 @@ class Fisher(How):
     """Weighted by the diagonal of each Fisher matrix (Matena and Raffel 2021, arXiv:2111.09832).
 
     Attributes:
-      diagonals: of each delta, by path; a path that it lacks counts the floor.
+      diagonals: of each delta, by path; a path that both lack counts the floor.
       normalize: whether each is divided by its L2 norm.
       floor: what they are at least.
     """
@@ -160,13 +167,18 @@ class Fisher(How):
         def combined(path: str, values: Sequence[np.ndarray]) -> np.ndarray:
             above, below = np.zeros_like(values[0]), np.zeros_like(values[0])
             for i, value in enumerate(values):
-                given = self.diagonals[i].get(path, np.zeros(value.shape, np.float32))
-                if tuple(given.shape) != value.shape:
+                if path in deltas[i].parts and path not in self.diagonals[i]:
                     raise InputError(
-                        f"the Fisher diagonal of {path} has shape {tuple(given.shape)}, and the "
+                        f"a Fisher diagonal lacks {path}, which its delta changes: it is of "
+                        "another model"
+                    )
+                diagonal = self.diagonals[i].get(path, np.zeros(value.shape, np.float32))
+                if tuple(diagonal.shape) != value.shape:
+                    raise InputError(
+                        f"the Fisher diagonal of {path} has shape {tuple(diagonal.shape)}, and the "
                         f"array {value.shape}"
                     )
-                share = np.maximum(np.asarray(given, np.float32), np.float32(self.floor))
+                share = np.maximum(np.asarray(diagonal, np.float32), np.float32(self.floor))
                 share = np.float32(weights[i] / norms[i]) * share
                 above, below = above + share * value, below + share
             return above / below
@@ -226,12 +238,11 @@ def _of_factors(
     roots: bool = False,
 ) -> Delta:
     """Sums of factors; with `roots`, of their square roots with the scales."""
-    first = deltas[0]
+    whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):
-        found = [delta.parts.get(path) for delta in deltas]
-        low = [part for part in found if isinstance(part, LowRank)]
-        if len(low) < len(found) or len({part.rank for part in low}) > 1:
+        low = [part for d in deltas if isinstance(part := d.parts.get(path), LowRank)]
+        if len(low) < len(deltas) or len({part.rank for part in low}) > 1:
             raise InputError(f"{what} is for LoRAs of one rank at the same places: {path} is none")
         if roots:
             sizes = [math.sqrt(abs(w * part.scale)) for w, part in zip(for_a, low, strict=True)]
@@ -245,7 +256,7 @@ def _of_factors(
         a = sum(np.float32(w) * np.asarray(p.a) for w, p in zip(ones, low, strict=True))
         b = sum(np.float32(w) * np.asarray(p.b) for w, p in zip(twos, low, strict=True))
         parts[path] = LowRank(a, b, scale)
-    return dataclasses.replace(together(deltas), parts=parts) if parts else first
+    return dataclasses.replace(whole, parts=parts)
 
 
 def together(deltas: Sequence[Delta]) -> Delta:
@@ -270,10 +281,11 @@ def by_path(
     deltas: Sequence[Delta], combined: Callable[[str, Sequence[np.ndarray]], np.ndarray]
 ) -> Delta:
     """Dense parts of what a function makes of each path's arrays, with zeros for absent ones."""
+    whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):
         parts[path] = Dense(combined(path, values_at(deltas, path)))
-    return dataclasses.replace(together(deltas), parts=parts)
+    return dataclasses.replace(whole, parts=parts)
 
 
 def values_at(deltas: Sequence[Delta], path: str) -> list[np.ndarray]:

@@ -260,7 +260,19 @@ class Scale(Part):
     additive: ClassVar[bool] = False
 
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
+        """The changed array, of one in float32.
+
+        Raises:
+          InputError: the array has other axes.
+        """
         value = jnp.asarray(self.value, jnp.float32)
+        layers, size = tuple(value.shape[:-1]), value.shape[-1]
+        fits = base.ndim >= len(layers) - self.axis and base.shape[self.axis] == size
+        if not fits or tuple(base.shape[: len(layers)]) != layers:
+            raise InputError(
+                f"factors of shape {tuple(value.shape)} along axis {self.axis} do not fit an array "
+                f"of shape {tuple(base.shape)}"
+            )
         shape = [*value.shape[:-1], *[1] * (base.ndim - value.ndim + 1)]
         shape[self.axis] = value.shape[-1]
         return base * value.reshape(shape)
@@ -352,6 +364,11 @@ class Several(Part):
     def order(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """That of the last."""
         return self.parts[-1].order
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the first part that says it."""
+        return next((part.shape for part in self.parts if part.shape), ())
 
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
         for part in self.parts:

@@ -1,6 +1,7 @@
 """TIES: trim, elect signs, and take the mean of those that agree (Yadav et al. 2023).
 
     1 trim    of each delta, weighted, the `density` of largest magnitude stays, over all entries
+              of the arrays that it changes
     2 elect   the sign of an entry is that of the sum; of sum 0, that of the sum of all signs
     3 mean    of the entries that are not 0 and have that sign; times `scale`
 

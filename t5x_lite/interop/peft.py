@@ -149,11 +149,11 @@ def to_module(file: PeftFile, hosts: Hosts, *, name: str, norms: Norms) -> Modul
       InputError: the tensors are not those of the config and the base, or say what no module of
         ours can.
     """
-    found, names = _by_place(file, hosts)
+    by_layer, names = _by_place(file, hosts)
     if file.config["peft_type"] == "IA3":
-        adapter, arrays = _to_ia3(file, hosts, found, name=name)
+        adapter, arrays = _to_ia3(file, hosts, by_layer, name=name)
     else:
-        adapter, arrays = _to_lora(file, hosts, found, name=name, names=names, norms=norms)
+        adapter, arrays = _to_lora(file, hosts, by_layer, name=name, names=names, norms=norms)
     module = {
         f"{ADAPTERS}{name}/{stack}/{site}/{leaf}": array
         for (stack, site, leaf), array in arrays.items()
@@ -169,7 +169,7 @@ def _by_place(
     Raises:
       InputError: they are at other layers than the config names, or a layer lacks one.
     """
-    found: dict[str, dict[str, np.ndarray]] = {}
+    by_layer: dict[str, dict[str, np.ndarray]] = {}
     names: dict[str, str] = {}
     prefix = ""
     for name, array in file.tensors.items():
@@ -187,25 +187,27 @@ def _by_place(
             )
         written, prefix = hit
         names[written] = layer
-        if leaf in found.setdefault(written, {}):
+        if leaf in by_layer.setdefault(written, {}):
             raise InputError(f"{file.where}: {name} is there under two names")
-        found[written][leaf] = array
-    if not found:
+        by_layer[written][leaf] = array
+    if not by_layer:
         raise InputError(f"{file.where}: holds no tensor {' or '.join(file.leaves)}")
-    _check_targets(file, hosts, found, prefix=prefix)
+    _check_targets(file, hosts, by_layer, prefix=prefix)
     wanted = {SCALE} if file.config["peft_type"] == "IA3" else {A, B}
     if file.config.get("use_dora"):
         wanted.add(MAGNITUDE)
-    for written, leaves in found.items():
+    for written, leaves in by_layer.items():
         if difference := trees.difference(wanted, leaves):
             raise InputError(f"{file.where}: at {written}: {difference}")
-    return found, names
+    return by_layer, names
 
 
-def _check_targets(file: PeftFile, hosts: Hosts, found: Mapping[str, Any], *, prefix: str) -> None:
+def _check_targets(
+    file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Any], *, prefix: str
+) -> None:
     """Refuses a file whose layers are not those that its config names."""
     config, where = file.config, file.config_file
-    if config.get("target_modules") is None or config.get("layers_to_transform") is not None:
+    if config.get("target_modules") is None:
         return
     bodies = {written: prefix + body for body, written in hosts.bodies.items()}
     named = [
@@ -214,14 +216,16 @@ def _check_targets(file: PeftFile, hosts: Hosts, found: Mapping[str, Any], *, pr
         if is_target(where, config, "target_modules", body)
         and not is_target(where, config, "exclude_modules", body)
     ]
-    if difference := trees.difference(named, found):
+    if config.get("layers_to_transform") is not None:  # which are some of those
+        named = [written for written in named if written in by_layer]
+    if difference := trees.difference(named, by_layer):
         raise InputError(f"{file.where}: the layers are not those of target_modules: {difference}")
 
 
 def _to_lora(
     file: PeftFile,
     hosts: Hosts,
-    found: Mapping[str, Mapping[str, np.ndarray]],
+    by_layer: Mapping[str, Mapping[str, np.ndarray]],
     *,
     name: str,
     names: Mapping[str, str],
@@ -235,36 +239,31 @@ def _to_lora(
     rank = number_of(where, "r", config.get("r", 8), least=1)
     alpha = number_of(where, "lora_alpha", config.get("lora_alpha", 8), least=1e-6)
     ranks, alphas = {}, {}
-    for written in found:
+    for written in by_layer:
         ranks[written] = of_pattern(where, config, "rank_pattern", names[written], rank)
         ranks[written] = number_of(where, "rank_pattern", ranks[written], least=1)
         alphas[written] = of_pattern(where, config, "alpha_pattern", names[written], alpha)
         alphas[written] = number_of(where, "alpha_pattern", alphas[written], least=0)
     whole = max(ranks.values())
-    common = alphas[min(found)] if len({*alphas.values()}) == 1 else alpha
+    _check_lora(file, hosts, by_layer, ranks)
+    common = (alphas[min(by_layer)] if len({*alphas.values()}) == 1 else alpha) or alpha
     made = Lora(
         name=name,
         rank=int(whole),
         alpha=float(common),
         rank_stabilised=stabilised,
         dora=dora,
-        **_sites(hosts, found, default=Lora().sites),
+        **_sites(hosts, by_layer, default=Lora().sites),
     )
     arrays: dict[tuple[str, str, str], np.ndarray] = {}
-    for stack, site in _all_sites(hosts, found):
+    for stack, site in _all_sites(hosts, by_layer):
         layers, features_in, features_out = hosts.kernels[stack, site]
         arrays[stack, site, "a"] = np.zeros((layers, features_in, made.rank), np.float32)
         arrays[stack, site, "b"] = np.zeros((layers, made.rank, features_out), np.float32)
         if dora:
             arrays[stack, site, "magnitude"] = np.zeros((layers, features_out), np.float32)
-    if dora:
-        _check_everywhere(file, hosts, found)
-    for written, leaves in found.items():
+    for written, leaves in by_layer.items():
         place, r = hosts.places[written], int(ranks[written])
-        _, features_in, features_out = hosts.kernels[place.stack, place.site]
-        shapes = {A: (r, features_in), B: (features_out, r), MAGNITUDE: (features_out,)}
-        for leaf, tensor in leaves.items():
-            _check_shape(file, f"{written}.{leaf}", tensor, shapes[leaf])
         scale = alphas[written] / (math.sqrt(r) if stabilised else r)
         factor = np.float32(scale / made.scale)
         where_to = (place.stack, place.site)
@@ -276,14 +275,31 @@ def _to_lora(
     return made, arrays
 
 
+def _check_lora(
+    file: PeftFile,
+    hosts: Hosts,
+    by_layer: Mapping[str, Mapping[str, np.ndarray]],
+    ranks: Mapping[str, int | float],
+) -> None:
+    """Refuses tensors of other shapes than the ranks and the base say, and DoRA in some layers."""
+    if file.config.get("use_dora"):
+        _check_everywhere(file, hosts, by_layer)
+    for written, leaves in by_layer.items():
+        place, r = hosts.places[written], int(ranks[written])
+        _, features_in, features_out = hosts.kernels[place.stack, place.site]
+        shapes = {A: (r, features_in), B: (features_out, r), MAGNITUDE: (features_out,)}
+        for leaf, tensor in leaves.items():
+            _check_shape(file, f"{written}.{leaf}", tensor, shapes[leaf])
+
+
 def _to_ia3(
-    file: PeftFile, hosts: Hosts, found: Mapping[str, Mapping[str, np.ndarray]], *, name: str
+    file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Mapping[str, np.ndarray]], *, name: str
 ) -> tuple[Ia3, dict[tuple[str, str, str], np.ndarray]]:
     """The config of (IA)^3, and its arrays by stack, site and leaf."""
-    _check_everywhere(file, hosts, found)
+    _check_everywhere(file, hosts, by_layer)
     arrays: dict[tuple[str, str, str], np.ndarray] = {}
     outputs: dict[str, None] = {}
-    for written, leaves in found.items():
+    for written, leaves in by_layer.items():
         place, tensor = hosts.places[written], leaves[SCALE]
         layers, features_in, features_out = hosts.kernels[place.stack, place.site]
         reads = tensor.shape == (1, features_in) and tensor.shape != (features_out, 1)
@@ -319,15 +335,15 @@ def _to_ia3(
     return made, arrays
 
 
-def _all_sites(hosts: Hosts, found: Iterable[str]) -> list[Site]:
+def _all_sites(hosts: Hosts, by_layer: Iterable[str]) -> list[Site]:
     """The places of a module that has these layers: each of its sites, in every stack."""
-    sites = {hosts.places[written].site for written in found}
+    sites = {hosts.places[written].site for written in by_layer}
     return [(stack, site) for stack, site in hosts.kernels if site in sites]
 
 
-def _sites(hosts: Hosts, found: Iterable[str], *, default: tuple[str, ...]) -> dict[str, Any]:
+def _sites(hosts: Hosts, by_layer: Iterable[str], *, default: tuple[str, ...]) -> dict[str, Any]:
     """The field `sites` of a module; nothing where it is the default."""
-    sites = {hosts.places[written].site for written in found}
+    sites = {hosts.places[written].site for written in by_layer}
     return _named_sites(hosts, sites, default=default)
 
 
@@ -337,11 +353,11 @@ def _named_sites(hosts: Hosts, sites: set[str], *, default: tuple[str, ...]) -> 
     return {} if sites == usual else {"sites": tuple(site for site in all_sites if site in sites)}
 
 
-def _check_everywhere(file: PeftFile, hosts: Hosts, found: Mapping[str, Any]) -> None:
+def _check_everywhere(file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Any]) -> None:
     """Refuses vectors that some layers lack: theirs would begin to train here."""
-    sites = {hosts.places[written].site for written in found}
+    sites = {hosts.places[written].site for written in by_layer}
     wanted = [written for written, place in hosts.places.items() if place.site in sites]
-    if difference := trees.difference(wanted, found):
+    if difference := trees.difference(wanted, by_layer):
         what = "use_dora" if file.config["peft_type"] == "LORA" else "(IA)^3"
         raise InputError(
             f"{file.where}: {what} in some layers or stacks alone is not supported: {difference}"

@@ -147,10 +147,10 @@ def expression_of(chosen: Iterable[str], known: Iterable[str]) -> str:
     wanted, all_names = set(chosen), set(known)
     layers: dict[tuple[str, str], set[int]] = {}
     everywhere: dict[tuple[str, str], set[int]] = {}
-    for found, names in ((layers, wanted), (everywhere, all_names)):
+    for table, names in ((layers, wanted), (everywhere, all_names)):
         for name in names:
             before, layer, after = re.split(r"\.(\d+)\.", name, maxsplit=1)
-            found.setdefault((before, after), set()).add(int(layer))
+            table.setdefault((before, after), set()).add(int(layer))
     alternatives = []
     for (before, after), numbers in sorted(layers.items()):
         which = r"\d+"

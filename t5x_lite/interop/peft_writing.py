@@ -75,6 +75,7 @@ def write_peft(
             f"checkpoint {where}: PEFT has no {type(adapter).__name__} as module "
             f"{adapter.name!r}; of ours it has lora and ia3"
         )
+    _check_written(tensors, leaves, hosts, module=f"checkpoint {where}: module {adapter.name}")
     kept = [piece for piece in hosts.pieces if piece.path in arrays]
     tensors |= {piece.name: piece.to_theirs(piece.of(arrays[piece.path])) for piece in kept}
     config = {
@@ -91,6 +92,22 @@ def write_peft(
     write_safetensors(
         directory / SAFETENSORS, {PREFIX + name: _lazy(array) for name, array in tensors.items()}
     )
+
+
+def _check_written(
+    tensors: Mapping[str, np.ndarray],
+    leaves: Mapping[Site, Mapping[str, np.ndarray]],
+    hosts: Hosts,
+    *,
+    module: str,
+) -> None:
+    """Refuses a module of which nothing is written, or not all."""
+    if not tensors:
+        raise InputError(f"{module} changes no layer: its numbers are 0 or it has no layer")
+    known = {(place.stack, place.site) for place in hosts.places.values()}
+    known |= {(stack, HIDDEN[site]) for stack, site in known if site in HIDDEN}
+    if homeless := sorted(leaves.keys() - known):
+        raise InputError(f"{module}: PEFT has no layer for what stands at {'/'.join(homeless[0])}")
 
 
 def _task(hosts: Hosts) -> str | None:

@@ -47,6 +47,7 @@ from t5x_lite.objectives.of_heads import objective_for
 from t5x_lite.options import did_you_mean
 from t5x_lite.remote import local_path
 from t5x_lite.run.best_step import Step, find_step
+from t5x_lite.run.delta_files import goes_along
 from t5x_lite.run.encoder_interchange import exported_head
 from t5x_lite.run.loading import learner_of, read_experiment
 from t5x_lite.trees import LazyArray
@@ -102,7 +103,9 @@ def import_adapter(
     )
     hosts = hosts_of(experiment.model, head, model_type=kind, where=where)
     params = lazy_params(where)
-    module = to_module(file, hosts, name=name, norms=functools.partial(_norms, hosts, params))
+    module = to_module(
+        file, hosts, name=name, norms=functools.cache(functools.partial(_norms, hosts, params))
+    )
     made = _with_head(experiment, head)
     made = dataclasses.replace(
         made,
@@ -112,12 +115,12 @@ def import_adapter(
     )
     with new_directory(destination) as directory:
         left = _left(made, module.arrays, params, where=where)
-        there = Base.of({}, {}, base=where, steps=directory.parent)
+        empty = Base.of({}, {}, base=where, steps=directory.parent)
         leaves = {path: _leaf(path, params[path]) for path in left}
         contents = {
-            **{name: content for name, content in files.items() if _is_kept(name)},
+            **{name: content for name, content in files.items() if goes_along(name)},
             checkpointing.CONFIG_FILE: to_json(made).encode(),
-            BASE_FILE: dataclasses.replace(there, arrays=leaves).content(),
+            BASE_FILE: dataclasses.replace(empty, arrays=leaves).content(),
             f"{_PEFT}/{CONFIG}": file.config_file.read_bytes(),
         }
         _write(directory, contents, module.arrays)
@@ -181,11 +184,6 @@ def _leaf(path: str, array: LazyArray) -> Leaf:
     return Leaf(path, digests({path: array.read()})[path])
 
 
-def _is_kept(name: str) -> bool:
-    """Whether a file of the base is one of the module's step directory, too."""
-    return name.startswith((f"{checkpointing.VOCABULARY_DIRECTORY}/", "huggingface/"))
-
-
 def _norms(hosts: Hosts, params: Mapping[str, LazyArray], site: Site) -> np.ndarray:
     """Norms of the columns of a base's kernel, in float32: [N, out]."""
     kernel = params[hosts.paths[site]].read().astype(np.float32)
@@ -203,7 +201,7 @@ def export_adapter(
 ) -> None:
     """Exports a module as PEFT's `PeftModel.from_pretrained` loads it.
 
-    It is for the base that `t5x-lite export hf` writes of the same model.
+    The directory goes on what `t5x-lite export hf` writes of its base.
 
     Args:
       checkpoint: a work directory or a step directory.
@@ -225,6 +223,7 @@ def export_adapter(
     adapter = _chosen(experiment, name, where=where)
     refuse_views(where, views_of(experiment.model, experiment.objective))
     params = lazy_params(where)
+    _refuse_trained(experiment, params, where=where)
     left = Base.read(files, where=where)
     kept = None if not head else _trained_head(experiment, params, left, where=where)
     kind = _model_type(files)
@@ -244,7 +243,7 @@ def export_adapter(
             adapter,
             arrays,
             hosts,
-            norms=functools.partial(_norms, hosts, params),
+            norms=functools.cache(functools.partial(_norms, hosts, params)),
             base=_base_name(files, left),
             where=where,
         )
@@ -270,6 +269,19 @@ def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter
             f"{', '.join(modules)}"
         )
     return modules[chosen]
+
+
+def _refuse_trained(
+    experiment: Experiment, params: Mapping[str, LazyArray], *, where: Path
+) -> None:
+    """Refuses a module beside which arrays of the base trained."""
+    learner = learner_of(experiment)
+    trained = [path for path in params if path.startswith("model/") and learner.trains(path)]
+    if trained:
+        raise InputError(
+            f"checkpoint {where}: {trained[0]} trained beside the module, and a directory of PEFT "
+            "would leave it out: `t5x-lite export hf` writes the merged model"
+        )
 
 
 def _own_head(experiment: Experiment, *, where: Path) -> Head | None:
@@ -319,17 +331,17 @@ def _base_name(files: Mapping[str, bytes], base: Base | None) -> str:
 
 def _model_type(files: Mapping[str, bytes]) -> str | None:
     """The model_type that an imported model had."""
-    found = _of_json(files.get(_HUGGINGFACE, b"{}")).get("model_type")
-    return found if isinstance(found, str) else None
+    kind = _of_json(files.get(_HUGGINGFACE, b"{}")).get("model_type")
+    return kind if isinstance(kind, str) else None
 
 
 def _of_json(content: bytes) -> dict[str, Any]:
     """The object of a file; an empty one where it is none."""
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _lazy(array: np.ndarray) -> LazyArray:

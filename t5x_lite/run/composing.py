@@ -1,7 +1,9 @@
 """`t5x-lite compose` and `t5x-lite merge`: deltas from directories to directories."""
 
+import dataclasses
 import logging
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -13,15 +15,25 @@ from t5x_lite import trees
 from t5x_lite.adapters.base import ADAPTERS
 from t5x_lite.checkpoints import manifest, orbax_params
 from t5x_lite.checkpoints import reading as checkpointing
-from t5x_lite.checkpoints.init import part_of
+from t5x_lite.checkpoints.base import BASE_FILE
 from t5x_lite.config.json import to_json
-from t5x_lite.deltas.delta import Delta
+from t5x_lite.deltas.delta import Delta, Identity
 from t5x_lite.deltas.expression import Names, check, evaluate, names_in
 from t5x_lite.errors import InputError
 from t5x_lite.interop.directories import new_directory
+from t5x_lite.options import did_you_mean
 from t5x_lite.remote import local_path
 from t5x_lite.run.best_step import Step, find_step
-from t5x_lite.run.delta_files import MERGED, Arrays, Opened, check_base, open_delta, plain, save
+from t5x_lite.run.delta_files import (
+    MERGED,
+    Arrays,
+    Opened,
+    check_base,
+    digests_of,
+    open_delta,
+    plain,
+    save,
+)
 from t5x_lite.run.loading import learner_of, read_experiment
 from t5x_lite.trees import LazyArray
 
@@ -57,9 +69,12 @@ def compose(
     check(expression, places)
     if unused := sorted(places.keys() - set(names_in(expression))):
         raise InputError(f"--delta {unused[0]} is not in the expression {expression!r}")
-    diagonals = {
-        name: _diagonal(where) for name, where in named(fishers, option="--fisher").items()
-    }
+    fisher_places = named(fishers, option="--fisher")
+    if unknown := [name for name in fisher_places if name not in places]:
+        raise InputError(
+            f"--fisher {unknown[0]}: no --delta is called so{did_you_mean(unknown[0], places)}"
+        )
+    diagonals = {name: _diagonal(where) for name, where in fisher_places.items()}
     _refuse_existing(destination)
     opened = {
         name: open_delta(where, base=base, allow_other_base=allow_other_base)
@@ -67,10 +82,7 @@ def compose(
     }
 
     def materialised(name: str) -> Delta:
-        one = opened[name]
-        arrays = one.base()[1]
-        there = {path: arrays[path].read() for path in one.delta.parts if path in arrays}
-        return one.delta.materialise(trees.unflatten(there))
+        return _materialised(opened[name], by_option=base is not None)
 
     names = Names({name: one.delta for name, one in opened.items()}, diagonals, materialised)
     made = evaluate(expression, names)
@@ -81,21 +93,35 @@ def compose(
     )
 
 
+def _materialised(opened: Opened, *, by_option: bool) -> Delta:
+    """A delta as sums with its base, of which it is a change then, be it another one or not."""
+    delta, (where, arrays) = opened.delta, opened.base()
+    _check_recorded(opened, arrays, where, skipped=by_option)
+    changed = {path: arrays[path].read() for path in delta.parts if path in arrays}
+    made = delta.materialise(trees.unflatten(changed))
+    if not by_option:
+        return made
+    recorded = delta.base or Identity("", dict.fromkeys(delta.parts, ""))
+    known = {path: arrays[path] for path in recorded.arrays if path in arrays}
+    identity = Identity(os.path.abspath(where), digests_of(known), recorded.sources)
+    return dataclasses.replace(made, base=identity)
+
+
 def named(pairs: Sequence[str], *, option: str) -> dict[str, str]:
     """NAME=DIR pairs as a dict.
 
     Raises:
       InputError: one is no such pair, or a name comes twice.
     """
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for pair in pairs:
         name, equals, directory = pair.partition("=")
         if not (equals and name.isidentifier() and directory):
             raise InputError(f"{option} is NAME=DIR, such as a=work/a: got {pair!r}")
-        if name in found:
+        if name in places:
             raise InputError(f"{option} {name} is given twice")
-        found[name] = directory
-    return found
+        places[name] = directory
+    return places
 
 
 def _refuse_existing(destination: str | Path) -> None:
@@ -111,16 +137,16 @@ def _diagonal(where: str) -> Mapping[str, Any]:
     manifest.verify(source, "params", "files")
     arrays = orbax_params.lazy_params(source / "params")
     start = "fisher/"
-    found = {p.removeprefix(start): a.read() for p, a in arrays.items() if p.startswith(start)}
-    if not found:
+    diagonal = {p.removeprefix(start): a.read() for p, a in arrays.items() if p.startswith(start)}
+    if not diagonal:
         raise InputError(f"{where} holds no Fisher diagonal: `t5x-lite fisher` writes one")
-    return found
+    return diagonal
 
 
 def _files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
     """The config and the vocabulary of the delta that has the result's heads, else of the first."""
     heads = _heads(made)
-    chosen = next((one for one in opened if _heads(one.delta) == heads), opened[0])
+    chosen = next((one for one in opened if _equal(_heads(one.delta), heads)), opened[0])
     if not chosen.files:
         return {}
     files = dict(chosen.files)
@@ -128,8 +154,13 @@ def _files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
     return {**files, checkpointing.CONFIG_FILE: to_json(config).encode()}
 
 
-def _heads(delta: Delta) -> set[str]:
-    return {part_of(path) for path in delta.extra if not path.startswith(ADAPTERS)}
+def _heads(delta: Delta) -> dict[str, np.ndarray]:
+    """The arrays of heads, by path."""
+    return {p: np.asarray(x) for p, x in delta.extra.items() if not p.startswith(ADAPTERS)}
+
+
+def _equal(one: Mapping[str, np.ndarray], two: Mapping[str, np.ndarray]) -> bool:
+    return one.keys() == two.keys() and all(np.array_equal(x, two[path]) for path, x in one.items())
 
 
 def _config(directory: Path, files: Mapping[str, bytes]) -> Any:
@@ -166,11 +197,9 @@ def merge(
         opened = open_delta(source, step=step, base=base, allow_other_base=allow_other_base)
         where, arrays = opened.base()
         _check_recorded(opened, arrays, where, skipped=base is not None)
-        files = opened.files or _base_files(where)
+        files = opened.files or _base_files(where, opened.delta)
         loss = _Rounding()
-        merged = _merged(opened, arrays, dtype, loss)
-        if opened.files:
-            merged = _wanted(opened, files, merged)
+        merged = _wanted(opened, files, _merged(opened, arrays, dtype, loss))
         for name, content in files.items():
             path = directory / "files" / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +207,7 @@ def merge(
         orbax_params.write_params(directory / "params", merged)
         manifest.write(directory)
     if dtype == "bfloat16":
-        _logger.info("%s: %s", destination, loss.told())
+        _logger.info("%s: %s", destination, loss.summary())
 
 
 def _check_recorded(opened: Opened, arrays: Arrays, where: Path, *, skipped: bool) -> None:
@@ -187,11 +216,13 @@ def _check_recorded(opened: Opened, arrays: Arrays, where: Path, *, skipped: boo
         check_base(opened, arrays, where, allowed=False)
 
 
-def _base_files(where: Path) -> dict[str, bytes]:
-    """The config and all else of a base but its position in the data and its own base."""
+def _base_files(where: Path, delta: Delta) -> dict[str, bytes]:
+    """A base's files but its position in the data and its own base; the config has the modules."""
     files = checkpointing.step_files(where)
-    left = ("data/", checkpointing.METRICS_FILE, "base.json")
-    return {name: content for name, content in files.items() if not name.startswith(left)}
+    left = ("data/", checkpointing.METRICS_FILE, BASE_FILE)
+    kept = {name: content for name, content in files.items() if not name.startswith(left)}
+    config = plain(read_experiment(where, files), delta.config)
+    return {**kept, checkpointing.CONFIG_FILE: to_json(config).encode()}
 
 
 def _merged(
@@ -230,12 +261,27 @@ def _merged(
 def _wanted(
     opened: Opened, files: Mapping[str, bytes], arrays: Mapping[str, LazyArray]
 ) -> dict[str, LazyArray]:
-    """The arrays that the config's model, heads and objective have."""
+    """The arrays that the config's model, heads and objective have.
+
+    Raises:
+      InputError: one is missing or of another shape, or the delta has one that has no place.
+    """
     shapes = trees.flatten(learner_of(_config(opened.directory, files)).shapes)
+    if homeless := sorted(opened.delta.extra.keys() - shapes.keys()):
+        raise InputError(
+            f"{opened.directory} holds {homeless[0]}, which its config has no place for: leave "
+            "heads out by `without_heads(NAME)`"
+        )
     if missing := sorted(shapes.keys() - arrays.keys()):
         raise InputError(
             f"{opened.directory} and its base lack {missing[0]}, which their config asks for"
         )
+    for path, wanted in shapes.items():
+        if tuple(arrays[path].shape) != tuple(wanted.shape):
+            raise InputError(
+                f"{opened.directory}: {path} has shape {tuple(arrays[path].shape)}, and its config "
+                f"says {tuple(wanted.shape)}"
+            )
     return {path: arrays[path] for path in shapes}
 
 
@@ -251,7 +297,7 @@ class _Rounding:
         self._change += float(np.sum(np.square(exact - before, dtype=np.float64)))
         self._weight += float(np.sum(np.square(exact, dtype=np.float64)))
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """One phrase for the log."""
         if not self._change:
             return "no array is changed"

@@ -4,7 +4,7 @@
       params/               parts/0/a, parts/0/b, parts/1/value, ...; extra/heads/...
       files/delta.json      the path and the kind of each part, and the configs of modules
       files/base.json       the base, as `checkpoints.base` has it, with a digest of each array
-      files/merged/         config.json and vocabulary/ of the checkpoint that `merge` makes
+      files/merged/         config.json, vocabulary/ and huggingface/ of what `merge` makes
       manifest.json
 
 A run's checkpoint is read as a delta, too: its adapters become parts where kernels can hold them,
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from t5x_lite import trees
+from t5x_lite import renames, trees
 from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.adapters.grammar import write_module
@@ -167,13 +167,13 @@ def check_base(opened: Opened, arrays: Arrays, where: Path, *, allowed: bool) ->
     if recorded is None:
         return
     known = {path: array for path, array in arrays.items() if path in recorded.arrays}
-    there = Identity(str(where), digests_of(known))
-    wrong = sorted(p for p in recorded.arrays if recorded.arrays[p] != there.arrays.get(p))
+    other = Identity(os.path.abspath(where), digests_of(known))
+    wrong = sorted(p for p in recorded.arrays if recorded.arrays[p] != other.arrays.get(p))
     if not wrong:
         return
     text = (
         f"{where} is not the base of {opened.directory}: {wrong[0]} differs; its digest is "
-        f"{there.digest[:16]}, and that of the base {recorded.digest[:16]}"
+        f"{other.digest[:16]}, and that of the base {recorded.digest[:16]}"
     )
     if not allowed:
         raise InputError(f"{text}; give the base, or --allow-other-base")
@@ -207,6 +207,9 @@ def _of_delta(source: Path, other: tuple[Path, Arrays] | None) -> Opened:
     config = tuple(from_json(text, source=where) for text in named)
     start = "extra/"
     extra = {p.removeprefix(start): a.read() for p, a in arrays.items() if p.startswith(start)}
+    today = renames.current_paths([*parts, *extra])
+    parts = {today[path]: part for path, part in parts.items()}
+    extra = {today[path]: array for path, array in extra.items()}
     recorded = Base.read(files, where=source)
     identity = None if recorded is None else _identity(recorded)
     delta = Delta(parts, extra, identity, config)
@@ -236,11 +239,7 @@ def _of_run(source: Path, other: tuple[Path, Arrays] | None) -> Opened:
     identity = None if recorded is None else _identity(recorded)
     reader = functools.partial(_base_of, source, identity, other)
     delta = _delta_of_run(source, learner, own, identity, reader)
-    kept = {
-        name: content
-        for name, content in files.items()
-        if name.startswith(f"{checkpointing.VOCABULARY_DIRECTORY}/")
-    }
+    kept = {name: content for name, content in files.items() if goes_along(name)}
     config = plain(experiment, delta.config)
     kept[checkpointing.CONFIG_FILE] = to_json(config).encode()
     return Opened(source, delta, kept, reader)
@@ -278,16 +277,18 @@ def _delta_of_run(
     compared = {p: a for p, a in base.items() if p.startswith(_MODEL)}
     if identity is not None:
         compared = {p: a for p, a in compared.items() if p not in identity.arrays}
-    found = Identity(str(where), digests_of(compared))
+    whole = Identity(os.path.abspath(where), digests_of(compared))
     for path in trained:
         if path not in base:
-            extra[path] = own[path].read()
-        elif (part := difference(path, own[path].read(), base[path].read())) is not None:
+            raise InputError(
+                f"checkpoint {source}: its base {where} has no {path} of which it could be a change"
+            )
+        if (part := difference(path, own[path].read(), base[path].read())) is not None:
             parts[path] = part.then(parts[path]) if path in parts else part
     if identity is not None:
-        arrays = {**identity.arrays, **found.arrays}
-        found = Identity(identity.checkpoint, arrays, identity.sources)
-    return Delta(parts, extra, found, rest)
+        arrays = {**identity.arrays, **whole.arrays}
+        whole = Identity(identity.checkpoint, arrays, identity.sources)
+    return Delta(parts, extra, whole, rest)
 
 
 def _check_stored(source: Path, learner: Learner, parts: Mapping[str, Part]) -> None:
@@ -306,10 +307,10 @@ def _base_of(
 ) -> tuple[Path, Arrays]:
     """The base's directory, and its arrays by our paths."""
     if other is None:
-        found = checkpointing.base_directory(source)
-        if found is None:
+        recorded = checkpointing.base_directory(source)
+        if recorded is None:
             raise InputError(f"delta {source} does not name its base: give --base DIR")
-        where = Path(found)
+        where = Path(recorded)
         arrays: Arrays = checkpointing.lazy_params(where)
     else:
         where, arrays = other
@@ -323,6 +324,11 @@ def _identity(base: Base) -> Identity:
     arrays = {path: leaf.digest for path, leaf in base.arrays.items()}
     sources = {path: leaf.path for path, leaf in base.arrays.items() if leaf.path != path}
     return Identity(base.checkpoint, arrays, sources)
+
+
+def goes_along(name: str) -> bool:
+    """Whether a file of a step is one of what is made of it, too."""
+    return name.startswith((f"{checkpointing.VOCABULARY_DIRECTORY}/", "huggingface/"))
 
 
 def _base_file(identity: Identity, target: Path) -> Base:

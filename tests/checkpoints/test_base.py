@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
+from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, base_at, digests
 from t5x_lite.errors import InputError
 
 KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -109,3 +109,15 @@ def test_where_it_is_looked_for(base, tmp_path, monkeypatch):
     again = base.candidates(step.relative_to(tmp_path))
     assert [os.fspath(path.relative_to(tmp_path)) for path in again] == found
     assert str(base.missing(step)).endswith(f"a link to it at {tmp_path / links[1]}")
+
+
+def test_a_directory_that_is_given_is_the_only_one(base, tmp_path):
+    step, given = tmp_path / "lora" / "checkpoints" / "5", tmp_path / "t5"
+    given.mkdir()
+    (tmp_path / "link").symlink_to(given)
+    with base_at(str(given)):
+        assert list(base.candidates(step)) == [given]
+        assert f"and {given} holds no checkpoint" in str(base.missing(step))
+        assert str(given) not in map(str, base.candidates(given / "checkpoints" / "20"))
+        assert len(list(base.candidates(tmp_path / "link" / "checkpoints" / "20"))) > 1
+        assert list(base.candidates(epath.Path("gs://bucket/lora/5"))) == [given]

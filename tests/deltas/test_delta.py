@@ -190,3 +190,32 @@ def test_heads_come_along_and_modules_are_scaled_and_joined():
     ):
         one + other
     assert set((one.without_heads() + other).extra) == {path, *head}
+
+
+def test_masks_that_do_not_fit():
+    tau = Delta.of({**TUNED, "heads": {"mlm": {"bias": array(2)}}}, BASE)
+    with pytest.raises(
+        InputError, match=r"of model/wi/bias has shape \(2,\), and the array \(3,\)"
+    ):
+        tau.mask(trees.unflatten({"model/wi/bias": np.ones(2, bool)}))
+    assert tau.mask(trees.unflatten({"model/wi/bias": np.ones(3, bool)})).extra == {}
+    assert set(tau.mask(trees.unflatten({"heads/mlm/bias": np.ones(2, bool)})).extra) == {
+        "heads/mlm/bias"
+    }
+    with pytest.raises(InputError, match="has all of it or nothing"):
+        tau.mask(trees.unflatten({"heads/mlm/bias": np.array([True, False])}))
+    with pytest.raises(InputError, match=r"'\(' is no regular expression"):
+        tau.mask("(")
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), 1e39, 10**400])
+def test_factors_are_finite(factor):
+    with pytest.raises(InputError, match="multiplied by finite float32 numbers: got"):
+        factor * LORA
+
+
+def test_sources_are_those_of_the_first():
+    theirs = Identity("b", HERE.arrays, {KERNEL: "old"})
+    assert HERE.with_(theirs).sources == {}
+    more = Identity("b", {**HERE.arrays, "model/x": "cc"}, {"model/x": "old"})
+    assert HERE.with_(more).sources == {"model/x": "old"}

@@ -102,6 +102,14 @@ def test_errors_point_at_the_column(text, column, reason):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "column"), [("1e38 * a", 1), ("a * (1e30 * 1e30)", 6), (f"a / {10**39}", 5)]
+)
+def test_numbers_that_float32_may_not_hold(text, column):
+    with pytest.raises(InputError, match=rf"column {column}: numbers are below 1e\+38 here"):
+        evaluate(text, NAMES)
+
+
 def test_what_is_no_delta_at_all():
     with pytest.raises(InputError, match="'1 / 2' is a number, and should be a delta"):
         evaluate("1 / 2", NAMES)

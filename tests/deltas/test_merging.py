@@ -94,7 +94,7 @@ def test_dare_with_its_masks():
     found = merge([one, two], Dare(p=0.4, seed=3), weights=[1, 2])
     expected = 0
     for i, (delta, weight) in enumerate(((one, 1), (two, 2))):
-        kept = dare_mask(Q, (6, 5), p=0.4, seed=3 + i)
+        kept = dare_mask(Q, (6, 5), p=0.4, seed=3, number=i)
         assert 0 < kept.sum() < kept.size
         expected = expected + weight * np.where(kept, value(delta, Q) / 0.6, 0)
     np.testing.assert_allclose(value(found, Q), expected, rtol=1e-5)
@@ -151,3 +151,22 @@ def test_what_every_way_refuses():
             merge([one, two], how)
     with pytest.raises(InputError, match="of different shapes"):
         merge([dense(), lora()], Ties())
+
+
+def test_factors_of_no_parts_have_the_heads_of_all():
+    head = Delta(extra={"heads/mlm/bias": array(3)})
+    assert set(merge([Delta(), head], AverageFactors()).extra) == {"heads/mlm/bias"}
+
+
+def test_a_diagonal_of_another_model():
+    one = dense((Q,))
+    with pytest.raises(InputError, match=f"a Fisher diagonal lacks {Q}, which its delta changes"):
+        merge([one, one], Fisher([{Q: np.ones((6, 5))}, {V: np.ones((6, 5))}]))
+
+
+def test_seeds_and_keys():
+    for seed in (-1, 2**31):
+        with pytest.raises(InputError, match=r"seed must be from 0 to below 2\^31: got"):
+            Dare(p=0.1, seed=seed)
+    second = dare_mask(Q, (6, 5), p=0.4, seed=3, number=1)
+    assert not np.array_equal(second, dare_mask(Q, (6, 5), p=0.4, seed=4))

@@ -79,3 +79,14 @@ def test_what_is_no_sum_says_the_remedy():
     assert isinstance(LOW.then(two), Several)
     with pytest.raises(InputError, match="a LowRank part cannot follow a Scale part"):
         two.then(LOW)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((2,), -1), ((3,), -2), ((4, 3), -1), ((2, 3), -2)])
+def test_factors_of_other_axes(shape, axis):
+    with pytest.raises(InputError, match=r"do not fit an array of shape \(2, 3\)"):
+        Scale(np.ones(shape, np.float32), axis).read(jnp.asarray(W))
+
+
+def test_several_parts_have_the_shape_of_one():
+    factors = Scale(np.ones(3, np.float32))
+    assert (Several((factors, LOW)).shape, Several((factors, factors)).shape) == ((2, 3), ())

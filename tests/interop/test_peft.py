@@ -175,3 +175,25 @@ def test_ia3_that_no_module_of_ours_does(tmp_path):
     hidden = {n: a for n, a in bert_ia3().items() if "output" in n}
     with pytest.raises(InputError, match="no output of a layer is scaled"):
         module(write(tmp_path / "c", {**IA3, "target_modules": ["output.dense"]}, hidden))
+
+
+def test_alphas_that_are_all_0(tmp_path):
+    made = module(write(tmp_path / "in", {**LORA, "alpha_pattern": {".*": 0}}, bert_lora()))
+    assert made.adapter == Lora(name="rte", rank=2, alpha=4.0)
+    assert not any(array.any() for path, array in made.arrays.items() if path.endswith("/b"))
+    with pytest.raises(InputError, match="lora_alpha must be a number from"):
+        module(write(tmp_path / "zero", {**LORA, "lora_alpha": 0}, bert_lora()))
+
+
+def test_shapes_are_compared_before_arrays_are_made(tmp_path):
+    with pytest.raises(InputError, match=r"has shape \(2, 8\), and .* say \(100000000, 8\)"):
+        module(write(tmp_path / "in", {**LORA, "r": 10**8}, bert_lora()))
+
+
+def test_some_layers_of_targets_alone(tmp_path):
+    config = {**LORA, "layers_to_transform": [1], "layers_pattern": "layer"}
+    made = module(write(tmp_path / "in", config, bert_lora(layers=(1,))))
+    assert not made.arrays["adapters/rte/encoder/attention/query/b"][0].any()
+    tensors = bert_lora(names=("query", "value", "key"), layers=(1,))
+    with pytest.raises(InputError, match=r"not those of target_modules: .*self\.key"):
+        module(write(tmp_path / "other", config, tensors))

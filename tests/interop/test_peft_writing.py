@@ -1,5 +1,7 @@
 """What is written for PEFT, and what it does not have."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -61,3 +63,13 @@ def test_lora_of_t5_in_the_encoder_alone(tmp_path):
     same(back, tensors)
     assert config["task_type"] == "SEQ_2_SEQ_LM"
     assert config["target_modules"].startswith(r"(?:.*\.)?(?:encoder\.block\.\d+")
+
+
+def test_modules_that_would_be_written_in_part(tmp_path):
+    made = module(write(tmp_path / "in", LORA, bert_lora()))
+    zeros = {path: np.zeros_like(array) for path, array in made.arrays.items()}
+    with pytest.raises(InputError, match="module rte changes no layer: its numbers are 0"):
+        written(tmp_path / "in", dataclasses.replace(made, arrays=zeros))
+    more = {**made.arrays, "adapters/rte/encoder/pooler/a": np.zeros((8, 2), np.float32)}
+    with pytest.raises(InputError, match="PEFT has no layer for what stands at encoder/pooler"):
+        written(tmp_path, dataclasses.replace(made, arrays=more))

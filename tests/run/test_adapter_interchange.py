@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.checkpoints import manifest
 from t5x_lite.checkpoints.manifest import find_damage
 from t5x_lite.checkpoints.orbax_params import lazy_params
 from t5x_lite.cli import main
@@ -120,4 +121,15 @@ def test_a_head_that_no_directory_holds(base, source, tmp_path):
     assert experiment["adapters"]["add"] == ["adapter = lora(rank=2, alpha=4.0)"]
     export_adapter(tmp_path / "ours", tmp_path / "back")  # the head is that of the base
     with pytest.raises(InputError, match="exists and is not empty"):
+        export_adapter(tmp_path / "ours", tmp_path / "back")
+
+
+def test_arrays_of_the_base_that_trained_beside_it(base, source, tmp_path):
+    import_adapter(source, tmp_path / "ours", base=base)
+    path = tmp_path / "ours" / "files" / "config.json"
+    experiment = json.loads(path.read_text())
+    experiment["adapters"]["train"] = ["adapter", "norms"]
+    path.write_text(json.dumps(experiment))
+    manifest.write(tmp_path / "ours")
+    with pytest.raises(InputError, match=r"ours: model/.* trained beside the module, and a direct"):
         export_adapter(tmp_path / "ours", tmp_path / "back")

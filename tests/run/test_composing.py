@@ -1,3 +1,4 @@
+import dataclasses
 import logging
 
 import ml_dtypes
@@ -142,6 +143,29 @@ def test_heads_of_two_runs(tmp_path):
     merge(tmp_path / "ab", tmp_path / "merged")
     head = next(p for p in params(tmp_path / "a") if p.startswith("heads/"))
     np.testing.assert_array_equal(params(tmp_path / "merged")[head], params(tmp_path / "a")[head])
+    # Its config is that of the run whose head it is.
+    opened = {name: open_delta(tmp_path / name) for name in "ab"}
+    for name, one in opened.items():
+        config_file = {
+            "config.json": one.files["config.json"].replace(b'"steps": 5', b'"steps": 7')
+        }
+        save(one.delta, tmp_path / f"{name}7", files=config_file if name == "b" else one.files)
+    seven = [f"a={tmp_path / 'a7'}", f"b={tmp_path / 'b7'}"]
+    compose("without_heads(a) + b", tmp_path / "of_b", deltas=seven)
+    assert b'"steps": 7' in open_delta(tmp_path / "of_b").files["config.json"]
+    # A head needs a place in the config.
+    homeless = dataclasses.replace(opened["a"].delta, extra={"heads/other/bias": np.zeros(2)})
+    save(homeless, tmp_path / "homeless")
+    with pytest.raises(
+        InputError, match=r"homeless holds heads/other/bias, which its config has no"
+    ):
+        merge(tmp_path / "homeless", tmp_path / "no")
+    wide = {**opened["a"].delta.extra, head: np.zeros((3, 3, 3))}
+    save(dataclasses.replace(opened["a"].delta, extra=wide), tmp_path / "wide")
+    with pytest.raises(
+        InputError, match=rf"wide: {head} has shape \(3, 3, 3\), and its config says"
+    ):
+        merge(tmp_path / "wide", tmp_path / "no")
 
 
 def test_another_base_is_refused(place, tmp_path):
@@ -153,6 +177,10 @@ def test_another_base_is_refused(place, tmp_path):
     with pytest.raises(InputError, match=r"t5 is not the base of .*/a: model/.* differs"):
         merge(place / "a", tmp_path / "no", base=str(tmp_path / "t5"))
     merge(place / "a", tmp_path / "yes", base=str(tmp_path / "t5"), allow_other_base=True)
+    other = {"base": str(tmp_path / "t5"), "allow_other_base": True}
+    compose("materialise(a)", tmp_path / "sums", deltas=[f"a={place / 'a'}"], **other)
+    assert load(tmp_path / "sums").base.checkpoint == str(tmp_path / "t5")
+    merge(tmp_path / "sums", tmp_path / "same")  # it is a change of the other one now
     assert not (tmp_path / "no").exists()
 
 
@@ -174,6 +202,8 @@ def test_what_is_wrong_is_said_before_anything_is_read(place, tmp_path):
     assert named(["a=x=y"], option="--delta") == {"a": "x=y"}
     with pytest.raises(InputError, match="holds no Fisher diagonal"):
         compose("fisher(a)", tmp_path / "no", deltas=places, fishers=places)
+    with pytest.raises(InputError, match="--fisher b: no --delta is called so"):
+        compose("fisher(a)", tmp_path / "no", deltas=places, fishers=["b=nowhere"])
 
 
 def test_a_delta_without_a_name_of_its_base(place, tmp_path):
@@ -186,3 +216,11 @@ def test_a_delta_without_a_name_of_its_base(place, tmp_path):
     ours, theirs = params(tmp_path / "yes"), params(tmp_path / "same")
     assert all(np.array_equal(x, theirs[path]) for path, x in ours.items())
     assert open_delta(tmp_path / "plain").files == {}
+
+
+def test_a_delta_without_files_brings_its_modules(place, tmp_path):
+    save(load(place / "bn"), tmp_path / "bn")
+    merge(tmp_path / "bn", tmp_path / "merged")
+    merge(place / "bn", tmp_path / "same")
+    assert config(tmp_path / "merged").adapters.add == ("sst = seq_bn(reduction=2.0)",)
+    assert params(tmp_path / "merged").keys() == params(tmp_path / "same").keys()

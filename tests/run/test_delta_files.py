@@ -8,6 +8,7 @@ import pytest
 from t5x_lite import deltas, trees
 from t5x_lite.checkpoints import manifest, orbax_params
 from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.base import base_at
 from t5x_lite.deltas.delta import Delta, Identity
 from t5x_lite.deltas.parts import Dense, Dora, LowRank, Replace, Scale, Several, Sparse
 from t5x_lite.errors import InputError
@@ -159,6 +160,13 @@ def test_another_base_is_refused_with_both_digests(base, lora, tmp_path, caplog)
     assert "it is used all the same" in caplog.text
     assert allowed.parts.keys() == load(lora[0]).parts.keys()
     assert load(lora[0], base=base[0]).base == load(lora[0]).base
+    # As other commands have it: the recorded base does not stand in for what --base names.
+    with base_at(str(where)), pytest.raises(InputError, match="is not the base of"):
+        checkpointing.lazy_params(lora[0])["model/token_embedding/table"].read()
+    with base_at(str(tmp_path)), pytest.raises(InputError, match="holds no checkpoint"):
+        checkpointing.lazy_params(lora[0])
+    with base_at(str(base[0])):
+        checkpointing.lazy_params(lora[0])["model/token_embedding/table"].read()
 
 
 def test_damaged_and_missing_directories(base, lora, tmp_path):
@@ -214,3 +222,29 @@ def test_what_orbax_reads_is_what_was_saved(tmp_path):
 def test_params_of_a_run_are_those_of_its_base(base, lora):
     assert {p: x for p, x in lora[1].items() if p.startswith("model/")}.keys() == base[1].keys()
     assert params_of(experiment("t5")).keys() == base[1].keys()
+
+
+def test_trained_arrays_that_the_base_lacks(base, lora, tmp_path):
+    table = "model/token_embedding/table"
+    less = {path: x for path, x in base[1].items() if path != table}
+    where = write_step(tmp_path / "less", experiment("t5"), less)
+    run = write_step(tmp_path / "run", experiment("t5"), base[1])
+    with pytest.raises(InputError, match=f"run: its base .*less has no {table} of which it could"):
+        load(run, base=where)
+
+
+def test_a_base_by_a_relative_path(base, tmp_path, monkeypatch):
+    tuned = {path: x + 1.0 for path, x in base[1].items()}
+    run = write_step(tmp_path / "tuned", experiment("t5"), tuned)
+    monkeypatch.chdir(base[0].parent)
+    assert load(run, base=base[0].name).base.checkpoint == str(base[0])
+
+
+def test_paths_and_files_of_today(base, tmp_path):
+    save(Delta({"model/encoder/layers/wi/kernel": Dense(array(3))}), tmp_path / "old")
+    assert set(load(tmp_path / "old").parts) == {"model/encoder/layers/mlp/wi/kernel"}
+    run = write_run(tmp_path / "run", "t5", base, "a = lora(r=2)")[0]
+    (run / "files" / "huggingface").mkdir()
+    (run / "files" / "huggingface" / "config.json").write_text("{}")
+    manifest.write(run)
+    assert open_delta(run).files["huggingface/config.json"] == b"{}"
