@@ -159,7 +159,7 @@ class Bottleneck(Adapter):
             )
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """What is linear in the second layer times the number: kernel and bias.
+        """The second layer's kernel and bias times the number.
 
         Raises:
           InputError: a norm follows the second layer.

@@ -24,7 +24,7 @@ _PARTS = {
     "norms": r"model/(?:.*/)?\w*norm(?:/.*)?",
     "base": r"model/.*",
 }
-"""What `train` calls parts that are no modules -> their paths."""
+"""Names of parts in `train` that are no modules -> their paths."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

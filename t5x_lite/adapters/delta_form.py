@@ -29,7 +29,7 @@ class HasParts(Protocol):
 def delta_form(
     modules: AdapterModules, adapters: Sequence[Adapter], model: nnx.Module
 ) -> tuple[dict[str, Part], tuple[Adapter, ...]]:
-    """What adapters change of a model.
+    """The changes that adapters make to a model.
 
     Args:
       modules: with their parameters.

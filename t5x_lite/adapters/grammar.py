@@ -60,7 +60,7 @@ BLOCKS = (
 """Blocks that compose modules, which have names and no code yet."""
 
 RESERVED = ("base", "fusion", "head", "norms", "router")
-"""What `adapters.train` calls parts that are no modules."""
+"""Names of parts in `adapters.train` that are no modules."""
 
 
 def parse_module(text: str) -> Adapter:

@@ -103,7 +103,7 @@ class OutputScale(nnx.Module):
         return (bias.astype(jnp.float32) * self.scale[...].astype(jnp.float32)).astype(bias.dtype)
 
     def parts(self) -> dict[str, Part]:
-        """What it changes of its host, as parts of a delta."""
+        """The changes of its host, as parts of a delta."""
         return {"kernel": Scale(self.scale[...]), "bias": Scale(self.scale[...])}
 
 
@@ -128,5 +128,5 @@ class HiddenScale(nnx.Module):
         return (kernel.astype(jnp.float32) * scale[..., :, None]).astype(kernel.dtype)
 
     def parts(self) -> dict[str, Part]:
-        """What it changes of the layer that reads the hidden states, as a part of a delta."""
+        """The change of the layer that reads the hidden states, as a part of a delta."""
         return {"kernel": Scale(self.scale[...], -2)}

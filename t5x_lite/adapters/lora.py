@@ -117,7 +117,7 @@ class LowRankBranch(nnx.Module):
         return kernel.astype(jnp.float32) + self.scale * both
 
     def parts(self) -> dict[str, Part]:
-        """What it changes of its host, as a part of a delta."""
+        """The change of its host, as a part of a delta."""
         return {"kernel": LowRank(self.a[...], self.b[...], self.scale)}
 
 
@@ -146,7 +146,7 @@ class DirectedBranch(LowRankBranch):
         return (self._sizes(kernel)[..., None, :] * self._moved(kernel)).astype(kernel.dtype)
 
     def parts(self) -> dict[str, Part]:
-        """What it changes of its host, as a part of a delta."""
+        """The change of its host, as a part of a delta."""
         size = self.magnitude[...]
         return {"kernel": Dora(self.a[...], self.b[...], size, self.scale, relative=True)}
 

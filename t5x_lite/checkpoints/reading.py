@@ -44,7 +44,7 @@ from t5x_lite.trees import LazyArray
 DIRECTORY = manifest.DIRECTORY
 CONFIG_FILE = "config.json"
 DELTA_FILE = "delta.json"
-"""What a step directory has that holds a delta; see `run.delta_files`."""
+"""The file of a step directory that holds a delta; see `run.delta_files`."""
 METRICS_FILE = "metrics.json"
 VOCABULARY_DIRECTORY = "vocabulary"
 
@@ -167,7 +167,7 @@ def restore_params(
 
 
 def saved_arrays(step_directory: AnyPath) -> dict[str, Any]:
-    """What a step itself holds: path -> something with a shape and a dtype; no array is read.
+    """The arrays that a step itself holds: path -> something with a shape and a dtype; no array is read.
 
     Raises:
       InputError: it is damaged.
