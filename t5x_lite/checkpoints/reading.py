@@ -167,7 +167,7 @@ def restore_params(
 
 
 def saved_arrays(step_directory: AnyPath) -> dict[str, Any]:
-    """The arrays that a step itself holds: path -> something with a shape and a dtype; no array is read.
+    """The arrays that a step itself holds: path -> shape and dtype; no array is read.
 
     Raises:
       InputError: it is damaged.
