@@ -148,6 +148,8 @@ class Store(AbstractFileSystem):
             content = Path(where).read_bytes()
         except FileNotFoundError:
             return []
+        except IsADirectoryError:  # another process made it since
+            return self._entry(path)
         digest = base64.b64encode(zlib.crc32(content).to_bytes(4, "big")).decode()
         return [{"name": path, "size": len(content), "type": "file", "crc32c": digest}]
 
