@@ -132,7 +132,13 @@ def test_wsc_is_learned_from_both_labels(experiment, tmp_path, compile_once):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["boolq", "multirc", "record", "rte", "wic", "wsc"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("boolq", "multirc", "rte", "wic"),
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("record", "wsc")),
+    ],
+)
 def test_made_up_files_are_trained_on_and_answered(
     name, experiment, tmp_path, english_lines, compile_once
 ):
