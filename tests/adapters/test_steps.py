@@ -1,6 +1,7 @@
 """What a compiled train step of a module does, and does not do: searched in its HLO."""
 
 import dataclasses
+import functools
 import re
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 
 from t5x_lite.adapters.bottleneck import seq_bn
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.parts import BitFit
 from t5x_lite.learner import Learner
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
@@ -19,9 +21,15 @@ from t5x_lite.train.step import make_train_step
 from tests.adapters.hosts import HOSTS
 
 D_MODEL, D_FF = 12, 44  # sizes that no other array of the step has
-MODULES = {"lora": (Lora(rank=2),), "seq_bn": (seq_bn(reduction=4.0),), "full": ()}
+MODULES = {
+    "lora": (Lora(rank=2),),
+    "bitfit": (BitFit(),),
+    "seq_bn": (seq_bn(reduction=4.0),),
+    "full": (),
+}
 
 
+@functools.cache
 def compiled(host, modules, *, dtype="float32"):
     """The step of a family's model, not run."""
     model, objective, batch = HOSTS[host]
@@ -61,3 +69,12 @@ def test_no_step_of_a_module_makes_the_gradient_of_a_frozen_kernel(host):
     }
     assert found.pop("full")
     assert not [name for name, gradients in found.items() if gradients]
+
+
+@pytest.mark.parametrize("host", ["t5", "bert"])
+def test_a_step_of_biases_needs_less_memory_than_one_of_lora(host):
+    """The gradient of A needs what goes into a layer; that of a bias does not."""
+    steps = {name: compiled(host, MODULES[name]) for name in ("bitfit", "lora")}
+    size = {name: step.memory_analysis().temp_size_in_bytes for name, step in steps.items()}
+    assert 0 < size["bitfit"] < size["lora"]
+    assert not [name for name, step in steps.items() if gradients_of_kernels(step.as_text())]

@@ -12,14 +12,20 @@ import numpy as np
 import optax
 
 from t5x_lite.adapters.bottleneck import seq_bn
+from t5x_lite.adapters.compacter import compacter_plus_plus
+from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.parts import BitFit
+from t5x_lite.adapters.t5_adapter import T5Adapter
 from t5x_lite.learner import Learner
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
+from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
+from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.updates import Update
 from t5x_lite.sharding import MeshConfig, check_divisible, make_mesh, put_batch, shardings
 from t5x_lite.train.state import TrainState, state_shardings
@@ -38,6 +44,14 @@ SIZES = {
     "attention_dropout_rate": 0.0,
 }
 BERT = BertConfig(**SIZES, token_types=2)
+T5 = T5Config(
+    **{name: SIZES[name] for name in ("vocab_size", "d_model", "d_ff", "num_heads")},
+    d_kv=4,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    dropout_rate=0.0,
+)
+DORA = Lora(rank=2, dora=True, sites=(".*attention/(query|value)",))
 LEARNERS = {
     "bert": (BERT, MaskedLM(mask_id=3)),
     "retromae": (BERT.replace(embedding_size=None), RetroMAE(mask_id=3)),
@@ -47,6 +61,20 @@ LEARNERS = {
         BERT,
         MaskedLM(mask_id=3),
         (Lora(rank=2, sites=("attention", "mlp")), seq_bn(reduction=4.0)),
+    ),
+    "methods": (
+        BERT,
+        MaskedLM(mask_id=3),
+        (DORA, Ia3(sites=("attention/key",)), compacter_plus_plus(reduction=4.0, phm_dim=2)),
+    ),
+    "methods of t5": (
+        T5,
+        Seq2Seq(),
+        (
+            DORA,
+            BitFit(sites=(".*attention/(key|out)", "mlp/(in|gate|out)")),
+            T5Adapter(width=4, dropout_rate=0.0),
+        ),
     ),
     # Its dropout, too, must not depend on the devices.
     "contrastive": (BERT.replace(dropout_rate=0.1), Contrastive(temperature=0.2, pooling="mean")),
@@ -73,6 +101,27 @@ def rows():
     batch = {name: np.tile(np.asarray([row], np.int32), (8, 1)) for name, row in every.items()}
     tokens = np.random.default_rng(0).integers(4, 40, (8, 8)).astype(np.int32)
     return {"encoder_input_tokens": tokens * (batch["encoder_segment_ids"] > 0), **batch}
+
+
+def rows_and_targets():
+    """Eight rows of inputs and targets, which end with padding."""
+    rng = np.random.default_rng(2)
+    inputs, targets = (rng.integers(4, 40, (8, length)).astype(np.int32) for length in (7, 5))
+    inputs[1::2, 4:] = 0
+    targets[::2, 3:] = 0
+    return {
+        "encoder_input_tokens": inputs,
+        "decoder_input_tokens": (np.roll(targets, 1, axis=1) * (np.arange(5) > 0)).astype(np.int32),
+        "decoder_target_tokens": targets,
+        "decoder_loss_weights": (targets > 0).astype(np.int32),
+    }
+
+
+def batch_of(objective):
+    """Rows of the kind that an objective reads."""
+    if isinstance(objective, Contrastive):
+        return pairs()
+    return rows_and_targets() if isinstance(objective, Seq2Seq) else rows()
 
 
 def pairs(num=8):
@@ -103,7 +152,7 @@ def largest_error(model, objective, adapters=(), *, meshes):
     drawn = {p: random.normal(size=leaves[p].shape, scale=0.5).astype(np.float32) for p in order}
     params = overlaid(abstract, unflatten(drawn))
 
-    batch = pairs() if isinstance(objective, Contrastive) else rows()
+    batch = batch_of(objective)
 
     def loss(params, batch):
         return learner.whole_loss(params, batch, jax.random.key(0)).value()

@@ -39,5 +39,5 @@ def test_gradients_on_eight_devices_are_those_on_one(meshes):
         for objective, meshes in found.items()
         for mesh, worst in meshes.items()
     }
-    assert len(errors) == 7 * len(meshes)
+    assert len(errors) == 9 * len(meshes)
     assert {key: worst for key, worst in errors.items() if worst[1] > 1e-5} == {}

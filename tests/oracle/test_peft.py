@@ -1,6 +1,8 @@
 """Modules against PEFT itself: the same logits there and here, and the same tensors back."""
 
+import dataclasses
 import itertools
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +10,16 @@ import numpy as np
 import pytest
 
 from scripts import encoder_goldens, goldens
+from t5x_lite import trees
+from t5x_lite.adapters.config import Adapters
+from t5x_lite.checkpoints import manifest
+from t5x_lite.checkpoints.init import Init
+from t5x_lite.cli import main
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.run.adapter_interchange import export_adapter, import_adapter
 from t5x_lite.run.interchange import export_hf, import_hf
-from t5x_lite.run.loading import Loaded
+from t5x_lite.run.loading import Loaded, learner_of
+from tests.run.delta_directories import write_step
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")
@@ -117,6 +125,35 @@ def test_t5_in_and_out(t5, tmp_path, name):
         check_tensors(tmp_path / "back", tmp_path / "theirs", exact=name != "dora")
     there = peft.PeftModel.from_pretrained(goldens.load(t5 / "base"), tmp_path / "back").eval()
     np.testing.assert_allclose(t5_logits(there, batch)[real], theirs[real], rtol=1e-5, atol=1e-5)
+
+
+def test_a_module_of_ours_by_the_commands_of_the_guide(t5, tmp_path):
+    """docs/guides/modules.md, "PEFT": the base by `export hf`, the module by `export adapter`."""
+    base = Loaded.from_checkpoint(str(t5 / "ours"), step=None)
+    start = Init(checkpoint=str(t5 / "ours"))
+    config = dataclasses.replace(
+        base.experiment, init=start, adapters=Adapters(add=("rte = lora(r=8)",))
+    )
+    theirs = {path: np.asarray(x) for path, x in trees.flatten(base.params).items()}
+    rng = np.random.default_rng(0)
+    shapes = trees.flatten({"adapters": learner_of(config).shapes["adapters"]})
+    theta = {p: (0.3 * rng.normal(size=x.shape)).astype(np.float32) for p, x in shapes.items()}
+    write_step(tmp_path / "rte", config, {**theirs, **theta}, base=(t5 / "ours", theirs))
+    shutil.rmtree(tmp_path / "rte" / "files" / "vocabulary")
+    shutil.copytree(t5 / "ours" / "files" / "vocabulary", tmp_path / "rte" / "files" / "vocabulary")
+    manifest.write(tmp_path / "rte")
+    there, module = tmp_path / "t5_for_transformers", tmp_path / "rte_for_peft"
+    assert main(["export", "hf", str(t5 / "ours"), str(there)]) == 0
+    line = ["export", "adapter", str(tmp_path / "rte"), str(module), "--format", "peft"]
+    assert main(line) == 0
+    plain = transformers.AutoModelForSeq2SeqLM.from_pretrained(there).eval()
+    batch = goldens.random_batch(plain.config.vocab_size)
+    real = batch["decoder_target_tokens"] > 0
+    before = t5_logits(plain, batch)
+    model = peft.PeftModel.from_pretrained(plain, module).eval()
+    found, ours = t5_logits(model, batch), our_logits(tmp_path / "rte", batch)
+    assert np.abs(found - before)[real].max() > 1e-2
+    np.testing.assert_allclose(ours[real], found[real], rtol=1e-5, atol=1e-5)
 
 
 OFTEN = {("bert", "lora"), ("bert", "dora"), ("bert", "ia3"), ("roberta", "ia3")}
