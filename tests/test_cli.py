@@ -97,10 +97,12 @@ def test_train_passes_the_changed_experiment(run):
 
 def test_evaluate_takes_several_checkpoints_and_overrides(run):
     args = "evaluate tiny.py --checkpoint a b --data.batch-size 4 --step 7 --steps 30 --output out"
+    args += " --adapters.use a --adapters.add a=lora()"
     assert main(args.split()) == 0
     [(name, (experiment, checkpoints), kwargs)] = run.calls
     assert (name, checkpoints) == ("evaluate", ("a", "b"))
-    assert kwargs == {"step": 7, "output": "out"}
+    assert kwargs == {"step": 7, "use": "a", "output": "out"}
+    assert (experiment.adapters.use, experiment.adapters.add) == ("", ("a=lora()",))
     assert (experiment.data.batch_size, experiment.steps) == (4, 30)
 
 

@@ -25,7 +25,7 @@ def surface() -> str:
     """Lists every command with its options, and the options that every config has."""
     lines = []
     for name, command in COMMANDS.items():
-        lines += [f"t5x-lite {name}", *_options(command)]
+        lines += [f"t5x-lite {name}", *_options(command), *_options_of_parts(command)]
         if command.takes_overrides:
             lines.append("  [--FIELD VALUE ...]")
         lines.append("")
@@ -45,6 +45,12 @@ def surface() -> str:
         lines += _options(part, prefix=f"{name}.")
     lines += ["", "rules of t5x-lite c4", *_options(Cleaning, prefix="cleaning.")]
     return "\n".join(lines) + "\n"
+
+
+def _options_of_parts(command: typing.Any) -> list[str]:
+    parts = {name: hint for name, hint in typing.get_type_hints(command).items()
+             if dataclasses.is_dataclass(hint)}  # fmt: skip
+    return [line for name, hint in parts.items() for line in _options(hint, prefix=f"{name}.")]
 
 
 def _options(config: typing.Any, *, prefix: str = "") -> list[str]:

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from t5x_lite.commands.options import (
+    ALL_MODULES,
     Count,
     Directories,
     File,
     LongInputs,
+    Modules,
     Number,
     OptionalCount,
     OptionalDirectory,
@@ -40,6 +42,7 @@ class Predict:
         newest if not given.
       base: where the base of a checkpoint is that holds its trained part alone; where it was, if
         not given.
+      adapters: the modules in use.
       prompt: what every prediction begins with; a line's own "prompt" takes its place.
       batch_size: inputs decoded at once.
       inputs_length: tokens of an input at most, and of a prompt, which is refused if it is longer;
@@ -73,6 +76,7 @@ class Predict:
     output: File
     step: OptionalStep = None
     base: OptionalDirectory = None
+    adapters: Modules = ALL_MODULES
     prompt: Text = ""
     batch_size: Count = 32
     inputs_length: OptionalCount = None
@@ -132,6 +136,7 @@ class Predict:
             predict(
                 self.checkpoint,
                 step=self.step,
+                use=self.adapters.use,
                 input=self.input,
                 output=self.output,
                 prompt=self.prompt,
@@ -160,6 +165,7 @@ class Score:
         newest if not given.
       base: where the base of a checkpoint is that holds its trained part alone; where it was, if
         not given.
+      adapters: the modules in use.
       candidates: a file with one candidate a line: lines {"inputs"} get "prediction", the likeliest
         of them, and "scores", the log-likelihood of each.
       batch_size: examples scored at once.
@@ -177,6 +183,7 @@ class Score:
     output: File
     step: OptionalStep = None
     base: OptionalDirectory = None
+    adapters: Modules = ALL_MODULES
     candidates: OptionalFile = None
     batch_size: Count = 32
     inputs_length: OptionalCount = None
@@ -208,6 +215,7 @@ class Score:
             score(
                 self.checkpoint,
                 step=self.step,
+                use=self.adapters.use,
                 input=self.input,
                 output=self.output,
                 candidates=self.candidates,

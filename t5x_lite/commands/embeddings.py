@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from t5x_lite.commands.options import (
+    ALL_MODULES,
     Count,
     Directory,
     File,
     LongInputs,
+    Modules,
     OptionalCount,
     OptionalDirectory,
     OptionalPooling,
@@ -36,6 +38,7 @@ class Embed:
         newest if not given.
       base: where the base of a checkpoint is that holds its trained part alone; where it was, if
         not given.
+      adapters: the modules in use.
       format: of the input; auto is jsonl of files that are named so.
       pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says, or
         else mean, with a warning.
@@ -57,6 +60,7 @@ class Embed:
     output: File
     step: OptionalStep = None
     base: OptionalDirectory = None
+    adapters: Modules = ALL_MODULES
     format: Literal["auto", "text", "jsonl"] = "auto"
     pooling: OptionalPooling = None
     normalize: bool | None = None
@@ -89,6 +93,7 @@ class Embed:
             embed(
                 self.checkpoint,
                 step=self.step,
+                use=self.adapters.use,
                 input=self.input,
                 output=self.output,
                 format=self.format,

@@ -1,5 +1,6 @@
 """What the commands share: the types of their options, and the checks of them."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -30,6 +31,23 @@ OptionalText = Annotated[str | None, tyro.conf.arg(metavar="TEXT")]
 LongInputs = Literal["cut", "refuse"]
 Dtype = Literal["keep", "float32", "bfloat16"]
 OptionalPooling = Literal["cls", "mean"] | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Modules:
+    """Modules of a checkpoint.
+
+    Attributes:
+      use: the names of those that are in use, with commas between; "" is the base alone. If not
+        given, all that the checkpoint has, or of evaluate those that its config's adapters.use
+        names.
+    """
+
+    use: OptionalText = None
+
+
+ALL_MODULES = Modules()
+"""All that the checkpoint has."""
 
 
 def some_directory(directories: Sequence[str]) -> None:

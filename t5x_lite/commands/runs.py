@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from t5x_lite.commands.options import (
+    ALL_MODULES,
     Config,
     Directories,
+    Modules,
     OptionalDirectory,
     OptionalFile,
     OptionalNumber,
@@ -66,6 +68,7 @@ class Evaluate:
         newest if not given.
       base: where the base of a checkpoint is that holds its trained part alone; where it was, if
         not given.
+      adapters: the modules in use.
       output: where metrics.json and the predictions or rankings go; nowhere if not given.
       trust_project: runs any module of yours that a checkpoint's config names; without it only
         classes of t5x_lite, and of packages that CONFIG names, are admitted.
@@ -75,6 +78,7 @@ class Evaluate:
     checkpoint: Directories
     step: OptionalStep = None
     base: OptionalDirectory = None
+    adapters: Modules = ALL_MODULES
     output: OptionalDirectory = None
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = True
@@ -90,7 +94,13 @@ class Evaluate:
         from t5x_lite.run.measuring import evaluate
 
         with trusting_checkpoints(self.trust_project), base_at(self.base):
-            evaluate(experiment, self.checkpoint, step=self.step, output=self.output)
+            evaluate(
+                experiment,
+                self.checkpoint,
+                step=self.step,
+                use=self.adapters.use,
+                output=self.output,
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

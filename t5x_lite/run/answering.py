@@ -41,6 +41,7 @@ def predict(
     checkpoints: Sequence[str],
     *,
     step: Step = None,
+    use: str | None = None,
     input: str,
     output: str,
     prompt: str = "",
@@ -60,6 +61,7 @@ def predict(
     Args:
       checkpoints: a work directory or a step directory; several are an ensemble.
       step: the step to take from work directories: its number, "best", or None for the newest.
+      use: names of modules, with commas between; "" is the base alone, None all of the checkpoint.
       input: a file, or "-"; a line's own "prompt" takes the place of `prompt`.
       output: a file, or "-"; other fields of a line are kept. A file that is there is replaced
         when the new one is whole, and the log says so before the work.
@@ -80,7 +82,7 @@ def predict(
     reader = InputReader(long_inputs)
 
     def load() -> Change:
-        model = TextToText.load(steps, inputs_length=inputs_length)
+        model = TextToText.load(steps, use=use, inputs_length=inputs_length)
         generator = model.generator(how, batch_size=batch_size)
 
         def answer(lines: Sequence[Line], first: int) -> Iterator[dict[str, Any]]:
@@ -114,6 +116,7 @@ def predict(
             "predict",
             input,
             steps,
+            use=use,
             prompt=prompt,
             inputs_length=inputs_length,
             long_inputs=long_inputs,
@@ -128,6 +131,7 @@ def score(
     checkpoints: Sequence[str],
     *,
     step: Step = None,
+    use: str | None = None,
     input: str,
     output: str,
     candidates: str | None = None,
@@ -146,6 +150,7 @@ def score(
     Args:
       checkpoints: a work directory or a step directory; several are an ensemble.
       step: the step to take from work directories: its number, "best", or None for the newest.
+      use: names of modules, with commas between; "" is the base alone, None all of the checkpoint.
       input: a file, or "-".
       output: a file, or "-".
       candidates: a file with one candidate a line, or "-".
@@ -169,7 +174,7 @@ def score(
     )
 
     def load() -> Change:
-        model = TextToText.load(steps, inputs_length=inputs_length)
+        model = TextToText.load(steps, use=use, inputs_length=inputs_length)
         if texts is None:
             return _scoring(model, reader, cutter, batch_size=batch_size)
         return _ranking(model, reader, cutter, texts, batch_size=batch_size)
@@ -184,6 +189,7 @@ def score(
             "score",
             input,
             steps,
+            use=use,
             candidates=texts,
             inputs_length=inputs_length,
             targets_length=targets_length,

@@ -18,7 +18,7 @@ from t5x_lite.evaluate.standings import benchmark_scores, best_steps, best_tasks
 from t5x_lite.files import write_atomically
 from t5x_lite.metrics.selection import is_test, refuse_test
 from t5x_lite.run.best_step import Step, saved_metrics
-from t5x_lite.run.loading import Loaded
+from t5x_lite.run.modules import load_using
 from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.train.record import evaluated_steps
 from t5x_lite.types import Params
@@ -51,8 +51,11 @@ class SameParams:
 class BestParams(SameParams):
     """Every task is answered with the checkpoint that was best at it; one is in memory."""
 
-    def __init__(self, checkpoint: str, steps: Mapping[str, int], *, mesh: Mesh):
+    def __init__(
+        self, checkpoint: str, steps: Mapping[str, int], *, mesh: Mesh, use: str | None = None
+    ):
         self._checkpoint = checkpoint
+        self._use = use
         self._steps = steps
         self._mesh = mesh
         self._loaded: tuple[int, Params] | None = None
@@ -66,6 +69,7 @@ class BestParams(SameParams):
         *,
         mesh: Mesh,
         step: Step,
+        use: str | None = None,
     ) -> "BestParams":
         """Chooses among the checkpoints of a work directory.
 
@@ -75,6 +79,7 @@ class BestParams(SameParams):
           names: the tasks.
           mesh: where parameters go.
           step: must be None.
+          use: as for `load_using`.
 
         Raises:
           InputError: there are several checkpoints or a step is given, or training measured none of
@@ -89,14 +94,14 @@ class BestParams(SameParams):
         refuse_test("evaluation.best_per_task, that is", f"{split}/score")
         directory = model.members[0].directory.parent
         steps = best_steps(saved_metrics(directory), names, split=split)
-        return cls(checkpoints[0], steps, mesh=mesh)
+        return cls(checkpoints[0], steps, mesh=mesh, use=use)
 
     def __call__(self, name: str) -> Params:
         """The parameters for a task, read when they are not those of the task before."""
         step = self._steps[name]
         if self._loaded is None or self._loaded[0] != step:
             self._loaded = None  # not two of them at once
-            found = Loaded.from_checkpoint(self._checkpoint, step=step, mesh=self._mesh)
+            found = load_using(self._checkpoint, step=step, use=self._use, mesh=self._mesh)
             self._loaded = (step, found.params)
         return self._loaded[1]
 

@@ -44,6 +44,7 @@ def embed(
     checkpoint: str,
     *,
     step: Step = None,
+    use: str | None = None,
     input: str,
     output: str,
     format: TextFormat = "auto",
@@ -61,6 +62,7 @@ def embed(
     Args:
       checkpoint: a work directory or a step directory.
       step: of a work directory: its number, "best", or None for the newest.
+      use: names of modules, with commas between; "" is the base alone, None all of the checkpoint.
       input: a file, or "-"; `t5x_lite.records.text_records` says what is in it.
       output: a .npy or .parquet file; `t5x_lite.records.vector_files` says what is in it.
       format: of the input; "auto" tells it by its name.
@@ -86,6 +88,7 @@ def embed(
         raise InputError(f"{input}: no text to read")
     encoder = TextEncoder.load(
         str(directory),
+        use=use,
         mesh=make_mesh(MeshConfig()),
         length=inputs_length,
         pooling=pooling,

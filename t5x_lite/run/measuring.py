@@ -199,6 +199,7 @@ def evaluate(
     checkpoints: Sequence[str],
     *,
     step: Step = None,
+    use: str | None = None,
     output: str | None = None,
 ) -> dict[str, float]:
     """Measures a checkpoint on a config's task or mixture, and prints one line of JSON.
@@ -213,6 +214,8 @@ def evaluate(
       checkpoints: a work directory or a step directory; of several, an ensemble, the task's metrics
         alone are measured.
       step: the step to take from work directories: its number, "best", or None for the newest.
+      use: names of the checkpoint's modules, with commas between; "" is the base alone. None is
+        what the config's adapters.use says, and all that the checkpoint has where it says nothing.
       output: a directory for metrics.json, the predictions or rankings, and the files for the
         servers of GLUE and SuperGLUE; None writes none of them.
 
@@ -224,11 +227,18 @@ def evaluate(
         hosts.ending_together(),
         matmul_precision(experiment.matmul_precision),
     ):
-        return _evaluate(experiment, checkpoints, step=step, output=output)
+        if use is None:
+            use = experiment.adapters.use.strip() or None
+        return _evaluate(experiment, checkpoints, step=step, use=use, output=output)
 
 
 def _evaluate(
-    experiment: Experiment, checkpoints: Sequence[str], *, step: Step, output: str | None
+    experiment: Experiment,
+    checkpoints: Sequence[str],
+    *,
+    step: Step,
+    use: str | None,
+    output: str | None,
 ) -> dict[str, float]:
     """As `evaluate`, once the processes have joined."""
     settings = experiment.evaluation
@@ -241,7 +251,7 @@ def _evaluate(
         check_output(Path(output))
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
-    loaded = TextToText.load(checkpoints, step=step, mesh=mesh)
+    loaded = TextToText.load(checkpoints, step=step, use=use, mesh=mesh)
     model = _as_configured(loaded, experiment)
     if not experiment.evaluation.retrieval_alone:
         _check_vocabulary(experiment, model)
@@ -266,7 +276,7 @@ def _evaluate(
     chosen = SameParams(model.params, first.step)
     if experiment.evaluation.best_per_task:
         names = measurement.suite.sources if measurement.suite is not None else ()
-        chosen = BestParams.of(checkpoints, loaded, names, mesh=mesh, step=step)
+        chosen = BestParams.of(checkpoints, loaded, names, mesh=mesh, step=step, use=use)
     written = dataclasses.replace(settings, submission=settings.submission and output is not None)
     submissions = Submissions(measurement.suite, written)
     if measurement.suite is not None:

@@ -5,15 +5,16 @@ adapters/NAME in that step. It fits the base that it was trained with, and no ot
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from t5x_lite import trees
 from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.config import Adapters
-from t5x_lite.adapters.grammar import write_module
+from t5x_lite.adapters.grammar import parse_use, write_module
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.base import Base, digests
 from t5x_lite.config import Experiment
@@ -21,7 +22,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.learner import Learner
 from t5x_lite.options import did_you_mean
 from t5x_lite.remote import AnyPath
-from t5x_lite.run.best_step import find_step
+from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.loading import Loaded, learner_of, read_experiment
 from t5x_lite.types import Params
 
@@ -294,10 +295,41 @@ class ModulesOf:
 
     def _experiment(self, names: Sequence[str]) -> Experiment:
         for name in names:
-            if name not in self.adapters:
-                has = f"there are {', '.join(self.adapters)}" if self.adapters else "there is none"
-                raise InputError(
-                    f"no module is called {name!r}{did_you_mean(name, self.adapters)}; {has}"
-                )
+            _check_there(name, self.adapters)
         adapters = Adapters(add=tuple(write_module(self.adapters[name]) for name in names))
         return dataclasses.replace(self.loaded.experiment, adapters=adapters, train=())
+
+
+def load_using(
+    checkpoint: str, *, step: Step = None, use: str | None = None, mesh: Mesh | None = None
+) -> Loaded:
+    """A checkpoint whose model has some of its modules, as `--adapters.use` says.
+
+    Args:
+      checkpoint: a work directory or a step directory.
+      step: of a work directory: its number, "best", or None for the newest.
+      use: names of modules, with commas between; "" is the base alone, None all that it has.
+      mesh: where the parameters go; None is the first device.
+
+    Raises:
+      InputError: there is no such checkpoint or module; or as for `ModulesOf.using`.
+    """
+    if use is None:
+        return Loaded.from_checkpoint(checkpoint, step=step, mesh=mesh)
+    directory = find_step(checkpoint, step=step)
+    experiment = read_experiment(directory, checkpointing.step_files(directory))
+    try:
+        names = parse_use(use) if use.strip() else ()
+        for name in names:
+            _check_there(name, experiment.adapters.used)
+    except InputError as error:
+        raise InputError(f"adapters.use: checkpoint {directory}: {error}") from error
+    loaded = Loaded.from_checkpoint(str(directory), step=None, mesh=mesh)
+    return ModulesOf.of(loaded).using(names)
+
+
+def _check_there(name: str, names: Collection[str]) -> None:
+    """Refuses, by an InputError, a module that is not among those of some names."""
+    if name not in names:
+        has = f"there are {', '.join(names)}" if names else "there is none"
+        raise InputError(f"no module is called {name!r}{did_you_mean(name, names)}; {has}")

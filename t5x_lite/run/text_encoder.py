@@ -25,6 +25,7 @@ from t5x_lite.learner import Learner, heads_of
 from t5x_lite.models.pooling import Pooling, check_pooling
 from t5x_lite.run.best_step import Step
 from t5x_lite.run.loading import Loaded
+from t5x_lite.run.modules import load_using
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.loading import Vocabulary
 from t5x_lite.vocabulary.text_rows import Cut, TextRows, text_rows
@@ -130,6 +131,7 @@ class TextEncoder:
         checkpoint: str,
         *,
         step: Step = None,
+        use: str | None = None,
         mesh: Mesh | None = None,
         length: int | None = None,
         pooling: Pooling | None = None,
@@ -140,6 +142,7 @@ class TextEncoder:
         Args:
           checkpoint: a work directory or a step directory.
           step: of a work directory: its number, "best", or None for the newest.
+          use: as for `load_using`.
           mesh: where the parameters go, and whose devices share the texts; None is one device.
           length: tokens of a text at most; None is what the model was trained with.
           pooling: "cls" or "mean"; None is what the checkpoint says.
@@ -148,7 +151,7 @@ class TextEncoder:
         Raises:
           InputError: the checkpoint is damaged or has no encoder, or cannot do what is asked for.
         """
-        loaded = Loaded.from_checkpoint(checkpoint, step=step, mesh=mesh)
+        loaded = load_using(checkpoint, step=step, use=use, mesh=mesh)
         return cls.of(loaded, mesh=mesh, length=length, pooling=pooling, normalize=normalize)
 
     @classmethod

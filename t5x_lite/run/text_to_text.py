@@ -29,6 +29,7 @@ from t5x_lite.models.pooling import Pooling
 from t5x_lite.remote import AnyPath
 from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.loading import Loaded
+from t5x_lite.run.modules import load_using
 from t5x_lite.run.text_encoder import TextEncoder, dense_head
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.beginnings import first_tokens
@@ -84,6 +85,7 @@ class TextToText:
         checkpoints: Sequence[AnyPath | str],
         *,
         step: Step = None,
+        use: str | None = None,
         mesh: Mesh | None = None,
         inputs_length: int | None = None,
     ) -> "TextToText":
@@ -93,6 +95,7 @@ class TextToText:
           checkpoints: work directories or step directories.
           step: the step to take from work directories: its number, "best", or None for the
             newest.
+          use: as for `load_using`; of several checkpoints, each uses its own modules.
           mesh: where the parameters go; None is the first device.
           inputs_length: tokens of an input at most; None is what the models were trained with, the
             shortest where they differ.
@@ -104,8 +107,7 @@ class TextToText:
             raise InputError(f"inputs_length must be at least 1, got {inputs_length}")
         directories = find_steps(checkpoints, step=step)
         members = tuple(
-            Loaded.from_checkpoint(str(directory), step=None, mesh=mesh)
-            for directory in directories
+            load_using(str(directory), step=None, use=use, mesh=mesh) for directory in directories
         )
         for member in members[1:]:
             _check_together(members[0], member)

@@ -7,8 +7,8 @@ import pytest
 from t5x_lite.commands import Predict
 from t5x_lite.decoding.config import Decoding
 
-ANSWERED = {"step": None, "batch_size": 32, "inputs_length": None, "long_inputs": "cut",
-            "longest_line": 64 << 20}  # fmt: skip
+ANSWERED = {"step": None, "use": None, "batch_size": 32, "inputs_length": None,
+            "long_inputs": "cut", "longest_line": 64 << 20}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,7 @@ ANSWERED = {"step": None, "batch_size": 32, "inputs_length": None, "long_inputs"
         ),
         (
             "predict --checkpoint v w --step 0 --input - --output o --batch-size 1 --prompt so "
+            "--adapters.use a,b "
             "--inputs-length 9 --long-inputs refuse --max-decode-length 5 --num-beams 4 "
             "--length-rule hf --length-penalty 0.8 --early-stopping never --num-return 3 "
             "--min-length 2 --no-repeat-ngram 3 --longest-line 9",
@@ -35,6 +36,7 @@ ANSWERED = {"step": None, "batch_size": 32, "inputs_length": None, "long_inputs"
             (("v", "w"),),
             {
                 "step": 0,
+                "use": "a,b",
                 "input": "-",
                 "output": "o",
                 "prompt": "so",
@@ -76,12 +78,13 @@ ANSWERED = {"step": None, "batch_size": 32, "inputs_length": None, "long_inputs"
             },
         ),
         (
-            "score --checkpoint w --input i --output o --step 3 --batch_size 2",
+            "score --checkpoint w --input i --output o --step 3 --batch_size 2 --adapters.use=a",
             "answering.score",
             (("w",),),
             {
                 **ANSWERED,
                 "step": 3,
+                "use": "a",
                 "input": "i",
                 "output": "o",
                 "candidates": None,

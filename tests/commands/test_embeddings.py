@@ -4,6 +4,7 @@ import pytest
 
 USUAL = {
     "step": None,
+    "use": None,
     "format": "auto",
     "pooling": None,
     "normalize": None,
@@ -22,9 +23,11 @@ USUAL = {
         ("--input i.txt --output o.npy", USUAL),
         (
             "--input - --output o.npy --step 3 --format jsonl --pooling cls --normalize False "
-            "--prefix q: --batch-size 8 --inputs-length 64 --long-inputs refuse --longest-line 1",
+            "--prefix q: --batch-size 8 --inputs-length 64 --long-inputs refuse --longest-line 1 "
+            "--adapters.use=",
             {
                 "step": 3,
+                "use": "",
                 "format": "jsonl",
                 "pooling": "cls",
                 "normalize": False,

@@ -15,6 +15,7 @@ from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.run import measuring
 from t5x_lite.run.loading import Loaded
 from t5x_lite.run.measuring import Measurement, evaluate
+from t5x_lite.run.modules import load_using
 from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.sharding import MeshConfig, make_mesh
 from tests.encoder_checkpoint import write_checkpoint
@@ -43,6 +44,17 @@ LOSSES = [
     "validation/token_accuracy",
     "validation/z_loss",
 ]
+
+
+def test_modules_that_a_checkpoint_lacks(tiny_run, labelled):
+    """The error comes before anything is read; the base alone is what it is."""
+    with pytest.raises(
+        InputError, match=r"adapters.use: checkpoint \S+: no module .* 'rte'; there"
+    ):
+        evaluate(labelled, [str(tiny_run)], use="rte")
+    with pytest.raises(InputError, match=r"adapters.use: checkpoint \S+: column 6 of 'rte \+'"):
+        load_using(str(tiny_run), use="rte +")
+    assert load_using(str(tiny_run), use=" ").learner.adapters == ()
 
 
 def measurement(tiny_run, experiment, *, workdir=None):

@@ -1,6 +1,7 @@
 """Modules that were trained: loaded into another run, and several in one process."""
 
 import dataclasses
+import json
 import shutil
 
 import numpy as np
@@ -13,8 +14,11 @@ from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints
 from t5x_lite.errors import InputError
+from t5x_lite.run.answering import score
 from t5x_lite.run.loading import Loaded, learner_of
+from t5x_lite.run.measuring import evaluate
 from t5x_lite.run.modules import ModulesOf
+from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.run.training import train
 
 pytestmark = pytest.mark.slow
@@ -143,6 +147,38 @@ def test_modules_of_one_base_in_one_process(part, run, place, tmp_path):
     finally:
         hidden.rename(place / "t5")
     np.testing.assert_allclose(found, alone[str(part)], rtol=1e-6)
+
+
+def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_path):
+    """As `--adapters.use` says, in each command: alone a module answers as one that was alone."""
+    both = run("pair", 5, adapters=Adapters(add=("b = par_bn()",), load=(f"a={part}",)))
+    source = tmp_path / "pairs.jsonl"
+    source.write_text('{"inputs": "a moving film", "targets": "good"}\n')
+
+    def scored(directory, use=None):
+        score([str(directory)], use=use, input=str(source), output=str(tmp_path / "out"))
+        return json.loads((tmp_path / "out").read_text())["log_likelihood"]
+
+    assert scored(both, "a") == pytest.approx(scored(part), abs=1e-5)
+    assert scored(both, "") == pytest.approx(scored(place / "t5"), abs=1e-5)
+    assert scored(both, "b, a") == scored(both) != scored(both, "b")
+    encoder = TextEncoder.load(str(both), use="a")
+    assert [each.name for each in encoder.loaded.learner.adapters] == ["a"]
+    with pytest.raises(
+        InputError,
+        match=r"adapters.use: checkpoint \S+: no module is called 'bb'; did you mean b\?; there",
+    ):
+        scored(both, "bb")
+    by_config = dataclasses.replace(
+        tiny_experiment, adapters=Adapters(load=(f"a={part}", "b=gone"), use="a")
+    )
+    losses = {
+        use: evaluate(by_config, [str(both)], use=use)["validation/loss"]
+        for use in (None, "a", "b, a")
+    }
+    assert losses[None] == losses["a"] != losses["b, a"]
+    with pytest.raises(InputError, match=r"no module is called 'a'; there is none"):
+        evaluate(by_config, [str(place / "t5")])
 
 
 def test_a_module_that_trained_with_its_base(part, run, place):
