@@ -158,7 +158,9 @@ class Learner:
         )
         made.check_train()
         if adapters:  # two modules at one site are refused here
-            bind(graphdef, seen).adapters.check()
+            modules: AdapterModules = bind(graphdef, seen).adapters
+            modules.check()
+            _check_copied(modules, its_views)
         return made if base_dtype == "float32" else made._with_base_in(base_dtype)
 
     def _with_base_in(self, dtype: str) -> "Learner":
@@ -214,10 +216,18 @@ class Learner:
 
     def bind(self, params: Params) -> Bound:
         """The module in the compute dtype, of stored parameters, with adapters in their slots."""
-        bound: Bound = bind(self.graphdef, cast(self.read(params), jnp.dtype(self.dtype)))
+        bound: Bound = bind(self.graphdef, cast(self._changed(params), jnp.dtype(self.dtype)))
         if self.adapters:
             bound.adapters.attach(bound.model)
         return bound
+
+    def _changed(self, params: Params) -> Params:
+        """The parameters that the module has, with what adapters have in place of the model's."""
+        seen = self.read(params)
+        if not self._has_copies:
+            return seen
+        modules: AdapterModules = bind(self.graphdef, seen).adapters
+        return {**seen, "model": modules.read(seen["model"])}
 
     def merged(self, params: Params) -> Params:
         """The parameters of the model that does without adapters what it does with them.
@@ -225,7 +235,7 @@ class Learner:
         Raises:
           InputError: an adapter cannot be merged into kernels.
         """
-        bound: Bound = bind(self.graphdef, self.read(params))
+        bound: Bound = bind(self.graphdef, self._changed(params))
         if self.adapters:
             bound.adapters.attach(bound.model)
             merge(bound.model)
@@ -373,6 +383,11 @@ class Learner:
         return path.startswith(tuple(f"{HEADS}{name}/" for name in self.frozen_heads))
 
     @functools.cached_property
+    def _has_copies(self) -> bool:
+        """Whether an adapter has arrays in place of some of the model's."""
+        return bool(self.adapters) and bool(bind(self.graphdef, self.seen).adapters.copied())
+
+    @functools.cached_property
     def _adapted(self) -> frozenset[str]:
         """Paths of what adapters train: their own parameters, and the model's that they name."""
         paths = list(trees.flatten(self.shapes))
@@ -422,6 +437,15 @@ class Learner:
         if self.optimizer is None:
             raise ValueError("a learner that is trained needs an optimizer: got None")
         return self.optimizer
+
+
+def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
+    """Refuses, by an InputError, a copy of an array that a view makes of others, or reads."""
+    for path in modules.copied():
+        if any(view.mentions(f"model/{path}") for view in its_views):
+            raise InputError(
+                f"model/{path} is shared with another array, so no adapter can have a copy of it"
+            )
 
 
 def heads_of(objective: Objective, kept: Sequence[Head]) -> dict[str, Head]:

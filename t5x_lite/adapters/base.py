@@ -15,11 +15,14 @@ from typing import Any
 
 from flax import nnx
 
+from t5x_lite import trees
+from t5x_lite.deltas.parts import Part
 from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dense import Dense
 from t5x_lite.options import did_you_mean
 from t5x_lite.trees import covers
+from t5x_lite.types import Params
 
 ADAPTERS = "adapters/"
 """Beginning of the paths of all adapters' parameters."""
@@ -214,6 +217,30 @@ class Modules(nnx.Module):
     def complete(self) -> None:
         """Puts into each module what is not stored with it: shared arrays, masks; in place."""
 
+    def claims(self) -> tuple[str, ...]:
+        """What no other adapter may have: its places, as "encoder/attention/query"."""
+        return tuple(f"{stack}/{site}" for stack, site in self.places)
+
+    def copied(self) -> tuple[str, ...]:
+        """Paths of the model's arrays in whose place it has others; `read` makes them."""
+        return ()
+
+    def read(self, model: Mapping[str, Any]) -> dict[str, Any]:
+        """The arrays that stand in place of some of the model's, by path.
+
+        Args:
+          model: its arrays by path, in the dtype in which they are stored.
+        """
+        return {}
+
+    def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
+        """What it changes of the model's arrays besides what stands in slots, by path.
+
+        Args:
+          shapes: of the model's arrays by path.
+        """
+        return {}
+
     def num_unused(self) -> int:
         """Numbers among the parameters that nothing reads: they fill up a stack's arrays."""
         return 0
@@ -259,15 +286,32 @@ class AdapterModules(nnx.Module):
 
     def check(self) -> None:
         """Refuses, by an InputError, two modules at one site."""
-        taken: set[tuple[str, str]] = set()
+        taken: set[str] = set()
         for name in self._names:
-            for stack, site in getattr(self, name).places:
-                if (stack, site) in taken:
+            for place in getattr(self, name).claims():
+                if place in taken:
                     raise InputError(
-                        f"adapter {name!r} would stand at {stack}/{site}, where another one is: "
+                        f"adapter {name!r} would stand at {place}, where another one is: "
                         "leave one out of --adapters.use, or give them other sites"
                     )
-                taken.add((stack, site))
+                taken.add(place)
+
+    def copied(self) -> tuple[str, ...]:
+        """Paths of the model's arrays in whose place adapters have others."""
+        return tuple(path for name in self._names for path in getattr(self, name).copied())
+
+    def read(self, model: Params) -> Params:
+        """A model's parameters with the arrays that adapters have in place of its own.
+
+        Args:
+          model: nested; arrays in the dtype in which they are stored.
+        """
+        if not self.copied():
+            return model
+        flat = trees.flatten(model)
+        for name in self._names:
+            flat |= getattr(self, name).read(flat)
+        return trees.unflatten(flat)
 
     def num_unused(self, name: str) -> int:
         """Numbers of an adapter that nothing reads, in layers that are narrower or left out."""

@@ -13,8 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from flax import nnx
 
+from t5x_lite import trees
 from t5x_lite.adapters.base import Adapter, AdapterModules, Modules, stacks_of
 from t5x_lite.deltas.parts import Part
+from t5x_lite.nn.bind import split
 
 
 @runtime_checkable
@@ -44,12 +46,14 @@ def delta_form(
     """
     places = {id(node): "/".join(map(str, path)) for path, node in nnx.iter_graph(model)}
     stacks, parts, rest = stacks_of(model), {}, []
+    shapes = {path: tuple(x.shape) for path, x in trees.flatten(split(model)[1]).items()}
     for adapter in adapters:
-        own = _parts_of(getattr(modules, adapter.name), stacks, places)
+        its_modules = getattr(modules, adapter.name)
+        own = _parts_of(its_modules, stacks, places)
         if own is None:
             rest.append(adapter)
             continue
-        for path, part in own:
+        for path, part in (*its_modules.array_parts(shapes).items(), *own):
             parts[path] = parts[path].then(part) if path in parts else part
     return parts, tuple(rest)
 

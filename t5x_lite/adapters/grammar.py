@@ -21,6 +21,8 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from t5x_lite.adapters.base import Adapter
 from t5x_lite.adapters.bottleneck import double_seq_bn, par_bn, seq_bn
 from t5x_lite.adapters.compacter import compacter, compacter_plus_plus
+from t5x_lite.adapters.copies import Copy, Layers
+from t5x_lite.adapters.heads import Heads
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.parts import BitFit, Norms, Params
@@ -39,6 +41,9 @@ METHODS: dict[str, Callable[..., Adapter]] = {
     "bitfit": BitFit,
     "norms": Norms,
     "params": Params,
+    "layers": Layers,
+    "copy": Copy,
+    "heads": Heads,
     "t5_adapter": T5Adapter,
 }
 """Method -> constructor. It takes `name` and options by keyword, which all have defaults."""
@@ -46,10 +51,12 @@ METHODS: dict[str, Callable[..., Adapter]] = {
 SHORT = {"r": "rank", "rslora": "rank_stabilised", "d": "width"}
 """Short name of an option -> the field that it means, of the methods that have such a field."""
 
+FIRST = {"params": "train", "copy": "of", "heads": "sites"}
+"""Method -> the option whose values may stand first in the brackets, without its name."""
+
 LATER = (
     *("prefix", "prompt", "inv", "seq_bn_inv", "hyper", "mam", "unipelt"),
     *("sparse", "prune", "supermask", "movement", "threshold", "diff", "fastfood", "said"),
-    *("layers", "copy", "heads"),
 )
 """Methods of the literature that have a name here, and no code yet."""
 
@@ -213,15 +220,24 @@ class _Source:
                 f"the methods are {', '.join(METHODS)}",
             )
         method = node.func.id
-        if node.args:
-            self.refuse(node.args[0], f"options of {method} have names: OPTION=VALUE")
-        options = dict(self._option(method, keyword) for keyword in node.keywords)
-        if len(options) < len(node.keywords):
+        keywords = [*self._first(method, node.args), *node.keywords]
+        options = dict(self._option(method, keyword) for keyword in keywords)
+        if len(options) < len(keywords):
             self.refuse(node, "an option is given twice")
         try:
             return METHODS[method](name=name, **options)
         except InputError as error:
             self.refuse(node, str(error))
+
+    def _first(self, method: str, values: list[ast.expr]) -> list[ast.keyword]:
+        """Values without a name, as the option of `FIRST`."""
+        if not values:
+            return []
+        if method not in FIRST:
+            self.refuse(values[0], f"options of {method} have names: OPTION=VALUE")
+        joined = values[0] if len(values) == 1 else ast.Tuple(values, ast.Load())
+        ast.copy_location(joined, values[0])
+        return [ast.copy_location(ast.keyword(FIRST[method], joined), joined)]
 
     def _option(self, method: str, keyword: ast.keyword) -> tuple[str, Any]:
         """The field and the value of one option."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from t5x_lite.commands.answers import Predict, Score
 from t5x_lite.commands.c4 import C4
-from t5x_lite.commands.deltas import Compose, Fisher, Merge
+from t5x_lite.commands.deltas import Compose, Fisher, Heads, Merge
 from t5x_lite.commands.embeddings import Embed
 from t5x_lite.commands.options import PROG
 from t5x_lite.commands.runs import Evaluate, Plan, Report, Train
@@ -36,6 +36,7 @@ COMMANDS: dict[str, Any] = {
     "compose": Compose,
     "merge": Merge,
     "fisher": Fisher,
+    "heads": Heads,
     "vocab": Vocab,
     "cache": Cache,
     "c4": C4,

@@ -1,4 +1,4 @@
-"""Commands of deltas: compose, merge and fisher."""
+"""Commands of deltas: compose, merge, fisher and heads."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import tyro
 from t5x_lite.commands.options import (
     Count,
     Destination,
+    Number,
     OptionalDirectory,
     OptionalStep,
     Source,
@@ -152,6 +153,52 @@ class Fisher:
                 self.destination,
                 examples=self.examples,
                 labels=self.labels,
+                step=self.step,
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Heads:
+    """Measure which attention heads matter least, and write a module that masks them.
+
+    Importance is the mean over training examples of the absolute gradient of a head's mask, divided
+    by the length of its layer's importances. `t5x-lite merge` writes the pruned model.
+
+    Attributes:
+      source: a work directory or a step directory, without modules.
+      destination: the directory to write; it must not exist yet.
+      examples: how many.
+      keep: the share of heads that stay, above 0; 1 only measures.
+      step: the step to take from a work directory, or best, the one that its run found best; the
+        newest if not given.
+      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
+        model; without it only classes of t5x_lite are admitted.
+    """
+
+    source: Source
+    destination: Destination
+    examples: Count = 1024
+    keep: Number = 1.0
+    step: OptionalStep = None
+    trust_project: bool = False
+    takes_overrides: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        at_least(1, {"--examples": self.examples})
+        at_least(0, {"--step": self.step})
+        if not 0 < self.keep <= 1:
+            raise OptionError(f"--keep must be above 0 and at most 1, got {self.keep}")
+
+    def run(self, _: Sequence[str]) -> None:
+        """Calls run.head_pruning.heads."""
+        from t5x_lite.run.head_pruning import heads
+
+        with trusting_checkpoints(self.trust_project):
+            heads(
+                self.source,
+                self.destination,
+                examples=self.examples,
+                keep=self.keep,
                 step=self.step,
             )
 

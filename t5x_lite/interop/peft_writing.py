@@ -60,6 +60,11 @@ def write_peft(
     Raises:
       InputError: PEFT has no such module, naming the rule.
     """
+    if not isinstance(adapter, Lora | Ia3):
+        raise InputError(
+            f"checkpoint {where}: PEFT has no {type(adapter).__name__} as module "
+            f"{adapter.name!r}; of ours it has lora and ia3"
+        )
     own = f"{ADAPTERS}{adapter.name}/"
     leaves: dict[Site, dict[str, np.ndarray]] = {}
     for path, array in arrays.items():
@@ -68,13 +73,8 @@ def write_peft(
             leaves.setdefault((stack, "/".join(site)), {})[leaf] = array
     if isinstance(adapter, Lora):
         said, tensors = _lora(adapter, leaves, hosts, norms=norms)
-    elif isinstance(adapter, Ia3):
-        said, tensors = _ia3(leaves, hosts)
     else:
-        raise InputError(
-            f"checkpoint {where}: PEFT has no {type(adapter).__name__} as module "
-            f"{adapter.name!r}; of ours it has lora and ia3"
-        )
+        said, tensors = _ia3(leaves, hosts)
     _check_written(tensors, leaves, hosts, module=f"checkpoint {where}: module {adapter.name}")
     kept = [piece for piece in hosts.pieces if piece.path in arrays]
     tensors |= {piece.name: piece.to_theirs(piece.of(arrays[piece.path])) for piece in kept}

@@ -50,6 +50,13 @@ def test_every_method_is_written_in_few_words(method):
         ("rte = lora", r"options stand in brackets: lora\(\)"),
         ("rte = 3", r"column 7 of .*: expected METHOD\(OPTION=VALUE"),
         ("rte = lora(8)", "column 12 of .*: options of lora have names"),
+        ("a = copy('model', 3)", "column 10 of .*: of must be a tuple of a string: got"),
+        ("a = copy('model', of='model')", "an option is given twice"),
+        (
+            "a = copy(of='model', sites='mlp')",
+            "column 5 .*: it has no sites: of says what is copied",
+        ),
+        ("a = layers(last=0)", "column 5 of .*: last must be at least 1: got 0"),
         ("rte = lora(**{})", "options of lora have names"),
         ("rte = lora(rnk=8)", "column 12 .*: lora has no option rnk; did you mean rank.* it has s"),
         ("b = seq_bn(r=8)", "seq_bn has no option r"),

@@ -44,6 +44,12 @@ MERGED = {"step": None, "base": None, "dtype": "float32", "allow_other_base": Fa
             ("src", "dst"),
             {"examples": 8, "labels": "expected", "step": None},
         ),
+        (
+            ["heads", "src", "dst", "--keep", "0.5", "--step", "3"],
+            "head_pruning.heads",
+            ("src", "dst"),
+            {"examples": 1024, "keep": 0.5, "step": 3},
+        ),
     ],
 )
 def test_options(line, function, args, kwargs, monkeypatch):
@@ -60,6 +66,7 @@ def test_options(line, function, args, kwargs, monkeypatch):
         ("merge src dst --step -1", "--step must be at least 0, got -1"),
         ("merge src dst --dtyp float32", "unknown option --dtyp; did you mean --dtype?"),
         ("compose a dst", "missing --delta"),
+        ("heads src dst --keep 1.5", "--keep must be above 0 and at most 1, got 1.5"),
         ("fisher src dst --examples 0", "--examples must be at least 1, got 0"),
         ("merge nowhere dst", "checkpoint nowhere: no such directory"),
         ("compose a+ dst --delta a=nowhere", "expression 'a+', column 3: invalid syntax"),
