@@ -192,6 +192,7 @@ def our_trainer(work: dict) -> Trainer:
     def run(batch: dict[str, np.ndarray]) -> float:
         with jax.set_mesh(mesh):
             kept[0], metrics = step(kept[0], put_batch(our_rows(work, batch), mesh))
+        jax.block_until_ready(kept[0])
         return float(metrics["loss"])
 
     def trained() -> dict[str, Any]:
