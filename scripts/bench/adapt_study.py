@@ -1,15 +1,20 @@
 """A pilot: full fine-tuning beside each method of adapters/, on SST-2, one seed.
 
-    python scripts/bench/adapt_study.py --data-directory GLUE --base WORK/prose --output WORK \
-        --vocabulary spiece.model [--methods full lora ia3] [--steps 300]
+    t5x-lite train configs/pretrain/bert_tiny.py --data.directory TEXT --data.vocabulary vocab.txt \
+        --data.inputs-length 32 --data.batch-size 128 --steps 1500 \
+        --optimizer.schedule.total-steps 1500 --optimizer.schedule.warmup-steps 150 \
+        --workdir WORK/bert
+    python scripts/bench/adapt_study.py --data-directory GLUE --base WORK/bert --output WORK/arms \
+        --vocabulary vocab.txt [--methods full lora ia3] [--steps 1000]
 
-The base is a model of configs/pretrain/prose.py (or of configs/tiny_pretrain.py, with --config
-configs/tiny_finetune.py); every arm begins from it, sees the same batches for --steps steps, and is
-evaluated on the validation split at the end. A module's rate is that of its paper, or near.
+Every arm begins from the base, sees the same batches for --steps steps, and is evaluated on the
+validation split at the end; "head" trains the classifier alone. A module's rate is that of its
+paper, or near, and falls to 0.
 
 Each arm has a work directory below --output, named by its method: one that is there is not
-repeated, and one that was stopped goes on. One JSON line for each method that is there, and with
---report these lines alone. One seed tells no order: a gap below the spread of seeds is none.
+repeated, and one that was stopped goes on. Two run at once, each on a core of its own. One JSON
+line for each method that is there, and with --report these lines alone. One seed tells no order: a
+gap below the spread of seeds is none.
 """
 
 import argparse
@@ -20,17 +25,18 @@ from pathlib import Path
 from arms import Arm, run_all
 
 METHODS: dict[str, tuple[str, float]] = {
-    "full": ("", 1e-3),
-    "seq_bn": ("x = seq_bn()", 1e-3),
-    "double_seq_bn": ("x = double_seq_bn()", 1e-3),
-    "par_bn": ("x = par_bn(reduction=4)", 1e-3),
-    "compacter": ("x = compacter()", 3e-3),
-    "compacter_plus_plus": ("x = compacter_plus_plus()", 3e-3),
+    "full": ("", 3e-4),
+    "head": ("x = params('heads/.*')", 1e-3),
     "lora": ("x = lora(r=8)", 1e-3),
     "dora": ("x = lora(r=8, dora=True)", 1e-3),
+    "seq_bn": ("x = seq_bn(reduction=4)", 1e-3),
+    "double_seq_bn": ("x = double_seq_bn(reduction=4)", 1e-3),
+    "par_bn": ("x = par_bn(reduction=4)", 1e-3),
+    "compacter": ("x = compacter(reduction=4)", 3e-3),
+    "compacter_plus_plus": ("x = compacter_plus_plus(reduction=4)", 3e-3),
     "ia3": ("x = ia3()", 3e-3),
-    "bitfit": ("x = bitfit()", 3e-3),
-    "t5_adapter": ("x = t5_adapter(d=32)", 1e-3),
+    "bitfit": ("x = bitfit()", 1e-3),
+    "layers": ("x = layers(last=2)", 3e-4),
 }
 """Name -> the line of --adapters.add, and the learning rate."""
 
@@ -38,9 +44,7 @@ METHODS: dict[str, tuple[str, float]] = {
 def arm(options: argparse.Namespace, method: str) -> Arm:
     """The run of a method."""
     line, rate = METHODS[method]
-    module = ("--adapters.add", line) if line else ()
-    # The parameter scale would hold what begins at 0 back.
-    scale = ("--optimizer.multiply-by-parameter-scale", "False") if line else ()
+    schedule = "--optimizer.schedule."
     return Arm(
         Path(options.output) / method,
         options.steps,
@@ -49,10 +53,10 @@ def arm(options: argparse.Namespace, method: str) -> Arm:
             *("--data.directory", options.data_directory),
             *("--data.vocabulary", options.vocabulary),
             *("--init", options.base, "--seed", "0"),
-            *("--optimizer.schedule.value", str(rate)),
+            *(f"{schedule}peak", str(rate), f"{schedule}total-steps", str(options.steps)),
+            *(f"{schedule}warmup-steps", str(options.steps // 10)),
             *("--evaluation.period", str(options.steps)),
-            *module,
-            *scale,
+            *(("--adapters.add", line) if line else ()),
         ),
     )
 
@@ -82,17 +86,18 @@ def main() -> None:
     parser.add_argument("--base", required=True, help="a work directory or a step directory")
     parser.add_argument("--vocabulary", required=True)
     parser.add_argument("--output", required=True)
-    parser.add_argument("--config", default="configs/finetune/sst2.py")
+    parser.add_argument("--config", default="configs/finetune/encoder_glue_tiny.py")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=30.0, help="no arm begins after these")
     parser.add_argument("--report", action="store_true", help="the lines alone; run nothing")
     options = parser.parse_args()
     start = time.monotonic()
-    for method in () if options.report else options.methods:
+    arms = [] if options.report else [arm(options, method) for method in options.methods]
+    for first in range(0, len(arms), 2):
         if time.monotonic() - start > 60 * options.minutes:
             break
-        run_all([arm(options, method)], at_once=1)
+        run_all(arms[first : first + 2], at_once=2)
     report(options)
 
 
