@@ -18,7 +18,8 @@ frozen base is stored so, and modules are float32; full fine-tuning has float32 
 computes in bfloat16. The peers compute under autocast. Torch flushes denormals.
 
 One JSON line for each side of a row: the median step and its spread, peak memory of the process
-(and what it was before the model), trained parameters, bytes of theta and its optimizer state, and
+(and what it was before the model; XLA may hold the temporaries of two steps, or not) and of our
+compiled step, trained parameters, bytes of theta and its optimizer state, and
 the module's file. With --output FILE lines are appended, and rows that it has are passed over.
 """
 
@@ -67,12 +68,15 @@ class Trainer(NamedTuple):
       trained: number of trained parameters.
       state_bytes: bytes of these and of their optimizer state, after a step.
       file_bytes: bytes of the module's files; 0 of full fine-tuning.
+      program_bytes: what the compiled step needs: its state, batch and temporaries; 0 where nothing
+        is compiled.
     """
 
     step: Callable[[dict[str, np.ndarray]], float]
     trained: int
     state_bytes: Callable[[], int]
     file_bytes: Callable[[], int]
+    program_bytes: Callable[[], int]
 
 
 def parse() -> argparse.Namespace:
@@ -188,10 +192,14 @@ def our_trainer(work: dict) -> Trainer:
 
     kept = [jax.jit(init, out_shardings=layout)(jax.random.key(0))]
     step = make_train_step(updates, mesh=mesh, layout=layout, seed=0, microbatches=1)
+    compiled: list[Any] = []
 
     def run(batch: dict[str, np.ndarray]) -> float:
         with jax.set_mesh(mesh):
-            kept[0], metrics = step(kept[0], put_batch(our_rows(work, batch), mesh))
+            placed = put_batch(our_rows(work, batch), mesh)
+            if not compiled:
+                compiled.append(step.lower(kept[0], placed).compile())
+            kept[0], metrics = compiled[0](kept[0], placed)
         jax.block_until_ready(kept[0])
         return float(metrics["loss"])
 
@@ -213,7 +221,13 @@ def our_trainer(work: dict) -> Trainer:
             )
             return size_of(directory)
 
-    return Trainer(run, sum(a.size for a in trained().values()), state_bytes, file_bytes)
+    def program_bytes() -> int:
+        needs = compiled[0].memory_analysis()
+        new = needs.output_size_in_bytes - needs.alias_size_in_bytes
+        return needs.argument_size_in_bytes + needs.temp_size_in_bytes + new
+
+    trained_numbers = sum(a.size for a in trained().values())
+    return Trainer(run, trained_numbers, state_bytes, file_bytes, program_bytes)
 
 
 def their_model(work: dict) -> Any:
@@ -310,7 +324,7 @@ def their_trainer(work: dict) -> Trainer:
                 model.save_adapter(directory, "x")
             return size_of(directory)
 
-    return Trainer(run, sum(p.numel() for p in trained), state_bytes, file_bytes)
+    return Trainer(run, sum(p.numel() for p in trained), state_bytes, file_bytes, lambda: 0)
 
 
 def size_of(directory: str) -> int:
@@ -359,6 +373,7 @@ def child(work: dict) -> None:
             answer = {"seconds": time.perf_counter() - start, "peak_mib": mebibytes()}
         else:
             answer = {"state_bytes": trainer.state_bytes(), "file_bytes": trainer.file_bytes()}
+            answer |= {"program_bytes": trainer.program_bytes()}
         print(json.dumps({**answer, "before_mib": before}), file=answers, flush=True)
 
 
@@ -431,6 +446,7 @@ def measure(options: argparse.Namespace, row: str, cores: list[int]) -> list[dic
             },
             "peak_mib": round(answers[-1]["peak_mib"]),
             "before_mib": round(answers[-1]["before_mib"]),
+            "program_mib": round(sizes_of[name]["program_bytes"] / 2**20),
             "trained_parameters": first[name]["trained"],
             "state_bytes": sizes_of[name]["state_bytes"],
             "file_bytes": sizes_of[name]["file_bytes"],
