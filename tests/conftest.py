@@ -5,12 +5,8 @@ decorates its functions and dataclasses with jaxtyping and beartype, so a test t
 of the wrong shape fails at the call. TensorFlow is imported by no test at collection.
 """
 
-import atexit
-import gc
 import os
 import pathlib
-import shutil
-import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -22,9 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Tests compile many tiny programs and run each a few times: the compiler's effort is the cost. A
 # test whose two programs must agree to the bit compiles them with the fusions that users get.
 os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
-    "--xla_cpu_parallel_codegen_split_count=1",
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 )
 
 import hypothesis
@@ -34,26 +28,10 @@ import pytest
 if TYPE_CHECKING:
     from t5x_lite.config import Experiment
 
-# One program is compiled once, whichever test, process or subprocess asks for it first: JAX keeps
-# it in a directory, which ends with the session if nobody chose one. The processes of pytest-xdist
-# inherit it.
-if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="t5x_lite_compiled_")
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-
 jaxtyping.install_import_hook("t5x_lite", "beartype.beartype")
 
 hypothesis.settings.register_profile("t5x_lite", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("t5x_lite")
-
-
-def pytest_collection_finish() -> None:
-    """Lets the collector look seldom, and never at what is imported: tracing makes many objects."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 10, 5)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -111,11 +89,29 @@ def tiny_vocabulary(
 
 
 @pytest.fixture(scope="session")
-def compile_once() -> dict[str, str]:
-    """The environment by which a subprocess shares what was compiled, if it inherits no other."""
-    names = ("COMPILATION_CACHE_DIR", "PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
-    names += ("PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES",)
-    return {f"JAX_{name}": os.environ[f"JAX_{name}"] for name in names}
+def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Keeps what is compiled for the tests that run one tiny model again and again.
+
+    Yields:
+      The environment by which a subprocess shares it.
+    """
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    directory = str(tmp_path_factory.mktemp("compiled"))
+    options = {
+        "jax_compilation_cache_dir": directory,
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in options}
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield {name.upper(): str(value) for name, value in options.items()}
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="session")
