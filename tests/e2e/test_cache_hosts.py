@@ -11,30 +11,24 @@ from pathlib import Path
 import pytest
 
 from t5x_lite import config
-from t5x_lite.run import training
 from t5x_lite.run.caching import cache
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def train(tmp_path, environment, *, workdir, steps, processes):
-    """Trains to the end: by `t5x-lite train` in so many processes, or by one that is this one."""
-    if processes == 1:
-        experiment = config.load(tmp_path / "tiny.json")
-        training.train(
-            dataclasses.replace(experiment, workdir=str(tmp_path / workdir), steps=steps)
-        )
-        return
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    """`t5x-lite train` in so many processes, to the end."""
     line = f"train tiny.json --workdir {workdir} --steps {steps}"
-    line += f" --hosts.coordinator 127.0.0.1:{port} --hosts.num-processes {processes}"
+    if processes > 1:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        line += f" --hosts.coordinator 127.0.0.1:{port} --hosts.num-processes {processes}"
     running = [
         subprocess.Popen(
             [
                 *(sys.executable, "-m", "t5x_lite", *line.split()),
-                *("--hosts.process-id", str(i)),
+                *(["--hosts.process-id", str(i)] if processes > 1 else []),
             ],
             cwd=tmp_path,
             env=environment,

@@ -2,15 +2,17 @@
 
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from t5x_lite import config
 from t5x_lite.checkpoints.reading import find_step, step_files
 from t5x_lite.checkpoints.saving import Checkpoints
-from t5x_lite.cli import main
 from t5x_lite.errors import InputError
 from tests.tiny_checkpoint import (
     DAMAGES,
@@ -22,6 +24,8 @@ from tests.tiny_checkpoint import (
     steps,
     write,
 )
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -73,31 +77,33 @@ def test_the_damaged_step_can_be_saved_again(saved, tmp_path):
 
 
 @pytest.mark.slow
-def test_by_the_command_line(tiny_run, tiny_experiment, tmp_path, compile_once, monkeypatch, capfd):
+def test_by_the_command_line(tiny_run, tiny_experiment, tmp_path, compile_once):
     """Training goes back to the good step and says so; predict and evaluate refuse in one line."""
     run = shutil.copytree(tiny_run, tmp_path / "run")
     config.save(dataclasses.replace(tiny_experiment, steps=10), tmp_path / "tiny.json")
     (tmp_path / "in").write_text('{"inputs": "a"}\n')
     flip(next((run / "checkpoints/10/params/ocdbt.process_0/d").iterdir()))
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
     def t5x_lite(line):
-        capfd.readouterr()
-        return main(line.split()), capfd.readouterr().err
+        return subprocess.run(
+            [sys.executable, "-m", "t5x_lite", *line.split()],
+            cwd=tmp_path,
+            env={**os.environ, **compile_once, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
 
     for line in (
         "predict --checkpoint run --input in --output out",
         "evaluate tiny.json --checkpoint run",
     ):
-        code, told = t5x_lite(line)
-        assert code == 2, told
-        assert told.startswith("error: checkpoint run/checkpoints/10 is damaged (params/oc")
-        assert told.count("\n") == 1
-    code, told = t5x_lite("train tiny.json --workdir run")
-    assert code == 0, told
-    [warning] = [line for line in told.splitlines() if "is damaged" in line]
+        done = t5x_lite(line)
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.startswith("error: checkpoint run/checkpoints/10 is damaged (params/oc")
+        assert done.stderr.count("\n") == 1
+    done = t5x_lite("train tiny.json --workdir run")
+    assert done.returncode == 0, done.stderr
+    [warning] = [line for line in done.stderr.splitlines() if "is damaged" in line]
     assert warning.endswith("and is now 10.damaged; training goes on from step 5")
     assert steps(run) == [5, 10]
     assert losses(run) == pytest.approx(losses(tiny_run), rel=1e-6)
