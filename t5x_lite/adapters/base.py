@@ -218,7 +218,7 @@ class Modules(nnx.Module):
         """Puts into each module what is not stored with it: shared arrays, masks; in place."""
 
     def claims(self) -> tuple[str, ...]:
-        """What no other adapter may have: its places, as "encoder/attention/query"."""
+        """Its places, as "encoder/attention/query"; no other adapter may stand at one of them."""
         return tuple(f"{stack}/{site}" for stack, site in self.places)
 
     def copied(self) -> tuple[str, ...]:
@@ -234,10 +234,10 @@ class Modules(nnx.Module):
         return {}
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """What it changes of the model's arrays besides what stands in slots, by path.
+        """Changes of the model's arrays that are made in no slot, by the arrays' paths.
 
         Args:
-          shapes: of the model's arrays by path.
+          shapes: path -> the shape of the model's array.
         """
         return {}
 

@@ -130,8 +130,8 @@ class Layers(Adapter):
         """Which layers of a stack.
 
         Args:
-          num: of the stack.
-          first: number of its first layer over all stacks.
+          num: number of layers of the stack.
+          first: number of its first layer, counted over all stacks.
         """
         if self.last is not None:
             return tuple(range(max(0, num - self.last), num))
@@ -210,17 +210,17 @@ class Copies(Modules):
         Args:
           model: its arrays by path.
         """
-        found = {}
+        copies = {}
         for path, rows in self.rows:
             base = model[path].astype(jnp.float32)
-            found[path] = _added(base, self._difference(path).astype(jnp.float32), rows)
-        return found
+            copies[path] = _added(base, self._difference(path).astype(jnp.float32), rows)
+        return copies
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
         """The differences as parts of a delta, by path in the model.
 
         Args:
-          shapes: of the model's arrays by path.
+          shapes: path -> the shape of the model's array.
         """
         return {
             path: _part(np.asarray(self._difference(path), np.float32), shapes[path], rows)

@@ -68,15 +68,43 @@ def fisher_diagonal(
             total = jax.tree.map(lambda t, g, p=chance: t + p * jnp.square(g), total, gradient)
         return total
 
-    total, number = jax.tree.map(jnp.zeros_like, params[part]), 0
+    def step(total: Any, row: Batch) -> Any:
+        if classes is not None and _LABELS not in row:
+            raise InputError("the expected Fisher diagonal needs rows with a class; use empirical")
+        return added(total, params[part], row)
+
+    flat = mean_over_examples(step, params[part], rows, what="a Fisher diagonal")
+    return {f"{part}/{path}": x for path, x in flat.items()}
+
+
+def mean_over_examples(
+    added: Callable[[Any, Batch], Any],
+    like: Params,
+    rows: Iterable[Mapping[str, np.ndarray]],
+    *,
+    what: str,
+) -> dict[str, np.ndarray]:
+    """The mean of what each example adds to a total that begins as 0.
+
+    Args:
+      added: (total, batch of one row) -> the total with that row's.
+      like: nested arrays, of the total's shapes.
+      rows: batches of one row.
+      what: it is, for errors.
+
+    Returns:
+      path -> float32, of the array's shape.
+
+    Raises:
+      InputError: a batch has several rows, or there is none.
+    """
+    total, number = jax.tree.map(jnp.zeros_like, like), 0
     for row in rows:
         between_batches()
         if any(value.shape[0] != 1 for value in row.values()):
-            raise InputError("a Fisher diagonal is of one example at a time: give batches of 1 row")
-        if classes is not None and _LABELS not in row:
-            raise InputError("the expected Fisher diagonal needs rows with a class; use empirical")
-        total, number = added(total, params[part], dict(row)), number + 1
+            raise InputError(f"{what} is of one example at a time: give batches of 1 row")
+        total, number = added(total, dict(row)), number + 1
     if not number:
-        raise InputError("a Fisher diagonal needs one example at least")
+        raise InputError(f"{what} needs one example at least")
     flat = trees.flatten(total)
-    return {f"{part}/{path}": np.asarray(x) / np.float32(number) for path, x in flat.items()}
+    return {path: np.asarray(x) / np.float32(number) for path, x in flat.items()}

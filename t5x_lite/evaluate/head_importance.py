@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from t5x_lite import trees
 from t5x_lite.errors import InputError
-from t5x_lite.evaluate.interruption import between_batches
+from t5x_lite.evaluate.fisher import mean_over_examples
 from t5x_lite.objectives.base import Loss
 from t5x_lite.types import Array, Batch, Params
 
@@ -52,21 +51,13 @@ def head_importance(
             raise InputError("a loss that compares the rows of a batch has no importance of heads")
         return given.value()
 
+    masks = params[_ADAPTERS][name]
+
     @jax.jit
-    def added(total: Any, masks: Any, batch: Batch) -> Any:
+    def added(total: Any, batch: Batch) -> Any:
         return jax.tree.map(lambda t, g: t + jnp.abs(g), total, jax.grad(value)(masks, batch))
 
-    masks = params[_ADAPTERS][name]
-    total, number = jax.tree.map(jnp.zeros_like, masks), 0
-    for row in rows:
-        between_batches()
-        if any(each.shape[0] != 1 for each in row.values()):
-            raise InputError("importance is of one example at a time: give batches of 1 row")
-        total, number = added(total, masks, dict(row)), number + 1
-    if not number:
-        raise InputError("the importance of heads needs one example at least")
-    flat = trees.flatten(total)
-    return {path: np.asarray(x) / np.float32(number) for path, x in flat.items()}
+    return mean_over_examples(added, masks, rows, what="the importance of heads")
 
 
 def divided(importance: Float[np.ndarray, "N H"]) -> Float[np.ndarray, "N H"]:

@@ -235,7 +235,8 @@ def ending_together(*agreed: type[BaseException]) -> Iterator[None]:
     wait for this process. Its end breaks their connections, and they end as well: on CPU at once,
     elsewhere after hosts.heartbeat seconds. A process that hangs without ending, on a machine that
     is frozen or cut off, is given up after that time too: JAX then aborts the others (SIGABRT) with
-    a message of its own.
+    a message of its own. So it does at once where the first process ends, which serves the others,
+    while this one waits for nobody.
 
     Args:
       *agreed: errors that all processes raise after the same step; they pass, as `Interrupted`

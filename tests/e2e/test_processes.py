@@ -95,8 +95,10 @@ def wait_for_steps(processes, *, steps):
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_one_killed_process_ends_the_others_with_a_message(victim):
-    processes = start("endless", count=2)
+    """The other one waits for it in a collective, since the victim is slow."""
+    processes = start("endless", count=2, SLOW=str(victim))
     wait_for_steps(processes, steps=5)
+    time.sleep(0.06)
     processes[victim].kill()
     began = time.monotonic()
     done = finish(processes, timeout=90)

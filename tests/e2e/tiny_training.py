@@ -4,7 +4,7 @@
     python tests/e2e/tiny_training.py process PORT COUNT INDEX JOB   # one of several processes
 
 It writes one JSON object on standard output, and in the jobs that wait for a signal, "endless" and
-"preempted", one line a step.
+"preempted", one line a step, in which the process of index $SLOW (1) pauses.
 """
 
 import functools
@@ -221,13 +221,13 @@ def endless():
       steps a notice asked it to save, and which host was the slowest.
     """
     training = Training(make_mesh(MeshConfig()))
-    saved = []
+    slow, saved = int(os.environ.get("SLOW", "1")), []
     with StopSignals() as stop, preemption.watched(stop), hosts.ending_together():
         for step in itertools.count(1):
             metrics = training.advance(step)
             float(metrics["loss"])
             print(step, flush=True)
-            time.sleep(0.12 if jax.process_index() == 1 else 0.02)
+            time.sleep(0.12 if jax.process_index() == slow else 0.02)
             signum = stop.after_step(training.mesh, metrics)
             saved += [step] * stop.save_asked()
             if signum is not None:
