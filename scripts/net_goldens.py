@@ -326,7 +326,7 @@ def answered(name: str) -> dict[str, Any]:
             "log_likelihood": model.score(
                 [(i, t) for i, (_, t) in zip(inputs, pairs, strict=True)]
             ),
-            "text": model.generate(inputs, max_length=4),
+            "text": model.generate(inputs, max_decode_length=4),
         }
     with tempfile.TemporaryDirectory() as directory:
         source, output = pathlib.Path(directory, "texts.txt"), f"{directory}/vectors.npy"

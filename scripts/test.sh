@@ -6,5 +6,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/environment.sh
 
 export T5X_LITE_VENV=${T5X_LITE_VENV:-.venv-test}
-make_environment "$T5X_LITE_VENV" data,beam,c4,metrics,dev
+make_environment "$T5X_LITE_VENV" data,beam,c4,metrics,serve,docs,tables,dev
 exec scripts/check.sh "$@"

@@ -11,13 +11,15 @@ It is what the command line's predict and score are made of, without files.
 import dataclasses
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
+from t5x_lite import trees
 from t5x_lite.accelerators import quiet_without_tpu
-from t5x_lite.adapters.grammar import parse_use
+from t5x_lite.adapters.composition import Block
+from t5x_lite.adapters.use import parse_trees
 from t5x_lite.checkpoints.base import base_at
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
@@ -25,7 +27,9 @@ from t5x_lite.evaluate.embed import Embedder
 from t5x_lite.evaluate.generate import Generator, Prediction
 from t5x_lite.evaluate.rank import Ranker
 from t5x_lite.evaluate.score import Scorer
+from t5x_lite.heads.dense import Role
 from t5x_lite.models.pooling import Pooling
+from t5x_lite.options import did_you_mean, suggesting
 from t5x_lite.project import trusting_checkpoints
 from t5x_lite.run.best_step import Step
 from t5x_lite.run.modules import ModulesOf
@@ -61,6 +65,7 @@ class _Programs:
     scorer: Scorer | None = None
 
 
+@suggesting
 def load(
     *checkpoints: str | os.PathLike[str],
     step: Step = None,
@@ -109,8 +114,24 @@ class Model:
             raise InputError(f"batch_size must be at least 1, got {batch_size}")
         self._batch_size = batch_size
         self._modules: ModulesOf | None = None
-        self._used: dict[tuple[str, ...], _Programs] = {}
+        self._used: dict[tuple[str | Block, ...], _Programs] = {}
         self._programs = _Programs(model)
+
+    def __repr__(self) -> str:
+        """What it is: Model(T5, 1,869,568 parameters, vocabulary 4,224, step 120, work/sst2)."""
+        members = self._model.members
+        first, directory = members[0], members[0].directory
+        words = [
+            type(first.experiment.model).__name__.removesuffix("Config"),
+            f"{trees.count_parameters(first.params):,} parameters",
+            f"vocabulary {first.experiment.model.vocab_size:,}",
+        ]
+        words += [f"step {first.step:,}"] if first.step else []
+        adapters = first.experiment.adapters.modules
+        words += [f"adapters {' '.join(module.name for module in adapters)}"] if adapters else []
+        words += [str(directory)]
+        ensemble = f"ensemble of {len(members)}: " if len(members) > 1 else ""
+        return f"Model({ensemble}{', '.join(words)})"
 
     def add_adapter(self, name: str, directory: str | os.PathLike[str]) -> None:
         """Reads a module that was trained with the same base; `use` puts it into the model.
@@ -131,17 +152,18 @@ class Model:
         What was compiled for them stays for the next time.
 
         Args:
-          modules: names with commas between, "rte" or "rte, style"; "" is the base alone.
+          modules: names with commas between, "rte" or "rte, style", or blocks of them, as
+            "Average(rte, style)"; "" is the base alone.
 
         Raises:
           InputError: one is not there, or two would stand at one site.
         """
-        names: tuple[str, ...] = parse_use(modules) if modules.strip() else ()
+        trees = parse_trees(modules)
         held = self._of_checkpoint()
-        if names not in self._used:
-            model = dataclasses.replace(self._programs.model, members=(held.using(names),))
-            self._used[names] = _Programs(model)
-        self._programs = self._used[names]
+        if trees not in self._used:
+            model = dataclasses.replace(self._programs.model, members=(held.using(trees),))
+            self._used[trees] = _Programs(model)
+        self._programs = self._used[trees]
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -154,7 +176,7 @@ class Model:
             if len(members) != 1:
                 raise InputError("modules are of one model, and this is an ensemble")
             self._modules = ModulesOf.of(members[0])
-            self._used[tuple(self._modules.adapters)] = self._programs
+            self._used[members[0].experiment.adapters.composition] = self._programs
         return self._modules
 
     @property
@@ -199,7 +221,7 @@ class Model:
         What is sampled depends on a text's place in the list, or on its own seed, and not on the
         other texts. See `generate` for the arguments.
         """
-        how = Decoding(**decoding)
+        how = _decoding(decoding)
         generators = self._programs.generators
         if how not in generators:
             generators[how] = self._model.generator(how, batch_size=self._batch_size)
@@ -249,10 +271,13 @@ class Model:
         per_token: Literal[False] = False,
         pooling: Pooling | None = None,
         normalize: bool | None = None,
+        role: Role = "query",
     ) -> np.ndarray: ...
 
     @overload
-    def encode(self, texts: Sequence[str], *, per_token: Literal[True]) -> list[np.ndarray]: ...
+    def encode(
+        self, texts: Sequence[str], *, per_token: Literal[True], role: Role = "query"
+    ) -> list[np.ndarray]: ...
 
     def encode(
         self,
@@ -261,6 +286,7 @@ class Model:
         per_token: bool = False,
         pooling: Pooling | None = None,
         normalize: bool | None = None,
+        role: Role = "query",
     ) -> np.ndarray | list[np.ndarray]:
         """The encoder's output.
 
@@ -271,6 +297,7 @@ class Model:
             or "cls", the state of [CLS], which T5 has not. None is what the checkpoint says, such
             as that of a retriever, or else "mean".
           normalize: whether vectors have length 1; None is what the checkpoint says, or else False.
+          role: what the texts are, for a retriever with two encoders or two projections.
 
         Returns:
           float32 [n, d_model], a vector of each text; or per_token an array [tokens, d_model] for
@@ -290,9 +317,9 @@ class Model:
         inputs, cut = encoder.rows([begins + text for text in texts])
         self._tell_cut(cut, length=encoder.length)
         if per_token:
-            states = embedder.states(self._model.params, inputs)
+            states = embedder.states(self._model.params, inputs, role=role)
         else:
-            states = embedder.run(self._model.params, inputs)
+            states = embedder.run(self._model.params, inputs, role=role)
         for i, state in enumerate(states):
             what = "a state" if per_token else "the vector"
             check_finite(f"text {i}", what, float(state.sum()))
@@ -317,6 +344,20 @@ class Model:
         if self._programs.scorer is None:
             self._programs.scorer = self._model.scorer(batch_size=self._batch_size)
         return self._programs.scorer
+
+
+def _decoding(options: Mapping[str, Any]) -> Decoding:
+    """The choices that keywords name.
+
+    Raises:
+      InputError: there is no such keyword; with the nearest one.
+    """
+    known = [field.name for field in dataclasses.fields(Decoding)]
+    for name in options:
+        if name not in (*known, "max_length"):  # of the latter `Decoding` says the new name
+            near = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            raise InputError(f"unknown keyword {name}{near}")
+    return Decoding(**options)
 
 
 def _check_seeds(seeds: Sequence[int | None] | None, *, num: int) -> None:

@@ -15,15 +15,24 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Union
-
-import tyro
+from typing import Any
 
 import t5x_lite
 from t5x_lite.accelerators import quiet_without_tpu
-from t5x_lite.commands import COMMANDS, PROG, Train
+from t5x_lite.commands import COMMANDS, PROG, summaries
+from t5x_lite.invocation import invoked_as
 from t5x_lite.options import OptionError, did_you_mean, parse
 from t5x_lite.project import safe_path
+
+_HELP = f"""usage: {PROG} COMMAND [OPTIONS]
+
+Pretrain, fine-tune, evaluate, use and serve text-to-text models of the T5 family and encoders.
+
+{PROG} COMMAND --help describes a command. --debug anywhere shows the traceback of an error,
+--version alone the version. Exit codes: 0 success, 1 the run failed, 2 wrong usage or bad input,
+130 and 143 on SIGINT and SIGTERM (train: after saving).
+
+commands:"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = [arg for arg in args if arg != "--debug"]
     try:
         command, overrides = _parse_command(args)
-        with _messages(), _termination(), safe_path(), quiet_without_tpu():
+        with (
+            _messages(),
+            _termination(),
+            safe_path(),
+            quiet_without_tpu(),
+            invoked_as(args),
+        ):
             command.run(overrides)
         sys.stdout.flush()
     except SystemExit:  # --help and --version
@@ -125,8 +140,8 @@ def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
     config_first = bool(rest) and not rest[0].startswith("-")
     if rest and not config_first and not asks_help:
         raise OptionError(f"CONFIG comes first: {prog} CONFIG [--FIELD VALUE ...]")
-    if command is Train and config_first and asks_help:
-        return Train(config=rest[0]), [*rest[1:], *last]
+    if name == "train" and config_first and asks_help:
+        return command(config=rest[0]), [*rest[1:], *last]
     parsed, others = parse(command, rest, prog=prog, other_options=None)
     return parsed, [*others, *last]
 
@@ -149,27 +164,12 @@ def _command_name(args: Sequence[str]) -> tuple[str, list[str]]:
 def _print_help() -> None:
     """Prints the commands and leaves by SystemExit(0)."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # tyro's bullets, on a terminal without Unicode
-    commands: Any = Union[  # noqa: UP007  of a tuple
-        tuple(
-            Annotated[
-                command,
-                tyro.conf.subcommand(name, description=command.__doc__.partition("\n")[0]),
-            ]
-            for name, command in COMMANDS.items()
-        )
-    ]
-    tyro.cli(
-        commands,
-        prog=PROG,
-        args=["--help"],
-        description=(
-            "Pretrain, fine-tune, evaluate and use text-to-text models of the T5 family.\n\n"
-            "t5x-lite COMMAND --help describes a command. --debug anywhere shows the traceback\n"
-            "of an error, --version alone the version. Exit codes: 0 success, 1 the run failed,\n"
-            "2 wrong usage or bad input, 130 and 143 on SIGINT and SIGTERM (train: after saving)."
-        ),
-    )
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode
+    width = max(map(len, COMMANDS))
+    print(_HELP)
+    for name, summary in summaries().items():
+        print(f"  {name:{width}}  {summary}")
+    raise SystemExit(0)
 
 
 def _report_error(error: BaseException) -> int:

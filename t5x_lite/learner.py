@@ -19,60 +19,28 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax.sharding import Mesh
 
 from t5x_lite import sharding, trees, views
-from t5x_lite.adapters.base import ADAPTERS, Adapter, AdapterModules, merge
-from t5x_lite.adapters.config import HEAD
+from t5x_lite.adapters.base import ADAPTERS, Adapter, AdapterModules, at_step, merge
+from t5x_lite.adapters.composition import Block
+from t5x_lite.adapters.config import COMPOSING, HEAD
 from t5x_lite.adapters.delta_form import delta_form
+from t5x_lite.bound import Bound, heads_of
 from t5x_lite.deltas.parts import Part
 from t5x_lite.errors import InputError
-from t5x_lite.heads.base import HEADS, Head, HeadModules, by_name
+from t5x_lite.heads.base import HEADS, Head
 from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.towers import TOWERS
 from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes, split
 from t5x_lite.objectives.base import Loss, Objective, Phase
-from t5x_lite.optim.config import Optimizer
+from t5x_lite.optim.config import AUTO, Optimizer
 from t5x_lite.optim.updates import Update, check_updates
 from t5x_lite.types import Array, Axes, Batch, Key, Params
 from t5x_lite.views import View
 
-
-class Bound(nnx.Module):
-    """A model, its heads and its objective as one module.
-
-    Args:
-      model: config of the architecture.
-      objective: config of the objective.
-      heads: configs of heads that are kept besides the objective's own.
-      adapters: configs of adapters; `Learner.bind` puts them into the model's slots.
-      rngs: the stream "params" is used.
-
-    Raises:
-      InputError: the objective cannot train the model.
-    """
-
-    def __init__(
-        self,
-        model: ModelConfig,
-        objective: Objective,
-        heads: Sequence[Head] = (),
-        adapters: Sequence[Adapter] = (),
-        *,
-        rngs: nnx.Rngs,
-    ):
-        self.model = model.build(rngs=rngs)
-        objective.check_model(self.model)
-        self.objective = objective.build(model, rngs=rngs)
-        self.heads = HeadModules(heads_of(objective, heads), model, rngs=rngs)
-        if adapters:
-            self.adapters = AdapterModules(adapters, self.model, rngs=rngs)
-
-    def __call__(self, batch: Batch, *, key: Key | None = None, phase: str | None = None) -> Loss:
-        """The loss of a batch, or of one of its phases; a key turns dropout on."""
-        if phase is None:
-            return self.objective(self.model, self.heads, batch, key=key)
-        return self.objective(self.model, self.heads, batch, key=key, phase=phase)
+_DRAWN = 0x6D6F64
+"""Folded into the step's key for what adapters draw: dropout has other draws."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,6 +52,7 @@ class Learner:
       objective: config of the objective.
       heads: configs of all heads by name, the objective's own first.
       adapters: configs of the adapters.
+      use: how they are composed (`t5x_lite.adapters.composition`); () is each by itself.
       train: paths, or regular expressions that match them, of what is trained; () is all but the
         frozen heads, and with adapters but that part of the model, too, that none of them trains.
       optimizer: its phases may have others; None of a learner that is not trained.
@@ -99,6 +68,7 @@ class Learner:
     objective: Objective
     heads: Mapping[str, Head]
     adapters: tuple[Adapter, ...]
+    use: tuple[str | Block, ...]
     train: tuple[str, ...]
     optimizer: Optimizer | None
     dtype: str
@@ -116,6 +86,7 @@ class Learner:
         *,
         heads: Sequence[Head] = (),
         adapters: Sequence[Adapter] = (),
+        use: Sequence[str | Block] = (),
         train: Sequence[str] = (),
         optimizer: Optimizer | None = None,
         dtype: str = "float32",
@@ -128,6 +99,7 @@ class Learner:
           objective: of the same.
           heads: those that are kept besides the objective's own.
           adapters: in the model's slots.
+          use: their composition.
           train: what is trained.
           optimizer: of it.
           dtype: of what is computed.
@@ -138,7 +110,7 @@ class Learner:
             nothing would be trained.
         """
         graphdef, seen, axes = shapes(
-            lambda rngs: Bound(model, objective, heads, adapters, rngs=rngs)
+            lambda rngs: Bound(model, objective, heads, adapters, use, rngs=rngs)
         )
         its_views = views_of(model, objective)
         stored, axes = views.stored(its_views, seen, axes)
@@ -147,6 +119,7 @@ class Learner:
             objective=objective,
             heads=heads_of(objective, heads),
             adapters=tuple(adapters),
+            use=tuple(use),
             train=tuple(train),
             optimizer=optimizer,
             dtype=dtype,
@@ -157,6 +130,11 @@ class Learner:
             views=its_views,
         )
         made.check_train()
+        if adapters and (towers := objective.more_towers()):
+            raise InputError(
+                f"adapters stand in the model alone, and the objective has the tower "
+                f"{', '.join(towers)} besides: set --objective.towers one"
+            )
         if adapters:  # two modules at one site are refused here
             modules: AdapterModules = bind(graphdef, seen).adapters
             modules.check()
@@ -193,8 +171,11 @@ class Learner:
 
     def init(self, key: Key) -> Params:
         """Initial parameters, as they are stored."""
-        parts = (self.model, self.objective, tuple(self.heads.values()), self.adapters)
+        parts = (self.model, self.objective, tuple(self.heads.values()), self.adapters, self.use)
         fresh = views.fresh(self.views, init(lambda rngs: Bound(*parts, rngs=rngs), key))
+        if names := self.objective.more_towers():  # they begin as the model
+            same = {name: jax.tree.map(jnp.copy, fresh["model"]) for name in names}
+            fresh = {**fresh, "towers": same}
         stored = trees.flatten(self.shapes)
         narrow = {
             path: leaf.astype(stored[path].dtype)
@@ -214,20 +195,31 @@ class Learner:
         """The stored parameters of which `read` makes these."""
         return views.write(self.views, seen)
 
-    def bind(self, params: Params) -> Bound:
-        """The module in the compute dtype, of stored parameters, with adapters in their slots."""
-        bound: Bound = bind(self.graphdef, cast(self._changed(params), jnp.dtype(self.dtype)))
+    def bind(
+        self, params: Params, *, key: Key | None = None, adapter_ids: Array | None = None
+    ) -> Bound:
+        """The module in the compute dtype, of stored parameters, with adapters in their slots.
+
+        Args:
+          params: as they are stored.
+          key: of what adapters draw in training.
+          adapter_ids: [B], the rows' children in MultiTask, where no loss hands on a batch.
+        """
+        changed = self._changed(params, key=key)
+        bound: Bound = bind(self.graphdef, cast(changed, jnp.dtype(self.dtype)))
         if self.adapters:
             bound.adapters.attach(bound.model)
+            bound.adapters.see(bound.model, adapter_ids)
         return bound
 
-    def _changed(self, params: Params) -> Params:
+    def _changed(self, params: Params, *, key: Key | None = None) -> Params:
         """The parameters that the module has, with what adapters have in place of the model's."""
         seen = self.read(params)
         if not self._has_copies:
             return seen
         modules: AdapterModules = bind(self.graphdef, seen).adapters
-        return {**seen, "model": modules.read(seen["model"])}
+        own = None if key is None else jax.random.fold_in(key, _DRAWN)
+        return {**seen, "model": modules.read(seen["model"], key=own)}
 
     def merged(self, params: Params) -> Params:
         """The parameters of the model that does without adapters what it does with them.
@@ -255,9 +247,9 @@ class Learner:
         parts, rest = delta_form(bound.adapters, self.adapters, bound.model)
         return {f"model/{path}": part for path, part in parts.items()}, rest
 
-    def bind_model(self, params: Params) -> Any:
-        """The model alone, in the compute dtype, of the learner's stored parameters."""
-        return self.bind(params).model
+    def bind_model(self, params: Params, *, adapter_ids: Array | None = None) -> Any:
+        """The model alone of `bind`; adapter_ids [B] are the rows' children in MultiTask."""
+        return self.bind(params, adapter_ids=adapter_ids).model
 
     def check_mesh(self, mesh: Mesh) -> None:
         """Refuses, by an InputError, a mesh that does not divide the parameters or the heads."""
@@ -272,8 +264,14 @@ class Learner:
     def loss(
         self, params: Params, batch: Batch, key: Key | None = None, *, phase: str | None = None
     ) -> Loss:
-        """The first stage: sums over a batch or a part of it, or those of one of its phases."""
-        return self.bind(params)(batch, key=key, phase=phase)
+        """The first stage: sums over a batch or a part of it, or those of one of its phases.
+
+        With a key, which is in training, the penalties of adapters are among its terms.
+        """
+        loss = self.bind(params, key=key)(batch, key=key, phase=phase)
+        if key is None or not self.adapters:
+            return loss
+        return loss.plus_terms(bind(self.graphdef, self.read(params)).adapters.penalties())
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None = None) -> Loss:
         """The second stage: terms of the rows of a whole batch."""
@@ -302,23 +300,30 @@ class Learner:
             update = Update(
                 self.loss,
                 main.build(axes, below=below, depth=self._depth),
-                main.schedule.build(),
+                main.rate(),
                 trains=self.trains if self._is_partial else None,
                 joint=self.joint,
                 live=main.live(axes, depth=self._depth),
+                scheduled=at_step(self.adapters),
             )
             return (update,)
         made = []
         for phase in phases:
             optimizer, axes = phase.optimizer or main, self._trained(self.axes, phase)
+            if phase.optimizer is not None and phase.optimizer.schedule_offset == AUTO:
+                raise InputError(
+                    f"schedule_offset auto is for the experiment's own optimizer: give that of "
+                    f"{phase.name} a number"
+                )
             update = Update(
                 functools.partial(self.loss, phase=phase.name),
                 optimizer.build(axes, below=below, depth=self._depth),
-                optimizer.schedule.build(),
+                optimizer.rate(),
                 name=phase.name,
                 trains=functools.partial(self._phase_trains, phase),
                 joint=self.joint,
                 live=optimizer.live(axes, depth=self._depth),
+                scheduled=at_step(self.adapters),
             )
             made.append(update)
         check_updates(made, [path for path in trees.flatten(self.shapes) if self.trains(path)])
@@ -391,7 +396,7 @@ class Learner:
     def _adapted(self) -> frozenset[str]:
         """Paths of what adapters train: their own parameters, and the model's that they name."""
         paths = list(trees.flatten(self.shapes))
-        return self._covered([each for one in self.adapters for each in one.trains(paths)])
+        return self._covered([*COMPOSING, *(p for one in self.adapters for p in one.trains(paths))])
 
     @functools.cached_property
     def _chosen(self) -> frozenset[str]:
@@ -448,17 +453,7 @@ def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
             )
 
 
-def heads_of(objective: Objective, kept: Sequence[Head]) -> dict[str, Head]:
-    """The configs of a learner's heads by name: those that the objective reads, then the others.
-
-    Raises:
-      InputError: two have one name.
-    """
-    others = by_name(kept)
-    own = by_name(objective.heads(others))
-    return {**own, **{name: head for name, head in others.items() if name not in own}}
-
-
 def views_of(model: ModelConfig, objective: Objective) -> tuple[View, ...]:
     """The views of a learner, without tracing it."""
-    return (*model.views("model/"), *objective.views(model, "objective/"))
+    towers = [view for name in objective.more_towers() for view in model.views(f"{TOWERS}{name}/")]
+    return (*model.views("model/"), *towers, *objective.views(model, "objective/"))

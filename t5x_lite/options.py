@@ -13,13 +13,15 @@ Nothing here imports JAX: `t5x-lite --help` stands on this module.
 import contextlib
 import dataclasses
 import difflib
+import functools
+import inspect
 import io
 import itertools
 import re
 import textwrap
 import typing
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 Config = TypeVar("Config")
 
@@ -47,6 +49,33 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Returns "; did you mean X?" with the nearest candidate, or "" where none is near."""
     close = nearest(name, candidates)
     return f"; did you mean {close}?" if close else ""
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def suggesting(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Lets a function refuse an unknown keyword with the nearest of its own, as the command line.
+
+    >>> load("work/sst2", batchsize=8)
+    OptionError: load: unknown keyword batchsize; did you mean batch_size?
+    """
+    known = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+
+    @functools.wraps(function)
+    def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        for name in kwargs:
+            if name not in known:
+                near = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+                raise OptionError(f"{function.__name__}: unknown keyword {name}{near}")
+        return function(*args, **kwargs)
+
+    return checked
 
 
 def option_names(config: Any, *, prefix: str = "--") -> list[str]:
@@ -177,7 +206,7 @@ def _refuse_repeated(args: Sequence[str]) -> None:
             continue
         if name in seen:
             raise OptionError(
-                f"{name} is given twice; give it once, with several values behind it if it takes "
+                f"{name} is given twice; give it once, with several values after it if it takes "
                 "them"
             )
         seen.add(name)

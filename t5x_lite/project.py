@@ -9,9 +9,12 @@ Finders on sys.meta_path look into the opened directories instead, and answer fo
 - a config names it (`import_module`), or
 - code of the project imports it: the config itself, or a module that was found so before.
 
-`tasks` and `configs` of the project come before installed ones. Every other name comes after all
-that is installed, so that a numpy.py or a json/ in the project is never imported. The finders are
-silent for everybody else: an optional `import torch` of a library does not reach the project.
+`tasks` and `configs` of the project come before installed ones, and those that are shipped with
+this package come last, module by module: in a project with a tasks/mine.py, tasks.mine is the
+project's and tasks.glue the shipped one. In a wheel they lie in t5x_lite/_shipped, in a checkout at
+its top. Every other name comes after all that is installed, so that a numpy.py or a json/ in the
+project is never imported. The finders are silent for everybody else: an optional `import torch` of
+a library does not reach the project.
 """
 
 import contextlib
@@ -31,6 +34,8 @@ _PACKAGE = __name__.partition(".")[0]
 _OWN = ("tasks", "configs")
 _SAFE_PATH = "PYTHONSAFEPATH"
 _MARKS = ("pyproject.toml", ".git", "tasks")
+_HERE = Path(__file__).resolve().parent
+_SHIPPED = "_shipped"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +69,7 @@ def open_again(there: Opened) -> None:
     for finder in (_FIRST, _LAST):
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
-    if there.directories:
+    if there.directories or there.named:
         sys.meta_path.insert(0, _FIRST)
         sys.meta_path.append(_LAST)
 
@@ -74,6 +79,14 @@ def open_at(*directories: str | os.PathLike[str]) -> None:
     new = [os.path.abspath(directory) for directory in directories]
     every = tuple(dict.fromkeys([*new, *_opened.directories]))
     open_again(dataclasses.replace(_opened, directories=every))
+
+
+def shipped() -> Path | None:
+    """The directory that holds the `tasks` and `configs` of this package; None where none does."""
+    for directory in (_HERE / _SHIPPED, _HERE.parent):
+        if all((directory / name).is_dir() for name in _OWN):
+            return directory
+    return None
 
 
 def root_above(file: Path) -> Path | None:
@@ -141,12 +154,14 @@ def name_code(module: str) -> None:
 def import_module(module: str) -> ModuleType:
     """Imports a module that a config names, from the project or from what is installed."""
     name([module])
+    open_again(_opened)
     return importlib.import_module(module)
 
 
 def module_names() -> list[str]:
     """Names of all modules that could be imported, for suggestions."""
-    return [module.name for module in pkgutil.iter_modules([*_opened.directories, *sys.path])]
+    places = [*_opened.directories, *sys.path, *filter(None, [shipped()])]
+    return [module.name for module in pkgutil.iter_modules(map(os.fspath, places))]
 
 
 def is_taken(module: str, *, besides: str | os.PathLike[str]) -> bool:
@@ -180,7 +195,7 @@ class _Finder:
             return None
         spec = PathFinder.find_spec(fullname, list(_opened.directories))
         if self._own:
-            spec = _with_installed(spec)
+            spec = _with_shipped(_with_installed(spec), fullname)
         if spec is not None:
             name_code(fullname)
         return spec
@@ -221,6 +236,18 @@ def _with_installed(spec: ModuleSpec | None) -> ModuleSpec | None:
         return None
     others = [os.path.join(entry, spec.name) for entry in sys.path]
     spec.submodule_search_locations = [*dict.fromkeys([*found, *filter(os.path.isdir, others)])]
+    return spec
+
+
+def _with_shipped(spec: ModuleSpec | None, fullname: str) -> ModuleSpec | None:
+    """The project's or the installed tasks or configs, and behind them the shipped modules."""
+    own = shipped()
+    spec = PathFinder.find_spec(fullname) if spec is None else spec
+    if own is None or spec is None:
+        return spec if own is None else PathFinder.find_spec(fullname, [os.fspath(own)])
+    places = spec.submodule_search_locations
+    if places is not None and os.fspath(own / fullname) not in places:
+        spec.submodule_search_locations = [*places, os.fspath(own / fullname)]
     return spec
 
 

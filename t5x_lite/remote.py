@@ -2,10 +2,10 @@
 
     open_path("work/run")                                   # pathlib.Path
     open_path("gs://bucket/run")                            # etils.epath.Path, the same methods
-    local_path("gs://bucket/prose", what="data.directory")  # InputError: says what to mount
+    local_path("gs://bucket/run", what="checkpoint")        # InputError: says what to mount
 
-What takes a bucket: the work directory of `train` and every `--checkpoint` and `--init`. Files that
-are read by a library with its own file access (texts, vocabularies, TensorBoard) do not; a bucket
+What takes a bucket: the work directory of `train`, every `--checkpoint` and `--init`, and all data
+(`t5x_lite.buckets`). Files that are read by a library with its own file access do not; a bucket
 that is mounted, by gcsfuse for example, is a directory of this machine for everything here.
 
 fsspec's file systems remember what they have listed and never ask again, so that one host would not

@@ -102,6 +102,7 @@ _MODULES = {
     "data.vocabulary": "vocabulary.loading",
     "data.vocabulary_files": "vocabulary.files",
     "data.worker_processes": "records.worker_processes",
+    "evaluate.search": "retrieval.search",
     "init_rules": "checkpoints.init",
     "interop.orbax_params": "checkpoints.orbax_params",
     "plan.chips": "plan.topologies",

@@ -24,7 +24,7 @@ def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
     """Returns the leaves of `tree` by path, in the order of the tree.
 
     Raises:
-      ValueError: a key is no string, is empty, or holds "/".
+      ValueError: a key is not a string, is empty, or holds "/".
     """
     flat: dict[str, Any] = {}
     for key, value in tree.items():

@@ -2,19 +2,20 @@
 
     --data.task tasks.c4:c4_v220_span_corruption --data.directory DIR
 
-DIR is one of these, the first that it looks like; it may be in a bucket (gs://), but for the last:
+DIR is one of these, the first that it looks like; it may be in a bucket:
 
     c4-train.00000-of-01024.json.gz ...  what `t5x-lite c4` writes, and the JSON release of C4:
-                                         lines with "text", in both splits' shards; where some
-                                         are missing, a warning says how many
-    dataset_info.json                    one version of a dataset of TFDS, such as
-                                         DIR/c4/realnewslike/3.0.1, with a feature "text"
+                                         lines with "text", in shards; a warning says how many
+                                         of a split are missing
+    dataset_info.json                    one version of a dataset of TFDS with a feature "text",
+                                         such as DIR/c4/realnewslike/3.0.1; Wikipedia's,
+                                         DIR/wikipedia/20230601.en/1.0.0, holds out nothing:
+                                         --evaluation.loss False trains on it
     c4/en/3.1.0                          data of TFDS, which prepares c4/en on Apache Beam; "" is
                                          $TFDS_DATA_DIR, or where else TFDS looks
     *.txt, *.jsonl, *.jsonl.gz ...       any text, as tasks.text reads it
 
-The c4_v220 names are tasks of the package t5; the others are its gin files of the paper's
-comparisons, as in tasks.text.
+c4_v220 names are the package t5's tasks; the others are its gin files, as in tasks.text.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ import tensorflow as tf
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.tasks import stages, unsupervised
 from t5x_lite.data.tasks.shuffling import Shuffle
-from t5x_lite.data.tasks.text_files import numbered_shards
+from t5x_lite.data.tasks.text_files import files_matching, is_there, numbered_shards
 from t5x_lite.data.tasks.text_source import text_lines
 from t5x_lite.data.tasks.unsupervised import Objective
 from t5x_lite.errors import InputError
@@ -74,8 +75,8 @@ def source(directory: str) -> stages.FileSource:
     """The pages of C4, or other documents, as examples {"text"}, always in the same order."""
     try:
         shards = {split: _shards(directory, split) for split in SPLITS}
-        prepared = tf.io.gfile.exists(f"{directory}/dataset_info.json")
-        tfds = not directory or tf.io.gfile.isdir(f"{directory}/{TFDS_NAME}")
+        prepared = is_there(directory, "dataset_info.json")
+        tfds = not directory or is_there(directory, TFDS_NAME)
     except tf.errors.OpError as error:
         raise InputError(f"cannot read data.directory {directory}: {error.message}") from error
     if any(shards.values()):
@@ -83,14 +84,16 @@ def source(directory: str) -> stages.FileSource:
         return stages.FileSource(there, shards.__getitem__, _lines, shuffled=_lines)
     if prepared or tfds:
         builder = functools.cache(partial(_tfds_builder, directory, prepared))
-        return stages.FileSource(SPLITS, partial(_tfds_shards, builder), partial(_tfds, builder))
+        there = _tfds_splits(builder) if prepared else SPLITS
+        return stages.FileSource(there, partial(_tfds_shards, builder), partial(_tfds, builder))
     return text.source(directory)
 
 
 def _shards(directory: str, split: str) -> list[str]:
     """The shards of a split that are there, of all that their names promise."""
-    found = sorted(tf.io.gfile.glob(f"{directory}/c4-{split}.*.json.gz")) if directory else []
-    return numbered_shards(found, name=f"c4-{split}.*.json.gz", directory=directory)
+    pattern = f"c4-{split}.*.json.gz"
+    found = files_matching(directory, pattern) if directory else []
+    return numbered_shards(found, name=pattern, directory=directory)
 
 
 def _lines(split: str, files: Sequence[str], shuffle: Shuffle | None = None) -> tf.data.Dataset:
@@ -107,6 +110,11 @@ def _tfds_builder(directory: str, prepared: bool) -> Any:
         there = sorted(tf.io.gfile.glob(f"{directory}/{TFDS_NAME}/*")) if directory else []
         version = there[-1].rpartition("/")[2] if there else TFDS_VERSION
         return tfds.builder(f"{TFDS_NAME}:{version}", data_dir=directory or None)
+
+
+def _tfds_splits(builder: Callable[[], Any]) -> list[str]:
+    """The splits of a dataset that is prepared."""
+    return [split for split in SPLITS if split in builder().info.splits]
 
 
 def _tfds_shards(builder: Callable[[], Any], split: str) -> Sequence[str]:

@@ -11,11 +11,11 @@ data.layout.num says. The metric is accuracy.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import seqio
 
+from t5x_lite.buckets.paths import DataPath
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.labels import of_class
 from t5x_lite.data.layouts import Choices
@@ -36,7 +36,7 @@ def jsonl(arguments: TaskArguments) -> seqio.Task:
         raise InputError(f"tasks.choices:jsonl needs data.layout choices, got {layout.name}")
     numbers = tuple(str(index) for index in range(layout.num))
 
-    def records(file: Path, split: str) -> Iterator[dict[str, Any]]:
+    def records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
         for row, number in numbered(read_jsonl(file, fields=("question",)), column="idx"):
             choices = row.fields.get("choices")
             if not isinstance(choices, list) or not all(isinstance(one, str) for one in choices):

@@ -1,31 +1,39 @@
-"""Your own JSONL, CSV or TSV files as text to text, with no code: the config says which columns.
+"""Your own tables, for a T5 or an encoder, with no code: the config says which columns.
 
     --data.task tasks.files:classify --data.directory DIR \
         --data.columns.inputs "review: {text}" --data.columns.targets "{stars}" \
         --data.columns.labels 1=bad 5=good
 
-DIR holds train, validation and test files, .jsonl, .csv or .tsv with a header, or these compressed
-(.jsonl.gz, .csv.zst, ...); only train and validation must have the targets' columns. The tasks
-differ in their metric alone:
+DIR holds train, validation and test files: .jsonl, .csv or .tsv with a header, these compressed
+(.jsonl.gz, .csv.zst, ...), .parquet or .arrow; several files of a split are read in order. It may
+also be a directory that `save_to_disk` of Hugging Face's `datasets` wrote, one file, a directory of
+a bucket, or hf://NAME (`t5x_lite.records.table_splits`). Only train and validation must have the
+targets' columns. Where it is given, --data.template takes the place of data.columns.inputs, and
+--data.prefix stands before either. The tasks differ in their metric alone:
 
     text_to_text    exact match
-    classify        accuracy, over data.columns.labels, which it needs
+    classify        accuracy, over data.columns.labels, or else the targets of the training rows
     regress         Pearson and Spearman correlation; targets are numbers
     answer          exact match and F1 of words, as SQuAD has them
     translate       BLEU
     summarize       ROUGE
+
+With data.layout Labelled() `classify` and `regress` are for an encoder's head, which reads
+data.columns.inputs and, of a pair, data.columns.second. docs/guides/own_data.md has examples.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import seqio
 
-from t5x_lite.data.columns import SPLITS, Columns, split_file
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.labels import NONE, of_class
 from t5x_lite.data.postprocess import ClassIndex, any_number
-from t5x_lite.data.tasks import benchmarks, stages
+from t5x_lite.data.tasks.labelled import Labelled
+from t5x_lite.data.tasks.table_source import score_of, table_task, tables_of, texts_of_encoder
 from t5x_lite.errors import InputError
 from t5x_lite.metrics.classification import accuracy
 from t5x_lite.metrics.correlation import pearson, spearman
@@ -34,11 +42,34 @@ from t5x_lite.metrics.text import exact_match, squad
 
 
 def classify(arguments: TaskArguments) -> seqio.Task:
-    """Which of data.columns.labels is it?"""
-    labels = arguments.columns.words()
-    if not labels:
-        raise InputError("tasks.files:classify needs data.columns.labels: all labels there are")
-    return _task((accuracy,), arguments, postprocess=ClassIndex(labels))
+    """Which of the labels is it?"""
+    columns, splits = tables_of(arguments)
+    if not columns.labels:
+        if "train" not in splits:
+            raise InputError("tasks.files:classify needs data.columns.labels, or training rows")
+        columns = dataclasses.replace(columns, labels=columns.known_labels(splits["train"]))
+    index = ClassIndex(columns.words())
+    form = Labelled(
+        texts=texts_of_encoder(columns),
+        label=lambda record: of_class(index(record["targets"])),
+        target=lambda record: record["targets"],
+        kinds={"id": str},
+    )
+    return table_task((accuracy,), arguments, columns, splits, postprocess=index, form=form)
+
+
+def regress(arguments: TaskArguments) -> seqio.Task:
+    """Which number is it?"""
+    columns, splits = tables_of(arguments)
+    form = Labelled(
+        texts=texts_of_encoder(columns),
+        label=lambda record: NONE,
+        score=score_of,
+        target=lambda record: record["targets"],
+        kinds={"id": str},
+    )
+    metrics = (pearson, spearman)
+    return table_task(metrics, arguments, columns, splits, postprocess=any_number, form=form)
 
 
 def _task(
@@ -47,30 +78,8 @@ def _task(
     *,
     postprocess: Callable[..., Any] | None = None,
 ) -> seqio.Task:
-    columns: Columns = arguments.columns
-    columns.check()
-    directory = arguments.directory
-    files = {split: split_file(directory, split) for split in SPLITS}
-    there = {split: file for split, file in files.items() if file is not None}
-    if not directory or not there:
-        raise InputError(
-            f"no train, validation or test file (.jsonl, .csv, .tsv) in data.directory "
-            f"{directory!r}"
-        )
-    return seqio.Task(
-        "files",
-        source=stages.source(
-            tuple(there),
-            lambda split: benchmarks.in_memory(
-                [*columns.examples(there[split], split)], extras={"id": str}
-            ),
-            one_to_one=True,
-        ),
-        preprocessors=stages.SUPERVISED_PREPROCESSORS,
-        output_features=stages.features(arguments.vocabulary),
-        postprocess_fn=postprocess,
-        metric_fns=list(metrics),
-    )
+    columns, splits = tables_of(arguments)
+    return table_task(metrics, arguments, columns, splits, postprocess=postprocess)
 
 
 def _one_answer(text: str, *, is_target: bool = False, **_: Any) -> str | list[str]:
@@ -78,7 +87,6 @@ def _one_answer(text: str, *, is_target: bool = False, **_: Any) -> str | list[s
 
 
 text_to_text = partial(_task, (exact_match,))
-regress = partial(_task, (pearson, spearman), postprocess=any_number)
 answer = partial(_task, (squad,), postprocess=_one_answer)
 translate = partial(_task, (bleu,))
 summarize = partial(_task, (rouge,))

@@ -9,8 +9,13 @@ section 3.5.2: a task of e examples is drawn at the rate min(e, K) ** (1 / T), w
 --data.mixing.maximum for K and --data.mixing.temperature for T, or all alike with --data.mixing.by
 equal. RTE is in both benchmarks and counts once. Its data.directory has the folders glue,
 super_glue, squad, cnn_dailymail, wmt and c4, or is TFDS's. `all_mix` draws the unlabelled text at a
-constant rate that neither K nor T changes, as multi-task pretraining does (3.5.3: 710 thousand for
-T5-small to 133 million for 11B). Leave-one-out: --data.mixing.leave-out tasks.glue.
+constant rate that neither K nor T changes; --data.mixing.unlabelled sets it, here and in
+`all_proportional`. Leave-one-out: --data.mixing.leave-out tasks.glue.
+
+`multi_task_small`, `_base`, `_large`, `_3b` and `_11b` are what the released models were pretrained
+on (section 3.7): spans of 3 tokens, 15 % of the text, which counts as 710 thousand to 133 million
+examples, beside all tasks in proportion to their examples; WMT's English to German and to French
+count as a million each.
 
 In the registry of the package t5 GLUE and SuperGLUE have constant rates in both, with RTE halved
 for good: `t5_all_proportional` and `t5_all_mix` are these, and refuse K and T.
@@ -64,6 +69,8 @@ _UNSUPERVISED = Member(
     task="tasks.c4:iid_15_u_u", examples=364_868_892, unlabelled=True, directory="c4"
 )
 _CONSTANT_TEXT = dataclasses.replace(_UNSUPERVISED, examples=None, rate=rate_unsupervised())
+_RELEASED_MAXIMUM = 1_000_000
+"""Examples that WMT's two large tasks count as in the released recipe."""
 
 
 def _inside(members: tuple[Member, ...], directory: str) -> tuple[Member, ...]:
@@ -86,6 +93,20 @@ def _constant(members: tuple[Member, ...]) -> tuple[Member, ...]:
     )
 
 
+def _released(text: int) -> Mixture:
+    """The released recipe, whose unlabelled text counts as so many examples."""
+    capped = tuple(
+        dataclasses.replace(member, maximum=_RELEASED_MAXIMUM)
+        if member.task in ("tasks.wmt:ende", "tasks.wmt:enfr")
+        else member
+        for member in _LARGE
+    )
+    spans = dataclasses.replace(
+        _CONSTANT_TEXT, task="tasks.c4:span_3_15_u_u", rate=rate_unsupervised(text)
+    )
+    return Mixture(members=(*_BENCHMARKS, *capped, spans))
+
+
 _BENCHMARKS = (*_inside(_GLUE, "glue"), *_inside(_SUPER_GLUE, "super_glue"))
 _REGISTRY = (*_constant(_BENCHMARKS), *_LARGE)
 
@@ -98,3 +119,8 @@ t5_all_mix = Mixture(members=(*_REGISTRY, _CONSTANT_TEXT))
 large_supervised = Mixture(
     members=tuple(m for m in _LARGE if m.task not in ("tasks.squad:squad", "tasks.wmt:enro"))
 )
+multi_task_small = _released(710_000)
+multi_task_base = _released(2_620_000)
+multi_task_large = _released(8_660_000)
+multi_task_3b = _released(33_500_000)
+multi_task_11b = _released(133_000_000)

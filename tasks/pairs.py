@@ -5,13 +5,19 @@
     jsonl        DIR's *.jsonl, objects {"query": str, "pos": [str, ...], "neg": [str, ...]}, and
                  perhaps a teacher's "pos_scores" and "neg_scores"
     beir         a BEIR directory: corpus.jsonl, queries.jsonl, qrels/train.tsv
+    marco        a collection with queries.train.tsv and qrels.train.tsv, as MS MARCO's
+                 (`t5x_lite.records.marco_files`)
+    titles       a collection of passages (`tasks.encoder:passages`): its title is the query of each
+    stsb         GLUE's STS-B/{train,dev}.tsv: two sentences, and their grade from 0 to 5 as the
+                 teacher's score (data.layout Groups(teacher=True), objective CosineRegression)
     same_text    *.txt, one text a line, or *.jsonl with "text": each text answers itself (SimCSE,
                  Gao et al. 2021), and the encoder's dropout makes two views of it
 
-All files but BEIR's may be compressed, and end in .gz or .zst then. A query is cut at
-data.inputs_length tokens, a passage at data.targets_length; data.layout.negatives says how many of
-a query's "neg" go with it, drawn anew in each epoch. What of jsonl and same_text is held out for
-validation is said in `t5x_lite.data.tasks.text_files`; BEIR's dev.tsv is "validation".
+All files but BEIR's and those of queries may be compressed, and end in .gz or .zst then. A query is
+cut at data.inputs_length tokens, a passage at data.targets_length; data.layout.negatives says how
+many of a query's "neg" go with it, drawn anew in each epoch. What of jsonl, same_text and titles is
+held out for validation is said in `t5x_lite.data.tasks.text_files`; BEIR's dev.tsv and MS MARCO's
+queries.dev.tsv are "validation".
 """
 
 from functools import partial
@@ -20,10 +26,14 @@ import seqio
 import tensorflow as tf
 
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.tasks import benchmarks, stages
 from t5x_lite.data.tasks import pairs as pair_task
-from t5x_lite.data.tasks import stages
-from t5x_lite.data.tasks.text_source import json_objects, text_lines
-from t5x_lite.records import beir_files, pairs
+from t5x_lite.data.tasks.text_files import collection_files
+from t5x_lite.data.tasks.text_source import json_objects, passage_texts, text_lines
+from t5x_lite.errors import InputError
+from t5x_lite.records import beir_files, marco_files, pairs
+from t5x_lite.records.passages import Passage
+from tasks.glue import STSB
 from tasks.text import source
 
 
@@ -49,3 +59,52 @@ def beir(arguments: TaskArguments) -> seqio.Task:
 
     found = stages.source(beir_files.splits(arguments.directory), texts, one_to_one=True)
     return pair_task.pair_task("pairs_beir", arguments, source=found)
+
+
+def marco(arguments: TaskArguments) -> seqio.Task:
+    """The queries of a directory like MS MARCO's, and the passages that answer them."""
+    directory = arguments.directory
+    splits = marco_files.splits(directory)
+
+    def texts(split: str) -> tf.data.Dataset:
+        collection = collection_files(directory, named=True)["train"]
+        found = marco_files.read_pairs(directory, split, collection)
+        return stages.text_documents([pairs.to_json(one) for one in found])
+
+    found = stages.source(splits, texts, one_to_one=True)
+    return pair_task.pair_task("pairs_marco", arguments, source=found)
+
+
+def titles(arguments: TaskArguments) -> seqio.Task:
+    """The title of each passage of a collection as a query, and its text as what answers it."""
+    read = partial(passage_texts, write=_titled)
+    found = source(arguments.directory, read, files=collection_files)
+    return pair_task.pair_task("pairs_titles", arguments, source=found)
+
+
+def _titled(passage: Passage) -> str:
+    """A pair of a passage; "" of one without a title, or without a text besides it."""
+    text = passage.text.strip().removeprefix(passage.title.strip()).strip()
+    if not passage.title.strip() or not text:
+        return ""
+    return pairs.to_json(pairs.Pairs(passage.title.strip(), [text]))
+
+
+def stsb(arguments: TaskArguments) -> seqio.Task:
+    """The pairs of sentences of STS-B with their grades."""
+    folder = benchmarks.official_folder(STSB.benchmark(), arguments.directory)
+    if folder is None:
+        raise InputError(
+            f"no STS-B/train.tsv in data.directory {arguments.directory!r}: it must hold STS-B, or "
+            "be that folder itself"
+        )
+
+    def texts(split: str) -> tf.data.Dataset:
+        found = [
+            pairs.Pairs(one["sentence1"], [one["sentence2"]], [], [one["label"]])
+            for one in STSB.records(folder / STSB.files[split], split)
+        ]
+        return stages.text_documents([pairs.to_json(one) for one in found])
+
+    found = stages.source(("train", "validation"), texts, one_to_one=True)
+    return pair_task.pair_task("pairs_stsb", arguments, source=found)

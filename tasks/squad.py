@@ -28,6 +28,7 @@ from t5x_lite.data.tasks import benchmarks
 from t5x_lite.data.tasks.benchmarks import Benchmark
 from t5x_lite.data.tasks.labelled import Labelled
 from t5x_lite.data.tasks.spans import first_answer
+from t5x_lite.data.tasks.wording import Wording
 from t5x_lite.errors import InputError
 from t5x_lite.metrics import text
 from t5x_lite.metrics.no_answer import squad_v2 as metric_v2
@@ -54,19 +55,21 @@ SQUAD = Benchmark(
     folder="SQuAD",
     files={"train": "train-v1.1.json", "validation": "dev-v1.1.json"},
     read=lambda file, split: read_squad(file),
-    examples=lambda record, split: [preprocess.squad(record)],
+    examples=lambda record, split, **words: [preprocess.squad(record, **words)],
     extras={"id": str, "context": str, "question": str, "answers": list},
     postprocess=postprocess.qa,
     metrics=(text.squad,),
     labelled=SQUAD_SPANS,
+    wording=Wording(prefix="", template="question: {question} context: {context}"),
 )
 CLOSED_BOOK = replace(
     SQUAD,
     name="squad_closed_book",
-    examples=lambda record, split: [
-        preprocess.squad(record, inputs="squad trivia question: {question}")
+    examples=lambda record, split, inputs="squad trivia question: {question}": [
+        preprocess.squad(record, inputs=inputs)
     ],
     labelled=None,
+    wording=Wording(prefix="squad trivia question:", template="{question}"),
 )
 SQUAD_V2 = replace(
     SQUAD,

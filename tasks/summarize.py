@@ -15,6 +15,7 @@ from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.preprocess import rewrite
 from t5x_lite.data.tasks import benchmarks
 from t5x_lite.data.tasks.benchmarks import Benchmark
+from t5x_lite.data.tasks.wording import Wording
 from t5x_lite.metrics.generation import rouge
 from t5x_lite.records.benchmark_files import read_jsonl
 
@@ -26,11 +27,12 @@ CNN_DAILYMAIL = Benchmark(
     read=lambda file, split: (
         row.fields for row in read_jsonl(file, fields=("article", "highlights"))
     ),
-    examples=lambda record, split: [
-        rewrite(record, inputs="summarize: {article}", targets="{highlights}")
+    examples=lambda record, split, inputs="summarize: {article}": [
+        rewrite(record, inputs=inputs, targets="{highlights}")
     ],
     extras={},
     metrics=(rouge,),
+    wording=Wording(prefix="summarize:", template="{article}"),
 )
 
 

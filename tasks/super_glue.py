@@ -84,11 +84,12 @@ MULTIRC = Benchmark(
     folder="MultiRC",
     files=FILES,
     read=files.multirc_records,
-    examples=lambda record, split: [preprocess.multirc(record)],
+    examples=lambda record, split, **words: [preprocess.multirc(record, **words)],
     extras={"idx/paragraph": int, "idx/question": int, "idx/answer": int},
     postprocess=postprocess.multirc,
     metrics=(groups.multirc_f1, groups.multirc_exact_match),
     labelled=files.MULTIRC_TEXTS,
+    wording=files.MULTIRC_WORDS,
 )
 RECORD = Benchmark(
     name="super_glue_record",
@@ -96,11 +97,12 @@ RECORD = Benchmark(
     folder="ReCoRD",
     files=FILES,
     read=files.record_records,
-    examples=lambda record, split: preprocess.record(record),
+    examples=lambda record, split, **words: preprocess.record(record, **words),
     extras={"idx/passage": int, "idx/query": int, "answers": list},
     postprocess=postprocess.record,
     metrics=(groups.record,),
     labelled=files.RECORD_TEXTS,
+    wording=files.RECORD_WORDS,
 )
 WSC = Benchmark(
     name="super_glue_wsc",
@@ -108,13 +110,14 @@ WSC = Benchmark(
     folder="WSC",
     files=FILES,
     read=files.wsc_records,
-    examples=lambda record, split: (
-        [preprocess.wsc_simple(record)] if split != "train" or record["label"] == 1 else []
+    examples=lambda record, split, **words: (
+        [preprocess.wsc_simple(record, **words)] if split != "train" or record["label"] == 1 else []
     ),
     extras={"label": int, "idx": int},
     postprocess=postprocess.wsc_simple,
     metrics=(accuracy,),
     labelled=files.WSC_TEXTS,
+    wording=files.WSC_WORDS,
 )
 DPR = Benchmark(
     name="dpr",
@@ -122,9 +125,10 @@ DPR = Benchmark(
     folder="DPR",
     files={"train": "train.c.txt", "test": "test.c.txt"},
     read=read_dpr,
-    examples=lambda record, split: [preprocess.definite_pronoun_resolution(record)],
+    examples=lambda record, split, **w: [preprocess.definite_pronoun_resolution(record, **w)],
     extras={},
     metrics=(exact_match,),
+    wording=files.DPR_WORDS,
 )
 
 

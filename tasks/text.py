@@ -14,13 +14,13 @@ is left after dropping, "m" the same sentinel for each token, "r10s90" random to
 them. `t5x_lite.data.tasks.unsupervised` says what each does and which lengths go with it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import seqio
 import tensorflow as tf
 
+from t5x_lite.buckets.paths import DataPath
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.tasks import stages, unsupervised
 from t5x_lite.data.tasks.shuffling import Shuffle
@@ -84,15 +84,22 @@ span_5_15_u_u = partial(span_corruption, mean_noise_span_length=5.0)
 span_10_15_u_u = partial(span_corruption, mean_noise_span_length=10.0)
 
 
-def source(directory: str, read: Callable[..., tf.data.Dataset] = text_lines) -> stages.FileSource:
+def source(
+    directory: str,
+    read: Callable[..., tf.data.Dataset] = text_lines,
+    *,
+    files: Callable[[str], Mapping[str, Sequence[DataPath]]] = split_files,
+) -> stages.FileSource:
     """The documents of a directory's files, in the splits "train" and "validation".
 
     Args:
       directory: see `t5x_lite.data.tasks.text_files`.
       read: from files, which of their documents to keep, and a `Shuffle` or None, to examples; of
         lines by default.
+      files: from the directory to the files of both splits; one and the same list where documents
+        are split.
     """
-    splits = split_files(directory)
+    splits = files(directory)
     by_document = splits["train"] is splits["validation"]
     documents = partial(_documents, read=read, by_document=by_document)
     names = ("train", "validation")
@@ -101,7 +108,7 @@ def source(directory: str, read: Callable[..., tf.data.Dataset] = text_lines) ->
 
 def _documents(
     split: str,
-    files: Sequence[Path],
+    files: Sequence[DataPath],
     *,
     read: Callable[..., tf.data.Dataset],
     by_document: bool,

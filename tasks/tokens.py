@@ -19,10 +19,10 @@ tags such as parts of speech, accuracy. `t5x_lite.data.tasks.tokens` says how wo
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import seqio
 
+from t5x_lite.buckets.paths import DataPath, files_among
 from t5x_lite.data.columns import SPLITS
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.tasks.tokens import Read, token_task
@@ -66,14 +66,13 @@ def _task(
     return token_task(name, arguments, files=there, read=read)
 
 
-def _file(directory: str, names: Sequence[str]) -> Path | None:
+def _file(directory: str, names: Sequence[str]) -> DataPath | None:
     """The file of a split; None where there is none.
 
     Raises:
       InputError: there are several.
     """
-    paths = [Path(directory, f"{name}{end}") for name in names for end in ("", *COMPRESSED)]
-    found = [path for path in paths if path.is_file()]
+    found = files_among(directory, [f"{n}{end}" for n in names for end in ("", *COMPRESSED)])
     if len(found) > 1:
         raise InputError(
             f"data.directory {directory!r} has both {found[0].name} and {found[1].name}"

@@ -11,15 +11,16 @@ BLEU.
 
 import dataclasses
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import seqio
 
+from t5x_lite.buckets.paths import DataPath
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.preprocess import rewrite
 from t5x_lite.data.tasks import benchmarks, shuffling
 from t5x_lite.data.tasks.benchmarks import Benchmark
+from t5x_lite.data.tasks.wording import Wording
 from t5x_lite.metrics.generation import bleu
 
 
@@ -50,12 +51,15 @@ class Translation:
             folder=self.name,
             files={split: f"{split}.{self.source}" for split in ("train", "validation", "test")},
             read=self._lines,
-            examples=lambda record, split: [rewrite(record, inputs=inputs, targets=targets)],
+            examples=lambda record, split, inputs=inputs: [
+                rewrite(record, inputs=inputs, targets=targets)
+            ],
             extras={},
             metrics=(bleu,),
+            wording=Wording(prefix=self.prefix, template=f"{{{self.source}}}"),
         )
 
-    def _lines(self, file: Path, split: str) -> Any:
+    def _lines(self, file: DataPath, split: str) -> Any:
         files = {self.source: file, self.target: file.with_suffix(f".{self.target}")}
         if shuffling.fit_in_memory([*files.values()]):
             return benchmarks.parallel_records(files)

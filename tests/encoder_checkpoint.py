@@ -19,3 +19,45 @@ def write_checkpoint(directory: Path, variant: str) -> Path:
     (source / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
     import_hf(source, directory / variant, dtype="float32")
     return directory / variant
+
+
+def write_ranker(directory: Path, *, objective=None, **data) -> Path:
+    """The same BERT as a cross-encoder with random weights: a step directory."""
+    import dataclasses
+
+    import numpy as np
+
+    from t5x_lite import trees
+    from t5x_lite.checkpoints import manifest, orbax_params
+    from t5x_lite.config.json import to_json
+    from t5x_lite.data.layouts import Ranked
+    from t5x_lite.objectives.ranker import Ranker
+    from t5x_lite.run.loading import Loaded, learner_of
+    from t5x_lite.trees import LazyArray
+
+    encoder = Loaded.from_checkpoint(str(write_checkpoint(directory, "bert")), step=None)
+    own = {"layout": Ranked(), "pack": False, "inputs_length": 6, "targets_length": 12, **data}
+    experiment = dataclasses.replace(
+        encoder.experiment,
+        objective=objective or Ranker(),
+        heads=(),
+        data=dataclasses.replace(encoder.experiment.data, **own),
+    )
+    learner = learner_of(experiment)
+    rng = np.random.default_rng(7)
+    arrays = {}
+    for path, leaf in trees.flatten(learner.shapes).items():
+        value = rng.normal(scale=0.4, size=leaf.shape).astype(np.float32)
+        value = value + 1 if path.endswith("scale") else value
+        arrays[path] = LazyArray(value.shape, value.dtype, lambda value=value: value)
+    target = directory / "ranker"
+    files = target / "files"
+    files.mkdir(parents=True)
+    (files / "config.json").write_text(to_json(experiment))
+    for name, content in encoder.vocabulary.files().items():
+        path = files / "vocabulary" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    orbax_params.write_params(target / "params", arrays)
+    manifest.write(target)
+    return target

@@ -11,6 +11,7 @@ import collections
 import io
 import os
 import threading
+import time
 import zlib
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from etils.epath import backend, gpath
 from fsspec.config import conf
 from fsspec.registry import _registry
 from fsspec.spec import AbstractFileSystem
+
+from t5x_lite.buckets import asking, objects
 
 PAGE = 1000
 """Objects that one request lists."""
@@ -56,11 +59,20 @@ def store(tmp_path, monkeypatch):
     backend._FileSystemSpecBackend._get_filesystem.cache_clear()
     Store.clear_instance_cache()
     counts.clear()
+    _forget()
     (tmp_path / "store" / "bucket").mkdir(parents=True)
     yield tmp_path / "store" / "bucket"
+    _forget()
     backend._FileSystemSpecBackend._get_filesystem.cache_clear()
     for name in ("gs", "gcs", "s3"):
         conf.pop(name, None)
+
+
+def _forget():
+    trouble.errors, trouble.always = [], None
+    objects._store.cache_clear()
+    objects._sizes.clear()
+    asking._given_up.clear()
 
 
 def array_bytes_read():
@@ -71,6 +83,31 @@ def array_bytes_read():
         "/tensorstore/kvstore/file/bytes_read"
     )
     return sum(value["value"] for metric in found for value in metric["values"])
+
+
+class Trouble:
+    """What a store does with the next requests for bytes, sizes and listings.
+
+    Attributes:
+      errors: raised one after another, each once; a number of seconds waits instead.
+      always: raised by every request.
+    """
+
+    def __init__(self):
+        self.errors: list[Exception | float] = []
+        self.always: Exception | None = None
+
+    def meet(self):
+        with _lock:
+            error = self.errors.pop(0) if self.errors else self.always
+        if isinstance(error, int | float):
+            time.sleep(error)
+        elif error is not None:
+            count("failed")
+            raise error
+
+
+trouble = Trouble()
 
 
 def count(what, number=1):
@@ -84,6 +121,7 @@ class Store(AbstractFileSystem):
     protocol = ("gs", "gcs")
 
     def ls(self, path, detail=True, refresh=False, **kwargs):
+        trouble.meet()
         path = self._strip_protocol(path)
         found = None if refresh else self._ls_from_cache(path)
         if found is None:
@@ -116,6 +154,7 @@ class Store(AbstractFileSystem):
         return {e["name"]: e for e in entries} if detail else [e["name"] for e in entries]
 
     def info(self, path, **kwargs):
+        trouble.meet()
         path = self._strip_protocol(path)
         for entry in self._ls_from_cache(self._parent(path)) or []:
             if entry["name"] == path:
@@ -135,6 +174,19 @@ class Store(AbstractFileSystem):
 
     def invalidate_cache(self, path=None):
         self.dircache.clear()
+
+    def cat_file(self, path, start=None, end=None, **kwargs):
+        """A range of bytes: of what is read, no more is counted."""
+        trouble.meet()
+        path = self._strip_protocol(path)
+        if not os.path.isfile(_at(path)):
+            raise FileNotFoundError(path)
+        count("get")
+        if start is not None:
+            count("range")
+        content = Path(_at(path)).read_bytes()[start:end]
+        count(f"read {path}", len(content))
+        return content
 
     def _entry(self, path):
         """[what is told of an object or a directory]; nothing where there is none."""

@@ -1,6 +1,7 @@
 """The package from Python: what the commands do, without files."""
 
 import ast
+import re
 import subprocess
 import sys
 import textwrap
@@ -32,26 +33,41 @@ def test_the_package_imports_without_jax():
 
 
 def test_generate_gives_the_best_text(model):
-    texts = model.generate(TEXTS, max_length=6)
-    assert texts == [best.text for best, *_ in model.predict(TEXTS, max_length=6)]
-    assert model.generate(TEXTS[::-1], max_length=6) == texts[::-1]
-    assert model.generate([], max_length=6) == []
+    texts = model.generate(TEXTS, max_decode_length=6)
+    assert texts == [best.text for best, *_ in model.predict(TEXTS, max_decode_length=6)]
+    assert model.generate(TEXTS[::-1], max_decode_length=6) == texts[::-1]
+    assert model.generate([], max_decode_length=6) == []
+
+
+def test_a_model_says_what_it_is(model, tiny_run):
+    shown = repr(model)
+    assert re.fullmatch(r"Model\(T5, [\d,]+ parameters, vocabulary [\d,]+, step \d+, .*\)", shown)
+    assert str(tiny_run) in shown
+
+
+def test_unknown_keywords_have_suggestions(model, tiny_run):
+    with pytest.raises(InputError, match=r"unknown keyword num_beam; did you mean num_beams\?"):
+        model.generate(TEXTS, num_beam=4)
+    with pytest.raises(InputError, match="max_length is max_decode_length now"):
+        model.generate(TEXTS, max_length=4)
+    with pytest.raises(ValueError, match="load: unknown keyword batchsize; did you mean batch_s"):
+        t5x_lite.load(tiny_run, batchsize=2)
 
 
 def test_what_is_compiled_serves_the_next_call(model, monkeypatch):
-    texts = model.generate(TEXTS, max_length=6)
+    texts = model.generate(TEXTS, max_decode_length=6)
     monkeypatch.setattr(type(model._model), "generator", None)
-    assert model.generate(TEXTS, max_length=6) == texts
+    assert model.generate(TEXTS, max_decode_length=6) == texts
 
 
 def test_n_best(model):
-    found = model.predict(TEXTS, max_length=6, num_beams=2, num_return=2)
+    found = model.predict(TEXTS, max_decode_length=6, num_beams=2, num_return=2)
     assert [len(predictions) for predictions in found] == [2, 2, 2]
     assert all(first.score >= second.score for first, second in found)
 
 
 def test_seeds_of_texts(model):
-    sampled = {"max_length": 6, "temperature": 2.0}
+    sampled = {"max_decode_length": 6, "temperature": 2.0}
     found = model.generate(["a"] * 4, seeds=[None, 5, 6, 5], **sampled)
     assert found[1] == found[3] != found[2]
     assert model.generate(["a"], seed=5, **sampled) == [found[1]]
@@ -66,7 +82,7 @@ def test_broken_weights_are_no_numbers(model, monkeypatch):
     broken = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), model._model.params)
     monkeypatch.setattr(type(model._model), "params", broken)
     for answer, where in (
-        (lambda: model.generate(TEXTS, max_length=6), "text 0: the score"),
+        (lambda: model.generate(TEXTS, max_decode_length=6), "text 0: the score"),
         (lambda: model.score([("a", "b")]), "pair 0: the log-likelihood"),
         (lambda: model.rank(["a"], ["b"]), "text 0: the log-likelihood"),
         (lambda: model.encode(TEXTS), "text 0: the vector"),
@@ -129,8 +145,6 @@ def test_one_text_is_not_a_list(model, call):
 def test_choices_that_contradict_each_other(model):
     with pytest.raises(InputError, match="num_return 2 is above num_beams 1"):
         model.generate(TEXTS, num_return=2)
-    with pytest.raises(TypeError, match="num_beam"):
-        model.generate(TEXTS, num_beam=2)
     with pytest.raises(InputError, match="rank needs at least one candidate"):
         model.rank(TEXTS, [])
 

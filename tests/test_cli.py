@@ -128,12 +128,12 @@ def test_the_step_may_be_the_best(run, line):
     [
         (
             "",
-            "which command? one of train, evaluate, predict, score, embed, import hf, import t5x",
+            "which command? one of init, train, finetune, evaluate, predict, score",
         ),
         ("trian tiny.py", "unknown command trian; did you mean train?"),
         (
             "zzz",
-            "unknown command zzz; one of train, evaluate, predict, score, embed, import hf",
+            "unknown command zzz; one of init, train, finetune, evaluate, predict, score",
         ),
         (
             "import",
@@ -160,7 +160,7 @@ def test_the_step_may_be_the_best(run, line):
         ),
         (
             "predict --input x --output y --checkpoint v --checkpoint w",
-            "--checkpoint is given twice; give it once, with several values behind it",
+            "--checkpoint is given twice; give it once, with several values after it",
         ),
         (
             "predict --input x --output y --checkpoint z --seed 4294967296",
@@ -190,7 +190,7 @@ def test_the_step_may_be_the_best(run, line):
         ("vocab --output x --size 3 --input", "--input needs at least one file"),
         ("vocab --output x --size 0 --input y", "--size must be at least 1, got 0"),
         ("report", "missing WORKDIR; see t5x-lite report --help"),
-        ("report a b", "unexpected argument 'b'"),
+        ("export hf a b c", "unexpected argument 'c'"),
         ("train", "missing CONFIG; see t5x-lite train --help"),
         ("train --seed 1 tiny.py", "CONFIG comes first: t5x-lite train CONFIG [--FIELD VALUE ...]"),
         ("train tiyn.py", "tiyn.py does not exist; did you mean tiny.py?"),

@@ -11,12 +11,13 @@ from t5x_lite.adapters.config import Adapters
 from t5x_lite.c4.config import Cleaning
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.commands import COMMANDS
-from t5x_lite.config import Checkpoints, Evaluation, Experiment, Hosts
+from t5x_lite.config import Checkpoints, Evaluation, Experiment, FewShot, Hosts
 from t5x_lite.evaluate.retrieval import Retrieval
 from t5x_lite.options import is_configs, is_positional
 from t5x_lite.sharding import MeshConfig
 from t5x_lite.train.early_stopping import EarlyStopping
 from t5x_lite.train.profiling import Profile
+from t5x_lite.train.tracking import Tracking
 
 GOLDEN = Path(__file__).parent / "golden" / "cli_surface.txt"
 
@@ -35,11 +36,13 @@ def surface() -> str:
         "init": Init,
         "checkpoints": Checkpoints,
         "evaluation": Evaluation,
+        "evaluation.few_shot": FewShot,
         "evaluation.retrieval": Retrieval,
         "mesh": MeshConfig,
         "hosts": Hosts,
         "profile": Profile,
         "stop_early": EarlyStopping,
+        "tracking": Tracking,
     }
     for name, part in parts.items():
         lines += _options(part, prefix=f"{name}.")

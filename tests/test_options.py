@@ -4,7 +4,14 @@ import dataclasses
 
 import pytest
 
-from t5x_lite.options import OptionError, did_you_mean, nearest, option_names, parse
+from t5x_lite.options import (
+    OptionError,
+    did_you_mean,
+    nearest,
+    option_names,
+    parse,
+    suggesting,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,7 +115,7 @@ def test_an_option_that_is_given_twice(again):
     with pytest.raises(OptionError) as raised:
         parsed("--steps", "2", *again.split())
     assert str(raised.value) == (
-        "--steps is given twice; give it once, with several values behind it if it takes them"
+        "--steps is given twice; give it once, with several values after it if it takes them"
     )
 
 
@@ -130,3 +137,15 @@ def test_help_goes_to_standard_output(capsys):
         parsed("--help")
     assert not stop.value.code
     assert "--part.inner.size INT" in capsys.readouterr().out
+
+
+def test_a_function_suggests_its_own_keywords():
+    @suggesting
+    def load(*names, batch_size=1, step=None):
+        return names, batch_size, step
+
+    assert load("a", batch_size=2) == (("a",), 2, None)
+    with pytest.raises(OptionError, match="load: unknown keyword batchsize; did you mean batch_s"):
+        load("a", batchsize=2)
+    with pytest.raises(OptionError, match="unknown keyword zzz; there are batch_size, step"):
+        load("a", zzz=2)

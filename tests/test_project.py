@@ -12,6 +12,7 @@ import pytest
 from t5x_lite import project
 from t5x_lite.config.file import read_config
 from t5x_lite.data.tasks.names import find_task
+from t5x_lite.errors import InputError
 
 ROOT = Path(__file__).parents[1]
 
@@ -127,6 +128,46 @@ def test_folders_without_init_share_a_name_and_those_without_code_do_not_count(t
     write("data/tasks/train.jsonl")
     project.open_at("data")
     assert project.import_module("tasks.theirs").from_ == "site"
+
+
+@pytest.fixture
+def wheel(monkeypatch, tmp_path):
+    """The package as a wheel installs it, with tasks and configs inside."""
+    package = tmp_path / "site" / "t5x_lite"
+    monkeypatch.setattr(project, "_HERE", package)
+    write("site/t5x_lite/_shipped/tasks/__init__.py")
+    write("site/t5x_lite/_shipped/tasks/glue.py", "from_ = 'shipped'")
+    write("site/t5x_lite/_shipped/configs/size.py", "size = 7")
+    write("site/t5x_lite/_shipped/configs/tiny.py", "from configs.size import size as experiment")
+    return package
+
+
+def test_a_wheel_ships_tasks_and_configs(wheel):
+    assert project.import_module("tasks.glue").from_ == "shipped"
+    assert read_config("configs/tiny.py") == 7
+    with pytest.raises(
+        InputError, match=r"configs/tinny\.py does not exist; did you mean configs/t"
+    ):
+        read_config("configs/tinny.py")
+
+
+@pytest.mark.parametrize("package", [True, False])
+def test_ones_own_modules_win_over_the_shipped_and_stand_beside_them(wheel, package):
+    if package:
+        write("here/tasks/__init__.py")
+    write("here/tasks/mine.py", "from_ = 'here'")
+    write("here/configs/size.py", "size = 8")
+    project.open_at("here")
+    assert project.import_module("tasks.mine").from_ == "here"
+    assert project.import_module("tasks.glue").from_ == "shipped"
+    assert read_config("configs/tiny.py") == 8
+    assert read_config(write("configs/tiny.py", "experiment = 9")) == 9
+
+
+def test_the_tasks_of_another_installed_package_do_not_hide_the_shipped(wheel, tmp_path):
+    write("other/tasks/__init__.py")
+    sys.path.append(str(tmp_path / "other"))
+    assert project.import_module("tasks.glue").from_ == "shipped"
 
 
 @pytest.mark.parametrize("mark", ["pyproject.toml", ".git/HEAD", "tasks/x.py"])

@@ -4,7 +4,8 @@
 checkpoint every 5,000 steps, of which the best on the validation set stays and is reported (--step
 best); greedy decoding. The model is the baseline, T5-Base as T5 1.0 has it. The length of the
 targets is t5's for the task (models/gin/sequence_lengths). configs/finetune/glue.py and
-super_glue.py are the same on their mixtures.
+super_glue.py are the same on their mixtures. DECODING is how the paper decodes the tasks of a
+mixture that are not greedy, for evaluation.per_task.
 
 Command:
     t5x-lite train configs/finetune/paper.py --data.directory SQUAD \
@@ -22,6 +23,10 @@ from t5x_lite.models.presets import t5_base
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
+
+_BEAM = "num_beams=4, length_penalty=0.6, max_decode_length=512"
+DECODING = (f"wmt_*: {_BEAM}", f"summarize_cnn_dailymail: {_BEAM}")
+"""WMT and CNN/Daily Mail by beam search (section 3.7), of a mixture that is greedy elsewhere."""
 
 experiment = Experiment(
     model=t5_base(dropout_rate=0.1),

@@ -26,7 +26,7 @@ The paper's other objectives are tasks, with the lengths of their targets:
     7       span_10_15_u_u               99
     UL2     ul2                          512
 
-Table 2's language models are another architecture: configs/pretrain/prose_lm.py has their layout.
+Table 2's other architectures are configs/paper/table2_*.py.
 """
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment

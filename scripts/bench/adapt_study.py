@@ -26,7 +26,7 @@ from arms import Arm, run_all
 
 METHODS: dict[str, tuple[str, float]] = {
     "full": ("", 3e-4),
-    "head": ("x = params('heads/.*')", 1e-3),
+    "head": ("", 1e-3),
     "lora": ("x = lora(r=8)", 1e-3),
     "dora": ("x = lora(r=8, dora=True)", 1e-3),
     "seq_bn": ("x = seq_bn(reduction=4)", 1e-3),
@@ -39,6 +39,9 @@ METHODS: dict[str, tuple[str, float]] = {
     "layers": ("x = layers(last=2)", 3e-4),
 }
 """Name -> the line of --adapters.add, and the learning rate."""
+
+TRAIN = {"head": ("heads/.*",)}
+"""Name -> what is trained of the model itself, where it is not all."""
 
 
 def arm(options: argparse.Namespace, method: str) -> Arm:
@@ -57,6 +60,7 @@ def arm(options: argparse.Namespace, method: str) -> Arm:
             *(f"{schedule}warmup-steps", str(options.steps // 10)),
             *("--evaluation.period", str(options.steps)),
             *(("--adapters.add", line) if line else ()),
+            *(("--train", *TRAIN[method]) if method in TRAIN else ()),
         ),
     )
 

@@ -99,7 +99,9 @@ def our_search(
     precision = jnp.bfloat16 if dtype == "bf16" else jnp.float32
     prepare = Preparation(lambda params: bind(graphdef, cast(params, precision)))
     no_eos = int(params["token_embedding"]["table"].shape[0])
-    decoding = Decoding(max_length=length, num_beams=num_beams, length_rule="hf", eos_id=no_eos)
+    decoding = Decoding(
+        max_decode_length=length, num_beams=num_beams, length_rule="hf", eos_id=no_eos
+    )
 
     search = jax.jit(functools.partial(decode, decoding=decoding))
     return lambda: np.asarray(search(prepare(params), inputs)[0])[:, 0]

@@ -283,7 +283,9 @@ def decode(work: dict) -> dict[str, Any]:
     inputs = np.random.default_rng(0).integers(
         2, model.vocab_size, size=(work["rows"], work["lengths"][0])
     )
-    decoding = Decoding(max_length=work["length"], num_beams=work["beams"], eos_id=model.vocab_size)
+    decoding = Decoding(
+        max_decode_length=work["length"], num_beams=work["beams"], eos_id=model.vocab_size
+    )
     prepared = Preparation(lambda params: bind(graphdef, params))(params)
     search = jax.jit(lambda model, inputs: generate.decode(model, inputs, decoding=decoding))
     inputs = jnp.asarray(inputs, jnp.int32)

@@ -80,7 +80,7 @@ setup() {
   fi
   make_venv
   cd t5x_lite
-  "$venv/bin/pip" install --quiet --disable-pip-version-check -e ".[$1]" gcsfs -c constraints.txt
+  "$venv/bin/pip" install --quiet --disable-pip-version-check -e ".[$1,zst]" gcsfs -c constraints.txt
 }
 
 train() {

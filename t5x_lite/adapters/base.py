@@ -13,16 +13,30 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from t5x_lite import trees
-from t5x_lite.deltas.parts import Part
+from t5x_lite.adapters.composition import (
+    Block,
+    MultiTask,
+    Stack,
+    check_nesting,
+    fusions_of,
+    names_of,
+    parallel_of,
+    path_of,
+    walk,
+)
+from t5x_lite.adapters.places import Fusions, Modules, check_places, places_of, tree_class
+from t5x_lite.adapters.slot_trees import REGULARISATION, SlotTree
 from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dense import Dense
 from t5x_lite.options import did_you_mean
 from t5x_lite.trees import covers
-from t5x_lite.types import Params
+from t5x_lite.types import Array, Batch, Key, Params
 
 ADAPTERS = "adapters/"
 """Beginning of the paths of all adapters' parameters."""
@@ -84,7 +98,7 @@ class Adapter:
             raise InputError(f"no adapter may be called {self.name!r}: give it another name")
         check_patterns("sites", self.sites)
         if not self.sites:
-            raise InputError(f"adapter {self.name!r} stands nowhere: give it sites")
+            raise InputError(f"adapter {self.name!r} has no sites: say where it goes")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
         """Patterns of what trains where it is used: its own parameters, and perhaps some others.
@@ -94,7 +108,15 @@ class Adapter:
         """
         return (f"{ADAPTERS}{self.name}",)
 
-    def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Modules":
+    def scheduled(self, step: Array) -> dict[str, Array]:
+        """Numbers of its own that are functions of the step, by path; they do not train.
+
+        Args:
+          step: int32 scalar, steps taken.
+        """
+        return {}
+
+    def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
         """Makes the modules for a model.
 
         Args:
@@ -194,78 +216,33 @@ def _reader(site: str) -> str:
     return f"{site.removesuffix('hidden')}out"
 
 
-class Modules(nnx.Module):
-    """Modules by stack and site: an attribute for each part of the path.
-
-    Args:
-      found: stack -> site, as "attention/query" -> module.
-    """
-
-    def __init__(self, found: Mapping[str, Mapping[str, nnx.Module]] | None = None):
-        self.places = tuple(
-            (stack, site) for stack, sites in (found or {}).items() for site in sites
-        )
-        for stack, site in self.places:
-            *above, last = (stack, *site.split("/"))
-            node: Any = self
-            for part in above:
-                if getattr(node, part, None) is None:
-                    setattr(node, part, Modules())
-                node = getattr(node, part)
-            setattr(node, last, (found or {})[stack][site])
-
-    def complete(self) -> None:
-        """Puts into each module what is not stored with it: shared arrays, masks; in place."""
-
-    def claims(self) -> tuple[str, ...]:
-        """Its places, as "encoder/attention/query"; no other adapter may stand at one of them."""
-        return tuple(f"{stack}/{site}" for stack, site in self.places)
-
-    def copied(self) -> tuple[str, ...]:
-        """Paths of the model's arrays in whose place it has others; `read` makes them."""
-        return ()
-
-    def read(self, model: Mapping[str, Any]) -> dict[str, Any]:
-        """The arrays that stand in place of some of the model's, by path.
-
-        Args:
-          model: its arrays by path, in the dtype in which they are stored.
-        """
-        return {}
-
-    def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """Changes of the model's arrays that are made in no slot, by the arrays' paths.
-
-        Args:
-          shapes: path -> the shape of the model's array.
-        """
-        return {}
-
-    def num_unused(self) -> int:
-        """Numbers among the parameters that nothing reads: they fill up a stack's arrays."""
-        return 0
-
-    def at(self, stack: str, site: str) -> Any:
-        """The module of a place."""
-        node: Any = self
-        for part in (stack, *site.split("/")):
-            node = getattr(node, part)
-        return node
-
-
 class AdapterModules(nnx.Module):
-    """The modules of some adapters, by name.
+    """The modules of some adapters, by name, and what a composition has besides them.
 
     Args:
       adapters: their configs.
       model: that they are for.
+      use: how they are composed: trees, of which no two may stand at one site; () is each adapter
+        by itself.
       rngs: the stream "params" is used.
     """
 
-    def __init__(self, adapters: Sequence[Adapter], model: nnx.Module, *, rngs: nnx.Rngs):
-        self._names = tuple(by_name(adapters))
+    def __init__(
+        self,
+        adapters: Sequence[Adapter],
+        model: nnx.Module,
+        *,
+        use: Sequence[str | Block] = (),
+        rngs: nnx.Rngs,
+    ):
+        self._kinds = tuple((name, type(one).__name__) for name, one in by_name(adapters).items())
+        self._names = tuple(name for name, _ in self._kinds)
+        self._use = tuple(use) or self._names
         for adapter in adapters:
             setattr(self, adapter.name, adapter.build(model, rngs=rngs))
+        if fusions := fusions_of(self._use):
+            check_places(self._use, self._places(), dict(self._kinds))
+            self.fusion = Fusions(fusions, self._places(), stacks_of(model), rngs=rngs)
 
     def attach(self, model: nnx.Module) -> None:
         """Puts the modules into the slots of the model; in place.
@@ -274,43 +251,132 @@ class AdapterModules(nnx.Module):
           InputError: two stand at one site.
         """
         self.check()
-        stacks = stacks_of(model)
+        stacks, places = stacks_of(model), self._places()
         for name in self._names:
-            modules: Modules = getattr(self, name)
-            modules.complete()
-            for stack, site in modules.places:
+            getattr(self, name).complete()
+        for tree in self._use:
+            for stack, site in places_of(tree, places):
                 layers = stacks[stack]
                 hosts = {**layers.dense_sites(), **layers.hidden_sites()}
                 host, slot = (hosts[site], "slot") if site in hosts else (layers, site)
-                setattr(host, slot, modules.at(stack, site))
+                setattr(host, slot, self._slot(tree, stack, site))
+
+    def _slot(self, tree: str | Block, stack: str, site: str) -> nnx.Module:
+        """The module of a site, or a tree with its modules of that site."""
+        if isinstance(tree, str):
+            return getattr(self, tree).at(stack, site)
+        names = [n for n in names_of((tree,)) if (stack, site) in getattr(self, n).places]
+        leaves = {name: getattr(self, name).at(stack, site) for name in names}
+        fusions = {
+            title: self.fusion.at(title, stack, site)
+            for title in fusions_of((tree,))
+            if self.fusion.stands_at(title, stack, site)
+        }
+        return tree_class(site)(tree, leaves, fusions)
+
+    def see(self, model: nnx.Module, ids: Array | None) -> None:
+        """Puts into the slots which child each row of a batch has; in place.
+
+        Args:
+          model: with modules in its slots.
+          ids: `adapter_ids`, of B rows; None is none.
+        """
+        if ids is None or not any(isinstance(node, MultiTask) for node in self._nodes()):
+            return
+        for layers in stacks_of(model).values():
+            hosts = (*layers.dense_sites().values(), *layers.hidden_sites().values())
+            slots = [host.slot for host in hosts]
+            slots += [getattr(layers, site) for site in layers.block_sites()]
+            for slot in slots:
+                if isinstance(slot, SlotTree):
+                    slot.see(jnp.reshape(ids, (-1,)))
+
+    def of_batch(self, model: nnx.Module, batch: Batch) -> Batch:
+        """The batch as the model reads it, whose `adapter_ids` go into the slots.
+
+        Args:
+          model: with modules in its slots.
+          batch: features; Parallel repeats them, child after child.
+        """
+        if self.repeats > 1:
+            batch = {name: jnp.concatenate([x] * self.repeats) for name, x in batch.items()}
+        self.see(model, batch.get("adapter_ids"))
+        return {name: x for name, x in batch.items() if name != "adapter_ids"}
+
+    def _nodes(self) -> list[str | Block]:
+        return [node for tree in self._use for node, _ in walk(tree)]
+
+    @property
+    def repeats(self) -> int:
+        """How often a batch is repeated, child after child; 1 without Parallel."""
+        return parallel_of(self._use)
+
+    def penalties(self) -> dict[str, tuple[Array, float]]:
+        """Terms that adapters add to the loss in training, by name: a number and its scale."""
+        each = {name: getattr(self, name).penalty() for name in self._names}
+        found = {f"{name}_penalty": (x, 1.0) for name, x in each.items() if x is not None}
+        if hasattr(self, "fusion"):  # |I - Wv|^2
+            found["fusion_penalty"] = (self.fusion.penalty(), REGULARISATION)
+        return found
 
     def check(self) -> None:
-        """Refuses, by an InputError, two modules at one site."""
+        """Refuses, by an InputError, two trees at one site, and modules where no block has them."""
+        check_nesting(self._use)
+        check_places(self._use, self._places(), dict(self._kinds))
+        for node, above in (pair for tree in self._use for pair in walk(tree)):
+            if isinstance(node, str) and above and getattr(self, node).copied():
+                raise InputError(
+                    f"{path_of(above, node)} has arrays in place of the model's, which no block "
+                    "can choose: name it outside of blocks"
+                )
         taken: set[str] = set()
-        for name in self._names:
-            for place in getattr(self, name).claims():
-                if place in taken:
-                    raise InputError(
-                        f"adapter {name!r} would stand at {place}, where another one is: "
-                        "leave one out of --adapters.use, or give them other sites"
-                    )
-                taken.add(place)
+        for tree in self._use:
+            own: set[str] = set()
+            for name in names_of((tree,)):
+                for place in getattr(self, name).claims():
+                    if place in taken:
+                        raise InputError(
+                            f"adapter {name!r} would stand at {place}, where another one is: leave "
+                            "one out of --adapters.use, compose them, as Stack(a, b), or give "
+                            "them other sites"
+                        )
+                    own.add(place)
+            taken |= own
+
+    def check_sum(self, rest: Sequence[Adapter]) -> None:
+        """Refuses, by an InputError, trees that are no changes of arrays in the order of modules.
+
+        Args:
+          rest: adapters that no kernel can hold.
+        """
+        blocks = [node for node in self._nodes() if isinstance(node, Block)]
+        other = next((block for block in blocks if rest or not isinstance(block, Stack)), None)
+        if other is not None:
+            raise InputError(
+                f"{other} composes modules by a block other than Stack, or what no kernel holds, "
+                "so no arrays of a model do the same: name one module by --adapters.use"
+            )
+
+    def _places(self) -> dict[str, tuple[tuple[str, str], ...]]:
+        return {name: getattr(self, name).places for name in self._names}
 
     def copied(self) -> tuple[str, ...]:
         """Paths of the model's arrays in whose place adapters have others."""
         return tuple(path for name in self._names for path in getattr(self, name).copied())
 
-    def read(self, model: Params) -> Params:
+    def read(self, model: Params, *, key: Key | None = None) -> Params:
         """A model's parameters with the arrays that adapters have in place of its own.
 
         Args:
           model: nested; arrays in the dtype in which they are stored.
+          key: of what is drawn in training; None of what is not trained.
         """
         if not self.copied():
             return model
         flat = trees.flatten(model)
-        for name in self._names:
-            flat |= getattr(self, name).read(flat)
+        for number, name in enumerate(self._names):
+            own = None if key is None else jax.random.fold_in(key, number)
+            flat |= getattr(self, name).read(flat, key=own)
         return trees.unflatten(flat)
 
     def num_unused(self, name: str) -> int:
@@ -349,6 +415,13 @@ def merge(model: nnx.Module) -> None:
                 host.slot = None
 
 
+def at_step(adapters: Sequence[Adapter]) -> Callable[[Array], dict[str, Array]] | None:
+    """Steps taken -> parameters of adapters that follow from them, by path; None of no adapters."""
+    if not adapters:
+        return None
+    return lambda step: {path: x for one in adapters for path, x in one.scheduled(step).items()}
+
+
 def by_name(adapters: Iterable[Adapter]) -> dict[str, Adapter]:
     """Adapters by their names.
 
@@ -364,12 +437,14 @@ def by_name(adapters: Iterable[Adapter]) -> dict[str, Adapter]:
 
 
 def check_patterns(field: str, patterns: Iterable[str]) -> None:
-    """Refuses, by an InputError that names the field, what is no regular expression."""
+    """Refuses, by an InputError that names the field, what is not a regular expression."""
     for pattern in patterns:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise InputError(f"{field}: {pattern!r} is no regular expression ({error})") from error
+            raise InputError(
+                f"{field}: {pattern!r} is not a regular expression ({error})"
+            ) from error
 
 
 def stacks_of(model: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ an encoder sees, and in a decoder each token's own.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, get_args
 
 import jax
@@ -322,27 +322,100 @@ class BottleneckBlock(nnx.Module):
         around: Around,
     ) -> Float[Array, "B T D"]:
         """norm(b(a) + r + x), without a norm in a pre-norm layer."""
-        config, total = self.config, x + f
+        config = self.config
         close = norm or (lambda y: y)
-        read = {"output": f, "input": x, "normed": around.source}.get(config.reads)
-        if read is None:
-            read = close(total)
-        added = self._branch(read, around)
         # Without a norm of its own, the sum is that of the bare layer and the branch.
         if config.residual == "pre" and config.ln_after != "sum" and config.original_ln_after:
+            total = x + f
+            added = self.branch(self.reads(f, x, norm, around), around)
             after = self.norm_after(added) if config.ln_after == "branch" else added
             out = close(total + after)
         else:
-            skip = {"pre": f, "post_add": total, "post_ln": read}[config.residual]
-            after = added + skip if config.ln_after == "sum" else added
-            after = self.norm_after(after) if config.ln_after != "none" else after
-            after = after if config.ln_after == "sum" else after + skip
+            after = self._state(f, x, norm, around)
             out = close(after + x) if config.original_ln_after else after
-        if self.mask is None or all(self.widths):
-            return out
-        return jnp.where(self.mask[...][0] > 0, out, close(total))
+        return self._where_it_is(out, close(x + f))
 
-    def _branch(self, read: Float[Array, "B T D"], around: Around) -> Float[Array, "B T D"]:
+    def after(
+        self,
+        h: Float[Array, "B T D"],
+        x: Float[Array, "B T D"],
+        norm: Callable[[Array], Array] | None,
+        around: Around,
+    ) -> Float[Array, "B T D"]:
+        """The state after it, b(a) + r: what the block leaves is norm(state + x).
+
+        Args:
+          h: the state before it: f, or what other modules have made of it.
+          x: as of the call, like norm and around.
+          norm: of a post-norm block.
+          around: the rest.
+
+        Raises:
+          InputError: the module replaces the layer's norm.
+        """
+        if not self.config.original_ln_after:
+            raise InputError("original_ln_after=False has no place in a composition")
+        return self._where_it_is(self._state(h, x, norm, around), h)
+
+    def contribution(
+        self,
+        h: Float[Array, "B T D"],
+        x: Float[Array, "B T D"],
+        norm: Callable[[Array], Array] | None,
+        around: Around,
+    ) -> Float[Array, "B T D"]:
+        """b(a), what a fusion weighs; the arguments are those of `after`."""
+        config = self.config
+        if config.ln_after == "sum":
+            return self.after(h, x, norm, around) - h
+        added = self.branch(self.reads(h, x, norm, around), around)
+        added = self.norm_after(added) if config.ln_after == "branch" else added
+        return self._where_it_is(added, jnp.zeros_like(added))
+
+    def kind(self) -> Hashable:
+        """Equal for blocks that differ in their arrays alone; None of a gate, which sees a row."""
+        if self.config.gate != "none":
+            return None
+        return (type(self), dataclasses.replace(self.config, name="module"), self.widths)
+
+    def reads(
+        self,
+        h: Float[Array, "B T D"],
+        x: Float[Array, "B T D"],
+        norm: Callable[[Array], Array] | None,
+        around: Around,
+    ) -> Float[Array, "B T D"]:
+        """a; the arguments are those of `after`."""
+        read = {"output": h, "input": x, "normed": around.source}.get(self.config.reads)
+        return (norm(x + h) if norm else x + h) if read is None else read
+
+    def skip(
+        self,
+        h: Float[Array, "B T D"],
+        x: Float[Array, "B T D"],
+        norm: Callable[[Array], Array] | None,
+        around: Around,
+    ) -> Float[Array, "B T D"]:
+        """r; the arguments are those of `after`."""
+        residual = self.config.residual
+        if residual == "post_ln":
+            return self.reads(h, x, norm, around)
+        return h if residual == "pre" else x + h
+
+    def _state(self, h: Array, x: Array, norm: Any, around: Around) -> Float[Array, "B T D"]:
+        config, read = self.config, self.reads(h, x, norm, around)
+        added, skip = self.branch(read, around), self.skip(h, x, norm, around)
+        after = added + skip if config.ln_after == "sum" else added
+        after = self.norm_after(after) if config.ln_after != "none" else after
+        return after if config.ln_after == "sum" else after + skip
+
+    def _where_it_is(self, state: Array, other: Array) -> Float[Array, "B T D"]:
+        """A state, or another one in the layers that are left out."""
+        if self.mask is None or all(self.widths):
+            return state
+        return jnp.where(self.mask[...][0] > 0, state, other)
+
+    def branch(self, read: Float[Array, "B T D"], around: Around) -> Float[Array, "B T D"]:
         """b(a)."""
         config, dtype = self.config, read.dtype
         inputs = self.norm_before(read) if config.ln_before else read

@@ -10,7 +10,9 @@ import re
 from typing import Literal
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter, by_name
-from t5x_lite.adapters.grammar import RESERVED, parse_module, parse_use, reserved, write_module
+from t5x_lite.adapters.composition import Block, fusions_of
+from t5x_lite.adapters.grammar import RESERVED, parse_module, reserved, write_module
+from t5x_lite.adapters.use import parse_trees, parse_use, write_trees
 from t5x_lite.errors import InputError
 from t5x_lite.options import did_you_mean
 
@@ -19,8 +21,15 @@ _LOAD = re.compile(r"([^\W\d]\w*)=(.+)")
 HEAD = r"(?:heads|objective)/.*"
 """Paths of heads and of the objective's own layers; a model such as T5 has none, which is fine."""
 
+FUSION = r"adapters/fusion/.*"
+"""Paths of the layers of Fuse blocks."""
+
+COMPOSING = (FUSION,)
+"""Paths of what a composition has besides its modules."""
+
 _PARTS = {
     "head": HEAD,
+    "fusion": FUSION,
     "norms": r"model/(?:.*/)?\w*norm(?:/.*)?",
     "base": r"model/.*",
 }
@@ -35,10 +44,11 @@ class Adapters:
       add: modules that begin anew, "NAME = METHOD(OPTION=VALUE, ...)", such as "rte = lora(r=8)".
       load: modules that were trained, NAME=DIR: the one called so in a work directory, or the only
         one; it is frozen unless `train` names it.
-      use: the modules that are in use, with commas between; "" is all that are added and loaded.
-      train: what is trained: names of modules, "head" for heads and the objective's own layers,
-        "norms" for the model's layer norms, "base" for the whole model; () is what `add` names,
-        and the head.
+      use: the modules that are in use, with commas between, or blocks that compose them, as
+        "Stack(en, Fuse(sst2, nli))" (`t5x_lite.adapters.use`); "" is all that are added and loaded.
+      train: trained parts: names of modules, "fusion" for what Fuse blocks have of their own,
+        "head" for heads and the objective's own layers, "norms" for the model's layer norms, "base"
+        for the whole model; () is what `add` names, fusions, and the head.
       base_dtype: dtype in which a run keeps the model that is frozen; modules stay float32.
     """
 
@@ -141,6 +151,11 @@ class Adapters:
         return tuple(dict.fromkeys([*self.added, *self.loaded]))
 
     @property
+    def composition(self) -> tuple[str | Block, ...]:
+        """The trees of the modules in use."""
+        return parse_trees(self.use) or self.used
+
+    @property
     def modules(self) -> tuple[Adapter, ...]:
         """The configs of the modules in use, in their order.
 
@@ -169,8 +184,10 @@ class Adapters:
         if not self.load:
             return ()
         fresh = [name for name in self.used if name in self.added and name not in self.loaded]
-        return (HEAD, *(f"{ADAPTERS}{name}" for name in fresh))
+        fusions = COMPOSING if fusions_of(self.composition) else ()
+        return (HEAD, *fusions, *(f"{ADAPTERS}{name}" for name in fresh))
 
     def canonical(self) -> "Adapters":
-        """Equal settings in equal words: `write_module` of each line of `add`."""
-        return dataclasses.replace(self, add=tuple(map(write_module, self.added.values())))
+        """Equal settings in equal words: `write_module` of each line of `add`, and of `use`."""
+        use = write_trees(parse_trees(self.use))
+        return dataclasses.replace(self, add=tuple(map(write_module, self.added.values())), use=use)

@@ -18,20 +18,15 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite import trees
+from t5x_lite.adapters.arrays import Leaf, Rows, arrays_of
 from t5x_lite.adapters.base import Adapter, Modules, check_patterns, stacks_of
 from t5x_lite.deltas.parts import Dense, Part, Sparse
 from t5x_lite.errors import InputError
-from t5x_lite.nn.bind import split
 from t5x_lite.trees import covers
-from t5x_lite.types import Array
+from t5x_lite.types import Array, Key
 
 _MODEL = "model/"
-_LAYERS = "layers"
 _EVERYWHERE = (".*",)
-
-Rows = tuple[int, ...] | None
-"""Numbers of the layers within their stack; None of an array that is no stack."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,16 +36,20 @@ class Copy(Adapter):
     Attributes:
       sites: not to be set: `of` says which arrays.
       of: their paths, or regular expressions that match them, as "model/encoder/.*/kernel".
+      l1: times the mean of |copy - base|, which is added to the loss in training.
     """
 
     name: str = "copy"
     sites: tuple[str, ...] = _EVERYWHERE
     of: tuple[str, ...] = ()
+    l1: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_sites(self, "of")
         check_patterns("of", self.of)
+        if self.l1 < 0:
+            raise InputError(f"l1 must be at least 0: got {self.l1}")
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Copies":
         """Makes the differences, which are 0.
@@ -62,14 +61,14 @@ class Copy(Adapter):
             raise InputError(
                 f"adapter {self.name!r} copies nothing: give it paths, copy('model/...')"
             )
-        arrays = _arrays(model)
+        arrays = arrays_of(model)
         for pattern in self.of:
             if not any(covers(pattern, _MODEL + path) for path in arrays):
                 raise InputError(
-                    f"adapter {self.name!r}: {pattern!r} means no parameter of the model"
+                    f"adapter {self.name!r}: {pattern!r} matches no parameter of the model"
                 )
         meant = [p for p in arrays if any(covers(each, _MODEL + p) for each in self.of)]
-        return Copies({path: (arrays[path], arrays[path].all_rows) for path in meant})
+        return Copies({path: (arrays[path], arrays[path].all_rows) for path in meant}, l1=self.l1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,8 +102,8 @@ class Layers(Adapter):
         """
         if self.last is None and not self.only:
             raise InputError(f"adapter {self.name!r} names no layer: give it last=2 or only=(0, 1)")
-        arrays, places = _arrays(model), _places(model)
-        found: dict[str, tuple[_Leaf, Rows]] = {}
+        arrays, places = arrays_of(model), _places(model)
+        found: dict[str, tuple[Leaf, Rows]] = {}
         first, highest = 0, 0
         for layers in stacks_of(model).values():
             stem = f"{places[id(layers)]}/"
@@ -143,31 +142,6 @@ def _check_sites(adapter: Adapter, named_by: str) -> None:
         raise InputError(f"it has no sites: {named_by} says what is copied")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Leaf:
-    """An array of the model: its shape and its logical axes."""
-
-    shape: tuple[int, ...]
-    axes: tuple[str | None, ...]
-
-    @property
-    def is_stacked(self) -> bool:
-        return self.axes[:1] == (_LAYERS,)
-
-    @property
-    def all_rows(self) -> Rows:
-        return tuple(range(self.shape[0])) if self.is_stacked else None
-
-
-def _arrays(model: nnx.Module) -> dict[str, _Leaf]:
-    """The model's arrays by path."""
-    _, params, axes = split(model)
-    names = trees.flatten(axes)
-    return {
-        path: _Leaf(tuple(leaf.shape), names[path]) for path, leaf in trees.flatten(params).items()
-    }
-
-
 def _places(model: nnx.Module) -> dict[int, str]:
     return {id(node): "/".join(map(str, path)) for path, node in nnx.iter_graph(model)}
 
@@ -177,10 +151,12 @@ class Copies(Modules):
 
     Args:
       arrays: path in the model -> the array, and which of its layers.
+      l1: times the mean of the differences' magnitudes, which is a penalty.
     """
 
-    def __init__(self, arrays: "Mapping[str, tuple[_Leaf, Rows]]"):
+    def __init__(self, arrays: "Mapping[str, tuple[Leaf, Rows]]", *, l1: float = 0.0):
         super().__init__()
+        self.l1 = l1
         self.rows = tuple((path, rows) for path, (_, rows) in arrays.items())
         for path, (leaf, rows) in arrays.items():
             *above, last = path.split("/")
@@ -204,17 +180,26 @@ class Copies(Modules):
         """Paths in the model of the arrays that it has copies of."""
         return tuple(path for path, _ in self.rows)
 
-    def read(self, model: Mapping[str, Array]) -> dict[str, Array]:
+    def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
         """The copies in float32; of an array with some layers, the others are the model's.
 
         Args:
           model: its arrays by path.
+          key: not used.
         """
         copies = {}
         for path, rows in self.rows:
             base = model[path].astype(jnp.float32)
             copies[path] = _added(base, self._difference(path).astype(jnp.float32), rows)
         return copies
+
+    def penalty(self) -> Array | None:
+        """The penalty of l1; None where that is 0."""
+        if not self.l1:
+            return None
+        each = [self._difference(path) for path, _ in self.rows]
+        total = sum((jnp.sum(jnp.abs(x)) for x in each), start=jnp.float32(0))
+        return self.l1 * total / sum(x.size for x in each)
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
         """The differences as parts of a delta, by path in the model.

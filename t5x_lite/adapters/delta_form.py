@@ -42,7 +42,8 @@ def delta_form(
       path in the model -> part, and the adapters that stay modules.
 
     Raises:
-      InputError: two change one array in an order that their kinds do not have.
+      InputError: two change one array in an order that their kinds do not have; or they are
+        composed by a block other than Stack.
     """
     places = {id(node): "/".join(map(str, path)) for path, node in nnx.iter_graph(model)}
     stacks, parts, rest = stacks_of(model), {}, []
@@ -55,6 +56,7 @@ def delta_form(
             continue
         for path, part in (*its_modules.array_parts(shapes).items(), *own):
             parts[path] = parts[path].then(part) if path in parts else part
+    modules.check_sum(rest)
     return parts, tuple(rest)
 
 

@@ -2,7 +2,6 @@
 
     parse_module("rte = lora(r=8)")          Lora(name="rte", rank=8)
     write_module(Lora(name="rte", rank=16))  "rte = lora(rank=16)"
-    parse_use("rte, mrpc")                   ("rte", "mrpc")
 
 A line is read by Python's `ast` and never run. Names are identifiers; values are numbers, strings,
 True, False, None, and tuples of them. `METHODS` is the one place that knows the methods: a new one
@@ -21,12 +20,17 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from t5x_lite.adapters.base import Adapter
 from t5x_lite.adapters.bottleneck import double_seq_bn, par_bn, seq_bn
 from t5x_lite.adapters.compacter import compacter, compacter_plus_plus
+from t5x_lite.adapters.composition import BLOCKS
 from t5x_lite.adapters.copies import Copy, Layers
+from t5x_lite.adapters.fastfood import Fastfood, said
 from t5x_lite.adapters.heads import Heads
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.masks import Movement, Prune, Supermask, threshold
 from t5x_lite.adapters.parts import BitFit, Norms, Params
+from t5x_lite.adapters.sparse import Diff, SparseTuning
 from t5x_lite.adapters.t5_adapter import T5Adapter
+from t5x_lite.adapters.union import Union
 from t5x_lite.errors import InputError
 from t5x_lite.options import did_you_mean
 
@@ -45,6 +49,14 @@ METHODS: dict[str, Callable[..., Adapter]] = {
     "copy": Copy,
     "heads": Heads,
     "t5_adapter": T5Adapter,
+    "sparse": SparseTuning,
+    "diff": Diff,
+    "prune": Prune,
+    "supermask": Supermask,
+    "threshold": threshold,
+    "movement": Movement,
+    "fastfood": Fastfood,
+    "said": said,
 }
 """Method -> constructor. It takes `name` and options by keyword, which all have defaults."""
 
@@ -54,16 +66,10 @@ SHORT = {"r": "rank", "rslora": "rank_stabilised", "d": "width"}
 FIRST = {"params": "train", "copy": "of", "heads": "sites"}
 """Method -> the option whose values may stand first in the brackets, without its name."""
 
-LATER = (
-    *("prefix", "prompt", "inv", "seq_bn_inv", "hyper", "mam", "unipelt"),
-    *("sparse", "prune", "supermask", "movement", "threshold", "diff", "fastfood", "said"),
-)
+LATER = (*("prefix", "prompt", "inv", "seq_bn_inv", "hyper", "mam", "unipelt"),)
 """Methods of the literature that have a name here, and no code yet."""
 
-BLOCKS = (
-    *("Stack", "Fuse", "Split", "BatchSplit", "MultiTask", "Parallel", "Average", "Route"),
-    *("Replace", "Union"),
-)
+LATER_BLOCKS = ("Route",)
 """Blocks that compose modules, which have names and no code yet."""
 
 RESERVED = ("base", "fusion", "head", "norms", "router")
@@ -74,13 +80,13 @@ def parse_module(text: str) -> Adapter:
     """The config of a module that a line describes.
 
     Args:
-      text: "NAME = METHOD(OPTION=VALUE, ...)".
+      text: "NAME = METHOD(OPTION=VALUE, ...)", or several methods with + between.
 
     Raises:
       InputError: with the column, for a syntax error; with the nearest name, for an unknown method
         or option; or an option does not take the value.
     """
-    source = _Source(text)
+    source = Source(text)
     statements = source.parsed.body
     statement = statements[0] if len(statements) == 1 else None
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
@@ -99,6 +105,9 @@ def write_module(adapter: Adapter) -> str:
     Raises:
       InputError: no method makes such a config.
     """
+    if isinstance(adapter, Union):
+        lines = [write_module(member).partition(" = ")[2] for member in adapter.members]
+        return f"{adapter.name} = {' + '.join(lines)}"
     best: tuple[int, str] | None = None
     for method, constructor in METHODS.items():
         plain = constructor(name=adapter.name)
@@ -117,30 +126,6 @@ def write_module(adapter: Adapter) -> str:
             f"no method makes a {type(adapter).__name__}: the methods are {', '.join(METHODS)}"
         )
     return best[1]
-
-
-def parse_use(text: str) -> tuple[str, ...]:
-    """The names of the modules that an expression puts into use: "a" or "a, b".
-
-    Raises:
-      InputError: with the column, for a syntax error; blocks and unions, by name.
-    """
-    source = _Source(text)
-    statements = source.parsed.body
-    statement = statements[0] if len(statements) == 1 else None
-    if not isinstance(statement, ast.Expr):
-        source.refuse(statement, "expected the names of modules, with commas between")
-    value = statement.value
-    nodes = value.elts if isinstance(value, ast.Tuple) else [value]
-    names = []
-    for node in nodes:
-        if not isinstance(node, ast.Name):
-            source.refuse_later(node)
-            source.refuse(node, "expected the names of modules, with commas between")
-        if node.id in names:
-            source.refuse(node, f"{node.id!r} is named twice")
-        names.append(node.id)
-    return tuple(names)
 
 
 def options_of(method: str) -> dict[str, Any]:
@@ -164,7 +149,7 @@ def reserved(name: str) -> str:
     )
 
 
-class _Source:
+class Source:
     """A line and its syntax tree; errors say the column.
 
     Args:
@@ -196,16 +181,24 @@ class _Source:
     def refuse_later(self, node: ast.AST) -> None:
         """Refuses by name what is known and has no code yet: blocks, unions, some methods."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            self.refuse(node, "a union of modules, a + b, comes with a later version")
+            self.refuse(node, "a union, a + b, is of methods: it stands in adapters.add")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             name = node.func.id
-            if name in BLOCKS:
+            if name in LATER_BLOCKS:
                 self.refuse(node, f"the block {name} comes with a later version")
+            if name in BLOCKS:
+                self.refuse(node, f"{name} composes modules: it stands in adapters.use")
             if name in LATER:
                 self.refuse(node, f"the method {name} comes with a later version")
 
     def module(self, name: str, node: ast.expr) -> Adapter:
-        """The config of METHOD(OPTION=VALUE, ...)."""
+        """The config of METHOD(OPTION=VALUE, ...), or of a union of such with + between."""
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            members = tuple(self.module(name, each) for each in _summands(node))
+            try:
+                return Union(name=name, members=members)
+            except InputError as error:
+                self.refuse(node, str(error))
         if isinstance(node, ast.Name) and node.id in METHODS:
             self.refuse(node, f"options stand in brackets: {node.id}()")
         if not isinstance(node, ast.Call):
@@ -248,13 +241,17 @@ class _Source:
         if field not in known:
             near = did_you_mean(given, [*known, *(s for s, full in SHORT.items() if full in known)])
             self.refuse(keyword, f"{method} has no option {given}{near}; it has {', '.join(known)}")
+        return field, self.value(keyword, known[field])
+
+    def value(self, keyword: ast.keyword, hint: Any) -> Any:
+        """The value of NAME=VALUE in the type of a field."""
+        given = keyword.arg
         try:
             value = _plain(ast.literal_eval(keyword.value))
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             self.refuse(keyword.value, f"the value of {given} is no number, string or tuple")
-        hint = known[field]
         try:
-            return field, _fitted(value, hint)
+            return _fitted(value, hint)
         except TypeError:
             self.refuse(
                 keyword.value,
@@ -267,6 +264,13 @@ class _Source:
 
 def _hints(of: Callable[..., Any]) -> dict[str, Any]:
     return typing.get_type_hints(of)
+
+
+def _summands(node: ast.expr) -> list[ast.expr]:
+    """a, b, c of a + b + c."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return [*_summands(node.left), *_summands(node.right)]
+    return [node]
 
 
 def _plain(value: Any) -> Any:

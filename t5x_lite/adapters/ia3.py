@@ -12,6 +12,7 @@ l_ff > 0 and the activation is relu.
 """
 
 import dataclasses
+from collections.abc import Hashable
 from typing import Literal, get_args
 
 import jax.numpy as jnp
@@ -91,6 +92,10 @@ class OutputScale(nnx.Module):
         """l y, in float32."""
         return y * self.scale[...].astype(jnp.float32)
 
+    def kind(self) -> Hashable:
+        """Equal for scales of one size."""
+        return (type(self), self.scale.shape)
+
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
         """The columns times l, in the dtype of W."""
         scale = self.scale[...].astype(jnp.float32)
@@ -121,6 +126,10 @@ class HiddenScale(nnx.Module):
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
         """l h, in the dtype of h."""
         return hidden * self.scale[...].astype(hidden.dtype)
+
+    def kind(self) -> Hashable:
+        """Equal for scales of one size."""
+        return (type(self), self.scale.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
         """The rows times l, in the dtype of W."""

@@ -6,6 +6,10 @@ A [in, rank] begins uniform in +-1 / sqrt(in) (kaiming_uniform with a = sqrt 5, 
 code and in PEFT), B [rank, out] as 0: at the start nothing changes. The kernel W + s A B gives the
 same without the branch.
 
+The site "embedding" is the table of tokens, E + s A B with A [V, rank] and B [rank, D]; A begins as
+0 and B as N(0, 1), as in the paper's code and in PEFT. A model that reads its output layer from the
+table reads the sum there too. No pattern but the word itself means this site.
+
 DoRA (Liu et al. 2024, arXiv:2402.09353) trains the size of each column apart from its direction:
 
     y = x (m (W + s A B) / |W + s A B|) + b         |.| a column's norm over `in`, without gradient
@@ -16,18 +20,24 @@ whatever checkpoint that comes from; its gradient is m's. The bias is not scaled
 
 import dataclasses
 import math
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
+from t5x_lite.adapters.arrays import Leaf, table_of
 from t5x_lite.adapters.base import Adapter, Modules, Site
 from t5x_lite.deltas.parts import Dora, LowRank, Part
 from t5x_lite.errors import InputError
 from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.products import einsum
-from t5x_lite.types import Array
+from t5x_lite.types import Array, Key
+
+EMBEDDING = "embedding"
+"""The site that is the table of token embeddings."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +64,8 @@ class Lora(Adapter):
             raise InputError(f"rank must be at least 1: got {self.rank}")
         if not math.isfinite(self.alpha) or not self.alpha:
             raise InputError(f"alpha must be finite and not 0: got {self.alpha}")
+        if self.dora and EMBEDDING in self.sites:
+            raise InputError(f"dora has no site {EMBEDDING!r}: leave one of them out")
 
     @property
     def scale(self) -> float:
@@ -67,7 +79,14 @@ class Lora(Adapter):
         def branch(site: Site, rngs: nnx.Rngs) -> LowRankBranch:
             return module(site.dense, rank=self.rank, scale=self.scale, rngs=rngs)
 
-        return Modules(self.at_sites(model, dense=branch, rngs=rngs))
+        layers = tuple(site for site in self.sites if site != EMBEDDING)
+        found = self.at_sites(model, dense=branch, sites=layers, rngs=rngs) if layers else {}
+        if EMBEDDING not in self.sites:
+            return Modules(found)
+        table = table_of(model)
+        if table is None:
+            raise InputError(f"adapter {self.name!r}: the model has no table of embeddings")
+        return TableModules(found, *table, rank=self.rank, scale=self.scale, rngs=rngs)
 
 
 class LowRankBranch(nnx.Module):
@@ -100,6 +119,10 @@ class LowRankBranch(nnx.Module):
         batch = "ABCE"[: x.ndim - 1]
         low = einsum(f"{batch}I,IR->{batch}R", x.astype(a.dtype), a).astype(a.dtype)
         return y + self.scale * einsum(f"{batch}R,RO->{batch}O", low, b)
+
+    def kind(self) -> Hashable:
+        """Equal for branches of one shape and scale."""
+        return (type(self), self.scale, self.a.shape, self.b.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
         """W + s A B, in the dtype of W."""
@@ -141,6 +164,10 @@ class DirectedBranch(LowRankBranch):
         """The sum, each column with its size; in float32."""
         return self._sizes(kernel) * super().__call__(x, y, kernel)
 
+    def kind(self) -> Hashable:
+        """None: of each row's own A and B a whole kernel would be made."""
+        return None
+
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
         """m (W + s A B) / |W + s A B|, in the dtype of W."""
         return (self._sizes(kernel)[..., None, :] * self._moved(kernel)).astype(kernel.dtype)
@@ -164,3 +191,77 @@ class DirectedBranch(LowRankBranch):
 
 def _column_norms(kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers O"]:
     return jnp.sqrt(jnp.sum(jnp.square(kernel), axis=-2))
+
+
+class TableBranch(nnx.Module):
+    """A and B of a table: A B is 0 at the start.
+
+    Args:
+      table: the table [V, D].
+      rank: columns of A.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, table: Leaf, *, rank: int, rngs: nnx.Rngs):
+        (rows, columns), axes = table.shape, table.axes
+        start = jax.random.normal(rngs.params(), (rank, columns), jnp.float32)
+        self.a = nnx.Param(jnp.zeros((rows, rank), jnp.float32), logical=(axes[0], None))
+        self.b = nnx.Param(start, logical=(None, axes[1]))
+
+
+class TableModules(Modules):
+    """Branches of dense layers, and E + s A B in place of the table of tokens.
+
+    Args:
+      found: as of `Modules`.
+      path: of the table in the model.
+      table: the table.
+      rank: columns of A.
+      scale: s.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(
+        self,
+        found: Mapping[str, Mapping[str, nnx.Module]],
+        path: str,
+        table: Leaf,
+        *,
+        rank: int,
+        scale: float,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(found)
+        self.path, self.scale = path, scale
+        self.embedding = TableBranch(table, rank=rank, rngs=rngs)
+
+    def claims(self) -> tuple[str, ...]:
+        """Its places, the table's among them."""
+        return (*super().claims(), f"model/{self.path}")
+
+    def copied(self) -> tuple[str, ...]:
+        """The path of the table."""
+        return (self.path,)
+
+    def read(self, model: Mapping[str, Any], *, key: Key | None = None) -> dict[str, Any]:
+        """The table with the branch, in float32.
+
+        Args:
+          model: its arrays by path.
+          key: not used.
+        """
+        del key
+        a, b = (array.astype(jnp.float32) for array in self._factors())
+        both = jnp.matmul(a, b, preferred_element_type=jnp.float32, precision="highest")
+        return {self.path: model[self.path].astype(jnp.float32) + self.scale * both}
+
+    def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
+        """The change of the table, as a part of a delta.
+
+        Args:
+          shapes: path -> the shape of the model's array.
+        """
+        return {self.path: LowRank(*self._factors(), self.scale)}
+
+    def _factors(self) -> tuple[Array, Array]:
+        return self.embedding.a[...], self.embedding.b[...]

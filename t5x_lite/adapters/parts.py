@@ -7,7 +7,7 @@ t-few (Liu et al. 2022). Such biases have no place in a T5 and are not merged in
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 import jax.numpy as jnp
 from flax import nnx
@@ -74,6 +74,10 @@ class AddedBias(nnx.Module):
         """y as it is."""
         return y
 
+    def kind(self) -> Hashable:
+        """Equal for biases of one size."""
+        return (type(self), self.bias.shape)
+
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
         """The kernel as it is."""
         return kernel
@@ -114,7 +118,7 @@ class Params(Adapter):
         for pattern in self.train:
             if not any(covers(pattern, path) for path in base):
                 raise InputError(
-                    f"adapter {self.name!r}: {pattern!r} means no parameter of the model"
+                    f"adapter {self.name!r}: {pattern!r} matches no parameter of the model"
                 )
         return tuple(p for p in base if any(covers(pattern, p) for pattern in self.train))
 

@@ -104,3 +104,58 @@ class T5AdapterBlock(nnx.Module):
         keys: Any = split_key(around.key, 2)
         y = self.mlp(self.norm(x), key=keys[0])
         return residual(x, y, rate=self.dropout_rate, key=keys[1], over_length=True)
+
+    def after(
+        self,
+        h: Float[Array, "B T D"],
+        x: Float[Array, "B T D"],
+        norm: Callable[[Array], Array] | None,
+        around: Around,
+    ) -> Float[Array, "B T D"]:
+        """The state after it: what the block leaves is state + x.
+
+        Args:
+          h: the state before it: f, or what other modules have made of it.
+          x: as of the call, like norm and around.
+          norm: of a post-norm block, which is refused.
+          around: the rest.
+
+        Raises:
+          InputError: a norm would follow the adapter.
+        """
+        if norm is not None:
+            raise InputError(
+                "t5_adapter stands behind the norm of a post-norm layer, so no block has a place "
+                "for it there: use it alone"
+            )
+        return self(h, x, None, around) - x
+
+    def contribution(
+        self,
+        h: Float[Array, "B T D"],
+        x: Float[Array, "B T D"],
+        norm: Callable[[Array], Array] | None,
+        around: Around,
+    ) -> Float[Array, "B T D"]:
+        """What it adds to the state; the arguments are those of `after`."""
+        return self.after(h, x, norm, around) - h
+
+    def reads(
+        self,
+        h: Float[Array, "B T D"],
+        x: Float[Array, "B T D"],
+        norm: Callable[[Array], Array] | None,
+        around: Around,
+    ) -> Float[Array, "B T D"]:
+        """The sum that it reads; the arguments are those of `after`."""
+        return x + h
+
+    def skip(
+        self,
+        h: Float[Array, "B T D"],
+        x: Float[Array, "B T D"],
+        norm: Callable[[Array], Array] | None,
+        around: Around,
+    ) -> Float[Array, "B T D"]:
+        """The state; the arguments are those of `after`."""
+        return h

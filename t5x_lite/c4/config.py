@@ -47,7 +47,7 @@ class Cleaning:
       max_chars: longer pages are dropped; 0 keeps every length.
       domains: path of a JSON object {registered domain: true or a list of its subdomains}
         (RealNews); pages of other domains are dropped before URLs are deduplicated. "" is off.
-      dedup_urls: of pages with one normalized URL only the newest stays.
+      dedup_urls: keeps only the newest of the pages with one normalized URL.
       urls: path of a text file, or of a folder of *.txt, with a URL on each line (OpenWebText);
         pages of other URLs are dropped after URLs are deduplicated. "" is off.
       min_paragraphs: a page needs so many lines of at least `min_paragraph_chars`; 0 is off.

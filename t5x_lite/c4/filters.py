@@ -67,7 +67,7 @@ def load_domains(path: str | os.PathLike[str]) -> DomainList:
     try:
         found: Any = json.loads(text)
     except ValueError as error:
-        raise InputError(f"cleaning.domains: {path} is no JSON: {error}") from error
+        raise InputError(f"cleaning.domains: {path} is not JSON: {error}") from error
     if not isinstance(found, dict) or not all(
         isinstance(allowed, bool) or _is_list_of_text(allowed) for allowed in found.values()
     ):

@@ -124,11 +124,13 @@ def _lines(path: AnyPath, given: str) -> Iterator[str]:
         raise InputError(f"input {given}: cannot be read ({error})") from error
     except UnicodeDecodeError as error:
         raise InputError(
-            f"input {given}: is no list of paths; a WET or WARC file must not end in .txt"
+            f"input {given}: is not a list of paths; a WET or WARC file must not end in .txt"
         ) from error
     for number, line in enumerate(lines, start=1):
         if len(line) > _LONGEST_LINE or line.startswith("WARC/"):
-            raise InputError(f"{given}:{number}: is no path; rename WET and WARC files to *.warc")
+            raise InputError(
+                f"{given}:{number}: is not a path; rename WET and WARC files to *.warc"
+            )
         yield line.strip()
 
 

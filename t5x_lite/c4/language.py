@@ -33,7 +33,7 @@ class LanguageIdentifier:
         self._languages = frozenset(cleaning.languages)
         self._guess: Callable[[str], Guess] | None = None
         if cleaning.languages:
-            self._guess = _langdetect() if cleaning.languages_by == "langdetect" else _cld3()
+            self._guess = identifier(cleaning.languages_by)
 
     def keep(self, page: Page, tally: Tally) -> Page | None:
         """Stage 6: the page with its language, or None where that is not a wanted one."""
@@ -54,6 +54,18 @@ class LanguageIdentifier:
         found = page.with_language(language)
         tally.page_out("language", found)
         return found
+
+
+def identifier(name: str) -> Callable[[str], Guess]:
+    """What guesses the language of a text.
+
+    Args:
+      name: "langdetect", with seed 0, or "cld3".
+
+    Raises:
+      InputError: the package is not installed.
+    """
+    return _langdetect() if name == "langdetect" else _cld3()
 
 
 def _langdetect() -> Callable[[str], Guess]:

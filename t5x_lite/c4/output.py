@@ -270,7 +270,7 @@ def manifest(run: Mapping[str, Any], shards: Iterable[Shard], tally: Tally) -> b
       shards: all files.
       tally: of the whole run; it goes in without its samples and domains, which are many.
     """
-    counts = tally.to_json() | {"samples": [], "domains": {}}
+    counts = tally.to_json() | {"samples": [], "kept": [], "domains": {}}
     content = {
         "format": FORMAT,
         "pages": {split: found["pages"] for split, found in counts["splits"].items()},

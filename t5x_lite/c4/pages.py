@@ -119,7 +119,7 @@ _Sample = tuple[str, str, str]
 
 
 class Tally:
-    """Counts of pages, lines and bytes by stage and rule, and samples of what was dropped.
+    """Counts of pages, lines and bytes by stage and rule, and samples of dropped and kept pages.
 
     Attributes:
       stages: {stage: Counter of pages_in, bytes_in, pages_out, bytes_out}.
@@ -181,6 +181,7 @@ class Tally:
         counts["bytes"] += utf8_length(page.text)
         self.languages[page.language] += 1
         self.domains[domain(page.url)] += 1
+        self._sample(*_KEPT, page.url, (page.text,))
 
     def damaged(self, path: str, offset: int, reason: str) -> None:
         """A record could not be read.
@@ -197,6 +198,11 @@ class Tally:
     def samples(self, stage: str, rule: str) -> list[tuple[str, str]]:
         """At most `SAMPLES` pairs of URL and text (cut) that a rule dropped, in a fixed order."""
         return [(url, text) for _, url, text in self._samples.get((stage, rule), ())]
+
+    @property
+    def kept_samples(self) -> list[tuple[str, str]]:
+        """At most `SAMPLES` pairs of URL and text (cut) of pages that were written."""
+        return self.samples(*_KEPT)
 
     @property
     def damaged_records(self) -> list[tuple[str, int, str]]:
@@ -245,7 +251,9 @@ class Tally:
             "samples": [
                 {"stage": stage, "rule": rule, "dropped": [list(sample[1:]) for sample in found]}
                 for (stage, rule), found in sorted(self._samples.items())
+                if (stage, rule) != _KEPT
             ],
+            "kept": [list(sample) for sample in self.kept_samples],
         }
 
     @classmethod
@@ -266,10 +274,11 @@ class Tally:
         tally._damaged = [
             (path, offset, reason) for path, offset, reason in value["damaged_records"]
         ]
-        for entry in value["samples"]:
-            tally._samples[entry["stage"], entry["rule"]] = [
-                (url_md5(url), url, text) for url, text in entry["dropped"]
-            ]
+        samples = {(entry["stage"], entry["rule"]): entry["dropped"] for entry in value["samples"]}
+        samples[_KEPT] = value.get("kept", ())  # earlier versions kept none
+        for name, pairs in samples.items():
+            if pairs:
+                tally._samples[name] = [(url_md5(url), url, text) for url, text in pairs]
         return tally
 
     def _bytes(self, text: str) -> int:
@@ -305,6 +314,8 @@ class Tally:
         _keep(samples, (key, url, texts[int(key[:8], 16) % len(texts)][:SAMPLE_CHARS]))
 
 
+_KEPT = ("written", "kept")
+"""Stage and rule under which samples of pages that were written are kept."""
 _COUNTERS = ("languages", "domains", "damage", "notes")
 
 

@@ -1,10 +1,11 @@
 """What a person sees while C4 is made: bars on a terminal, otherwise a plain line now and then."""
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from t5x_lite.progress import above_a_bar, on_terminal
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage, how many of its tasks are done, and how many there are."""
@@ -22,7 +23,7 @@ _WORDS = {
 @contextmanager
 def show_progress() -> Iterator[Progress]:
     """Bars on standard error where that is a terminal, else lines."""
-    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+    if on_terminal():
         with _bars() as progress:
             yield progress
     else:
@@ -64,7 +65,8 @@ def _bars() -> Iterator[Progress]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True, highlight=False)) as shown:
+    console = Console(stderr=True, highlight=False)
+    with Progress(*columns, console=console) as shown, above_a_bar():
         tasks = {}
 
         def progress(stage: str, done: int, total: int) -> None:

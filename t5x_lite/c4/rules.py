@@ -2,7 +2,7 @@
 
 `SOURCES[stage][rule]` names the function of `tensorflow_datasets.text.c4_utils` (or the section of
 the paper) and what it does. A rule that a tally counts and that stands not here is a mistake, and a
-test finds it.
+test finds it. `OPTIONS[stage][rule]` names the field of `Cleaning` that changes or removes it.
 """
 
 SOURCES: dict[str, dict[str, str]] = {
@@ -57,3 +57,43 @@ SOURCES: dict[str, dict[str, str]] = {
         "bad_word": "c4_utils.get_badwords_filter_fn; JMLR 2020, 2.2: an entry of the list",
     },
 }
+
+OPTIONS: dict[str, dict[str, str]] = {
+    "read": {"metadata_line": "metadata_prefixes"},
+    "length": {"too_long": "max_chars"},
+    "domains": {"bad_domain": "domains", "bad_subdomain": "domains"},
+    "url_dedup": {"older": "dedup_urls"},
+    "urls": {"unlisted_url": "urls"},
+    "paragraphs": {"too_few_paragraphs": "min_paragraphs"},
+    "clean": {
+        "too_long_word": "max_word_chars",
+        "no_end_mark": "end_marks",
+        "too_few_words": "min_words",
+        "lorem_ipsum": "drop_lorem_ipsum",
+        "javascript": "drop_javascript",
+        "brace": "drop_braces",
+        "policy": "policies",
+        "too_few_sentences": "min_sentences",
+    },
+    "dedup": {
+        "global_duplicate": "dedup",
+        "local_duplicate": "dedup",
+        "repeated_span": "dedup",
+        "empty": "dedup",
+        "too_few_sentences": "min_sentences_after_dedup",
+    },
+    "language": {
+        "no_features": "languages",
+        "no_prediction": "languages",
+        "low_confidence": "min_language_probability",
+        "other_language": "languages",
+    },
+    "bad_words": {"bad_word": "bad_words"},
+}
+"""Rules of broken records have no option: `read` of no URL, no text or no timestamp."""
+
+
+def option(stage: str, rule: str) -> str:
+    """The option of a rule as the command line has it, or "": "--cleaning.min-words"."""
+    field = OPTIONS.get(stage, {}).get(rule)
+    return "" if field is None else f"--cleaning.{field.replace('_', '-')}"

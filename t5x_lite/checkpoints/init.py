@@ -7,9 +7,9 @@ r"""Which weights of a checkpoint become ours, for fine-tuning from them.
 
 A part is what stands at the beginning of a path: model, heads/mlm, objective. Parts come by their
 names. The model must be the same. A head comes along where the checkpoint has it, and begins anew
-where it has not; what the objective needs besides comes from a run with the same objective.
-Whatever else is missing or unexpected is an error that lists it, and the log says what was left out
-and what begins anew.
+where it has not; a tower (towers/passage) that the checkpoint lacks begins as its model; what the
+objective needs besides comes from a run with the same objective. Whatever else is missing or
+unexpected is an error that lists it, and the log says what was left out and what begins anew.
 
 A rename rule is "their path -> our path": a regular expression that must match a whole path, and
 what it becomes, with \1 for its groups; the first rule that matches is used, and a path that none
@@ -18,11 +18,12 @@ matches keeps its name. Nothing behind the arrow leaves the weights out.
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
 from t5x_lite import trees
 from t5x_lite.errors import InputError
+from t5x_lite.models.towers import TOWERS
 
 _ARROW = "->"
 _MODEL = "model"
@@ -153,6 +154,7 @@ class InitRules:
         """
         wanted = list(wanted)
         renamed = self._all_renamed(list(saved))
+        renamed |= _of_towers(wanted, renamed)
         for entry in self.fresh:
             if not any(trees.covers(entry, path) for path in (*wanted, *self.bare)):
                 raise InputError(
@@ -239,6 +241,18 @@ def part_of(path: str) -> str:
     return first if first in (_MODEL, _OBJECTIVE) else f"{first}/{rest.partition('/')[0]}"
 
 
+def _of_towers(wanted: Iterable[str], renamed: Mapping[str, str]) -> dict[str, str]:
+    """Our paths of towers that a checkpoint lacks -> their paths of the model."""
+    there = {part_of(path) for path in renamed}
+    found = {}
+    for path in wanted:
+        if path.startswith(TOWERS) and part_of(path) not in there:
+            *_, rest = path.split(trees.SEPARATOR, 2)
+            if (source := renamed.get(f"{_MODEL}{trees.SEPARATOR}{rest}")) is not None:
+                found[path] = source
+    return found
+
+
 def _parts(paths: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(part_of(path) for path in paths))
 
@@ -253,7 +267,7 @@ def _alone(needed: Iterable[str], renamed: Iterable[str]) -> set[str]:
 
 
 def _check(pattern: str, replacement: str = "", *, where: str) -> None:
-    """Refuses what is no regular expression, and a replacement that names groups it has not."""
+    """Refuses what is not a regular expression, and a replacement that names groups it has not."""
     try:
         # Behind "|" an empty text matches every pattern, with all of its groups.
         match = re.compile(f"(?:{pattern})|").fullmatch("")

@@ -131,7 +131,7 @@ def add(step_directory: str | os.PathLike[str], name: str) -> None:
 def _put(directory: AnyPath, content: Mapping[str, Any], names: Iterable[str]) -> None:
     """Writes a manifest once some of its files are on the disk, and waits until it is as well."""
     _sync(directory, names)
-    # No line break at the end: what is cut there is no JSON any more.
+    # No line break at the end: what is cut there is not JSON any more.
     text = json.dumps({**content, "sha256": _own_digest(content)}, indent=1)
     remote.write_whole(directory / _file_name(content["process"]), text.encode())
     _sync(directory, [])

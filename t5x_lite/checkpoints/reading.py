@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
@@ -163,7 +164,11 @@ def restore_params(
     saved = _Saved(step_directory)
     sources = sources_of(step_directory, saved.leaves, wanted, rules or InitRules())
     found = saved.restore({theirs: wanted[ours] for ours, theirs in sources.items()})
-    return _in_place({ours: found[theirs] for ours, theirs in sources.items()}, abstract)
+    own, taken = {}, set()
+    for ours, theirs in sources.items():  # no two paths share one array: a step donates them
+        own[ours] = jnp.copy(found[theirs]) if theirs in taken else found[theirs]
+        taken.add(theirs)
+    return _in_place(own, abstract)
 
 
 def saved_arrays(step_directory: AnyPath) -> dict[str, Any]:

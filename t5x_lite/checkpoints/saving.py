@@ -376,7 +376,7 @@ class Checkpoints:
         """The error that says which directory cannot be restored."""
         return InputError(
             f"checkpoint {self._directory / str(step)} cannot be restored "
-            f"({textwrap.shorten(reason, 200)}); move it away to go on from an earlier one"
+            f"({textwrap.shorten(reason, 200)}); move it away to resume from an earlier one"
         )
 
     def _check(self, step: int) -> None:

@@ -1,45 +1,105 @@
 """The commands of the command line: frozen dataclasses whose fields are the options.
 
-No logic: `run` calls one function of `t5x_lite.run`, and imports it, and with it JAX, only then.
+No logic: `run` calls one function of `t5x_lite.run`, and imports it, and with it JAX, only then. A
+command's own module is imported when the command is asked for, so that a start costs what one
+command needs.
+
+    COMMANDS["train"]            # the class Train of t5x_lite.commands.runs
+    summaries()["train"]         # the first line of its docstring; nothing is imported
 """
 
+import ast
+import functools
+import importlib
+from collections.abc import Iterator, Mapping
+from importlib import resources
 from typing import Any
 
-from t5x_lite.commands.answers import Predict, Score
-from t5x_lite.commands.c4 import C4
-from t5x_lite.commands.deltas import Compose, Fisher, Heads, Merge
-from t5x_lite.commands.embeddings import Embed
-from t5x_lite.commands.options import PROG
-from t5x_lite.commands.runs import Evaluate, Plan, Report, Train
-from t5x_lite.commands.texts import Cache, Vocab
-from t5x_lite.commands.weights import (
-    ExportAdapter,
-    ExportHF,
-    ImportAdapter,
-    ImportHF,
-    ImportT5X,
-)
+__all__ = ["COMMANDS", "PROG", "summaries"]
 
-__all__ = ["COMMANDS", "PROG", "Predict", "Train"]
+PROG = "t5x-lite"
 
-COMMANDS: dict[str, Any] = {
-    "train": Train,
-    "evaluate": Evaluate,
-    "predict": Predict,
-    "score": Score,
-    "embed": Embed,
-    "import hf": ImportHF,
-    "import t5x": ImportT5X,
-    "import adapter": ImportAdapter,
-    "export hf": ExportHF,
-    "export adapter": ExportAdapter,
-    "compose": Compose,
-    "merge": Merge,
-    "fisher": Fisher,
-    "heads": Heads,
-    "vocab": Vocab,
-    "cache": Cache,
-    "c4": C4,
-    "plan": Plan,
-    "report": Report,
+_PLACES = {
+    "init": "texts:InitProject",
+    "train": "runs:Train",
+    "finetune": "runs:Finetune",
+    "evaluate": "runs:Evaluate",
+    "predict": "answers:Predict",
+    "score": "answers:Score",
+    "embed": "embeddings:Embed",
+    "serve": "serving:Serve",
+    "info": "runs:Info",
+    "report": "runs:Report",
+    "search": "retrieval:Search",
+    "index build": "indexes:IndexBuild",
+    "index search": "indexes:IndexSearch",
+    "index bench": "indexes:IndexBench",
+    "bm25 build": "retrieval:BM25Build",
+    "bm25 search": "retrieval:BM25Search",
+    "hybrid": "hybrid:Hybrid",
+    "fuse": "retrieval:Fuse",
+    "rerank": "ranking:Rerank",
+    "score-pairs": "ranking:ScorePairs",
+    "pairs": "pairs:Pairs",
+    "synthesize requests": "pairs:SynthesizeRequests",
+    "synthesize collect": "pairs:SynthesizeCollect",
+    "mine": "mining:Mine",
+    "refresh": "refreshing:Refresh",
+    "evaluate-run": "retrieval:EvaluateRun",
+    "evaluate-suite": "suites:EvaluateSuite",
+    "evaluate-sts": "suites:EvaluateSTS",
+    "import hf": "weights:ImportHF",
+    "import t5x": "weights:ImportT5X",
+    "import adapter": "weights:ImportAdapter",
+    "export hf": "weights:ExportHF",
+    "export adapter": "weights:ExportAdapter",
+    "push": "weights:Push",
+    "compose": "deltas:Compose",
+    "merge": "deltas:Merge",
+    "fisher": "deltas:Fisher",
+    "heads": "deltas:Heads",
+    "extend": "weights:Extend",
+    "vocab": "texts:Vocab",
+    "cache": "texts:Cache",
+    "c4": "c4:C4",
+    "plan": "runs:Plan",
+    "completion": "shell:Completion",
 }
+"""Name -> module of this package, and class in it; in the order of the help."""
+
+
+class _Commands(Mapping[str, Any]):
+    """The classes by name; one is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        module, _, command = _PLACES[name].partition(":")
+        return getattr(importlib.import_module(f"{__name__}.{module}"), command)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _PLACES
+
+
+COMMANDS: Mapping[str, Any] = _Commands()
+
+
+def summaries() -> dict[str, str]:
+    """The first line of each command's docstring, read from the sources."""
+    found = {}
+    for name, place in _PLACES.items():
+        module, _, command = place.partition(":")
+        found[name] = (_docstrings(module)[command] or "").partition("\n")[0]
+    return found
+
+
+@functools.cache
+def _docstrings(module: str) -> dict[str, str | None]:
+    """The docstrings of a module's classes."""
+    source = resources.files(__name__).joinpath(f"{module}.py").read_text(encoding="utf-8")
+    classes = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
+    return {node.name: ast.get_docstring(node) for node in classes}

@@ -40,10 +40,10 @@ class Predict:
       output: the file to write; - is standard output.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone; where it was, if
-        not given.
+      base: directory of the base, for a checkpoint that holds its trained part alone; if not given,
+        the one it was trained from.
       adapters: the modules in use.
-      prompt: what every prediction begins with; a line's own "prompt" takes its place.
+      prompt: beginning of every prediction; a line's own "prompt" replaces it.
       batch_size: inputs decoded at once.
       inputs_length: tokens of an input at most, and of a prompt, which is refused if it is longer;
         the config's data.inputs_length if not given.
@@ -51,22 +51,22 @@ class Predict:
       longest_line: bytes of a line at most; a longer one is refused before it is in memory.
       max_decode_length: tokens of a prediction at most, those of its prompt not counted.
       num_beams: width of the beam search; 1 is none.
-      length_rule: how beams of different lengths are compared: as T5X does it, or as transformers.
+      length_rule: rule that compares beams of different lengths: T5X's or transformers'.
       length_penalty: exponent of that rule; 0.6 for t5x and 1.0 for hf if not given.
-      early_stopping: of the rule hf: whether the search stops at num_beams outputs (True), when no
+      early_stopping: for the rule hf, whether the search stops at num_beams outputs (True), when no
         beam seems better (False), or when none could become better (never).
       num_return: predictions of each input; above 1 a line gets "predictions", best first.
       temperature: samples, from the logits divided by it, from 1e-6 on; 0 takes the likeliest
         token.
-      top_k: samples among so many tokens only; 0 is all.
+      top_k: samples among the K likeliest tokens; 0 is all.
       top_p: nucleus sampling: keeps the smallest set of tokens whose probability reaches X; 1 keeps
         all.
-      min_p: samples among the tokens that are so probable, relative to the likeliest.
+      min_p: samples among tokens at least X times as probable as the likeliest.
       seed: random seed for sampling, below 2**32; a line's result depends only on the seed and its
         line number, or on the line's own "seed".
       min_length: tokens of a prediction at least.
-      no_repeat_ngram: no sequence of so many tokens comes twice in a prediction, with its prompt
-        but without its input; 0 allows it.
+      no_repeat_ngram: no sequence of N tokens comes twice in a prediction and its prompt; the input
+        does not count; 0 allows repeats.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
     """
@@ -128,10 +128,7 @@ class Predict:
         from t5x_lite.decoding.config import Decoding
         from t5x_lite.run.answering import predict
 
-        decoding = Decoding(
-            max_length=self.max_decode_length,
-            **{name: getattr(self, name) for name in _SAME_IN_DECODING},
-        )
+        decoding = Decoding(**{name: getattr(self, name) for name in _SAME_IN_DECODING})
         with trusting_checkpoints(self.trust_project), base_at(self.base):
             predict(
                 self.checkpoint,
@@ -163,8 +160,8 @@ class Score:
       output: the file to write; - is standard output.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone; where it was, if
-        not given.
+      base: directory of the base, for a checkpoint that holds its trained part alone; if not given,
+        the one it was trained from.
       adapters: the modules in use.
       candidates: a file with one candidate a line: lines {"inputs"} get "prediction", the likeliest
         of them, and "scores", the log-likelihood of each.
@@ -228,7 +225,8 @@ class Score:
 
 
 _SAME_IN_DECODING = (
-    "num_beams", "length_rule", "length_penalty", "early_stopping", "num_return", "temperature",
-    "top_k", "top_p", "min_p", "seed", "min_length", "no_repeat_ngram",
+    "max_decode_length", "num_beams", "length_rule", "length_penalty", "early_stopping",
+    "num_return", "temperature", "top_k", "top_p", "min_p", "seed", "min_length",
+    "no_repeat_ngram",
 )  # fmt: skip
 """Fields of Predict that `decoding.config.Decoding` has under the same name."""

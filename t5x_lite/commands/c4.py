@@ -45,16 +45,17 @@ class C4:
         *.paths, *.paths.gz or *.txt that lists such files.
       output: the directory to write: new, or that of the same command.
       preset: the rules of the published C4, or of the paper as it first appeared.
-      variant: which C4.
+      variant: the variant of C4.
       bad_words: a list with an entry a line, or for multilingual a directory of such lists; none
         if not given.
       domains: for realnewslike: JSON {domain: true or a list of its subdomains}.
       urls: for webtextlike: URLs, one a line.
-      base: what stands before relative paths in a list of paths, such as s3://commoncrawl.
-      num_shards: of train; by the input's size if not given, 1024 for a whole crawl.
+      base: prefix of relative paths in a list of paths, such as s3://commoncrawl.
+      num_shards: shards of the training split; if not given, by the input's size (1024 for a whole
+        crawl).
       array_record: writes ArrayRecord files beside those of JSON lines.
-      workers: processes; one a core if not given. Of the runner local.
-      memory: GiB that deduplication may hold before it spills to disk. Of the runner local.
+      workers: processes; one per core if not given. For the runner local.
+      memory: GiB that deduplication may hold before it spills to disk. For the runner local.
       runner: local, or a runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ...
     """
 

@@ -32,7 +32,7 @@ class Compose:
     Attributes:
       expression: of names, numbers, + - * / and functions.
       destination: the directory to write, a delta; it must not exist yet.
-      delta: what the names mean: deltas, or runs that trained adapters; with --base any run.
+      delta: NAME=DIR for each name: a delta, or a run that trained adapters; with --base any run.
       fisher: for the function fisher, the diagonal of each of its deltas.
       base: the checkpoint that all of them are changes of; if not given, the recorded one.
       allow_other_base: uses --base though another one was recorded, and says so.
@@ -79,7 +79,7 @@ class Merge:
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
       base: the checkpoint that it is a change of; if not given, the recorded one.
-      dtype: what the weights are stored in; of bfloat16 the relative error is shown.
+      dtype: dtype of the stored weights; for bfloat16 the relative error is shown.
       allow_other_base: uses --base though another one was recorded, and says so.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
@@ -122,7 +122,7 @@ class Fisher:
     Attributes:
       source: a work directory or a step directory.
       destination: the directory to write; it must not exist yet.
-      examples: how many.
+      examples: number of examples.
       labels: empirical, those of the data, or expected, of a classifier all classes by their
         probabilities.
       step: the step to take from a work directory, or best, the one that its run found best; the
@@ -167,7 +167,7 @@ class Heads:
     Attributes:
       source: a work directory or a step directory, without modules.
       destination: the directory to write; it must not exist yet.
-      examples: how many.
+      examples: number of examples.
       keep: the share of heads that stay, above 0; 1 only measures.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
@@ -205,4 +205,4 @@ class Heads:
 
 def _check_base(base: str | None, *, allowed: bool) -> None:
     if allowed and base is None:
-        raise OptionError("--allow-other-base is about --base DIR, which is not given")
+        raise OptionError("--allow-other-base needs --base DIR")

@@ -16,6 +16,7 @@ from t5x_lite.commands.options import (
     OptionalPooling,
     OptionalStep,
     OptionalText,
+    Texts,
     at_least,
 )
 from t5x_lite.files import LONGEST_LINE
@@ -30,27 +31,38 @@ class Embed:
 
     Attributes:
       checkpoint: a work directory or a step directory.
-      input: a file of texts, one a line, or of JSON lines {"text"}, with "title" and "_id" if they
-        have them, as BEIR's corpus.jsonl; - is standard input.
+      input: a file of texts, one a line; of JSON lines {"text"}, with "title" and "_id" if they
+        have them, as BEIR's corpus.jsonl; or of passages with tabs, as MS MARCO's collection.tsv
+        and DPR's psgs_w100.tsv; - is standard input.
       output: FILE.npy, float32 [N, D] in the order of the input, or FILE.parquet, columns id and
         vector (needs pyarrow); it is replaced if it is there.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone; where it was, if
-        not given.
+      base: directory of the base, for a checkpoint that holds its trained part alone; if not given,
+        the one it was trained from.
       adapters: the modules in use.
-      format: of the input; auto is jsonl of files that are named so.
-      pooling: the state of [CLS], or the mean of all; if not given, what the checkpoint says, or
-        else mean, with a warning.
-      normalize: whether vectors have length 1; if not given, what the checkpoint says, or else
-        True.
-      prefix: what every text begins with, such as "query: "; if not given, the checkpoint's prompt.
+      format: format of the input; auto goes by the file's name.
+      pooling: the state of [CLS], or the mean of all; if not given, the checkpoint's, or else mean,
+        with a warning.
+      normalize: whether vectors have length 1; if not given, the checkpoint's choice, or else True.
+      prefix: text put before every text, such as "query: "; if not given, the checkpoint's prompt.
       prompt: the name of the checkpoint's prompt, such as query or document; if not given, its
         default one, if it has one.
+      role: what the texts are: a retriever with two encoders, or with two projections, has one for
+        passages.
       batch_size: texts encoded at once.
-      inputs_length: tokens of a text at most; what the model was trained with if not given.
+      inputs_length: tokens of a text at most; the model's training length if not given.
       long_inputs: whether longer texts are cut, with a warning, or refused.
       longest_line: bytes of a line at most; a longer one is refused before it is in memory.
+      bag_top: of DupMAE, so many largest entries of the bag of words, the highest logits of the
+        masked language model over a text's tokens, stand behind the state of [CLS]; the vector has
+        as many more numbers as the vocabulary tokens, the others 0. 0 is no bag.
+      heads: what is written of a text: dense, lexical (weights of its tokens) and multi_vector
+        (vectors of its tokens), in one pass. Of dense alone output is a file, else a new directory
+        with ids.txt, dense.npy, lexical.jsonl and multi_vector.npy, which hybrid reads.
+      mcls: a [CLS] stands before each of so many tokens of a text, and the vector is the mean of
+        their states: BGE-M3's way with long texts, 256 there; one [CLS] if not given.
+      vector_numbers: of the vectors of tokens: float16, int8 with a scale of each, or float32.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
     """
@@ -61,26 +73,32 @@ class Embed:
     step: OptionalStep = None
     base: OptionalDirectory = None
     adapters: Modules = ALL_MODULES
-    format: Literal["auto", "text", "jsonl"] = "auto"
+    format: Literal["auto", "text", "jsonl", "tsv"] = "auto"
     pooling: OptionalPooling = None
     normalize: bool | None = None
     prefix: OptionalText = None
     prompt: OptionalText = None
+    role: Literal["query", "passage"] = "query"
     batch_size: Count = 32
     inputs_length: OptionalCount = None
     long_inputs: LongInputs = "cut"
     longest_line: Count = LONGEST_LINE
+    bag_top: Count = 0
+    heads: Texts = ("dense",)
+    mcls: OptionalCount = None
+    vector_numbers: Literal["float16", "int8", "float32"] = "float16"
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        at_least(0, {"--step": self.step})
+        at_least(0, {"--step": self.step, "--bag-top": self.bag_top})
         at_least(
             1,
             {
                 "--batch-size": self.batch_size,
                 "--inputs-length": self.inputs_length,
                 "--longest-line": self.longest_line,
+                "--mcls": self.mcls,
             },
         )
 
@@ -101,8 +119,13 @@ class Embed:
                 normalize=self.normalize,
                 prefix=self.prefix,
                 prompt=self.prompt,
+                role=self.role,
                 batch_size=self.batch_size,
                 inputs_length=self.inputs_length,
                 long_inputs=self.long_inputs,
                 longest_line=self.longest_line,
+                bag_top=self.bag_top,
+                heads=self.heads,
+                mcls=self.mcls,
+                numbers=self.vector_numbers,
             )

@@ -6,14 +6,17 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from t5x_lite.commands import PROG
 from t5x_lite.options import OptionError, option_names
 
-PROG = "t5x-lite"
-
 Config = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
-Workdir = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="WORKDIR")]
+Workdirs = Annotated[
+    tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WORKDIR [WORKDIR ...]")
+]
 Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
 Destination = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DST")]
+SomeDirectory = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
+Repository = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ORG/NAME")]
 Directory = Annotated[str, tyro.conf.arg(metavar="DIR")]
 Directories = Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR [DIR ...]")]
 OptionalDirectory = Annotated[str | None, tyro.conf.arg(metavar="DIR")]
@@ -72,7 +75,7 @@ def before_beam(overrides: Sequence[str], *, runner: str) -> tuple[list[str], tu
     end = overrides.index("--") if "--" in overrides else len(overrides)
     beam_options = tuple(overrides[end + 1 :])
     if beam_options and runner == "local":
-        raise OptionError("what follows -- is for Apache Beam; choose a --runner")
+        raise OptionError("options after -- are for Apache Beam; choose a --runner")
     return list(overrides[:end]), beam_options
 
 

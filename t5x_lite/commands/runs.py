@@ -1,24 +1,31 @@
-"""Commands about a run: train, evaluate, plan, report."""
+"""Commands about a run: train, finetune, evaluate, plan, report."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from t5x_lite.commands.options import (
     ALL_MODULES,
+    PROG,
     Config,
+    Count,
     Directories,
+    Directory,
     Modules,
     OptionalDirectory,
     OptionalFile,
     OptionalNumber,
     OptionalStep,
     OptionalText,
-    Workdir,
+    SomeDirectory,
+    Text,
+    Texts,
+    Workdirs,
     at_least,
     load_config,
     some_directory,
 )
+from t5x_lite.options import OptionError
 from t5x_lite.project import trusting_checkpoints
 
 
@@ -31,17 +38,26 @@ class Train:
 
     Attributes:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
+      dry_run: prints sizes, memory, steps and the first batch as text, and stops; nothing is
+        written.
       trust_project: runs any module of yours that a checkpoint's config names; without it only
         classes of t5x_lite, and of packages that CONFIG names, are admitted.
     """
 
     config: Config
+    dry_run: bool = False
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = True
 
     def run(self, overrides: Sequence[str]) -> None:
-        """Calls run.training.train with the config's overrides."""
+        """Calls run.training.train, or run.rehearsal.rehearse, with the config's overrides."""
         experiment = load_config(self.config, overrides, command=Train)
+        if self.dry_run:
+            from t5x_lite.run.rehearsal import rehearse
+
+            with trusting_checkpoints(self.trust_project):
+                print(rehearse(experiment))
+            return
         from t5x_lite.run.allocator import keep_freed_memory
 
         keep_freed_memory()
@@ -52,24 +68,104 @@ class Train:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Finetune:
+    """Fine-tune a checkpoint, a T5 or an encoder, on a table of yours: no config is needed.
+
+        t5x-lite import hf google/flan-t5-small work/flan
+        t5x-lite finetune --init work/flan --table reviews.csv --inputs 'review: {text}'
+        --targets '{stars}' --workdir work/reviews
+
+    Sizes and vocabulary are the checkpoint's; lengths, labels and steps come from the table, and
+    are printed. --FIELD VALUE changes a field of the config, as for train: --adapters.add 'reviews
+    = lora(r=8)' trains a module in place of the model.
+
+    Attributes:
+      init: what t5x-lite import wrote, or a work directory or step directory.
+      table: a directory with train and validation files (CSV, TSV, JSONL, Parquet, Arrow), a file,
+        a pattern in quotes, a directory of Hugging Face's datasets, a bucket, or hf://NAME. Without
+        validation files one row in ten is held out.
+      inputs: text that the model reads, with columns in braces.
+      targets: text that it writes, or the label, such as '{stars}'.
+      workdir: where the run goes; the same command resumes.
+      second: of an encoder that reads pairs, the second text.
+      labels: the labels, each as the table has it or with a word for it (0=negative 1=positive);
+        all that the training rows have if not given.
+      task: how answers are measured; auto is classify where there are few different targets, else
+        text_to_text or, of an encoder, regress.
+      epochs: passes over the training rows.
+      dry_run: prints sizes, memory, steps and the first batch as text, and stops; nothing is
+        written.
+    """
+
+    init: Directory
+    table: Text
+    inputs: Text
+    targets: Text
+    workdir: Directory
+    second: Text = ""
+    labels: Texts = ()
+    task: Literal[
+        "auto", "classify", "regress", "text_to_text", "answer", "translate", "summarize"
+    ] = "auto"
+    epochs: Count = 3
+    dry_run: bool = False
+    takes_overrides: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        at_least(1, {"--epochs": self.epochs})
+
+    def run(self, overrides: Sequence[str]) -> None:
+        """Calls run.finetuning with the config's overrides."""
+        from t5x_lite.run.allocator import keep_freed_memory
+
+        keep_freed_memory()
+        from t5x_lite.data.columns import Columns
+        from t5x_lite.run.finetuning import experiment_for
+
+        experiment = experiment_for(
+            self.init,
+            columns=Columns(
+                inputs=self.inputs,
+                second=self.second,
+                targets=self.targets,
+                labels=self.labels,
+                hold_out=10,
+            ),
+            table=self.table,
+            workdir=self.workdir,
+            task=self.task,
+            epochs=self.epochs,
+            options=overrides,
+        )
+        if self.dry_run:
+            from t5x_lite.run.rehearsal import rehearse
+
+            print(rehearse(experiment))
+            return
+        from t5x_lite.run.training import train
+
+        train(experiment)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluate:
     """Measure a checkpoint on a config's task: held-out loss and the task's metrics.
 
     With --evaluation.retrieval.directory DIR, also how an encoder retrieves the documents of a
     directory in BEIR's format: nDCG@10, MRR@10, Recall@100.
 
-    --FIELD VALUE changes a field of the config, as for train. Of several checkpoints, an ensemble
-    that averages their logits, the task's metrics alone are measured.
+    --FIELD VALUE changes a field of the config, as for train. Several checkpoints are an ensemble
+    that averages their logits; only the task's metrics are measured then.
 
     Attributes:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       checkpoint: a work directory or a step directory; several are an ensemble.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      base: where the base of a checkpoint is that holds its trained part alone; where it was, if
-        not given.
+      base: directory of the base, for a checkpoint that holds its trained part alone; if not given,
+        the one it was trained from.
       adapters: the modules in use.
-      output: where metrics.json and the predictions or rankings go; nowhere if not given.
+      output: directory for metrics.json and the predictions or rankings; none if not given.
       trust_project: runs any module of yours that a checkpoint's config names; without it only
         classes of t5x_lite, and of packages that CONFIG names, are admitted.
     """
@@ -117,7 +213,7 @@ class Plan:
         topology if one is given.
       json: prints one line of JSON.
       hbm: GiB of memory that a device has; what its kind has if not given.
-      operations: how many of the operations that take longest, by the estimate, to list.
+      operations: number of the slowest operations to list, by the estimate.
     """
 
     config: Config
@@ -148,19 +244,51 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """Write one HTML page about a work directory: curves, throughput, metrics, samples.
+    """Write one HTML page about a work directory: the task's metric, curves, samples, options.
+
+    Of several work directories, a page that compares them: final metrics, the settings that differ,
+    and the curves of all on one chart.
 
     Attributes:
-      workdir: the work directory.
-      output: the page to write; report.html in the work directory if not given.
+      workdirs: the work directory, or several to compare.
+      output: the page to write; report.html in the work directory, or compare.html in the current
+        directory, if not given.
     """
 
-    workdir: Workdir
+    workdirs: Workdirs
     output: OptionalFile = None
     takes_overrides: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not self.workdirs:
+            raise OptionError(f"missing WORKDIR; see {PROG} report --help")
 
     def run(self, _: Sequence[str]) -> None:
         """Calls run.texts.report."""
         from t5x_lite.run.texts import report
 
-        report(self.workdir, output=self.output)
+        report(self.workdirs, output=self.output)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Info:
+    """Say what a directory holds: family, parameters, vocabulary, step, heads, adapters, metrics.
+
+    Attributes:
+      directory: a work directory, a step directory, what import wrote, a delta or a cache.
+      json: prints one line of JSON.
+      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
+        model; without it only classes of t5x_lite are admitted.
+    """
+
+    directory: SomeDirectory
+    json: bool = False
+    trust_project: bool = False
+    takes_overrides: ClassVar[bool] = False
+
+    def run(self, _: Sequence[str]) -> None:
+        """Calls run.info.info."""
+        from t5x_lite.run.info import info
+
+        with trusting_checkpoints(self.trust_project):
+            info(self.directory, as_json=self.json)

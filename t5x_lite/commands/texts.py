@@ -1,4 +1,4 @@
-"""Commands that prepare data: vocab, cache."""
+"""Commands that prepare a project and data: init, vocab, cache."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,6 +9,8 @@ from t5x_lite.commands.options import (
     Count,
     Directory,
     Files,
+    OptionalNumber,
+    SomeDirectory,
     Text,
     Texts,
     at_least,
@@ -19,35 +21,79 @@ from t5x_lite.options import OptionError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class InitProject:
+    """Write a small project that trains at once: configs, a task, data, a vocabulary, a README.
+
+    Nothing is downloaded: the text is the documentation that Python carries. Takes half a minute.
+
+    Attributes:
+      directory: the project to write; it must not exist, or be empty.
+    """
+
+    directory: SomeDirectory
+    takes_overrides: ClassVar[bool] = False
+
+    def run(self, _: Sequence[str]) -> None:
+        """Calls run.new_project.new_project."""
+        from t5x_lite.run.new_project import new_project
+
+        made = new_project(self.directory)
+        print(
+            f"{made}: begin with `cd {made} && t5x-lite train configs/pretrain.py`; see README.md"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Vocab:
     """Train a SentencePiece vocabulary on text, one document or sentence a line.
 
     Digits, ASCII letters and punctuation always have a piece, since labels and numbers are written
-    with them. There is no byte fallback, as in T5: --data.vocabulary bytes spells any text.
+    with them. There is no byte fallback, as in T5: --data.vocabulary bytes spells any text. With
+    weights the text is drawn from the files in these shares of its bytes, and none is repeated:
+
+        t5x-lite vocab --input en.txt=10 'de/*.txt=1' --output work/vocabulary --size 32000
 
     Attributes:
-      input: text files in UTF-8; - is standard input.
+      input: text files in UTF-8; - is standard input. FILE=WEIGHT gives each a share, and FILE may
+        be a pattern in quotes then.
       output: the directory that receives sentencepiece.model.
       size: pieces of the vocabulary, without the sentinels.
       no_ascii: leaves out digits, ASCII letters and punctuation that are rare in the text.
+      alpha: gives files without weights the shares of their bytes to this power, such as 0.3 of
+        languages.
+      encoder: writes spm.model, of which the special pieces are those of DeBERTa's: [PAD], [CLS],
+        [SEP] and [UNK], and [MASK] behind the last piece.
+      seed: random seed for the lines drawn by weights, and for the 2,000,000 of a longer text.
     """
 
     input: Files
     output: Directory
     size: Count
     no_ascii: bool = False
+    alpha: OptionalNumber = None
+    encoder: bool = False
+    seed: Count = 0
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.input:
             raise OptionError("--input needs at least one file")
         at_least(1, {"--size": self.size})
+        at_least(0, {"--seed": self.seed})
 
     def run(self, _: Sequence[str]) -> None:
         """Calls run.texts.vocab."""
         from t5x_lite.run.texts import vocab
 
-        vocab(self.input, output=self.output, size=self.size, ascii=not self.no_ascii)
+        vocab(
+            self.input,
+            output=self.output,
+            size=self.size,
+            ascii=not self.no_ascii,
+            alpha=self.alpha,
+            encoder=self.encoder,
+            seed=self.seed,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,8 +110,8 @@ class Cache:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       output: the directory to write; it must not exist yet.
       splits: the splits to write; all that have an example if not given.
-      num_workers: processes that run the task. Of the runner local.
-      bake: writes whole examples, corrupted once and for all. Of the runner local.
+      num_workers: processes that run the task. For the runner local.
+      bake: writes whole examples, corrupted once and for all. For the runner local.
       runner: local, or a runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ...
     """
 

@@ -1,10 +1,12 @@
 """Commands that exchange weights with other libraries: import, export."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from t5x_lite.commands.options import (
+    Count,
     Destination,
     Directory,
     Dtype,
@@ -14,29 +16,36 @@ from t5x_lite.commands.options import (
     OptionalPooling,
     OptionalStep,
     OptionalText,
+    Repository,
     Source,
     Text,
     at_least,
 )
+from t5x_lite.errors import InputError
 from t5x_lite.project import trusting_checkpoints
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImportHF:
-    """Make a checkpoint of a directory of Hugging Face's transformers.
+    """Import a model of Hugging Face's transformers: a directory, or a name at the hub.
 
-    Any T5, mT5, umT5 or ByT5; of encoders BERT, RoBERTa, XLM-R and ELECTRA.
+    Any T5, mT5, umT5, Flan-T5 or ByT5; of encoders BERT, RoBERTa, XLM-R, ELECTRA and DeBERTa.
+
+        t5x-lite import hf google/flan-t5-small work/flan
 
     predict, score, evaluate, train --init and export take what it writes.
 
     Attributes:
-      source: the directory: config.json, weights and tokenizer.
+      source: the directory (config.json, weights and tokenizer), or ORG/NAME at the hub (extra
+        hub); a directory of that name wins.
       destination: the directory to write; it must not exist yet.
-      dtype: what the weights are stored in.
-      sentinels: how predict and score read <extra_id_0>, </s> and the like in text: anywhere, as
-        Hugging Face's tokenizer, or as seqio; of ByT5 also which ids the sentinels have.
-      part: what the directory's usual files hold or, of a release of DeBERTaV3, the generator
-        (pytorch_model.generator.bin).
+      dtype: dtype of the stored weights.
+      sentinels: reading of <extra_id_0>, </s> and the like in text by predict and score: anywhere,
+        as Hugging Face's tokenizer does (hf), or as seqio does; for ByT5 also the sentinels' ids.
+      part: the model, or the generator of a release of DeBERTaV3 (pytorch_model.generator.bin).
+      revision: branch, tag or commit of a model at the hub; main if not given.
+      skip_from: of a Condenser whose head is there (model.pt), the layer whose states the head
+        reads; the paper has 6 of 12.
     """
 
     source: Source
@@ -44,7 +53,12 @@ class ImportHF:
     dtype: Dtype = "keep"
     sentinels: Literal["hf", "seqio"] = "hf"
     part: Literal["model", "generator"] = "model"
+    skip_from: OptionalCount = None
+    revision: OptionalText = None
     takes_overrides: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        at_least(0, {"--skip-from": self.skip_from})
 
     def run(self, _: Sequence[str]) -> None:
         """Calls run.interchange.import_hf."""
@@ -56,12 +70,14 @@ class ImportHF:
             dtype=self.dtype,
             sentinels=self.sentinels,
             part=self.part,
+            skip_from=self.skip_from,
+            revision=self.revision,
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImportT5X:
-    """Make a checkpoint of one of T5X, in its own layout or Orbax's.
+    """Import a checkpoint of T5X, in its own layout or Orbax's.
 
     predict, score, evaluate, train --init and export take what it writes.
 
@@ -70,9 +86,9 @@ class ImportT5X:
       destination: the directory to write; it must not exist yet.
       vocabulary: a SentencePiece model, or "bytes" for ByT5; a checkpoint of T5X holds none.
       extra_ids: sentinels besides the model's own pieces; if not given 100, or 0 where it has some.
-      step: which N; the newest if not given.
-      dtype: what the weights are stored in.
-      dropout_rate: of the model, for training on; a checkpoint of T5X does not say.
+      step: number N of the checkpoint; the newest if not given.
+      dtype: dtype of the stored weights.
+      dropout_rate: dropout rate for further training; a checkpoint of T5X does not record it.
     """
 
     source: Source
@@ -104,18 +120,21 @@ class ImportT5X:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImportAdapter:
-    """Make a checkpoint of a module that PEFT saved: LoRA, rsLoRA, DoRA or (IA)^3.
+    """Import a module that PEFT (LoRA, rsLoRA, DoRA, (IA)^3) or composable-sft saved.
 
     It holds the module, and the head that came along, and names its base. predict, evaluate and
     train --adapters.load take it.
 
     Attributes:
-      source: the directory: adapter_config.json and adapter_model.safetensors or .bin.
+      source: the directory (adapter_config.json and adapter_model.safetensors or .bin; or
+        pytorch_diff.bin), or ORG/NAME of PEFT's at the hub (extra hub); a directory of that name
+        wins.
       destination: the directory to write; it must not exist yet.
       base: the model that it was trained on, a work directory or a step directory, as import hf
         writes.
       step: the step to take from a work directory, or best; the newest if not given.
       name: name of the module.
+      revision: branch, tag or commit of a module at the hub; main if not given.
       trust_project: runs modules of yours that the base's config names; without it only classes of
         t5x_lite are admitted.
     """
@@ -125,6 +144,7 @@ class ImportAdapter:
     base: Directory
     step: OptionalStep = None
     name: Text = "adapter"
+    revision: OptionalText = None
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
@@ -132,12 +152,27 @@ class ImportAdapter:
         at_least(0, {"--step": self.step})
 
     def run(self, _: Sequence[str]) -> None:
-        """Calls run.adapter_interchange.import_adapter."""
+        """Calls run.adapter_interchange.import_adapter, or run.sft_interchange.import_sft."""
         from t5x_lite.run.adapter_interchange import import_adapter
 
         with trusting_checkpoints(self.trust_project):
+            if os.path.isfile(os.path.join(self.source, "pytorch_diff.bin")):
+                from t5x_lite.run.sft_interchange import import_sft
+
+                import_sft(
+                    *(self.source, self.destination),
+                    base=self.base,
+                    step=self.step,
+                    name=self.name,
+                )
+                return
             import_adapter(
-                self.source, self.destination, base=self.base, step=self.step, name=self.name
+                self.source,
+                self.destination,
+                base=self.base,
+                step=self.step,
+                name=self.name,
+                revision=self.revision,
             )
 
 
@@ -146,11 +181,12 @@ class ExportAdapter:
     """Write a module of a checkpoint as PEFT loads it, on the base that export hf writes.
 
     Attributes:
-      source: a work directory or a step directory.
+      source: a work directory or a step directory; for sft also what compose wrote.
       destination: the directory to write; it must not exist yet.
-      format: of the directory.
+      format: format of the directory: PEFT's, or composable-sft's pytorch_diff.bin of a sparse
+        module or delta.
       step: the step to take from a work directory, or best; the newest if not given.
-      name: of the module, where the checkpoint has several.
+      name: name of the module, where the checkpoint has several.
       no_head: leaves out the head that trained with it.
       trust_project: runs modules of yours that a checkpoint's config names; without it only classes
         of t5x_lite are admitted.
@@ -158,7 +194,7 @@ class ExportAdapter:
 
     source: Source
     destination: Destination
-    format: Literal["peft"] = "peft"
+    format: Literal["peft", "sft"] = "peft"
     step: OptionalStep = None
     name: OptionalText = None
     no_head: bool = False
@@ -169,10 +205,19 @@ class ExportAdapter:
         at_least(0, {"--step": self.step})
 
     def run(self, _: Sequence[str]) -> None:
-        """Calls run.adapter_interchange.export_adapter."""
+        """Calls run.adapter_interchange.export_adapter, or run.sft_interchange.export_sft."""
         from t5x_lite.run.adapter_interchange import export_adapter
 
         with trusting_checkpoints(self.trust_project):
+            if self.format == "sft":
+                from t5x_lite.run.sft_interchange import export_sft
+
+                if self.name is not None:
+                    raise InputError(
+                        "--name is for peft: a file of sft is all that a delta changes"
+                    )
+                export_sft(self.source, self.destination, step=self.step, head=not self.no_head)
+                return
             export_adapter(
                 self.source,
                 self.destination,
@@ -187,19 +232,22 @@ class ExportAdapter:
 class ExportHF:
     """Write a checkpoint of a T5 or an encoder as Hugging Face's transformers loads it.
 
+    README.md there is a model card: task, base model, metrics, command, versions. The licence is
+    left to you.
+
     Attributes:
       source: a work directory or a step directory.
       destination: the directory to write; it must not exist yet.
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
-      dtype: what the weights are stored in.
+      dtype: dtype of the stored weights.
       part: the model or, if it was trained to detect replaced tokens, the generator that drew them.
-      head: of an encoder with several heads, the one that is written: mlm, rtd, classifier, choice,
+      head: head of an encoder with several that is written: mlm, rtd, classifier, choice,
         token or span; none leaves all out. If not given, the one that its objective reads.
       sentence_transformers: whether SentenceTransformer loads the directory, too, with the vectors
         that embed gives; of an encoder, whose head is left out.
-      pooling: of these vectors; if not given, what the checkpoint says, or else mean.
-      normalize: whether they have length 1; if not given, what the checkpoint says, or else True.
+      pooling: pooling of these vectors; if not given, the checkpoint's, or else mean.
+      normalize: whether they have length 1; if not given, the checkpoint's choice, or else True.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
     """
@@ -234,4 +282,84 @@ class ExportHF:
                 sentence_transformers=self.sentence_transformers,
                 pooling=self.pooling,
                 normalize=self.normalize,
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Push:
+    """Upload what export wrote to the Hugging Face Hub.
+
+    The hub's own tools log in: hf auth login, or HF_TOKEN.
+
+    Attributes:
+      source: the exported directory.
+      repository: ORG/NAME at the hub; it is made if it is missing.
+      private: whether a repository that is made is private.
+      message: message of the commit.
+      dry_run: lists what would be uploaded, and sends nothing.
+    """
+
+    source: Source
+    repository: Repository
+    private: bool = False
+    message: OptionalText = None
+    dry_run: bool = False
+    takes_overrides: ClassVar[bool] = False
+
+    def run(self, _: Sequence[str]) -> None:
+        """Calls run.pushing.push."""
+        from t5x_lite.run.pushing import push
+
+        push(
+            self.source,
+            self.repository,
+            private=self.private,
+            message=self.message,
+            dry_run=self.dry_run,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Extend:
+    """Give an encoder more positions, so that it reads longer texts.
+
+    The rows of its table stay, and texts of the old length have the states that they had.
+
+    Attributes:
+      source: a work directory or a step directory.
+      destination: the directory to write; it must not exist yet.
+      positions: tokens of a text at most, such as 8192.
+      new_rows: repeat the rows that there are, or random.
+      seed: of random rows.
+      step: the step to take from a work directory, or best, the one that its run found best; the
+        newest if not given.
+      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
+        model; without it only classes of t5x_lite are admitted.
+    """
+
+    source: Source
+    destination: Destination
+    positions: Count
+    new_rows: Literal["repeat", "random"] = "repeat"
+    seed: Count = 0
+    step: OptionalStep = None
+    trust_project: bool = False
+    takes_overrides: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        at_least(1, {"--positions": self.positions})
+        at_least(0, {"--step": self.step, "--seed": self.seed})
+
+    def run(self, _: Sequence[str]) -> None:
+        """Calls run.extending.extend."""
+        from t5x_lite.run.extending import extend
+
+        with trusting_checkpoints(self.trust_project):
+            extend(
+                self.source,
+                self.destination,
+                positions=self.positions,
+                new_rows=self.new_rows,
+                seed=self.seed,
+                step=self.step,
             )

@@ -28,15 +28,17 @@ from typing import Any, Literal
 from t5x_lite import renames
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints.init import Init
+from t5x_lite.config.checks import at_least, one_of
+from t5x_lite.config.evaluation import Evaluation
 from t5x_lite.config.file import read_config
 from t5x_lite.config.json import encode, to_json
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
-from t5x_lite.evaluate.retrieval import Retrieval
 from t5x_lite.files import write_atomically
 from t5x_lite.heads import base as heads
 from t5x_lite.heads.base import Head
-from t5x_lite.metrics.selection import Mode, refuse_test
+from t5x_lite.metrics import selection
+from t5x_lite.metrics.selection import refuse_test
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.base import Objective, names_of
 from t5x_lite.optim.config import Optimizer
@@ -44,7 +46,9 @@ from t5x_lite.options import OptionError, parse
 from t5x_lite.sharding import MeshConfig
 from t5x_lite.train.compilation import compiler_options
 from t5x_lite.train.early_stopping import EarlyStopping
+from t5x_lite.train.microbatches import Mode, Parts
 from t5x_lite.train.profiling import Profile
+from t5x_lite.train.tracking import Tracking
 
 MATCHING_FIELDS = (
     *("model", "objective", "heads", "adapters", "train"),
@@ -62,7 +66,7 @@ class Checkpoints:
       minutes: time after which the next step is saved whatever its number, by the clock of the
         first process, since the last save or the start; 0.5 is half a minute. With `period`,
         whichever comes first. None looks at no clock.
-      keep: how many of the newest stay.
+      keep: number of the newest checkpoints that stay.
       best: the metric by which one more stays, such as "validation/loss", or a pattern by which one
         more stays for each metric that it matches: "validation/*/score" for each task of a mixture.
         None keeps no best one; a metric of a test split is refused.
@@ -80,80 +84,18 @@ class Checkpoints:
     minutes: float | None = None
     keep: int = 3
     best: str | None = None
-    best_mode: Mode | None = None
+    best_mode: selection.Mode | None = None
     whole: bool = False
     timeout: int = 1200
 
     def __post_init__(self) -> None:
         counts = {"period": self.period, "keep": self.keep, "timeout": self.timeout}
-        _at_least(1, {f"checkpoints.{name}": value for name, value in counts.items()})
+        at_least(1, {f"checkpoints.{name}": value for name, value in counts.items()})
         if self.minutes is not None and not 0 < self.minutes < math.inf:
             raise InputError(f"checkpoints.minutes must be above 0, or None, got {self.minutes!r}")
         if self.best_mode is not None:
-            _one_of(("max", "min"), {"checkpoints.best_mode": self.best_mode})
+            one_of(("max", "min"), {"checkpoints.best_mode": self.best_mode})
         refuse_test("checkpoints.best", self.best)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """What is measured during training and by `t5x-lite evaluate`.
-
-    Attributes:
-      period: steps between two evaluations; the last step always has one.
-      split: the split of the task that is measured.
-      loss: whether to measure the held-out loss.
-      max_batches: batches of the held-out loss; None is the whole split.
-      task_metrics: whether to decode and to compute the task's own metrics.
-      max_examples: examples of the task metrics; None is the whole split.
-      batch_size: examples decoded at once; None is the data's batch size.
-      max_decode_length: tokens decoded at most.
-      num_beams: width of the beam search that decodes; 1 is greedy.
-      length_penalty: of that search, by T5X's rule; None is 0.6.
-      rank: whether the likeliest of the task's labels is the answer, and nothing is decoded; for
-        tasks with a closed set of labels. Of a mixture, the other tasks are decoded.
-      null_threshold: of questions that may have no answer (SQuAD 2.0), the answer is "" where the
-        score of none, less that of the best span, is above it. The metric best_f1_thresh says which
-        one is best for the split that was measured, of those that are not above this one: 1e9
-        compares all.
-      best_per_task: whether `evaluate` measures each task of a mixture with the checkpoint that was
-        best at it, by its validation metrics, of those in the work directory.
-      bootstrap: samples for 95 % confidence intervals in the metrics.json of `evaluate`; 0 is none.
-      submission: whether `evaluate --output` also answers the test splits of GLUE and SuperGLUE,
-        and writes the files that their servers take, and those that SQuAD's script takes, of the
-        split that was measured; needs max_examples None.
-      num_samples: predictions written to samples.jsonl at each evaluation.
-      retrieval: documents that queries are to find by an encoder's vectors, of the same split.
-    """
-
-    period: int = 1000
-    split: str = "validation"
-    loss: bool = True
-    max_batches: int | None = 64
-    task_metrics: bool = True
-    max_examples: int | None = None
-    batch_size: int | None = None
-    max_decode_length: int = 32
-    num_beams: int = 1
-    length_penalty: float | None = None
-    rank: bool = False
-    null_threshold: float = 0.0
-    best_per_task: bool = False
-    bootstrap: int = 0
-    submission: bool = True
-    num_samples: int = 8
-    retrieval: Retrieval = dataclasses.field(default_factory=Retrieval)
-
-    def __post_init__(self) -> None:
-        counts = (
-            "period", "max_batches", "max_examples", "batch_size", "max_decode_length", "num_beams",
-        )  # fmt: skip
-        _at_least(1, {f"evaluation.{name}": getattr(self, name) for name in counts})
-        _at_least(0, {f"evaluation.{n}": getattr(self, n) for n in ("num_samples", "bootstrap")})
-
-    @property
-    def retrieval_alone(self) -> bool:
-        """Whether retrieval is all that is measured, so that the data are not read."""
-        return bool(self.retrieval.directory) and not (self.loss or self.task_metrics)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,14 +109,14 @@ class Hosts:
 
     Attributes:
       coordinator: "HOST:PORT" of process 0, as the others reach it; "" finds it, or is one process.
-      num_processes: how many there are.
-      process_id: which one this is, from 0.
+      num_processes: number of processes.
+      process_id: index of this process, from 0.
       heartbeat: seconds without a sign of life after which a process counts as dead and the others
         end.
       timeout: seconds to wait for all processes at the start.
       watchdog: seconds without a finished step after which a training run counts as hung, or twenty
         times its usual step where that is longer: it ends with the stacks of all threads, and the
-        same command goes on from its last checkpoint. Compilation, evaluations and saving do not
+        same command resumes from its last checkpoint. Compilation, evaluations and saving do not
         count. 0 watches nothing.
     """
 
@@ -196,8 +138,8 @@ class Hosts:
                 "hosts.coordinator, hosts.num_processes and hosts.process_id are given together: "
                 f"got {self.coordinator!r}, {self.num_processes} and {self.process_id}"
             )
-        _at_least(1, {"hosts.heartbeat": self.heartbeat, "hosts.timeout": self.timeout})
-        _at_least(0, {"hosts.watchdog": self.watchdog})
+        at_least(1, {"hosts.heartbeat": self.heartbeat, "hosts.timeout": self.timeout})
+        at_least(0, {"hosts.watchdog": self.watchdog})
         if self.num_processes is None or self.process_id is None:
             return
         host, _, port = self.coordinator.rpartition(":")
@@ -210,6 +152,15 @@ class Hosts:
             )
 
 
+def _check_searches(searched: int, saved: int) -> None:
+    """Refuses a search of new negatives at steps without a checkpoint."""
+    if searched % saved:
+        raise InputError(
+            f"data.refresh.period {searched} needs a checkpoint at each of its multiples: set "
+            f"--checkpoints.period to a divisor of it, which is {saved}"
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
     """One run: what is trained, on what, how, for how long and where it goes.
@@ -220,29 +171,35 @@ class Experiment:
       data: the task, the vocabulary and the shape of the batches.
       optimizer: the optimizer and its schedule.
       steps: optimizer steps from the start of the run, not from where it is resumed.
-      seed: of the initial parameters, the dropout and the order of the data.
+      seed: random seed for the initial parameters, dropout and the order of the data.
       workdir: the directory that receives config, checkpoints and metrics.
-      heads: that are kept besides those that the objective reads, frozen; a run that begins from a
+      heads: frozen heads kept besides those that the objective reads; a run that begins from a
         checkpoint keeps the heads that are in it.
       adapters: small modules in the slots of the model, which is frozen then.
-      train: what is trained: paths such as heads/classifier or model/encoder, or regular
+      train: trained parts: paths such as heads/classifier or model/encoder, or regular
         expressions that match whole paths; () is all but heads that the loss does not read, and
         with adapters all but the model, too. The rest has no gradient, no decay and no optimizer
         state. `adapters.train` says the same by names.
       init: the checkpoint whose weights the run begins with, and which of them.
       compute_dtype: dtype of the activations; parameters stay float32.
-      matmul_precision: of matrix products of float32 numbers, in training and evaluation; products
+      matmul_precision: precision of float32 matrix products, in training and evaluation; products
         of bfloat16 numbers are the same with all. On a TPU "default" multiplies them in one pass of
         bfloat16, "high" in three and "highest" in six, as float32; on a GPU the first two are TF32.
       log_period: steps between two lines of training metrics.
       checkpoints: when checkpoints are written and which ones stay.
-      evaluation: what is measured, and when.
-      mesh: how the devices are used.
+      evaluation: measurements, and when they are made.
+      mesh: layout of the devices.
       microbatches: parts of a batch that are run one after the other, to save memory; the gradient
         is that of the whole batch.
+      tokens_per_part: the same by tokens that a device has in a part at most, padding included: as
+        few parts as that allows, for each static shape of the batches. None goes by `microbatches`.
+      microbatch_mode: of losses whose rows meet all others of the batch: "cached" keeps their
+        vectors and runs each part twice (gradient caching), "recompute" differentiates through the
+        loop over the parts; the gradient is the same.
       hosts: the processes of a run on several hosts.
-      profile: which steps are traced, into profile/ of the work directory.
+      profile: steps that are traced, into profile/ of the work directory.
       stop_early: when training ends before `steps`.
+      tracking: where metrics go besides the work directory's metrics.jsonl.
       xla: options of XLA's compiler for the train step, KEY=VALUE, several one behind the other:
         those of XLA_FLAGS, on a TPU those of LIBTPU_INIT_ARGS too, without dashes.
       compilation_cache: a directory that keeps compiled programs for the next start; "" is JAX's
@@ -267,9 +224,12 @@ class Experiment:
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     microbatches: int = 1
+    tokens_per_part: int | None = None
+    microbatch_mode: Mode = "cached"
     hosts: Hosts = dataclasses.field(default_factory=Hosts)
     profile: Profile = dataclasses.field(default_factory=Profile)
     stop_early: EarlyStopping = dataclasses.field(default_factory=EarlyStopping)
+    tracking: Tracking = dataclasses.field(default_factory=Tracking)
     xla: tuple[str, ...] = ()
     compilation_cache: str = ""
 
@@ -292,7 +252,7 @@ class Experiment:
                 re.compile(pattern)
             except re.error as error:
                 raise InputError(
-                    f"train: {pattern!r} is no regular expression ({error})"
+                    f"train: {pattern!r} is not a regular expression ({error})"
                 ) from error
         layouts = self.objective.layouts
         if any(isinstance(layout, str) for layout in layouts):
@@ -307,12 +267,15 @@ class Experiment:
             )
         if self.data.pack and (reason := self.objective.unpackable):
             raise InputError(f"{reason}, which must be of one document: set --data.pack False")
-        counts = ("steps", "log_period", "microbatches")
-        _at_least(1, {name: getattr(self, name) for name in counts})
+        at_least(1, {name: getattr(self, name) for name in ("steps", "log_period")})
+        _check_searches(self.data.refresh.period, self.checkpoints.period)
+        _ = self.parts
         end = getattr(self.optimizer.schedule, "total_steps", None)
-        if end is not None and self.steps > end:
+        first = self.optimizer.first_step
+        if end is not None and self.steps + first > end:
+            after = f" after optimizer.schedule_offset {first}" if first else ""
             raise InputError(
-                f"steps {self.steps} go on after the schedule has ended: set "
+                f"steps {self.steps}{after} continue past the end of the schedule: set "
                 f"--optimizer.schedule.total-steps, which is {end}"
             )
         over = self.optimizer.unfreezing.total_steps
@@ -321,13 +284,20 @@ class Experiment:
                 f"layers unfreeze over {over} steps of {self.steps}: set "
                 f"--optimizer.unfreezing.total-steps {self.steps}"
             )
-        _at_least(0, {"seed": self.seed})
-        _one_of(("float32", "bfloat16"), {"compute_dtype": self.compute_dtype})
+        at_least(0, {"seed": self.seed})
+        one_of(("float32", "bfloat16"), {"compute_dtype": self.compute_dtype})
         precisions = ("default", "high", "highest")
-        _one_of(precisions, {"matmul_precision": self.matmul_precision})
+        one_of(precisions, {"matmul_precision": self.matmul_precision})
         compiler_options(self.xla)
         for model in (self.model, *self.objective.models().values()):
             model.check_precision(self.matmul_precision, dtype=self.compute_dtype)
+
+    @property
+    def parts(self) -> Parts:
+        """How a batch is divided into microbatches."""
+        return Parts(
+            count=self.microbatches, tokens=self.tokens_per_part, mode=self.microbatch_mode
+        )
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -348,22 +318,8 @@ _PARTS: dict[str, type] = {
     "hosts": Hosts,
     "profile": Profile,
     "stop_early": EarlyStopping,
+    "tracking": Tracking,
 }
-
-
-def _at_least(minimum: int, values: dict[str, Any]) -> None:
-    """Raises InputError for a value that is not None and is no int of at least the minimum."""
-    for name, value in values.items():
-        valid = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-        if value is not None and not valid:
-            raise InputError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
-
-
-def _one_of(choices: Sequence[str], values: dict[str, Any]) -> None:
-    """Raises InputError for a value that is none of the choices."""
-    for name, value in values.items():
-        if value not in choices:
-            raise InputError(f"{name} must be {' or '.join(choices)}, got {value!r}")
 
 
 def load(
@@ -392,6 +348,17 @@ def load(
     if not isinstance(experiment, Experiment):
         kind = type(experiment).__name__
         raise InputError(f"{path}: the experiment must be an Experiment, got {kind}")
+    return with_options(experiment, overrides, prog=prog, other_options=other_options)
+
+
+def with_options(
+    experiment: Experiment,
+    overrides: Sequence[str],
+    *,
+    prog: str = "t5x-lite train CONFIG",
+    other_options: Iterable[str] = (),
+) -> Experiment:
+    """An experiment whose leaves options change; the arguments and errors are those of `load`."""
     if not overrides:
         return experiment
     options = _current_options(overrides)

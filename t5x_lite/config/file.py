@@ -34,15 +34,24 @@ def read_config(path: str | Path) -> Any:
       InputError: no such file, an error in it (with file and line), or no experiment in it.
     """
     file = _existing_file(Path(path))
-    beside = file.resolve().parent if file.suffix == ".py" else None
-    project.open_at(*filter(None, [Path.cwd(), project.root_above(file), beside]))
+    around = []
+    if Path(path).exists():  # else it is a shipped one, whose modules come last
+        beside = file.resolve().parent if file.suffix == ".py" else None
+        around = [project.root_above(file), beside]
+    project.open_at(*filter(None, [Path.cwd(), *around]))
     config = _from_json_file(file) if file.suffix == ".json" else _from_python_file(file)
     project.name(modules_of(config))
     return config
 
 
 def _existing_file(file: Path) -> Path:
-    """Returns the path of a readable .py or .json file."""
+    """Returns the path of a readable .py or .json file; of a shipped one where there is none here.
+
+    So configs/tiny_pretrain.py is found in any directory, and a file of that name there wins.
+    """
+    shipped = project.shipped()
+    if shipped is not None and not file.is_absolute() and not file.exists():
+        file = next((f for f in [shipped / file] if f.is_file() and _is_config(f)), file)
     if file.is_dir():
         inside = [file / "config.json", *sorted(file.glob("*.py"))]
         such = next((f", such as {config}" for config in inside if config.is_file()), "")
@@ -50,11 +59,26 @@ def _existing_file(file: Path) -> Path:
             f"{file} is a directory; give a config{such or ', a .py file or a saved config.json'}"
         )
     if not file.exists():
-        siblings = [str(other) for other in sorted(file.parent.glob("*.py"))]
+        siblings = _configs_like(file, shipped)
         raise InputError(f"{file} does not exist{did_you_mean(str(file), siblings)}")
     if file.suffix not in (".py", ".json"):
-        raise InputError(f"{file} is no config: expected a .py file or a saved config.json")
+        raise InputError(f"{file} is not a config: expected a .py file or a saved config.json")
     return file
+
+
+def _is_config(file: Path) -> bool:
+    """Whether a shipped file is one of the configs, and not another file of a checkout."""
+    shipped = project.shipped()
+    return shipped is not None and (shipped / "configs") in file.parents
+
+
+def _configs_like(file: Path, shipped: Path | None) -> list[str]:
+    """Configs beside one that is not there, and shipped ones, as one would give them."""
+    here = [str(other) for other in sorted(file.parent.glob("*.py"))]
+    if shipped is None or file.is_absolute():
+        return here
+    others = sorted((shipped / "configs").rglob("*.py"))
+    return [*here, *(str(other.relative_to(shipped)) for other in others)]
 
 
 def _from_json_file(file: Path) -> Any:
@@ -95,7 +119,7 @@ def _from_python_file(file: Path) -> Any:
 def _module_name(file: Path) -> str:
     """The dotted name of a file below the first directory of the project that holds it, if free."""
     resolved = file.resolve()
-    for directory in project.opened().directories:
+    for directory in filter(None, [*project.opened().directories, project.shipped()]):
         if not resolved.is_relative_to(directory):
             continue
         name = ".".join(resolved.relative_to(directory).with_suffix("").parts)

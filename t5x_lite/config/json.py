@@ -137,6 +137,10 @@ def _decode(node: Any, *, where: str) -> Any:
         raise InputError(f"{where}: {cls.__name__} has no field {unknown[0]}{suggestion}")
     values = {key: value for key, value in renames.FORMER_VALUES.items() if key in fields}
     values |= {key: _decode(item, where=f"{where}: {key}") for key, item in given.items()}
+    for key, value in values.items():
+        whole = fields[key].type in (int, int | None)
+        if whole and isinstance(value, float) and not value.is_integer():
+            raise InputError(f"{where}: {cls.__name__}: {key} must be a whole number, got {value}")
     try:
         return cls(**values)
     except InputError as error:

@@ -1,35 +1,29 @@
-"""Files of one's own as text to text: which columns are shown, and which are to be written.
+"""Tables of one's own as text to text: which columns are shown, and which are to be written.
 
     Columns(inputs="review: {text}", targets="{stars}", labels=("1=bad", "5=good"))
 
-turns the row text="Fine.", stars="5" of a JSONL, CSV or TSV file into
+turns the row text="Fine.", stars="5" of a JSONL, CSV, TSV, Parquet or Arrow file into
 
     {"inputs": "review: Fine.", "targets": "good"}
 
-A directory holds a file for each split, train, validation and test, and .jsonl, .csv or .tsv; with
-.gz or .zst behind it, the file is compressed.
+`records.table_splits` says which files of a directory are which split; the rows of several files
+come one after the other.
 """
 
-import json
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from t5x_lite.data.preprocess.classification import UNKNOWN
 from t5x_lite.data.preprocess.templates import fill, places
 from t5x_lite.errors import InputError
-from t5x_lite.records.benchmark_files import Row, label_index, read_csv, read_jsonl
-from t5x_lite.records.compressed import COMPRESSED, plain_name
+from t5x_lite.records.benchmark_files import Row, label_index
+from t5x_lite.records.table_splits import SPLITS, Table, read_rows, table_splits
+from t5x_lite.records.tables import check_row, texts_of
 
-SPLITS = {
-    "train": ("train",),
-    "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test",),
-}
-"""The splits, and the names that their files may have."""
-
-_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+MOST_LABELS = 1000
+"""Labels that are taken from the data, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,25 +31,43 @@ class Columns:
     """How a row of a file becomes text.
 
     Attributes:
-      inputs: what the model reads, with columns in braces: "review: {text}".
-      targets: what it shall write: "{label}". In a test split its columns may be missing.
+      inputs: text that the model reads, with columns in braces: "review: {text}".
+      second: for an encoder that reads pairs, the second text: "{hypothesis}"; "" is none.
+      targets: text that it should write, or the label: "{label}". A test split may lack it.
       labels: all targets there are, each as the file writes it ("negative") or with the word to be
-        written for it ("0=negative"); none where targets are free text.
-      id: a column of which no two rows of a file may hold the same; "" is none.
+        written for it ("0=negative"); none where targets are free text, or where a task takes them
+        from the training rows.
+      id: a column of which no two rows of a split may hold the same; "" is none.
       quoting: whether an entry of a CSV or TSV file may stand in quotation marks, as spreadsheets
         write them; else they are characters like others.
+      train: files of the training split, or patterns such as "2024-*.csv", relative to
+        data.directory; none are those that have a split's name.
+      validation: of the validation split.
+      test: of the test split.
+      hold_out: where there are no validation files, about one training row in so many is held out
+        for validation, by a hash of its inputs; 0 holds out none.
+      stream: whether rows are read as they are needed, and shuffled through data.shuffle_buffer;
+        else they are held in memory, and permuted as a whole. None goes by the size of the files.
     """
 
     inputs: str = ""
+    second: str = ""
     targets: str = ""
     labels: tuple[str, ...] = ()
     id: str = ""
     quoting: bool = True
+    train: tuple[str, ...] = ()
+    validation: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    hold_out: int = 0
+    stream: bool | None = None
 
     def __post_init__(self):
         twice = [entry for entry in self.entries() if list(self.entries()).count(entry) > 1]
         if twice:
             raise InputError(f"data.columns.labels has {twice[0]!r} twice")
+        if self.hold_out < 0 or self.hold_out == 1:
+            raise InputError(f"data.columns.hold_out must be 0 or at least 2: got {self.hold_out}")
 
     def entries(self) -> tuple[str, ...]:
         """The labels as the file writes them."""
@@ -74,36 +86,93 @@ class Columns:
                     f"{getattr(self, name)!r}"
                 )
 
-    def examples(self, file: Path, split: str) -> Iterator[dict[str, Any]]:
-        """The examples of a file: "inputs", "targets" and "id", by default the row's number.
+    def splits(self, directory: str) -> dict[str, tuple[Table, ...]]:
+        """The tables of each split; with `hold_out`, validation may be a part of the training rows.
 
         Raises:
-          InputError: naming file and line: what the reader refuses, a column that is missing, a
-            label that is none of `labels`, an id that was there before.
+          InputError: as `table_splits`.
         """
-        needed = [*places(self.inputs), *([self.id] if self.id else [])]
+        own = {name: getattr(self, name) for name in SPLITS}
+        found = table_splits(directory, patterns=own)
+        if self.hold_out and "train" in found and "validation" not in found:
+            found = {"train": found["train"], "validation": found["train"], **found}
+        return found
+
+    def examples(self, sources: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
+        """The examples of a split: "inputs", "second", "targets" and "id", by default a number.
+
+        Args:
+          sources: its tables.
+          split: its name; in "test" targets may be missing.
+
+        Raises:
+          InputError: naming file and line or row: whatever the reader refuses, a column that is
+            missing, a label that is none of `labels`, an id that was there before.
+        """
+        needed = [*places(self.inputs), *places(self.second), *([self.id] if self.id else [])]
         if split != "test":
             needed += places(self.targets)
+        needed = [*dict.fromkeys(needed)]
         seen: dict[str, str] = {}
-        for count, row in enumerate(self._rows(file, needed)):
-            fields = _texts(row)
-            _check_columns(row, needed)
+        rows = (
+            row
+            for table in sources
+            for row in read_rows(table, columns=needed, quoting=self.quoting)
+        )
+        for count, row in enumerate(rows):
+            check_row(row, needed)
+            fields = texts_of(row)
             identity = fields[self.id] if self.id else str(count)
             if identity in seen:
                 raise InputError(f"{row.where}: {self.id} {identity!r} is that of {seen[identity]}")
-            seen[identity] = row.where
+            if self.id and not self.stream:
+                seen[identity] = row.where
+            second = {"second": fill(self.second, fields)} if self.second else {}
             yield {
                 "inputs": fill(self.inputs, fields),
+                **second,
                 "targets": self._target(Row(row.where, fields), split),
                 "id": identity,
             }
 
-    def _rows(self, file: Path, needed: list[str]) -> Iterator[Row]:
-        suffix = Path(plain_name(file)).suffix
-        if suffix == ".jsonl":
-            return read_jsonl(file, fields=())
-        separator = _SEPARATORS[suffix]
-        return read_csv(file, columns=needed, separator=separator, quoting=self.quoting)
+    def held_out(self, example: dict[str, Any]) -> bool:
+        """Whether a row of a table without a validation split is held out for validation."""
+        text = f"{example['inputs']}\n{example.get('second', '')}"
+        return zlib.crc32(text.encode("utf-8", "surrogatepass")) % self.hold_out == 0
+
+    def known_labels(self, sources: Sequence[Table]) -> tuple[str, ...]:
+        """`labels`, or all targets of these tables.
+
+        Raises:
+          InputError: there are more than `MOST_LABELS`; or see `sorted_labels`.
+        """
+        if self.labels:
+            return self.labels
+        found: set[str] = set()
+        for example in self.examples(sources, "train"):
+            found.add(example["targets"])
+            if len(found) > MOST_LABELS:
+                raise InputError(
+                    f"data.columns.targets {self.targets!r} has more than {MOST_LABELS} different "
+                    "texts: labels of a classification are few; use tasks.files:text_to_text"
+                )
+        return self.sorted_labels(found)
+
+    @staticmethod
+    def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
+        """Labels of the data: numbers in their order, other texts sorted.
+
+        Raises:
+          InputError: one has a "=", which divides the entries of `labels`.
+        """
+        found = sorted(labels, key=_order)
+        divided = [label for label in found if "=" in label]
+        if divided:
+            raise InputError(
+                f"the label {divided[0]!r} has a '=': say all labels by data.columns.labels, each "
+                "with a word, such as 0=no 1=yes"
+            )
+        return tuple(found)
 
     def _target(self, row: Row, split: str) -> str:
         names = places(self.targets)
@@ -117,37 +186,9 @@ class Columns:
         return self.words()[label_index(found, "label", self.entries())]
 
 
-def split_file(directory: str, split: str) -> Path | None:
-    """The file of a split; None where there is none.
-
-    Raises:
-      InputError: there are several.
-    """
-    names = [
-        f"{name}{end}{compressed}"
-        for name in SPLITS[split]
-        for end in (".jsonl", *_SEPARATORS)
-        for compressed in ("", *COMPRESSED)
-    ]
-    found = [file for name in names if (file := Path(directory, name)).is_file()]
-    if len(found) > 1:
-        raise InputError(
-            f"data.directory {directory!r} has both {found[0].name} and {found[1].name}"
-        )
-    return found[0] if found else None
-
-
-def _check_columns(row: Row, needed: list[str]) -> None:
-    for name in needed:
-        if name not in row.fields:
-            raise InputError(f"{row.where}: must have {name!r}; it has {', '.join(row.fields)}")
-
-
-def _texts(row: Row) -> dict[str, str]:
-    """The entries as text; numbers and truth values as JSON writes them."""
-    fields: Mapping[str, Any] = row.fields
-    return {
-        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        for name, value in fields.items()
-        if value is not None
-    }
+def _order(label: str) -> tuple[bool, float, str]:
+    """Numbers first, by their value."""
+    try:
+        return False, float(label), label
+    except ValueError:
+        return True, 0.0, label

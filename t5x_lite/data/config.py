@@ -15,9 +15,13 @@ from t5x_lite.data.columns import Columns
 from t5x_lite.data.layouts.base import Layout
 from t5x_lite.data.layouts.seq2seq import Seq2Seq
 from t5x_lite.data.rates import Mixing
+from t5x_lite.data.refresh import Refresh
 from t5x_lite.data.shapes import Batches, Fixed
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.loading import Vocabulary
+
+TRUNCATIONS = ("first_documents", "first_tokens")
+"""Fields of `Data` that leave the first of the training data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,23 +30,31 @@ class Data:
 
     Attributes:
       task: "module:function" of a function TaskArguments -> seqio.Task, or "module:name" of a
-        `mixtures.Mixture` of tasks. With a cache it serves the task's own metrics alone, and may be
+        `mixtures.Mixture` of tasks, or "seqio:module:name" of a task or a mixture that the module
+        adds to seqio's registry. With a cache it serves the task's own metrics alone, and may be
         "".
       vocabulary: a SentencePiece .model file, a tokenizer.json, WordPiece's vocab.txt, DeBERTa's
         spm.model, or a directory that holds sentencepiece.model, bytes.json, tokenizer.json,
         vocab.txt or spm.model; "bytes" and "bytes-hf" are byte vocabularies (ByT5).
-      directory: where the task's files are; "" for a task that needs none.
+      directory: directory of the task's files; "" for a task that needs none.
       cache: a directory that `t5x-lite cache` wrote, to be read in place of the task's files, and
         without TensorFlow; several as "DIRECTORY=RATE" are mixed, and without rates as `mixing`
         says. "" runs the task on the fly.
       mixing: how the tasks of a mixture are mixed, or several caches that are given without rates.
-      columns: of files of one's own (tasks/files.py), what is shown and what is to be written.
+      columns: for your own files (tasks/files.py), the columns of inputs and targets.
+      template: the text of the inputs in place of the task's own, with columns in braces:
+        "premise: {premise} hypothesis: {hypothesis}"; "" is the task's own. `prefix` comes before
+        it.
+      prefix: beginning of the inputs in place of the task's own, "mnli"; "" is nothing, and
+        None the task's own.
       layout: how examples become rows (`data.layouts`): Seq2Seq() of an encoder-decoder; LM(),
         PrefixLM() or ConcatLM() of a decoder alone; Encoder() of an encoder alone, Groups() of one
         that compares queries with passages, Labelled() of one with a head that answers, Choices(),
         Tokens() and Windows() of one whose head chooses, labels each token or finds spans.
       batches: the static shapes of batches (`data.shapes`): Fixed() is one, Bucketed(...) are a
         few, by the length of the rows.
+      refresh: hard negatives that are looked for while training goes on (`data.refresh`); of
+        Groups() and Ranked() from one cache.
       batch_size: rows of the global batch; with Bucketed, of that of the longest rows.
       inputs_length: tokens of an encoder row, EOS included; of groups, tokens of a query. Rows of a
         decoder alone have inputs_length plus targets_length tokens, those of LM() targets_length.
@@ -51,7 +63,14 @@ class Data:
       shuffle: whether training examples are shuffled.
       shuffle_buffer: examples that the shuffle of a stream holds at a time; data in memory and
         caches are permuted as a whole (docs/guides/order.md).
+      first_documents: documents that are trained on, the first of all, which are repeated; None is
+        all. A document is a raw example: a page of C4, a pair of sentences. Held-out splits stay.
+      first_tokens: the same by the tokens of the text: the first examples that together have no
+        more of them, before corruption.
       extra_ids: sentinels above the own pieces of a SentencePiece vocabulary, or above bytes.
+      final_sentinel: whether the targets of span corruption, and of i.i.d. noise with a sentinel
+        for each span, always end in a sentinel, as in figure 2 of the T5 paper. The released code
+        writes none where the text ends in noise. Labelled tasks pass over it.
     """
 
     task: str = ""
@@ -60,15 +79,21 @@ class Data:
     cache: str | tuple[str, ...] = ""
     mixing: Mixing = field(default_factory=Mixing)
     columns: Columns = field(default_factory=Columns)
+    template: str = ""
+    prefix: str | None = None
     layout: Layout = field(default_factory=Seq2Seq)
     batches: Batches = field(default_factory=Fixed)
+    refresh: Refresh = field(default_factory=Refresh)
     batch_size: int = 128
     inputs_length: int = 512
     targets_length: int = 114
     pack: bool = True
     shuffle: bool = True
     shuffle_buffer: int = 1000
+    first_documents: int | None = None
+    first_tokens: int | None = None
     extra_ids: int = 100
+    final_sentinel: bool = False
 
     def __post_init__(self):
         if not isinstance(self.layout, Layout):
@@ -78,12 +103,19 @@ class Data:
             )
         if not self.task and not self.cache:
             raise InputError(
-                "what is read? give --data.task module:function, or --data.cache DIRECTORY"
+                "there is nothing to read: give --data.task module:function, or "
+                "--data.cache DIRECTORY"
             )
         for name in ("batch_size", "inputs_length", "targets_length", "shuffle_buffer"):
             value = getattr(self, name)
             if value < 1:
                 raise InputError(f"data.{name} must be at least 1, got {value}")
+        for name in TRUNCATIONS:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"data.{name} must be at least 1, or None for all, got {value}")
+        if self.first_documents is not None and self.first_tokens is not None:
+            raise InputError("data.first_documents and data.first_tokens are both set: unset one")
         if self.extra_ids < 0:
             raise InputError(f"data.extra_ids must not be negative, got {self.extra_ids}")
         if self.pack and not self.layout.packs:
@@ -91,6 +123,7 @@ class Data:
                 f"data.layout {self.layout.name} has one example a row: set data.pack to False"
             )
         _check_batches(self)
+        _check_refresh(self)
 
 
 def _check_batches(data: Data) -> None:
@@ -123,6 +156,28 @@ def _check_batches(data: Data) -> None:
         )
 
 
+def _check_refresh(data: Data) -> None:
+    """Refuses new negatives for rows that have none, or features that go with the old ones."""
+    if not data.refresh.period:
+        return
+    if "negatives" not in data.layout.features:
+        raise InputError(
+            f"data.refresh needs rows with negatives, and data.layout is {data.layout.name}: use "
+            "Groups() or Ranked()"
+        )
+    if data.batches.buckets():
+        raise InputError(
+            "data.refresh changes the lengths of rows: set data.batches to Fixed(), or "
+            "data.refresh.period to 0"
+        )
+    identity = data.layout.identity()
+    if identity.get("teacher") or identity.get("known_positives"):
+        raise InputError(
+            "data.refresh has no scores and no ids of the passages that it finds: leave out "
+            "data.layout.teacher and data.layout.known_positives"
+        )
+
+
 def shapes_of(data: Data) -> tuple[Data, ...]:
     """The config of each static shape as if there were no other, those of short rows first."""
     if not data.batches.buckets():
@@ -131,6 +186,12 @@ def shapes_of(data: Data) -> tuple[Data, ...]:
         dataclasses.replace(data, batches=Fixed(), batch_size=rows, **{data.layout.grouped: length})
         for length, rows in data.batches.buckets()
     )
+
+
+def truncation_of(data: Data) -> dict[str, int]:
+    """What leaves the first of the training data, by its field; {} where all are read."""
+    values = {name: getattr(data, name) for name in TRUNCATIONS}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def rows_named(data: Data, shape: Data) -> str:
@@ -144,6 +205,12 @@ def rows_named(data: Data, shape: Data) -> str:
         return f"data.batch_size {shape.batch_size}"
     length = getattr(shape, shape.layout.grouped)
     return f"data.batches of {shape.batch_size} rows of {length} tokens"
+
+
+def wording_of(data: Data) -> dict[str, str]:
+    """What a config says of the words of the inputs: "template" and "prefix", where it is set."""
+    template = {"template": data.template} if data.template else {}
+    return template if data.prefix is None else {**template, "prefix": data.prefix}
 
 
 def lengths_of(data: Data) -> dict[str, int]:
@@ -175,6 +242,9 @@ class TaskArguments:
       columns: of the user's own files.
       layout: how its examples are shown; a task may have one form as text to text, and another for
         a layout that shows labels.
+      final_sentinel: the user's data.final_sentinel.
+      template: the user's data.template, "" where none was given.
+      prefix: the user's data.prefix, None where none was given.
     """
 
     vocabulary: Vocabulary
@@ -184,3 +254,6 @@ class TaskArguments:
     seed: int = 0
     columns: Columns = field(default_factory=Columns)
     layout: Layout = field(default_factory=Seq2Seq)
+    final_sentinel: bool = False
+    template: str = ""
+    prefix: str | None = None

@@ -16,12 +16,14 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-from t5x_lite.data.config import Data, TaskArguments
+from t5x_lite.buckets.objects import can_read
+from t5x_lite.buckets.paths import data_path
+from t5x_lite.data.config import Data, TaskArguments, truncation_of, wording_of
 from t5x_lite.data.rates import Mixing
-from t5x_lite.data.tasks.names import find_task
+from t5x_lite.data.tasks.names import SEQIO, find_task, parts_of
+from t5x_lite.data.tasks.seqio_registry import RegisteredMixture
 from t5x_lite.errors import InputError
 from t5x_lite.options import did_you_mean
 from t5x_lite.remote import is_remote
@@ -34,10 +36,12 @@ class Member:
     Attributes:
       task: its name, "module:function".
       examples: training examples, from which data.mixing makes the rate; None counts them.
+      maximum: training examples that it counts as at most, whatever data.mixing.maximum says; None
+        is no limit of its own.
       rate: the rate itself, in place of one that data.mixing makes; 0 is a task that is measured
         and not trained on.
-      unlabelled: whether it is unlabelled text beside labelled tasks: only then may a limit or a
-        temperature leave its constant `rate` as it is.
+      unlabelled: whether it is unlabelled text beside labelled tasks: data.mixing.unlabelled sets
+        its rate, and only then may a limit or a temperature leave a constant `rate` as it is.
       shared_examples: a name for its training examples where several members have the same ones,
         as GLUE and SuperGLUE have those of RTE: together they are drawn as often as one would be.
       directory: its folder in data.directory, where there is such a folder.
@@ -48,6 +52,7 @@ class Member:
 
     task: str
     examples: int | None = None
+    maximum: int | None = None
     rate: float | None = None
     unlabelled: bool = False
     shared_examples: str = ""
@@ -58,6 +63,11 @@ class Member:
     def __post_init__(self) -> None:
         if self.examples is not None and self.rate is not None:
             raise InputError(f"mixture: {self.task} has a rate and a number of examples")
+        if self.maximum is not None and (self.maximum < 1 or self.rate is not None):
+            raise InputError(
+                f"mixture: maximum of {self.task} must be at least 1, and a task with a constant "
+                f"rate has none; got {self.maximum}"
+            )
         if self.shared_examples and self.rate is not None:
             raise InputError(f"mixture: {self.task} has a constant rate, and shares no examples")
         for name, value in (("examples", self.examples), ("rate", self.rate)):
@@ -66,8 +76,10 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The name that its metrics have: "glue_cola" of "tasks.glue:cola"."""
-        module, _, function = self.task.partition(":")
+        """The name of its metrics: "glue_cola" of "tasks.glue:cola"; of seqio its own there."""
+        module, function = parts_of(self.task)
+        if self.task.startswith(f"{SEQIO}:"):
+            return function
         return f"{module.rpartition('.')[2]}_{function}"
 
     @property
@@ -127,12 +139,40 @@ class Mixture:
             )
         return Mixture(members=left)
 
+    def with_unlabelled(self, examples: int | None) -> "Mixture":
+        """The mixture with another rate of its unlabelled text (section 3.7).
+
+        Args:
+          examples: the number that it counts as; of several such tasks each one's. None changes
+            nothing.
+
+        Raises:
+          InputError: there is no unlabelled text in it.
+        """
+        if examples is None:
+            return self
+        if not any(member.unlabelled and member.is_trained for member in self.members):
+            raise InputError(
+                f"data.mixing.unlabelled is {examples}, and no task that is mixed is unlabelled "
+                "text"
+            )
+        return Mixture(
+            members=tuple(
+                dataclasses.replace(
+                    member, examples=None, maximum=None, shared_examples="", rate=float(examples)
+                )
+                if member.unlabelled and member.is_trained
+                else member
+                for member in self.members
+            )
+        )
+
     def _named(self, name: str) -> list[Member]:
         """The members that a name stands for, at least one."""
         named = [member for member in self.members if name in _labels(member)]
         if named:
             return named
-        short = [member for member in self.members if name == member.task.partition(":")[2]]
+        short = [member for member in self.members if name == parts_of(member.task)[1]]
         if len(short) == 1:
             return short
         if short:
@@ -195,34 +235,63 @@ class Mixture:
             return mixing.rate(1)
         if member.rate is not None:
             return float(member.rate)
-        rate = mixing.rate(count(member) if member.examples is None else member.examples)
+        examples = count(member) if member.examples is None else member.examples
+        rate = mixing.rate(examples if member.maximum is None else min(examples, member.maximum))
         return rate / of if member.shared_examples else rate
 
 
 def _labels(member: Member) -> tuple[str, str, str]:
     """The names that always stand for a member."""
-    return member.task, member.task.partition(":")[0], member.name
+    return member.task, parts_of(member.task)[0], member.name
+
+
+def mixture_named(name: str) -> Mixture | None:
+    """The mixture that "module:name" or "seqio:module:name" names; None for a task.
+
+    The module is imported.
+
+    Raises:
+      InputError: there is no such name, or a mixture of seqio's registry has no rate above 0.
+    """
+    found = find_task(name)
+    if isinstance(found, RegisteredMixture):
+        return Mixture(members=tuple(Member(task=k, rate=v) for k, v in found.rates.items()))
+    return found if isinstance(found, Mixture) else None
 
 
 def find_mixture(data: Data) -> Mixture | None:
-    """The mixture that data.task names, without what data.mixing leaves out; None for a task.
+    """The mixture that data.task names, as data.mixing changes it; None for a task.
 
-    The module of data.task is imported.
+    It is without what data.mixing.leave_out names, and its unlabelled text has the rate of
+    data.mixing.unlabelled. The module of data.task is imported.
 
     Raises:
       InputError: there is no such name; it is a task, and data.mixing is set; or it is a mixture,
-        and data.layout is that of one task's labels.
+        and data.layout is that of one task's labels, data.mixing names what it lacks, or an option
+        of one task is set: data.template, data.prefix, data.first_documents, data.first_tokens.
     """
     if not data.task:
         return None
-    found = find_task(data.task)
-    if isinstance(found, Mixture):
+    found = mixture_named(data.task)
+    if found is not None:
         if data.layout.answered_by_head:
             raise InputError(
                 f"data.task {data.task!r} is a mixture, and a head on an encoder answers one task: "
                 "name that task"
             )
-        return found.without(data.mixing.leave_out)
+        if words := wording_of(data):
+            raise InputError(
+                f"data.{next(iter(words))} is that of one task, and data.task {data.task!r} is a "
+                "mixture of tasks whose columns differ: name one of them, or mix caches that were "
+                "made with templates of their own"
+            )
+        for name in truncation_of(data):
+            raise InputError(
+                f"data.{name} leaves the first of one task's data, and data.task {data.task!r} is "
+                "a mixture: name a task, or unset it"
+            )
+        left = found.without(data.mixing.leave_out)
+        return left.with_unlabelled(data.mixing.unlabelled)
     if data.mixing != Mixing() and not data.cache:
         raise InputError(
             f"data.mixing is set, but data.task {data.task!r} is one task and no mixture"
@@ -233,8 +302,8 @@ def find_mixture(data: Data) -> Mixture | None:
 def member_data(data: Data, member: Member) -> Data:
     """The config by which one task of a mixture is read alone, and on the fly."""
     directory = data.directory
-    if member.directory and directory and not is_remote(directory):
-        inside = Path(directory, member.directory)
+    if member.directory and directory and (not is_remote(directory) or can_read(directory)):
+        inside = data_path(directory) / member.directory
         directory = str(inside) if inside.is_dir() else directory
     return dataclasses.replace(
         data, task=member.task, directory=directory, cache="", mixing=Mixing()

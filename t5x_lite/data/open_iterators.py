@@ -12,6 +12,8 @@ import contextlib
 import weakref
 from typing import Protocol, TypeVar, runtime_checkable
 
+from t5x_lite.buckets import asking
+
 
 @runtime_checkable
 class _Closes(Protocol):
@@ -30,6 +32,7 @@ def closed_at_exit(iterator: _T) -> _T:
 
 @atexit.register
 def _close() -> None:
+    asking.stop()  # a thread that waits for a bucket would be waited for
     for iterator in list(_open):
         with contextlib.suppress(ValueError):  # a generator that runs at this moment, in a thread
             iterator.close()

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from t5x_lite.data.config import Data, rows_named, shapes_of
+from t5x_lite.data.config import Data, rows_named, shapes_of, truncation_of, wording_of
 from t5x_lite.errors import InputError
 
 ON_THE_FLY = b"t5x_lite iterator 2\n"
@@ -62,7 +62,16 @@ def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
     """What must be equal for a position to fit, wherever the data are read from."""
     names = ("batch_size", "inputs_length", "targets_length", "pack", "shuffle")
     own = {name: getattr(data, name) for name in names}
-    return {**data.layout.identity(), **own, **data.batches.identity(), "seed": seed}
+    if data.final_sentinel:  # positions of earlier versions have none
+        own["final_sentinel"] = True
+    own |= truncation_of(data) | wording_of(data)
+    return {
+        **data.layout.identity(),
+        **own,
+        **data.batches.identity(),
+        **data.refresh.identity(),
+        "seed": seed,
+    }
 
 
 def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
@@ -79,7 +88,7 @@ def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None
             f"the saved data position is of part {saved.get('process_index')} of "
             f"{saved.get('process_count')} of every batch, and this process now reads part "
             f"{current.get('process_index')} of {current.get('process_count')}: a task that is "
-            "read on the fly goes on with the processes and the mesh of before"
+            "read on the fly resumes with the processes and the mesh of before"
         )
     if different:
         raise InputError(f"the saved data position is of other data: {', '.join(different)}")
@@ -107,8 +116,8 @@ def refuse_processes(*, step: int, saved: int, here: int, workdir: str) -> NoRet
     copied = f" ({config} is a copy of that in {place})" if here_too != place else ""
     raise InputError(
         f"step {step} holds the data positions of {saved} processes, and there are {here}: a task "
-        f"that is read on the fly goes on with as many processes as before. Start {saved}; or make "
-        "a cache, whose runs go on in any number of processes, and begin a new run from these "
+        f"that is read on the fly resumes with as many processes as before. Start {saved}; or make "
+        "a cache, whose runs resume in any number of processes, and begin a new run from these "
         f"weights: t5x-lite cache {config} --output {cached} && t5x-lite train {config} "
         f'--data.cache {cached} --data.task "" --init {shlex.quote(place)} --workdir {new}{copied}'
     )

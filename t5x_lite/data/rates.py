@@ -30,6 +30,8 @@ class Mixing:
         draws all equally often.
       maximum: the paper's K: a task counts as having so many examples at most; None is no limit.
       temperature: the paper's T: a rate is the number's T-th root; 1 is proportional.
+      unlabelled: the number of examples that a mixture's unlabelled text counts as, which is its
+        rate: neither `maximum` nor `temperature` changes it. None is what the mixture says.
       leave_out: tasks that are neither trained on nor measured: "tasks.glue:rte", all of a module
         as "tasks.glue", the name that its metrics have, "glue_rte", or its own, "dpr", where no
         other task has it.
@@ -38,6 +40,7 @@ class Mixing:
     by: _By = "examples"
     maximum: int | None = None
     temperature: float = 1.0
+    unlabelled: int | None = None
     leave_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -47,6 +50,16 @@ class Mixing:
             raise InputError(f"data.mixing.maximum must be at least 1, got {self.maximum}")
         if not 0 < self.temperature < math.inf:
             raise InputError(f"data.mixing.temperature must be positive, got {self.temperature}")
+        if self.unlabelled is not None and self.unlabelled < 1:
+            raise InputError(
+                f"data.mixing.unlabelled must be at least 1, got {self.unlabelled}: "
+                "data.mixing.leave_out trains without a task"
+            )
+        if self.by == "equal" and self.unlabelled is not None:
+            raise InputError(
+                "data.mixing.by equal gives unlabelled text the rate of all others: leave out "
+                "data.mixing.unlabelled"
+            )
         if self.by == "equal" and (self.maximum is not None or self.temperature != 1.0):
             raise InputError(
                 "data.mixing.by equal knows no numbers of examples: leave out "

@@ -3,12 +3,16 @@
 The classes are made when they are asked for, as seqio takes seconds to import.
 """
 
+import atexit
 import functools
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from t5x_lite.buckets.paths import BucketPath
 from t5x_lite.vocabulary.byte_level import FIRST_BYTE, NUM_PLAIN, Bytes
 from t5x_lite.vocabulary.loading import SentencePiece, Vocabulary
 
@@ -22,12 +26,23 @@ def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
     if isinstance(vocabulary, SentencePiece):
         from t5x_lite.data.quiet_tensorflow import seqio
 
-        return seqio.SentencePieceVocabulary(
-            str(vocabulary.model_path), extra_ids=vocabulary.extra_ids
-        )
+        path = vocabulary.model_path
+        if isinstance(path, BucketPath):
+            path = _copy(vocabulary.model_bytes)
+        return seqio.SentencePieceVocabulary(str(path), extra_ids=vocabulary.extra_ids)
     if isinstance(vocabulary, Bytes):
         return _bytes_class()(extra_ids=vocabulary.size - NUM_PLAIN)
     return _tokenizer_class()(vocabulary)
+
+
+@functools.cache
+def _copy(model: bytes) -> Path:
+    """A file of this machine, until the process ends, of a model that lies elsewhere."""
+    directory = tempfile.TemporaryDirectory(prefix="t5x_lite_")
+    atexit.register(directory.cleanup)
+    path = Path(directory.name, "sentencepiece.model")
+    path.write_bytes(model)
+    return path
 
 
 @functools.cache

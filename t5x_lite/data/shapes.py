@@ -93,6 +93,53 @@ class Bucketed(Batches):
         return {"batches": [list(shape) for shape in self.shapes]}
 
 
+@dataclass(frozen=True, init=False)
+class Scheduled(Bucketed):
+    """As `Bucketed`, in an order that is worked out for each epoch, of caches alone.
+
+    A batch has examples of one length and of one cache, so that each set of pairs has its own
+    in-batch negatives. The order of batches is a function of (seed, epoch); it needs no queue, and
+    what does not fill a batch is not seen in that epoch (`data.cache.scheduled`). A row of `Groups`
+    goes by the longest of its query and of all passages that it may draw.
+
+    Attributes:
+      small: where fewer examples of a cache have a length, they go with the next longer ones.
+      drop: where fewer are left, they are never seen.
+    """
+
+    small: int
+    drop: int
+
+    def __init__(
+        self,
+        shapes: Mapping[int, int] | Iterable[tuple[int, int]],
+        small: int = 0,
+        drop: int = 0,
+    ):
+        """Takes {tokens of a row: rows of the global batch}, or pairs of them.
+
+        Raises:
+          InputError: as `Bucketed`; or long rows are more than short ones, or a number is negative.
+        """
+        super().__init__(shapes)
+        object.__setattr__(self, "small", small)
+        object.__setattr__(self, "drop", drop)
+        rows = [rows for _, rows in self.shapes]
+        if rows != sorted(rows, reverse=True):
+            raise InputError(
+                "data.batches.shapes: of longer rows there may not be more in a batch, got "
+                f"{', '.join(map(str, rows))}"
+            )
+        if min(small, drop) < 0:
+            raise InputError(
+                f"data.batches.small and drop must not be negative, got {small} and {drop}"
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """See `Batches.identity`."""
+        return {**super().identity(), "schedule": [self.small, self.drop]}
+
+
 def bucket_of(
     lengths: Int[np.ndarray, " n"], buckets: tuple[tuple[int, int], ...]
 ) -> Int[np.ndarray, " n"]:

@@ -178,7 +178,7 @@ def beam_search(
     Returns:
       int32 new tokens, best output first, the EOS included and 0 after it; their scores.
     """
-    length, width = decoding.max_length, decoding.num_beams
+    length, width = decoding.max_decode_length, decoding.num_beams
     start = begin(model, inputs, prompt=prompt, num=width, max_length=length)
     batch_size, first = inputs.shape[0], start.history.shape[1] - length
     rule = _rule(decoding)
@@ -206,11 +206,11 @@ def beam_search(
 
 def _rule(decoding: Decoding) -> Rule:
     if decoding.length_rule == "t5x":
-        return T5XRule(penalty=decoding.penalty, max_length=decoding.max_length)
+        return T5XRule(penalty=decoding.penalty, max_length=decoding.max_decode_length)
     return HuggingFaceRule(
         penalty=decoding.penalty,
         early_stopping=decoding.early_stopping,
-        max_length=decoding.max_length,
+        max_length=decoding.max_decode_length,
     )
 
 
@@ -239,7 +239,7 @@ def _advance(
     prompt = prompt_lengths[:, None]
     found = _continuations(beams, logits, decoding)
     ends, may_finish = rule.finishing(
-        found.tokens == decoding.eos_id, last=index == decoding.max_length
+        found.tokens == decoding.eos_id, last=index == decoding.max_decode_length
     )
     live_scores, on = jax.lax.top_k(jnp.where(ends, rule.nothing, found.log_p), width)
 
@@ -281,7 +281,7 @@ def _continuations(beams: _Beams, logits: Array, decoding: Decoding) -> _Continu
     parents = (chosen // num).astype(jnp.int32)
     tokens = jnp.take_along_axis(ids.reshape(batch_size, -1), chosen, axis=1).astype(jnp.int32)
     histories = jnp.take_along_axis(beams.live, parents[:, :, None], axis=1)
-    position = columns - decoding.max_length + beams.index
+    position = columns - decoding.max_decode_length + beams.index
     histories = jax.lax.dynamic_update_slice_in_dim(histories, tokens[:, :, None], position, axis=2)
     return _Continuations(histories, tokens, parents, log_p)
 

@@ -28,13 +28,13 @@ class Decoding:
     """Choices of a search; lengths count new tokens, those after the prompt.
 
     Attributes:
-      max_length: tokens at most, the EOS included.
+      max_decode_length: tokens at most, the EOS included.
       num_beams: 1 is greedy, or sampling with a temperature.
       length_rule: of beam search, "t5x" or "hf" (see `t5x_lite.decoding.beam`).
       length_penalty: exponent of the rule; None is 0.6 for "t5x" and 1.0 for "hf".
       early_stopping: of the rule "hf", as transformers has it: True stops at num_beams outputs,
         False when the best beam, were it to end now, is worse than all of them, "never" when it
-        could not get better by max_length.
+        could not get better by max_decode_length.
       num_return: outputs of each input, best first.
       temperature: 0 takes the best token, from 1e-6 on the logits are divided by it and sampled
         from.
@@ -46,9 +46,10 @@ class Decoding:
       no_repeat_ngram: no sequence of so many tokens comes twice in an output and its prompt; 0
         allows it. What the input says does not count, that of a language model neither.
       eos_id: ends an output.
+      max_length: the former name of max_decode_length, which is refused.
     """
 
-    max_length: int = 64
+    max_decode_length: int = 64
     num_beams: int = 1
     length_rule: LengthRule = "t5x"
     length_penalty: float | None = None
@@ -62,9 +63,12 @@ class Decoding:
     min_length: int = 0
     no_repeat_ngram: int = 0
     eos_id: int = 1
+    max_length: dataclasses.InitVar[int | None] = None
 
-    def __post_init__(self) -> None:
-        for name in ("max_length", "num_beams", "num_return"):
+    def __post_init__(self, max_length: int | None) -> None:
+        if max_length is not None:
+            raise InputError("max_length is max_decode_length now, as on the command line")
+        for name in ("max_decode_length", "num_beams", "num_return"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1: got {getattr(self, name)}")
         for name in ("temperature", "top_k", "min_length", "no_repeat_ngram", "eos_id"):
@@ -87,10 +91,10 @@ class Decoding:
             raise InputError(f"top_p must be above 0 and at most 1: got {self.top_p}")
         if not 0.0 <= self.min_p <= 1.0:
             raise InputError(f"min_p must be in [0, 1]: got {self.min_p}")
-        if self.min_length > self.max_length:
+        if self.min_length > self.max_decode_length:
             raise InputError(
-                f"min_length {self.min_length} is above max_length {self.max_length}; "
-                "lower the one or raise the other"
+                f"min_length {self.min_length} is above max_decode_length "
+                f"{self.max_decode_length}; lower the one or raise the other"
             )
         self._refuse_contradictions()
 

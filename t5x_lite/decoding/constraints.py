@@ -79,7 +79,7 @@ def constrained(
       decoding: its min_length and no_repeat_ngram.
     """
     if decoding.no_repeat_ngram:
-        length = history.shape[1] - decoding.max_length + index
+        length = history.shape[1] - decoding.max_decode_length + index
         logits = no_repeat_ngram(logits, history, length=length, size=decoding.no_repeat_ngram)
     if decoding.min_length:
         logits = minimum_length(

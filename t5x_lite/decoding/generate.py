@@ -83,7 +83,7 @@ def greedy(
     decoding: Decoding,
 ) -> tuple[Int[Array, "B L"], Float[Array, " B"]]:
     """Takes the likeliest token at every step; see `decode`."""
-    start = begin(model, inputs, prompt=prompt, num=1, max_length=decoding.max_length)
+    start = begin(model, inputs, prompt=prompt, num=1, max_length=decoding.max_decode_length)
     return _grow(model, start, lambda logits, _: argmax(logits), ended=ended, decoding=decoding)
 
 
@@ -98,7 +98,7 @@ def sample(
 ) -> tuple[Int[Array, "B n L"], Float[Array, "B n"]]:
     """Draws num_return outputs of each input, sorted by their scores; see `decode`."""
     num = decoding.num_return
-    start = begin(model, inputs, prompt=prompt, num=num, max_length=decoding.max_length)
+    start = begin(model, inputs, prompt=prompt, num=num, max_length=decoding.max_decode_length)
     row_keys = sample_keys(keys, num)
 
     def choose(logits: Array, index: Array) -> Array:
@@ -122,7 +122,7 @@ def _grow(
 ) -> tuple[Int[Array, "R L"], Float[Array, " R"]]:
     """Chooses token after token for every row until all have ended."""
     num_rows, width = start.history.shape
-    first = width - decoding.max_length
+    first = width - decoding.max_decode_length
 
     def take(rows: _Rows, logits: Array) -> _Rows:
         allowed = constrained(logits, rows.history, index=rows.index, decoding=decoding)
@@ -143,7 +143,7 @@ def _grow(
 
     def going(carry: tuple[_Rows, Any]) -> Array:
         rows, _ = carry
-        return (rows.index < decoding.max_length) & ~jnp.all(rows.ended)
+        return (rows.index < decoding.max_decode_length) & ~jnp.all(rows.ended)
 
     def advance(carry: tuple[_Rows, Any]) -> tuple[_Rows, Any]:
         rows, cache = carry

@@ -14,6 +14,8 @@ adapters: they are in `t5x_lite.run.delta_files`, and come from there when they 
 from typing import TYPE_CHECKING, Any
 
 from t5x_lite.deltas.delta import Delta, Identity
+from t5x_lite.deltas.fastfood import Fastfood
+from t5x_lite.deltas.mask import Mask
 from t5x_lite.deltas.merging import (
     AverageFactors,
     Dare,
@@ -36,10 +38,12 @@ __all__ = [
     "Delta",
     "Dense",
     "Dora",
+    "Fastfood",
     "Fisher",
     "Identity",
     "Linear",
     "LowRank",
+    "Mask",
     "PeftLinear",
     "Replace",
     "Scale",

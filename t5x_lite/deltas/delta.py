@@ -236,8 +236,8 @@ class Delta:
             of a path; or booleans of the arrays' shapes by path, where an absent path means none.
 
         Raises:
-          InputError: nothing is left by a pattern, or it is no regular expression; a masked part is
-            not additive, booleans are of another shape, or some of an extra array's are false.
+          InputError: nothing is left by a pattern, or it is not a regular expression; a masked part
+            is not additive, booleans are of another shape, or some of an extra array's are false.
         """
         if isinstance(which, Mapping):
             parts, extra = self._chosen(trees.flatten(which))
@@ -264,7 +264,7 @@ class Delta:
                 extra[path] = array
             elif chosen.any():
                 raise InputError(
-                    f"{path} is no change of the base: a mask has all of it or nothing"
+                    f"{path} does not change the base: a mask has all of it or nothing"
                 )
         return parts, extra
 
@@ -278,8 +278,8 @@ class Delta:
         for path, part in self.parts.items():
             if not part.additive:
                 raise InputError(
-                    f"{path} is changed by a {type(part).__name__} part, which is no sum with the "
-                    "base: make it one first, by delta.materialise(base) or `materialise(NAME)`"
+                    f"{path} is changed by a {type(part).__name__} part, which cannot be added to "
+                    "the base: make it one first, by delta.materialise(base) or `materialise(NAME)`"
                 )
 
     @property
@@ -399,7 +399,7 @@ def _pattern(text: str) -> Callable[[str], bool]:
     try:
         re.compile(text)
     except re.error as error:
-        raise InputError(f"{text[:60]!r} is no regular expression ({error})") from error
+        raise InputError(f"{text[:60]!r} is not a regular expression ({error})") from error
     return lambda path: trees.covers(text, path)
 
 

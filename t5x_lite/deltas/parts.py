@@ -9,10 +9,12 @@
 | `Dora(a, b, scale, m)` | m (W + scale a b) / its columns' norms |
 | `Replace(v)` | v |
 | `Several((p, q))` | q of p of W |
+| `Mask(bits)` (`deltas.mask`) | W where bits are 1, else 0 |
+| `Fastfood(z, scale)` (`deltas.fastfood`) | W + scale P(z) |
 
-The first three are additive: they add, and a number multiplies them. A stacked array has the axis
-of its layers first, and so have its parts. All are computed in float32. Frozen pytrees; `read` may
-be traced.
+The first three and the last are additive: they add, and a number multiplies them. A stacked array
+has the axis of its layers first, and so have its parts. All are computed in float32. Frozen
+pytrees; `read` may be traced.
 """
 
 import dataclasses
@@ -34,7 +36,7 @@ class Part:
     """Base of the parts.
 
     Attributes:
-      order: parts of one array are applied in this order: replaced, added to, scaled.
+      order: parts of one array are applied in this order: replaced, added to, scaled, masked.
       additive: whether it is a sum with the base's array.
     """
 
@@ -51,7 +53,7 @@ class Part:
         Raises:
           InputError: the part is not additive.
         """
-        raise InputError(f"a {_name(self)} part is no sum with its base: {_REMEDY}")
+        raise InputError(f"a {_name(self)} part cannot be added to its base: {_REMEDY}")
 
     def times(self, factor: float | int) -> "Part":
         """The part times a number.

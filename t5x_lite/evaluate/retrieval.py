@@ -31,11 +31,11 @@ from jax.sharding import Mesh
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.embed import Embedder
 from t5x_lite.evaluate.generate import Bind
-from t5x_lite.evaluate.search import ExactSearch
 from t5x_lite.metrics import ranking
 from t5x_lite.models.pooling import Pooling, check_pooling
 from t5x_lite.records import beir_files
 from t5x_lite.records.prefetch import Prefetch
+from t5x_lite.retrieval.search import ExactSearch
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.text_rows import TextRows
 
@@ -55,16 +55,17 @@ class Retrieval:
     """What is searched, and how texts become vectors.
 
     Attributes:
-      directory: in BEIR's format: corpus.jsonl, queries.jsonl, qrels/*.tsv; "" measures nothing.
+      directory: directory in BEIR's format: corpus.jsonl, queries.jsonl, qrels/*.tsv; "" measures
+        nothing.
       pooling: "cls" or "mean"; None is what the objective says, or else "mean".
       normalize: whether vectors have length 1, so that a score is a cosine; None is what the
         objective says, or else True.
       query_length: tokens of a query at most; None is data.inputs_length.
       document_length: tokens of a document at most; None is data.inputs_length, or with
         data.layout Groups() data.targets_length.
-      query_prefix: what every query begins with, as some models ask for; None is the checkpoint's
+      query_prefix: text before every query, as some models ask for; None is the checkpoint's
         prompt for queries, if it has one.
-      document_prefix: what every document begins with; None is as for queries.
+      document_prefix: text before every document; None is as for queries.
       same_ids: whether a document that has a query's id is in that query's ranking. "drop" leaves
         it out, as BEIR does; where queries are documents (ArguAna, Quora) each would find itself.
         "auto" leaves it out where it has the query's text, too, with its title or without: ids that
@@ -119,6 +120,7 @@ class RetrievalEvaluator:
         batch_size: int = 32,
         max_length: int = 512,
         mesh: Mesh | None = None,
+        whole: Bind | None = None,
     ):
         """Reads queries and judgements, and goes through the corpus once to check it.
 
@@ -131,6 +133,7 @@ class RetrievalEvaluator:
           batch_size: texts encoded at once.
           max_length: tokens that the model can read.
           mesh: whose devices share the texts, and the queries in the search; None is one device.
+          whole: as for `Embedder`.
 
         Raises:
           InputError: the directory or a file in it is wrong, or lacks what the judgements name; a
@@ -155,6 +158,7 @@ class RetrievalEvaluator:
             pad_id=rows.pad_id,
             max_length=max_length,
             mesh=mesh,
+            whole=whole,
         )
         self._chunk, self._mesh = CHUNK_BATCHES * batch_size, mesh
         self.rankings: dict[str, list[Found]] = {}
@@ -187,7 +191,7 @@ class RetrievalEvaluator:
         cut, done, told = 0, 0, time.monotonic()
         with contextlib.closing(Prefetch(self._documents(), depth=2)) as chunks:
             for documents, rows, longer in chunks:
-                search.add(self._embedder.run(params, rows), documents)
+                search.add(self._embedder.run(params, rows, role="passage"), documents)
                 cut, done = cut + longer, done + len(documents)
                 if time.monotonic() - told > _TELL_SECONDS and jax.process_index() == 0:
                     _logger.info("%d documents searched", done)

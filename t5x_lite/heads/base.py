@@ -45,6 +45,16 @@ class Head:
         if hasattr(HeadModules, self.name):
             raise InputError(f"no head may be called {self.name!r}: give it another name")
 
+    @property
+    def scores_texts(self) -> bool:
+        """Whether it gives one number of a text, or of two texts that are read together."""
+        return False
+
+    @property
+    def has_parameters(self) -> bool:
+        """Whether a checkpoint holds something of it."""
+        return True
+
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
         """Makes the module, with parameters or none.
 

@@ -24,7 +24,7 @@ class Choice(Head):
 
     Attributes:
       kind: as of a `Classifier`.
-      dropout_rate: of the head; None is the model's.
+      dropout_rate: dropout rate of the head; None is the model's.
     """
 
     name: str = "choice"

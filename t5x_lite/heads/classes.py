@@ -13,8 +13,8 @@ class ClassHead(Head):
     """Base of the heads that give a logit for each class.
 
     Attributes:
-      num_classes: of the task.
-      dropout_rate: of the head; None is the model's.
+      num_classes: number of classes.
+      dropout_rate: dropout rate of the head; None is the model's.
       labels: names of the classes, where they are known.
     """
 
@@ -64,7 +64,7 @@ def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tupl
     if order is not None and order != tuple(labels):
         raise InputError(
             f"the classes of head {own.name!r} are {', '.join(order)}, and the task has them in "
-            f"the order {', '.join(labels)}: --init.fresh heads/{own.name} begins the head anew"
+            f"the order {', '.join(labels)}: --init.fresh heads/{own.name} starts the head over"
         )
     named = dataclasses.replace(own, labels=tuple(labels))
     return (*(head for head in heads if head.name != own.name), named)

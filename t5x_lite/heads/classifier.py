@@ -49,6 +49,11 @@ class Classifier(ClassHead):
             raise InputError(f"kind must be one of {get_args(ClassifierKind)}: got {self.kind!r}")
 
     @property
+    def scores_texts(self) -> bool:
+        """See `Head.scores_texts`."""
+        return self.num_classes == 1
+
+    @property
     def activation(self) -> Activation:
         """The one after the first layer."""
         return _KINDS[self.kind]["activation"]

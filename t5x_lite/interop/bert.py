@@ -199,16 +199,26 @@ def _table(model: BertConfig, head: Head | None, model_type: str) -> list[Rule]:
         rules.append(Rule(f"{MODEL}embedding/token_type", name))
     if model.table_size != model.d_model:
         rules += dense_rules(f"{MODEL}projection", "embeddings_project")
-    ours, theirs = f"{MODEL}layers", f"encoder.layer.{LAYER}"
+    rules += layer_rules(f"{MODEL}layers", f"encoder.layer.{LAYER}")
+    prefixed = with_prefix(rules, _PREFIXES[model_type], written=head is not None)
+    return [*prefixed, *_head_rules(head, model_type)]
+
+
+def layer_rules(ours: str, theirs: str) -> list[Rule]:
+    """The rules of stacked layers.
+
+    Args:
+      ours: path of the stack.
+      theirs: the name of one layer, with "{layer}" in it.
+    """
+    rules: list[Rule] = []
     for name in ("query", "key", "value"):
         rules += dense_rules(f"{ours}/attention/{name}", f"{theirs}.attention.self.{name}")
     rules += dense_rules(f"{ours}/attention/out", f"{theirs}.attention.output.dense")
     rules += norm_rules(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm")
     rules += dense_rules(f"{ours}/mlp/wi", f"{theirs}.intermediate.dense")
     rules += dense_rules(f"{ours}/mlp/wo", f"{theirs}.output.dense")
-    rules += norm_rules(f"{ours}/mlp_norm", f"{theirs}.output.LayerNorm")
-    prefixed = with_prefix(rules, _PREFIXES[model_type], written=head is not None)
-    return [*prefixed, *_head_rules(head, model_type)]
+    return rules + norm_rules(f"{ours}/mlp_norm", f"{theirs}.output.LayerNorm")
 
 
 def _head_rules(head: Head | None, model_type: str) -> list[Rule]:

@@ -70,7 +70,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     """The object in a directory's config.json.
 
     Raises:
-      InputError: there is no such directory or file, or it is no JSON object.
+      InputError: there is no such directory or file, or it is not JSON object.
     """
     if not directory.is_dir():
         raise InputError(f"{directory}: no such directory")

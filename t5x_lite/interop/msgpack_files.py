@@ -107,7 +107,7 @@ class _Reader:
     def _map(self, length: int) -> dict[str, Any]:
         items = [(self.value(), self.value()) for _ in range(length)]
         if not all(isinstance(key, str) for key, _ in items):
-            raise ValueError("a key is no string")
+            raise ValueError("a key is not a string")
         return dict(items)
 
     def _extension(self, length: int) -> np.ndarray:

@@ -126,7 +126,7 @@ def read_peft(directory: Path) -> PeftFile:
     tensors: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
         if not name.startswith(PREFIX):
-            raise InputError(f"{path}: {name} is no name of PEFT's: they begin with {PREFIX}")
+            raise InputError(f"{path}: {name} is not a name of PEFT's: they begin with {PREFIX}")
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise InputError(f"{path}: {name} holds {array.dtype}, not weights")
         check_finite(path, name, array)

@@ -124,7 +124,7 @@ def _matches(where: object, field: str, pattern: str, name: str, *, start: str =
         return re.fullmatch(f"{start}(?:{pattern})", name) is not None
     except re.error as error:
         raise InputError(
-            f"{where}: {field}: {pattern[:60]!r} is no regular expression ({error})"
+            f"{where}: {field}: {pattern[:60]!r} is not a regular expression ({error})"
         ) from error
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.ia3 import Ia3
-from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.lora import EMBEDDING, Lora
 from t5x_lite.errors import InputError
 from t5x_lite.interop.module_hosts import Hosts, head_modules
 from t5x_lite.interop.peft import (
@@ -71,6 +71,11 @@ def write_peft(
         if path.startswith(own):
             stack, *site, leaf = path.removeprefix(own).split("/")
             leaves.setdefault((stack, "/".join(site)), {})[leaf] = array
+    if EMBEDDING in adapter.sites:
+        raise InputError(
+            f"checkpoint {where}: module {adapter.name!r} stands at the embeddings, where PEFT's "
+            "does not move what shares the table: merge it, or train it without this site"
+        )
     if isinstance(adapter, Lora):
         said, tensors = _lora(adapter, leaves, hosts, norms=norms)
     else:

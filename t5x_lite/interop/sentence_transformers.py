@@ -3,6 +3,7 @@
     modules.json                            the encoder, the pooling and, if asked for, the norm
     sentence_bert_config.json               tokens of a text at most
     1_Pooling/config.json                   of which states a vector is made
+    2_Dense/                                what a pooled state is multiplied with: written alone
     2_Normalize/config.json                 that it has length 1; nothing is in it
     config_sentence_transformers.json       prompts, and how vectors are compared
 
@@ -21,6 +22,8 @@ from t5x_lite.heads.dense import Dense, Prompt
 from t5x_lite.interop.hf_config import LARGEST, read_json
 from t5x_lite.models.pooling import Pooling
 
+PROJECTION = "2_Dense"
+"""The directory of a projection."""
 _MODULES = "sentence_transformers.models."
 _KINDS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 _NAMES: dict[Pooling, str] = {"cls": "cls_token", "mean": "mean_tokens"}
@@ -165,8 +168,16 @@ def sentence_files(head: Dense, *, d_model: int, max_length: int) -> dict[str, b
       max_length: tokens of a text at most.
     """
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    if head.projection is not None:
+        modules.append((PROJECTION, "Dense"))
     if head.normalize:
-        modules.append(("2_Normalize", "Normalize"))
+        modules.append((f"{len(modules)}_Normalize", "Normalize"))
+    projection = {
+        "in_features": d_model,
+        "out_features": head.projection,
+        "bias": True,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
     pooling: dict[str, Any] = {"word_embedding_dimension": d_model}
     for kind in _KINDS:
         pooling[f"{_MODE}{kind}"] = kind == _NAMES[head.pooling]
@@ -184,7 +195,8 @@ def sentence_files(head: Dense, *, d_model: int, max_length: int) -> dict[str, b
             "default_prompt_name": head.default_prompt or None,
             "similarity_fn_name": "cosine" if head.normalize else "dot",
         },
-        **({"2_Normalize/config.json": {}} if head.normalize else {}),
+        **({f"{modules[-1][0]}/config.json": {}} if head.normalize else {}),
+        **({} if head.projection is None else {f"{PROJECTION}/config.json": projection}),
     }
     return {
         name: json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"

@@ -72,9 +72,11 @@ class T5XCheckpoint(Source):
 
     Attributes:
       config: the model that the shapes make.
+      step: the N of its directory checkpoint_N; None of another name.
     """
 
     config: T5Config
+    step: int | None = None
 
     def read(self, piece: Piece) -> np.ndarray:
         """One piece in our layout, read now."""
@@ -112,8 +114,16 @@ def read_t5x(source: str | Path, *, step: int | None = None, **fields: Any) -> T
         tensor = tensors[piece.name]
         check_shape(where, piece, tensor.shape)
         if not jnp.issubdtype(tensor.dtype, jnp.floating):
-            raise InputError(f"{where}: {piece.name} holds {tensor.dtype}, which are no weights")
-    return T5XCheckpoint(where=where, config=config, shapes=ours, pieces=wanted, tensors=tensors)
+            raise InputError(f"{where}: {piece.name} holds {tensor.dtype}, which are not weights")
+    number = re.fullmatch(r"checkpoint_(\d+)", Path(directory).name)
+    return T5XCheckpoint(
+        where=where,
+        config=config,
+        step=int(number[1]) if number else None,
+        shapes=ours,
+        pieces=wanted,
+        tensors=tensors,
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -275,7 +275,9 @@ def _zarr_spec(where: str, path: str, leaf: Any, directory: str) -> dict[str, An
         raise InputError(f"t5x checkpoint {where}: {path} is neither an array nor a place of one")
     name = str(folder).rstrip("/").rpartition("/")[2]
     if driver not in ("zarr", "zarr3") or name in ("", ".", ".."):
-        raise InputError(f"t5x checkpoint {where}: {path} is no zarr folder: {driver} {folder!r}")
+        raise InputError(
+            f"t5x checkpoint {where}: {path} is not a zarr folder: {driver} {folder!r}"
+        )
     store = _kvstore(directory)
     return {
         "driver": driver,

@@ -4,7 +4,8 @@ An archive holds a pickle and the bytes of each storage, uncompressed. A pickle 
 Python's unpickler runs whatever it names. `_unpickled` here knows the few operations that a dict of
 tensors is made of and nothing else: `torch._utils._rebuild_tensor_v2`, the types of storages, and
 OrderedDict. Tensors become tuples of numbers, which become views of the file afterwards. What is
-made stays small: the pickle has a limit, and no tensor has more elements than its storage.
+made stays small: the pickle has a limit, and no tensor has more elements than its storage. A tree
+that is no flat dict, such as that of `interop.sft`, may hold sizes and whole numbers of NumPy, too.
 
 Source: torch/serialization.py, torch/_utils.py, pickletools.py.
 """
@@ -12,6 +13,7 @@ Source: torch/serialization.py, torch/_utils.py, pickletools.py.
 import math
 import pickletools
 import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,11 +39,21 @@ _LOCAL_HEADER = 30
 _LONGEST_PICKLE = 2 << 20
 """Bytes; T5 XXL's has 100 kB."""
 _MOST_AXES = 32
+_INT64_BYTES = 8
 _MARK, _ORDERED_DICT, _REBUILD_TENSOR = object(), object(), object()
+_SIZE, _SCALAR, _DTYPE, _ENCODE = object(), object(), object(), object()
+_INT64 = object()
 _FUNCTIONS = {
     "collections OrderedDict": _ORDERED_DICT,
     "torch._utils _rebuild_tensor_v2": _REBUILD_TENSOR,
 } | {f"torch {name}": dtype for name, dtype in _STORAGES.items()}
+_TREE_FUNCTIONS = _FUNCTIONS | {
+    "torch Size": _SIZE,
+    "numpy.core.multiarray scalar": _SCALAR,
+    "numpy._core.multiarray scalar": _SCALAR,
+    "numpy dtype": _DTYPE,
+    "_codecs encode": _ENCODE,  # how pickles of protocol 2 hold bytes
+}
 _VALUES = (
     "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE",
     "BINSTRING", "SHORT_BINSTRING",
@@ -68,7 +80,7 @@ class _View(NamedTuple):
     strides: tuple[int, ...]
 
 
-def _unpickled(content: bytes, *, where: Path) -> Any:
+def _unpickled(content: bytes, *, where: Path, functions: Mapping[str, Any] = _FUNCTIONS) -> Any:
     """What a pickle makes, if that is a tree of dicts with strings as keys, tensors and numbers.
 
     Raises:
@@ -96,10 +108,10 @@ def _unpickled(content: bytes, *, where: Path) -> Any:
             place: Any = argument
             stack.append(memo[place])
         elif name == "GLOBAL":
-            stack.append(_function(str(argument), where=where))
+            stack.append(_function(str(argument), functions, where=where))
         elif name == "STACK_GLOBAL":
             function = stack.pop()
-            stack.append(_function(f"{stack.pop():s} {function:s}", where=where))
+            stack.append(_function(f"{stack.pop():s} {function:s}", functions, where=where))
         elif name == "STOP":
             return stack.pop()
         elif name not in ("PROTO", "FRAME"):
@@ -118,7 +130,7 @@ def _build(operation: str, stack: list[Any]) -> None:
     elif operation in ("SETITEM", "SETITEMS"):
         items = [stack.pop(), stack.pop()][::-1] if operation == "SETITEM" else _popped(stack)
         keys, values = items[::2], items[1::2]
-        _require(all(isinstance(key, str) for key in keys), "a key is no string")
+        _require(all(isinstance(key, str) for key in keys), "a key is not a string")
         _require(isinstance(stack[-1], dict), "items of what is no dict")
         stack[-1].update(zip(keys, values, strict=True))
     elif operation in ("APPEND", "APPENDS"):
@@ -131,7 +143,10 @@ def _build(operation: str, stack: list[Any]) -> None:
         arguments = stack.pop()
         stack.append(_called(stack.pop(), arguments))
     elif operation == "BUILD":  # the attribute _metadata of a state_dict(), which is not needed
-        stack.pop()
+        state = stack.pop()
+        if stack[-1] is _INT64:
+            _require(isinstance(state, tuple) and state[1] == "<", "a number is not little-endian")
+            return
         _require(isinstance(stack[-1], dict), "attributes of what is no dict")
     else:
         raise ValueError(f"the operation {operation} is no part of a dict of tensors")
@@ -150,13 +165,13 @@ def _popped(stack: list[Any]) -> list[Any]:
     return values[::-1]
 
 
-def _function(name: str, *, where: Path) -> Any:
-    if name not in _FUNCTIONS:
+def _function(name: str, functions: Mapping[str, Any], *, where: Path) -> Any:
+    if name not in functions:
         raise InputError(
             f"{where}: its pickle asks for {name.replace(' ', '.')}, and only tensors are "
             "admitted; do not load this file elsewhere unless you trust it"
         )
-    return _FUNCTIONS[name]
+    return functions[name]
 
 
 def _storage(pid: Any) -> _Storage:
@@ -172,9 +187,25 @@ def _storage(pid: Any) -> _Storage:
 
 
 def _called(function: Any, arguments: Any) -> Any:
-    """What the two functions give."""
+    """What the functions give."""
     if function is _ORDERED_DICT and arguments == ():
         return {}
+    if function is _SIZE:
+        [sizes] = arguments
+        _require(all(type(n) is int and 0 <= n < 1 << 31 for n in sizes), "no size of a tensor")
+        return tuple(sizes)
+    if function is _DTYPE:
+        _require(arguments[0] == "i8", "a number of NumPy that is no int64")
+        return _INT64
+    if function is _ENCODE:
+        text, encoding = arguments
+        _require(encoding == "latin1" and len(text) <= _INT64_BYTES, "bytes that are no number")
+        return text.encode("latin1")
+    if function is _SCALAR:
+        dtype, content = arguments
+        _require(dtype is _INT64 and isinstance(content, bytes), "no number of NumPy")
+        _require(len(content) == _INT64_BYTES, "no number of NumPy")
+        return int.from_bytes(content, "little", signed=True)
     _require(function is _REBUILD_TENSOR, "a call of what is no function")
     storage, offset, shape, strides = arguments[:4]
     _require(isinstance(storage, _Storage), "a tensor without a storage")
@@ -198,6 +229,44 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
       InputError: the file is of PyTorch's old format, damaged or truncated, or its pickle holds
         anything else than a dict of tensors.
     """
+    return read_archive(path, _views)
+
+
+def read_tree(path: Path, *, longest_pickle: int) -> Any:
+    """What an archive holds: dicts and lists of tensors, sizes and whole numbers.
+
+    Args:
+      path: the file.
+      longest_pickle: bytes of a pickle that are read.
+
+    Raises:
+      InputError: as `read_torch`.
+    """
+
+    def resolved(path: Path, archive: zipfile.ZipFile, prefix: str, contents: Any) -> Any:
+        data = np.memmap(path, np.uint8, mode="r")
+        storages: dict[_Storage, np.ndarray] = {}
+
+        def of(node: Any) -> Any:
+            if isinstance(node, dict):
+                return {key: of(value) for key, value in node.items()}
+            if not isinstance(node, _View):
+                return node
+            return _tensor(node, archive, prefix, data, storages)
+
+        return of(contents)
+
+    return read_archive(path, resolved, functions=_TREE_FUNCTIONS, longest_pickle=longest_pickle)
+
+
+def read_archive(
+    path: Path,
+    resolve: Callable[[Path, zipfile.ZipFile, str, Any], Any],
+    *,
+    functions: Mapping[str, Any] = _FUNCTIONS,
+    longest_pickle: int = _LONGEST_PICKLE,
+) -> Any:
+    """The contents of an archive's pickle, whose tensors `resolve` finds in the archive."""
     if not is_archive(path):
         raise InputError(
             f"{path}: not a zip archive: PyTorch before 1.6 wrote such files, and a truncated "
@@ -213,8 +282,10 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
                 order = _member(archive, f"{prefix}byteorder")
                 if order != b"little":
                     raise ValueError(f"its byte order is {order[:20]!r}")
-            contents = _unpickled(_member(archive, names[0]), where=path)
-            return _views(path, archive, prefix, contents)
+            content = _member(archive, names[0], longest=longest_pickle)
+            return resolve(
+                *(path, archive, prefix), _unpickled(content, where=path, functions=functions)
+            )
     except InputError:
         raise
     # An unpickler raises whatever its input leads it to.
@@ -223,13 +294,13 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path}: damaged, or not a dict of tensors ({reason})") from error
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+def _member(archive: zipfile.ZipFile, name: str, *, longest: int = _LONGEST_PICKLE) -> bytes:
     """A small file of the archive, which PyTorch does not compress."""
     info = archive.getinfo(name)
     if info.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} is compressed")
-    if info.file_size > _LONGEST_PICKLE:
-        raise ValueError(f"{name} has {info.file_size} bytes, and {_LONGEST_PICKLE} are read")
+    if info.file_size > longest:
+        raise ValueError(f"{name} has {info.file_size} bytes, and {longest} are read")
     return archive.read(info)
 
 
@@ -244,13 +315,24 @@ def _views(
     arrays: dict[str, np.ndarray] = {}
     for name, view in contents.items():
         if not isinstance(view, _View):
-            raise ValueError(f"{name!r} is no tensor")
-        storage = view.storage
-        if storage not in storages:
-            info = archive.getinfo(f"{prefix}data/{storage.key}")
-            storages[storage] = _elements(data, info, storage)
-        arrays[name] = _strided(storages[storage], view)
+            raise ValueError(f"{name!r} is not a tensor")
+        arrays[name] = _tensor(view, archive, prefix, data, storages)
     return arrays
+
+
+def _tensor(
+    view: _View,
+    archive: zipfile.ZipFile,
+    prefix: str,
+    data: np.ndarray,
+    storages: dict[_Storage, np.ndarray],
+) -> np.ndarray:
+    """A tensor over the archive's bytes; storages that were seen are kept."""
+    storage = view.storage
+    if storage not in storages:
+        info = archive.getinfo(f"{prefix}data/{storage.key}")
+        storages[storage] = _elements(data, info, storage)
+    return _strided(storages[storage], view)
 
 
 def _elements(data: np.ndarray, info: zipfile.ZipInfo, storage: _Storage) -> np.ndarray:

@@ -103,4 +103,14 @@ SUPER_GLUE = Benchmark(
         "WSC": ("super_glue_wsc",),
     },
 )
-BENCHMARKS = (GLUE, GLUE_WITHOUT_WNLI, SUPER_GLUE)
+XNLI = Benchmark(
+    name="XNLI",
+    rows={
+        language: (f"xnli_{language}",)
+        for language in (
+            *("ar", "bg", "de", "el", "en", "es", "fr", "hi"),
+            *("ru", "sw", "th", "tr", "ur", "vi", "zh"),
+        )
+    },
+)
+BENCHMARKS = (GLUE, GLUE_WITHOUT_WNLI, SUPER_GLUE, XNLI)

@@ -48,6 +48,10 @@ class ModelConfig:
         """Attention heads that the mesh axis "tensor" must divide; None where there are none."""
         return None
 
+    def to_finetune(self) -> "ModelConfig | None":
+        """The config as it is fine-tuned on labelled data; None where no recipe is known."""
+        return None
+
     def build(self, *, rngs: nnx.Rngs) -> nnx.Module:
         """Makes the module with fresh parameters from the stream "params"."""
         raise TypeError(f"{type(self).__name__} does not define build")

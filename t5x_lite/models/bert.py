@@ -21,6 +21,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.positions import RelativeBias
 from t5x_lite.nn.post_norm import PostNormLayer
 from t5x_lite.nn.scan import scan_layers
@@ -46,6 +47,11 @@ class BertConfig(EncoderConfig):
     relative_max_distance: int = 128
 
     below: ClassVar[tuple[str, ...]] = (*EncoderConfig.below, "relative_bias")
+
+    @property
+    def classifier_kind(self) -> Literal["bert", "roberta"]:
+        """RoBERTa's where positions are counted as RoBERTa does."""
+        return "roberta" if self.position_offset else "bert"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,22 +109,39 @@ class Bert(EncoderModel):
         )
 
     def apply_layers(
-        self, x: Float[Array, "B S D"], *, mask: Visibility, key: Key | None = None
+        self,
+        x: Float[Array, "B S D"],
+        *,
+        mask: Visibility,
+        key: Key | None = None,
+        part: tuple[int, int] | None = None,
     ) -> Float[Array, "B S D"]:
-        """All layers.
+        """All layers, or some that follow each other.
+
+        The layers of a part draw the dropout that they draw among all: one part after the other is
+        the whole.
 
         Args:
-          x: embeddings of d_model columns.
+          x: embeddings of d_model columns, or the states before the part's first layer.
           mask: which keys a token sees.
           key: turns dropout on.
+          part: the layers [first, last); None is all of them.
         """
-        pattern = self.config.running.pattern(mask, x.shape[1])
-        if self.relative:
-            pattern = pattern.biased(self.relative_bias, bidirectional=True)
+        pattern = self.pattern(mask, x.shape[1])
 
         def call(layer: PostNormLayer, x: Array, key: Key | None) -> tuple[Array, None]:
             return layer(x, pattern=pattern, key=key), None
 
         keys = None if key is None else jax.random.split(key, self.config.num_layers)
-        x, _ = scan_layers(self.layers, call, x, inputs=keys, running=self.config.running)
-        return x
+        running = self.config.running
+        return scan_layers(self.layers, call, x, inputs=keys, running=running, part=part)[0]
+
+    def pattern(self, mask: Visibility, length: int) -> Pattern:
+        """What its layers attend to, with the relative bias where there is one.
+
+        Args:
+          mask: which keys a token sees.
+          length: of the rows.
+        """
+        pattern = self.config.running.pattern(mask, length)
+        return pattern.biased(self.relative_bias, bidirectional=True) if self.relative else pattern

@@ -19,7 +19,7 @@ apps/models/masked_language_model.py. Rows that see no key differ from transform
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,7 @@ class DebertaConfig(EncoderConfig):
       position_buckets: log buckets of distances to either side; 0 is one for each distance.
       max_relative_positions: distances from here on share a row on either side; None is
         max_positions.
-      position_terms: of attention, besides content to content: "c2p", "p2c".
+      position_terms: terms of attention besides content to content: "c2p", "p2c".
       share_position_projections: distances are projected as contents are (v2 xlarge and v3).
       norm_relative: a layer norm of the relative table.
       position_biased_input: adds the table of positions to the embeddings.
@@ -80,6 +80,11 @@ class DebertaConfig(EncoderConfig):
         "relative_norm",
         "convolution",
     )
+
+    @property
+    def classifier_kind(self) -> Literal["deberta"]:
+        """Its own."""
+        return "deberta"
 
     def __post_init__(self) -> None:
         if self.attention in ("pallas", "cudnn"):

@@ -11,7 +11,7 @@ subclass that defines `apply_layers`.
 
 import dataclasses
 import math
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -42,21 +42,21 @@ class EncoderConfig(ModelConfig):
       d_model: size of the hidden states.
       d_ff: size of the feed-forward hidden layers.
       num_heads: attention heads, each of d_model / num_heads.
-      num_layers: how many.
+      num_layers: number of layers.
       embedding_size: columns of the embedding tables, projected to d_model (ELECTRA); None is
         d_model, without a projection.
       max_positions: rows of the table of positions.
       token_types: rows of the table of token types; 0 is no table. With one row all tokens have it.
       pad_id: the token of padding.
-      activation: of the feed-forward layers, and of heads.
-      dropout_rate: of embeddings and of the blocks' outputs.
-      attention_dropout_rate: of the attention weights.
+      activation: activation of the feed-forward layers, and of heads.
+      dropout_rate: dropout rate of embeddings and of the blocks' outputs.
+      attention_dropout_rate: dropout rate of the attention weights.
       share_attention_dropout: whether all queries of a head drop the same keys, as in T5. False:
         each query and key have a draw of their own, as in the original, which takes longer.
-      norm_epsilon: of the layer norms.
-      initializer_stddev: of kernels and tables.
+      norm_epsilon: epsilon of the layer norms.
+      initializer_stddev: standard deviation of kernels and tables at init.
       unroll: layers per iteration of the scan, True for straight-line code (faster on CPU).
-      remat: what a layer keeps for its backward pass (`t5x_lite.nn.remat`).
+      remat: activations that a layer keeps for its backward pass (`t5x_lite.nn.remat`).
       attention: "plain"; "blocked", whose memory is linear in length; "pallas", the same as a
         kernel for TPUs, elsewhere blocked, and so where each query and key have a draw of dropout;
         "cudnn", cuDNN's for NVIDIA GPUs and bfloat16, elsewhere plain, and refused in training: it
@@ -136,6 +136,15 @@ class EncoderConfig(ModelConfig):
     def embedding_norm_size(self) -> int:
         """Size of the layer norm of the embeddings' sum."""
         return self.table_size
+
+    @property
+    def classifier_kind(self) -> Literal["bert", "roberta", "electra", "deberta"]:
+        """The head for classification that the family is published with."""
+        return "bert"
+
+    def to_finetune(self) -> "EncoderConfig":
+        """As it is."""
+        return self
 
     @property
     def position_rows(self) -> int:

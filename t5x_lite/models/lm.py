@@ -43,7 +43,7 @@ class LMConfig(StackConfig):
     """Sizes and choices of a decoder-only model; those of `StackConfig` and these.
 
     Attributes:
-      num_layers: how many.
+      num_layers: number of layers.
       prefix: whether the inputs see each other both ways (prefix LM); else all is causal. The
         parameters are the same: a causal model can be trained on as a prefix model.
       prefix_buckets: of a prefix LM's relative bias: "causal", all for keys to the left (T5X), or

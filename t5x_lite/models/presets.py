@@ -10,7 +10,7 @@
 | `mt5_*` | vocabulary | t5x examples/t5/mt5/*.gin |
 | `umt5_*` | vocabulary, a relative bias table in each layer | t5x examples/scalable_t5/umt5/*.gin |
 | `byt5_*` | vocabulary of bytes, deep encoder and shallow decoder | t5x examples/t5/byt5/*.gin |
-| `t5_base_*` | as `t5_base`; paper section 3.2 | t5 models/gin/models/bi_v1_*.gin |
+| `t5_base_*` | as `t5_base`; paper sections 3.2 and 3.6 | t5 models/gin/models/bi_v1_*.gin |
 
 vocab_size 32128 is 32000 SentencePiece pieces and 100 sentinels, rounded up to a multiple of 128;
 the others are rounded up likewise. The decoder-only rows are in `t5x_lite.models.lm_presets`.
@@ -120,6 +120,19 @@ def t5_base_shared(**fields: Any) -> T5Config:
 def t5_base_6_layers(**fields: Any) -> T5Config:
     """T5 base with half of the layers in each stack."""
     return t5_base(**{"num_encoder_layers": 6, "num_decoder_layers": 6, **fields})
+
+
+# Its larger models (section 3.6, table 13): BERT-large's widths, and 16 or 32 layers in each stack
+
+
+def t5_base_2x(**fields: Any) -> T5Config:
+    """About twice the parameters and FLOPs of T5 base: T5 large with 16 layers in each stack."""
+    return t5_large(**{"num_encoder_layers": 16, "num_decoder_layers": 16, **fields})
+
+
+def t5_base_4x(**fields: Any) -> T5Config:
+    """About four times those of T5 base: T5 large with 32 layers in each stack."""
+    return t5_large(**{"num_encoder_layers": 32, "num_decoder_layers": 32, **fields})
 
 
 # T5 1.1 trained on: as a prefix LM (Lester et al. 2021; T0 begins there), on instructions (Chung et

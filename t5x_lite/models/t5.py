@@ -59,10 +59,11 @@ class StackConfig(ModelConfig):
       relative_buckets: rows of the relative bias tables.
       relative_max_distance: distances from here on share a bucket.
       relative_bias_per_layer: a table in each layer (umT5) instead of one for the stack.
-      norm_epsilon: of the RMS norms.
+      norm_epsilon: epsilon of the RMS norms.
       unroll: layers per iteration of the scan, True for straight-line code (faster on CPU).
-      remat: what a layer keeps for its backward pass: "none" is all, "full" its input alone, "dots"
-        its matrix products, "dots_no_batch" its products with weights (`t5x_lite.nn.remat`).
+      remat: activations that a layer keeps for its backward pass: "none" is all, "full" its input
+        alone, "dots" its matrix products, "dots_no_batch" its products with weights
+        (`t5x_lite.nn.remat`).
       attention: "plain"; "blocked", whose memory is linear in length; "pallas", the same as a
         kernel for TPUs, elsewhere blocked; "cudnn", cuDNN's for NVIDIA GPUs and bfloat16
         (`t5x_lite.nn.cudnn_attention`), elsewhere plain, and refused in training. Decoding is
@@ -206,6 +207,11 @@ class T5Config(StackConfig):
             Same(f"{prefix}decoder/{ours}/*", f"{prefix}encoder/{theirs}/*")
             for ours, theirs in pairs.items()
         )
+
+    def to_finetune(self) -> "T5Config":
+        """With T5's dropout of 0.1 where it was pretrained without, and shallow stacks unrolled."""
+        shallow = max(self.num_encoder_layers, self.num_decoder_layers) <= 6
+        return self.replace(dropout_rate=self.dropout_rate or 0.1, unroll=self.unroll or shallow)
 
     def without_views(self) -> "T5Config":
         """Without shared layers: a decoder with arrays of its own."""

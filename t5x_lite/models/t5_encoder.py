@@ -25,7 +25,7 @@ class T5EncoderConfig(StackConfig):
     """Sizes and choices of an encoder; those of `StackConfig` and this.
 
     Attributes:
-      num_layers: how many.
+      num_layers: number of layers.
     """
 
     num_layers: int
@@ -35,6 +35,14 @@ class T5EncoderConfig(StackConfig):
     def forward_flops(self, shapes: RowShapes) -> int:
         """FLOPs of one forward pass for one row."""
         (length,) = shapes["encoder_input_tokens"]
+        return self.text_flops(length)
+
+    def text_flops(self, length: int) -> int:
+        """FLOPs of one text's forward pass.
+
+        Args:
+          length: its tokens.
+        """
         return self.num_layers * self.layer_flops(length)
 
     def build(self, *, rngs: nnx.Rngs) -> "T5Encoder":

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.nn.products import einsum
-from t5x_lite.nn.slots import DenseSlot, HiddenSlot
+from t5x_lite.nn.slots import DenseSlot, HiddenSlot, WholeSlot
 from t5x_lite.types import Array
 
 Initializer = Callable[..., Any]
@@ -74,6 +74,9 @@ class Dense(nnx.Module):
         batch = "ABCE"[: x.ndim - 1]
         kernel = self.kernel[...]
         product = einsum(f"{batch}I,IO->{batch}O", x.astype(kernel.dtype), kernel)
+        if isinstance(self.slot, WholeSlot):
+            own = self.bias[...] if self.has_bias else None
+            return self.slot.with_bias(x, product, kernel, own)
         if self.slot is not None:
             product = self.slot(x, product, kernel)
         bias = self.effective_bias()

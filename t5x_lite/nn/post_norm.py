@@ -37,7 +37,7 @@ class PostNormConfig:
       num_heads: attention heads, each of d_model / num_heads.
       activation: of the feed-forward block.
       dropout_rate: of both blocks' outputs.
-      attention_dropout_rate: of the attention weights.
+      attention_dropout_rate: dropout rate of the attention weights.
       share_attention_dropout: whether all queries of a head drop the same keys, as in T5.
       norm_epsilon: added to the variance.
       initializer_stddev: of the kernels.

@@ -50,7 +50,7 @@ class Running:
 
     Attributes:
       unroll: layers per iteration of the scan; True for straight-line code.
-      remat: what a layer keeps for its backward pass (`t5x_lite.nn.remat`).
+      remat: activations that a layer keeps for its backward pass (`t5x_lite.nn.remat`).
       attention_block: keys at a time (a DeBERTa's: queries), in memory linear in length
         (`t5x_lite.nn.blocked_attention`); None is plain attention. Decoding is plain.
       attention_kernel: whether the kernel for TPUs takes them (`t5x_lite.nn.pallas_attention`).
@@ -111,6 +111,7 @@ def scan_layers(
     *,
     inputs: Any = None,
     running: Running,
+    part: tuple[int, int] | None = None,
 ) -> tuple[Array, Any]:
     """Runs a stacked module layer after layer.
 
@@ -120,11 +121,16 @@ def scan_layers(
       x: the first layer's input.
       inputs: arrays with a leading layer axis, or None.
       running: unroll and remat are used.
+      part: the layers [first, last) that are run; None is all of them.
 
     Returns:
-      x after the last layer, and the layers' outputs stacked.
+      x after the last of these layers, and the layers' outputs stacked; None where there are none.
     """
     graphdef, params, _ = split(layers)
+    if part is not None:
+        if part[0] == part[1]:
+            return x, None
+        params, inputs = jax.tree.map(lambda leaf: leaf[slice(*part)], (params, inputs))
 
     def body(carry: Array, slices: tuple[Any, Any]) -> tuple[Array, Any]:
         layer_params, layer_inputs = slices

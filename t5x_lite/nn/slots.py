@@ -55,6 +55,33 @@ class DenseSlot(Protocol):
 
 
 @runtime_checkable
+class WholeSlot(Protocol):
+    """A `DenseSlot` that adds the bias itself: rows may have different ones."""
+
+    @property
+    def per_row(self) -> bool:
+        """Whether rows differ, so that no kernel gives the same."""
+        ...
+
+    def with_bias(
+        self,
+        x: Float[Array, "*batch I"],
+        y: Float[Array, "*batch O"],
+        kernel: Float[Array, "I O"],
+        bias: Float[Array, " O"] | None,
+    ) -> Float[Array, "*batch O"]:
+        """The layer's result, in float32.
+
+        Args:
+          x: what went into the layer.
+          y: its product, without the bias, in float32.
+          kernel: of the layer.
+          bias: of the layer.
+        """
+        ...
+
+
+@runtime_checkable
 class HiddenSlot(Protocol):
     """What becomes of that which the last dense layer of a block reads.
 
@@ -124,6 +151,21 @@ class Host(Protocol):
     def block_sites(self) -> tuple[str, ...]:
         """The names of its `BlockSlot` attributes."""
         ...
+
+
+@runtime_checkable
+class PerRow(Protocol):
+    """A slot that may treat the rows of a batch differently."""
+
+    @property
+    def per_row(self) -> bool:
+        """Whether it does."""
+        ...
+
+
+def is_per_row(slot: Any) -> bool:
+    """Whether what stands in a slot, None too, treats rows differently."""
+    return isinstance(slot, PerRow) and slot.per_row
 
 
 def named(prefix: str, sites: dict[str, Any]) -> dict[str, Any]:

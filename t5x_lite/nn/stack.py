@@ -25,6 +25,7 @@ from t5x_lite.nn.layers import DecoderLayer, EncoderLayer, LayerConfig, by_head
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.scan import Running, scan_layers
+from t5x_lite.nn.slots import is_per_row
 from t5x_lite.types import Array, Key
 
 SelfMask = Bool[Array, "#B 1 #T T"] | Visibility
@@ -39,7 +40,7 @@ class Encoder(nnx.Module):
 
     Args:
       config: sizes of a layer.
-      num_layers: how many.
+      num_layers: number of layers.
       running: how they are run; the default is a plain scan.
       rngs: the stream "params" is used.
     """
@@ -95,7 +96,7 @@ class Decoder(nnx.Module):
 
     Args:
       config: as `Encoder`, like num_layers, running and rngs.
-      num_layers: how many.
+      num_layers: number of layers.
       running: how they are run.
       cross_attention: False for a language model.
       bidirectional: whether the relative bias has buckets for keys to the right.
@@ -136,8 +137,11 @@ class Decoder(nnx.Module):
         at every token.
 
         Args:
-          join: whether the products of one input become one.
+          join: whether the products of one input become one; not where rows have other ones.
         """
+        stacked_layers: Any = self.layers
+        sites = {**stacked_layers.dense_sites(), **stacked_layers.hidden_sites()}
+        join = join and not any(is_per_row(host.slot) for host in sites.values())
         graphdef, params, _ = split(self.layers)
         layers = [bind(graphdef, one) for one in caching.unstack(params, self.num_layers)]
         if join:

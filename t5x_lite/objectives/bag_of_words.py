@@ -42,7 +42,35 @@ def bag_losses(
     Returns:
       The loss of each row, and 1 for rows with tokens in the bag, else 0.
     """
-    batch, length = tokens.shape
+    scores = bag_scores(states, table, bias, read=read, chunk=chunk)
+
+    def bag(row: Array, counted: Array) -> Array:
+        return jnp.zeros(table.shape[0], jnp.float32).at[row].max(counted.astype(jnp.float32))
+
+    words = jnp.sum(counted, axis=1).astype(jnp.float32)
+    log_p = jax.nn.log_softmax(scores, axis=-1)
+    total = -jnp.sum(jax.vmap(bag)(tokens, counted) * log_p, axis=1)
+    return total / jnp.maximum(words, 1.0), (words > 0).astype(jnp.float32)
+
+
+def bag_scores(
+    states: Float[Array, "B S E"],
+    table: Float[Array, "V E"],
+    bias: Float[Array, " V"],
+    *,
+    read: Bool[Array, "B S"],
+    chunk: int,
+) -> Float[Array, "B V"]:
+    """The highest logit of each token of the vocabulary over the positions that are read.
+
+    Args:
+      states: what is multiplied with the table.
+      table: of the tokens.
+      bias: of the logits.
+      read: positions whose logits count; where there is none all scores are low.
+      chunk: positions whose logits are made at a time; made again in the backward pass.
+    """
+    batch, length = read.shape
     num = -(-length // chunk)
     missing = num * -(-length // num) - length
 
@@ -58,12 +86,15 @@ def bag_losses(
         return jnp.maximum(scores, jnp.max(logits, axis=1)), None
 
     start = jnp.full((batch, table.shape[0]), _UNSEEN, jnp.float32)
-    scores, _ = jax.lax.scan(highest, start, (chunks(states), chunks(read)))
+    return jax.lax.scan(highest, start, (chunks(states), chunks(read)))[0]
 
-    def bag(row: Array, counted: Array) -> Array:
-        return jnp.zeros(table.shape[0], jnp.float32).at[row].max(counted.astype(jnp.float32))
 
-    words = jnp.sum(counted, axis=1).astype(jnp.float32)
-    log_p = jax.nn.log_softmax(scores, axis=-1)
-    total = -jnp.sum(jax.vmap(bag)(tokens, counted) * log_p, axis=1)
-    return total / jnp.maximum(words, 1.0), (words > 0).astype(jnp.float32)
+def largest(scores: Float[Array, "B V"], number: int) -> Float[Array, "B V"]:
+    """The largest scores of each row where they are, and 0 elsewhere (DupMAE's sparse vector).
+
+    Args:
+      scores: of the vocabulary.
+      number: how many stay; of equal ones at the end all.
+    """
+    last = jax.lax.top_k(scores, min(number, scores.shape[1]))[0][:, -1:]
+    return jnp.where((scores >= last) & (scores > _UNSEEN), scores, 0.0)

@@ -96,6 +96,11 @@ class Loss(NamedTuple):
             rows={},
         )
 
+    def plus_terms(self, penalties: Mapping[str, tuple[Array, float]]) -> "Loss":
+        """With terms of the parameters alone, (total, scale), the same for each part of a batch."""
+        made = {name: Term(x, jnp.float32(1), scale) for name, (x, scale) in penalties.items()}
+        return self._replace(terms={**self.terms, **made})
+
     def plus(self, other: "Loss") -> "Loss":
         """The sums of two batches together; the scales stay."""
         return Loss(
@@ -168,6 +173,17 @@ class Objective:
         """
         return ()
 
+    def more_towers(self) -> tuple[str, ...]:
+        """Names of further encoders like the model, at towers/NAME, such as that of passages.
+
+        Its module is called with `towers`, their modules by name, then.
+        """
+        return ()
+
+    def with_one_tower(self) -> "Objective":
+        """The same objective without further encoders."""
+        return self
+
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
         """The second stage: terms and metrics of the rows of a whole batch; it has no parameters.
 
@@ -202,8 +218,21 @@ class Objective:
         """
         return self
 
+    def anew(self, earlier: "Objective") -> str:
+        """A warning where its own parameters begin anew on what another one trained; "" is none.
+
+        Args:
+          earlier: the objective of the checkpoint.
+        """
+        del earlier
+        return ""
+
     def masks_with(self) -> int | None:
         """The vocabulary's [MASK] that it needs; None where it needs none."""
+        return None
+
+    def no_terms(self) -> tuple[int, ...] | None:
+        """The tokens of the vocabulary that are no terms of a text; None where it has no terms."""
         return None
 
     def smaller_logits(self) -> str:

@@ -35,7 +35,7 @@ class Choose(Objective):
 
     Attributes:
       head: "bert", "roberta", "electra" or "deberta".
-      dropout_rate: of the head; None is the model's.
+      dropout_rate: dropout rate of the head; None is the model's.
     """
 
     head: ClassifierKind = "bert"

@@ -34,9 +34,9 @@ class Classify(Objective):
     """Cross-entropy of classes, or the squared error of a score.
 
     Attributes:
-      num_classes: of the task; 1 is a score.
+      num_classes: number of classes; 1 is a score.
       head: "bert", "roberta", "electra" or "deberta".
-      dropout_rate: of the head; None is the model's.
+      dropout_rate: dropout rate of the head; None is the model's.
     """
 
     num_classes: int = 2

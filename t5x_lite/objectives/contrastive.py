@@ -18,86 +18,65 @@ whole batch, too: the loss has two stages (`objectives.base`), vectors of texts 
 vectors, which is gradient caching (Gao et al. 2021, arXiv:2101.06983).
 
 Without labels, a text is query and passage at once (task tasks.pairs:same_text): the two are
-encoded under two dropout keys, and so are two views of it (SimCSE). A passage that is the same as
-the query's own, or the answer of the same query in another row, is no negative.
+encoded under two dropout keys, and so are two views of it (SimCSE). Which passages are no negatives
+is said in `objectives.candidates`.
+
+    dpr()         dot product, t 1, [CLS], an encoder for passages of its own
+    retromae()    dot product, t 1, [CLS], one encoder
+    bge()         cosine, t 0.02, [CLS], one encoder
 """
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
-from t5x_lite.data.layouts import Groups, Layout
 from t5x_lite.errors import InputError
-from t5x_lite.heads.base import Head, HeadModules
-from t5x_lite.heads.dense import Dense, dense_of
-from t5x_lite.models.base import ModelConfig, RowShapes
-from t5x_lite.models.encoder import EncoderModel
-from t5x_lite.models.pooling import Pooling, check_pooling
-from t5x_lite.nn.dropout import split_key
-from t5x_lite.objectives.base import Loss, Objective, Term
+from t5x_lite.heads.dense import unit
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.objectives.base import Loss, Term
+from t5x_lite.objectives.bi_encoder import BiEncoder, PairVectors
+from t5x_lite.objectives.candidates import BATCH, asking, candidates, check_scope
 from t5x_lite.objectives.losses import cross_entropy
-from t5x_lite.objectives.masked_lm import require_encoder
 from t5x_lite.sharding import constrain
-from t5x_lite.types import Array, Batch, Key
+from t5x_lite.types import Array, Batch
 
-_FEATURES = ("query_tokens", "query_segment_ids", "passage_tokens", "passage_segment_ids")
-_NEVER = -1e9
+NEVER = -1e9
 """The score of what is no candidate; finite, so that a row of padding has no NaN."""
+DOT: dict[str, Any] = {"temperature": 1.0, "normalize": False, "pooling": "cls"}
+"""Fields of dot products of [CLS] states."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Contrastive(Objective):
-    """Cross-entropy of a query's own passage among those of the batch.
+class Contrastive(BiEncoder):
+    """Cross-entropy of a query's own passage among those that it is compared with.
 
     Attributes:
-      temperature: that scores are divided by.
-      normalize: whether vectors have length 1, so that a score is a cosine; None is as the
-        checkpoint says that the run begins from, and else True.
-      pooling: "cls" or "mean" (`models.pooling`); None is as that checkpoint says, and else "cls".
+      temperature: that scores are divided by; in training alone.
+      candidates: "batch", the passages of all rows; "group", those of the query's own row; or
+        "block:N", those of N rows that follow each other, whatever the devices.
+      symmetric: whether the queries compete for the first passages, too; the loss is the mean of
+        both. For parallel texts.
     """
 
     temperature: float = 0.05
-    normalize: bool | None = None
-    pooling: Pooling | None = None
-
-    layouts: ClassVar[tuple[type[Layout], ...]] = (Groups,)
+    candidates: str = BATCH
+    symmetric: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.temperature <= 0.0:
             raise InputError(f"objective.temperature must be above 0: got {self.temperature}")
-        if self.pooling is not None:
-            check_pooling("objective.pooling", self.pooling)
+        check_scope(self.candidates)
 
-    def forward_flops(self, model: Any, shapes: RowShapes) -> int:
-        """FLOPs of one row: a query, and its passages; not of their scores."""
-        (query,), (num, passage) = shapes["query_tokens"], shapes["passage_tokens"]
-        return model.text_flops(query) + num * model.text_flops(passage)
-
-    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ContrastiveLoss":
-        """Makes the loss module, which has no parameters."""
-        return ContrastiveLoss(self)
-
-    def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "dense", with the longest text and the prompts that are known."""
-        return (self._dense(kept),)
-
-    def _dense(self, kept: Mapping[str, Head]) -> Dense:
-        head = dense_of(kept) or Dense(pooling="cls")
-        return dataclasses.replace(
-            head,
-            pooling=head.pooling if self.pooling is None else self.pooling,
-            normalize=head.normalize if self.normalize is None else self.normalize,
-        )
-
-    def resolved(self, kept: Mapping[str, Head]) -> "Contrastive":
-        """With the pooling and the length that None leaves to the head."""
-        head = self._dense(kept)
-        return dataclasses.replace(self, pooling=head.pooling, normalize=head.normalize)
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> PairVectors:
+        """Makes the module of the first stage, which has no parameters."""
+        del model, rngs
+        return PairVectors(self)
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
         """InfoNCE of the vectors of a whole batch.
@@ -108,87 +87,116 @@ class Contrastive(Objective):
           batch: says which of the texts there are, and which are the same.
           step: not used.
         """
-        queries, passages = rows["queries"], rows["passages"]
-        num_rows, num, size = passages.shape
-        # Every device needs all passages; the gradient goes back to those that made them.
-        gathered = constrain(passages.reshape(num_rows * num, size), None, None)
-        products = jnp.einsum("BD,ND->BN", queries, gathered, precision=jax.lax.Precision.HIGHEST)
-        scores = jnp.where(candidates(batch), products / self.temperature, _NEVER)
-        own = jnp.arange(num_rows, dtype=jnp.int32) * num
-        losses, _ = cross_entropy(scores, own)
-        weights = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
-        own_scores = jnp.take_along_axis(scores, own[:, None], axis=1)[:, 0]
-        right = (own_scores >= jnp.max(scores, axis=1)).astype(jnp.float32)
-        total, weight = jnp.sum(losses * weights), jnp.sum(weights)
+        scores = self.scores(rows)
+        real = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
+        loss, weight = self.info_nce(scores, batch, real), jnp.sum(real)
         return Loss(
-            terms={"contrastive": Term(total, weight)},
-            metrics={"accuracy": (jnp.sum(right * weights), weight)},
+            terms={"contrastive": Term(loss, weight)},
+            metrics={
+                **of_scores(scores, candidates(batch, self.candidates), real),
+                **of_vectors(rows, real),
+            },
         )
 
-    def check_model(self, model: nnx.Module) -> None:
-        """Refuses what is no encoder."""
-        require_encoder(self, model)
+    def scores(self, rows: Mapping[str, Array]) -> Float[Array, "B N"]:
+        """Products of each query and each passage of the batch, not divided by the temperature."""
+        passages = rows["passages"]
+        # Every device needs all passages; the gradient goes back to those that made them.
+        gathered = constrain(passages.reshape(-1, passages.shape[2]), None, None)
+        highest = jax.lax.Precision.HIGHEST
+        return jnp.einsum("BD,ND->BN", rows["queries"], gathered, precision=highest)
 
+    def info_nce(
+        self, scores: Float[Array, "B N"], batch: Batch, real: Float[Array, " B"]
+    ) -> Float[Array, ""]:
+        """The sum of the losses of real queries.
 
-class ContrastiveLoss(nnx.Module):
-    """The vectors of texts, of which `Contrastive.joint` makes the loss.
-
-    Args:
-      config: the objective.
-    """
-
-    def __init__(self, config: Contrastive):
-        self.config = config
-
-    def __call__(
-        self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
-    ) -> Loss:
-        """The vectors of a batch of the layout Groups(), or of a part of one.
-
-        Raises:
-          InputError: the features are those of another layout.
+        Args:
+          scores: of `scores`.
+          batch: of the layout Groups().
+          real: 1 for a query, and 0 for a row of padding.
         """
-        missing = sorted(set(_FEATURES) - set(batch))
-        if missing:
-            raise InputError(
-                f"objective Contrastive reads {', '.join(_FEATURES)}, but the batch has no "
-                f"{', '.join(missing)}: data.layout must be groups"
-            )
-        return Loss(terms={}, metrics={}, rows=self.encode(model, heads, batch, key=key))
-
-    def encode(
-        self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
-    ) -> dict[str, Array]:
-        """The vectors of queries and passages; a key turns dropout on, of each its own."""
-        query_key, passage_key = split_key(key, 2)
-        rows, num, length = batch["passage_tokens"].shape
-
-        def vectors(tokens: Array, segment_ids: Array, *, key: Key | None) -> Array:
-            hidden = model(tokens, segment_ids=segment_ids, key=key)
-            return heads["dense"](hidden, segment_ids)
-
-        queries = vectors(batch["query_tokens"], batch["query_segment_ids"], key=query_key)
-        passages = vectors(
-            batch["passage_tokens"].reshape(rows * num, length),
-            batch["passage_segment_ids"].reshape(rows * num, length),
-            key=passage_key,
-        )
-        return {"queries": queries, "passages": passages.reshape(rows, num, -1)}
+        num_rows, num = batch["passage_tokens"].shape[:2]
+        scaled, rows = scores / self.temperature, jnp.arange(num_rows, dtype=jnp.int32)
+        may = candidates(batch, self.candidates)
+        losses, _ = cross_entropy(jnp.where(may, scaled, NEVER), rows * num)
+        total = jnp.sum(losses * real)
+        if not self.symmetric:
+            return total
+        back = jnp.where(asking(batch, self.candidates), scaled[:, ::num].T, NEVER)
+        losses, _ = cross_entropy(back, rows)
+        return (total + jnp.sum(losses * real)) / 2
 
 
-def candidates(batch: Batch) -> Bool[Array, "B N"]:
-    """Which passages of the batch, N of them, a query is compared with: its own, and negatives.
+def dpr(**fields: Any) -> Contrastive:
+    """Two encoders, dot products of their [CLS] states (Karpukhin et al. 2020)."""
+    return Contrastive(**{**DOT, "towers": "two", **fields})
+
+
+def retromae(**fields: Any) -> Contrastive:
+    """One encoder, dot products of its [CLS] states, as RetroMAE is fine-tuned."""
+    return Contrastive(**{**DOT, **fields})
+
+
+def bge(**fields: Any) -> Contrastive:
+    """One encoder, cosines of its [CLS] states, temperature 0.02, as BGE is fine-tuned."""
+    return Contrastive(**{"temperature": 0.02, "normalize": True, "pooling": "cls", **fields})
+
+
+def of_scores(
+    scores: Float[Array, "B N"], may: Bool[Array, "B N"], real: Float[Array, " B"]
+) -> dict[str, tuple[Array, Array]]:
+    """Metrics of a batch's scores: accuracy, and the means of what decides it.
 
     Args:
-      batch: of the layout Groups(), B rows of N / B passages.
+      scores: products of queries and passages.
+      may: what each query is compared with, its own passage included.
+      real: 1 for a query, and 0 for a row of padding.
     """
-    queries, passages = batch["query_tokens"], batch["passage_tokens"]
-    rows, num, length = passages.shape
-    there = jnp.any(batch["passage_segment_ids"] > 0, axis=2).reshape(1, rows * num)
-    first = jnp.arange(num) == 0
-    asked_again = jnp.all(queries[:, None] == queries[None], axis=2)
-    answers_it = (asked_again[:, :, None] & first).reshape(rows, rows * num)
-    flat = passages.reshape(1, rows * num, length)
-    same_text = jnp.all(passages[:, :1] == flat, axis=2)
-    own = jnp.arange(rows * num)[None] == jnp.arange(rows)[:, None] * num
-    return (there & ~answers_it & ~same_text) | own
+    num_rows, num = scores.shape[0], scores.shape[1] // scores.shape[0]
+    own = jnp.arange(num_rows, dtype=jnp.int32) * num
+    own_scores = jnp.take_along_axis(scores, own[:, None], axis=1)[:, 0]
+    others = may & (jnp.arange(scores.shape[1])[None] != own[:, None])
+    hardest = jnp.max(jnp.where(others, scores, -jnp.inf), axis=1)
+    has_others = jnp.any(others, axis=1) * real
+    right = (own_scores >= hardest).astype(jnp.float32)
+    weight = jnp.sum(real)
+    return {
+        "accuracy": (jnp.sum(right * real), weight),
+        "own_score": (jnp.sum(own_scores * real), weight),
+        "hardest_negative_score": (
+            jnp.sum(jnp.where(has_others > 0, hardest, 0.0)),
+            jnp.sum(has_others),
+        ),
+    }
+
+
+def of_vectors(
+    rows: Mapping[str, Array], real: Float[Array, " B"]
+) -> dict[str, tuple[Array, Array]]:
+    """How near queries and answers are, and how evenly vectors lie on the sphere.
+
+    Alignment is E |f(q) - f(p)|^2 of a query and its passage, uniformity log E exp(-2 |x - y|^2) of
+    different texts of the batch, the mean of that of queries and that of first passages; both of
+    vectors at length 1 (Wang and Isola 2020, arXiv:2005.10242). Uniformity is that of each batch,
+    and the mean of these over several.
+
+    Args:
+      rows: see `Contrastive.joint`.
+      real: 1 for a query, and 0 for a row of padding.
+    """
+    queries = unit(jax.lax.stop_gradient(rows["queries"]))
+    passages = unit(jax.lax.stop_gradient(rows["passages"][:, 0]))
+    weight = jnp.sum(real)
+    apart = jnp.sum(jnp.square(queries - passages), axis=1)
+    pairs = real[:, None] * real[None] * (1.0 - jnp.eye(len(real)))
+    spread = jnp.float32(0)
+    for vectors in (queries, passages):
+        # |x - y|^2 = 2 - 2 x.y of vectors of length 1.
+        cosines = jnp.einsum("BD,CD->BC", vectors, constrain(vectors, None, None))
+        mean = jnp.sum(jnp.exp(4.0 * (cosines - 1.0)) * pairs) / jnp.maximum(jnp.sum(pairs), 1.0)
+        spread += 0.5 * jnp.log(jnp.maximum(mean, 1e-30))
+    return {
+        "alignment": (jnp.sum(apart * real), weight),
+        "uniformity": (spread * weight, weight),
+    }

@@ -83,9 +83,9 @@ class Electra(Masks, Objective):
         own loss, and not together by the sum of both; None is True but with "es".
       head: the discriminator's: "electra" or "deberta".
       discriminator_weight: lambda, the weight of L_D.
-      temperature: of the draw.
-      discriminator_optimizer: of the decoupled discriminator; None is the experiment's.
-      mask_fraction: of the masked tokens, those that the generator reads as [MASK]; the rest stay.
+      temperature: temperature of the draw.
+      discriminator_optimizer: optimizer of the decoupled discriminator; None is the experiment's.
+      mask_fraction: share of the masked tokens that the generator reads as [MASK]; the rest stay.
     """
 
     generator: EncoderConfig

@@ -13,9 +13,12 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from t5x_lite.types import Array
+
+_NEVER = -1e9
+"""The score of what is not there; finite, so that a softmax over nothing is no NaN."""
 
 
 def cross_entropy(
@@ -61,3 +64,35 @@ def smoothed_entropy(label_smoothing: float, classes: int) -> float:
         return 0.0
     confidence, low = smoothed(label_smoothing, classes)
     return -(confidence * math.log(confidence) + (classes - 1) * low * math.log(low + 1e-20))
+
+
+def soft_cross_entropy(
+    logits: Float[Array, "B G"], teacher: Float[Array, "B G"], *, where: Bool[Array, "B G"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """-sum t log softmax(logits) with t the softmax of a teacher's scores, and how many rows count.
+
+    It differs from the divergence of Kullback and Leibler by the teacher's entropy, which has no
+    gradient. Both softmaxes are over what is there and has a teacher's score; a row without any
+    counts 0.
+
+    Args:
+      logits: of what is compared.
+      teacher: scores of the same; NaN where there is none.
+      where: what is there.
+    """
+    known = where & ~jnp.isnan(teacher)
+    logs = jax.nn.log_softmax(jnp.where(known, logits.astype(jnp.float32), _NEVER), axis=1)
+    losses = -jnp.sum(jnp.where(known, soft_targets(teacher, where=where) * logs, 0.0), axis=1)
+    return jnp.sum(losses), jnp.sum(jnp.any(known, axis=1).astype(jnp.float32))
+
+
+def soft_targets(teacher: Float[Array, "B G"], *, where: Bool[Array, "B G"]) -> Float[Array, "B G"]:
+    """The softmax of a teacher's scores over what is there and has one; 0 elsewhere.
+
+    Args:
+      teacher: scores, NaN where there is none.
+      where: what is there.
+    """
+    known = where & ~jnp.isnan(teacher)
+    scores = jnp.where(known, jnp.nan_to_num(teacher), _NEVER)
+    return jnp.where(known, jax.nn.softmax(scores, axis=1), 0.0)

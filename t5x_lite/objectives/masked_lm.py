@@ -41,7 +41,7 @@ class Masks:
       whole_word: whether the pieces of a word are masked together.
       max_ngram: the longest run of words that is masked together; the probability of n is
         proportional to 1 / n.
-      mask_fraction: of the masked tokens, those that [MASK] replaces.
+      mask_fraction: share of the masked tokens that [MASK] replaces.
       random_fraction: those that a random token replaces; the rest stay as they are.
     """
 
@@ -80,6 +80,10 @@ class Masks:
                 f"{model.vocab_size}; give the [MASK] of the vocabulary"
             )
 
+    def counted(self, batch: Batch, *, pad_id: int) -> Bool[Array, "B S"]:
+        """The tokens of which `ratio` is masked: all that are not padding."""
+        return real_tokens(batch, pad_id=pad_id)
+
     def draw(
         self, batch: Batch, *, vocab_size: int, pad_id: int, key: Key
     ) -> tuple[Int[Array, "B S"], masking.Slots]:
@@ -92,7 +96,7 @@ class Masks:
           key: of the masks.
         """
         tokens = batch["encoder_input_tokens"]
-        real = real_tokens(batch, pad_id=pad_id)
+        real = self.counted(batch, pad_id=pad_id)
         unit_key, choice_key, fate_key = jax.random.split(key, 3)
         what = masking.units(
             batch["encoder_word_ids"],

@@ -68,11 +68,11 @@ class RetroMAE(Masks, Objective):
     """Masked language modelling and the decoder's loss; the fields of `Masks` and these.
 
     Attributes:
-      ratio: of the encoder's masks.
-      whole_word: of the encoder's masks and of the decoder's.
+      ratio: share of tokens that the encoder's masks take.
+      whole_word: whether the encoder's and the decoder's masks take whole words.
       decoder: "enhanced" or "basic".
-      decoder_ratio: of the decoder's masks; None is 0.5 (enhanced) or 0.7 (basic).
-      decoder_layers: of the basic decoder; the enhanced one has one.
+      decoder_ratio: the same for the decoder's masks; None is 0.5 (enhanced) or 0.7 (basic).
+      decoder_layers: layers of the basic decoder; the enhanced one has one.
       query: of the enhanced decoder: "raw" c + p, or "normalised" by the embeddings' norm.
       mask_pool: masks drawn for each row, at most; each query takes one of them.
       bag_of_words: weight of DupMAE's term; 0 leaves it out (the paper: 0.1).

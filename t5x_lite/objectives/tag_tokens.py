@@ -32,8 +32,8 @@ class TagTokens(Objective):
     """Cross-entropy of the classes of words.
 
     Attributes:
-      num_classes: of the task.
-      dropout_rate: of the head; None is the model's.
+      num_classes: number of classes.
+      dropout_rate: dropout rate of the head; None is the model's.
     """
 
     num_classes: int = 2

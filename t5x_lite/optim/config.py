@@ -14,7 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.optim import adafactor
 from t5x_lite.optim.layer_decay import decayed_by_layer
 from t5x_lite.optim.schedules import (
+    LearningRate,
     Schedule,
     require_above_zero,
     require_below_one,
@@ -33,6 +34,9 @@ from t5x_lite.optim.schedules import (
 from t5x_lite.optim.unfreezing import Gradual, Starts, live, unfreezing
 from t5x_lite.types import Array, Axes, Params
 
+AUTO = "auto"
+"""The `schedule_offset` that the checkpoint of `--init` says."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(ABC):
@@ -40,6 +44,9 @@ class Optimizer(ABC):
 
     Attributes:
       schedule: the learning rate.
+      schedule_offset: steps that the weights were trained for before: step t of the run has the
+        schedule's rate of t + schedule_offset. "auto" is the number of steps that the checkpoint of
+        `--init` says. Nothing but the schedule is shifted.
       clip_norm: gradients are scaled down to this norm over all parameters, before anything else;
         None leaves them.
       clip_groups: regular expressions of whole paths; the parameters that one matches have a norm
@@ -51,6 +58,7 @@ class Optimizer(ABC):
     """
 
     schedule: Schedule
+    schedule_offset: int | Literal["auto"] = 0
     clip_norm: float | None = None
     clip_groups: tuple[str, ...] = ()
     layer_decay: float = 1.0
@@ -58,6 +66,10 @@ class Optimizer(ABC):
 
     def __post_init__(self):
         require_above_zero(self, "clip_norm", "layer_decay")
+        if self.schedule_offset != AUTO and self.schedule_offset < 0:
+            raise InputError(
+                f"optimizer.schedule_offset must be at least 0, or auto: got {self.schedule_offset}"
+            )
         if self.layer_decay > 1.0:
             raise InputError(f"optimizer.layer_decay must be at most 1: got {self.layer_decay}")
         for pattern in self.clip_groups:
@@ -65,6 +77,16 @@ class Optimizer(ABC):
                 re.compile(pattern)
             except re.error as error:
                 raise InputError(f"optimizer.clip_groups: {pattern!r}: {error}") from error
+
+    @property
+    def first_step(self) -> int:
+        """The schedule's step at the run's first one; 0 before a checkpoint was asked for it."""
+        return 0 if self.schedule_offset == AUTO else self.schedule_offset
+
+    def rate(self) -> LearningRate:
+        """Returns the function step of the run -> learning rate."""
+        rate, first = self.schedule.build(), self.first_step
+        return rate if not first else lambda step: rate(step + first)
 
     def build(
         self, axes: Axes, *, below: Sequence[str] = (), depth: int | None = None
@@ -148,7 +170,7 @@ class Adafactor(Optimizer, adafactor.Hyperparameters):
         require_below_one(self, "momentum", "weight_decay_rate")
 
     def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
-        return adafactor.adafactor(self.schedule.build(), axes, settings=self, starts=starts)
+        return adafactor.adafactor(self.rate(), axes, settings=self, starts=starts)
 
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
         """Returns the logical axes of the state: {"count", "statistics"}."""
@@ -186,7 +208,7 @@ class AdamW(Optimizer):
 
     def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
         adam = optax.scale_by_adam(self.b1, self.b2, self.eps)
-        schedule = self.schedule.build()
+        schedule = self.rate()
 
         def init(params: Any) -> dict[str, Any]:
             adafactor.check_axes(axes, params)

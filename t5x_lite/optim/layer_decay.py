@@ -12,6 +12,7 @@ arXiv:1801.06146, section 3.2; google-research/electra model/optimization.py, wh
 encoder has one factor more (its 0.8 for the top layer is 0.64).
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ import optax
 from t5x_lite import trees
 from t5x_lite.optim import adafactor
 from t5x_lite.types import Axes
+
+_START = re.compile(r"model/|towers/[^/]+/")
+"""Beginning of the paths that have layers: of the model, or of a second encoder."""
 
 
 def decayed_by_layer(
@@ -66,11 +70,13 @@ def _factor(
     path: str, leaf: Any, decay: float, *, depth: int, names: Any, below: Sequence[str]
 ) -> Any:
     """What the update of a parameter is multiplied with: a number, or one for each layer."""
-    if not path.startswith("model/"):
+    start = _START.match(path)
+    if start is None:
         return 1.0
     if adafactor.is_stacked(names):
         num = len(leaf)
         powers = decay ** jnp.arange(num, 0, -1, dtype=jnp.float32)
         return powers.reshape(num, *[1] * (leaf.ndim - 1))
-    is_below = any(f"{path}/".startswith(f"model/{part}/") for part in below)
+    inside = f"{path[start.end() :]}/"
+    is_below = any(inside.startswith(f"{part}/") for part in below)
     return decay ** (depth + 1) if is_below else 1.0

@@ -116,7 +116,7 @@ class Triangular(Schedule):
       peak: the largest learning rate.
       total_steps: length of the whole triangle.
       cut_fraction: part of the steps that rise.
-      ratio: how many times smaller than the peak the smallest rate is.
+      ratio: peak rate divided by the smallest rate.
     """
 
     peak: float = 1e-3

@@ -36,7 +36,7 @@ from t5x_lite.types import Array, Axes, Params
 Starts = Callable[[Params], Any]
 """parameters -> for each the step at which it begins: int32, [N] where it is of N layers."""
 
-_LAYERED = ("model/", "adapters/")
+_LAYERED = ("model/", "adapters/", "towers/")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,8 @@ class Update:
       joint: the second stage of the loss, (rows, batch, step=) -> Loss; None where there is none.
       live: (gradient, optimizer's state) -> the gradient with 0 for layers that are still frozen
         (`optim.unfreezing`); None where there are none.
+      scheduled: steps taken -> parameters by path that follow from them alone; they do not train.
+        None where there are none.
     """
 
     loss_function: LossFunction
@@ -44,6 +46,7 @@ class Update:
     trains: Callable[[str], bool] | None = None
     joint: Callable[..., Any] | None = None
     live: Callable[[Params, Any], Params] | None = None
+    scheduled: Callable[[Any], dict[str, Any]] | None = None
 
     def complete(self, loss: Any, batch: Batch, step: Any) -> Any:
         """A whole batch's loss with the terms of its rows, if it has rows.
@@ -73,6 +76,11 @@ class Update:
             return self.loss_function(trees.overlaid(params, trained), batch, key)
 
         return loss
+
+    def at_step(self, params: Params, step: Any) -> Params:
+        """Parameters with those that follow from the number of steps taken."""
+        new = {} if self.scheduled is None else self.scheduled(step)
+        return trees.overlaid(params, trees.unflatten(new)) if new else params
 
     def apply(self, grads: Params, state: Any, params: Params) -> tuple[Params, Any]:
         """All parameters after the update, and the state of its optimizer.

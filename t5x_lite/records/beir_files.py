@@ -13,14 +13,15 @@ Retrieval Models"; beir/datasets/data_loader.py.
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from t5x_lite.buckets.paths import DataPath, data_path
 from t5x_lite.errors import InputError
 from t5x_lite.files import reason
 from t5x_lite.records.json_lines import Line, read_examples
 from t5x_lite.records.pairs import Pairs
-from t5x_lite.records.text_records import TextRecord, titled_text
+from t5x_lite.records.passages import titled_text
+from t5x_lite.records.text_records import TextRecord
 
 FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
 """The judgements of each split."""
@@ -56,16 +57,18 @@ def splits(directory: str, *, field: str = "data.directory") -> tuple[str, ...]:
     Raises:
       InputError: there are none.
     """
-    found = tuple(s for s, name in FILES.items() if Path(directory, "qrels", name).is_file())
+    found = tuple(
+        s for s, name in FILES.items() if (data_path(directory) / "qrels" / name).is_file()
+    )
     if not directory or not found:
         raise InputError(
-            f"{field} {directory!r} is no BEIR directory: it must hold corpus.jsonl, "
+            f"{field} {directory!r} is not a BEIR directory: it must hold corpus.jsonl, "
             f"queries.jsonl and one of qrels/{', qrels/'.join(FILES.values())}"
         )
     return found
 
 
-def read_judgements(path: Path) -> dict[str, dict[str, int]]:
+def read_judgements(path: DataPath) -> dict[str, dict[str, int]]:
     """The scores of documents by query, in the order of the file.
 
     Raises:
@@ -93,7 +96,7 @@ def read_judgements(path: Path) -> dict[str, dict[str, int]]:
 
 def read_queries(directory: str) -> dict[str, str]:
     """The text of each query."""
-    path = str(Path(directory, "queries.jsonl"))
+    path = str(data_path(directory) / "queries.jsonl")
     fields = ("_id", "text")
     return {line.record["_id"]: line.record["text"] for line in read_examples(path, fields=fields)}
 
@@ -115,7 +118,7 @@ def read_corpus(directory: str) -> Iterator[TextRecord]:
 
 
 def _corpus_lines(directory: str) -> Iterator[Line]:
-    path = str(Path(directory, "corpus.jsonl"))
+    path = str(data_path(directory) / "corpus.jsonl")
     return read_examples(path, fields=("_id", "text"), optional=("title",))
 
 
@@ -126,7 +129,7 @@ def read_judged(directory: str, split: str) -> Judged:
       InputError: a file is wrong, there is no judgement, no document or none that is judged, a
         query is missing, or a judged document comes twice.
     """
-    path = Path(directory, "qrels", FILES[split])
+    path = data_path(directory) / "qrels" / FILES[split]
     judgements = read_judgements(path)
     if not judgements:
         raise InputError(
@@ -147,7 +150,7 @@ def read_judged(directory: str, split: str) -> Judged:
         if name in wanted:
             places[name] = line.where
     if is_empty:
-        raise InputError(f"{Path(directory, 'corpus.jsonl')}: no document")
+        raise InputError(f"{data_path(directory) / 'corpus.jsonl'}: no document")
     missing = _missing(wanted, places, path=path)
     return Judged(
         queries={query: queries[query] for query in judgements},
@@ -164,7 +167,7 @@ def read_pairs(directory: str, split: str) -> list[Pairs]:
     Raises:
       InputError: a file is wrong, a query is missing, or all judged documents are.
     """
-    path = Path(directory, "qrels", FILES[split])
+    path = data_path(directory) / "qrels" / FILES[split]
     judgements = read_judgements(path)
     queries = read_queries(directory)
     wanted = {document for scores in judgements.values() for document in scores}
@@ -178,11 +181,22 @@ def read_pairs(directory: str, split: str) -> list[Pairs]:
         )
     found = []
     for query, scores in judgements.items():
-        there = [(documents[name], score) for name, score in scores.items() if name in documents]
-        answers = [text for text, score in there if score > 0]
-        others = [text for text, score in there if score <= 0]
+        there = [name for name in scores if name in documents]
+        answers = [name for name in there if scores[name] > 0]
+        others = [name for name in there if scores[name] <= 0]
         if answers:
-            found.append(Pairs(queries[query], answers, others))
+            positives, negatives = (
+                [documents[name] for name in names] for names in (answers, others)
+            )
+            found.append(
+                Pairs(
+                    queries[query],
+                    positives,
+                    negatives,
+                    positive_ids=answers,
+                    negative_ids=others,
+                )
+            )
     return found
 
 
@@ -193,7 +207,7 @@ def _is_twin(query: str, document: Mapping[str, Any]) -> bool:
     return same in others
 
 
-def _check_queries(names: Collection[str], there: Mapping[str, str], *, path: Path) -> None:
+def _check_queries(names: Collection[str], there: Mapping[str, str], *, path: DataPath) -> None:
     missing = sorted(set(names) - set(there))
     if missing:
         raise InputError(
@@ -201,7 +215,7 @@ def _check_queries(names: Collection[str], there: Mapping[str, str], *, path: Pa
         )
 
 
-def _missing(names: Collection[str], there: Mapping[str, str], *, path: Path) -> set[str]:
+def _missing(names: Collection[str], there: Mapping[str, str], *, path: DataPath) -> set[str]:
     """The judged documents that are not there.
 
     Raises:

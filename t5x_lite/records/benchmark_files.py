@@ -14,16 +14,19 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from t5x_lite.buckets.paths import DataPath
 from t5x_lite.errors import InputError
+from t5x_lite.files import LONGEST_LINE, without_bom
 from t5x_lite.records import json_lines
 from t5x_lite.records.compressed import open_text
 
 _logger = logging.getLogger(__name__)
 
 _NAMED_LINES = 5
+_CSV_BYTES = 1 << 16
+"""Of a CSV file that are taken apart at a time, at least."""
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
@@ -35,7 +38,7 @@ class Row(NamedTuple):
 
 
 def read_tsv(
-    file: Path,
+    file: DataPath,
     *,
     columns: Sequence[str],
     header: Sequence[str] = (),
@@ -81,7 +84,7 @@ def read_tsv(
     return rows
 
 
-def _bytes(file: Path) -> bytes:
+def _bytes(file: DataPath) -> bytes:
     """A file's content without a byte-order mark."""
     try:
         with open_text(file) as stream:
@@ -90,7 +93,7 @@ def _bytes(file: Path) -> bytes:
         raise InputError(f"cannot read {file}: {error.strerror}") from error
 
 
-def _check_header(names: Sequence[str], columns: Sequence[str], *, file: Path) -> None:
+def _check_header(names: Sequence[str], columns: Sequence[str], *, file: DataPath) -> None:
     missing = [column for column in columns if column not in names]
     if missing:
         raise InputError(
@@ -107,7 +110,7 @@ def _check_width(entries: Sequence[str], names: Sequence[str], *, where: str) ->
 
 
 def read_csv(
-    file: Path, *, columns: Sequence[str], separator: str = ",", quoting: bool = True
+    file: DataPath, *, columns: Sequence[str], separator: str = ",", quoting: bool = True
 ) -> Iterator[Row]:
     """The rows of a file with a header and RFC 4180's quoting; blank lines are skipped.
 
@@ -121,14 +124,8 @@ def read_csv(
       InputError: as `read_tsv`; or a quotation mark stands inside an entry without being doubled,
         or is never closed.
     """
-    content = _bytes(file)
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        number = content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{file}:{number}: not UTF-8: convert the file to UTF-8") from error
     names: list[str] = []
-    for number, entries in _records(text, file=file, separator=separator, quoting=quoting):
+    for number, entries in _all_records(file, separator=separator, quoting=quoting):
         where = f"{file}:{number}"
         if entries == [""]:
             continue
@@ -142,17 +139,63 @@ def read_csv(
         _check_header([], columns, file=file)
 
 
-def _records(
-    text: str, *, file: Path, separator: str, quoting: bool
+def _all_records(
+    file: DataPath, *, separator: str, quoting: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """Line number and entries of each record.
+    """Line number and entries of each record of a file, of which a part is in memory at a time."""
+    try:
+        with open_text(file) as stream:
+            lines = without_bom(json_lines.lines_of(stream, name=str(file), longest=LONGEST_LINE))
+            for first, content in _whole_records(lines, file=file, quoting=quoting):
+                try:
+                    text = content.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    number = first + content.count(b"\n", 0, error.start)
+                    raise InputError(
+                        f"{file}:{number}: not UTF-8: convert the file to UTF-8"
+                    ) from error
+                yield from _records(
+                    text, file=file, separator=separator, quoting=quoting, first=first
+                )
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _whole_records(
+    lines: Iterable[bytes], *, file: DataPath, quoting: bool
+) -> Iterator[tuple[int, bytes]]:
+    """Lines that together are whole records, and the number of the first of them.
+
+    A record ends where a line does behind an even number of quotation marks.
+    """
+    block, size, marks, first = [], 0, 0, 1
+    for number, line in enumerate(lines, start=1):
+        block.append(line)
+        size += len(line)
+        marks += line.count(b'"') if quoting else 0
+        if marks % 2 == 0 and size >= _CSV_BYTES:
+            yield first, b"".join(block)
+            block, size, marks, first = [], 0, 0, number + 1
+        elif size > LONGEST_LINE:
+            raise InputError(
+                f"{file}:{first}: a quotation mark near this line is not closed within "
+                f"{LONGEST_LINE} bytes: close it, or read the file without quoting "
+                "(--data.columns.quoting False)"
+            )
+    yield first, b"".join(block)
+
+
+def _records(
+    text: str, *, file: DataPath, separator: str, quoting: bool, first: int = 1
+) -> Iterator[tuple[int, list[str]]]:
+    """Line number and entries of each record of a text, whose first line has the number `first`.
 
     The csv module takes a quotation mark inside an entry for text, and cannot say where it stood.
     """
     plain = re.escape(separator) + r"\r\n" + ('"' if quoting else "")
     quoted = r'"([^"]*(?:""[^"]*)*)"|' if quoting else "()(?!)|"
     entry = re.compile(rf"(?:{quoted}([^{plain}]*))({re.escape(separator)}|\r\n|\n|\r|\Z)")
-    place, line, start, entries = 0, 1, 1, []
+    place, line, start, entries = 0, first, first, []
     while place < len(text) or entries:
         match = entry.match(text, place)
         if match is None:
@@ -169,7 +212,9 @@ def _records(
             start, entries = line, []
 
 
-def read_jsonl(file: Path, *, fields: Sequence[str], numbers: Sequence[str] = ()) -> Iterator[Row]:
+def read_jsonl(
+    file: DataPath, *, fields: Sequence[str], numbers: Sequence[str] = ()
+) -> Iterator[Row]:
     """The objects of a JSONL file; blank lines are skipped.
 
     Args:
@@ -194,7 +239,7 @@ def whole_number(entry: Any) -> Any:
     return int(entry) if is_digits else entry
 
 
-def read_squad(file: Path, *, unanswerable: bool = False) -> Iterator[dict[str, Any]]:
+def read_squad(file: DataPath, *, unanswerable: bool = False) -> Iterator[dict[str, Any]]:
     """The questions of a file in SQuAD's JSON form.
 
     Each has "id", "title", "context", "question" and "answers" with the lists "text" and
@@ -238,7 +283,7 @@ def _check_impossible(fields: Mapping[str, Any], *, where: str) -> None:
         )
 
 
-def _questions(file: Path, content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _questions(file: DataPath, content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each question with its place, as "file: data[0].paragraphs[0].qas[0]"."""
     for article_place, article in _items(content, "data", where=f"{file}: "):
         title = article.get("title", "")
@@ -295,7 +340,7 @@ def _string(node: Mapping[str, Any], name: str, *, where: str) -> str:
     return node[name]
 
 
-def read_dpr(file: Path, split: str) -> Iterator[dict[str, Any]]:
+def read_dpr(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
     """The records of a file of definite pronoun resolution: four lines each, and a blank one.
 
     The lines are the sentence, the pronoun, the two candidates with a comma between them, and the

@@ -1,4 +1,4 @@
-"""Text files that may be compressed: plain, gzip's .gz, and Zstandard's .zst.
+"""Text files that may be compressed: plain, gzip's .gz, Zstandard's .zst, and .xz.
 
     with open_text("prose.txt.gz") as file:     # bytes, as of open(path, "rb")
         for line in file: ...
@@ -11,16 +11,18 @@ is an error that names it, and never a shorter text. Paths may be of buckets.
 import contextlib
 import gzip
 import io
+import lzma
 import os
 import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+from t5x_lite.buckets.paths import open_stream
 from t5x_lite.errors import InputError
 from t5x_lite.extras import install_command
-from t5x_lite.remote import is_remote, open_path
+from t5x_lite.remote import is_remote
 
-COMPRESSED = (".gz", ".zst")
+COMPRESSED = (".gz", ".zst", ".xz")
 _INPUT_BYTES = 1 << 12
 """Of a .zst file at a time: a few bytes of it may stand for 128 KiB."""
 
@@ -33,7 +35,8 @@ def is_compressed(path: str | os.PathLike[str]) -> bool:
 def plain_name(path: str | os.PathLike[str]) -> str:
     """The path without the ending of a compressed file."""
     text = os.fspath(path)
-    return text.removesuffix(".gz") if text.endswith(".gz") else text.removesuffix(".zst")
+    ending = next((each for each in COMPRESSED if text.endswith(each)), "")
+    return text.removesuffix(ending)
 
 
 def open_text(path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[BinaryIO]:
@@ -59,6 +62,8 @@ def decompressed(path: str | os.PathLike[str]) -> BinaryIO:
         return io.BufferedReader(_Gzip(fileobj=file))
     if os.fspath(path).endswith(".zst"):
         return io.BufferedReader(_Zstandard(file))
+    if os.fspath(path).endswith(".xz"):
+        return io.BufferedReader(_Xz(file))
     return file
 
 
@@ -69,7 +74,7 @@ def naming_damage(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except EOFError as error:
         raise InputError(f"{path}: the file was cut off: copy or download it again") from error
-    except (gzip.BadGzipFile, zlib.error, _ZstandardError) as error:
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, _ZstandardError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
             f"{path}: damaged, or not compressed as its name says ({reason})"
@@ -79,7 +84,7 @@ def naming_damage(path: str | os.PathLike[str]) -> Iterator[None]:
 def _opened(path: str | os.PathLike[str]) -> Any:
     if not is_remote(path):
         return open(path, "rb")
-    return io.BufferedReader(_Remote(open_path(path).open("rb")))
+    return open_stream(os.fspath(path))
 
 
 class _Gzip(gzip.GzipFile):
@@ -92,27 +97,20 @@ class _Gzip(gzip.GzipFile):
             file.close()
 
 
-class _ZstandardError(Exception):
-    """What the package zstandard raises; it may not be installed."""
+class _Xz(lzma.LZMAFile):
+    """The bytes of an .xz file, which is closed with it."""
 
-
-class _Remote(io.RawIOBase):
-    """A file of a bucket."""
-
-    def __init__(self, file: Any):
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        found = self._file.read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+    def __init__(self, file: BinaryIO):
+        super().__init__(file)
+        self._own = file
 
     def close(self) -> None:
-        self._file.close()
         super().close()
+        self._own.close()
+
+
+class _ZstandardError(Exception):
+    """What the package zstandard raises; it may not be installed."""
 
 
 class _Zstandard(io.RawIOBase):

@@ -59,7 +59,7 @@ def read_examples(
         numbered = enumerate(without_bom(lines_of(lines, name=name, longest=longest)), start=1)
         filled = ((number, line) for number, line in numbered if line.strip())
         for number, line in itertools.islice(filled, skip, None):
-            found = _parse(line, where=f"{name}:{number}", fields=fields, optional=optional)
+            found = parse_object(line, where=f"{name}:{number}", fields=fields, optional=optional)
             for field in numbers:
                 check_number(found, field)
             yield found
@@ -100,7 +100,14 @@ def _open(path: str) -> contextlib.AbstractContextManager[BinaryIO]:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _parse(line: bytes, *, where: str, fields: Sequence[str], optional: Sequence[str]) -> Line:
+def parse_object(
+    line: bytes, *, where: str, fields: Sequence[str], optional: Sequence[str]
+) -> Line:
+    """The object of a line; see `read_examples`.
+
+    Raises:
+      InputError: naming the place.
+    """
     try:
         record = json.loads(
             line.decode("utf-8").rstrip(), parse_constant=_refuse, parse_float=_finite
@@ -130,7 +137,7 @@ def _parse(line: bytes, *, where: str, fields: Sequence[str], optional: Sequence
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a number in JSON")
 
 
 def _finite(digits: str) -> float:
@@ -214,6 +221,11 @@ class Writer:
         with writing(self._path):
             self._file.write(content)
             self._file.flush()
+
+    def write_text(self, text: str) -> None:
+        """Writes text as it is; what was written may be seen later only."""
+        with writing(self._path):
+            self._file.write(text.encode())
 
 
 def encode(records: Iterable[Mapping[str, Any]]) -> bytes:

@@ -5,9 +5,10 @@
     files.num_parts          # how many parts the files have together
     files.read_part(7, 0)    # the lines that begin in the eighth part
 
-A part is 64 KiB of a plain file. A compressed file, or one of a bucket, is read from the front and
-is one part. What is read depends on the arguments alone, so that a saved position can be gone back
-to; blocks that are asked for one after the other come from a file that stays open.
+A part is 64 KiB of a plain file, and of one in a bucket a range of its bytes. A compressed file is
+read from the front, and is one part. What is read depends on the arguments alone, so that a saved
+position can be gone back to; blocks that are asked for one after the other come from a file that
+stays open.
 
 Lines are stripped, and blank ones are passed over. Documents are what blank lines divide; their
 lines are stripped. A byte-order mark in front is no part of the text. A line of more than
@@ -17,13 +18,13 @@ lines are stripped. A byte-order mark in front is no part of the text. A line of
 import codecs
 import contextlib
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from t5x_lite.buckets.objects import size_of
+from t5x_lite.buckets.paths import DataPath, open_stream
 from t5x_lite.errors import InputError
 from t5x_lite.files import LONGEST_LINE
 from t5x_lite.records.compressed import decompressed, is_compressed, naming_damage
@@ -53,7 +54,7 @@ class Block(NamedTuple):
 class Files:
     """Text files, each of lines or of documents."""
 
-    def __init__(self, paths: Sequence[str | Path], *, documents: Sequence[bool] | None = None):
+    def __init__(self, paths: Sequence[str | DataPath], *, documents: Sequence[bool] | None = None):
         """Opens nothing.
 
         Args:
@@ -108,7 +109,7 @@ class Files:
         if number:
             return None
         start = (part - first) * PART_BYTES
-        with _naming_errors(path), open(path, "rb") as stream:
+        with _naming_errors(path), _opened(path) as stream:
             lines, end = _lines_from(stream, start), start + PART_BYTES
             if self._documents[file]:
                 return _block(path, _documents_of_part(lines, end, begins=not start))
@@ -120,10 +121,17 @@ def line_of(file: str, place: int) -> int:
     if place >= 0:
         return place + 1
     line, rest = 1, -1 - place
-    with open(file, "rb") as stream:
+    with _opened(file) as stream:
         while rest and (piece := stream.read(min(rest, 1 << 20))):
             line, rest = line + piece.count(b"\n"), rest - len(piece)
     return line
+
+
+def _opened(path: str) -> BinaryIO:
+    """A plain file; of one in a bucket about a part is read at a time."""
+    if not is_remote(path):
+        return open(path, "rb")
+    return open_stream(path, first=PART_BYTES + PART_BYTES // 4)
 
 
 @contextlib.contextmanager
@@ -136,10 +144,10 @@ def _naming_errors(path: str) -> Iterator[None]:
 
 
 def _num_parts(path: str) -> int:
-    if is_compressed(path) or is_remote(path):
+    if is_compressed(path):
         return 1
     with _naming_errors(path):
-        return max(1, -(-os.path.getsize(path) // PART_BYTES))
+        return max(1, -(-size_of(path) // PART_BYTES))
 
 
 def _block(path: str, numbered: Iterable[tuple[int, bytes]]) -> Block:

@@ -5,17 +5,20 @@ import errno
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from t5x_lite.buckets.paths import data_path
 from t5x_lite.errors import InputError
 from t5x_lite.files import reason, without_bom
-from t5x_lite.records.compressed import open_text
+from t5x_lite.records.compressed import is_compressed, open_text
 from t5x_lite.records.json_lines import lines_of
+from t5x_lite.remote import is_remote
 
 
 def read_lines(paths: Sequence[str], *, longest: int | None = None) -> Iterator[str]:
     """Lines of UTF-8 files one after another, without their line ends; "-" is standard input.
 
-    Files that end in .gz or .zst are compressed.
+    Files that end in .gz, .zst or .xz are compressed.
 
     Args:
       paths: the files.
@@ -29,6 +32,10 @@ def read_lines(paths: Sequence[str], *, longest: int | None = None) -> Iterator[
         raise InputError("no input file was given; name one, or - for standard input")
     for path in paths:
         if path == "-":
+            continue
+        if is_remote(path):
+            if not data_path(path).is_file():
+                raise InputError(f"{path}: {os.strerror(errno.ENOENT)}")
             continue
         # No trial opening: a pipe such as <(command) can be opened once only.
         if not os.path.exists(path):
@@ -62,3 +69,20 @@ def _decode_line(line: bytes, *, where: str) -> str:
             f"{where}: not UTF-8 (byte 0x{line[error.start]:02x} at position {error.start + 1}); "
             f"convert the text first, for example with iconv"
         ) from error
+
+
+_COUNTED = 1 << 28
+"""Bytes of a file whose lines are counted in advance."""
+
+
+def count_lines(path: str) -> int | None:
+    """The lines of a plain file of moderate size, for progress; None of other inputs.
+
+    Args:
+      path: a file, "-" or an address.
+    """
+    file = Path(path)
+    if is_compressed(file) or not file.is_file() or file.stat().st_size > _COUNTED:
+        return None
+    with file.open("rb") as opened:
+        return sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 20), b""))

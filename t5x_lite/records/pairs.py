@@ -3,7 +3,9 @@
 {"query": "who wrote Emma", "pos": ["Jane Austen ...", "Emma is ..."], "neg": ["Emma S. ..."]}
 
 A teacher's scores of the passages may stand beside them: "pos_scores": [9.5, 7.0], "neg_scores":
-[0.25]. null is none.
+[0.25]. null is none. So may ids, "pos_ids": ["p7", "p9"] and "neg_ids", by which a passage that
+answers is known where it stands among the negatives of another row. A "prompt" begins the query, as
+instructions do.
 """
 
 import json
@@ -15,7 +17,8 @@ from t5x_lite.errors import InputError
 
 SCORES = ("pos_scores", "neg_scores")
 """Fields of a teacher's scores."""
-
+IDS = ("pos_ids", "neg_ids")
+"""Fields of the passages' ids."""
 
 _LARGEST = 3e38  # of float32
 
@@ -24,11 +27,13 @@ class Pairs(NamedTuple):
     """A query, the passages that answer it, and others that do not.
 
     Attributes:
-      query: the text.
+      query: the text, with its prompt.
       positives: passages that answer it.
       negatives: passages that do not.
       positive_scores: a teacher's scores of the positives; NaN where it has none.
       negative_scores: those of the negatives.
+      positive_ids: names of the positives; None is not known.
+      negative_ids: those of the negatives.
     """
 
     query: str
@@ -36,13 +41,16 @@ class Pairs(NamedTuple):
     negatives: Sequence[str] = ()
     positive_scores: Sequence[float] | None = None
     negative_scores: Sequence[float] | None = None
+    positive_ids: Sequence[str] | None = None
+    negative_ids: Sequence[str] | None = None
 
 
 def from_json(text: str) -> Pairs:
     """What `checked` gave."""
     record = json.loads(text)
-    scores = [_scores(record.get(name)) for name in SCORES]
-    return Pairs(record["query"], record["pos"], record["neg"], *scores)
+    positive, negative = (_scores(record.get(name)) for name in SCORES)
+    ids = [record.get(name) for name in IDS]
+    return Pairs(record["query"], record["pos"], record["neg"], positive, negative, *ids)
 
 
 def _scores(found: Sequence[Any] | None) -> list[float] | None:
@@ -51,10 +59,17 @@ def _scores(found: Sequence[Any] | None) -> list[float] | None:
 
 def to_json(pairs: Pairs) -> str:
     """What `from_json` reads."""
-    record = {"query": pairs.query, "pos": [*pairs.positives], "neg": [*pairs.negatives]}
-    for name, scores in zip(SCORES, pairs[3:], strict=True):
+    record: dict[str, Any] = {
+        "query": pairs.query,
+        "pos": [*pairs.positives],
+        "neg": [*pairs.negatives],
+    }
+    for name, scores in zip(SCORES, (pairs.positive_scores, pairs.negative_scores), strict=True):
         if scores is not None:
             record[name] = [None if math.isnan(score) else score for score in scores]
+    for name, ids in zip(IDS, (pairs.positive_ids, pairs.negative_ids), strict=True):
+        if ids is not None:
+            record[name] = [*ids]
     return json.dumps(record)
 
 
@@ -83,11 +98,37 @@ def checked(record: Mapping[str, Any], where: str) -> str:
             raise InputError(f'{where}: "{name}" must be a list of strings')
     if not lists["pos"]:
         raise InputError(f'{where}: "pos" must have a passage that answers the query')
-    scores = [
+    prompt = record.get("prompt")
+    if not isinstance(prompt, str | None):
+        raise InputError(f'{where}: "prompt" must be a string, got {prompt!r}')
+    positive, negative = (
         _checked_scores(record, name, texts, where)
         for name, texts in zip(SCORES, lists.values(), strict=True)
-    ]
-    return to_json(Pairs(record["query"], lists["pos"], lists["neg"], *scores))
+    )
+    named, unnamed = (
+        _checked_ids(record, name, texts, where)
+        for name, texts in zip(IDS, lists.values(), strict=True)
+    )
+    query = (prompt or "") + record["query"]
+    found = Pairs(query, lists["pos"], lists["neg"], positive, negative, named, unnamed)
+    return to_json(found)
+
+
+def _checked_ids(
+    record: Mapping[str, Any], name: str, texts: Sequence[str], where: str
+) -> list[str] | None:
+    """Ids of texts, strings or whole numbers; None where there are none."""
+    found = record.get(name)
+    if found is None:
+        return None
+    if not isinstance(found, list) or len(found) != len(texts):
+        raise InputError(
+            f'{where}: "{name}" must be a list of {len(texts)} ids, one for each passage'
+        )
+    for one in found:
+        if type(one) not in (str, int):
+            raise InputError(f'{where}: "{name}" must be of strings or whole numbers: got {one!r}')
+    return [str(one) for one in found]
 
 
 def _checked_scores(

@@ -90,7 +90,7 @@ def resumable_writer(
                 file, state, path=path, identity=json.loads(json.dumps(identity)), chunk=chunk
             )
         if resumed:
-            _logger.info("going on after %d lines of %s", resumed, partial)
+            _logger.info("resuming after %d lines of %s", resumed, partial)
         writer = ResumableWriter(file, done=resumed, path=path)
         try:
             yield writer
@@ -104,7 +104,7 @@ def resumable_writer(
                 state.unlink(missing_ok=True)
             else:
                 _logger.info(
-                    "%d lines are in %s; the same command goes on there", writer.done, partial
+                    "%d lines are in %s; the same command resumes there", writer.done, partial
                 )
             raise
         state.unlink(missing_ok=True)

@@ -15,9 +15,9 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
+from t5x_lite.buckets.paths import DataPath
 from t5x_lite.errors import InputError
 from t5x_lite.records.benchmark_files import Row, read_jsonl
 from t5x_lite.records.lines import read_lines
@@ -50,7 +50,7 @@ class Sentence:
         return f"{self.file}:{self.line + place * self.is_column}"
 
 
-def read_conll(file: Path, *, may_lack_tags: bool = False) -> Iterator[Sentence]:
+def read_conll(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sentence]:
     """The sentences of a file with columns.
 
     Args:
@@ -94,7 +94,7 @@ def _sentence(
     yield Sentence(words=words, tags=tags, file=file, line=first)
 
 
-def read_tagged_jsonl(file: Path, *, may_lack_tags: bool = False) -> Iterator[Sentence]:
+def read_tagged_jsonl(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sentence]:
     """The sentences of JSON lines; white space inside a word becomes one space.
 
     Args:

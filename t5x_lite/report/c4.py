@@ -11,11 +11,11 @@ runs that are equal have equal reports.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from t5x_lite.c4.pages import STAGES, Tally
-from t5x_lite.c4.rules import SOURCES
+from t5x_lite.c4.rules import OPTIONS, SOURCES, option
 from t5x_lite.remote import open_path, write_whole
 from t5x_lite.report import page as report_page
 from t5x_lite.report.chart import histogram, share_bar
@@ -26,11 +26,12 @@ DOMAINS_KEPT = 1000
 """Domains in stats.json; a whole crawl has millions."""
 _DOMAINS_SHOWN = 50
 _DAMAGED_SHOWN = 100
+_KEPT_SHOWN = 5
 _STAGE_WORDS = {
     "read": "read",
-    "length": "length",
+    "length": "page length",
     "domains": "listed domains",
-    "url_dedup": "one page a URL",
+    "url_dedup": "deduplicate URLs",
     "urls": "listed URLs",
     "paragraphs": "paragraphs",
     "clean": "clean lines",
@@ -85,7 +86,8 @@ def page(tally: Tally, about: Mapping[str, Any]) -> str:
             report_page.facts(_facts(tally)),
             _warnings(tally),
             _funnel(tally),
-            _rules(tally),
+            _kept(tally),
+            _rules(tally, about),
             _samples(tally),
             _lengths(tally),
             _written(tally),
@@ -186,14 +188,43 @@ def _bar_table(headings: tuple[str, ...], rows: list[tuple[str, str, list[str]]]
     )
 
 
-def _rules(tally: Tally) -> str:
-    """What every rule dropped, and where it comes from."""
+def _kept(tally: Tally) -> str:
+    """Samples of the pages that were written: the first thing to read of a corpus."""
+    samples = tally.kept_samples
+    if not samples:
+        return ""
+    note = (
+        f'<p class="note">{len(samples):,} of {sum(c["pages"] for c in tally.splits.values()):,} '
+        "pages, picked by URL hash, and their beginnings.</p>"
+    )
+    table = _sample_table(samples[:_KEPT_SHOWN])
+    if more := samples[_KEPT_SHOWN:]:
+        table += f"<details><summary>More kept pages</summary>{_sample_table(more)}</details>"
+    return f'<h2>Kept pages</h2>{note}<div class="card">{table}</div>'
+
+
+def _sample_table(samples: Sequence[tuple[str, str]]) -> str:
+    """A table of (URL, text)."""
+    rows = "".join(
+        f'<tr><td data-label="text"><div>{text(words)}</div></td>'
+        f'<td data-label="page"><div>{text(url)}</div></td></tr>'
+        for url, words in samples
+    )
+    return (
+        '<table class="samples"><thead><tr><th scope="col">text, cut</th>'
+        f'<th scope="col">page</th></tr></thead><tbody>{rows}</tbody></table>'
+    )
+
+
+def _rules(tally: Tally, about: Mapping[str, Any]) -> str:
+    """What every rule dropped, and by which option it is changed."""
     rows = []
     for stage, rule in _rule_names(tally):
         counts = tally.rules[stage][rule]
         rows.append(
             (
-                f"{_STAGE_WORDS.get(stage, stage)}: {rule.replace('_', ' ')}",
+                _rule_words(stage, rule),
+                _option_set(stage, rule, about),
                 f"{counts['pages']:,}" if counts["pages"] else "",
                 size(counts["page_bytes"]) if counts["pages"] else "",
                 f"{counts['lines']:,}" if counts["lines"] else "",
@@ -203,11 +234,23 @@ def _rules(tally: Tally) -> str:
     if not rows:
         return ""
     note = (
-        '<p class="note">Bytes of pages are those of the text when it fell. Lines are counted '
-        "also on pages that a later rule dropped.</p>"
+        '<p class="note">The option of t5x-lite c4 changes the rule. Bytes of pages are those of '
+        "the text when it fell. Lines are counted also on pages that a later rule dropped.</p>"
     )
-    headings = ("rule", "pages", "their text", "lines", "their text")
+    headings = ("rule", "option", "pages", "their text", "lines", "their text")
     return "<h2>What each rule dropped</h2>" + note + report_page.table(headings, rows)
+
+
+def _rule_words(stage: str, rule: str) -> str:
+    return f"{_STAGE_WORDS.get(stage, stage)}: {rule.replace('_', ' ')}"
+
+
+def _option_set(stage: str, rule: str, about: Mapping[str, Any]) -> str:
+    """The option of a rule with its value, "--cleaning.min-words 5"; lists are too long for it."""
+    words = option(stage, rule)
+    cleaning = about.get("cleaning")
+    value = cleaning.get(OPTIONS[stage][rule]) if words and isinstance(cleaning, Mapping) else None
+    return f"{words} {value}".strip() if isinstance(value, bool | int | float | str) else words
 
 
 def _rule_names(tally: Tally) -> list[tuple[str, str]]:
@@ -233,18 +276,11 @@ def _samples(tally: Tally) -> str:
             for unit in ("pages", "lines")
             if counts[unit]
         )
-        rows = "".join(
-            f'<tr><td data-label="text"><div>{text(dropped)}</div></td>'
-            f'<td data-label="page"><div>{text(url)}</div></td></tr>'
-            for url, dropped in samples
-        )
         source = SOURCES.get(stage, {}).get(rule, "")
         parts.append(
-            f'<details style="margin-top:10px"><summary>{text(_STAGE_WORDS.get(stage, stage))}: '
-            f"{text(rule.replace('_', ' '))} <small>({text(what)})</small></summary>"
-            f'<p class="note">{text(source)}</p>'
-            '<table class="samples"><thead><tr><th scope="col">text, cut</th>'
-            f'<th scope="col">page</th></tr></thead><tbody>{rows}</tbody></table></details>'
+            f"<details><summary>{text(_rule_words(stage, rule))} "
+            f"<small>({text(what)})</small></summary>"
+            f'<p class="note">{text(source)}</p>{_sample_table(samples)}</details>'
         )
     if not parts:
         return ""
@@ -295,7 +331,7 @@ def _domains(tally: Tally) -> str:
     written = tally.domains.total()
     top = largest(tally.domains, _DOMAINS_SHOWN)
     rows = [
-        (name or "none", share_bar(count / top[0][1]), [f"{count:,}", _percent(count, written)])
+        (name or "none", share_bar(count / written), [f"{count:,}", _percent(count, written)])
         for name, count in top
     ]
     note = f'<p class="note">{num_domains(tally):,} in all; {STATS} has up to {DOMAINS_KEPT:,}.</p>'

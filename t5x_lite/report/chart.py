@@ -3,7 +3,7 @@
 Pure functions of numbers to strings. A curve longer than `MAX_POINTS` is drawn through the lowest
 and highest value of every stretch, so that no spike is lost; a value that was not finite leaves a
 gap; tooltips are <title> elements, which need no script. Colours and fonts are the page's: its
-style sheet names the classes line, dot, hit, grid, axis, x, y and c0 .. c5.
+style sheet names the classes line, dot, hit, grid, axis, x, y, count, c0 .. c5 and dashed.
 
     line_chart("Loss", [Series(name="training", points=[(1, 9.5), (2, 8.25)])])
     share_bar(0.25)                          # a bar that fills a quarter of its cell
@@ -23,7 +23,7 @@ Point: TypeAlias = tuple[int, Number | None]
 MAX_POINTS = 2000
 MAX_TOOLTIPS = 250
 WIDTH, HEIGHT = 480, 260
-LEFT, RIGHT, TOP, BOTTOM = 54, 22, 10, 38
+LEFT, RIGHT, TOP, BOTTOM = 68, 22, 10, 38
 BAR_WIDTH, BAR_HEIGHT = 480, 200
 BAR_LEFT, BAR_TOP, BAR_BOTTOM = 8, 20, 30
 BAR_GAP = 2.0
@@ -36,12 +36,17 @@ class Series:
     Attributes:
       name: its name in the legend.
       points: (step, value) by ascending step.
-      colour: 0 .. 5, an index into the page's colours.
+      colour: an index into the page's six colours; from 6 on they come again, and dashed.
     """
 
     name: str
     points: Sequence[Point]
     colour: int = 0
+
+    @property
+    def css(self) -> str:
+        """The classes of its colour and its dashes."""
+        return f"c{self.colour % 6}" + (" dashed" if self.colour >= 6 else "")
 
 
 def number(value: Number, *, digits: int = 4) -> str:
@@ -109,15 +114,21 @@ def log_ticks(low: Number, high: Number) -> list[float]:
 
 
 def line_chart(
-    title: str, series: Sequence[Series], *, log: bool = False, from_zero: bool = False
+    title: str,
+    series: Sequence[Series],
+    *,
+    log: bool = False,
+    from_zero: bool = False,
+    axis: str = "step",
 ) -> str:
-    """Curves over the training step as one SVG element.
+    """Curves over the training step, or another whole number, as one SVG element.
 
     Args:
       title: what is drawn, for readers who hear the page.
       series: the curves; a curve of one point is a dot, values that are None leave a gap.
       log: logarithmic values; needs all of them above zero.
       from_zero: the values' axis starts at zero, so that noise looks as small as it is.
+      axis: the name of the axis.
 
     Returns:
       The <svg> element; empty where no curve has a finite value.
@@ -151,7 +162,9 @@ def line_chart(
         parts.append(f'<path class="axis" d="M{x:.1f} {foot}v4"/>')
         parts.append(f'<text class="x" x="{x:.1f}" y="{foot + 18}">{label}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text class="x name" x="{middle:.0f}" y="{HEIGHT - 3}">step</text>')
+    parts.append(
+        f'<text class="x name" x="{middle:.0f}" y="{HEIGHT - 3}">{html.escape(axis)}</text>'
+    )
     for one in series:
         parts.append(_curve(one, place))
     label = f"{title}, steps {first:,} to {last:,}"
@@ -203,6 +216,11 @@ def histogram(title: str, counts: Mapping[int, int], *, colour: int = 0) -> str:
             f'<rect class="dot" x="{x + BAR_GAP / 2:.1f}" y="{y:.1f}" width="{step - BAR_GAP:.1f}" '
             f'height="{height:.1f}"><title>{tip}</title></rect>'
         )
+        if count:
+            words = number(count, digits=3 if step > 30 else 2)
+            parts.append(
+                f'<text class="x count" x="{x + step / 2:.1f}" y="{y - 4:.1f}">{words}</text>'
+            )
         if index % every == 0:
             label = html.escape(number(_low(bits), digits=3))
             parts.append(f'<text x="{x:.1f}" y="{BAR_HEIGHT - 12}">{label}</text>')
@@ -265,7 +283,7 @@ def _curve(series: Series, place: Callable[[Number, Number], tuple[float, float]
             stretches[-1].append((step, value))
     finite = [point for stretch in stretches for point in stretch]
     dotted = len(finite) <= 30
-    parts = [f'<g class="c{series.colour % 6}">']
+    parts = [f'<g class="{series.css}">']
     for stretch in stretches:
         if len(stretch) > 1:
             path = "L".join("{:.1f} {:.1f}".format(*place(*point)) for point in stretch)

@@ -6,7 +6,8 @@ comes from a run is escaped. Colours follow the reader's light or dark preferenc
 """
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from t5x_lite.report.chart import Series, line_chart
 
@@ -23,6 +24,7 @@ def chart_card(
     name: str,
     offer_log: bool = False,
     from_zero: bool = False,
+    axis: str = "step",
 ) -> str:
     """A chart with its title and legend, and a switch to logarithmic values where offered.
 
@@ -32,13 +34,14 @@ def chart_card(
       name: unique on the page, letters and digits.
       offer_log: offer the switch, if every value is above zero.
       from_zero: as in `line_chart`.
+      axis: as in `line_chart`.
     """
-    chart = line_chart(title, series, from_zero=from_zero)
+    chart = line_chart(title, series, from_zero=from_zero, axis=axis)
     if not chart:
         return ""
     values = [value for one in series for _, value in one.points if value is not None]
     keys = "".join(
-        f'<li class="c{one.colour % 6}"><svg viewBox="0 0 16 8"><path class="line" d="M0 4H16"/>'
+        f'<li class="{one.css}"><svg viewBox="0 0 16 8"><path class="line" d="M0 4H16"/>'
         f"</svg>{text(one.name)}</li>"
         for one in series
     )
@@ -46,11 +49,17 @@ def chart_card(
     switch = ""
     if offer_log and min(values) > 0 and max(values) > min(values):
         switch = f'<label class="switch"><input type="checkbox" id="{name}"> log scale</label>'
-        body += f'<div class="log">{line_chart(title, series, log=True)}</div>'
+        body += f'<div class="log">{line_chart(title, series, log=True, axis=axis)}</div>'
     return (
         f'<figure class="card"><figcaption><h3>{text(title)}</h3>{switch}</figcaption>'
         f'<ul class="legend">{keys}</ul>{body}</figure>'
     )
+
+
+def command(line: str) -> str:
+    """A command line that breaks between its options."""
+    words = " ".join(f"<span>{text(word)}</span>" for word in re.split(r" (?=--)", line))
+    return f'<pre class="command">{words}</pre>'
 
 
 def facts(items: Iterable[tuple[str, str, str]]) -> str:
@@ -72,6 +81,36 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
     return (
         f'<div class="card scroll"><table class="numbers"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def compared(
+    headings: Sequence[str],
+    rows: Iterable[tuple[str, Sequence[str], Collection[int]]],
+    *,
+    numbers: bool = True,
+) -> str:
+    """A table of what differs between columns.
+
+    Args:
+      headings: of the first column, and of the others.
+      rows: the first cell, the other cells, and the indices of those that are best.
+      numbers: whether the other cells are numbers, not words.
+    """
+    head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
+    body = "".join(
+        f'<tr><th scope="row">{text(name)}</th>'
+        + "".join(
+            f"<td{' class=best' if i in best else ''}>{text(cell)}</td>"
+            for i, cell in enumerate(cells)
+        )
+        + "</tr>"
+        for name, cells, best in rows
+    )
+    kind = "numbers" if numbers else "words"
+    return (
+        f'<div class="card scroll"><table class="{kind}"><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -133,7 +172,7 @@ border:1px solid var(--rule);border-radius:10px}
 .facts small{display:block;font-size:12.5px;font-weight:400;color:var(--soft)}
 .warnings{margin:16px 0 0;padding:12px 16px 12px 34px;background:var(--bad-card);
 border-color:var(--bad)}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(430px,100%),1fr));gap:16px}
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(430px,100%),1fr));gap:16px}
 .card{margin:0;padding:14px 16px;min-width:0}
 figcaption{display:flex;justify-content:space-between;align-items:baseline;gap:12px}
 .switch{font-size:13px;color:var(--soft);white-space:nowrap;cursor:pointer}
@@ -146,21 +185,30 @@ svg text{font-size:12px;fill:var(--soft);font-variant-numeric:tabular-nums}
 .y{text-anchor:end}.x{text-anchor:middle}
 .grid{stroke:var(--rule)}.axis{stroke:var(--soft)}
 .line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}
+.dashed .line,.dashed.line{stroke-dasharray:6 4}.count{font-size:11px}
 .dot{fill:var(--c)}.hit{fill:transparent}.hit:hover,.dot:hover{fill:var(--c);stroke:var(--card);stroke-width:2}
 .c0{--c:var(--c0)}.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}.c5{--c:var(--c5)}
 table{width:100%;border-collapse:collapse;font-size:14px}.scroll{overflow-x:auto}
 th{text-align:left;color:var(--soft);font-size:13px;font-weight:500}
 th,td{padding:8px 12px 8px 0;border-bottom:1px solid var(--rule);vertical-align:top}
 tbody tr:last-child td{border-bottom:0}
+.words td{overflow-wrap:anywhere;min-width:7em}
+.words tbody th{white-space:nowrap}
+tbody th{color:var(--ink);font-size:14px;font-weight:400}
+tbody tr:last-child th{border-bottom:0}
 .numbers{font-variant-numeric:tabular-nums}
 .numbers th:not(:first-child),.numbers td:not(:first-child){text-align:right;white-space:nowrap}
 .samples{table-layout:fixed}.samples th:first-child{width:50%}
 .samples td div{max-height:12em;overflow:auto;overflow-wrap:anywhere;white-space:pre-wrap}
 .differs td:last-child{color:var(--bad)}
 .mark{padding:1px 7px;border:1px solid currentColor;border-radius:9px;font-size:11.5px}
-details{margin-top:32px;padding:12px 16px}summary{cursor:pointer;font-weight:600}
+details{margin-top:10px;padding:12px 16px}summary{cursor:pointer;font-weight:600}
 pre{overflow-x:auto;
 font:13px/1.5 ui-monospace,"SF Mono",Menlo,Consolas,"DejaVu Sans Mono",monospace}
+.command{margin:0 0 16px;padding:10px 14px;white-space:pre-wrap;overflow-wrap:anywhere;
+background:var(--card);border:1px solid var(--rule);border-radius:10px}
+.command span{display:inline-block;max-width:100%;white-space:pre-wrap}
+td.best{font-weight:600}
 .note{color:var(--soft);font-size:14px}
 @media(max-width:640px){svg text{font-size:15px}main{padding:18px 12px 40px}
 .facts{grid-template-columns:1fr 1fr;gap:8px}

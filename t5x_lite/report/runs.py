@@ -1,75 +1,49 @@
-"""A work directory in one HTML page: curves, throughput, metrics, sample predictions, warnings.
+"""A work directory in one HTML page: the task's metric, curves, throughput, samples, warnings.
 
-Reads what training wrote and nothing else; needs no model, checkpoint or network:
-
-    metrics.jsonl   {"step": 100, "time": 1.7e9, "loss": 5.4, "validation/loss": 5.5} a line;
-                    null is a number that was not finite
-    config.json     the resolved experiment; optional
-    samples.jsonl   {"step", "inputs", "targets", "prediction"} a line; optional
-
-A run that was killed leaves its traces here: the last line of a file may be incomplete, and is
-then left out; a step may be logged twice, and then the later line wins.
+Reads what training wrote (`report.history`) and nothing else; needs no model, checkpoint or
+network. The page names the task, the command and the options of the run.
 
 Worked example: `write_report("runs/tiny")` writes runs/tiny/report.html and returns its path.
+`report.compare` puts several runs on one page.
 """
 
 import datetime
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from t5x_lite.errors import InputError
 from t5x_lite.files import write_atomically
-from t5x_lite.metrics.selection import Mode, best_step, matching, mode_of
 from t5x_lite.report import chart as report_chart
 from t5x_lite.report import page as report_page
+from t5x_lite.report.history import Run, read_run
+from t5x_lite.report.settings import option_lines
+from t5x_lite.train import goodput
 
-_TITLES = {
+TITLES = {
     "loss": "Loss",
     "learning_rate": "Learning rate",
     "tokens_per_second": "Tokens per second",
     "steps_per_second": "Steps per second",
     "accuracy": "Accuracy",
+    "z_loss": "z-loss",
+    "goodput": "Share of the time by cause",
+    "mfu": "Model FLOPs utilization",
+    "data_wait": "Share of the time waiting for data",
 }
-"""Charts in this order, the others after them by name."""
-_LOG_OFFERED = ("loss", "learning_rate", "gradient_norm", "perplexity")
-_SCORE = "score"
+"""Charts in this order behind those of the task's metric, the others after them by name."""
+LOG_OFFERED = ("loss", "learning_rate", "gradient_norm", "perplexity")
+_OF_MACHINE = (
+    *("tokens_per_second", "steps_per_second", "mfu", "data_wait", "epoch"),
+    *("slowest_host", "slowest_host_seconds", *goodput.FIELDS),
+)
 _MAX_SAMPLES = 50
-_LARGEST = 1e300  # what is beyond has diverged, and an axis that spans it would overflow
 
 
-@dataclass(kw_only=True)
-class _History:
-    """What metrics.jsonl says: every metric's values by step, and what went wrong.
-
-    Attributes:
-      curves: metric name -> step -> value, None where it was not finite.
-      restarts: (last step before, first step after) of every restart that repeated steps.
-      partial: the last line was incomplete.
-      best: the metric, or the pattern, that checkpoints.best of the config names; or "".
-      lowest_is_best: whether the config says so of it; else its name says.
-    """
-
-    curves: dict[str, dict[int, float | None]] = field(default_factory=dict)
-    restarts: list[tuple[int, int]] = field(default_factory=list)
-    partial: bool = False
-    best: str = ""
-    lowest_is_best: bool = False
-
-    @property
-    def last_step(self) -> int:
-        return max((step for curve in self.curves.values() for step in curve), default=0)
-
-    def mode(self, name: str) -> Mode:
-        """Whether the highest or the lowest value of a metric is best."""
-        lowest = self.lowest_is_best and matching(self.best, [name])
-        return mode_of(name, "min" if lowest else None)
-
-
-def write_report(workdir: str | os.PathLike, output: str | os.PathLike | None = None) -> Path:
+def write_report(
+    workdir: str | os.PathLike[str], output: str | os.PathLike[str] | None = None
+) -> Path:
     """Writes the report of one run, atomically.
 
     Args:
@@ -83,31 +57,31 @@ def write_report(workdir: str | os.PathLike, output: str | os.PathLike | None = 
       InputError: the directory or its metrics.jsonl is missing, a line is malformed (named as
         file:line), or the page cannot be written.
     """
-    directory = Path(workdir)
-    metrics = directory / "metrics.jsonl"
-    if not directory.is_dir():
-        raise InputError(f"{directory} is not a directory: give the workdir of a training run")
-    if not metrics.is_file():
-        raise InputError(f"{metrics} is missing: give a workdir that `t5x-lite train` wrote to")
-    history = _read_history(metrics)
-    config = _read_config(directory / "config.json")
-    history.best, history.lowest_is_best = _choices(config)
-    samples_step, samples = _read_samples(directory / "samples.jsonl")
+    run = read_run(workdir)
     sections = [
-        report_page.facts(_facts(history, config)),
-        _warnings(history),
-        _charts(history),
-        _evaluation(history),
-        _samples(samples_step, samples),
-        _config(config),
+        command_of(run),
+        report_page.facts(_facts(run)),
+        _warnings(run),
+        _charts(run),
+        _evaluation(run),
+        _samples(run),
+        _options(run),
     ]
-    title = directory.resolve().name or "run"
-    written = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
-    page = report_page.page(title, f"Training report, written {written}", sections)
-    return _write(Path(output) if output is not None else directory / "report.html", page)
+    path = Path(output) if output is not None else run.directory / "report.html"
+    return write_page(path, report_page.page(_title(run), _subtitle(run), sections))
 
 
-def _write(path: Path, page: str) -> Path:
+def written_now() -> str:
+    """When the page is written, as its reader sees it."""
+    return datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+
+
+def write_page(path: Path, page: str) -> Path:
+    """Writes a page, atomically.
+
+    Raises:
+      InputError: it cannot be written.
+    """
     try:
         write_atomically(path, page.encode("utf-8", "backslashreplace"))
     except OSError as error:
@@ -117,123 +91,66 @@ def _write(path: Path, page: str) -> Path:
     return path
 
 
-def _read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Yields ("file:line", object) a line; None for a last line that was cut by a kill."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise InputError(f"{path}: cannot read it ({error.strerror}): check the file") from error
-    for index, line in enumerate(lines):
-        where = f"{path}:{index + 1}"
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line.decode("utf-8"))
-        except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-            if index == len(lines) - 1:
-                yield where, None
-                return
-            raise InputError(f"{where}: not a line of JSON: repair or remove it") from error
-        if not isinstance(value, dict):
-            raise InputError(f"{where}: not a JSON object: repair or remove the line")
-        yield where, value
+def _title(run: Run) -> str:
+    """The run and its task: "sst2: tasks.glue:sst2"."""
+    return f"{run.name}: {run.task}" if run.task else run.name
 
 
-def _step(record: Mapping[str, Any], where: str) -> int:
-    step = record.get("step")
-    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 10**15:
-        raise InputError(f'{where}: "step" must be a whole number: repair or remove the line')
-    return step
+def _subtitle(run: Run) -> str:
+    """Model, objective and checkpoint that the run began with, and when the page was written."""
+    kinds = [_kind(run.config.get(part)) for part in ("model", "objective")]
+    words = [kind for kind in kinds if kind]
+    init = run.config.get("init")
+    if isinstance(init, dict) and init.get("checkpoint"):
+        words.append(f"from {init['checkpoint']}")
+    words.append(f"written {written_now()}")
+    return f"Training report. {', '.join(words)}"
 
 
-def _value(value: Any, name: str, where: str) -> float | None:
-    """The number, or None where it is not finite."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f'{where}: "{name}" must be a number or null: repair or remove the line')
-    return float(value) if -_LARGEST < value < _LARGEST else None
+def _kind(part: Any) -> str:
+    """The class of a part of the config, without its module: "T5Config"."""
+    name = part.get("type") if isinstance(part, dict) else None
+    return name.rpartition(":")[2] if isinstance(name, str) else ""
 
 
-def _read_history(path: Path) -> _History:
-    history = _History()
-    before: tuple[int, set[str]] = (0, set())
-    for where, record in _read_objects(path):
-        if record is None:
-            history.partial = True
-            break
-        step = _step(record, where)
-        values = {
-            name: _value(value, name, where)
-            for name, value in record.items()
-            if name not in ("step", "time")
-        }
-        training = {name for name in values if "/" not in name}
-        if step < before[0] or (step == before[0] and training & before[1]):
-            history.restarts.append((before[0], step))
-        before = (step, training | (before[1] if step == before[0] else set()))
-        for name, value in values.items():
-            history.curves.setdefault(name, {})[step] = value
-    history.curves = {name: dict(sorted(curve.items())) for name, curve in history.curves.items()}
-    return history
+def command_of(run: Run) -> str:
+    """The command of the newest start, and those before it."""
+    commands = [start.command for start in run.starts if start.command]
+    if not commands:
+        return ""
+    newest = commands[-1]
+    shown = report_page.command(newest)
+    if before := list(dict.fromkeys(c for c in commands[:-1] if c != newest)):
+        lines = report_page.text("\n".join(before))
+        shown += f"<details><summary>Earlier commands</summary><pre>{lines}</pre></details>"
+    return shown
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # JSONDecodeError and UnicodeDecodeError too
-        line = getattr(error, "lineno", 1)
-        raise InputError(f"{path}:{line}: not readable JSON: repair or remove the file") from error
-    if not isinstance(config, dict):
-        raise InputError(f"{path}:1: not a JSON object: repair or remove the file")
-    return config
-
-
-def _read_samples(path: Path) -> tuple[int, list[dict[str, str]]]:
-    """The newest step's samples; one that was written again after a restart counts once."""
-    newest, samples = 0, {}
-    if not path.exists():
-        return 0, []
-    for where, record in _read_objects(path):
-        if record is None:
-            break
-        step = _step(record, where)
-        if missing := {"inputs", "targets", "prediction"} - record.keys():
-            raise InputError(f"{where}: no {sorted(missing)[0]!r}: repair or remove the line")
-        if step != newest:
-            newest, samples = step, {}
-        sample = {name: str(record[name]) for name in ("inputs", "targets", "prediction")}
-        samples[sample["inputs"], sample["targets"]] = sample
-    return newest, list(samples.values())
-
-
-def _facts(history: _History, config: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _facts(run: Run) -> list[tuple[str, str, str]]:
     """The tiles at the top: (label, value, note)."""
     number = report_chart.number
-    last, planned = history.last_step, config.get("steps")
-    items = [("Last step", f"{last:,}", f"of {planned:,}" if isinstance(planned, int) else "")]
-    if loss := _finite(history, "loss"):
+    last, planned = run.last_step, run.config.get("steps")
+    items = []
+    # The task's metric and the held-out loss say most; the table below has all of them.
+    for name in run.headlines():
+        step, value = run.best(name)
+        items.append((f"Best {words_of(name)}", number(value), f"at step {step:,}"))
+    items.append(("Last step", f"{last:,}", f"of {planned:,}" if isinstance(planned, int) else ""))
+    if loss := run.finite("loss"):
         items.append(("Training loss", number(loss[-1][1]), f"at step {loss[-1][0]:,}"))
-    evaluated = [name for name in history.curves if "/" in name and _finite(history, name)]
-    # The held-out loss and the task's metric say most; the table below has all of them.
-    for name in _headlines(history, evaluated):
-        step, value = _best(history, name)
-        items.append((f"Best {_words(name)}", number(value), f"at step {step:,}"))
-    items += _totals(history)
-    parameters = _finite(history, "num_parameters")
-    count = parameters[-1][1] if parameters else config.get("num_parameters")
+    items += _totals(run)
+    parameters = run.finite("num_parameters")
+    count = parameters[-1][1] if parameters else run.config.get("num_parameters")
     if isinstance(count, int | float) and 0 < count < 1e15:
         items.append(("Parameters", number(float(f"{count:.4g}")), ""))
     return items
 
 
-def _totals(history: _History) -> list[tuple[str, str, str]]:
+def _totals(run: Run) -> list[tuple[str, str, str]]:
     """Time and tokens, reckoned from the measured rates."""
-    number, last, items = report_chart.number, history.last_step, []
-    steps = {step: rate for step, rate in _finite(history, "steps_per_second") if rate > 0}
-    tokens = dict(_finite(history, "tokens_per_second"))
+    number, last, items = report_chart.number, run.last_step, []
+    steps = {step: rate for step, rate in run.finite("steps_per_second") if rate > 0}
+    tokens = dict(run.finite("tokens_per_second"))
     if steps:
         seconds = last * sum(1 / rate for rate in steps.values()) / len(steps)
         duration = str(datetime.timedelta(seconds=round(min(seconds, 1e12))))
@@ -246,18 +163,18 @@ def _totals(history: _History) -> list[tuple[str, str, str]]:
     return items
 
 
-def _warnings(history: _History) -> str:
+def _warnings(run: Run) -> str:
     lines = []
-    for name, curve in history.curves.items():
+    for name, curve in run.curves.items():
         steps = [step for step, value in curve.items() if value is None]
         if steps:
             listed = ", ".join(f"{step:,}" for step in steps[:10])
             more = f" and {len(steps) - 10:,} more" if len(steps) > 10 else ""
             plural = "s" if len(steps) > 1 else ""
             lines.append(f"{name} was not a finite number at step{plural} {listed}{more}.")
-    for before, after in history.restarts:
+    for before, after in run.restarts:
         lines.append(f"The run was restarted: step {before:,} was followed by step {after:,}.")
-    if history.partial:
+    if run.partial:
         lines.append("The last line of metrics.jsonl is incomplete and was left out.")
     if not lines:
         return ""
@@ -265,124 +182,134 @@ def _warnings(history: _History) -> str:
     return f'<ul class="warnings" aria-label="Warnings">{items}</ul>'
 
 
-def _charts(history: _History) -> str:
-    """A chart for every metric, with training and every split as its curves."""
+def charts_of(curves: dict[str, list[report_chart.Series]], *, first: Sequence[str]) -> str:
+    """Charts under two headings: the model's, and those of the machine.
+
+    Args:
+      curves: base name of a metric -> its curves.
+      first: base names whose charts come first.
+    """
+    order = {name: i for i, name in enumerate(dict.fromkeys([*first, *TITLES]))}
+    cards: dict[bool, list[str]] = {False: [], True: []}
+    for base in sorted(curves, key=lambda base: (order.get(base, len(order)), base)):
+        card = report_page.chart_card(
+            title_of(base),
+            curves[base],
+            name=f"log{len(cards[False])}",
+            offer_log=base in LOG_OFFERED,
+            from_zero=base.endswith("_per_second"),
+        )
+        if card:
+            cards[base in _OF_MACHINE].append(card)
+    sections = [
+        f'<h2>{heading}</h2><div class="charts">{"".join(cards[of_machine])}</div>'
+        for heading, of_machine in (("Curves", False), ("Speed and time", True))
+        if cards[of_machine]
+    ]
+    return "\n".join(sections) or '<p class="note">No metrics were logged yet.</p>'
+
+
+def charted(run: Run) -> dict[str, dict[str, str]]:
+    """Base name of a metric -> split, or "training" -> its full name, of what a chart shows."""
     groups: dict[str, dict[str, str]] = {}
-    for name in history.curves:
-        if _scored_alone(history, name):
+    for name in run.curves:
+        if run.scored_alone(name):
             continue  # the same curve again
         split, slash, base = name.partition("/")
         groups.setdefault(base if slash else name, {})[split if slash else "training"] = name
-    groups.pop("num_parameters", None)
+    for name in ("num_parameters", *goodput.FIELDS[1:]):
+        groups.pop(name, None)
     if "tokens_per_second" in groups:
         groups.pop("steps_per_second", None)  # the same curve, but for the scale
+    return groups
+
+
+def _charts(run: Run) -> str:
+    """A chart for every metric, with training and every split as its curves."""
+    groups = charted(run)
     known = ["training", "validation"]
     others = sorted({split for group in groups.values() for split in group} - set(known))
     colours = {split: index for index, split in enumerate(known + others)}
-    order = {name: index for index, name in enumerate(_TITLES)}
-    cards = []
-    for base in sorted(groups, key=lambda base: (order.get(base, len(order)), base)):
-        series = [
+    curves = {
+        base: [
             report_chart.Series(
-                name=split,
-                points=list(history.curves[groups[base][split]].items()),
-                colour=colours[split],
+                name=split, points=list(run.curves[group[split]].items()), colour=colours[split]
             )
-            for split in sorted(groups[base], key=colours.__getitem__)
+            for split in sorted(group, key=colours.__getitem__)
         ]
-        card = report_page.chart_card(
-            _title(base),
-            series,
-            name=f"log{len(cards)}",
-            offer_log=base in _LOG_OFFERED,
-            from_zero=base.endswith("_per_second"),
+        for base, group in groups.items()
+    }
+    if "goodput" in curves:
+        curves["goodput"] = _time_shares(run)
+    return charts_of(curves, first=base_names(run.headlines()))
+
+
+def _time_shares(run: Run) -> list[report_chart.Series]:
+    """Shares of the time since the run began: in steps, and the largest of those that were lost."""
+    last = {name: run.finite(name)[-1][1] for name in goodput.FIELDS[1:-1] if run.finite(name)}
+    largest = sorted(last, key=lambda name: -last[name])[:4]
+    return [
+        report_chart.Series(
+            name="training steps" if name == "goodput" else words_of(name.removeprefix("lost_to_")),
+            points=list(run.curves[name].items()),
+            colour=colour,
         )
-        cards.append(card)
-    if not any(cards):
-        return '<p class="note">No metrics were logged yet.</p>'
-    return f'<h2>Curves</h2><div class="charts">{"".join(cards)}</div>'
+        for colour, name in enumerate(["goodput", *largest])
+    ]
 
 
-def _evaluation(history: _History) -> str:
+def base_names(names: Sequence[str]) -> list[str]:
+    """The names without their split: "validation/glue_rte/accuracy" is "glue_rte/accuracy"."""
+    return [name.partition("/")[2] for name in names]
+
+
+def _evaluation(run: Run) -> str:
+    headlines = run.headlines()
     rows = []
-    for name in sorted(name for name in history.curves if "/" in name):
-        if points := _finite(history, name):
-            step, value = _best(history, name)
-            last = points[-1]
-            number = report_chart.number
-            rows.append((name, number(last[1]), f"{last[0]:,}", number(value), f"{step:,}"))
+    for name in [*headlines, *sorted(set(run.measured) - set(headlines))]:
+        (step, value), last, number = run.best(name), run.finite(name)[-1], report_chart.number
+        rows.append((name, number(last[1]), f"{last[0]:,}", number(value), f"{step:,}"))
     if not rows:
         return ""
     headings = ("metric", "last", "at step", "best", "at step")
     return "<h2>Evaluation</h2>" + report_page.table(headings, rows)
 
 
-def _samples(step: int, samples: Sequence[Mapping[str, str]]) -> str:
+def _samples(run: Run) -> str:
+    samples = run.samples
     if not samples:
         return ""
     differing = sum(sample["prediction"] != sample["targets"] for sample in samples)
-    note = f"Step {step:,}: {len(samples):,} samples, {differing:,} differ from their targets."
+    note = f"Step {run.samples_step:,}: {len(samples):,} samples, "
+    note += f"{differing:,} differ from their targets."
     if len(samples) > _MAX_SAMPLES:
         note += f" The first {_MAX_SAMPLES} are shown."
     shown = report_page.samples_table(samples[:_MAX_SAMPLES])
     return f'<h2>Sample predictions</h2><p class="note">{note}</p>{shown}'
 
 
-def _config(config: Mapping[str, Any]) -> str:
-    if not config:
+def _options(run: Run) -> str:
+    """The config by the names of its options, and the versions that trained it."""
+    if not run.config:
         return ""
-    words = report_page.text(json.dumps(config, indent=2, ensure_ascii=False))
-    return f"<details><summary>Configuration</summary><pre>{words}</pre></details>"
+    words = report_page.text("\n".join(option_lines(run.config)))
+    found = f"<details><summary>Options</summary><pre>{words}</pre></details>"
+    if run.starts and (versions := run.starts[-1].versions):
+        rows = [("devices", run.starts[-1].devices), *versions.items()]
+        table = report_page.table(("version of", ""), rows)
+        found += f"<details><summary>Versions and devices</summary>{table}</details>"
+    return found
 
 
-def _finite(history: _History, name: str) -> list[tuple[int, float]]:
-    curve = history.curves.get(name, {})
-    return [(step, value) for step, value in curve.items() if value is not None]
-
-
-def _best(history: _History, name: str) -> tuple[int, float]:
-    """The step that has the best value, the last of equals, and that value."""
-    values = dict(_finite(history, name))
-    step = best_step(values, mode=history.mode(name))
-    assert step is not None
-    return step, values[step]
-
-
-def _headlines(history: _History, names: Sequence[str]) -> list[str]:
-    """The loss, and the metric of the task: the one that keeps checkpoints, or its score."""
-    lowest = [name for name in names if history.mode(name) == "min"]
-    highest = [name for name in names if name not in lowest]
-    scores = [name for name in highest if name.partition("/")[2] == _SCORE]
-    alone = [only for name in scores if (only := _scored_alone(history, name))]
-    task = [*(n for n in highest if n == history.best and n not in scores), *alone, *scores]
-    return lowest[:1] + [*task, *highest][:1]
-
-
-def _scored_alone(history: _History, name: str) -> str | None:
-    """The one metric of which a task's score is the mean, where it has one; of others None."""
-    split, _, base = name.rpartition("/")
-    if base != _SCORE:
-        return None
-    curve = history.curves[name]
-    same = [
-        other
-        for other, values in history.curves.items()
-        if other != name and other.rpartition("/")[0] == split and values == curve
-    ]
-    return same[0] if len(same) == 1 else None
-
-
-def _choices(config: Mapping[str, Any]) -> tuple[str, bool]:
-    """checkpoints.best of a config, or "", and whether it says that the lowest is best."""
-    settings = config.get("checkpoints")
-    settings = settings if isinstance(settings, dict) else {}
-    best = settings.get("best")
-    return (best if isinstance(best, str) else ""), settings.get("best_mode") == "min"
-
-
-def _words(name: str) -> str:
+def words_of(name: str) -> str:
+    """A metric's name in words: "validation glue rte accuracy"."""
     return name.replace("/", " ").replace("_", " ")
 
 
-def _title(base: str) -> str:
-    return _TITLES[base] if base in _TITLES else _words(base)[:1].upper() + _words(base)[1:]
+def title_of(base: str) -> str:
+    """The heading of a metric; that of a mixture's task names the task: "glue_rte: accuracy"."""
+    if base in TITLES:
+        return TITLES[base]
+    task, slash, metric = base.rpartition("/")
+    words = words_of(metric)
+    return f"{task}: {words}" if slash else words[:1].upper() + words[1:]

@@ -23,6 +23,7 @@ from t5x_lite import trees
 from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.adapters.grammar import write_module
+from t5x_lite.bound import heads_of
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
@@ -37,12 +38,13 @@ from t5x_lite.interop import hf_config
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.encoder_families import is_encoder, with_family
 from t5x_lite.interop.encoder_heads import SUFFIXES
+from t5x_lite.interop.hub import find_source
 from t5x_lite.interop.module_hosts import Hosts, head_modules, hosts_of, refuse_views
 from t5x_lite.interop.peft import Site, read_peft, to_module
 from t5x_lite.interop.peft_config import CONFIG
 from t5x_lite.interop.peft_heads import head_of
 from t5x_lite.interop.peft_writing import write_peft
-from t5x_lite.learner import heads_of, views_of
+from t5x_lite.learner import views_of
 from t5x_lite.objectives.of_heads import objective_for
 from t5x_lite.options import did_you_mean
 from t5x_lite.remote import local_path
@@ -50,6 +52,7 @@ from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.delta_files import goes_along
 from t5x_lite.run.encoder_interchange import exported_head
 from t5x_lite.run.loading import learner_of, read_experiment
+from t5x_lite.run.model_card import source_file
 from t5x_lite.trees import LazyArray
 
 Format = Literal["peft"]
@@ -65,22 +68,29 @@ def import_adapter(
     base: str | Path,
     step: Step = None,
     name: str = "adapter",
-) -> None:
-    """Imports a directory of PEFT.
+    revision: str | None = None,
+) -> Path:
+    """Imports a module that PEFT saved.
 
     Args:
-      source: adapter_config.json and adapter_model.safetensors or adapter_model.bin.
+      source: a directory with adapter_config.json and adapter_model.safetensors or
+        adapter_model.bin, or the name of one at the hub (`interop.hub`).
       destination: a new directory.
       base: the model that it was trained on: a work directory or a step directory.
       step: of a work directory: its number, "best", or None for the newest.
       name: of the module.
+      revision: branch, tag or commit of a module at the hub; None is main.
+
+    Returns:
+      The directory that was made.
 
     Raises:
       InputError: the source is incomplete, damaged, of another base, or holds what no module of
         ours can do; the base has modules itself or is damaged; or the destination exists. Nothing
         is left behind then.
     """
-    file = read_peft(Path(source))
+    at_hub = find_source(source, revision=revision)
+    file = read_peft(at_hub.directory)
     where = Path(find_step(local_path(base, what="base"), step=step))
     checkpoint_manifest.verify(where, "params", "files")
     files = checkpointing.step_files(where)
@@ -91,7 +101,7 @@ def import_adapter(
             "that writes"
         )
     refuse_views(where, views_of(experiment.model, experiment.objective))
-    kind = _model_type(files)
+    kind = model_type_of(files)
     heads = heads_of(experiment.objective, experiment.heads)
     head = head_of(
         file.config_file,
@@ -114,16 +124,18 @@ def import_adapter(
         train=(),
     )
     with new_directory(destination) as directory:
-        left = _left(made, module.arrays, params, where=where)
+        left = left_to_base(made, module.arrays, params, where=where)
         empty = Base.of({}, {}, base=where, steps=directory.parent)
-        leaves = {path: _leaf(path, params[path]) for path in left}
+        leaves = {path: leaf_of(path, params[path]) for path in left}
         contents = {
             **{name: content for name, content in files.items() if goes_along(name)},
             checkpointing.CONFIG_FILE: to_json(made).encode(),
             BASE_FILE: dataclasses.replace(empty, arrays=leaves).content(),
             f"{_PEFT}/{CONFIG}": file.config_file.read_bytes(),
+            **source_file(at_hub),
         }
         _write(directory, contents, module.arrays)
+    return Path(destination)
 
 
 def _write(directory: Path, files: Mapping[str, bytes], arrays: Mapping[str, np.ndarray]) -> None:
@@ -152,7 +164,7 @@ def _read(experiment: Experiment) -> tuple[Head, ...]:
     return tuple(heads_of(experiment.objective, experiment.heads).values())
 
 
-def _left(
+def left_to_base(
     made: Experiment,
     arrays: Mapping[str, np.ndarray],
     params: Mapping[str, LazyArray],
@@ -180,7 +192,8 @@ def _left(
     return left
 
 
-def _leaf(path: str, array: LazyArray) -> Leaf:
+def leaf_of(path: str, array: LazyArray) -> Leaf:
+    """An array of a base, by its digest."""
     return Leaf(path, digests({path: array.read()})[path])
 
 
@@ -198,7 +211,7 @@ def export_adapter(
     form: Format = "peft",
     name: str | None = None,
     head: bool = True,
-) -> None:
+) -> Path:
     """Exports a module as PEFT's `PeftModel.from_pretrained` loads it.
 
     The directory goes on what `t5x-lite export hf` writes of its base.
@@ -208,8 +221,11 @@ def export_adapter(
       destination: a new directory.
       step: of a work directory: its number, "best", or None for the newest.
       form: of the directory.
-      name: of the module, where the checkpoint has several.
+      name: name of the module, where the checkpoint has several.
       head: whether the head that trained with it comes along.
+
+    Returns:
+      The directory that was made.
 
     Raises:
       InputError: there is no such module or PEFT has none like it, the checkpoint is damaged, or
@@ -226,10 +242,10 @@ def export_adapter(
     _refuse_trained(experiment, params, where=where)
     left = Base.read(files, where=where)
     kept = None if not head else _trained_head(experiment, params, left, where=where)
-    kind = _model_type(files)
+    kind = model_type_of(files)
     hosts = hosts_of(
         experiment.model,
-        kept or _own_head(experiment, where=where),
+        kept or head_for_export(experiment, where=where),
         model_type=kind,
         where=where,
     )
@@ -247,6 +263,7 @@ def export_adapter(
             base=_base_name(files, left),
             where=where,
         )
+    return Path(destination)
 
 
 def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter:
@@ -284,7 +301,7 @@ def _refuse_trained(
         )
 
 
-def _own_head(experiment: Experiment, *, where: Path) -> Head | None:
+def head_for_export(experiment: Experiment, *, where: Path) -> Head | None:
     """The head with which `export hf` writes the model, by whose class names have a prefix."""
     if not is_encoder(experiment.model):
         return None
@@ -300,7 +317,7 @@ def _trained_head(
     Raises:
       InputError: PEFT's directories have no such head.
     """
-    head = _own_head(experiment, where=where)
+    head = head_for_export(experiment, where=where)
     if head is None:
         return None
     own = [path for path in params if path.startswith(f"{HEADS}{head.name}/")]
@@ -329,7 +346,7 @@ def _base_name(files: Mapping[str, bytes], base: Base | None) -> str:
     return "" if base is None else base.checkpoint
 
 
-def _model_type(files: Mapping[str, bytes]) -> str | None:
+def model_type_of(files: Mapping[str, bytes]) -> str | None:
     """The model_type that an imported model had."""
     kind = _of_json(files.get(_HUGGINGFACE, b"{}")).get("model_type")
     return kind if isinstance(kind, str) else None

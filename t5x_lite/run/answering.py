@@ -19,6 +19,7 @@ from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.rank import Ranker
 from t5x_lite.files import LONGEST_LINE
+from t5x_lite.options import suggesting
 from t5x_lite.records import json_lines
 from t5x_lite.records.json_lines import Line
 from t5x_lite.records.lines import read_lines
@@ -37,6 +38,7 @@ Change = Callable[[Sequence[Line], int], Iterator[dict[str, Any]]]
 """(lines, number of the first of them in the file) -> what is written for each."""
 
 
+@suggesting
 def predict(
     checkpoints: Sequence[str],
     *,
@@ -127,6 +129,7 @@ def predict(
     reader.report()
 
 
+@suggesting
 def score(
     checkpoints: Sequence[str],
     *,

@@ -14,6 +14,7 @@ from t5x_lite.c4.pages import Tally
 from t5x_lite.c4.progress import show_progress
 from t5x_lite.c4.sentences import load_counter
 from t5x_lite.errors import InputError
+from t5x_lite.options import suggesting
 from t5x_lite.report import c4 as c4_report
 from t5x_lite.run.beam import load_driver
 
@@ -24,6 +25,7 @@ MAX_SHARDS = 1024
 _logger = logging.getLogger(__name__)
 
 
+@suggesting
 def c4(
     inputs: Sequence[str],
     *,
@@ -38,7 +40,7 @@ def c4(
     memory: float = 2.0,
     runner: str = "local",
     beam_options: Sequence[str] = (),
-) -> None:
+) -> dict[str, Any]:
     """Makes C4, with a report, and prints what is in it as one line of JSON.
 
     Args:
@@ -54,6 +56,9 @@ def c4(
       memory: GiB that deduplication may hold, of the runner local.
       runner: "local", or one of Apache Beam.
       beam_options: of Beam, such as "--project=P".
+
+    Returns:
+      What is printed.
 
     Raises:
       InputError: an input, a list, the output or an option is wrong.
@@ -100,6 +105,7 @@ def c4(
     if not found["pages_kept"]:
         _logger.warning("no page was kept; %s says why", found["report"])
     print(json.dumps(found))
+    return found
 
 
 def _on_beam(runner: str) -> Any:

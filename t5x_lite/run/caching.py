@@ -7,18 +7,21 @@ training mixes again: --data.cache OUTPUT/glue_cola OUTPUT/glue_rte.
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from t5x_lite.buckets.paths import data_path
 from t5x_lite.config import Experiment
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import write_cache
+from t5x_lite.data.config import truncation_of
 from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.errors import InputError
+from t5x_lite.options import suggesting
 from t5x_lite.run.beam import load_driver
 from t5x_lite.vocabulary.loading import load_vocabulary
 
 
+@suggesting
 def cache(
     experiment: Experiment,
     *,
@@ -28,7 +31,7 @@ def cache(
     bake: bool = False,
     runner: str = "local",
     beam_options: Sequence[str] = (),
-) -> None:
+) -> list[dict[str, Any]]:
     """Writes the cache of a config's task, and prints what is in it as one line of JSON.
 
     Of a mixture, the caches of all tasks that are trained on, a line for each.
@@ -36,12 +39,15 @@ def cache(
     Args:
       experiment: its data are used, and its seed where randomness comes before the placeholder or
         the corruption is baked in.
-      output: a new directory.
+      output: a new directory, here or in a bucket.
       splits: those to write; None writes all of the task that have an example.
       num_workers: processes that run the task, of the runner local.
       bake: whether whole examples are written, corrupted once and for all; by the runner local.
       runner: "local", or one of Apache Beam.
       beam_options: of Beam, such as "--project=P".
+
+    Returns:
+      What is printed, a dict for each cache.
 
     Raises:
       InputError: the task, its files, the vocabulary or `output` are wrong.
@@ -50,6 +56,11 @@ def cache(
     if runner != "local":
         if bake or num_workers != 1:
             raise InputError(f"--runner {runner} can have neither --bake nor --num-workers")
+        for name in truncation_of(experiment.data):
+            raise InputError(
+                f"--runner {runner} writes the files of a task side by side, and data.{name} needs "
+                "their order: leave out one of them"
+            )
         driver = load_driver("t5x_lite.data.cache.making_beam", runner=runner, extras="data,beam")
         write = partial(driver.write_cache, runner=runner, options=beam_options)
     vocabulary = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
@@ -59,10 +70,13 @@ def cache(
 
         # Before anything is written: the others would have to be written anew.
         trained = trained_members(experiment.data, vocabulary, seed=experiment.seed)
-        caches = {str(Path(output, one.member.name)): one.data for one in trained}
+        caches = {str(data_path(output) / one.member.name): one.data for one in trained}
+    made = []
     for directory, data in caches.items():
         write(data, vocabulary, directory, splits=splits, seed=experiment.seed)
-        print(json.dumps(summary(Cache(directory))))
+        made.append(summary(Cache(directory)))
+        print(json.dumps(made[-1]))
+    return made
 
 
 def verify(directory: str) -> None:

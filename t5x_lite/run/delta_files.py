@@ -34,6 +34,8 @@ from t5x_lite.checkpoints.reading import DELTA_FILE
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import encode, from_json, to_json
 from t5x_lite.deltas.delta import Delta, Identity, difference
+from t5x_lite.deltas.fastfood import Fastfood, Subspace
+from t5x_lite.deltas.mask import Mask
 from t5x_lite.deltas.parts import Dense, Dora, LowRank, Part, Replace, Scale, Several, Sparse
 from t5x_lite.errors import InputError
 from t5x_lite.interop.directories import new_directory
@@ -49,7 +51,8 @@ MERGED = "merged/"
 _VERSION = 1
 _MODEL = ("model/", "towers/")
 _KINDS: Mapping[str, type[Part]] = {
-    kind.__name__.lower(): kind for kind in (Dense, Sparse, LowRank, Scale, Dora, Replace, Several)
+    kind.__name__.lower(): kind
+    for kind in (Dense, Sparse, LowRank, Scale, Dora, Replace, Several, Mask, Fastfood)
 }
 
 _logger = logging.getLogger(__name__)
@@ -366,8 +369,10 @@ def _description(part: Part) -> dict[str, Any]:
             described["scale"] = float(scale)
         case Scale(axis=axis):
             described["axis"] = axis
-        case Sparse(size=size):
+        case Sparse(size=size) | Mask(size=size):
             described["shape"] = list(size)
+        case Fastfood(of=space):
+            described["of"] = {**dataclasses.asdict(space), "shape": list(space.shape)}
     return described
 
 
@@ -386,8 +391,11 @@ def _part_of(described: Mapping[str, Any], arrays: Arrays, prefix: str) -> Part:
     options: dict[str, Any] = {
         n: described[n] for n in ("scale", "axis", "relative") if n in described
     }
-    if kind is Sparse:
+    if kind in (Sparse, Mask):
         options["size"] = tuple(int(size) for size in described["shape"])
+    if kind is Fastfood:
+        space = described["of"]
+        options["of"] = Subspace(**{**space, "shape": tuple(map(int, space["shape"]))})
     return kind(**own, **options)
 
 

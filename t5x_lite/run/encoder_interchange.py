@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from t5x_lite import views
+from t5x_lite.bound import heads_of
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.data.layouts import Encoder
@@ -18,6 +19,8 @@ from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
 from t5x_lite.heads.dense import Dense
 from t5x_lite.heads.mlm import Mlm
+from t5x_lite.interop.condenser import PREFIX as OBJECTIVE
+from t5x_lite.interop.condenser import CondenserHead, condenser_files, read_condenser
 from t5x_lite.interop.encoder_families import with_family
 from t5x_lite.interop.encoder_tokenizer import (
     kept_files,
@@ -33,9 +36,11 @@ from t5x_lite.interop.encoders import (
 )
 from t5x_lite.interop.hf import common_dtype
 from t5x_lite.interop.hf_config import CONFIG, read_json
-from t5x_lite.interop.rules import LazyArray
+from t5x_lite.interop.m3 import FILES as M3_FILES
+from t5x_lite.interop.m3 import M3Heads, m3_files, read_m3
+from t5x_lite.interop.rules import LazyArray, Source
 from t5x_lite.interop.sentence_transformers import read_sentences, sentence_files
-from t5x_lite.learner import heads_of, views_of
+from t5x_lite.learner import views_of
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.of_heads import objective_for
 from t5x_lite.optim.config import AdamW
@@ -61,12 +66,22 @@ class Release:
       vocabulary: of its tokenizer.
       tokenizer: its tokenizer files by name, those that the vocabulary does not write.
       vectors: how it makes vectors of texts, where its files say so.
+      condenser: the head layers of a Condenser beside it.
+      m3: the heads of a BGE-M3 beside it.
     """
 
     checkpoint: EncoderCheckpoint
     vocabulary: Tokenizer
     tokenizer: Mapping[str, bytes]
     vectors: Dense | None
+    condenser: CondenserHead | None = None
+    m3: M3Heads | None = None
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What its arrays are read from."""
+        beside = (self.condenser, self.m3)
+        return (self.checkpoint, *(each for each in beside if each is not None))
 
     def experiment(self, place: Path) -> Experiment:
         """A config around the model.
@@ -76,11 +91,17 @@ class Release:
         """
         model, head = self.checkpoint.model, self.checkpoint.head
         objective, task = objective_for(head, mask_id=self.vocabulary.mask_id)
+        if self.condenser is not None:
+            objective = self.condenser.objective
+        others: list[Head] = []
+        if self.m3 is not None:
+            objective, task = self.m3.objective(self.vectors), "tasks.pairs:jsonl"
+            others = [self.m3.lexical, self.m3.multi_vector]
         layout = next(iter(objective.layouts), Encoder)()
         return Experiment(
             model=model,
             objective=objective,
-            heads=tuple(each for each in (head, self.vectors) if each is not None),
+            heads=tuple(each for each in (head, self.vectors, *others) if each is not None),
             data=Data(
                 task=task,
                 vocabulary=str(place),
@@ -102,7 +123,7 @@ def generator_config(source: Path, config: Mapping[str, Any]) -> dict[str, Any]:
       config: the content of its config.json.
 
     Raises:
-      InputError: there is no generator, or its config is no JSON object.
+      InputError: there is no generator, or its config is not JSON object.
     """
     if not (source / _GENERATOR).is_file():
         raise InputError(
@@ -115,7 +136,12 @@ def generator_config(source: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_release(
-    family: Family, source: Path, hf_config: Mapping[str, Any], *, part: Part = "model"
+    family: Family,
+    source: Path,
+    hf_config: Mapping[str, Any],
+    *,
+    part: Part = "model",
+    skip_from: int | None = None,
 ) -> Release:
     """Reads an encoder's directory, but no large array.
 
@@ -124,6 +150,7 @@ def read_release(
       source: the directory.
       hf_config: the content of its config.json, or what `generator_config` gave.
       part: which of a release's models.
+      skip_from: of the head of a Condenser, where there is one.
 
     Raises:
       InputError: it is incomplete, damaged or of another kind.
@@ -144,7 +171,23 @@ def read_release(
             if part == "model"
             else None
         ),
+        condenser=(
+            read_condenser(
+                *(source, model, checkpoint.head),
+                mask_id=vocabulary.mask_id,
+                skip_from=skip_from,
+            )
+            if part == "model"
+            else None
+        ),
+        m3=read_m3(source, model, specials=_specials(vocabulary)) if part == "model" else None,
     )
+
+
+def _specials(vocabulary: Tokenizer) -> tuple[int, ...]:
+    """Tokens that are no terms of a text."""
+    ids = (vocabulary.cls_id, vocabulary.pad_id, vocabulary.sep_id, vocabulary.unk_id)
+    return tuple(sorted(ids))
 
 
 def _lowers(vocabulary: Tokenizer) -> bool:
@@ -161,11 +204,13 @@ class Export:
       config: the content of config.json.
       tensors: of the weights, by name.
       files: the tokenizer's and others, by their paths.
+      beside: tensors of further files, by the name of the file.
     """
 
     config: dict[str, Any]
     tensors: dict[str, LazyArray]
     files: dict[str, bytes]
+    beside: dict[str, dict[str, LazyArray]]
 
 
 def export_of(
@@ -201,6 +246,7 @@ def export_of(
     Raises:
       InputError: transformers has no such model, or the parameters are not those of the config.
     """
+    beside: dict[str, dict[str, LazyArray]] = {}
     if part == "generator":
         generator, written, arrays = _generator(experiment, params, where=where)
         model, family = with_family(generator, where=where)
@@ -209,6 +255,11 @@ def export_of(
         name = "none" if sentences is not None else head
         written = exported_head(experiment, family, name, where=where)
         arrays = _own(experiment, params, written, where=where)
+        own = {n: cast(array) for n, array in params.items() if n.startswith(OBJECTIVE)}
+        beside = condenser_files(experiment.objective, model, written, own, where=where)
+        heads = heads_of(experiment.objective, experiment.heads)
+        casted = {n: cast(array) for n, array in params.items() if n.startswith(HEADS)}
+        beside |= m3_files(heads, model, casted, where=where)
     arrays = {path: cast(array) for path, array in arrays.items()}
     if family.fitted is not None:
         model, arrays = family.fitted(model, arrays)
@@ -231,7 +282,10 @@ def export_of(
         longest = max_length or model.max_positions - model.first_position
         files |= sentence_files(sentences, d_model=model.d_model, max_length=longest)
     return Export(
-        config={**config, "dtype": dtype, "torch_dtype": dtype}, tensors=tensors, files=files
+        config={**config, "dtype": dtype, "torch_dtype": dtype},
+        tensors=tensors,
+        files=files,
+        beside=beside,
     )
 
 
@@ -268,9 +322,8 @@ def exported_head(
             f"checkpoint {where}: has the heads {', '.join(known)}, and transformers' directories "
             "have one: choose it by --head NAME, or none by --head none"
         )
-    # A head without parameters, as that of vectors, leaves nothing behind.
-    for key in heads:
-        if key not in known and key != "dense":
+    for key, head in heads.items():
+        if key not in known and key not in M3_FILES and head.has_parameters:
             _logger.warning("%s: transformers has no such head, %s; it is left out", where, key)
     if left := [key for key in known if key not in chosen]:
         _logger.warning("%s: left out, as transformers has one head: %s", where, ", ".join(left))

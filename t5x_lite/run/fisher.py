@@ -58,7 +58,7 @@ def fisher(
     with new_directory(destination) as directory:
         loaded = Loaded.from_checkpoint(checkpoint, step=step)
         learner, params = merged_learner(loaded)
-        classes = _classes(learner) if labels == "expected" else None
+        classes = classes_of(learner) if labels == "expected" else None
         data = dataclasses.replace(
             loaded.experiment.data, batch_size=1, pack=False, batches=Fixed()
         )
@@ -92,8 +92,12 @@ def merged_learner(loaded: Loaded) -> tuple[Learner, Params]:
     return learner, {**trees.overlaid(params, merged), **({"adapters": modules} if modules else {})}
 
 
-def _classes(learner: Learner) -> int:
-    """How many classes a classifier has."""
+def classes_of(learner: Learner) -> int:
+    """How many classes a classifier has.
+
+    Raises:
+      InputError: it is none.
+    """
     head = learner.heads.get("classifier")
     classes = 0 if head is None else vars(head).get("num_classes", 0)
     if classes < 2:

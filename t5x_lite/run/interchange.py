@@ -12,20 +12,15 @@ An imported directory is a step directory without an optimizer, which every `--c
 Arrays go through one by one, so the memory that is needed is that of the largest few.
 """
 
-import dataclasses
 import functools
-import json
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from t5x_lite import trees
-from t5x_lite.adapters.base import ADAPTERS
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.orbax_params import write_params
@@ -34,39 +29,43 @@ from t5x_lite.config import Experiment
 from t5x_lite.config.json import to_json
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
-from t5x_lite.heads.dense import Dense
 from t5x_lite.interop import encoder_families, hf_config
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.encoders import Family
-from t5x_lite.interop.hf import common_dtype, read_hf, their_tensors
+from t5x_lite.interop.hf import read_hf
+from t5x_lite.interop.hub import find_source
 from t5x_lite.interop.rules import LazyArray, Source
 from t5x_lite.interop.t5x import read_t5x
-from t5x_lite.interop.tensor_files import write_tensors
-from t5x_lite.interop.tokenizer import read_tokenizer, write_tokenizer
-from t5x_lite.models.pooling import Pooling
+from t5x_lite.interop.tokenizer import read_tokenizer
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.remote import AnyPath, local_path
+from t5x_lite.options import suggesting
 from t5x_lite.run import encoder_interchange
-from t5x_lite.run.best_step import Step, find_step
-from t5x_lite.run.loading import learner_of, read_experiment, with_float32_base
-from t5x_lite.run.text_encoder import Vectors, dense_head, trained_length
+from t5x_lite.run.exporting import (
+    GENERATION,
+    HUGGINGFACE,
+    MODEL,
+    Dtype,
+    as_json,
+    cast,
+    export_hf,
+)
+from t5x_lite.run.loading import read_experiment
+from t5x_lite.run.model_card import source_file
 from t5x_lite.vocabulary.byte_level import Bytes, Layout
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
-Dtype = Literal["keep", "float32", "bfloat16"]
+__all__ = ["export_hf", "import_hf", "import_t5x"]
 
 _logger = logging.getLogger(__name__)
 
-_MODEL = "model/"
 _PADDING = 128
 """The released embeddings are rounded up to a multiple of it."""
-_HUGGINGFACE = "huggingface"
-_GENERATION = "generation_config.json"
 
 
+@suggesting
 def import_hf(
     source: str | Path,
     destination: str | Path,
@@ -74,52 +73,103 @@ def import_hf(
     dtype: Dtype = "keep",
     sentinels: Layout = "hf",
     part: encoder_interchange.Part = "model",
-) -> None:
-    """Imports a Hugging Face directory of T5, mT5, umT5, ByT5 or Flan-T5, or of an encoder.
+    skip_from: int | None = None,
+    revision: str | None = None,
+) -> Path:
+    """Imports a model of Hugging Face: T5, mT5, umT5, ByT5 or Flan-T5, or an encoder.
 
     Encoders are BERT, RoBERTa, XLM-R, ELECTRA and DeBERTa; their heads come along.
 
     Args:
-      source: config.json, weights (safetensors, PyTorch's or Flax's; sharded too) and tokenizer.
+      source: a directory with config.json, weights (safetensors, PyTorch's or Flax's; sharded too)
+        and tokenizer, or the name of a model at the hub (`interop.hub`).
       destination: a new directory.
       dtype: of the weights there; "keep" is that of the source.
       sentinels: how predict and score read special tokens in text: "hf", anywhere, as Hugging
         Face's tokenizer does, or "seqio", sentinels alone and as words; of a byte vocabulary also
         which ids they have, "seqio" being those that ByT5 was pretrained with.
       part: "generator" is that of a release of DeBERTaV3 (pytorch_model.generator.bin).
+      skip_from: the layer whose states the head of a Condenser reads (model.pt), which its file
+        does not say.
+      revision: branch, tag or commit of a model of the hub; None is main.
+
+    Returns:
+      The directory that was made.
 
     Raises:
-      InputError: the source is incomplete, damaged or of another kind, or holds NaN, or the
-        destination exists; nothing is left behind then.
+      InputError: the source is incomplete, damaged or of another kind, or holds NaN, it is neither
+        a directory nor to be had from the hub, or the destination exists; nothing is left behind
+        then.
     """
+    at_hub = find_source(source, revision=revision, generator=part == "generator")
+    where, more = at_hub.directory, source_file(at_hub)
     with new_directory(destination) as directory, tempfile.TemporaryDirectory() as scratch:
-        config = hf_config.read_config(Path(source))
+        config = hf_config.read_config(where)
         if part == "generator":
-            config = encoder_interchange.generator_config(Path(source), config)
-        if (family := encoder_families.family_of(config)) is not None:
-            options: dict[str, Any] = {"dtype": dtype, "part": part}
-            _import_encoder(family, Path(source), directory, destination, config, **options)
-            return
-        kinds = (*hf_config.MODEL_TYPES, *encoder_families.MODEL_TYPES)
-        if (kind := config.get("model_type")) not in kinds:
-            where = Path(source) / hf_config.CONFIG
-            raise InputError(f"{where}: model_type {kind!r} is none of {', '.join(kinds)}")
-        found = read_hf(source)
-        vocabulary = read_tokenizer(
-            Path(source),
-            found.hf_config,
-            vocab_size=found.config.vocab_size,
-            sentinels=sentinels,
-            scratch=Path(scratch),
-        )
-        kept = {hf_config.CONFIG: _json(found.hf_config)}
-        generation = Path(source) / _GENERATION
-        if generation.is_file():
-            kept[_GENERATION] = _json(hf_config.read_json(generation))
-        files = {f"{_HUGGINGFACE}/{name}": content for name, content in kept.items()}
-        _warn_of_few_tokens(source, vocabulary, vocab_size=found.config.vocab_size)
-        experiment = _experiment(found.config, vocabulary, _vocabulary_of(destination))
-        _write(directory, found, experiment, vocabulary, dtype=dtype, files=files)
+            config = encoder_interchange.generator_config(where, config)
+        family = encoder_families.family_of(config)
+        options: dict[str, Any] = {"dtype": dtype, "more": more}
+        if family is not None:
+            options |= {"part": part, "skip_from": skip_from}
+            _import_encoder(family, where, directory, destination, config, **options)
+        elif skip_from is not None:
+            raise InputError("--skip-from is for the head of a Condenser, which stands on a BERT")
+        else:
+            options |= {"sentinels": sentinels, "scratch": Path(scratch)}
+            _import_t5(where, directory, destination, config, **options)
+    return _made(destination)
+
+
+def _import_t5(
+    source: Path,
+    directory: Path,
+    destination: str | Path,
+    config: Mapping[str, Any],
+    *,
+    sentinels: Layout,
+    scratch: Path,
+    dtype: Dtype,
+    more: Mapping[str, bytes],
+) -> None:
+    kinds = (*hf_config.MODEL_TYPES, *encoder_families.MODEL_TYPES)
+    if (kind := config.get("model_type")) not in kinds:
+        where = source / hf_config.CONFIG
+        raise InputError(f"{where}: model_type {kind!r} is none of {', '.join(kinds)}")
+    found = read_hf(source)
+    vocabulary = read_tokenizer(
+        source,
+        found.hf_config,
+        vocab_size=found.config.vocab_size,
+        sentinels=sentinels,
+        scratch=scratch,
+    )
+    kept = {hf_config.CONFIG: as_json(found.hf_config)}
+    generation = source / GENERATION
+    if generation.is_file():
+        kept[GENERATION] = as_json(hf_config.read_json(generation))
+    files = {f"{HUGGINGFACE}/{name}": content for name, content in kept.items()}
+    files |= more
+    _warn_of_few_tokens(source, vocabulary, vocab_size=found.config.vocab_size)
+    experiment = _experiment(found.config, vocabulary, _vocabulary_of(destination))
+    _write(directory, [found], experiment, vocabulary, dtype=dtype, files=files)
+
+
+def _made(destination: str | Path) -> Path:
+    """Says what an import made."""
+    files = Path(destination) / "files"
+    experiment = read_experiment(
+        Path(destination), {c: (files / c).read_bytes() for c in (checkpointing.CONFIG_FILE,)}
+    )
+    shapes = lazy_params(Path(destination))
+    number = sum(int(np.prod(array.shape)) for array in shapes.values())
+    _logger.info(
+        "%s: %s, %s parameters, vocabulary of %s",
+        destination,
+        type(experiment.model).__name__.removesuffix("Config"),
+        f"{number:,}",
+        f"{experiment.model.vocab_size:,}",
+    )
+    return Path(destination)
 
 
 def _import_encoder(
@@ -131,20 +181,24 @@ def _import_encoder(
     *,
     dtype: Dtype,
     part: encoder_interchange.Part,
+    skip_from: int | None,
+    more: Mapping[str, bytes],
 ) -> None:
-    found = encoder_interchange.read_release(family, source, config, part=part)
-    kept = {hf_config.CONFIG: _json(config), **found.tokenizer}
+    options: dict[str, Any] = {"part": part, "skip_from": skip_from}
+    found = encoder_interchange.read_release(family, source, config, **options)
+    kept = {hf_config.CONFIG: as_json(config), **found.tokenizer}
     _write(
         directory,
-        found.checkpoint,
+        found.sources,
         found.experiment(_vocabulary_of(destination)),
         found.vocabulary,
         prefix="",
         dtype=dtype,
-        files={f"{_HUGGINGFACE}/{name}": content for name, content in kept.items()},
+        files={f"{HUGGINGFACE}/{name}": content for name, content in kept.items()} | dict(more),
     )
 
 
+@suggesting
 def import_t5x(
     source: str | Path,
     destination: str | Path,
@@ -154,7 +208,7 @@ def import_t5x(
     step: int | None = None,
     dtype: Dtype = "keep",
     dropout_rate: float = 0.1,
-) -> None:
+) -> Path:
     """Imports a checkpoint of t5x.
 
     Args:
@@ -165,6 +219,9 @@ def import_t5x(
       step: which N; None is the newest.
       dtype: of the weights there; "keep" is that of the source.
       dropout_rate: which no checkpoint says.
+
+    Returns:
+      The directory that was made.
 
     Raises:
       InputError: as `import_hf`.
@@ -183,8 +240,10 @@ def import_t5x(
                 f"extra ids, and the embedding of {source} {found.config.vocab_size} rows"
             )
         _warn_of_few_tokens(source, loaded, vocab_size=found.config.vocab_size)
-        experiment = _experiment(found.config, loaded, _vocabulary_of(destination))
-        _write(directory, found, experiment, loaded, dtype=dtype, files={})
+        place = _vocabulary_of(destination)
+        experiment = _experiment(found.config, loaded, place, trained_steps=found.step or 0)
+        _write(directory, [found], experiment, loaded, dtype=dtype, files={})
+    return _made(destination)
 
 
 def _warn_of_few_tokens(source: str | Path, vocabulary: Vocabulary, *, vocab_size: int) -> None:
@@ -210,183 +269,17 @@ def _load_vocabulary(path: str | Path, *, extra_ids: int | None) -> Vocabulary:
     return plain if plain.num_sentinels else load_vocabulary(path, extra_ids=100)
 
 
-def export_hf(
-    checkpoint: str | Path,
-    destination: str | Path,
-    *,
-    step: Step = None,
-    dtype: Dtype = "keep",
-    part: encoder_interchange.Part = "model",
-    head: str | None = None,
-    sentence_transformers: bool = False,
-    pooling: Pooling | None = None,
-    normalize: bool | None = None,
-) -> None:
-    """Exports a T5 or an encoder as a directory that transformers' `from_pretrained` loads.
-
-    Of an untied umT5, transformers 5 multiplies the logits by d_model**-0.5, that of the released
-    models included; transformers 4 does not.
-
-    Args:
-      checkpoint: a work directory or a step directory.
-      destination: a new directory.
-      step: of a work directory: its number, "best", or None for the newest.
-      dtype: of the weights there; "keep" is that of the checkpoint, float32 where it was trained.
-      part: "generator" is, of an encoder that was trained to detect replaced tokens, what drew
-        them.
-      head: of an encoder, the name of the one that is written: mlm, rtd, classifier, choice, token,
-        span, or none; None is the one that the objective reads, or the only one that there is.
-      sentence_transformers: whether SentenceTransformer loads the directory, too, and makes the
-        vectors of `embed`; of an encoder, whose head is left out.
-      pooling: of these vectors; None is what the checkpoint says, or else "mean", with a warning.
-      normalize: whether they have length 1; None is what the checkpoint says, or else True.
-
-    Raises:
-      InputError: the checkpoint is damaged or no T5 or encoder, the options contradict each other,
-        or the destination exists; nothing is left behind then.
-    """
-    if not sentence_transformers and (pooling is not None or normalize is not None):
-        raise InputError("pooling and normalize are for --sentence-transformers")
-    if sentence_transformers and part != "model":
-        raise InputError(f"sentence-transformers: vectors are those of the model, not of {part!r}")
-    source = Path(find_step(local_path(checkpoint, what="checkpoint"), step=step))
-    checkpoint_manifest.verify(source, "params", "files")
-    with new_directory(destination) as directory:
-        files = checkpointing.step_files(source)
-        experiment = read_experiment(source, files)
-        model = experiment.model
-        saved = _merged(source, experiment) if experiment.adapters.modules else lazy_params(source)
-        if encoder_families.is_encoder(model):
-            sentences = None
-            if sentence_transformers:
-                how = Vectors.of(experiment, pooling=pooling, normalize=normalize)
-                known = dense_head(experiment) or Dense()
-                sentences = dataclasses.replace(known, **dataclasses.asdict(how))
-            _export_encoder(
-                *(source, files, experiment, saved, directory),
-                part=part,
-                dtype=dtype,
-                head=head,
-                sentences=sentences,
-            )
-            return
-        if sentence_transformers:
-            raise InputError(
-                f"checkpoint {source}: a {type(model).__name__} is not exported for "
-                "sentence-transformers, but encoders are, such as a BERT"
-            )
-        if part != "model":
-            raise InputError(f"checkpoint {source}: a {type(model).__name__} has no {part}")
-        if head is not None:
-            raise InputError(f"checkpoint {source}: a {type(model).__name__} has no head {head!r}")
-        model = hf_config.written(model, where=source)
-        seen = encoder_interchange.seen_params(experiment, saved, where=source)
-        arrays = {
-            path.removeprefix(_MODEL): _cast(array, dtype)
-            for path, array in seen.items()
-            if path.startswith(_MODEL)
-        }
-        config = hf_config.from_model(
-            model, model_type=_earlier_type(source, files), dtype=common_dtype(arrays.values())
-        )
-        vocabulary = load_vocabulary(
-            source / "files" / checkpointing.VOCABULARY_DIRECTORY,
-            extra_ids=experiment.data.extra_ids,
-        )
-        config["tokenizer_class"] = (
-            "ByT5Tokenizer" if isinstance(vocabulary, Bytes) else "T5Tokenizer"
-        )
-        generation = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
-        kept = files.get(f"{_HUGGINGFACE}/{_GENERATION}", _json(generation))
-        write_tensors(directory, their_tensors(model, arrays, where=source))
-        write_tokenizer(vocabulary, directory)
-        (directory / hf_config.CONFIG).write_bytes(_json(config))
-        (directory / _GENERATION).write_bytes(kept)
-
-
-def _merged(source: Path, experiment: Experiment) -> dict[str, LazyArray]:
-    """A checkpoint's parameters by path, with its adapters added to the model's kernels.
-
-    Raises:
-      InputError: an adapter cannot be merged.
-    """
-    learner = learner_of(with_float32_base(experiment))
-    params = checkpointing.restore_params(source, learner.shapes)
-    try:
-        model = learner.merged(params)
-    except InputError as error:
-        raise InputError(
-            f"checkpoint {source}: {error}, and no directory of transformers holds it"
-        ) from error
-    flat = trees.flatten({**params, "model": model})
-    kept = {path: np.asarray(leaf) for path, leaf in flat.items() if not path.startswith(ADAPTERS)}
-    return {
-        path: LazyArray(array.shape, array.dtype, lambda array=array: array)
-        for path, array in kept.items()
-    }
-
-
-def _export_encoder(
-    source: Path,
-    files: Mapping[str, bytes],
-    experiment: Experiment,
-    params: Mapping[str, LazyArray],
-    directory: Path,
-    *,
-    part: encoder_interchange.Part,
-    dtype: Dtype,
-    head: str | None,
-    sentences: Dense | None,
-) -> None:
-    start = f"{_HUGGINGFACE}/"
-    made = encoder_interchange.export_of(
-        experiment,
-        params,
-        load_vocabulary(
-            source / "files" / checkpointing.VOCABULARY_DIRECTORY,
-            extra_ids=experiment.data.extra_ids,
-        ),
-        part=part,
-        cast=functools.partial(_cast, dtype=dtype),
-        model_type=_earlier_type(source, files),
-        kept={name.removeprefix(start): files[name] for name in files if name.startswith(start)},
-        head=head,
-        sentences=sentences,
-        max_length=None if sentences is None else trained_length(experiment),
-        where=source,
-    )
-    write_tensors(directory, made.tensors)
-    for name, content in {**made.files, hf_config.CONFIG: _json(made.config)}.items():
-        (directory / name).parent.mkdir(exist_ok=True)
-        (directory / name).write_bytes(content)
-
-
-def _earlier_type(source: AnyPath, files: Mapping[str, bytes]) -> str | None:
-    """The model_type that an imported model had.
-
-    Raises:
-      InputError: the config.json that was kept is damaged.
-    """
-    name = f"{_HUGGINGFACE}/{hf_config.CONFIG}"
-    try:
-        kept = json.loads(files.get(name, b"{}"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{source / 'files' / name}: not JSON ({error})") from error
-    found = kept.get("model_type") if isinstance(kept, dict) else None
-    return found if isinstance(found, str) else None
-
-
 def _write(
     directory: Path,
-    checkpoint: Source,
+    sources: Sequence[Source],
     experiment: Experiment,
     vocabulary: Vocabulary,
     *,
-    prefix: str = _MODEL,
+    prefix: str = MODEL,
     dtype: Dtype,
     files: Mapping[str, bytes],
 ) -> None:
-    """Writes the step directory; `prefix` is what stands before the checkpoint's paths there."""
+    """Writes the step directory; `prefix` is what stands before the sources' paths there."""
     contents = {
         checkpointing.CONFIG_FILE: to_json(experiment).encode(),
         **{
@@ -400,11 +293,12 @@ def _write(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     arrays = {
-        prefix + path: _cast(
-            LazyArray(shape, checkpoint.dtype(path), functools.partial(checkpoint.array, path)),
+        prefix + path: cast(
+            LazyArray(shape, found.dtype(path), functools.partial(found.array, path)),
             dtype,
         )
-        for path, shape in checkpoint.shapes.items()
+        for found in sources
+        for path, shape in found.shapes.items()
     }
     write_params(directory / "params", arrays)
     checkpoint_manifest.write(directory)
@@ -415,17 +309,17 @@ def _vocabulary_of(destination: str | Path) -> Path:
     return Path(destination).absolute() / "files" / checkpointing.VOCABULARY_DIRECTORY
 
 
-def _cast(array: LazyArray, dtype: Dtype) -> LazyArray:
-    """The array in the dtype that was asked for; float64, which JAX would not hold, in float32."""
-    if dtype == "keep":
-        wanted = np.dtype(np.float32) if array.dtype == np.float64 else array.dtype
-    else:
-        wanted = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32)
-    return LazyArray(array.shape, wanted, lambda: array.read().astype(wanted, copy=False))
+def _experiment(
+    model: T5Config, vocabulary: Vocabulary, place: Path, *, trained_steps: int = 0
+) -> Experiment:
+    """A config around an imported model: fine-tuning as the paper does it, on span corruption.
 
-
-def _experiment(model: T5Config, vocabulary: Vocabulary, place: Path) -> Experiment:
-    """A config around an imported model: fine-tuning as the paper does it, on span corruption."""
+    Args:
+      model: its config.
+      vocabulary: its vocabulary.
+      place: where that will be.
+      trained_steps: of the model, where its checkpoint says them; 0 where it does not.
+    """
     is_bytes = isinstance(vocabulary, Bytes)
     return Experiment(
         model=model,
@@ -437,10 +331,6 @@ def _experiment(model: T5Config, vocabulary: Vocabulary, place: Path) -> Experim
             inputs_length=1024 if is_bytes else 512,
             targets_length=189 if is_bytes else 114,
         ),
-        optimizer=Adafactor(schedule=Constant(value=1e-3)),
+        optimizer=Adafactor(schedule=Constant(value=1e-3), schedule_offset=trained_steps),
         steps=1000,
     )
-
-
-def _json(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"

@@ -15,13 +15,13 @@ from t5x_lite import remote, sharding
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import from_json
-from t5x_lite.data.config import rows_named, shapes_of, text_lengths
+from t5x_lite.data.config import Data, rows_named, shapes_of, text_lengths
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Learner
 from t5x_lite.remote import AnyPath
 from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.step_sizes import empty_row
-from t5x_lite.train.step import check_microbatches
+from t5x_lite.train.microbatches import check_microbatches
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
@@ -37,6 +37,7 @@ def learner_of(experiment: Experiment) -> Learner:
         experiment.objective,
         heads=experiment.heads,
         adapters=experiment.adapters.modules,
+        use=experiment.adapters.composition if experiment.adapters.modules else (),
         train=experiment.trained,
         optimizer=experiment.optimizer,
         dtype=experiment.compute_dtype,
@@ -83,6 +84,8 @@ def check_batch(experiment: Experiment, mesh: Mesh) -> None:
                 f"(mesh {dict(mesh.shape)}); change {option} or --mesh.*"
             )
         check_microbatches(size, experiment.microbatches, mesh, named=named if grouped else None)
+        if experiment.tokens_per_part is not None:
+            _ = num_parts(experiment, shape, mesh)
         # Of one shape the first step says it; that of another would say it in the middle of a run.
         columns = [value.shape[1] for value in empty_row(shape).values() if value.ndim > 1]
         if grouped and any(column % mesh.shape["sequence"] for column in columns):
@@ -90,6 +93,24 @@ def check_batch(experiment: Experiment, mesh: Mesh) -> None:
                 f"{named} is not divisible by the {mesh.shape['sequence']} devices that share a "
                 f"row (mesh {dict(mesh.shape)}); change --data.batches.shapes or --mesh.sequence"
             )
+
+
+def num_parts(experiment: Experiment, shape: Data, mesh: Mesh) -> int:
+    """Microbatches of a batch of one static shape.
+
+    Args:
+      experiment: says how a batch is divided.
+      shape: one of `shapes_of(experiment.data)`.
+      mesh: the devices.
+
+    Raises:
+      InputError: see `train.microbatches.Parts.of`.
+    """
+    whole = {
+        name: jax.ShapeDtypeStruct((shape.batch_size, *value.shape[1:]), value.dtype)
+        for name, value in empty_row(shape).items()
+    }
+    return experiment.parts.of(whole, mesh)
 
 
 def check_devices(experiment: Experiment, mesh: Mesh) -> None:
@@ -104,12 +125,13 @@ def check_devices(experiment: Experiment, mesh: Mesh) -> None:
 
 
 def check_lengths(experiment: Experiment) -> None:
-    """Refuses documents of more tokens than a table of positions has rows.
+    """Refuses rows of another kind, and documents longer than a table of positions.
 
     Raises:
       InputError: with both.
     """
     data = experiment.data
+    data.layout.check_model(begins_with_cls=experiment.model.begins_with_cls)
     lengths = {"inputs_length": data.inputs_length}
     if "document" in text_lengths(data):
         lengths["targets_length"] = data.targets_length

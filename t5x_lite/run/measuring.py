@@ -12,8 +12,11 @@ import jax
 from jax.sharding import Mesh
 
 from t5x_lite import sharding
+from t5x_lite.buckets.asking import BucketError
+from t5x_lite.buckets.paths import data_path
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
+from t5x_lite.data.config import Data, wording_of
 from t5x_lite.data.sources import batch_source
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Bind, TaskEvaluator
@@ -21,10 +24,11 @@ from t5x_lite.evaluate.interruption import Stopped, stopping_on
 from t5x_lite.evaluate.loss import LossEvaluator
 from t5x_lite.evaluate.retrieval import RetrievalEvaluator
 from t5x_lite.learner import Learner
+from t5x_lite.options import suggesting
 from t5x_lite.run import hosts
 from t5x_lite.run.best import BestParams, SameParams
 from t5x_lite.run.best_step import Step
-from t5x_lite.run.loading import check_batch, check_lengths
+from t5x_lite.run.loading import Loaded, check_batch, check_lengths
 from t5x_lite.run.outcome import Outcome, check_output
 from t5x_lite.run.submissions import Submissions
 from t5x_lite.run.task_suite import TaskSuite
@@ -99,7 +103,7 @@ class Measurement:
         if data.cache:
             from t5x_lite.data.cache import batches as cached
 
-            if not settings.rank and not (settings.task_metrics and cached.has_task_metrics(data)):
+            if not settings.ranks and not (settings.task_metrics and cached.has_task_metrics(data)):
                 return  # the task is not needed, and TensorFlow may be missing
         bind = learner.bind_model if ensemble is None else ensemble
         self.suite = TaskSuite(
@@ -194,6 +198,7 @@ def until_stopped(measurement: Measurement, stop: StopSignals, *, mesh: Mesh) ->
     return measure
 
 
+@suggesting
 def evaluate(
     experiment: Experiment,
     checkpoints: Sequence[str],
@@ -316,9 +321,40 @@ def _as_configured(model: TextToText, experiment: Experiment) -> TextToText:
         )
         if not experiment.evaluation.retrieval_alone:
             check_lengths(measured)
+            _tell_other_words(member, experiment.data)
         learner = dataclasses.replace(member.learner, dtype=measured.compute_dtype)
         members.append(dataclasses.replace(member, experiment=measured, learner=learner))
     return dataclasses.replace(model, members=tuple(members))
+
+
+def _tell_other_words(member: Loaded, data: Data) -> None:
+    """Warns where a config writes inputs otherwise than the checkpoint was trained with.
+
+    Not where the checkpoint was trained on another task.
+    """
+    own, vocabulary = member.experiment.data, member.vocabulary
+    if own.layout.ending(vocabulary) != data.layout.ending(vocabulary):
+        _logger.warning(
+            "the checkpoint %s was trained with data.layout %s, and is measured with %s: its "
+            "inputs end otherwise",
+            member.directory,
+            own.layout,
+            data.layout,
+        )
+    if own.task == data.task and wording_of(own) != wording_of(data):
+        _logger.warning(
+            "the checkpoint %s was trained with data.template %r and data.prefix %r, and is "
+            "measured with %r and %r",
+            *(member.directory, own.template, own.prefix, data.template, data.prefix),
+        )
+
+
+def _is_there(path: str) -> bool:
+    """Whether there is a file or a directory; not where its bucket cannot be read from here."""
+    try:
+        return data_path(path).exists()
+    except (InputError, BucketError):
+        return False
 
 
 def _check_vocabulary(experiment: Experiment, model: TextToText) -> None:
@@ -328,7 +364,7 @@ def _check_vocabulary(experiment: Experiment, model: TextToText) -> None:
       InputError: they differ.
     """
     data, directory = experiment.data, model.members[0].directory
-    if data.vocabulary not in BYTES_NAMES and not Path(data.vocabulary).exists():
+    if data.vocabulary not in BYTES_NAMES and not _is_there(data.vocabulary):
         _logger.info(
             "data.vocabulary %s does not exist from here; using that of the checkpoint %s",
             data.vocabulary,

@@ -13,8 +13,10 @@ from jax.sharding import Mesh
 
 from t5x_lite import trees
 from t5x_lite.adapters.base import ADAPTERS, Adapter
+from t5x_lite.adapters.composition import Block, check_answers, fusions_of, names_of
 from t5x_lite.adapters.config import Adapters
-from t5x_lite.adapters.grammar import parse_use, write_module
+from t5x_lite.adapters.grammar import write_module
+from t5x_lite.adapters.use import parse_trees, write_trees
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.base import Base, digests
 from t5x_lite.config import Experiment
@@ -251,25 +253,35 @@ class ModulesOf:
             self.loaded, {**self.adapters, name: module.adapter}, {**self.arrays, **arrays}
         )
 
-    def learner(self, names: Sequence[str]) -> Learner:
+    def learner(self, use: Sequence[str | Block]) -> Learner:
         """The learner whose model has some of the modules in its slots; nothing is allocated.
+
+        Args:
+          use: names of modules, or trees of them.
 
         Raises:
           InputError: one is not there, or two would stand at one site.
         """
-        return learner_of(self._experiment(names))
+        return learner_of(self._experiment(use))
 
-    def using(self, names: Sequence[str]) -> Loaded:
+    def using(self, use: Sequence[str | Block]) -> Loaded:
         """The checkpoint as if it had these modules; arrays are shared, and none is copied.
+
+        Args:
+          use: names of modules, or trees of them.
 
         Raises:
           InputError: as for `learner`; or the base trained with the checkpoint's own modules, and
-            others are asked for.
+            others are asked for; or it has no such fusion; or rows of a batch would have different
+            modules.
         """
-        experiment = self._experiment(names)
+        check_answers(use)
+        experiment, names = self._experiment(use), names_of(use)
         self._check_own_base(names)
         params = {part: tree for part, tree in self.loaded.params.items() if part != "adapters"}
         arrays = {name: self.arrays[name] for name in names if name in self.arrays}
+        if fusions := fusions_of(use):
+            arrays["fusion"] = {title: self._fusion(title) for title in fusions}
         if arrays:
             params["adapters"] = arrays
         return dataclasses.replace(
@@ -278,6 +290,17 @@ class ModulesOf:
             learner=learner_of(experiment),
             params=params,
         )
+
+    def _fusion(self, title: str) -> Params:
+        """The arrays of a fusion."""
+        known = self.arrays.get("fusion", {})
+        if title not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise InputError(
+                f"checkpoint {self.loaded.directory} has no fusion called {title}"
+                f"{did_you_mean(title, known)}; {has}: train one by --adapters.use"
+            )
+        return known[title]
 
     def _check_own_base(self, names: Sequence[str]) -> None:
         """Refuses other modules than the checkpoint's own where its base trained with these."""
@@ -293,10 +316,12 @@ class ModulesOf:
                 f"with {', '.join(own)}, so nothing else can be used with it"
             )
 
-    def _experiment(self, names: Sequence[str]) -> Experiment:
+    def _experiment(self, use: Sequence[str | Block]) -> Experiment:
+        names = names_of(use)
         for name in names:
             _check_there(name, self.adapters)
-        adapters = Adapters(add=tuple(write_module(self.adapters[name]) for name in names))
+        lines = tuple(write_module(self.adapters[name]) for name in names)
+        adapters = Adapters(add=lines, use=write_trees(use))
         return dataclasses.replace(self.loaded.experiment, adapters=adapters, train=())
 
 
@@ -308,24 +333,27 @@ def load_using(
     Args:
       checkpoint: a work directory or a step directory.
       step: of a work directory: its number, "best", or None for the newest.
-      use: names of modules, with commas between; "" is the base alone, None all that it has.
+      use: names of modules, with commas between, or blocks of them; "" is the base alone, None what
+        its own run used.
       mesh: where the parameters go; None is the first device.
 
     Raises:
       InputError: there is no such checkpoint or module; or as for `ModulesOf.using`.
     """
     if use is None:
-        return Loaded.from_checkpoint(checkpoint, step=step, mesh=mesh)
+        loaded = Loaded.from_checkpoint(checkpoint, step=step, mesh=mesh)
+        check_answers(loaded.experiment.adapters.composition)
+        return loaded
     directory = find_step(checkpoint, step=step)
     experiment = read_experiment(directory, checkpointing.step_files(directory))
     try:
-        names = parse_use(use) if use.strip() else ()
-        for name in names:
+        chosen = parse_trees(use)
+        for name in names_of(chosen):
             _check_there(name, experiment.adapters.used)
     except InputError as error:
         raise InputError(f"adapters.use: checkpoint {directory}: {error}") from error
     loaded = Loaded.from_checkpoint(str(directory), step=None, mesh=mesh)
-    return ModulesOf.of(loaded).using(names)
+    return ModulesOf.of(loaded).using(chosen)
 
 
 def _check_there(name: str, names: Collection[str]) -> None:

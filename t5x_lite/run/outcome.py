@@ -1,6 +1,7 @@
 """What `t5x-lite evaluate` tells and writes when it has measured.
 
-metrics.json                    the metrics; of a mixture also each task's row, and benchmarks
+metrics.json                    the metrics; of a mixture also each task's row, and benchmarks;
+                                of few-shot prompts each trial, and the spread
 predictions.jsonl               {"inputs", "targets", "prediction"} a line; of a mixture
 predictions/glue_rte.jsonl      one file a task
 submission/glue/RTE.tsv         the files for a benchmark's server
@@ -77,6 +78,8 @@ class Outcome:
                     number,
                     total,
                 )
+        for line in self.suite.trials.lines():
+            _logger.info("%s", line)
         if self.suite.is_mixture:
             own = {
                 name: {m: v for m, v in row.items() if m not in _NOT_METRICS}
@@ -118,7 +121,7 @@ class Outcome:
         """What metrics.json says beyond the metrics."""
         if self.suite is None:
             return {}
-        more: dict[str, Any] = {}
+        more = self.suite.trials.details()
         if self.settings.bootstrap:
             more["intervals"] = {
                 f"{self.settings.split}/{name + '/' if self.suite.is_mixture else ''}{metric}": ends
@@ -149,10 +152,10 @@ class Outcome:
     def _write_squad(self, directory: Path) -> None:
         """Writes SQuAD's files of a whole split."""
         settings = self.settings
-        if self.suite is None or not settings.submission or settings.max_examples is not None:
+        if self.suite is None or not settings.submission:
             return
         for name, evaluator in self.suite.evaluators.items():
-            if name in squad_files.FOLDERS:
+            if name in squad_files.FOLDERS and self.suite.is_whole(name):
                 folder = directory / squad_files.FOLDERS[name]
                 for path in squad_files.write(evaluator.answers(), folder):
                     _logger.info("wrote %s", path)

@@ -26,7 +26,7 @@ from t5x_lite.plan.program import OutOfMemory, Program, bytes_on_device, compile
 from t5x_lite.plan.shards import narrow_shards, widest_fsdp
 from t5x_lite.plan.sheet import Sheet, Sheets
 from t5x_lite.run import hosts
-from t5x_lite.run.loading import check_batch, check_devices, learner_of
+from t5x_lite.run.loading import check_batch, check_devices, learner_of, num_parts
 from t5x_lite.run.step_sizes import empty_row, row_lengths, step_flops
 from t5x_lite.train.compilation import (
     check_compiler_options,
@@ -34,7 +34,7 @@ from t5x_lite.train.compilation import (
     matmul_precision,
 )
 from t5x_lite.train.state import TrainState, abstract_state, state_shardings
-from t5x_lite.train.step import check_microbatches, make_train_step
+from t5x_lite.train.step import make_train_step
 
 _logger = logging.getLogger(__name__)
 
@@ -135,7 +135,6 @@ def make_sheet(
     check_batch(experiment, mesh)
     check_compiler_options(compiler_options(experiment.xla), mesh)
     check_devices(experiment, mesh)
-    check_microbatches(experiment.data.batch_size, experiment.microbatches, mesh)
     learner = learner_of(experiment)
     learner.check_mesh(mesh)
     step, state = _step(experiment, learner, mesh)
@@ -161,7 +160,7 @@ def make_sheet(
         mesh=dict(mesh.shape),
         rows=experiment.data.batch_size,
         lengths=row_lengths(experiment.data),
-        microbatches=experiment.microbatches,
+        microbatches=num_parts(experiment, experiment.data, mesh),
         chip=chip,
         flops=step_flops(experiment),
         memory=program.memory if program else None,
@@ -241,7 +240,7 @@ def _step(experiment: Experiment, learner: Learner, mesh: Mesh) -> tuple[Any, Tr
         mesh=mesh,
         layout=layout,
         seed=experiment.seed,
-        microbatches=experiment.microbatches,
+        microbatches=experiment.parts,
         options=compiler_options(experiment.xla),
     )
     return step, abstract_state(learner.shapes, joint_optimizer(updates), layout)
@@ -272,7 +271,10 @@ def _remedies(
     if names := experiment.model.more_remat():
         found.append(" or ".join(f"--model.remat {name}" for name in names))
     microbatches = 2 * experiment.microbatches
-    if experiment.data.batch_size % (shared * microbatches) == 0:
+    fewer = experiment.tokens_per_part
+    if fewer is not None:
+        found.append(f"--tokens-per-part {max(1, fewer // 2)}")
+    elif experiment.data.batch_size % (shared * microbatches) == 0:
         found.append(f"--microbatches {microbatches}")
     if option := experiment.objective.smaller_logits():
         found.append(option)

@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from t5x_lite import config, trees, views
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.base import BASE_FILE, Base
-from t5x_lite.checkpoints.init import InitRules, summary
+from t5x_lite.checkpoints.init import InitRules, part_of, summary
 from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import from_json, to_json
@@ -120,6 +121,22 @@ def with_initial(
     return dataclasses.replace(state, params=params), base
 
 
+def with_arrays(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
+    """A state with other arrays in place of some parameters, which go where these are.
+
+    Args:
+      state: with fresh parameters.
+      arrays: on the host, by path.
+    """
+    flat = trees.flatten(state.params)
+    placed = {
+        path: jax.device_put(np.asarray(array, flat[path].dtype), flat[path].sharding)
+        for path, array in arrays.items()
+    }
+    params = trees.overlaid(state.params, trees.unflatten(placed))
+    return dataclasses.replace(state, params=params)
+
+
 def _tell(step: AnyPath, saved: Learner, ours: Learner, rules: InitRules) -> dict[str, str]:
     """Says which parts of a checkpoint stay behind, and which of ours begin anew.
 
@@ -132,6 +149,10 @@ def _tell(step: AnyPath, saved: Learner, ours: Learner, rules: InitRules) -> dic
     told = summary(theirs, [path for path in wanted if path not in copies], sources)
     if told and jax.process_index() == 0:
         _logger.info("init: %s", told)
+    begins = any(part_of(path) == "objective" for path in wanted if path not in sources)
+    warning = ours.objective.anew(saved.objective) if begins else ""
+    if warning and jax.process_index() == 0:
+        _logger.warning("init: %s", warning)
     return sources
 
 
@@ -279,7 +300,7 @@ def resume(
         state = TrainState(optimizer["step"], params, optimizer["state"])
     told = checkpoints.set_aside(rejected)
     if told and jax.process_index() == 0:
-        then = "begins anew" if step is None else f"goes on from step {step}"
+        then = "starts over" if step is None else f"resumes from step {step}"
         _logger.warning("%s; training %s", "; ".join(told), then)
     return state, None if experiment.checkpoints.whole else base
 

@@ -36,10 +36,16 @@ class Submissions:
         self.faults: dict[str, str] = {}
         if suite is None or not settings.submission:
             return
-        if suite.submittable() and settings.max_examples is not None:
-            _logger.info("evaluation.max_examples is set: no files for the benchmarks' servers")
-            return
+        parts = [name for name in suite.submittable() if not suite.is_whole(name)]
+        if parts:
+            all_of_them = len(parts) == len(suite.submittable())
+            named = "" if all_of_them else f" of {', '.join(parts)}"
+            _logger.info(
+                "evaluation.max_examples is set: no files%s for the benchmarks' servers", named
+            )
         for name in suite.submittable():
+            if name in parts:
+                continue
             try:
                 suite.check_test(name)
             except InputError as error:

@@ -10,33 +10,29 @@ the rows are those of a head on an encoder it answers its one task (`evaluate.he
 """
 
 import dataclasses
-import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from jax.sharding import Mesh
 
-from t5x_lite.config import Evaluation, Experiment
+from t5x_lite.config import Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.data.mixtures import Member, find_mixture
 from t5x_lite.data.postprocess import is_answer, is_known
-from t5x_lite.data.tasks.labelled import task_form
-from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
+from t5x_lite.evaluate.few_shot import Prompts
+from t5x_lite.evaluate.few_shot_evaluator import FewShotEvaluator
 from t5x_lite.evaluate.generate import Bind, Generator, TaskEvaluator, as_text
-from t5x_lite.evaluate.heads import check_head, head_answers, is_in_order
-from t5x_lite.evaluate.rank import LabelGenerator, Ranker
-from t5x_lite.evaluate.score import Scorer
 from t5x_lite.evaluate.standings import scored, with_score
 from t5x_lite.evaluate.submission import FORMATS, Answer, example_index
+from t5x_lite.evaluate.trials import Trials
 from t5x_lite.heads.base import Head
-from t5x_lite.heads.classes import with_labels
-from t5x_lite.learner import heads_of
+from t5x_lite.run.answerers import Answerers
+from t5x_lite.run.shown_examples import ShownExamples
+from t5x_lite.run.task_settings import TaskSettings
 from t5x_lite.types import Params
 from t5x_lite.vocabulary import unknown_tokens
-from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import Vocabulary
 
 _logger = logging.getLogger(__name__)
@@ -96,14 +92,15 @@ class TaskSuite:
         Raises:
           InputError: a task cannot be made or read, has no labels to rank, or is none for the head.
         """
-        self._learner = learner
-        self._heads = heads_of(experiment.objective, experiment.heads)
         self._data, self._settings = experiment.data, experiment.evaluation
         self._vocabulary = vocabulary
-        self._bind, self._mesh = bind, mesh
+        self._answerers = Answerers(experiment, vocabulary, bind=bind, mesh=mesh, learner=learner)
+        self._by_task = TaskSettings(self._settings, self._data)
+        self._shown = ShownExamples(experiment, vocabulary)
         self.is_mixture = find_mixture(self._data) is not None
         self.sources = self._sources()
         self.unlabelled: list[str] = []
+        self._few_shot: dict[str, FewShotEvaluator] = {}
         self.evaluators = dict(self._evaluators())
         self._check_loss()
         if self.is_mixture and self._settings.task_metrics and not self.evaluators:
@@ -119,21 +116,23 @@ class TaskSuite:
 
         if not self.is_mixture:
             task = live_tasks.load_task(self._data, self._vocabulary)
-            if self._reads_labels:
-                self._check_head(task)
-            if self._settings.rank and live_tasks.task_labels(task) is None:
+            if self._answerers.reads_labels:
+                self._answerers.check_head(task)
+            name = Member(task=self._data.task).name
+            ranks = self._by_task.evaluation(name).rank
+            if ranks and live_tasks.task_labels(task) is None:
                 raise InputError(
                     f"evaluation.rank: data.task {self._data.task!r} has no closed set of labels "
                     "to rank (the attribute labels of its postprocess_fn); set --evaluation.rank "
                     "False"
                 )
-            return {Member(task=self._data.task).name: Source(data=self._data, task=task)}
+            return {name: Source(data=self._by_task.data(name, self._data), task=task)}
         found = members.members(self._data, self._vocabulary)
         for name, reason in found.absent.items():
             _logger.info("%s is not measured: %s", name, reason)
         return {
             one.member.name: Source(
-                data=one.data,
+                data=self._by_task.data(one.member.name, one.data),
                 task=one.task,
                 is_measured=one.member.measured,
                 counts=not one.member.form_of,
@@ -146,26 +145,61 @@ class TaskSuite:
 
         settings = self._settings
         for name, source in self.sources.items():
-            postprocess, metrics = live_tasks.task_metrics(source.task)
+            _, metrics = live_tasks.task_metrics(source.task)
             has_split = not self.is_mixture or settings.split in source.task.splits
             if not (settings.task_metrics and metrics and source.is_measured and has_split):
                 continue
             examples = self._examples(
                 name,
                 split=settings.split,
-                limit=settings.max_examples,
+                limit=self._by_task.evaluation(name).max_examples,
                 may_lack=self.is_mixture,
             )
-            if examples is not None and self._has_labels(name, examples):
-                yield (
-                    name,
-                    TaskEvaluator(
-                        self._generator(source.task),
-                        examples,
-                        postprocess=postprocess,
-                        metrics=metrics,
-                    ),
-                )
+            if examples is None or not self._has_labels(name, examples):
+                continue
+            evaluator = self._evaluator(name, examples)
+            if evaluator is not None:
+                yield name, evaluator
+
+    def _evaluator(self, name: str, examples: Sequence[Any]) -> TaskEvaluator | None:
+        """What measures a task; None of a mixture's without the examples that prompts show."""
+        from t5x_lite.data.live import tasks as live_tasks
+
+        postprocess, metrics = live_tasks.task_metrics(self.sources[name].task)
+        generator = self._generator(name)
+        if not self._shown.is_on:
+            return TaskEvaluator(generator, examples, postprocess=postprocess, metrics=metrics)
+        prompts = self._prompts(name, no="is not measured")
+        if prompts is None:
+            return None
+        self._few_shot[name] = FewShotEvaluator(
+            generator, examples, postprocess=postprocess, metrics=metrics, prompts=prompts
+        )
+        return self._few_shot[name]
+
+    def _prompts(self, name: str, *, no: str) -> Prompts | None:
+        """The prompts of a task; None of a mixture's that has no examples to show.
+
+        Args:
+          name: the task's.
+          no: what such a task lacks then, for the log.
+
+        Raises:
+          InputError: the examples cannot be read, or a task that stands alone has none.
+        """
+        from t5x_lite.data.live import members
+
+        source, split = self.sources[name], self._settings.few_shot.split
+        shown = self._by_task.shown(name, source.data)
+        try:
+            return self._shown.prompts(name, shown)
+        except InputError as error:
+            no_split = shown is source.data and split not in source.task.splits
+            lacks = no_split or members.is_absent(error)
+            if not self.is_mixture or not lacks:
+                raise
+            _logger.info("%s %s: %s", name, no, error)
+            return None
 
     def _has_labels(self, name: str, examples: Sequence[Any]) -> bool:
         """Whether any target of a split is known; a task that stands alone must have one.
@@ -230,7 +264,8 @@ class TaskSuite:
             first = evaluator.examples[: unknown_tokens.FIRST]
             texts = [example.targets_text for example in first]
             known = [
-                not self._reads_labels and is_known(one.targets_text, one.target) for one in first
+                not self._answerers.reads_labels and is_known(one.targets_text, one.target)
+                for one in first
             ]
             targets = self._vocabulary.encode_batch(texts)
             examples = [
@@ -275,6 +310,15 @@ class TaskSuite:
                 counts[name] = found.count(False)
         return counts
 
+    @property
+    def trials(self) -> Trials:
+        """The few-shot trials of the last run."""
+        return Trials(self._settings.few_shot, self._few_shot, self.is_mixture, aside=self._aside())
+
+    def is_whole(self, name: str) -> bool:
+        """Whether all examples of a task are answered."""
+        return self._by_task.evaluation(name).max_examples is None
+
     def submittable(self) -> list[str]:
         """The tasks whose answers a benchmark's server takes."""
         return [
@@ -295,7 +339,14 @@ class TaskSuite:
         if examples is None:
             return None
         task = self.sources[name].task
-        predicted = self._generator(task).run(params, [example.inputs for example in examples])
+        inputs = [example.inputs for example in examples]
+        if self._shown.is_on:
+            prompts = self._prompts(name, no="has no submission file")
+            if prompts is None:
+                return None
+            first, texts = prompts.config.trials[0], [example.inputs_text for example in examples]
+            inputs = [prompt.tokens for prompt in prompts.of(first, texts)]
+        predicted = self._generator(name).run(params, inputs)
         postprocess, _ = live_tasks.task_metrics(task)
         answers = []
         for number, (example, (best, *_)) in enumerate(zip(examples, predicted, strict=True)):
@@ -309,36 +360,9 @@ class TaskSuite:
             answers.append(answer)
         return answers
 
-    def _generator(self, task: Any) -> Generator:
-        """What answers a task's examples: a search, or the rank of its labels."""
-        from t5x_lite.data.live import tasks as live_tasks
-
-        if self._reads_labels:
-            return self._head(task)
-        labels = live_tasks.task_labels(task) if self._settings.rank else None
-        if labels is None:
-            return self._search
-        tokens = [
-            np.asarray([*ids, self._vocabulary.eos_id], np.int32)
-            for ids in self._vocabulary.encode_batch(labels)
-        ]
-        return LabelGenerator(self._ranker, labels, tokens)
-
-    def _check_head(self, task: Any) -> str:
-        """The name of the head that answers a task.
-
-        Raises:
-          InputError: there is none.
-        """
-        from t5x_lite.data.live import tasks as live_tasks
-
-        form = task_form(task)
-        return check_head(
-            self._heads,
-            None if form is None else form.head,
-            live_tasks.task_labels(task),
-            where=self._where,
-        )
+    def _generator(self, name: str) -> Generator:
+        """What answers a task's examples."""
+        return self._answerers.of(self.sources[name].task, self._by_task.evaluation(name))
 
     def named_heads(self, heads: Sequence[Head]) -> tuple[Head, ...]:
         """An experiment's heads, with the names of the task's classes where a head is trained.
@@ -346,81 +370,16 @@ class TaskSuite:
         Raises:
           InputError: see `heads.classes.with_labels`.
         """
-        from t5x_lite.data.live import tasks as live_tasks
-
-        if not self._reads_labels or self.is_mixture:
+        if not self._answerers.reads_labels or self.is_mixture:
             return tuple(heads)
         [source] = self.sources.values()
-        labels = live_tasks.task_labels(source.task)
-        own = self._heads[self._check_head(source.task)]
-        return tuple(heads) if labels is None else with_labels(heads, own, labels)
+        return self._answerers.named_heads(heads, source.task)
 
     def in_order(self) -> bool:
         """Whether the loss has the classes of a head in the order of the task's labels."""
-        from t5x_lite.data.live import tasks as live_tasks
-
-        if not self._reads_labels or self.is_mixture:
+        if not self._answerers.reads_labels or self.is_mixture:
             return True
-        return all(
-            is_in_order(self._heads[self._check_head(one.task)], live_tasks.task_labels(one.task))
-            for one in self.sources.values()
-        )
-
-    def _head(self, task: Any) -> Generator:
-        """What answers a task's examples by a head.
-
-        Raises:
-          InputError: there is none.
-        """
-        from t5x_lite.data.live import tasks as live_tasks
-
-        if self._learner is None:
-            raise InputError(
-                f"{self._where}: an ensemble has no head in common; give one --checkpoint"
-            )
-        tokens, form = encoder_tokens(self._vocabulary), task_form(task)
-        nulls = form is not None and form.nulls
-        return head_answers(
-            self._learner,
-            self._heads[self._check_head(task)],
-            live_tasks.task_labels(task),
-            where=self._where,
-            layout=self._data.layout,
-            null_threshold=self._settings.null_threshold if nulls else None,
-            candidates=form is not None and bool(form.candidates),
-            batch_size=self._batch_size,
-            longest=self._data.inputs_length,
-            pad_id=tokens.pad_id,
-            sep_id=tokens.sep_id,
-            mesh=self._mesh,
-        )
-
-    @property
-    def _reads_labels(self) -> bool:
-        """Whether a head on an encoder answers, and no text is written."""
-        return self._data.layout.answered_by_head
-
-    @property
-    def _where(self) -> str:
-        return f"data.task {self._data.task!r}"
-
-    @functools.cached_property
-    def _search(self) -> Generator:
-        return Generator(
-            self._bind,
-            self._vocabulary,
-            batch_size=self._batch_size,
-            decoding=decoding(self._settings),
-            mesh=self._mesh,
-        )
-
-    @functools.cached_property
-    def _ranker(self) -> Ranker:
-        return Ranker(Scorer(self._bind, batch_size=self._batch_size, mesh=self._mesh))
-
-    @property
-    def _batch_size(self) -> int:
-        return self._settings.batch_size or self._data.batch_size
+        return all(self._answerers.in_order(one.task) for one in self.sources.values())
 
 
 def no_labels(task: str, split: str, splits: Sequence[str]) -> InputError:
@@ -441,15 +400,6 @@ def no_labels(task: str, split: str, splits: Sequence[str]) -> InputError:
     return InputError(
         f"data.task {task!r} has no labels in split {split!r}, so there is nothing to measure: "
         f"{remedy}"
-    )
-
-
-def decoding(settings: Evaluation) -> Decoding:
-    """How an evaluation decodes."""
-    return Decoding(
-        max_length=settings.max_decode_length,
-        num_beams=settings.num_beams,
-        length_penalty=settings.length_penalty,
     )
 
 

@@ -11,24 +11,35 @@ there is none, the mean of the states at length 1 is a guess, and a warning says
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from t5x_lite.bound import heads_of
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import text_lengths
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.embed import Embedder
+from t5x_lite.evaluate.head_vectors import HeadEmbedder
+from t5x_lite.evaluate.mcls import room, with_cls
 from t5x_lite.evaluate.retrieval import Retrieval, RetrievalEvaluator
 from t5x_lite.heads.dense import Dense, check_cls, dense_of
-from t5x_lite.learner import Learner, heads_of
+from t5x_lite.learner import Learner
+from t5x_lite.models.encoder import EncoderModel
 from t5x_lite.models.pooling import Pooling, check_pooling
+from t5x_lite.objectives.bag_of_words import bag_scores, largest
 from t5x_lite.run.best_step import Step
 from t5x_lite.run.loading import Loaded
 from t5x_lite.run.modules import load_using
-from t5x_lite.types import Params
+from t5x_lite.types import Array, Params
+from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import Vocabulary
 from t5x_lite.vocabulary.text_rows import Cut, TextRows, text_rows
+
+_BAG_CHUNK = 32
+"""Positions of a text whose logits are made at a time."""
 
 _logger = logging.getLogger(__name__)
 
@@ -74,6 +85,13 @@ class Vectors:
 def dense_head(experiment: Experiment) -> Dense | None:
     """What a checkpoint says of its vectors; None where it says nothing."""
     return dense_of(heads_of(experiment.objective, experiment.heads))
+
+
+def whole_of(experiment: Experiment, learner: Learner) -> Callable[[Params], Any] | None:
+    """What puts together a learner, where vectors need more of it than the model; else None."""
+    head = dense_head(experiment)
+    projects = head is not None and head.projection is not None
+    return learner.bind if projects or experiment.objective.more_towers() else None
 
 
 def rows_of(experiment: Experiment, vocabulary: Vocabulary) -> TextRows:
@@ -208,13 +226,91 @@ class TextEncoder:
             )
         return head.prompt(*([] if prompt is None else [prompt]))
 
-    def rows(self, texts: Sequence[str]) -> Cut:
-        """The tokens of each text, and the numbers of the texts that were cut."""
-        experiment = self.loaded.experiment
-        return rows_of(experiment, self.loaded.vocabulary)(texts, length=self.length)
+    def known_prompt(self, name: str) -> str | None:
+        """The name of a prompt, if the checkpoint has it."""
+        head = dense_head(self.loaded.experiment) or Dense()
+        return name if name in [each.name for each in head.prompts] else None
 
-    def embedder(self, *, batch_size: int) -> Embedder:
-        """What gives the vectors of rows."""
+    def rows(self, texts: Sequence[str], *, mcls: int | None = None) -> Cut:
+        """The tokens of each text, and the numbers of the texts that were cut.
+
+        Args:
+          texts: any strings.
+          mcls: tokens behind each [CLS] (`evaluate.mcls`); None has one in a row.
+        """
+        rows = rows_of(self.loaded.experiment, self.loaded.vocabulary)
+        if mcls is None:
+            return rows(texts, length=self.length)
+        found = rows(texts, length=room(self.length, mcls) + rows.shortest)
+        return Cut([with_cls(row, mcls) for row in found.rows], found.longer)
+
+    def head_embedder(self, ways: Sequence[str], *, batch_size: int) -> HeadEmbedder:
+        """What several heads make of rows in one pass.
+
+        Args:
+          ways: names of the heads, such as "dense", "lexical" and "multi_vector".
+          batch_size: rows encoded at once.
+
+        Raises:
+          InputError: the checkpoint lacks one, or it has two encoders, or no [CLS].
+        """
+        learner, experiment = self.loaded.learner, self.loaded.experiment
+        where = f"checkpoint {self.loaded.directory}"
+        for way in ways:
+            if way not in learner.heads:
+                raise InputError(
+                    f"{where}: has no head {way!r}, but {', '.join(learner.heads) or 'none'}: "
+                    "train it by objective M3, or import a BGE-M3"
+                )
+        if experiment.objective.more_towers() or not experiment.model.begins_with_cls:
+            raise InputError(f"{where}: several heads read one encoder whose rows begin with [CLS]")
+        return HeadEmbedder(
+            learner.bind,
+            ways,
+            batch_size=batch_size,
+            pooling=self.vectors.pooling,
+            normalize=self.vectors.normalize,
+            cls_id=encoder_tokens(self.loaded.vocabulary).cls_id,
+            pad_id=self.loaded.vocabulary.pad_id,
+            max_length=most_tokens(experiment),
+            mesh=self.mesh,
+        )
+
+    def embedder(
+        self, *, batch_size: int, lengths: Sequence[int] | None = None, bag_top: int = 0
+    ) -> Embedder:
+        """What gives the vectors of rows.
+
+        Args:
+          batch_size: rows encoded at once.
+          lengths: as for `Embedder`.
+          bag_top: of DupMAE, entries of the bag of words that stand behind the pooled state; 0 is
+            no bag.
+
+        Raises:
+          InputError: a bag is asked for of a checkpoint without a masked language model's head.
+        """
+        learner = self.loaded.learner
+        if bag_top and "mlm" not in learner.heads:
+            raise InputError(
+                f"checkpoint {self.loaded.directory}: a bag of words is read by the head of a "
+                "masked language model (mlm), and it has none: leave --bag-top out"
+            )
+
+        if bag_top and self.loaded.experiment.objective.more_towers():
+            raise InputError(
+                f"checkpoint {self.loaded.directory}: it has two encoders, and a bag of words is "
+                "read by the head of one: leave --bag-top out"
+            )
+
+        def bag(params: Params, states: Array, segment_ids: Array) -> Array:
+            bound = learner.bind(params)
+            head, model = bound.heads["mlm"], cast(EncoderModel, bound.model)
+            read = (segment_ids > 0) & (jnp.arange(states.shape[1]) > 0)
+            table = model.tables()["token"]
+            of_head = head.transform(states.astype(table.dtype)), table, head.bias[...]
+            return largest(bag_scores(*of_head, read=read, chunk=_BAG_CHUNK), bag_top)
+
         return Embedder(
             self.loaded.learner.bind_model,
             batch_size=batch_size,
@@ -222,7 +318,10 @@ class TextEncoder:
             normalize=self.vectors.normalize,
             pad_id=self.loaded.vocabulary.pad_id,
             max_length=most_tokens(self.loaded.experiment),
+            lengths=lengths,
             mesh=self.mesh,
+            whole=whole_of(self.loaded.experiment, self.loaded.learner),
+            bag=bag if bag_top else None,
         )
 
 
@@ -278,4 +377,5 @@ def retrieval_evaluator(
         batch_size=batch_size,
         max_length=max(lengths.values()) if most is None else most,
         mesh=mesh,
+        whole=whole_of(experiment, learner),
     )

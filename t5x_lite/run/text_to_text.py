@@ -6,7 +6,8 @@
 
 An ensemble averages its models' logits (Raffel et al. 2020, section 3.6); they share a vocabulary.
 Inputs and targets end with EOS, so that an empty text is EOS alone. The inputs of a language model
-that learned plain text (data.layout LM()) have no end: they are what it goes on with.
+that learned plain text (data.layout LM()) have no end: they are what it goes on with. Those of one
+whose layout has a separator end in its words, which are added here.
 """
 
 import dataclasses
@@ -19,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from t5x_lite.data.config import Data
+from t5x_lite.data.layouts.base import Layout
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.ensemble import Ensemble
 from t5x_lite.decoding.prepare import Preparation
@@ -112,7 +114,10 @@ class TextToText:
         for member in members[1:]:
             _check_together(members[0], member)
         trained = min(_inputs_length(member.experiment.data) for member in members)
-        return cls(members, trained if inputs_length is None else inputs_length, inputs_length)
+        length = trained if inputs_length is None else inputs_length
+        for member in members:
+            member.experiment.data.layout.ending(member.vocabulary, length=length)
+        return cls(members, length, inputs_length)
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -184,20 +189,21 @@ class TextToText:
     def inputs(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[int]]:
         """Tokens of each text, at most `inputs_length`.
 
-        A longer text is cut at its end, and its EOS stays; where inputs have no EOS it is cut at
-        its beginning, because the model goes on with its end.
+        A longer text is cut at its end, and its EOS, or the separator, stays; where inputs have no
+        EOS it is cut at its beginning, because the model goes on with its end.
 
         Returns:
           int32 tokens of each text, and the numbers of the texts that were cut.
         """
-        if not self._ends:
+        ending = _layout(self.members[0]).ending(self.vocabulary)
+        if not ending:
             whole = [np.asarray(ids, np.int32) for ids in self.vocabulary.encode_batch(texts)]
             rows = [ids[max(0, len(ids) - self.inputs_length) :] for ids in whole]
-        else:
-            whole = self.targets(texts, length=self.inputs_length)
-            length = self.inputs_length
-            rows = [ids if len(ids) <= length else _cut(ids, length) for ids in whole]
-        return rows, [i for i, ids in enumerate(whole) if len(ids) > self.inputs_length]
+            return rows, [i for i, ids in enumerate(whole) if len(ids) > self.inputs_length]
+        room = self.inputs_length - len(ending)
+        encoded = first_tokens(self.vocabulary, texts, count=room)
+        rows = [np.asarray([*ids[:room], *ending], np.int32) for ids in encoded]
+        return rows, [i for i, ids in enumerate(encoded) if len(ids) > room]
 
     def targets(self, texts: Sequence[str], *, length: int | None = None) -> list[np.ndarray]:
         """int32 tokens of each text with EOS.
@@ -261,10 +267,6 @@ class TextToText:
             for prompt, predictions in zip(prompts, found, strict=True)
         ]
 
-    @property
-    def _ends(self) -> bool:
-        return _ends(self.members[0].experiment.data)
-
     def _check_has(self, method: str, verb: str) -> None:
         for member in self.members:
             # The class tells: nothing is put together.
@@ -277,17 +279,11 @@ class TextToText:
 
 def _inputs_length(data: Data) -> int:
     """Tokens of an input that the model was trained with."""
-    return data.inputs_length if _ends(data) else data.targets_length
+    return data.inputs_length if data.layout.ends else data.targets_length
 
 
-def _cut(ids: np.ndarray, length: int) -> np.ndarray:
-    """The first tokens, and the EOS."""
-    return np.append(ids[: length - 1], ids[-1])
-
-
-def _ends(data: Data) -> bool:
-    """Whether inputs end with EOS."""
-    return data.layout.ends
+def _layout(member: Loaded) -> Layout:
+    return member.experiment.data.layout
 
 
 def _check_together(first: Loaded, other: Loaded) -> None:
@@ -305,5 +301,6 @@ def _check_together(first: Loaded, other: Loaded) -> None:
             f"{names} have different model.vocab_size, {sizes[0]} and {sizes[1]}: an ensemble "
             "averages logits of one size"
         )
-    if _ends(first.experiment.data) != _ends(other.experiment.data):
+    endings = {_layout(member).ending(member.vocabulary) for member in (first, other)}
+    if len(endings) > 1:
         raise InputError(f"{names} read inputs differently (data.layout): an ensemble cannot")

@@ -2,29 +2,95 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
+from t5x_lite.errors import InputError
+from t5x_lite.options import suggesting
 from t5x_lite.records.lines import read_lines
-from t5x_lite.report import runs as reports
+from t5x_lite.records.weighted_lines import Source, tempered_files, weighted_files, weighted_lines
+from t5x_lite.report.compare import compare
+from t5x_lite.report.runs import write_report
 from t5x_lite.vocabulary.loading import ASCII, train_sentencepiece
 
 
-def vocab(inputs: Sequence[str], *, output: str, size: int, ascii: bool = True) -> None:
+@suggesting
+def vocab(
+    inputs: Sequence[str],
+    *,
+    output: str,
+    size: int,
+    ascii: bool = True,
+    alpha: float | None = None,
+    encoder: bool = False,
+    seed: int = 0,
+) -> Path:
     """Trains a SentencePiece vocabulary on text files, and prints its path.
 
     Args:
-      inputs: files in UTF-8; "-" is standard input.
+      inputs: files in UTF-8; "-" is standard input. All as "FILE=WEIGHT" are drawn from in these
+        shares (`records.weighted_lines`), and FILE may be a pattern.
       output: the directory that receives it.
       size: number of pieces, without the sentinels.
       ascii: whether digits, ASCII letters and punctuation all get a piece, however rare they are in
         the text. Labels, numbers and the prefixes of tasks are written with them. Like T5's, a
         vocabulary has no byte fallback: characters of other scripts must be in the text.
+      alpha: shares of files without weights are those of their bytes to this power, as of
+        languages: q ~ p^alpha; None reads all text.
+      encoder: whether the pieces are those of DeBERTa's spm.model, with [CLS] and [SEP].
+      seed: random seed for the lines drawn by weights, and for the 2,000,000 of a longer text.
+
+    Returns:
+      The path of the model.
+
+    Raises:
+      InputError: files or weights are wrong, or there is too little text.
     """
-    lines = read_lines(inputs)
+    sources = weighted_files(inputs)
+    if alpha is not None:
+        if sources is not None:
+            raise InputError("--alpha makes the weights: leave out those of --input")
+        sources = tempered_files(inputs, alpha)
+    lines = read_lines(inputs) if sources is None else weighted_lines(sources, seed=seed)
     required = ASCII if ascii else ""
-    path = train_sentencepiece(lines, size=size, output_dir=output, required=required)
+    try:
+        path = train_sentencepiece(
+            lines, size=size, output_dir=output, required=required, encoder=encoder, seed=seed
+        )
+    except InputError as error:
+        raise _with_weights(error, sources) from error
     print(os.fspath(path))
+    return Path(path)
 
 
-def report(workdir: str, *, output: str | None = None) -> None:
-    """Writes the HTML page of a work directory and prints its path."""
-    print(os.fspath(reports.write_report(workdir, output)))
+def _with_weights(error: InputError, sources: Sequence[Source] | None) -> InputError:
+    """Says of too little text that weights may be the cause."""
+    if sources is None or not str(error).startswith("too little text"):
+        return error
+    return InputError(
+        f"{error} to the file that the weights leave whole: no line is repeated, so it says how "
+        "much of the others is used"
+    )
+
+
+@suggesting
+def report(workdir: str | Sequence[str], *, output: str | None = None) -> Path:
+    """Writes the HTML page of a work directory, or of several beside each other, and prints it.
+
+    Args:
+      workdir: one, or several to compare.
+      output: the page to write; None is report.html in the work directory, or compare.html in the
+        current directory.
+
+    Returns:
+      The path of the page.
+
+    Raises:
+      InputError: a directory is no run, or the page cannot be written.
+    """
+    directories = [workdir] if isinstance(workdir, str) else list(workdir)
+    if not directories:
+        raise InputError("report needs at least one work directory")
+    several = len(directories) > 1
+    path = compare(directories, output) if several else write_report(directories[0], output)
+    print(os.fspath(path))
+    return path

@@ -1,9 +1,11 @@
 """`t5x-lite train`: makes what a config names and hands it to `train.loop.fit`."""
 
 import dataclasses
+import functools
+import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -12,17 +14,21 @@ from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.base import Base
 from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.config import Experiment, Hosts
+from t5x_lite.config.json import to_json
 from t5x_lite.data.sources import batch_source
 from t5x_lite.errors import InputError
+from t5x_lite.heads.base import by_name
 from t5x_lite.learner import Learner
 from t5x_lite.metrics.selection import Mode, contradiction, described, matching, refuse_test
 from t5x_lite.optim.updates import joint_optimizer
-from t5x_lite.run import hosts, modules, preemption, restoring
+from t5x_lite.remote import AnyPath
+from t5x_lite.run import hosts, modules, phases, preemption, restoring
 from t5x_lite.run.allocator import within_memory
 from t5x_lite.run.best import best_of_run
 from t5x_lite.run.best_step import told_at_end
 from t5x_lite.run.loading import check_batch, check_devices, learner_of
 from t5x_lite.run.measuring import Measurement, until_stopped
+from t5x_lite.run.schedule_offset import with_schedule_offset
 from t5x_lite.run.step_sizes import batch_flops
 from t5x_lite.run.workdir import WorkDirectory
 from t5x_lite.train.compilation import (
@@ -41,26 +47,57 @@ from t5x_lite.train.state import abstract_state, init_state, state_shardings
 from t5x_lite.train.step import make_train_step
 from t5x_lite.train.stop import StopSignals
 from t5x_lite.train.track import Tracker
+from t5x_lite.train.tracking import KnownIds, MakeTracker, TrackedRun, find_trackers
 from t5x_lite.train.watchdog import Watchdog
 from t5x_lite.train.window import NonFiniteLoss
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
 
-def train(experiment: Experiment) -> None:
-    """Trains what a config says, going on from the newest checkpoint of its work directory.
+class Trained(NamedTuple):
+    """What a run made.
 
-    Signals are watched from here on, not only in the loop: preparing takes its time.
+    Attributes:
+      workdir: its work directory, which `t5x_lite.load` takes.
+      step: the newest checkpoint; 0 where there is none.
+      metrics: of the last evaluation, named "<split>/<name>"; {} where there was none.
+    """
+
+    workdir: AnyPath
+    step: int
+    metrics: dict[str, float]
+
+
+def train(experiment: Experiment) -> Trained:
+    """Trains what a config says, resuming from the newest checkpoint of its work directory.
+
+    Modules that train in phases have theirs before (`run.phases`). Signals are watched from here
+    on, not only in the loop: preparing takes its time.
+
+    Returns:
+      The work directory, its newest step, and the metrics of the last evaluation.
 
     Raises:
       InputError: the config, the data, the vocabulary, the weights or the work directory are wrong.
       Interrupted: a signal came; the state is saved, if a step was taken.
     """
-    spent = Goodput()
     hosts.join(experiment.hosts)
     use_compilation_cache(experiment.compilation_cache)
     # What is saved is the same on all processes, whoever this one is.
     local, experiment = experiment.hosts, dataclasses.replace(experiment, hosts=Hosts())
+    one_phase = functools.partial(_train_phase, local=local)
+    return one_phase(*phases.prepared(experiment, one_phase))
+
+
+def _train_phase(experiment: Experiment, start: phases.Start | None, *, local: Hosts) -> Trained:
+    """Trains one phase; most runs have one.
+
+    Args:
+      experiment: without `hosts`.
+      start: the first arrays of modules; None are those that are initialised.
+      local: the hosts.
+    """
+    spent = Goodput()
     with (
         StopSignals() as stop,
         preemption.watched(stop),
@@ -69,13 +106,18 @@ def train(experiment: Experiment) -> None:
         matmul_precision(experiment.matmul_precision),
     ):
         watchdog = Watchdog(spent, seconds=float(local.watchdog), directory=workdir.local)
-        _train(experiment, workdir, stop=stop, spent=spent, watchdog=watchdog)
+        _train(experiment, workdir, start=start, stop=stop, spent=spent, watchdog=watchdog)
+        steps = checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY)
+        measured = evaluated_steps(workdir.local, until=experiment.steps)
+        last = measured[max(measured)] if measured else {}
+        return Trained(workdir.path, steps[-1] if steps else 0, last)
 
 
 def _train(
     experiment: Experiment,
     workdir: WorkDirectory,
     *,
+    start: phases.Start | None,
     stop: StopSignals,
     spent: Goodput,
     watchdog: Watchdog,
@@ -83,7 +125,8 @@ def _train(
     """Makes the parts that the config names, the cheap checks first, and trains.
 
     1. The work directory and the vocabulary: those of another experiment are refused at once. The
-       configs of modules that are loaded, which the run's config states.
+       configs of modules that are loaded, which the run's config states, and the number that a
+       schedule_offset "auto" is.
     2. The checkpoint of `init`: its shapes are compared, its arrays are not read yet. Its heads are
        kept.
     3. Mesh, learner and optimizer: sizes that do not divide are refused before the data are opened.
@@ -95,8 +138,9 @@ def _train(
     8. The compiled step, and the loop.
     """
     experiment = modules.with_loaded(experiment, earlier=workdir.earlier())
+    experiment = with_schedule_offset(experiment, earlier=workdir.earlier())
     workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
-    vocabulary = workdir.check_vocabulary(_vocabulary(experiment))
+    vocabulary = workdir.check_vocabulary(vocabulary_of(experiment))
     resumed = bool(checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY))
     initial = None
     if not resumed:
@@ -119,29 +163,30 @@ def _train(
     if measurement.suite is not None and not resumed:
         heads = measurement.suite.named_heads(experiment.heads)
         experiment = dataclasses.replace(experiment, heads=heads)
+    trackers = find_trackers(experiment.tracking)
     names = measurement.names(learner.shapes)
     choices = _check_metrics(experiment, names)
-    start = abstract_state(learner.shapes, optimizer, layout)
+    abstract = abstract_state(learner.shapes, optimizer, layout)
 
     with _open_checkpoints(workdir, experiment, stop) as checkpoints:
-        state, base = restoring.resume(checkpoints, experiment, start, batches)
+        state, base = restoring.resume(checkpoints, experiment, abstract, batches)
         going_on = (
-            "" if state is None else f"going on from step {int(state.step)} of {workdir.path}"
+            "" if state is None else f"resuming from step {int(state.step)} of {workdir.path}"
         )
         if state is None:
             state = init_state(learner.init, optimizer, layout, seed=experiment.seed)
             if experiment.init.checkpoint:
                 state, base = restoring.with_initial(
-                    *(state, experiment, learner, vocabulary, start.params),
+                    *(state, experiment, learner, vocabulary, abstract.params),
                     step=initial,
                     steps=workdir.path / checkpointing.DIRECTORY,
                 )
             else:
                 modules.check_init(experiment)
+            if start is not None:
+                state = restoring.with_arrays(state, start())
         workdir.write(experiment, vocabulary)
-        with Tracker(
-            workdir.local, total_steps=experiment.steps, enabled=jax.process_index() == 0
-        ) as tracker:
+        with _tracker(workdir, experiment, trackers) as tracker:
             if going_on:
                 tracker.message(going_on)
             history = evaluated_steps(workdir.local, until=int(state.step))
@@ -151,9 +196,11 @@ def _train(
                 done = f"{workdir.path} is at step {int(state.step)} of {experiment.steps}: done"
                 tracker.message(done)
                 return
+            kind = mesh.devices.flat[0].device_kind
+            workdir.add_start(step=int(state.step), devices=f"{mesh.size} {kind}")
             tracker.message(
-                f"{trees.count_parameters(learner.shapes):,} parameters on {mesh.size} "
-                f"{mesh.devices.flat[0].device_kind} device(s), {experiment.compute_dtype}"
+                f"{trees.count_parameters(learner.shapes):,} parameters on {mesh.size} {kind} "
+                f"device(s), {experiment.compute_dtype}"
             )
             for line in _trained_part(learner, base):
                 tracker.message(line)
@@ -164,7 +211,7 @@ def _train(
                 mesh=mesh,
                 layout=layout,
                 seed=experiment.seed,
-                microbatches=experiment.microbatches,
+                microbatches=experiment.parts,
                 options=options,
             )
             # Here too: leaving the checkpoints waits for all processes.
@@ -189,6 +236,28 @@ def _train(
                 )
             checkpoints.wait()
             _tell_best(tracker, workdir, experiment)
+
+
+def _tracker(
+    workdir: WorkDirectory, experiment: Experiment, trackers: Mapping[str, MakeTracker]
+) -> Tracker:
+    """The record of a run, which its trackers know by the settings of `tracking`."""
+    settings = experiment.tracking
+    run = TrackedRun(
+        directory=os.fspath(workdir.local),
+        name=settings.name or workdir.path.name,
+        project=settings.project,
+        config=json.loads(to_json(experiment)),
+        total_steps=experiment.steps,
+    )
+    return Tracker(
+        workdir.local,
+        total_steps=experiment.steps,
+        enabled=jax.process_index() == 0,
+        trackers=trackers,
+        run=run,
+        ids=KnownIds(workdir.path),
+    )
 
 
 def _trained_part(learner: Learner, base: Base | None) -> list[str]:
@@ -250,7 +319,7 @@ def _batches(experiment: Experiment, vocabulary: Vocabulary, *, part: tuple[int,
     )
 
 
-def _vocabulary(experiment: Experiment) -> Vocabulary:
+def vocabulary_of(experiment: Experiment) -> Vocabulary:
     """The vocabulary of a config, which must fit its model."""
     vocabulary = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
     if vocabulary.size > experiment.model.vocab_size:
@@ -265,6 +334,16 @@ def _vocabulary(experiment: Experiment) -> Vocabulary:
             f"objective.mask_id {masked} is not the [MASK] of the vocabulary "
             f"{experiment.data.vocabulary}: set --objective.mask-id {found}"
         )
+    objective = experiment.objective.resolved(by_name(experiment.heads))
+    if (specials := objective.no_terms()) is not None:
+        tokens = encoder_tokens(vocabulary)
+        wanted = {tokens.cls_id, tokens.pad_id, tokens.sep_id, tokens.unk_id}
+        if not wanted <= set(specials):
+            raise InputError(
+                f"objective.specials {sorted(specials)} lack tokens of the vocabulary "
+                f"{experiment.data.vocabulary} that begin, pad or end a text or are unknown: set "
+                f"--objective.specials {' '.join(map(str, sorted(wanted)))}"
+            )
     return vocabulary
 
 

@@ -1,6 +1,6 @@
 """The work directory of a run: whose it is, what is written there, and where.
 
-    config.json  vocabulary/  checkpoints/  metrics.jsonl  tensorboard/  samples.jsonl
+    config.json  run.json  vocabulary/  checkpoints/  metrics.jsonl  samples.jsonl  tensorboard/
 
 A bucket (gs://bucket/run) holds whole objects: nothing can be appended to one. There, what is
 appended to (metrics.jsonl, samples.jsonl, TensorBoard's events) is written to a directory of this
@@ -25,6 +25,7 @@ from t5x_lite.config import Experiment
 from t5x_lite.config.json import from_json, to_json
 from t5x_lite.errors import InputError
 from t5x_lite.remote import AnyPath
+from t5x_lite.train.starts import RUN_FILE, add_start
 from t5x_lite.vocabulary.files import (
     BYTES_NAME,
     LAYOUT_NAME,
@@ -38,6 +39,9 @@ from t5x_lite.vocabulary.loading import Vocabulary
 from t5x_lite.vocabulary.spm import read_spm
 
 _logger = logging.getLogger(__name__)
+
+PHASES = "phases"
+"""The work directories of phases before the last (`run.phases`)."""
 
 _APPENDED = ("metrics.jsonl", "samples.jsonl")
 _VOCABULARY_FILES = (
@@ -119,7 +123,9 @@ class WorkDirectory:
         elif self.path.exists() and not self.path.is_dir():
             raise InputError(f"workdir {self.path} is not a directory")
         # A run that was killed while it wrote its first file leaves that file's hidden beginning.
-        elif self.path.exists() and any(p.name[:1] != "." for p in self.path.iterdir()):
+        elif self.path.exists() and any(
+            p.name[:1] != "." and p.name != PHASES for p in self.path.iterdir()
+        ):
             raise InputError(
                 f"workdir {self.path} holds other files and no {saved.name}; use an empty directory"
             )
@@ -186,6 +192,21 @@ class WorkDirectory:
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise InputError(f"workdir {self.path} cannot be written ({reason})") from error
+
+    def add_start(self, *, step: int, devices: str) -> None:
+        """Notes in run.json how this start of the run was made; where it cannot be, it is not.
+
+        Args:
+          step: from which it goes on.
+          devices: number and kind.
+        """
+        if jax.process_index():
+            return
+        try:
+            content = add_start(self.path, step=step, devices=devices)
+            remote.write_whole(self.path / RUN_FILE, content)
+        except OSError as error:
+            _logger.warning("%s cannot be written (%s)", self.path / RUN_FILE, error)
 
     def _lock(self) -> None:
         """Keeps other runs out of a directory of this machine, until this one has ended.

@@ -8,10 +8,13 @@ tensorboardX's own SummaryWriter writes from a thread. Where the disk is full th
 whoever logs afterwards waits for it without end; here the error is raised by `add`.
 """
 
+import math
 import os
 import time
 from collections.abc import Mapping
 from typing import Any
+
+from t5x_lite.train.tracking import Outcome, TrackedRun
 
 _FLUSH_SECONDS = 30
 
@@ -60,3 +63,31 @@ class Events:
 
     def _write(self, **content: Any) -> None:
         self._writer.write_event(self._event(wall_time=time.time(), **content))
+
+
+class TensorBoard:
+    """TensorBoard as a tracker: an event file in tensorboard/ of the work directory.
+
+    Args:
+      run: that is tracked.
+
+    Raises:
+      ImportError: tensorboardX is not installed.
+      OSError: the file cannot be written.
+    """
+
+    id: str | None = None
+
+    def __init__(self, run: TrackedRun):
+        directory = os.path.join(run.directory, "tensorboard")
+        self._events = Events(directory, first_step=run.first_step)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Writes the finite numbers of a step."""
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        self._events.add(step, finite)
+
+    def close(self, outcome: Outcome) -> None:
+        """Closes the file."""
+        del outcome
+        self._events.close()

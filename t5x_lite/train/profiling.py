@@ -28,7 +28,7 @@ class Profile:
 
     Attributes:
       start: the first step, counted as in the log; None traces nothing.
-      steps: how many; a trace of more than a few is large.
+      steps: number of steps; a trace of more than a few is large.
     """
 
     start: int | None = None

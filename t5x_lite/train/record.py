@@ -121,7 +121,7 @@ def recorded(workdir: str | os.PathLike) -> Iterator[dict[str, Any]]:
         except ValueError:
             record = None
         if not isinstance(record, dict) or "step" not in record:
-            raise InputError(f"{path}:{number} is no record of metrics; delete the line")
+            raise InputError(f"{path}:{number} is not a record of metrics; delete the line")
         yield record
 
 

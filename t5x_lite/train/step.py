@@ -10,8 +10,9 @@ stages (`objectives.base`), and the microbatches are run twice:
     2  joint(rows of all) and its gradient d at the rows
     3  each again with the same key; the gradient of its terms + <d, its rows>
 
-    microbatches 2, batch of 4 rows on 2 devices: rows 0 1 | 2 3
-    the first microbatch has rows 0 | 2, the second 1 | 3: every row stays on its device
+That is gradient caching (Gao et al. 2021, arXiv:2101.06983). By "recompute" the whole loss is
+differentiated at once instead, through a loop whose body is run again in the backward pass: the
+same gradient, less memory for activations and more for what the loop keeps.
 
 A step makes one update, or several one after the other: see `optim.updates`.
 """
@@ -25,11 +26,11 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from t5x_lite.errors import InputError
-from t5x_lite.objectives.base import Loss, metric_value
+from t5x_lite.objectives.base import Loss, Term, metric_value
 from t5x_lite.optim.updates import LossFunction, Update, joint_state, state_of
-from t5x_lite.sharding import batch_sharding, constrain, data_parallelism, replicated
+from t5x_lite.sharding import batch_sharding, replicated
 from t5x_lite.train.compilation import CompilerOptions, without_all_reduce_motion
+from t5x_lite.train.microbatches import Parts, split_batch, together
 from t5x_lite.train.state import TrainState
 from t5x_lite.types import Array, Batch, Key, Params
 
@@ -48,7 +49,7 @@ def make_train_step(
     mesh: Mesh,
     layout: TrainState,
     seed: int,
-    microbatches: int = 1,
+    microbatches: int | Parts = 1,
     options: CompilerOptions | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Compiles the step for a mesh.
@@ -62,7 +63,8 @@ def make_train_step(
       mesh: the device mesh.
       layout: the state's shardings.
       seed: of dropout.
-      microbatches: parts of the batch that are run one after the other.
+      microbatches: parts of the batch that are run one after the other: a number, or how it follows
+        from the batch's shape.
       options: of XLA's compiler; microbatches add one that keeps reductions in their loop.
 
     Returns:
@@ -71,30 +73,34 @@ def make_train_step(
       that of all gradients, the learning rate that of the first, and each has its own norm and rate
       under its name, too. It raises InputError where the batch does not divide.
     """
+    parts = microbatches if isinstance(microbatches, Parts) else Parts(count=microbatches)
+    in_parts = _in_parts if parts.mode == "cached" else _recomputed
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        num = parts.of(batch, mesh)
         dropout_base = jax.random.fold_in(jax.random.key(seed), 1)
         key = jax.random.fold_in(dropout_base, state.step)
-        given = batch if microbatches == 1 else split_batch(batch, microbatches, mesh)
+        given = batch if num == 1 else split_batch(batch, num, mesh)
         params, states, found = state.params, [], []
         for update in updates:
             loss_function, trained = update.loss_of(params), update.part(params)
-            if microbatches == 1:
+            if num == 1:
                 complete = functools.partial(update.complete, batch=given, step=state.step)
                 (loss, (sums, features)), grads = _whole(
                     loss_function, trained, given, key, complete
                 )
             else:
-                features = {n: _together(x) for n, x in given.items() if n not in batch}
+                features = {n: together(x) for n, x in given.items() if n not in batch}
                 whole = {**batch, **features}
                 complete = functools.partial(update.complete, batch=whole, step=state.step)
-                (loss, (sums, features)), grads = _in_parts(
+                (loss, (sums, features)), grads = in_parts(
                     loss_function, trained, given, key, complete, update.part(layout.params)
                 )
             own = state_of(update, state.optimizer)
             if update.live is not None:
                 grads = update.live(grads, own)
             params, own = update.apply(grads, own, params)
+            params = update.at_step(params, state.step + 1)
             given = {**given, **features}
             states.append(own)
             rate = jnp.asarray(update.schedule(state.step), jnp.float32)
@@ -106,7 +112,7 @@ def make_train_step(
     # With the length split too, `put_batch` says how: arrays of one axis have none.
     batch_layout = batch_sharding(mesh) if mesh.shape["sequence"] == 1 else None
     options = dict(options or {})
-    if microbatches > 1:
+    if parts.may_be_several:
         options = without_all_reduce_motion(options)
     return jax.jit(
         step,
@@ -132,60 +138,6 @@ def _metrics(
             metrics |= {f"{name}_learning_rate": rate, f"{name}_gradient_norm": norm}
         metrics |= {key: metric_value(value) for key, value in each.items()}
     return metrics
-
-
-def check_microbatches(
-    batch_size: int, microbatches: int, mesh: Mesh, *, named: str | None = None
-) -> None:
-    """Refuses a batch whose microbatches cannot be divided among the devices.
-
-    Args:
-      batch_size: rows of the global batch.
-      microbatches: parts of it.
-      mesh: the devices.
-      named: what the message calls it; None is data.batch_size.
-
-    Raises:
-      InputError: with the sizes.
-    """
-    devices = data_parallelism(mesh)
-    if batch_size % (devices * microbatches):
-        raise InputError(
-            f"microbatches {microbatches} * {devices} devices that share a batch do not divide "
-            f"{named or f'data.batch_size {batch_size}'}; change --microbatches, "
-            f"{'--data.batches.shapes' if named else '--data.batch-size'} or --mesh.*"
-        )
-
-
-def split_batch(batch: Batch, microbatches: int, mesh: Mesh) -> dict[str, Array]:
-    """Microbatches [microbatches, B / microbatches, ...] of arrays [B, ...], inside a jit.
-
-    Number i has the rows i, i + microbatches, i + 2 * microbatches and so on: those of one device
-    stay on it.
-
-    Raises:
-      InputError: see `check_microbatches`.
-    """
-    check_microbatches(len(next(iter(batch.values()))), microbatches, mesh)
-
-    def split(x: Array) -> Array:
-        parts = jnp.reshape(x, (len(x) // microbatches, microbatches, *x.shape[1:]))
-        return constrain(jnp.swapaxes(parts, 0, 1), None, "batch", *_columns(x, mesh))
-
-    return {name: split(value) for name, value in batch.items()}
-
-
-def _together(x: Array) -> Array:
-    """An array [B, ...] of its microbatches; the inverse of `split_batch`."""
-    whole = jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
-    return constrain(whole, "batch", *[None] * (whole.ndim - 1))
-
-
-def _columns(x: Array, mesh: Mesh) -> tuple[str | None, ...]:
-    rest: list[str | None] = [None] * (x.ndim - 1)
-    if rest and mesh.shape["sequence"] > 1:
-        rest[0] = "length"
-    return tuple(rest)
 
 
 def _whole(
@@ -232,7 +184,7 @@ def _in_parts(
     weights = jax.tree.map(lambda weight: jax.lax.stop_gradient(jnp.sum(weight)), each)
 
     def of_rows(rows: Mapping[str, Array]) -> tuple[Array, Any]:
-        loss = complete(Loss({}, {}, rows={name: _together(x) for name, x in rows.items()}))
+        loss = complete(Loss({}, {}, rows={name: together(x) for name, x in rows.items()}))
         return loss.value(), loss.metrics
 
     (joint, joint_sums), pulls = jax.value_and_grad(of_rows, has_aux=True)(rows)
@@ -259,6 +211,45 @@ def _in_parts(
     start = (no_value, _laid_out(no_gradient, layout))
     (((loss, sums), grads), features) = jax.lax.scan(add, start, inputs)
     return (joint + loss, ({**sums, **joint_sums}, features)), grads
+
+
+def _recomputed(
+    loss_function: LossFunction,
+    params: Params,
+    parts: Mapping[str, Array],
+    key: Key,
+    complete: _Complete,
+    layout: Any,
+) -> tuple[_Value, Params]:
+    """As `_in_parts`, in one differentiation: a part is run again in the loop's backward pass."""
+    inputs = (jnp.arange(len(next(iter(parts.values())))), parts)
+
+    def value(params: Params) -> _Value:
+        def part(_: None, given: tuple[Array, Batch]) -> tuple[None, Any]:
+            index, batch = given
+            loss = loss_function(params, batch, jax.random.fold_in(key, index))
+            # Scales are numbers of Python, which no loop gives back.
+            return None, loss._replace(
+                terms={
+                    name: term._replace(scale=jnp.float32(term.scale))
+                    for name, term in loss.terms.items()
+                }
+            )
+
+        _, each = jax.lax.scan(jax.checkpoint(part), None, inputs)
+        sums = jax.tree.map(lambda x: jnp.sum(x, axis=0), each.metrics)
+        terms = {
+            name: Term(
+                jnp.sum(term.total), jax.lax.stop_gradient(jnp.sum(term.weight)), term.scale[0]
+            )
+            for name, term in each.terms.items()
+        }
+        rows = {name: together(x) for name, x in each.rows.items()}
+        loss = complete(Loss(terms, sums, rows=rows))
+        return loss.value(), (loss.metrics, each.features)
+
+    found, grads = jax.value_and_grad(value, has_aux=True)(params)
+    return found, _laid_out(grads, layout)
 
 
 def _laid_out(tree: Any, layout: Any) -> Any:

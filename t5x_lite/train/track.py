@@ -1,11 +1,11 @@
-"""The record of a run: metrics.jsonl, TensorBoard events, and what a person sees meanwhile.
+"""The record of a run: metrics.jsonl, its trackers, and what a person sees meanwhile.
 
 Every number that a run reports goes through one `Tracker`, on process 0. `metrics.jsonl` is
 always written, one object a line, flushed at once, so that a killed run keeps all but perhaps
 its last line; not a number and infinity become null. A step that is repeated after a restart
-is logged again, and readers let the later line win. TensorBoard events are written where
-tensorboardX is installed. On a terminal a progress bar is shown, otherwise one plain line a
-record:
+is logged again, and readers let the later line win. TensorBoard, Weights & Biases, MLflow or a
+tracker of one's own gets the same numbers (`train.tracking`), and cannot stop the run. On a
+terminal a progress bar is shown, otherwise one plain line a record:
 
     step 200/1000  loss 5.4321  lr 0.0100  12.3k tokens/s  mfu 0.41  ETA 0:03:20
     step 200/1000  validation/loss 5.2176  validation/accuracy 0.2113
@@ -32,10 +32,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import SupportsFloat
 
+from t5x_lite.errors import Interrupted
 from t5x_lite.files import naming
+from t5x_lite.train.background import Background
 from t5x_lite.train.display import Messages, evaluation, open_display
-from t5x_lite.train.events import Events
 from t5x_lite.train.record import Record
+from t5x_lite.train.tracking import (
+    KnownIds,
+    MakeTracker,
+    Outcome,
+    TrackedRun,
+    Tracking,
+    find_trackers,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -45,7 +54,16 @@ _RESERVED = ("step", "time")
 class Tracker:
     """Writes a run's metrics to its work directory and shows them; a context manager."""
 
-    def __init__(self, workdir: str | os.PathLike, *, total_steps: int, enabled: bool = True):
+    def __init__(
+        self,
+        workdir: str | os.PathLike,
+        *,
+        total_steps: int,
+        enabled: bool = True,
+        trackers: Mapping[str, MakeTracker] | None = None,
+        run: TrackedRun | None = None,
+        ids: KnownIds | None = None,
+    ):
         """Opens the record, going on where an earlier run of this work directory ended.
 
         A partial last line of metrics.jsonl, which a killed run may leave, is cut.
@@ -54,6 +72,9 @@ class Tracker:
           workdir: the run's directory; made if it is missing.
           total_steps: the step at which the run ends, for the bar and the time left.
           enabled: False on every process but the first: nothing is written or shown.
+          trackers: the other places by name, as `find_trackers` gives them; None is TensorBoard.
+          run: what they are told about it; None is the directory's name.
+          ids: what they were called by at an earlier start; None is in the directory.
 
         Raises:
           OSError: the directory or metrics.jsonl cannot be written.
@@ -65,8 +86,12 @@ class Tracker:
         self._directory = Path(workdir)
         self._total_steps = total_steps
         self._first: tuple[int, float] | None = None
-        self._events: Events | None = None
-        self._events_wanted = True
+        trackers = find_trackers(Tracking()) if trackers is None else trackers
+        run = run or TrackedRun(
+            directory=str(workdir), name=Path(workdir).name, total_steps=total_steps
+        )
+        ids = ids or KnownIds(Path(workdir))
+        self._trackers = [Background(n, make, run, ids=ids) for n, make in trackers.items()]
         self._record = Record(workdir)
         self._display = open_display(total_steps)
         self._messages = Messages(self._display)
@@ -74,8 +99,9 @@ class Tracker:
     def __enter__(self) -> "Tracker":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        interrupted = kind is not None and issubclass(kind, Interrupted | KeyboardInterrupt)
+        self.close("finished" if kind is None else "interrupted" if interrupted else "failed")
 
     def log(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
         """Records the metrics of one step, in metrics.jsonl before anywhere else.
@@ -97,7 +123,8 @@ class Tracker:
         values = {name: float(value) for name, value in metrics.items()}
         with naming(self._directory):
             self._record.add(step, time.time(), values)
-            self._write_events(step, values)
+        for tracker in self._trackers:
+            tracker.log(step, values)
         training = {name: value for name, value in values.items() if "/" not in name}
         measured = {name: value for name, value in values.items() if "/" in name}
         if training:
@@ -112,33 +139,23 @@ class Tracker:
         """
         _logger.log(logging.INFO if self._enabled else logging.DEBUG, "%s", text)
 
-    def close(self) -> None:
-        """Closes the files and takes the progress bar down; a second call does nothing."""
+    def close(self, outcome: Outcome = "finished") -> None:
+        """Closes the files and takes the progress bar down; a second call does nothing.
+
+        Args:
+          outcome: how the run ended, for its trackers.
+        """
         if not self._enabled or self._closed:
             return
         self._closed = True
         try:
             with naming(self._directory):
                 self._record.close()
-                if self._events is not None:
-                    self._events.close()
+            for tracker in self._trackers:
+                tracker.close(outcome)
         finally:
             self._display.close()
             self._messages.close()
-
-    def _write_events(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes TensorBoard scalars; the first one decides which earlier steps are repeated."""
-        if not self._events_wanted:
-            return
-        if self._events is None:
-            try:
-                self._events = Events(self._directory / "tensorboard", first_step=step)
-            except ImportError:
-                self._events_wanted = False
-                self.message("tensorboardX is not installed: no TensorBoard events are written")
-                return
-        finite = {name: value for name, value in values.items() if math.isfinite(value)}
-        self._events.add(step, finite)
 
     def _seconds_left(self, step: int, training: Mapping[str, float]) -> float | None:
         """Seconds to the last step: from the measured rate, else from the time between logs."""

@@ -118,7 +118,7 @@ class Watchdog:
             print(
                 f"error: process {jax.process_index()} of {jax.process_count()}: no step has ended "
                 f"for {seconds:.0f} s, after step {self._step} (--hosts.watchdog): see the stacks "
-                f"of its threads above and in {path}; the same command goes on from the last "
+                f"of its threads above and in {path}; the same command resumes from the last "
                 "checkpoint",
                 file=sys.stderr,
                 flush=True,

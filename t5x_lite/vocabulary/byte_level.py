@@ -25,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
+from t5x_lite.buckets.paths import DataPath
 from t5x_lite.errors import InputError
 from t5x_lite.files import reason
 from t5x_lite.vocabulary.files import (
@@ -75,7 +76,7 @@ class Bytes:
         self.size = NUM_PLAIN + (extra_ids if layout == "hf" else 0)
         names = {f"<extra_id_{i}>": NUM_PLAIN + i for i in range(extra_ids)}
         self._special = SpecialTokens(names, strip=True) if layout == "hf" else None
-        self.model_path = Path(next(name for name, of in NAMES.items() if of == layout))
+        self.model_path: DataPath = Path(next(name for name, of in NAMES.items() if of == layout))
 
     @property
     def model_bytes(self) -> bytes:
@@ -155,7 +156,7 @@ def _encode(texts: Sequence[str]) -> list[list[int]]:
     return [[byte + FIRST_BYTE for byte in text.encode("utf-8", "replace")] for text in texts]
 
 
-def read_bytes_vocabulary(path: Path, *, extra_ids: int) -> Bytes:
+def read_bytes_vocabulary(path: DataPath, *, extra_ids: int) -> Bytes:
     """The vocabulary that a bytes.json describes.
 
     Raises:
@@ -164,7 +165,7 @@ def read_bytes_vocabulary(path: Path, *, extra_ids: int) -> Bytes:
     return Bytes(layout=read_layout(path), extra_ids=extra_ids)
 
 
-def read_layout(path: Path) -> Layout:
+def read_layout(path: DataPath) -> Layout:
     """The layout that a bytes.json or a special_tokens.json names.
 
     Raises:

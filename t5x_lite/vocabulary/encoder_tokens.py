@@ -58,6 +58,7 @@ class EncoderTokens:
       pad_id: padding.
       unk_id: what has no piece.
       kinds: of each id: SPECIAL, BEGINS, CONTINUES or ALONE.
+      separators: how many [SEP] stand between two texts; RoBERTa and XLM-R have two.
     """
 
     cls_id: int
@@ -66,6 +67,7 @@ class EncoderTokens:
     pad_id: int
     unk_id: int
     kinds: UInt8[np.ndarray, " V"]
+    separators: int = 1
 
     def word_ids(self, tokens: Int[np.ndarray, "*B S"]) -> Int32[np.ndarray, "*B S"]:
         """The number of each token's word within its row, from 1 and rising; 0 at special tokens.
@@ -106,6 +108,7 @@ def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
             pad_id=vocabulary.pad_id,
             unk_id=vocabulary.unk_id,
             kinds=_tokenizer_kinds(vocabulary),
+            separators=separators(vocabulary),
         )
     if vocabulary.num_sentinels < 2:
         raise InputError(

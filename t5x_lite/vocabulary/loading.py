@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from t5x_lite.buckets.paths import data_path
 from t5x_lite.errors import InputError
 from t5x_lite.files import reason
 from t5x_lite.vocabulary.byte_level import (
@@ -103,7 +104,7 @@ class SentencePiece:
             raise InputError(f"data.extra_ids must be at least 0, got {extra_ids}")
         if extra_ids > MOST_EXTRA_IDS:
             raise InputError(f"data.extra_ids must be at most {MOST_EXTRA_IDS}, got {extra_ids}")
-        self.model_path = Path(model_path)
+        self.model_path = data_path(model_path)
         self.extra_ids = extra_ids
         self.layout: Layout = layout
         try:
@@ -233,11 +234,11 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
     """The vocabulary in a file or a directory, or the byte vocabulary of a name.
 
     Args:
-      path: a SentencePiece model, a bytes.json, a tokenizer.json (any name in .json), WordPiece's
-        vocab.txt (any name in .txt), DeBERTa's spm.model (by this name), a directory that holds one
-        of them under these names (of another SentencePiece model sentencepiece.model and, where
-        special tokens are read as transformers does, special_tokens.json), or "bytes" or "bytes-hf"
-        (a directory of that name is "./bytes").
+      path: here or in a bucket: a SentencePiece model, a bytes.json, a tokenizer.json (any name in
+        .json), WordPiece's vocab.txt (any name in .txt), DeBERTa's spm.model (by this name), a
+        directory that holds one of them under these names (of another SentencePiece model
+        sentencepiece.model and, where special tokens are read as transformers does,
+        special_tokens.json), or "bytes" or "bytes-hf" (a directory of that name is "./bytes").
       extra_ids: how many sentinels there are besides a SentencePiece model's own pieces or bytes.
 
     Raises:
@@ -245,13 +246,13 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
     """
     if str(path) in NAMES:
         return Bytes(layout=NAMES[str(path)], extra_ids=extra_ids)
-    where = Path(path)
+    where = data_path(path)
     layout: Layout = "seqio"
     if where.is_dir():
         if (where / LAYOUT_NAME).is_file():
             layout = read_layout(where / LAYOUT_NAME)
         known = (BYTES_NAME, MODEL_NAME, TOKENIZER_NAME, WORDPIECE_NAME, SPM_NAME)
-        where /= next((name for name in known if (where / name).is_file()), MODEL_NAME)
+        where = where / next((name for name in known if (where / name).is_file()), MODEL_NAME)
     if where.name == BYTES_NAME:
         return read_bytes_vocabulary(where, extra_ids=extra_ids)
     if where.name == SPM_NAME:
@@ -259,6 +260,20 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
     if where.suffix in (".json", ".txt"):
         return Tokenizer(where)
     return SentencePiece(where, extra_ids=extra_ids, layout=layout)
+
+
+_T5_PIECES: dict[str, Any] = {"pad_id": PAD_ID, "eos_id": EOS_ID, "unk_id": UNK_ID, "bos_id": -1}
+_ENCODER_PIECES: dict[str, Any] = {
+    "pad_id": 0,
+    "bos_id": 1,
+    "eos_id": 2,
+    "unk_id": 3,
+    "pad_piece": "[PAD]",
+    "bos_piece": "[CLS]",
+    "eos_piece": "[SEP]",
+    "unk_piece": "[UNK]",
+}
+"""SentencePiece's options of the special pieces, of T5's models and of DeBERTa's."""
 
 
 def train_sentencepiece(
@@ -269,6 +284,7 @@ def train_sentencepiece(
     character_coverage: float = 0.9995,
     required: str = "",
     max_lines: int = 2_000_000,
+    encoder: bool = False,
     seed: int = 0,
 ) -> Path:
     """Trains a unigram model as T5's was, and writes `output_dir`/sentencepiece.model.
@@ -284,6 +300,9 @@ def train_sentencepiece(
       character_coverage: the share of the text's characters that get a piece of their own.
       required: characters that get one in any case, such as `ASCII`.
       max_lines: of a longer text this many lines are sampled, uniformly; bounds the memory.
+      encoder: whether the special pieces are those of DeBERTa's models, [PAD] [CLS] [SEP] [UNK],
+        and the file is spm.model; [MASK] comes behind the last piece when it is read
+        (`vocabulary.spm`).
       seed: of that sample.
 
     Returns:
@@ -322,10 +341,7 @@ def train_sentencepiece(
             input_sentence_size=max_lines,
             shuffle_input_sentence=True,
             max_sentence_length=MAX_LINE_BYTES,
-            pad_id=PAD_ID,
-            eos_id=EOS_ID,
-            unk_id=UNK_ID,
-            bos_id=-1,
+            **(_ENCODER_PIECES if encoder else _T5_PIECES),
             byte_fallback=False,
             # Sums over threads depend on their number, so it is T5's, whatever the machine has.
             num_threads=16,
@@ -335,7 +351,8 @@ def train_sentencepiece(
         raise reading[0] if reading else _training_error(error, size, required) from error
     if reading:
         raise reading[0]
-    return write_file(writer.getvalue(), Path(output_dir) / MODEL_NAME)
+    name = SPM_NAME if encoder else MODEL_NAME
+    return write_file(writer.getvalue(), Path(output_dir) / name)
 
 
 def _training_error(error: Exception, size: int, required: str) -> InputError:

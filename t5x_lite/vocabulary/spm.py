@@ -22,9 +22,9 @@ import json
 import os
 import unicodedata
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from t5x_lite.buckets.paths import DataPath, data_path
 from t5x_lite.errors import InputError
 from t5x_lite.files import reason
 from t5x_lite.vocabulary.files import ADDED_NAME, MOST_EXTRA_IDS, TOKENIZER_CONFIG_NAME
@@ -51,7 +51,7 @@ def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer
     Raises:
       InputError: a file is unreadable, or the model is none of unigram pieces with [CLS] and [SEP].
     """
-    path = Path(path)
+    path = data_path(path)
     config = read_config(path.with_name(TOKENIZER_CONFIG_NAME))
     model = _read_model(path)
     spaces = model.normalizer_spec.remove_extra_whitespaces
@@ -72,7 +72,7 @@ def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer
     return Tokenizer(path, content=made.to_str().encode())
 
 
-def _read_model(path: Path) -> Any:
+def _read_model(path: DataPath) -> Any:
     """The model's protocol buffer."""
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
@@ -110,7 +110,7 @@ def composes(charsmap: bytes) -> bool:
     return normalizer.Normalize(probe) == normalizer.Normalize(unicodedata.normalize("NFC", probe))
 
 
-def _tokenizer(model: Any, config: Mapping[str, Any], *, compose: bool, where: Path) -> Any:
+def _tokenizer(model: Any, config: Mapping[str, Any], *, compose: bool, where: DataPath) -> Any:
     """The same ids by the `tokenizers` package."""
     import tokenizers
     from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
@@ -177,7 +177,7 @@ def _score(piece: Any) -> float:
     return 0.0 if piece.type == _USER_DEFINED else piece.score
 
 
-def _added(where: Path) -> dict[str, int]:
+def _added(where: DataPath) -> dict[str, int]:
     """Ids of added_tokens.json; none where there is no such file."""
     path = where.with_name(ADDED_NAME)
     if not path.is_file():

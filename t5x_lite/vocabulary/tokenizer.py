@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from t5x_lite.buckets.paths import DataPath, data_path
 from t5x_lite.errors import InputError
 from t5x_lite.files import reason
 from t5x_lite.vocabulary.files import (
@@ -77,7 +78,7 @@ class Tokenizer:
         Raises:
           InputError: a file is unreadable or of another kind, or a special piece is missing.
         """
-        self.model_path = Path(path)
+        self.model_path = data_path(path)
         self.model_bytes = _read(self.model_path) if content is None else content
         config = read_config(self.model_path.with_name(TOKENIZER_CONFIG_NAME))
         self._is_wordpiece = self.model_path.suffix == ".txt"
@@ -183,7 +184,7 @@ class Tokenizer:
         return path
 
 
-def _read(path: Path) -> bytes:
+def _read(path: DataPath) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
@@ -192,14 +193,14 @@ def _read(path: Path) -> bytes:
         ) from error
 
 
-def read_config(path: Path) -> Mapping[str, Any]:
+def read_config(path: DataPath) -> Mapping[str, Any]:
     """The content of a tokenizer_config.json; empty where there is none.
 
     Args:
       path: of the file.
 
     Raises:
-      InputError: it is no JSON, or unreadable.
+      InputError: it is not JSON, or unreadable.
     """
     if not path.is_file():
         return {}
@@ -211,7 +212,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
 
 
 def _special_names(
-    config: Mapping[str, Any], pieces: set[str], *, where: Path
+    config: Mapping[str, Any], pieces: set[str], *, where: DataPath
 ) -> Mapping[str, str]:
     """The special pieces by their role.
 
@@ -238,7 +239,7 @@ def _special_names(
 # WordPiece.
 
 
-def _lines(content: bytes, *, where: Path) -> list[str]:
+def _lines(content: bytes, *, where: DataPath) -> list[str]:
     """The pieces of a vocab.txt; a line's number is its id."""
     try:
         pieces = content.decode().removesuffix("\n").split("\n")
@@ -290,7 +291,7 @@ def _wordpiece(pieces: Sequence[str], options: Mapping[str, Any], names: Mapping
 # tokenizer.json.
 
 
-def _load(content: bytes, *, where: Path) -> Any:
+def _load(content: bytes, *, where: DataPath) -> Any:
     import tokenizers
 
     try:

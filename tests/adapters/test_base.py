@@ -34,6 +34,7 @@ from tests.adapters.hosts import HOSTS, learner, outputs, random
 
 ADAPTERS = {
     "lora": Lora(rank=2, alpha=4.0, sites=(".*attention/.*", "mlp")),
+    "embedding": Lora(rank=2, alpha=4.0, sites=("embedding", "mlp/in")),
     "dora": Lora(rank=2, alpha=4.0, sites=(".*attention/.*", "mlp"), dora=True),
     "ia3": Ia3(attention_out=True),
     "ia3_before": Ia3(place="before"),
@@ -122,7 +123,7 @@ def test_on_every_family(host, adapter):
     attached = with_adapter(moved)
     least = 0.001 if adapter.startswith("ia3") else 0.01  # the base of BERT is small at the start
     assert np.abs(np.asarray(attached) - np.asarray(expected)).max() > least
-    mergeable = adapter in ("lora", "dora", "ia3", "ia3_before")
+    mergeable = adapter in ("lora", "embedding", "dora", "ia3", "ia3_before")
     if mergeable or (adapter == "bitfit" and host != "t5"):
         merged = {**base, "model": jax.jit(made.merged)(moved)}
         np.testing.assert_allclose(plainly(merged), attached, rtol=1e-5, atol=1e-5)
@@ -284,8 +285,8 @@ def test_two_at_one_site_are_refused():
     [
         ({"name": "A"}, "the name of an adapter is lower-case letters"),
         ({"name": "attach"}, "no adapter may be called 'attach'"),
-        ({"sites": ()}, "adapter 'lora' stands nowhere: give it sites"),
-        ({"sites": ("(",)}, r"sites: .* is no regular expression"),
+        ({"sites": ()}, "adapter 'lora' has no sites: say where it goes"),
+        ({"sites": ("(",)}, r"sites: .* is not a regular expression"),
     ],
 )
 def test_what_is_wrong(fields, message):

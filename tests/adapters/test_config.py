@@ -2,7 +2,8 @@
 
 import pytest
 
-from t5x_lite.adapters.config import Adapters
+from t5x_lite.adapters.composition import Fuse, Stack
+from t5x_lite.adapters.config import HEAD, Adapters
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.config import load
 from t5x_lite.errors import InputError
@@ -52,7 +53,8 @@ def test_what_trains_beside_a_loaded_module(train, trains, still):
         ({"load": ("head=x",)}, "may not be called 'head'"),
         ({"add": ("rte = lora()",), "use": "rto"}, "is called 'rto'; did you mean rte.* are rte"),
         ({"use": "rte"}, "no module is called 'rte'; add or load it"),
-        ({"add": ("a = lora()",), "use": "Fuse(a, b)"}, "adapters.use: column 1 .* block Fuse"),
+        ({"add": ("a = lora()",), "use": "Fuse(a, b)"}, "adapters.use: no module is called 'b'"),
+        ({"add": ("a = lora()",), "use": "Fuse(a"}, "adapters.use: column 5 of"),
         (
             {"add": ("a = lora()", "b = seq_bn()"), "use": "a"},
             "leaves out 'b' of adapters.add, which would never be trained",
@@ -82,3 +84,15 @@ def test_another_dtype_of_the_base_is_refused():
 def test_a_loaded_module_that_was_not_read():
     with pytest.raises(InputError, match=r"'a' of adapters.load work/a was not read"):
         assert Adapters(load=("a=work/a",)).modules
+
+
+def test_what_is_composed():
+    made = Adapters(
+        add=("a = seq_bn()", "b = seq_bn()"), use="Stack( a,Fuse(b, a))", load=("b=work/b",)
+    )
+    assert made.used == ("a", "b")
+    assert made.composition == (Stack(("a", Fuse(("b", "a")))),)
+    assert made.canonical().use == "Stack(a, Fuse(b, a))"
+    assert made.trained == (HEAD, "adapters/fusion/.*", "adapters/a")
+    assert Adapters(add=("a = lora()",), train=("a", "fusion")).trained[1] == "adapters/fusion/.*"
+    assert Adapters(add=("a = lora()", "b = ia3()")).composition == ("a", "b")

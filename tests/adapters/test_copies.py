@@ -114,7 +114,7 @@ def test_the_sum_is_made_before_the_cast():
 def test_what_cannot_be_copied():
     for adapter, message in (
         (Copy(), r"'copy' copies nothing: give it paths, copy\('model/...'\)"),
-        (Copy(of=("modle",)), "'copy': 'modle' means no parameter of the model"),
+        (Copy(of=("modle",)), "'copy': 'modle' matches no parameter of the model"),
         (Layers(), r"'layers' names no layer: give it last=2 or only=\(0, 1\)"),
         (Layers(last=3), "the stacks have 2 layers at most: got last 3"),
         (Layers(only=(0, 4)), "'layers': layers are 0 to 3: got layer 4"),

@@ -65,7 +65,9 @@ def test_decoding_and_ensembles_with_modules_are_those_of_the_merged_model(how):
     inputs = [row[row > 0] for row in np.asarray(batch["encoder_input_tokens"])[:3]]
 
     def answers(bind):
-        generator = Generator(bind, Words(), batch_size=4, decoding=Decoding(max_length=4, **how))
+        generator = Generator(
+            bind, Words(), batch_size=4, decoding=Decoding(max_decode_length=4, **how)
+        )
         return generator.run({"with": params, "merged": merged}, inputs)
 
     attached = answers(lambda p: made.bind_model(p["with"]))

@@ -3,8 +3,9 @@
 import pytest
 
 from t5x_lite.adapters.bottleneck import Bottleneck, double_seq_bn, par_bn
-from t5x_lite.adapters.grammar import METHODS, parse_module, parse_use, write_module
+from t5x_lite.adapters.grammar import METHODS, parse_module, write_module
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.union import Union
 from t5x_lite.errors import InputError
 
 LINES = {
@@ -17,6 +18,9 @@ LINES = {
         name="a", sites=("mlp/\\w+", "attention/.*")
     ),
     "b = seq_bn(reduction=4, scale=.5)": Bottleneck(name="b", reduction=4.0, scale=0.5),
+    "u = seq_bn(reduction=4) + lora(r=2)": Union(
+        name="u", members=(Bottleneck(reduction=4.0), Lora(rank=2))
+    ),
     "b = double_seq_bn()": double_seq_bn(name="b"),
     "b = par_bn(activation='relu')": par_bn(name="b"),
 }
@@ -75,19 +79,18 @@ def test_every_method_is_written_in_few_words(method):
             "column 1 of .*: a module may not be called 'head': the name is reserved for a p",
         ),
         ("a = prefix(length=10)", "column 5 of .*: the method prefix comes with a later version"),
-        ("a = sparse(density=0.005)", "the method sparse comes with a later version"),
-        ("a = Stack(b, c)", "the block Stack comes with a later version"),
-        (
-            "é = lora() + par_bn()",
-            "column 5 of .*: a union of modules, a [+] b, comes with a later",
-        ),
+        ("a = sparse(density=2)", "column 5 .*: density must be above 0 and at most 1: got 2.0"),
+        ("a = Stack(b, c)", "column 5 of .*: Stack composes modules: it stands in adapters.use"),
+        ("u = lora() + parbn()", "column 14 of .*: no method is called parbn; did you mean par_bn"),
+        ("é = parbn(x='é')", "column 5 of .*: no method is called parbn; did you mean par_bn"),
+        ("u = lora() - par_bn()", "column 5 of .*: expected METHOD"),
         ("a = lora(alpha=0)", "column 5 of .*: alpha must be finite and not 0: got 0.0"),
         ("a = lora(alpha=1e999)", "column 16 of .*: alpha must be a finite number"),
         (f"a = lora(alpha={10**400})", "alpha must be a finite number"),
         ("b = seq_bn(reduction=0)", "reduction must be above 0: got 0.0"),
         ("b = seq_bn(scale=0)", "scale must be finite and not 0: got 0.0"),
         ("a = lora(\nr=8)", "^column 10 of .*: a module is one line"),
-        ("p = params(train='(')", "is no regular expression"),
+        ("p = params(train='(')", "is not a regular expression"),
         ("a = lora(r=1)\0", "column"),
         ("a = " + "(" * 300, "column"),
     ],
@@ -96,18 +99,3 @@ def test_a_line_that_is_wrong(line, message):
     with pytest.raises(InputError, match=message) as raised:
         parse_module(line)
     assert "\n" not in str(raised.value)
-
-
-def test_what_is_in_use():
-    assert parse_use("rte") == ("rte",)
-    assert parse_use("rte, mrpc") == ("rte", "mrpc")
-    for text, message in {
-        "Stack(a, Fuse(b, c))": "column 1 of .*: the block Stack comes with a later version",
-        "a + b": "a union of modules",
-        "a, b, a": "column 7 of .*: 'a' is named twice",
-        "a,, b": "column 3 .*: invalid syntax",
-        "a = b": "expected the names of modules",
-        "a, 3": "column 4 of .*: expected the names of modules",
-    }.items():
-        with pytest.raises(InputError, match=message):
-            parse_use(text)

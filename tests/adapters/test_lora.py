@@ -1,9 +1,12 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
+from t5x_lite.adapters.copies import Copy
 from t5x_lite.adapters.lora import DirectedBranch, Lora, LowRankBranch
+from t5x_lite.deltas.delta import Delta
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Learner
 from t5x_lite.models.encoder_presets import bert_base
@@ -12,7 +15,7 @@ from t5x_lite.nn.dense import Dense
 from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.trees import count_parameters, flatten
-from tests.adapters.hosts import learner
+from tests.adapters.hosts import learner, outputs
 
 
 def test_the_branch_by_hand():
@@ -48,6 +51,50 @@ def test_scale_and_size():
     assert "lora/decoder/cross_attention/value/b" in flatten(made.shapes["adapters"])
     with pytest.raises(InputError, match="rank must be at least 1: got 0"):
         Lora(rank=0)
+
+
+@pytest.mark.parametrize("host", ["t5", "bert"])
+def test_the_table_of_tokens(host):
+    """E + s A B, in the output layer that reads the table, too; as a delta and merged alike."""
+    made, _ = learner(host, Lora(rank=1, alpha=2.0, sites=("embedding",)))
+    plain, batch = learner(host)
+    table = "token_embedding/table" if host == "t5" else "embedding/token"
+    fresh = jax.jit(made.init)(jax.random.key(0))
+    its = fresh["adapters"]["lora"]["embedding"]
+    assert (its["a"].shape, its["b"].shape) == ((16, 1), (1, 8))
+    assert not np.any(its["a"])
+    assert np.std(its["b"]) > 0.3
+    base = {part: tree for part, tree in fresh.items() if part != "adapters"}
+    without = outputs(plain, base, batch)
+    np.testing.assert_array_equal(outputs(made, fresh, batch), without)
+
+    a, b = np.zeros((16, 1), np.float32), np.arange(8, dtype=np.float32)[None]
+    a[5] = 0.5
+    fresh["adapters"]["lora"]["embedding"] = {"a": jnp.array(a), "b": jnp.array(b)}
+    moved = flatten(fresh["model"])
+    expected = np.array(moved[table])
+    expected[5] += b[0]  # 2 * 0.5 * b
+    parts, rest = made.delta_form(fresh["adapters"])
+    assert (set(parts), rest) == ({f"model/{table}"}, ())
+    merged = flatten(made.merged(fresh))
+    np.testing.assert_allclose(merged.pop(table), expected, rtol=1e-6)
+    applied = flatten(Delta(parts).apply({"model": fresh["model"]}))
+    np.testing.assert_allclose(applied[f"model/{table}"], expected, rtol=1e-6)
+    assert all(np.array_equal(array, moved[path]) for path, array in merged.items())
+    with_it = outputs(made, fresh, batch)
+    np.testing.assert_allclose(
+        with_it, outputs(plain, {**base, "model": made.merged(fresh)}, batch), rtol=1e-5, atol=1e-6
+    )
+    assert np.abs(np.asarray(with_it - without)).max() > 1e-3
+
+
+def test_the_table_is_named_by_its_word_alone():
+    made, _ = learner("bert", Lora(rank=2, sites=(".*",)))
+    assert not any("embedding" in path for path in flatten(made.shapes["adapters"]))
+    with pytest.raises(InputError, match="dora has no site 'embedding': leave one of them out"):
+        Lora(dora=True, sites=("embedding",))
+    with pytest.raises(InputError, match="would stand at model/embedding/token, where another"):
+        learner("bert", Lora(sites=("embedding",)), Copy(of=("model/embedding/token",)))
 
 
 @pytest.mark.parametrize(

@@ -44,13 +44,13 @@ def test_norms_and_chosen_paths():
     assert "layers/attention/query/kernel" in flatten(trained(made)["model"])
     assert "layers/attention/query/bias" not in flatten(trained(made)["model"])
     assert "layers/mlp/wi/bias" in flatten(trained(made)["model"])
-    with pytest.raises(InputError, match="'params': 'modle' means no parameter of the model"):
+    with pytest.raises(InputError, match="'params': 'modle' matches no parameter of the model"):
         learner("bert", Params(train=("modle",)))
     made, _ = learner("bert", Params(train=(".*",)), train=("adapters/params",))
     assert trained(made).keys() == {"model"}
     with pytest.raises(InputError, match=r"'params' names nothing to train: give it train='model/"):
         learner("bert", Params())
-    with pytest.raises(InputError, match=r"train: '\(' is no regular expression"):
+    with pytest.raises(InputError, match=r"train: '\(' is not a regular expression"):
         Params(train=("(",))
 
 

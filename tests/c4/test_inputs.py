@@ -64,9 +64,12 @@ def test_buckets(bucket, crawl):  # noqa: F811
         (["*.none"], "input *.none: no file matches"),
         (["empty"], "input empty: no file in it ends in .warc, .wet, .warc.gz, .wet.gz"),
         (["empty.txt"], "input empty.txt: the list names no file"),
-        (["wet.txt"], "wet.txt:1: is no path; rename WET and WARC files to *.warc"),
+        (["wet.txt"], "wet.txt:1: is not a path; rename WET and WARC files to *.warc"),
         (["bad.paths.gz"], "input bad.paths.gz: cannot be read (Compressed file ended before"),
-        (["bytes.list"], "input bytes.list: is no list of paths; a WET or WARC file must not end"),
+        (
+            ["bytes.list"],
+            "input bytes.list: is not a list of paths; a WET or WARC file must not end",
+        ),
         (["http://a.com/b"], "http://a.com/b: only gs:// and s3:// are known"),
     ],
 )

@@ -85,6 +85,10 @@ def test_tally_counts():
     assert tally.damaged_records == [("f.gz", 7, "truncated")]
     assert tally.samples("clean", "brace") == [("http://a.com", "abcd")]
     assert tally.samples("clean", "unheard_of") == []
+    assert tally.kept_samples == [("https://www.b.org/x", page().text)]
+    assert Tally.from_json(tally.to_json()).kept_samples == tally.kept_samples
+    earlier = {name: value for name, value in tally.to_json().items() if name != "kept"}
+    assert Tally.from_json(earlier).kept_samples == []
 
 
 def test_samples_are_the_smallest_hashes_one_of_a_url_and_cut():

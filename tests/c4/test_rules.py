@@ -1,9 +1,11 @@
 import ast
+import dataclasses
 import pathlib
 
 from t5x_lite import c4
+from t5x_lite.c4.config import Cleaning
 from t5x_lite.c4.pages import STAGES
-from t5x_lite.c4.rules import SOURCES
+from t5x_lite.c4.rules import OPTIONS, SOURCES, option
 
 
 def test_stages_are_those_of_the_tally():
@@ -29,3 +31,16 @@ def test_every_rule_that_is_counted_has_a_source():
     known = {(stage, rule) for stage, rules in SOURCES.items() for rule in rules}
     assert found
     assert found - known == set()
+
+
+def test_options_are_fields_of_cleaning_and_rules_are_those_with_a_source():
+    fields = {field.name for field in dataclasses.fields(Cleaning)}
+    for stage, rules in OPTIONS.items():
+        assert set(rules) <= set(SOURCES[stage])
+        assert set(rules.values()) <= fields
+    without = {(stage, rule) for stage in SOURCES for rule in SOURCES[stage]} - {
+        (stage, rule) for stage in OPTIONS for rule in OPTIONS[stage]
+    }
+    assert without == {("read", "no_url"), ("read", "no_text"), ("read", "no_timestamp")}
+    assert option("clean", "too_few_words") == "--cleaning.min-words"
+    assert option("read", "no_url") == ""

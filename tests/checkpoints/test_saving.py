@@ -288,7 +288,7 @@ def test_a_damaged_step_is_passed_over_and_kept(run):
         with pytest.raises(InputError) as raised:
             manager.files(10)
         assert str(raised.value) == (
-            f"checkpoint {directory}/10 cannot be restored ({reason}); move it away to go on from "
+            f"checkpoint {directory}/10 cannot be restored ({reason}); move it away to resume from "
             "an earlier one"
         )
         assert_restores(manager, 5)

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from t5x_lite.commands import Predict
+from t5x_lite.commands.answers import Predict
 from t5x_lite.decoding.config import Decoding
 
 ANSWERED = {"step": None, "use": None, "batch_size": 32, "inputs_length": None,
@@ -45,7 +45,7 @@ ANSWERED = {"step": None, "use": None, "batch_size": 32, "inputs_length": None,
                 "long_inputs": "refuse",
                 "longest_line": 9,
                 "decoding": Decoding(
-                    max_length=5,
+                    max_decode_length=5,
                     num_beams=4,
                     length_rule="hf",
                     length_penalty=0.8,
@@ -114,7 +114,6 @@ def test_options_reach_run(check_call, line, function, args, kwargs):
 
 def test_predict_offers_every_choice_of_decoding_with_its_default():
     own = {field.name: field.default for field in dataclasses.fields(Predict)}
-    own["max_length"] = own["max_decode_length"]
     for field in dataclasses.fields(Decoding):
         if field.name != "eos_id":
             assert own[field.name] == field.default, field.name

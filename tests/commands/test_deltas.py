@@ -62,7 +62,7 @@ def test_options(line, function, args, kwargs, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("merge src dst --allow-other-base", "--allow-other-base is about --base DIR"),
+        ("merge src dst --allow-other-base", "--allow-other-base needs --base DIR"),
         ("merge src dst --step -1", "--step must be at least 0, got -1"),
         ("merge src dst --dtyp float32", "unknown option --dtyp; did you mean --dtype?"),
         ("compose a dst", "missing --delta"),

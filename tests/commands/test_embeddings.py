@@ -10,10 +10,15 @@ USUAL = {
     "normalize": None,
     "prefix": None,
     "prompt": None,
+    "role": "query",
     "batch_size": 32,
     "inputs_length": None,
     "long_inputs": "cut",
     "longest_line": 64 << 20,
+    "bag_top": 0,
+    "heads": ("dense",),
+    "mcls": None,
+    "numbers": "float16",
 }
 
 
@@ -24,8 +29,10 @@ USUAL = {
         (
             "--input - --output o.npy --step 3 --format jsonl --pooling cls --normalize False "
             "--prefix q: --batch-size 8 --inputs-length 64 --long-inputs refuse --longest-line 1 "
-            "--adapters.use=",
+            "--adapters.use= --role passage --heads dense lexical --mcls 256 "
+            "--vector-numbers int8",
             {
+                **USUAL,
                 "step": 3,
                 "use": "",
                 "format": "jsonl",
@@ -33,10 +40,15 @@ USUAL = {
                 "normalize": False,
                 "prefix": "q:",
                 "prompt": None,
+                "role": "passage",
                 "batch_size": 8,
                 "inputs_length": 64,
                 "long_inputs": "refuse",
                 "longest_line": 1,
+                "bag_top": 0,
+                "heads": ("dense", "lexical"),
+                "mcls": 256,
+                "numbers": "int8",
             },
         ),
     ],
@@ -51,7 +63,7 @@ def test_options_reach_run(check_call, line, kwargs):
     )
 
 
-@pytest.mark.parametrize("option", ["--step -1", "--batch-size 0", "--inputs-length 0"])
+@pytest.mark.parametrize("option", ["--step -1", "--batch-size 0", "--inputs-length 0", "--mcls 0"])
 def test_numbers_that_are_too_small(option, capsys):
     from t5x_lite.cli import main
 

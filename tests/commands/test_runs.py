@@ -1,8 +1,11 @@
-"""report and plan: the options that reach `run`; train and evaluate are in tests/test_cli.py."""
+"""report, plan and finetune: the options that reach `run`; tests/test_cli.py has train's."""
 
 from unittest import mock
 
 import pytest
+
+from t5x_lite.cli import main
+from t5x_lite.data.columns import Columns
 
 
 @pytest.mark.parametrize(
@@ -35,9 +38,40 @@ import pytest
                 "attached": False,
             },
         ),
-        ("report w", "texts.report", ("w",), {"output": None}),
-        ("report w --output page.html", "texts.report", ("w",), {"output": "page.html"}),
+        ("report w", "texts.report", (("w",),), {"output": None}),
+        ("report a b --output p.html", "texts.report", (("a", "b"),), {"output": "p.html"}),
     ],
 )
 def test_options_reach_run(check_call, line, function, args, kwargs):
     check_call(line, function, args, kwargs)
+
+
+@pytest.mark.parametrize(("options", "dry_run"), [("", False), ("--dry-run", True)])
+def test_finetune_makes_a_config_of_a_table_and_trains_it(monkeypatch, capsys, options, dry_run):
+    made, train = mock.Mock(return_value="config"), mock.Mock()
+    monkeypatch.setattr("t5x_lite.run.finetuning.experiment_for", made)
+    monkeypatch.setattr("t5x_lite.run.training.train", train)
+    monkeypatch.setattr("t5x_lite.run.rehearsal.rehearse", lambda _: "what would happen")
+    line = (
+        "finetune --init w --table t.csv --inputs see:{a} --targets {b} --workdir out "
+        f"--labels 0=no 1=yes --task classify --epochs 2 --data.batch-size 4 {options}"
+    )
+    assert main(line.split()) == 0
+    columns = Columns(inputs="see:{a}", targets="{b}", labels=("0=no", "1=yes"), hold_out=10)
+    made.assert_called_once_with(
+        "w",
+        columns=columns,
+        table="t.csv",
+        workdir="out",
+        task="classify",
+        epochs=2,
+        options=["--data.batch-size", "4"],
+    )
+    assert ("what would happen" in capsys.readouterr().out) == dry_run
+    assert train.called != dry_run
+
+
+def test_finetune_refuses_no_epoch(capsys):
+    line = "finetune --init w --table t.csv --inputs a --targets b --workdir o --epochs 0"
+    assert main(line.split()) == 2
+    assert "--epochs" in capsys.readouterr().err

@@ -23,13 +23,28 @@ DEFAULTS = {
             "vocab --input a.txt b.txt --output v --size 1000",
             "texts.vocab",
             (("a.txt", "b.txt"),),
-            {"output": "v", "size": 1000, "ascii": True},
+            {
+                "output": "v",
+                "size": 1000,
+                "ascii": True,
+                "alpha": None,
+                "encoder": False,
+                "seed": 0,
+            },
         ),
         (
-            "vocab --input a.txt --output v --size 1000 --no-ascii",
+            "vocab --input a.txt=10 b.txt=1 --output v --size 1000 --no-ascii --seed 3 "
+            "--alpha 0.3 --encoder",
             "texts.vocab",
-            (("a.txt",),),
-            {"output": "v", "size": 1000, "ascii": False},
+            (("a.txt=10", "b.txt=1"),),
+            {
+                "output": "v",
+                "size": 1000,
+                "ascii": False,
+                "alpha": 0.3,
+                "encoder": True,
+                "seed": 3,
+            },
         ),
         (
             "cache configs/tiny_pretrain.py --output c",
@@ -66,7 +81,7 @@ def test_options_reach_run(check_call, line, function, args, kwargs):
     [
         ("--runner FlinkRunner --bake", "--bake is for --runner local"),
         ("--runner FlinkRunner --num-workers 2", "--num-workers is for --runner local"),
-        ("-- --parallelism=2", "what follows -- is for Apache Beam; choose a --runner"),
+        ("-- --parallelism=2", "options after -- are for Apache Beam; choose a --runner"),
         ("--runner FlinkRunner --data.batch-sise 2 -- --x=1", "did you mean --data.batch-size?"),
     ],
 )

@@ -20,13 +20,25 @@ EXPORTED = {
             "import hf src dst",
             "interchange.import_hf",
             ("src", "dst"),
-            {"dtype": "keep", "sentinels": "hf", "part": "model"},
+            {
+                "dtype": "keep",
+                "sentinels": "hf",
+                "part": "model",
+                "skip_from": None,
+                "revision": None,
+            },
         ),
         (
-            "import hf src dst --dtype bfloat16 --sentinels seqio --part generator",
+            "import hf o/m dst --dtype bfloat16 --sentinels seqio --part generator --revision v1",
             "interchange.import_hf",
-            ("src", "dst"),
-            {"dtype": "bfloat16", "sentinels": "seqio", "part": "generator"},
+            ("o/m", "dst"),
+            {
+                "dtype": "bfloat16",
+                "sentinels": "seqio",
+                "part": "generator",
+                "skip_from": None,
+                "revision": "v1",
+            },
         ),
         (
             "import t5x src dst --vocabulary v.model --step 5 --extra-ids 0 --dropout-rate 0",
@@ -44,7 +56,13 @@ EXPORTED = {
             "import adapter src dst --base work --step best --name rte",
             "adapter_interchange.import_adapter",
             ("src", "dst"),
-            {"base": "work", "step": "best", "name": "rte"},
+            {"base": "work", "step": "best", "name": "rte", "revision": None},
+        ),
+        (
+            "push dir o/m --private --message m --dry-run",
+            "pushing.push",
+            ("dir", "o/m"),
+            {"private": True, "message": "m", "dry_run": True},
         ),
         (
             "export adapter w dst --format peft --no-head",
@@ -80,3 +98,23 @@ EXPORTED = {
 )
 def test_options_reach_run(check_call, line, function, args, kwargs):
     check_call(line, function, args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("options", "changed"),
+    [
+        ("", {}),
+        (
+            "--new-rows random --seed 3 --step best",
+            {"new_rows": "random", "seed": 3, "step": "best"},
+        ),
+    ],
+)
+def test_extend_s_options_reach_run(check_call, options, changed):
+    usual = {"positions": 8192, "new_rows": "repeat", "seed": 0, "step": None}
+    check_call(
+        f"extend s d --positions 8192 {options}",
+        "extending.extend",
+        ("s", "d"),
+        {**usual, **changed},
+    )

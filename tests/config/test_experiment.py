@@ -26,10 +26,12 @@ from t5x_lite.config import (
 )
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
+from t5x_lite.data.refresh import Refresh
 from t5x_lite.data.shapes import Bucketed
 from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.t5 import T5Config
+from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
@@ -426,3 +428,18 @@ def test_models_of_an_objective_have_these_precisions_too():
     assert dataclasses.replace(electra, objective=objective).objective == objective
     with pytest.raises(InputError, match="pallas cannot multiply float32 numbers at --mat"):
         dataclasses.replace(electra, objective=objective, matmul_precision="high")
+
+
+def test_a_search_needs_its_checkpoint():
+    data = dataclasses.replace(
+        EXPERIMENT.data,
+        cache="c",
+        layout=layouts.Groups(),
+        pack=False,
+        refresh=Refresh(period=30, directory="d"),
+    )
+    model = BertConfig(vocab_size=384, d_model=8, d_ff=8, num_heads=1, num_layers=1)
+    parts = {"model": model, "objective": Contrastive(), "data": data}
+    _ = dataclasses.replace(EXPERIMENT, checkpoints=Checkpoints(period=10), **parts)
+    with pytest.raises(InputError, match=r"refresh\.period 30 needs a checkpoint at each"):
+        dataclasses.replace(EXPERIMENT, checkpoints=Checkpoints(period=20), **parts)

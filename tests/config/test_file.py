@@ -139,5 +139,5 @@ def test_a_path_that_is_no_config():
     assert error("configs") == f"{is_directory}, such as configs/config.json"
     write("run.yaml", "steps: 1")
     assert error("run.yaml") == (
-        "run.yaml is no config: expected a .py file or a saved config.json"
+        "run.yaml is not a config: expected a .py file or a saved config.json"
     )

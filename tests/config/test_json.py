@@ -93,6 +93,14 @@ def test_a_missing_field_takes_its_default():
             "config.json: part: size must be at least 1",
         ),
         ({"type": f"{HERE}:Part", "size": {"type": "float"}}, "config.json: size: not a float"),
+        (
+            {"type": f"{HERE}:Part", "size": {"type": "float", "value": "inf"}},
+            "config.json: Part: size must be a whole number, got inf",
+        ),
+        (
+            {"type": f"{HERE}:Part", "size": 1.5},
+            "config.json: Part: size must be a whole number, got 1.5",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(node, message):

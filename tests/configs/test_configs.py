@@ -12,6 +12,7 @@ import pytest
 
 from t5x_lite import config, trees
 from t5x_lite.config import Experiment
+from t5x_lite.data.shapes import Fixed
 from t5x_lite.data.tasks.names import find_task
 from t5x_lite.errors import InputError
 from t5x_lite.optim.updates import joint_optimizer
@@ -45,7 +46,8 @@ def test_a_config_loads_and_is_saved_as_it_is(path, tmp_path):
     assert experiment.workdir == experiment.init.checkpoint == ""
     config.save(experiment, tmp_path / "config.json")
     assert config.load(tmp_path / "config.json") == experiment
-    options = ["--steps", "7", "--data.batch-size", "3"]
+    rows = 3 if isinstance(experiment.data.batches, Fixed) else experiment.data.batch_size
+    options = ["--steps", "7", "--data.batch-size", str(rows)]
     if experiment.optimizer.unfreezing.total_steps:
         with pytest.raises(
             InputError, match=r"steps of 7: set --optimizer\.unfreezing\.total-steps 7"
@@ -53,7 +55,7 @@ def test_a_config_loads_and_is_saved_as_it_is(path, tmp_path):
             config.load(path, options)
         options += ["--optimizer.unfreezing.total-steps", "7"]
     changed = config.load(path, options)
-    assert (changed.steps, changed.data.batch_size) == (7, 3)
+    assert (changed.steps, changed.data.batch_size) == (7, rows)
 
 
 @pytest.mark.parametrize("path", CONFIGS)
@@ -66,7 +68,7 @@ def test_the_shapes_of_a_config_trace(path):
         for name, shape in row_shapes(experiment.data).items()
     }
     loss = jax.eval_shape(learner.whole_loss, learner.shapes, batch)
-    assert set(loss.metrics) & {"token_accuracy", "accuracy"}
+    assert set(loss.metrics) & {"token_accuracy", "accuracy", "squared_error"}
     optimizer = joint_optimizer(learner.updates())
     layout = state_shardings(make_mesh(MeshConfig()), learner.axes, learner.optimizer_axes())
     state = abstract_state(learner.shapes, optimizer, layout)

@@ -51,6 +51,7 @@ def small_cache(byte_vocabulary: Bytes) -> Callable[..., Path]:
         *,
         task: str = "tasks.small:task",
         shard_bytes: int = 600,
+        longest: Callable[[Sequence[np.ndarray]], int] | None = None,
     ) -> Path:
         with new_cache(directory) as temporary:
             written = {}
@@ -61,6 +62,7 @@ def small_cache(byte_vocabulary: Bytes) -> Callable[..., Path]:
                     num_features=len(recipe.stored),
                     dtype="uint16",
                     shard_bytes=shard_bytes,
+                    longest=longest,
                 )
                 for features in examples:
                     writer.add(features)

@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from t5x_lite.data.columns import Columns, split_file
+from t5x_lite.data.columns import Columns
 from t5x_lite.errors import InputError
 
 STARS = Columns(inputs="review: {text}", targets="{stars}", labels=("1=bad", "5=good"))
@@ -11,7 +11,7 @@ STARS = Columns(inputs="review: {text}", targets="{stars}", labels=("1=bad", "5=
 def examples(columns, tmp_path, name, content, split="train"):
     file = tmp_path / name
     file.write_text(content, newline="")
-    return list(columns.examples(file, split))
+    return list(columns.examples([file], split))
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,10 @@ def test_rows_become_text(tmp_path, name, content):
 def test_files_may_be_compressed(tmp_path):
     (tmp_path / "train.csv.gz").write_bytes(gzip.compress(b"text,stars\nFine,5\n"))
     (tmp_path / "dev.jsonl.gz").write_bytes(gzip.compress(b'{"text": "No", "stars": 1}\n'))
-    train, held_out = (split_file(str(tmp_path), split) for split in ("train", "validation"))
-    assert train is not None
-    assert held_out is not None
-    assert [example["targets"] for example in STARS.examples(train, "train")] == ["good"]
-    assert [example["targets"] for example in STARS.examples(held_out, "validation")] == ["bad"]
-    (tmp_path / "train.csv").touch()
-    with pytest.raises(InputError, match=r"has both train\.csv and train\.csv\.gz"):
-        split_file(str(tmp_path), "train")
+    splits = STARS.splits(str(tmp_path))
+    assert [example["targets"] for example in STARS.examples(splits["train"], "train")] == ["good"]
+    (held_out,) = STARS.examples(splits["validation"], "validation")
+    assert held_out["targets"] == "bad"
 
 
 def test_free_text_and_several_columns(tmp_path):
@@ -94,12 +90,45 @@ def test_columns_that_say_nothing_are_refused():
         Columns(labels=("1=a", "1=b"))
 
 
-def test_the_file_of_a_split(tmp_path):
-    (tmp_path / "train.csv").touch()
-    (tmp_path / "dev.tsv").touch()
-    assert split_file(str(tmp_path), "train") == tmp_path / "train.csv"
-    assert split_file(str(tmp_path), "validation") == tmp_path / "dev.tsv"
-    assert split_file(str(tmp_path), "test") is None
-    (tmp_path / "validation.jsonl").touch()
-    with pytest.raises(InputError, match=r"has both validation\.jsonl and dev\.tsv"):
-        split_file(str(tmp_path), "validation")
+def test_rows_of_several_files_come_one_after_the_other(tmp_path):
+    (tmp_path / "a.csv").write_text("text,stars\nFine,5\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "No", "stars": 1}\n')
+    columns = Columns(inputs="{text}", targets="{stars}", train=("a.*", "b.jsonl"))
+    splits = columns.splits(str(tmp_path))
+    found = [(one["inputs"], one["id"]) for one in columns.examples(splits["train"], "train")]
+    assert found == [("Fine", "0"), ("No", "1")]
+
+
+def test_validation_may_be_a_part_of_the_training_rows(tmp_path):
+    (tmp_path / "train.csv").write_text("text,stars\n" + "".join(f"{i},1\n" for i in range(100)))
+    columns = Columns(inputs="{text}", targets="{stars}", hold_out=10)
+    splits = columns.splits(str(tmp_path))
+    assert splits["validation"] == splits["train"]
+    held_out = [one for one in columns.examples(splits["train"], "train") if columns.held_out(one)]
+    assert 4 <= len(held_out) <= 16
+    (tmp_path / "dev.csv").write_text("text,stars\nFine,5\n")
+    assert columns.splits(str(tmp_path))["validation"] == (tmp_path / "dev.csv",)
+    with pytest.raises(InputError, match="hold_out must be 0 or at least 2: got 1"):
+        Columns(hold_out=1)
+
+
+def test_labels_may_come_from_the_data(tmp_path):
+    (tmp_path / "train.csv").write_text("text,stars,word\na,10,yes\nb,9,no\nc,10,a=b\n")
+    tables = Columns().splits(str(tmp_path))["train"]
+    assert Columns(inputs="{text}", targets="{stars}").known_labels(tables) == ("9", "10")
+    assert Columns(inputs="{text}", targets="{stars}", labels=("10",)).known_labels(tables) == (
+        "10",
+    )
+    with pytest.raises(InputError, match="the label 'a=b' has a '='"):
+        Columns(inputs="{text}", targets="{word}").known_labels(tables)
+
+
+def test_an_empty_entry_is_refused_where_it_is_used(tmp_path):
+    with pytest.raises(InputError, match=r"train\.jsonl:1: 'text' is empty \(null\)"):
+        examples(STARS, tmp_path, "train.jsonl", '{"text": null, "stars": 1}')
+
+
+def test_the_second_text_of_a_pair(tmp_path):
+    columns = Columns(inputs="{a}", second="{b}", targets="{c}")
+    (example,) = examples(columns, tmp_path, "train.csv", "a,b,c\nx,y,z\n")
+    assert example == {"inputs": "x", "second": "y", "targets": "z", "id": "0"}

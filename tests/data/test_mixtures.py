@@ -139,16 +139,51 @@ def test_a_mixture_that_is_none_is_refused():
         Member(task="a:b", rate=-1.0)
 
 
+def test_a_task_has_a_limit_of_its_own():
+    both = Mixture(
+        members=(Member(task="a:b", examples=100, maximum=64), Member(task="a:c", maximum=10))
+    )
+    rates = both.rates
+    assert rates(Mixing(), count=lambda member: 25) == [64.0, 10.0]
+    assert rates(Mixing(maximum=49, temperature=2.0), count=lambda member: 4) == [7.0, 2.0]
+    assert rates(Mixing(by="equal"), count=never) == [1.0, 1.0]
+    for wrong in ({"maximum": 0}, {"maximum": 5, "rate": 1.0}):
+        with pytest.raises(InputError, match="maximum of a:b must be at least 1, and"):
+            Member(task="a:b", **wrong)
+
+
+def test_unlabelled_text_has_the_rate_that_is_set():
+    members = (
+        Member(task="a:b", examples=100),
+        Member(task="a:c", examples=900, unlabelled=True, maximum=9),
+        Member(task="a:d", rate=0.0, unlabelled=True),
+    )
+    mixture = Mixture(members=members)
+    changed = mixture.with_unlabelled(7)
+    assert changed.rates(Mixing(maximum=4, temperature=2.0), count=never) == [2.0, 7.0, 0.0]
+    assert [member.name for member in changed.constants(Mixing(maximum=4))] == ["a_c"]
+    assert mixture.with_unlabelled(None) is mixture
+    with pytest.raises(InputError, match="unlabelled is 7, and no task that is mixed is"):
+        mixture.without(["a_c"]).with_unlabelled(7)
+
+
 @pytest.mark.usefixtures("named")
 def test_find_mixture():
     assert find_mixture(data()) == MIXTURE
     assert find_mixture(data(mixing=Mixing(leave_out=("some.glue",)))) == MIXTURE.without(
         ["some.glue"]
     )
+    changed = find_mixture(data(mixing=Mixing(unlabelled=5)))
+    assert changed == MIXTURE.with_unlabelled(5) != MIXTURE
     assert find_mixture(data(task="some_mixtures:task")) is None
     assert find_mixture(data(task="", cache="c")) is None
     with pytest.raises(InputError, match="is one task and no mixture"):
         find_mixture(data(task="some_mixtures:task", mixing=Mixing(by="equal")))
+    with pytest.raises(
+        InputError, match=r"data\.template is that of one task, and data\.task .* is"
+    ):
+        find_mixture(data(template="{text}"))
+    assert find_mixture(data(task="some_mixtures:task", template="{text}")) is None
     assert "some" not in sys.modules
 
 

@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from t5x_lite.data import layouts
@@ -55,6 +57,8 @@ def test_the_rows_of_a_process():
 
 def test_what_makes_two_positions_the_same():
     data = Data(task="a:b", vocabulary="v", directory="d")
+    ended = dataclasses.replace(data, final_sentinel=True)
+    assert identity_of(ended, seed=3) == {**identity_of(data, seed=3), "final_sentinel": True}
     assert identity_of(data, seed=3) == {
         "layout": "seq2seq",
         "batch_size": 128,
@@ -64,6 +68,8 @@ def test_what_makes_two_positions_the_same():
         "shuffle": True,
         "seed": 3,
     }
+    worded = identity_of(Data(task="a:b", vocabulary="v", template="{a}", prefix=""), seed=3)
+    assert (worded["template"], worded["prefix"]) == ("{a}", "")
     groups = Data(task="a:b", vocabulary="v", layout=layouts.Groups(negatives=2), pack=False)
     found = identity_of(groups, seed=3)
     assert (found["layout"], found["negatives"], found["positives"]) == ("groups", 2, "each")

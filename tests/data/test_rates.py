@@ -56,6 +56,8 @@ def test_mixing_makes_rates():
     ("settings", "message"),
     [
         ({"maximum": 0}, "data.mixing.maximum must be at least 1, got 0"),
+        ({"unlabelled": 0}, "data.mixing.unlabelled must be at least 1, got 0"),
+        ({"by": "equal", "unlabelled": 9}, "leave out data.mixing.unlabelled"),
         ({"temperature": 0.0}, "temperature must be positive, got 0.0"),
         ({"temperature": math.inf}, "temperature must be positive"),
         ({"by": "equal", "maximum": 8}, "equal knows no numbers of examples"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.config.json import from_json, to_json
-from t5x_lite.data.shapes import Batches, Bucketed, Fixed, bucket_of
+from t5x_lite.data.shapes import Batches, Bucketed, Fixed, Scheduled, bucket_of
 from t5x_lite.errors import InputError
 
 
@@ -23,7 +23,9 @@ def test_shapes_are_given_as_a_dict_or_as_pairs():
         batches.shapes = ()
 
 
-@pytest.mark.parametrize("batches", [Fixed(), Bucketed({4: 2, 8: 1})])
+@pytest.mark.parametrize(
+    "batches", [Fixed(), Bucketed({4: 2, 8: 1}), Scheduled({4: 2, 8: 1}, 7, 3)]
+)
 def test_json_gives_them_back(batches):
     assert from_json(to_json(batches), source="config.json") == batches
 
@@ -41,6 +43,16 @@ def test_json_gives_them_back(batches):
 def test_shapes_that_are_none(shapes, message):
     with pytest.raises(InputError, match=message):
         Bucketed(shapes)
+
+
+def test_schedules():
+    batches = Scheduled({4: 2, 8: 1}, small=7)
+    assert batches.identity() == {"batches": [[4, 2], [8, 1]], "schedule": [7, 0]}
+    assert batches == dataclasses.replace(batches) != Scheduled({4: 2, 8: 1})
+    with pytest.raises(InputError, match="may not be more in a batch, got 1, 2"):
+        Scheduled({4: 1, 8: 2})
+    with pytest.raises(InputError, match="must not be negative, got 0 and -1"):
+        Scheduled({4: 2}, drop=-1)
 
 
 def test_a_row_goes_to_the_shortest_length_that_holds_it():

@@ -36,7 +36,7 @@ A, B, EOS = 2, 3, 1
 
 
 def test_hand_computed_by_the_rule_of_t5x(markov):
-    decoding = Decoding(max_length=3, num_beams=2, num_return=2)
+    decoding = Decoding(max_decode_length=3, num_beams=2, num_return=2)
     tokens, scores = beam_search(markov(CHAIN), ONE, decoding=decoding)
     # EOS, then a EOS, then a b EOS take the second place; b EOS stays the best.
     assert tokens.tolist() == [[[B, EOS, 0], [A, B, EOS]]]
@@ -46,7 +46,7 @@ def test_hand_computed_by_the_rule_of_t5x(markov):
 
 
 def test_hand_computed_by_the_rule_of_transformers(markov):
-    decoding = Decoding(max_length=3, num_beams=2, num_return=2, length_rule="hf")
+    decoding = Decoding(max_decode_length=3, num_beams=2, num_return=2, length_rule="hf")
     tokens, scores = beam_search(markov(CHAIN), ONE, decoding=decoding)
     # a EOS, third at its step, is dropped; by its length a b EOS overtakes b EOS.
     assert tokens.tolist() == [[[A, B, EOS], [B, EOS, 0]]]
@@ -57,7 +57,7 @@ def test_hand_computed_by_the_rule_of_transformers(markov):
 
 def test_at_max_length_t5x_takes_live_beams_where_none_is_finished_and_hf_always(markov):
     # Without EOS: a .55, b .35; a b .275, a a .055; a a b .0275, a b a .0165.
-    never = {"max_length": 3, "num_beams": 2, "num_return": 2, "min_length": 3}
+    never = {"max_decode_length": 3, "num_beams": 2, "num_return": 2, "min_length": 3}
     tokens, scores = beam_search(markov(CHAIN), ONE, decoding=Decoding(**never))
     assert tokens.tolist() == [[[A, A, B], [A, B, A]]]
     np.testing.assert_allclose(scores[0], np.log([0.0275, 0.0165]), rtol=1e-5)
@@ -68,7 +68,7 @@ def test_at_max_length_t5x_takes_live_beams_where_none_is_finished_and_hf_always
 
 def test_live_beams_follow_too_few_finished_ones(markov):
     # After one token EOS is finished, a is not.
-    decoding = Decoding(max_length=1, num_beams=2, num_return=2)
+    decoding = Decoding(max_decode_length=1, num_beams=2, num_return=2)
     tokens, scores = beam_search(markov(CHAIN), ONE, decoding=decoding)
     assert tokens.tolist() == [[[EOS], [A]]]
     np.testing.assert_allclose(scores[0], np.log([0.1, 0.55]), rtol=1e-5)
@@ -109,7 +109,7 @@ def test_early_stopping(early_stopping, expected):
 
 
 def test_one_beam_of_transformers_is_greedy(hashed):
-    decoding = Decoding(max_length=6, length_rule="hf", length_penalty=0.0)
+    decoding = Decoding(max_decode_length=6, length_rule="hf", length_penalty=0.0)
     tokens, scores = beam_search(hashed(), INPUTS, decoding=decoding)
     expected, expected_scores = greedy(hashed(), INPUTS, decoding=decoding)
     assert tokens[:, 0].tolist() == expected.tolist()
@@ -121,7 +121,7 @@ def test_many_beams_find_the_best_of_all_outputs(hashed, rule):
     # Three tokens besides the padding; 40 beams hold every beginning of four tokens that goes on.
     model = hashed(vocab_size=4)
     decoding = Decoding(
-        max_length=4, num_beams=40, num_return=3, length_rule=rule, length_penalty=1.0
+        max_decode_length=4, num_beams=40, num_return=3, length_rule=rule, length_penalty=1.0
     )
     tokens, scores = beam_search(model, INPUTS[:2], decoding=decoding)
     for row, inputs in enumerate(INPUTS[:2].tolist()):
@@ -144,7 +144,11 @@ def test_many_beams_find_the_best_of_all_outputs(hashed, rule):
 def search(request, hashed):
     """(inputs, prompt, ended) -> tokens, scores; three beams, all returned."""
     decoding = Decoding(
-        max_length=6, num_beams=3, num_return=3, length_rule=request.param, length_penalty=0.0
+        max_decode_length=6,
+        num_beams=3,
+        num_return=3,
+        length_rule=request.param,
+        length_penalty=0.0,
     )
 
     @jax.jit
@@ -192,14 +196,19 @@ def test_stops_when_all_inputs_are_done(markov):
         jax.effects_barrier()
         return len(seen)
 
-    assert steps(max_length=40, num_beams=2, length_rule="hf") < 6
-    assert steps(max_length=40, num_beams=2, length_rule="hf", early_stopping=True) == 2
-    assert steps(max_length=40, num_beams=2, min_length=40) == 39
+    assert steps(max_decode_length=40, num_beams=2, length_rule="hf") < 6
+    assert steps(max_decode_length=40, num_beams=2, length_rule="hf", early_stopping=True) == 2
+    assert steps(max_decode_length=40, num_beams=2, min_length=40) == 39
 
 
 def test_constraints_hold_for_every_beam(hashed):
     decoding = Decoding(
-        max_length=7, num_beams=4, num_return=4, length_rule="hf", min_length=4, no_repeat_ngram=2
+        max_decode_length=7,
+        num_beams=4,
+        num_return=4,
+        length_rule="hf",
+        min_length=4,
+        no_repeat_ngram=2,
     )
     prompt = jnp.array([[3, 4], [5, 0]])
     tokens, _ = beam_search(hashed(), INPUTS[:2], prompt=prompt, decoding=decoding)

@@ -17,7 +17,8 @@ def test_the_penalty_is_the_rules_unless_given():
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"max_length": 0}, "max_length must be at least 1: got 0"),
+        ({"max_length": 8}, "max_length is max_decode_length now"),
+        ({"max_decode_length": 0}, "max_decode_length must be at least 1: got 0"),
         ({"num_beams": 0}, "num_beams must be at least 1"),
         ({"num_return": 0}, "num_return must be at least 1"),
         ({"temperature": -0.5}, "temperature must not be negative: got -0.5"),
@@ -29,7 +30,7 @@ def test_the_penalty_is_the_rules_unless_given():
         ({"seed": -1}, "seed must be from 0 to 4294967295: got -1"),
         ({"seed": 2**32}, "seed must be from 0 to 4294967295: got 4294967296"),
         ({"seed": 2**70}, "seed must be from 0 to 4294967295: got 1180591620717411303424"),
-        ({"min_length": 65}, "min_length 65 is above max_length 64"),
+        ({"min_length": 65}, "min_length 65 is above max_decode_length 64"),
         ({"no_repeat_ngram": -1}, "no_repeat_ngram must not be negative"),
         ({"temperature": 1.0, "top_p": 0.0}, "top_p must be above 0"),
         ({"temperature": 1.0, "min_p": 1.5}, r"min_p must be in \[0, 1\]"),

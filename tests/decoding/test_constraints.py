@@ -49,6 +49,6 @@ def test_rows_have_their_own():
 
 def test_both_by_the_config():
     history = jnp.array([[0, 5, 6, 5, 0, 0]])  # start, prompt 5, room for 4
-    decoding = Decoding(max_length=4, min_length=3, no_repeat_ngram=2)
+    decoding = Decoding(max_decode_length=4, min_length=3, no_repeat_ngram=2)
     assert forbidden(constrained(ZERO, history, index=jnp.int32(2), decoding=decoding)) == [[1, 6]]
     assert forbidden(constrained(ZERO, history, index=jnp.int32(2), decoding=Decoding())) == [[]]

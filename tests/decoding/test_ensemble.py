@@ -18,7 +18,7 @@ INPUTS = jnp.array([[3, 2], [5, 0]])
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_equal_models_are_one(hashed, num_beams):
     model = hashed()
-    decoding = Decoding(max_length=5, num_beams=num_beams, num_return=num_beams)
+    decoding = Decoding(max_decode_length=5, num_beams=num_beams, num_return=num_beams)
     tokens, scores = decode(model, INPUTS, decoding=decoding)
     ensemble = Ensemble([model, model])
     assert isinstance(ensemble, Generative)
@@ -39,8 +39,14 @@ def test_logits_are_averaged(markov):
     np.testing.assert_allclose(logits, expected, rtol=1e-5)
     assert cache == ((), ())
     # The second alone would say 1.
-    assert decode(second, INPUTS, decoding=Decoding(max_length=1))[0].tolist() == [[[1]], [[1]]]
-    assert decode(model, INPUTS, decoding=Decoding(max_length=1))[0].tolist() == [[[2]], [[2]]]
+    assert decode(second, INPUTS, decoding=Decoding(max_decode_length=1))[0].tolist() == [
+        [[1]],
+        [[1]],
+    ]
+    assert decode(model, INPUTS, decoding=Decoding(max_decode_length=1))[0].tolist() == [
+        [[2]],
+        [[2]],
+    ]
 
 
 def test_an_ensemble_is_prepared_member_by_member(markov):

@@ -22,38 +22,42 @@ AFTER = [
 
 
 def test_takes_the_likeliest_token_until_the_eos(markov):
-    tokens, scores = greedy(markov(AFTER), INPUTS[:1], decoding=Decoding(max_length=6))
+    tokens, scores = greedy(markov(AFTER), INPUTS[:1], decoding=Decoding(max_decode_length=6))
     assert tokens.dtype == jnp.int32
     assert tokens.tolist() == [[3, 2, 1, 0, 0, 0]]
     np.testing.assert_allclose(scores, [np.log(0.6 * 0.4 * 0.5)], rtol=1e-5)
 
 
 def test_goes_to_max_length_without_eos(markov):
-    tokens, scores = greedy(markov(AFTER), INPUTS[:1], decoding=Decoding(max_length=2))
+    tokens, scores = greedy(markov(AFTER), INPUTS[:1], decoding=Decoding(max_decode_length=2))
     assert tokens.tolist() == [[3, 2]]
     np.testing.assert_allclose(scores, [np.log(0.6 * 0.4)], rtol=1e-5)
-    assert greedy(markov(AFTER), INPUTS[:1], decoding=Decoding(max_length=1))[0].tolist() == [[3]]
+    assert greedy(markov(AFTER), INPUTS[:1], decoding=Decoding(max_decode_length=1))[
+        0
+    ].tolist() == [[3]]
 
 
 def test_goes_on_from_the_prompt(markov):
     prompt = jnp.array([[4, 0], [4, 3], [0, 0]])
-    tokens, _ = greedy(markov(AFTER), INPUTS[:3], prompt=prompt, decoding=Decoding(max_length=3))
+    tokens, _ = greedy(
+        markov(AFTER), INPUTS[:3], prompt=prompt, decoding=Decoding(max_decode_length=3)
+    )
     assert tokens.tolist() == [[4, 4, 4], [2, 1, 0], [3, 2, 1]]
 
 
 def test_another_eos(markov):
-    decoding = Decoding(max_length=4, eos_id=2)
+    decoding = Decoding(max_decode_length=4, eos_id=2)
     assert greedy(markov(AFTER), INPUTS[:1], decoding=decoding)[0].tolist() == [[3, 2, 0, 0]]
 
 
 def test_minimum_length_and_no_repeated_ngram(markov):
     # The EOS after 3 2 is forbidden: 4 is next best.
-    decoding = Decoding(max_length=5, min_length=3)
+    decoding = Decoding(max_decode_length=5, min_length=3)
     tokens, scores = greedy(markov(AFTER), INPUTS[:1], decoding=decoding)
     assert tokens.tolist() == [[3, 2, 4, 4, 4]]
     # The score is the model's, and not that of the tokens that were allowed.
     np.testing.assert_allclose(scores, [np.log(0.6 * 0.4 * 0.2 * 0.6 * 0.6)], rtol=1e-5)
-    decoding = Decoding(max_length=5, min_length=3, no_repeat_ngram=2)
+    decoding = Decoding(max_decode_length=5, min_length=3, no_repeat_ngram=2)
     assert greedy(markov(AFTER), INPUTS[:1], decoding=decoding)[0].tolist() == [[3, 2, 4, 4, 3]]
     # With 4 4 in the prompt, 4 is followed by 3 at once.
     prompt = jnp.array([[4, 4]])
@@ -78,29 +82,29 @@ def steps_of(model, **settings):
 
 def test_stops_when_all_rows_have_ended(markov):
     # 3, 2, EOS: the first token is the prefill's, and nobody asks what follows the EOS.
-    tokens, seen = steps_of(markov(AFTER), max_length=9)
+    tokens, seen = steps_of(markov(AFTER), max_decode_length=9)
     assert tokens == [[3, 2, 1] + [0] * 6] * 2
     assert seen == [[3, 3], [2, 2]]
-    assert len(steps_of(markov(AFTER), max_length=9, min_length=9)[1]) == 8
+    assert len(steps_of(markov(AFTER), max_decode_length=9, min_length=9)[1]) == 8
 
 
 def test_rows_that_only_fill_are_not_waited_for(markov):
-    tokens, seen = steps_of(markov(AFTER), max_length=9, ended=jnp.array([True, True]))
+    tokens, seen = steps_of(markov(AFTER), max_decode_length=9, ended=jnp.array([True, True]))
     assert tokens == [[0] * 9] * 2
     assert seen == []
-    tokens, seen = steps_of(markov(AFTER), max_length=9, ended=jnp.array([False, True]))
+    tokens, seen = steps_of(markov(AFTER), max_decode_length=9, ended=jnp.array([False, True]))
     assert tokens == [[3, 2, 1] + [0] * 6, [0] * 9]
     assert seen == [[3, 0], [2, 0]]
 
 
 def test_the_cache_goes_with_its_row(hashed):
     model = hashed()
-    tokens, scores = greedy(model, INPUTS, decoding=Decoding(max_length=6))
+    tokens, scores = greedy(model, INPUTS, decoding=Decoding(max_decode_length=6))
     for row, inputs in enumerate(INPUTS.tolist()):
         assert scores[row] == pytest.approx(model.log_p(inputs, tokens[row].tolist()), abs=1e-4)
 
 
-SAMPLING = Decoding(max_length=6, temperature=3.0, top_p=0.95, num_return=2)
+SAMPLING = Decoding(max_decode_length=6, temperature=3.0, top_p=0.95, num_return=2)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +140,7 @@ def test_samples_are_sorted_by_their_log_probability(hashed, sampled):
 
 
 def test_sampling_the_likeliest_alone_is_greedy(hashed):
-    decoding = Decoding(max_length=6, temperature=1.0, top_k=1)
+    decoding = Decoding(max_decode_length=6, temperature=1.0, top_k=1)
     keys = request_keys(0, jnp.arange(4, dtype=jnp.uint32))
     tokens, _ = decode(hashed(), INPUTS, keys=keys, decoding=decoding)
     assert tokens[:, 0].tolist() == greedy(hashed(), INPUTS, decoding=decoding)[0].tolist()

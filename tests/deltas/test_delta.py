@@ -204,7 +204,7 @@ def test_masks_that_do_not_fit():
     }
     with pytest.raises(InputError, match="has all of it or nothing"):
         tau.mask(trees.unflatten({"heads/mlm/bias": np.array([True, False])}))
-    with pytest.raises(InputError, match=r"'\(' is no regular expression"):
+    with pytest.raises(InputError, match=r"'\(' is not a regular expression"):
         tau.mask("(")
 
 

@@ -141,7 +141,7 @@ def test_what_every_way_refuses():
     for deltas, weights, reason in (
         ([], (), "nothing to merge"),
         ([dense()], (1, 2), "1 deltas and 2 weights"),
-        ([dense(), Delta({Q: Scale(array(5))})], (), "Scale part, which is no sum"),
+        ([dense(), Delta({Q: Scale(array(5))})], (), "Scale part, which cannot be added"),
     ):
         with pytest.raises(InputError, match=reason):
             merge(deltas, Linear(), weights=weights)

@@ -1,6 +1,7 @@
 """Gradients of encoders' objectives on one device and on meshes of eight; prints JSON.
 
-Run by test_encoder_meshes.py in a process with eight CPU devices; the arguments are meshes.
+Run by test_encoder_meshes.py in a process with eight CPU devices; the arguments are "m3" or
+"others", and meshes.
 """
 
 import json
@@ -23,11 +24,13 @@ from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
+from t5x_lite.objectives.m3 import m3
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.updates import Update
 from t5x_lite.sharding import MeshConfig, check_divisible, make_mesh, put_batch, shardings
+from t5x_lite.train.microbatches import Parts
 from t5x_lite.train.state import TrainState, state_shardings
 from t5x_lite.train.step import make_train_step
 from t5x_lite.trees import flatten, overlaid, unflatten
@@ -79,12 +82,19 @@ LEARNERS = {
     ),
     # Its dropout, too, must not depend on the devices.
     "contrastive": (BERT.replace(dropout_rate=0.1), Contrastive(temperature=0.2, pooling="mean")),
+    "m3": (
+        BERT.replace(dropout_rate=0.1),
+        m3(temperature=0.5, pooling="mean", score_block=4, specials=(0, 1, 2, 3, 4)),
+    ),
 }
 MESHES = {
     "data 8": MeshConfig(),
     "fsdp 8": MeshConfig(fsdp=8),
     "data 2, fsdp 2, tensor 2": MeshConfig(fsdp=2, tensor=2),
 }
+
+FEWER = (2, 4)
+"""Devices of smaller meshes, on which steps in parts are compared, too."""
 
 DESCENT = optax.GradientTransformation(
     lambda _: {}, lambda grads, state, params: (jax.tree.map(jnp.negative, grads), state)
@@ -179,15 +189,19 @@ def largest_error(model, objective, adapters=(), *, meshes):
     return found
 
 
-def largest_error_in_parts(meshes):
-    """As `largest_error`, of a contrastive step in two microbatches, beside one device."""
-    learner = Learner.of(*LEARNERS["contrastive"])
+def largest_error_in_parts(name, meshes, *, mode):
+    """As `largest_error`, of a step of a loss in two stages in two microbatches, beside one device.
+
+    Besides the meshes of eight devices there are two and four that share a batch.
+    """
+    learner = Learner.of(*LEARNERS[name])
     update = Update(learner.loss, DESCENT, lambda _: 1.0, joint=learner.joint)
     start = jax.tree.map(np.asarray, jax.jit(learner.init)(jax.random.key(0)))
+    parts = Parts(count=2, mode=mode)
 
     def moved(mesh):
         layout = state_shardings(mesh, learner.axes, {})
-        step = make_train_step([update], mesh=mesh, layout=layout, seed=0, microbatches=2)
+        step = make_train_step([update], mesh=mesh, layout=layout, seed=0, microbatches=parts)
         params = jax.device_put(start, shardings(mesh, learner.axes))
         state = TrainState(np.int32(0), params, {})
         state, metrics = step(state, put_batch(pairs(16), mesh))
@@ -198,8 +212,10 @@ def largest_error_in_parts(meshes):
     expected = moved(make_mesh(MeshConfig(), devices=jax.devices()[:1]))
     least = 0.01 * max(np.max(np.abs(leaf)) for leaf in expected.values())
     found = {}
-    for name in meshes:
-        mesh = make_mesh(MESHES[name])
+    made = {each: make_mesh(MESHES[each]) for each in meshes}
+    for num in FEWER:
+        made[f"{num} devices"] = make_mesh(MeshConfig(), devices=jax.devices()[:num])
+    for each, mesh in made.items():
         with jax.set_mesh(mesh):
             got = moved(mesh)
         errors = {
@@ -207,13 +223,22 @@ def largest_error_in_parts(meshes):
             for path, leaf in expected.items()
         }
         worst = max(errors, key=errors.__getitem__)
-        found[name] = (worst, errors[worst])
+        found[each] = (worst, errors[worst])
     return found
 
 
-if __name__ == "__main__":
-    found = {
-        name: largest_error(*learner, meshes=sys.argv[1:]) for name, learner in LEARNERS.items()
-    }
-    found["contrastive in parts"] = largest_error_in_parts(sys.argv[1:])
+IN_PARTS = (("contrastive", "cached"), ("contrastive", "recompute"), ("m3", "cached"))
+
+
+def main(names, meshes):
+    """Prints the errors of the learners of these names."""
+    found = {name: largest_error(*LEARNERS[name], meshes=meshes) for name in names}
+    for name, mode in IN_PARTS:
+        if name in names:
+            found[f"{name}, {mode}"] = largest_error_in_parts(name, meshes, mode=mode)
     print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    only, *meshes = sys.argv[1:]
+    main([name for name in LEARNERS if (name == "m3") == (only == "m3")], meshes)

@@ -157,10 +157,11 @@ def _read_tsv(base: Path) -> None:
 
 
 def _read_columns(file: Path) -> None:
+    from t5x_lite.buckets.paths import data_path
     from t5x_lite.data.columns import Columns
 
     columns = Columns(inputs="see: {sentence}", targets="{label}", labels=("0=no", "1=yes"))
-    list(columns.examples(file, "train"))
+    list(columns.examples([data_path(file)], "train"))
 
 
 def _make_squad(base: Path) -> None:

@@ -75,7 +75,10 @@ def write(path, content):
         ("--model.vocab-size 0", "model.vocab_size must be at least 1: got 0"),
         ("--data.task tasks.text:span_coruption", "did you mean span_corruption?"),
         ("--data.task tasks.txt:span_corruption", "no module 'tasks.txt'; did you mean tasks."),
-        ("--data.task tasks.text:Path", "a class and not a task function; tasks.text has span_"),
+        (
+            "--data.task tasks.text:TaskArguments",
+            "a class and not a task function; tasks.text has span_",
+        ),
         ("--data.task tasks.text:split_files", "takes TaskArguments: it takes (directory: str);"),
         ("--data.task json:dumps", "failed (TypeError: Object of type TaskArguments is not JSON"),
         ("--data.task dataclasses:asdict", "must return a seqio.Task, got dict"),

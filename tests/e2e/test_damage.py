@@ -104,7 +104,7 @@ def test_by_the_command_line(tiny_run, tiny_experiment, tmp_path, compile_once):
     done = t5x_lite("train tiny.json --workdir run")
     assert done.returncode == 0, done.stderr
     [warning] = [line for line in done.stderr.splitlines() if "is damaged" in line]
-    assert warning.endswith("and is now 10.damaged; training goes on from step 5")
+    assert warning.endswith("and is now 10.damaged; training resumes from step 5")
     assert steps(run) == [5, 10]
     assert losses(run) == pytest.approx(losses(tiny_run), rel=1e-6)
 

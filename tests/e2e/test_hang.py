@@ -71,7 +71,7 @@ def test_a_hung_step_ends_the_run_and_a_restart_resumes_it(
 
     done = run(hang=0)
     assert done.returncode == 0, done.stderr
-    assert "going on from step 5" in done.stderr
+    assert "resuming from step 5" in done.stderr
     steps = [line for line in lines(workdir) if "loss" in line]
     assert [line["step"] for line in steps] == [*range(1, 8), *range(6, 11)]
     assert steps[-1]["lost_to_restart"] > 0

@@ -59,6 +59,7 @@ def plain(tiny_experiment):
     return dataclasses.replace(tiny_experiment, model=model, evaluation=evaluation)
 
 
+@pytest.mark.exhaustive
 def test_two_processes_begin_from_shared_layers_as_shared_and_as_plain(plain, tmp_path):
     shared = dataclasses.replace(plain, model=plain.model.replace(share_layers=True))
     first_loss(tmp_path / "shared", shared)

@@ -65,8 +65,10 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
     )
     *told, codes = done.stderr.splitlines()
     assert codes == "[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]", done.stderr
-    embedded, composed, message = told
+    embedded, exported, imported, composed, message = told
     assert embedded == "vectors.npy: 2 vectors of 16 numbers (pooling mean, of length 1)"
+    assert exported == "exported: exported moved, with a model card in README.md"
+    assert imported.startswith("imported: T5, ")
     assert composed == "zero: 0 arrays are changed, 0.0 MB of numbers"
     assert message.startswith("error: reading text needs TensorFlow and seqio (")
     assert re.search(r": pip install .*\[data\]", message)

@@ -130,7 +130,7 @@ class Training:
             lambda params: bind(self.graphdef, params).model,
             _Numbers(),
             batch_size=3,
-            decoding=Decoding(max_length=4),
+            decoding=Decoding(max_decode_length=4),
             mesh=self.mesh,
         )
         inputs = [row[row > 0] for row in rows(102)["encoder_input_tokens"]]

@@ -71,7 +71,7 @@ def generator():
             lambda params: Echo(params["shift"]),
             Words(),
             batch_size=batch_size,
-            decoding=Decoding(**({"max_length": 24} | decoding)),
+            decoding=Decoding(**({"max_decode_length": 24} | decoding)),
             mesh=mesh,
         )
 
@@ -100,7 +100,8 @@ def test_predictions_come_in_the_order_of_the_inputs(generator, batch_size):
 
 def test_on_a_mesh(generator):
     on_mesh, plain = (
-        generator(batch_size=2, max_length=4, mesh=mesh) for mesh in (make_mesh(MeshConfig()), None)
+        generator(batch_size=2, max_decode_length=4, mesh=mesh)
+        for mesh in (make_mesh(MeshConfig()), None)
     )
     prompts = [np.zeros(0, np.int32), *[np.array([8], np.int32)] * 4]
     for options in ({}, {"prompts": prompts}):
@@ -114,13 +115,13 @@ def test_parameters_are_arguments(generator):
 
 
 def test_at_most_max_length_tokens(generator):
-    assert run(generator(batch_size=2, max_length=2)) == ["8 6", "10", "4 5", "", "31 32"]
+    assert run(generator(batch_size=2, max_decode_length=2)) == ["8 6", "10", "4 5", "", "31 32"]
 
 
 def test_a_prediction_has_its_tokens_and_its_score(generator):
     # One token has logit 5 and 63 have 0.
     log_p = 5 - np.log(np.exp(5) + 63)
-    (short,), (long,) = predict(generator(batch_size=2, max_length=2), [[7, 1], [7, 5, 1]])
+    (short,), (long,) = predict(generator(batch_size=2, max_decode_length=2), [[7, 1], [7, 5, 1]])
     assert (short.text, short.ids) == ("8", (8, 1))
     assert (long.text, long.ids) == ("8 6", (8, 6))
     assert short.score == pytest.approx(2 * log_p, rel=1e-5)
@@ -128,7 +129,7 @@ def test_a_prediction_has_its_tokens_and_its_score(generator):
 
 def test_the_best_come_first(generator):
     found = predict(
-        generator(batch_size=2, num_beams=3, num_return=3, max_length=4, length_rule="hf")
+        generator(batch_size=2, num_beams=3, num_return=3, max_decode_length=4, length_rule="hf")
     )
     assert [len(predictions) for predictions in found] == [3] * 5
     assert [best.text for best, *_ in found] == ["8 6", "10", "4 5 6 7", "", "31 32 33 34"]
@@ -146,7 +147,7 @@ def test_outputs_go_on_from_their_prompts(generator, batch_size):
 
 
 def test_samples_depend_on_the_number_of_the_input_alone(generator):
-    sampling = {"temperature": 3.0, "max_length": 6, "num_return": 2, "seed": 3}
+    sampling = {"temperature": 3.0, "max_decode_length": 6, "num_return": 2, "seed": 3}
     made = {size: generator(batch_size=size, **sampling) for size in (2, 4)}
 
     def ids(batch_size, inputs=INPUTS, **options):
@@ -161,7 +162,7 @@ def test_samples_depend_on_the_number_of_the_input_alone(generator):
 
 
 def test_an_input_with_its_own_seed_does_not_depend_on_its_number(generator):
-    made = generator(batch_size=2, temperature=3.0, max_length=6, seed=3)
+    made = generator(batch_size=2, temperature=3.0, max_decode_length=6, seed=3)
 
     def ids(inputs=INPUTS, **options):
         return [best.ids for best, *_ in predict(made, inputs, **options)]

@@ -181,7 +181,7 @@ def test_wrong_settings(evaluator, changes, message):
 def test_a_directory_of_another_kind(evaluator, directory):
     (directory / "qrels" / "test.tsv").unlink()
     with pytest.raises(
-        InputError, match=r"evaluation\.retrieval\.directory .* is no BEIR director"
+        InputError, match=r"evaluation\.retrieval\.directory .* is not a BEIR director"
     ):
         evaluator()
 

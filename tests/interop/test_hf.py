@@ -102,7 +102,7 @@ def test_packed_rows_have_the_numbers_of_separate_ones(release, variant):
 def beam_search(config):
     graphdef, _, _ = shapes(lambda rngs: config.build(rngs=rngs))
     how = {"num_beams": goldens.NUM_BEAMS, "num_return": goldens.NUM_BEAMS, "length_rule": "hf"}
-    decoding = Decoding(max_length=goldens.NEW_TOKENS, **how)
+    decoding = Decoding(max_decode_length=goldens.NEW_TOKENS, **how)
     return jax.jit(lambda params, inputs: decode(bind(graphdef, params), inputs, decoding=decoding))
 
 

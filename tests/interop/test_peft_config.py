@@ -25,7 +25,7 @@ from tests.interop.peft_files import LORA, bert_lora, hosts, module, write
         ({"peft_type": "LOHA"}, "peft_type 'LOHA' cannot interchange; LORA and IA3 can"),
         ({"r": "eight"}, "r must be a number from 1"),
         ({"r": 3}, r"lora_A.weight has shape \(2, 8\), and its config and the base say \(3, 8\)"),
-        ({"rank_pattern": {"(": 3}}, "rank_pattern: '.' is no regular expression"),
+        ({"rank_pattern": {"(": 3}}, "rank_pattern: '.' is not a regular expression"),
         ({"rank_pattern": [3]}, "rank_pattern must be an object"),
         ({"target_modules": ["query"]}, "the layers are not those of target_modules"),
         ({"target_modules": ["query", "value", "key"]}, "missing"),

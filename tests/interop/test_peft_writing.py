@@ -42,6 +42,13 @@ def test_what_peft_does_not_have(tmp_path):
         written(tmp_path, module(write(tmp_path / "in", LORA, bert_lora())), adapter=seq_bn())
 
 
+def test_embeddings_do_not_interchange(tmp_path):
+    made = module(write(tmp_path / "in", LORA, bert_lora()))
+    adapter = dataclasses.replace(made.adapter, sites=("embedding", *made.adapter.sites))
+    with pytest.raises(InputError, match="stands at the embeddings, where PEFT's does not move"):
+        written(tmp_path, made, adapter=adapter)
+
+
 def test_lora_of_t5_in_the_encoder_alone(tmp_path):
     """Of the decoder's sites there are zeros, which no step of training moves."""
     start = "encoder.block.{}.layer.0.SelfAttention.q"

@@ -331,7 +331,7 @@ def test_scanned_tensors_of_other_numbers_of_layers(tmp_path):
         (
             ("decoder", "layers_0", "mlp", "wo", "kernel"),
             lambda kernel: kernel.astype(np.int32),
-            "decoder/layers_0/mlp/wo/kernel holds int32, which are no weights",
+            "decoder/layers_0/mlp/wo/kernel holds int32, which are not weights",
         ),
         (
             ("decoder", "layers_0", "mlp", "wo", "kernel"),

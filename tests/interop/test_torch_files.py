@@ -9,10 +9,24 @@ import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
-from t5x_lite.interop.torch_files import read_torch
+from t5x_lite.interop.torch_files import read_torch, read_tree
 from tests.interop.torch_writer import archive, number, state_dict, storage, tensor, text
 
 FLOATS = np.arange(6, dtype=np.float32)
+
+
+def test_a_tree_has_sizes_and_its_pickle_a_limit(tmp_path):
+    nested = b"}(" + text("size") + b"ctorch\nSize\n((" + number(2) + number(3) + b"ttR"
+    nested += text("values") + tensor("0", "FloatStorage", 6, shape=(6,), strides=(1,)) + b"u"
+    pickled = b"\x80\x02}(" + text("a") + nested + text("b") + b"](" + number(7) + b"eu."
+    path = archive(tmp_path / "a.bin", pickled, {"0": FLOATS.tobytes()})
+    tree = read_tree(path, longest_pickle=1000)
+    assert (tree["a"]["size"], tree["b"]) == ((2, 3), [7])
+    np.testing.assert_array_equal(tree["a"]["values"], FLOATS)
+    with pytest.raises(InputError, match=r"data.pkl has \d+ bytes, and 10 are read"):
+        read_tree(path, longest_pickle=10)
+    with pytest.raises(InputError, match=r"its pickle asks for torch.Size, and only tensors"):
+        read_torch(path)
 
 
 def test_tensors_and_their_views(tmp_path):
@@ -76,9 +90,9 @@ W = tensor("0", "FloatStorage", 6, shape=(2, 3), strides=(3, 1))
     ("pickled", "reason"),
     [
         (b"\x80\x02" + text("a") + b".", "holds a str"),
-        (state_dict(w=number(3)), "'w' is no tensor"),
-        (state_dict(w=text("3")), "'w' is no tensor"),
-        (state_dict(w=storage("0", "FloatStorage", 6)), "'w' is no tensor"),
+        (state_dict(w=number(3)), "'w' is not a tensor"),
+        (state_dict(w=text("3")), "'w' is not a tensor"),
+        (state_dict(w=storage("0", "FloatStorage", 6)), "'w' is not a tensor"),
         (state_dict(w=tensor("0", "FloatStorage", 6, shape=(3, 3), strides=(3, 1))), "beyond"),
         (state_dict(w=tensor("0", "FloatStorage", 6, shape=(2,), strides=(-1,))), "strides"),
         (state_dict(w=tensor("0", "FloatStorage", 9, shape=(2,), strides=(1,))), "another size"),
@@ -114,7 +128,7 @@ def laughs(value, *, times):
             r"\(100000, 100000\) has more elements than its storage",
         ),
         (b"\x80\x02}" + laughs(number(1), times=60) + number(1) + b"s.", "damaged"),
-        (state_dict(w=laughs(number(1), times=60)), "'w' is no tensor"),
+        (state_dict(w=laughs(number(1), times=60)), "'w' is not a tensor"),
         (b"\x80\x02" + b"(" * 100_000 + b"t" * 100_000 + b".", "holds a tuple"),
         (b"\x80\x02}]q\x00h\x00a" + b"K\x01s.", "damaged"),
     ],

@@ -70,5 +70,5 @@ def test_a_task_s_score_is_the_mean_of_its_metrics():
 
 def test_names_are_the_benchmarks_own():
     assert [benchmark.name for benchmark in BENCHMARKS] == [
-        "GLUE", "GLUE without WNLI", "SuperGLUE",
+        "GLUE", "GLUE without WNLI", "SuperGLUE", "XNLI",
     ]  # fmt: skip

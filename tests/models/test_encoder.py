@@ -195,3 +195,12 @@ def test_the_layer_has_the_models_sizes():
     assert (layer.d_model, layer.d_ff, layer.num_heads, layer.activation) == (6, 8, 2, "relu")
     assert (layer.dropout_rate, layer.attention_dropout_rate) == (0.5, 0.2)
     assert layer.norm_epsilon == 1e-5
+
+
+def test_the_head_that_a_family_is_published_with():
+    from t5x_lite.models.deberta_presets import deberta_v3_base
+    from t5x_lite.models.encoder_presets import bert_base, roberta_base
+
+    kinds = [make().classifier_kind for make in (bert_base, roberta_base, deberta_v3_base)]
+    assert kinds == ["bert", "roberta", "deberta"]
+    assert bert_base().to_finetune() == bert_base()

@@ -295,7 +295,7 @@ def test_rows_are_repeated_and_selected():
 def test_scores_of_a_search_are_those_of_its_tokens(config, num_beams):
     graphdef, params = filled(config)
     penalty = None if num_beams == 1 else 0.0  # of a beam: its score is the log probability alone
-    decoding = Decoding(num_beams=num_beams, max_length=5, length_penalty=penalty)
+    decoding = Decoding(num_beams=num_beams, max_decode_length=5, length_penalty=penalty)
     prompt = TARGETS[:, :1]
 
     @jax.jit

@@ -416,3 +416,11 @@ def test_how_a_stack_is_run():
 def test_an_unknown_policy_is_refused_with_the_nearest():
     with pytest.raises(InputError, match=r"model.remat must be .* got 'ful'; did you mean full"):
         T5_1_1.replace(remat="ful")
+
+
+def test_a_model_is_fine_tuned_with_dropout():
+    sizes = {"vocab_size": 8, "d_model": 4, "d_kv": 2, "d_ff": 4, "num_heads": 2}
+    small = T5Config(num_encoder_layers=2, num_decoder_layers=2, dropout_rate=0.0, **sizes)
+    assert small.to_finetune() == small.replace(dropout_rate=0.1, unroll=True)
+    deep = T5Config(num_encoder_layers=12, num_decoder_layers=12, dropout_rate=0.2, **sizes)
+    assert deep.to_finetune() == deep

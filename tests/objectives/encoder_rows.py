@@ -43,6 +43,24 @@ def rows(*, batch=3, seed=0, packed=False):
     return {name: jnp.asarray(value) for name, value in row.items()}
 
 
+def groups(queries, passages, *, lengths=(5, 6), teacher=None):
+    """A batch of queries with passages given by their tokens, [] for one that is missing."""
+
+    def padded(texts, length):
+        tokens = np.zeros((len(texts), length), np.int32)
+        for row, text in zip(tokens, texts, strict=True):
+            row[: len(text)] = text
+        return tokens
+
+    tokens = padded(queries, lengths[0])
+    under = np.stack([padded(row, lengths[1]) for row in passages])
+    batch = {"query_tokens": tokens, "query_segment_ids": (tokens > 0).astype(np.int32)}
+    batch |= {"passage_tokens": under, "passage_segment_ids": (under > 0).astype(np.int32)}
+    if teacher is not None:
+        batch["teacher_scores"] = np.asarray(teacher, np.float32)
+    return {name: jnp.asarray(value) for name, value in batch.items()}
+
+
 def learner(objective, model=MODEL, *, seed=0):
     """Its structure, and parameters away from their initial values."""
     graphdef, abstract, axes = shapes(lambda rngs: Bound(model, objective, rngs=rngs))
@@ -57,7 +75,7 @@ def random(abstract, *, seed=0):
         scale = np.float32(0.3 * rng.standard_normal(shape.shape))
         return jnp.asarray(1.0 + scale if path[-1].key == "scale" else scale)
 
-    parts = sorted(abstract, key=("model", "heads", "objective").index)
+    parts = sorted(abstract, key=("model", "heads", "objective", "towers").index)
     return {part: jax.tree_util.tree_map_with_path(leaf, abstract[part]) for part in parts}
 
 

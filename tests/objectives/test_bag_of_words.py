@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from t5x_lite.objectives.bag_of_words import bag_losses
+from t5x_lite.objectives.bag_of_words import bag_losses, bag_scores, largest
 
 B, S, E, V = 3, 5, 4, 7
 RNG = np.random.default_rng(0)
@@ -44,3 +44,18 @@ def test_gradients_equal_finite_differences():
 
     given = tuple(map(jnp.asarray, (STATES, TABLE, BIAS)))
     check_grads(jax.jit(total), given, order=1, modes=["rev"], atol=2e-2, rtol=2e-2)
+
+
+def test_scores_are_the_highest_logits_of_what_is_read():
+    arrays = map(jnp.asarray, (STATES, TABLE, BIAS))
+    found = bag_scores(*arrays, read=jnp.asarray(READ), chunk=2)
+    logits = STATES @ TABLE.T + BIAS
+    np.testing.assert_allclose(found[0], logits[0, 1:4].max(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(found[1], logits[1, 1], rtol=1e-5)
+    assert float(found[2].max()) == -1000.0
+
+
+def test_the_largest_scores_stay_where_they_are():
+    scores = jnp.array([[3.0, -1.0, 2.0, 5.0], [-1000.0] * 4])
+    assert largest(scores, 2).tolist() == [[3.0, 0.0, 0.0, 5.0], [0.0] * 4]
+    assert largest(scores, 9)[0].tolist() == [3.0, -1.0, 2.0, 5.0]

@@ -59,6 +59,15 @@ def test_plus_adds_sums_and_keeps_scales():
     np.testing.assert_allclose(both.value(), 8 / 4 + 0.1 * 20 / 4, rtol=1e-6)
 
 
+def test_penalties_are_the_same_of_parts_and_of_the_whole():
+    loss = Loss({"a": Term(jnp.float32(6), jnp.float32(2))}, {})
+    assert loss.plus_terms({}) == loss
+    part = loss.plus_terms({"x_penalty": (jnp.float32(50), 0.1)})
+    assert list(part.terms) == ["a", "x_penalty"]
+    assert float(part.value()) == 8
+    assert float(part.plus(part).value()) == 8
+
+
 def test_the_value_is_differentiable():
     def value(total):
         return Loss(terms={"a": Term(total * total, jnp.float32(4))}, metrics={}).value()

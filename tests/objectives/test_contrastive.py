@@ -21,33 +21,16 @@ from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives.base import Objective
-from t5x_lite.objectives.contrastive import Contrastive, candidates
+from t5x_lite.objectives.contrastive import Contrastive, bge, dpr, retromae
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.optim.updates import Update
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train.state import TrainState, state_shardings
 from t5x_lite.train.step import make_train_step
-from tests.objectives.encoder_rows import CLS, MODEL, SEP, learner, loss_of, random
+from tests.objectives.encoder_rows import CLS, MODEL, SEP, groups, learner, loss_of, random
 
-
-def batch_of(queries, passages):
-    """A batch of texts given by their tokens, [] for one that is missing."""
-
-    def padded(texts, length):
-        tokens = np.zeros((len(texts), length), np.int32)
-        for row, text in zip(tokens, texts, strict=True):
-            row[: len(text)] = text
-        return tokens
-
-    tokens = padded(queries, 5)
-    under = np.stack([padded(row, 6) for row in passages])
-    batch = {"query_tokens": tokens, "query_segment_ids": (tokens > 0).astype(np.int32)}
-    batch |= {"passage_tokens": under, "passage_segment_ids": (under > 0).astype(np.int32)}
-    return {name: jnp.asarray(value) for name, value in batch.items()}
-
-
-BATCH = batch_of(
+BATCH = groups(
     [[CLS, 10, SEP], [CLS, 11, 12, SEP], [CLS, 13, SEP]],
     [
         [[CLS, 20, 21, SEP], [CLS, 22, SEP]],
@@ -65,7 +48,7 @@ def loss_of_vectors(queries, passages, batch, **fields):
 def test_two_queries_by_hand():
     queries = [[1.0, 0.0], [0.0, 1.0]]
     passages = [[[1.0, 0.0]], [[1.0, 1.0]]]
-    batch = batch_of([[CLS, 10], [CLS, 11]], [[[CLS, 20]], [[CLS, 21]]])
+    batch = groups([[CLS, 10], [CLS, 11]], [[[CLS, 20]], [[CLS, 21]]])
     loss = loss_of_vectors(queries, passages, batch, temperature=1.0)
     total, weight, scale = loss.terms["contrastive"]
     expected = math.log(2) + math.log(1 + math.exp(-1))
@@ -101,26 +84,6 @@ def test_the_loss_is_that_of_numpy(pooling, normalize):
     assert tuple(map(float, loss.metrics["accuracy"])) == (right, 3.0)
 
 
-def test_what_is_a_candidate():
-    np.testing.assert_array_equal(
-        candidates(BATCH), [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 0]]
-    )
-    query, other = [CLS, 10, SEP], [CLS, 11, SEP]
-    twice = batch_of(
-        [query, query, other],
-        [
-            [[CLS, 20], [CLS, 30]],
-            [[CLS, 21], [CLS, 31]],
-            [[CLS, 21], [CLS, 20]],
-        ],
-    )
-    # Of the first query, the answer in the second row is no negative, nor is its text in the
-    # third row's negatives; the second row's hard negative is one.
-    np.testing.assert_array_equal(
-        candidates(twice), [[1, 1, 0, 1, 1, 0], [0, 1, 1, 1, 0, 1], [1, 1, 0, 1, 1, 1]]
-    )
-
-
 def test_a_row_of_padding_has_no_part_in_the_loss():
     pad = jax.tree.map(lambda x: jnp.concatenate([x, jnp.zeros_like(x[:1])]), BATCH)
     queries = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
@@ -131,10 +94,72 @@ def test_a_row_of_padding_has_no_part_in_the_loss():
     assert float(whole.terms["contrastive"].weight) == 3.0
 
 
+def test_the_diagnostics_by_hand():
+    queries = [[2.0, 0.0], [0.0, 3.0], [0.0, 0.0]]
+    passages = [[[1.0, 0.0], [1.0, 1.0]], [[1.0, 0.0], [0.0, 0.5]], [[0.0, 0.0], [0.0, 0.0]]]
+    one, two = [CLS, 10], [CLS, 11]
+    batch = groups([one, two, []], [[[20], [21]], [[22], [23]], [[], []]])
+    found = loss_of_vectors(queries, passages, batch, temperature=1.0).metrics
+    found = {name: tuple(map(float, value)) for name, value in found.items()}
+    # The first query: 2 for its own, and at most 2; the second: 0, and at most 3.
+    assert found["accuracy"] == (1.0, 2.0)
+    assert found["own_score"] == (2.0, 2.0)
+    assert found["hardest_negative_score"] == (5.0, 2.0)
+    # Of length 1: |(1, 0) - (1, 0)|^2 and |(0, 1) - (1, 0)|^2.
+    assert found["alignment"] == pytest.approx((2.0, 2.0))
+    # Queries are at a distance of sqrt 2, first passages at 0: (log e^-4 + log 1) / 2.
+    assert found["uniformity"][0] / found["uniformity"][1] == pytest.approx(-2.0)
+
+
+def test_candidates_of_the_row_and_of_blocks():
+    rng = np.random.default_rng(0)
+    queries, passages = rng.normal(size=(4, 3)), rng.normal(size=(4, 2, 3))
+    texts = [[CLS, 10 + i] for i in range(4)]
+    batch = groups(texts, [[[CLS, 20 + 2 * i], [CLS, 21 + 2 * i]] for i in range(4)])
+    scores = queries @ passages.reshape(8, 3).T
+
+    def info_nce(blocks):
+        rows = [scores[i, block] - scores[i, 2 * i] for i, block in enumerate(blocks)]
+        return sum(np.log(np.sum(np.exp(row))) for row in rows)
+
+    for kind, blocks in {
+        "batch": [slice(0, 8)] * 4,
+        "group": [slice(2 * i, 2 * i + 2) for i in range(4)],
+        "block:2": [slice(0, 4)] * 2 + [slice(4, 8)] * 2,
+        "block:3": [slice(0, 6)] * 3 + [slice(6, 8)],
+    }.items():
+        vectors = (queries.astype(np.float32), passages.astype(np.float32))
+        loss = loss_of_vectors(*vectors, batch, temperature=1.0, candidates=kind)
+        assert float(loss.terms["contrastive"].total) == pytest.approx(info_nce(blocks), rel=1e-5)
+
+
+def test_a_symmetric_loss_is_the_mean_of_both_directions():
+    rng = np.random.default_rng(0)
+    queries, passages = (rng.normal(size=(3, 4)).astype(np.float32) for _ in range(2))
+    texts = [[CLS, 10 + i] for i in range(3)]
+    batch = groups(texts, [[[CLS, 20 + i]] for i in range(3)])
+    options = {"temperature": 0.5, "symmetric": True}
+    loss = loss_of_vectors(queries, passages[:, None], batch, **options)
+    scores = queries @ passages.T / 0.5
+    there = np.sum(np.log(np.sum(np.exp(scores), axis=1)) - np.diag(scores))
+    back = np.sum(np.log(np.sum(np.exp(scores), axis=0)) - np.diag(scores))
+    assert float(loss.terms["contrastive"].total) == pytest.approx((there + back) / 2, rel=1e-5)
+    turned = loss_of_vectors(passages, queries[:, None], batch, **options)
+    assert float(turned.value()) == pytest.approx(float(loss.value()), rel=1e-5)
+
+
+def test_presets():
+    assert dpr() == Contrastive(temperature=1.0, normalize=False, pooling="cls", towers="two")
+    assert retromae() == Contrastive(temperature=1.0, normalize=False, pooling="cls")
+    assert bge(candidates="block:8") == Contrastive(
+        temperature=0.02, normalize=True, pooling="cls", candidates="block:8"
+    )
+
+
 def test_one_text_has_two_views_under_dropout():
     graphdef, params, _ = learner(Contrastive(), MODEL.replace(dropout_rate=0.2))
     texts = [[CLS, 10, 11, SEP], [CLS, 12, 13, SEP]]
-    batch = batch_of(texts, [[text] for text in texts])
+    batch = groups(texts, [[text] for text in texts])
     module = bind(graphdef, params)
     plain = module.objective.encode(module.model, module.heads, batch)
     np.testing.assert_allclose(plain["queries"], plain["passages"][:, 0], rtol=1e-5, atol=1e-6)
@@ -156,7 +181,7 @@ def experiment(**changes):
     )
 
 
-FOUR = batch_of(
+FOUR = groups(
     [[CLS, 10, SEP], [CLS, 11, 12, SEP], [CLS, 13, SEP], [CLS, 14, 15, SEP]],
     [
         [[CLS, 20, 21, SEP], [CLS, 22, SEP]],
@@ -200,8 +225,11 @@ def largest_difference(found, expected):
 def test_microbatches_have_the_loss_and_the_gradient_of_the_whole_batch(microbatches):
     _, _, expected, metrics = after_a_step(1, dropout=0.0)
     _, _, gradient, ours = after_a_step(microbatches, dropout=0.0)
-    assert ours == pytest.approx(metrics, rel=1e-6)
-    assert set(ours) == {"loss", "learning_rate", "gradient_norm", "accuracy"}
+    assert ours == pytest.approx(metrics, rel=1e-6, abs=1e-6)
+    assert set(ours) == {
+        *("loss", "learning_rate", "gradient_norm", "accuracy", "own_score"),
+        *("hardest_negative_score", "alignment", "uniformity"),
+    }
     assert largest_difference(gradient, expected) < 1e-6
 
 
@@ -241,6 +269,8 @@ def test_rows_need_a_second_stage():
     [
         ({"temperature": 0.0}, r"objective\.temperature must be above 0: got 0\.0"),
         ({"temperature": -1.0}, "temperature must be above 0"),
+        ({"candidates": "all"}, "candidates must be batch, group or block:N.*got 'all'"),
+        ({"candidates": "block:0"}, "candidates must be batch"),
     ],
 )
 def test_refuses_nonsense(fields, message):
@@ -304,6 +334,7 @@ def test_trains_on_pairs_and_goes_on_exactly(
             shuffle_buffer=20,
         ),
         optimizer=AdamW(schedule=Constant(value=0.01)),
+        microbatches=2,
         steps=12,
         log_period=1,
         checkpoints=Checkpoints(period=6),

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from t5x_lite import trees
 from t5x_lite.errors import InputError
 from t5x_lite.optim.config import Adafactor, AdamW, decays
-from t5x_lite.optim.schedules import Constant, Linear, Warmup
+from t5x_lite.optim.schedules import Constant, InverseSquareRoot, Linear, Warmup
 
 AXES = {
     "model": {
@@ -163,9 +165,31 @@ def test_the_rate_of_electra_decays_during_its_warmup():
     np.testing.assert_allclose([rate(step) for step in (0, 5, 10, 50, 100)], expected, rtol=1e-5)
 
 
+def test_an_offset_shifts_the_schedule():
+    paper = Adafactor(schedule=InverseSquareRoot())
+    later = dataclasses.replace(paper, schedule_offset=1_000_000)
+    np.testing.assert_allclose([paper.rate()(0), later.rate()(0)], [0.01, 0.001], rtol=1e-6)
+    np.testing.assert_allclose(later.rate()(jnp.asarray(3_000_000)), 5e-4, rtol=1e-6)
+    assert dataclasses.replace(paper, schedule_offset="auto").first_step == 0
+
+
+@pytest.mark.parametrize("kind", [Adafactor, AdamW])
+def test_an_offset_shifts_nothing_but_the_schedule(kind):
+    """Statistics begin anew: the first steps are those of a constant rate."""
+    later = kind(schedule=InverseSquareRoot(warmup_steps=1), schedule_offset=10**8)
+    constant = kind(schedule=Constant(value=1e-4))
+    params, grads = make_params(), [make_params(seed) for seed in range(1, 4)]
+    found, expected = (run(one.build(AXES), params, grads)[0] for one in (later, constant))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (
+            lambda: Adafactor(schedule=Constant(), schedule_offset=-1),
+            "schedule_offset must be at least 0, or auto: got -1",
+        ),
         (
             lambda: Adafactor(schedule=Constant(), clip_norm=0.0),
             "Adafactor: clip_norm must be above",

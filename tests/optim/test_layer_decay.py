@@ -4,13 +4,14 @@ import numpy as np
 import optax
 import pytest
 
+from t5x_lite.bound import Bound
 from t5x_lite.errors import InputError
-from t5x_lite.learner import Bound
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import shapes
 from t5x_lite.objectives.classify import Classify
+from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor, AdamW, decays
 from t5x_lite.optim.layer_decay import decayed_by_layer
@@ -45,6 +46,21 @@ def test_every_parameter_of_an_encoder_has_the_rate_of_its_depth(name):
         else:
             expected = 1.0 if path.startswith("heads/classifier/") else 0.125
         np.testing.assert_array_equal(leaf, np.broadcast_to(expected, leaf.shape), err_msg=path)
+
+
+def test_a_second_encoder_has_the_rates_of_the_first():
+    import optax
+
+    objective = Contrastive(towers="two", pooling="cls", normalize=True)
+    _, abstract, axes = shapes(lambda rngs: Bound(MODELS["bert"], objective, rngs=rngs))
+    below = MODELS["bert"].below
+    scaled, _ = decayed_by_layer(optax.identity(), 0.5, axes, below).update(ones(abstract), ())
+    rates = flatten(scaled)
+    own = {path: rate for path, rate in rates.items() if path.startswith("model/")}
+    assert len(own) > 4
+    for path, rate in own.items():
+        other = rates[path.replace("model/", "towers/passage/", 1)]
+        np.testing.assert_array_equal(rate, other, err_msg=path)
 
 
 def test_t5_has_tables_below_its_layers_and_norms_above():

@@ -1,5 +1,7 @@
 """Several updates of one step: each trains its part, and begins where the one before has ended."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,6 +87,14 @@ def test_one_update_has_the_state_of_its_optimizer():
     assert joint_optimizer([Update(first_loss, optimizer, lambda _: 0.1)]) is optimizer
     with pytest.raises(TypeError, match="one after the other"):
         joint_optimizer(UPDATES).update({}, {}, {})
+
+
+def test_numbers_that_follow_from_the_step():
+    update = Update(lambda *_: None, optax.sgd(0.1), lambda step: 0.1)
+    params = {"a": {"share": 1.0, "w": 2.0}}
+    assert update.at_step(params, 3) is params
+    halved = dataclasses.replace(update, scheduled=lambda step: {"a/share": 1 / (1 + step)})
+    assert halved.at_step(params, 3) == {"a": {"share": 0.25, "w": 2.0}}
 
 
 def test_every_path_is_trained_once():

@@ -157,7 +157,7 @@ CONSTRAINED = {"min_length": 3, "no_repeat_ngram": 2}
     ],
 )
 def test_outputs_equal_those_of_generate(variant, settings, prompts):
-    decoding = Decoding(max_length=12, length_rule="hf", **settings)
+    decoding = Decoding(max_decode_length=12, length_rule="hf", **settings)
     prompts = PROMPTS if prompts else np.zeros((NUM_INPUTS, 0), np.int32)
     tokens, scores = search(variant)(decoding, prompts if prompts.any() else None)
     beams = {"early_stopping": decoding.early_stopping, "length_penalty": decoding.penalty}
@@ -166,7 +166,7 @@ def test_outputs_equal_those_of_generate(variant, settings, prompts):
         prompts,
         num_return=decoding.num_return,
         num_beams=decoding.num_beams,
-        max_new_tokens=decoding.max_length,
+        max_new_tokens=decoding.max_decode_length,
         min_new_tokens=decoding.min_length,
         no_repeat_ngram_size=decoding.no_repeat_ngram,
         **(beams if decoding.num_beams > 1 else {}),

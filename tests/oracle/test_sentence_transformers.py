@@ -95,7 +95,7 @@ LINES = ["a b c", "o", "a zz b", "a b c d e f g h i j k l m n o a b c d e"]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("default", [None, "query"])
+@pytest.mark.parametrize("default", [None, pytest.param("query", marks=pytest.mark.exhaustive)])
 def test_a_directory_keeps_its_vectors_on_every_path(tmp_path, default, caplog):
     prompts = {"query": "a: ", "document": "b c: "}
     theirs = write_sentences(tmp_path / "st", prompts=prompts, default=default)

@@ -18,6 +18,11 @@ QUERIES = [{"_id": "1", "text": "who is Emma"}, {"_id": "2", "text": "what is c"
 TRAIN = "query-id\tcorpus-id\tscore\n1\tb\t0\n1\ta\t2\n2\tc\t1\n1\tc\t1\n"
 
 
+def pairs(query, answers, others):
+    texts = [[*answers.values()], [*others.values()]]
+    return Pairs(query, *texts, positive_ids=[*answers], negative_ids=[*others])
+
+
 @pytest.fixture
 def directory(tmp_path):
     (tmp_path / "qrels").mkdir()
@@ -31,11 +36,11 @@ def directory(tmp_path):
 def test_queries_with_what_answers_them_and_what_does_not(directory):
     assert beir_files.splits(str(directory)) == ("train", "validation")
     assert beir_files.read_pairs(str(directory), "train") == [
-        Pairs("who is Emma", ["Emma A novel.", "No title."], ["A film."]),
-        Pairs("what is c", ["No title."], []),
+        pairs("who is Emma", {"a": "Emma A novel.", "c": "No title."}, {"b": "A film."}),
+        pairs("what is c", {"c": "No title."}, {}),
     ]
     assert beir_files.read_pairs(str(directory), "validation") == [
-        Pairs("what is c", ["No title."], ["A film."])
+        pairs("what is c", {"c": "No title."}, {"b": "A film."})
     ]
 
 
@@ -63,18 +68,20 @@ def test_answers_that_the_corpus_lacks_are_left_out(directory, caplog):
     with caplog.at_level(logging.WARNING):
         found = beir_files.read_pairs(str(directory), "train")
     assert found == [
-        Pairs("who is Emma", ["Emma A novel.", "No title."], ["A film."]),
-        Pairs("what is c", ["No title."], []),
+        pairs("who is Emma", {"a": "Emma A novel.", "c": "No title."}, {"b": "A film."}),
+        pairs("what is c", {"c": "No title."}, {}),
     ]
     [message] = caplog.messages
     assert message.endswith("lacks 2 of the judged documents; they are left out")
     (directory / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n1\tz\t1\n2\tc\t1\n")
-    assert beir_files.read_pairs(str(directory), "train") == [Pairs("what is c", ["No title."], [])]
+    assert beir_files.read_pairs(str(directory), "train") == [
+        pairs("what is c", {"c": "No title."}, {})
+    ]
 
 
 def test_a_directory_that_is_none_of_beir_is_refused(tmp_path):
     for directory in ("", str(tmp_path)):
-        with pytest.raises(InputError, match="is no BEIR directory: it must hold corpus"):
+        with pytest.raises(InputError, match="is not a BEIR directory: it must hold corpus"):
             beir_files.splits(directory)
     with pytest.raises(InputError, match=r"train.tsv: No such file"):
         beir_files.read_pairs(str(tmp_path), "train")

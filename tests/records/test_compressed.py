@@ -1,4 +1,5 @@
 import gzip
+import lzma
 
 import pytest
 
@@ -23,18 +24,29 @@ def test_names():
     assert plain_name("a/b.jsonl.gz") == "a/b.jsonl"
     assert plain_name("b.txt.zst") == "b.txt"
     assert plain_name("b.txt") == "b.txt"
-    assert [is_compressed(name) for name in ("a.gz", "a.zst", "a.txt")] == [True, True, False]
+    assert plain_name("en.txt.xz") == "en.txt"
+    names = ("a.gz", "a.zst", "a.xz", "a.txt")
+    assert [is_compressed(name) for name in names] == [True, True, True, False]
 
 
-@pytest.mark.parametrize(("name", "pack"), [("a.gz", gzip.compress), ("a.zst", zst)])
-@pytest.mark.parametrize("parts", [[TEXT], [TEXT[:40], TEXT[40:]], [b"", TEXT, b""], []])
+PACKS = [("a.gz", gzip.compress), ("a.zst", zst), ("a.xz", lzma.compress)]
+
+
+@pytest.mark.parametrize(("name", "pack"), PACKS)
+@pytest.mark.parametrize("parts", [[TEXT], [TEXT[:40], TEXT[40:]], [b"", TEXT, b""]])
 def test_members_and_frames_are_read_one_after_another(tmp_path, name, pack, parts):
     path = tmp_path / name
     path.write_bytes(b"".join(pack(part) for part in parts))
     assert read(path) == b"".join(parts)
 
 
-@pytest.mark.parametrize(("name", "pack"), [("a.gz", gzip.compress), ("a.zst", zst)])
+@pytest.mark.parametrize("name", ["a.gz", "a.zst"])
+def test_a_file_of_no_bytes_is_an_empty_text(tmp_path, name):
+    (tmp_path / name).write_bytes(b"")
+    assert read(tmp_path / name) == b""
+
+
+@pytest.mark.parametrize(("name", "pack"), PACKS)
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.99])
 def test_a_file_that_was_cut_off_is_named(tmp_path, name, pack, share):
     whole = pack(TEXT)
@@ -44,7 +56,7 @@ def test_a_file_that_was_cut_off_is_named(tmp_path, name, pack, share):
         read(path)
 
 
-@pytest.mark.parametrize("name", ["a.gz", "a.zst"])
+@pytest.mark.parametrize("name", ["a.gz", "a.zst", "a.xz"])
 def test_a_file_that_is_not_compressed_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(TEXT)
     with pytest.raises(InputError, match=rf"{name}: damaged, or not compressed as its name says"):
@@ -52,7 +64,7 @@ def test_a_file_that_is_not_compressed_is_named(tmp_path, name):
 
 
 def test_a_missing_file_stays_an_os_error(tmp_path):
-    for name in ("a.gz", "a.zst", "a.txt"):
+    for name in ("a.gz", "a.zst", "a.xz", "a.txt"):
         with pytest.raises(FileNotFoundError):
             read(tmp_path / name)
 

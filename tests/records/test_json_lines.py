@@ -50,7 +50,10 @@ def test_an_empty_file_has_no_lines():
         (b'{"inputs": "a"} {"inputs": "b"}', "a.jsonl:1: not JSON (Extra data at column 17)"),
         (b"[" * 100_000, "a.jsonl:1: not JSON that can be read (maximum recursion depth"),
         (b'{"inputs": "a", "n": ' + b"1" * 5000 + b"}", "a.jsonl:1: not JSON that can be read ("),
-        (b'{"inputs": "a", "x": [NaN]}', "a.jsonl:1: not JSON that can be read (NaN is no number"),
+        (
+            b'{"inputs": "a", "x": [NaN]}',
+            "a.jsonl:1: not JSON that can be read (NaN is not a number",
+        ),
         (b'{"inputs": "a", "x": -Infinity}', "a.jsonl:1: not JSON that can be read (-Infinity is"),
         (b'{"x": 1e999}', "a.jsonl:1: not JSON that can be read (1e999 is too large for a float)"),
         (b'\n{"inputs": "caf\xe9"}', "a.jsonl:2: not UTF-8 (byte 15); convert the file"),

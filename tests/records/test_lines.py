@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.records import lines
 from t5x_lite.records.lines import read_lines
 
 
@@ -42,3 +43,14 @@ def test_read_lines_finds_missing_files_at_the_call(tmp_path):
         read_lines([str(tmp_path)])
     with pytest.raises(InputError, match="no input file"):
         read_lines([])
+
+
+def test_lines_are_counted_for_progress(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_bytes(b"one\ntwo\nthree")
+    assert lines.count_lines(str(tmp_path / "a.txt")) == 2
+    assert lines.count_lines("-") is None
+    assert lines.count_lines(str(tmp_path / "none.jsonl")) is None
+    (tmp_path / "a.gz").write_bytes(b"\n")
+    assert lines.count_lines(str(tmp_path / "a.gz")) is None
+    monkeypatch.setattr(lines, "_COUNTED", 3)
+    assert lines.count_lines(str(tmp_path / "a.txt")) is None

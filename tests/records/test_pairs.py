@@ -53,3 +53,17 @@ def test_a_teachers_scores_go_with_the_passages():
 def test_wrong_scores_are_refused(scores, message):
     with pytest.raises(InputError, match=message):
         pairs.checked({"query": "q", "pos": ["a"], "pos_scores": scores}, "f:1")
+
+
+def test_ids_and_prompts():
+    record = {"query": "q", "pos": ["a"], "neg": ["b"], "pos_ids": [7], "neg_ids": ["x"]}
+    read = pairs.from_json(pairs.checked({**record, "prompt": "ask: "}, "f:1"))
+    assert (read.query, read.positive_ids, read.negative_ids) == ("ask: q", ["7"], ["x"])
+    assert pairs.from_json(pairs.to_json(read)) == read
+    for wrong, message in (
+        ({"pos_ids": ["a", "b"]}, 'f:1: "pos_ids" must be a list of 1 ids, one for each passage'),
+        ({"neg_ids": [None]}, 'f:1: "neg_ids" must be of strings or whole numbers: got None'),
+        ({"prompt": 1}, 'f:1: "prompt" must be a string, got 1'),
+    ):
+        with pytest.raises(InputError, match=message):
+            pairs.checked({**record, **wrong}, "f:1")

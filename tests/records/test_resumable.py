@@ -61,10 +61,10 @@ def test_what_was_killed_is_gone_on_with(caplog):
     assert names() == ["out"]
     partial = Path("out.partial").resolve()
     assert caplog.messages == [
-        f"2 lines are in {partial}; the same command goes on there",
-        f"going on after 2 lines of {partial}",
-        f"4 lines are in {partial}; the same command goes on there",
-        f"going on after 4 lines of {partial}",
+        f"2 lines are in {partial}; the same command resumes there",
+        f"resuming after 2 lines of {partial}",
+        f"4 lines are in {partial}; the same command resumes there",
+        f"resuming after 4 lines of {partial}",
     ]
 
 

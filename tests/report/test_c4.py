@@ -81,7 +81,7 @@ def test_the_funnel_says_what_is_left_after_every_stage():
     rows = re.findall(r"<tr><td>(.*?)</td><td><svg.*?</svg></td>(.*?)</tr>", page())
     cells = {name: re.findall("<td>(.*?)</td>", rest) for name, rest in rows}
     assert cells["read"][:4] == ["5", "1", "4", "80.0%"]
-    assert cells["length"][:4] == ["4", "1", "3", "60.0%"]
+    assert cells["page length"][:4] == ["4", "1", "3", "60.0%"]
     assert cells["clean lines"] == ["3", "0", "3", "60.0%", "78 bytes", "39 bytes", "30.0%"]
     assert cells["language"][:4] == ["3", "1", "2", "40.0%"]
 
@@ -98,6 +98,24 @@ def test_each_rule_has_its_counts_its_samples_and_its_source():
     assert "Buy now" in words
     assert "http://site4.org/page" in words
     assert SOURCES["clean"]["no_end_mark"].split(":")[0] in words
+
+
+def test_kept_pages_come_before_what_was_dropped():
+    document = page()
+    kept, dropped = document.index("Kept pages"), document.index("Samples of what was dropped")
+    assert document.index("The funnel") < kept < dropped
+    words = read(document).words
+    assert "2 of 2 pages, picked by URL hash, and their beginnings." in words
+    assert words[words.index("Kept pages") :].count("One sentence. Another one.") >= 2
+
+
+def test_rules_name_their_options_and_values():
+    words = read(page()).words
+    row = words.index("language: other language")
+    assert words[row + 1] == "--cleaning.languages"
+    about = {"cleaning": {"min_words": 5, "max_chars": 100}}
+    words = read(c4_report.page(a_tally(), about)).words
+    assert words[words.index("page length: too long") + 1] == "--cleaning.max-chars 100"
 
 
 def test_lengths_domains_splits_and_damage_are_shown():

@@ -94,9 +94,9 @@ def test_line_chart_places_points():
     svg = line_chart("Loss", [series])
     root = ElementTree.fromstring(svg)
     assert root.get("aria-label") == "Loss, steps 0 to 100"
-    # The plot spans x 54 .. 458 and y 222 .. 10; values 0 .. 104.
-    assert coordinates(svg) == [(54.0, 222.0), (256.0, 120.1), (458.0, 18.2)]
-    assert 'class="line" d="M54.0 222.0L256.0 120.1L458.0 18.2"' in svg
+    # The plot spans x 68 .. 458 and y 222 .. 10; values 0 .. 104.
+    assert coordinates(svg) == [(68.0, 222.0), (263.0, 120.1), (458.0, 18.2)]
+    assert 'class="line" d="M68.0 222.0L263.0 120.1L458.0 18.2"' in svg
     titles = [title.text for title in root.iter("title")]
     assert titles == ["step 0: a<b 0", "step 50: a<b 50", "step 100: a<b 100"]
 
@@ -123,7 +123,7 @@ def test_values_that_are_none_leave_a_gap():
 def test_a_single_point_is_a_dot(point):
     svg = line_chart("Loss", [Series(name="a", points=[point])])
     ((x, y),) = coordinates(svg)
-    assert 54 <= x <= 458
+    assert 68 <= x <= 458
     assert 10 <= y <= 222
     assert "nan" not in svg
 

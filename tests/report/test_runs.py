@@ -102,9 +102,9 @@ def test_a_whole_run(tmp_path):
         "Parameters": "11.23M",
     }
     charts = re.findall(r"<h3>(.*?)</h3>", page)
-    assert charts == ["Loss", "Learning rate", "Tokens per second", "Accuracy"]
+    assert charts == ["Loss", "Accuracy", "Learning rate", "Tokens per second"]
     assert "step 50: validation 5.25" in outline.text
-    assert '"d_model": 256' in outline.text
+    assert "--model.d-model 256" in outline.text
     assert "Step 100: 2 samples, 1 differ from their targets." in outline.text
     assert "old" not in outline.words
     assert page.count("<tr class=differs>") == 1
@@ -131,8 +131,8 @@ def test_of_a_cross_entropy_the_lowest_is_best(tmp_path):
         score=[0.25, 0.75, 0.75],
     )
     assert tiles == [
-        "validation cross entropy 0.2751 at step 900",
         "validation accuracy 0.75 at step 900",
+        "validation cross entropy 0.2751 at step 900",
     ]
     row = outline.words.index("validation/cross_entropy")
     assert outline.words[row : row + 5] == [
@@ -146,15 +146,15 @@ def test_the_task_s_metric_has_a_tile(tmp_path):
     assert tiles[1] == "validation token accuracy 0.7 at step 600"
     alone = {"f1": [0.25, 0.5, 0.125], "score": [0.25, 0.5, 0.125]}
     tiles, charts, _ = facts_of(tmp_path / "b", **measured, **alone)
-    assert tiles == ["validation loss 1 at step 300", "validation f1 0.5 at step 600"]
-    assert charts == ["Loss", "F1", "Token accuracy"]  # the score is the same curve
+    assert tiles == ["validation f1 0.5 at step 600", "validation loss 1 at step 300"]
+    assert charts == ["F1", "Loss", "Token accuracy"]  # the score is the same curve
     two = {"exact_match": [0.25, 0.5, 0.125], "f1": [0.5, 0.5, 0.5], "score": [0.375, 0.5, 0.3125]}
     tiles, charts, _ = facts_of(tmp_path / "c", **measured, **two)
-    assert tiles[1] == "validation score 0.5 at step 600"
+    assert tiles[0] == "validation score 0.5 at step 600"
     assert "Score" in charts
     config = '{"checkpoints": {"best": "validation/f1", "best_mode": null}}'
     tiles, _, _ = facts_of(tmp_path / "d", config, **measured, **two)
-    assert tiles[1] == "validation f1 0.5 at step 900"  # the last of equals, which stays
+    assert tiles[0] == "validation f1 0.5 at step 900"  # the last of equals, which stays
 
 
 def test_the_config_may_say_that_the_lowest_is_best(tmp_path):
@@ -164,6 +164,43 @@ def test_the_config_may_say_that_the_lowest_is_best(tmp_path):
     config = '{"checkpoints": {"best": "validation/edit_distance", "best_mode": "min"}}'
     tiles, _, _ = facts_of(tmp_path / "b", config, **distance)
     assert tiles == ["validation edit distance 1 at step 600"]
+
+
+def test_title_command_and_versions(tmp_path):
+    run = write_run(
+        tmp_path / "sst2",
+        metrics=lines({"step": 1, "loss": 2.0, "goodput": 0.5, "lost_to_data": 0.25}),
+        config=json.dumps(
+            {
+                "type": "t5x_lite.config.experiment:Experiment",
+                "data": {"type": "t5x_lite.data.config:Data", "task": "tasks.glue:sst2"},
+                "model": {"type": "t5x_lite.models.t5:T5Config"},
+                "init": {"checkpoint": "work/pretrain"},
+            }
+        ),
+    )
+    commands = ["t5x-lite train a.py", "t5x-lite train a.py --steps 9"]
+    starts = [
+        {"command": each, "versions": {"jax": "0.10"}, "devices": "1 cpu"} for each in commands
+    ]
+    (run / "run.json").write_text(json.dumps({"starts": starts}))
+    page, outline = report(run)
+    assert "<h1>sst2: tasks.glue:sst2</h1>" in page
+    assert "Training report. T5Config, from work/pretrain, written 2" in page
+    words = "<span>t5x-lite train a.py</span> <span>--steps 9</span>"
+    assert f'<pre class="command">{words}</pre>' in page
+    assert "t5x-lite train a.py" in outline.words
+    assert outline.words[outline.words.index("jax") + 1] == "0.10"
+    assert re.findall(r"<h2>(.*?)</h2>", page) == ["Curves", "Speed and time"]
+    assert "step 1: data 0.25" in outline.text
+
+
+def test_a_task_of_a_mixture_is_named_in_its_headings(tmp_path):
+    names = {"glue_stsb/pearson_corrcoef": 0.5, "glue_rte/accuracy": 0.25, "score": 0.375}
+    record = {"step": 1, **{f"validation/{name}": value for name, value in names.items()}}
+    page, _ = report(write_run(tmp_path / "run", metrics=lines(record)))
+    headings = re.findall(r"<h3>(.*?)</h3>", page)
+    assert headings == ["Score", "glue_rte: accuracy", "glue_stsb: pearson corrcoef"]
 
 
 def test_the_page_needs_no_network_and_no_script(tmp_path):

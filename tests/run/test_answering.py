@@ -49,7 +49,7 @@ def lines(path):
 @pytest.fixture
 def predict(tiny_run, files, compile_once):
     def run(**options):
-        decoding = Decoding(**{"max_length": 6} | options.pop("decoding", {}))
+        decoding = Decoding(**{"max_decode_length": 6} | options.pop("decoding", {}))
         options = {**files, "batch_size": 2, "decoding": decoding} | options
         answering.predict(options.pop("checkpoints", [str(tiny_run)]), **options)
         return [] if options["output"] == "-" else lines(options["output"])
@@ -219,7 +219,7 @@ def test_n_best(predict):
 
 
 def test_samples_depend_on_seed_and_line_alone(predict, files, monkeypatch):
-    sampled = {"temperature": 2.0, "max_length": 5}
+    sampled = {"temperature": 2.0, "max_decode_length": 5}
 
     def texts(**options):
         return [answer["prediction"] for answer in predict(decoding=sampled, **options)]
@@ -237,7 +237,7 @@ def test_samples_depend_on_seed_and_line_alone(predict, files, monkeypatch):
 
 
 def test_a_line_with_a_seed_does_not_depend_on_its_number(predict, files):
-    sampled = {"temperature": 2.0, "max_length": 5}
+    sampled = {"temperature": 2.0, "max_decode_length": 5}
 
     def texts(*seeds, **options):
         given = [RECORDS[0] | ({} if seed is None else {"seed": seed}) for seed in seeds]
@@ -413,7 +413,7 @@ def asked(monkeypatch):
 
 
 def test_a_killed_predict_goes_on_where_it_stopped(predict, killed, asked, tmp_path):
-    sampled = {"temperature": 2.0, "max_length": 5}
+    sampled = {"temperature": 2.0, "max_decode_length": 5}
     expected = predict(decoding=sampled)
     (tmp_path / "out.jsonl").unlink()
     killed(predict, decoding=sampled)

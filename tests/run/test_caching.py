@@ -8,6 +8,7 @@ from t5x_lite.data.rates import Mixing
 from t5x_lite.errors import InputError
 from t5x_lite.run import caching
 from t5x_lite.run.caching import cache, verify
+from t5x_lite.run.info import described
 
 
 def test_cache_writes_says_what_and_verifies(tmp_path, tiny_experiment, capsys):
@@ -21,6 +22,13 @@ def test_cache_writes_says_what_and_verifies(tmp_path, tiny_experiment, capsys):
     assert 0 < counts["examples"] < counts["tokens"] < counts["bytes"]
     verify(str(output))
     assert json.loads(capsys.readouterr().out) == told
+    about = described(str(output))
+    assert (about["kind"], about["task"], about["splits"]) == (
+        "cache",
+        told["task"],
+        told["splits"],
+    )
+    assert about["vocabulary"]["size"] > 100
     shard = output / "validation-00000.array_record"
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1

@@ -116,7 +116,7 @@ def test_files_that_cannot_be(embed, tmp_path):
         ({"output": str(tmp_path / "out.csv")}, r"must end in \.npy or \.parquet"),
         (
             {"output": str(tmp_path / "none" / "o.npy")},
-            r"cannot be written \(.*none is no directory",
+            r"cannot be written \(.*none is not a directory",
         ),
         ({"output": str(tmp_path / "link.npy")}, r"--input and --output are one file"),
         ({"input": str(tmp_path / "none.txt")}, r"none\.txt: No such file"),
@@ -127,7 +127,8 @@ def test_files_that_cannot_be(embed, tmp_path):
 
 
 def test_vectors_that_are_not_finite_are_refused(embed, monkeypatch, tmp_path):
-    monkeypatch.setattr(Embedder, "run", lambda *_: np.array([[0], [np.nan]] * 3, np.float32)[:5])
+    vectors = np.array([[0], [np.nan]] * 3, np.float32)[:5]
+    monkeypatch.setattr(Embedder, "run", lambda *_, **__: vectors)
     with pytest.raises(InputError, match=r"in\.txt:2: the vector is not finite: the checkpoint's"):
         embed()
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]

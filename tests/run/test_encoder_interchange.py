@@ -90,6 +90,7 @@ def test_for_sentence_transformers(tmp_path):
     assert written == [
         "1_Pooling/config.json",
         "2_Normalize/config.json",
+        "README.md",
         "config.json",
         "config_sentence_transformers.json",
         "model.safetensors",

@@ -27,6 +27,7 @@ from t5x_lite.interop.tensor_files import read_safetensors, read_tensors
 from t5x_lite.run import interchange, restoring
 from t5x_lite.run.interchange import export_hf, import_hf, import_t5x
 from t5x_lite.run.loading import Loaded, learner_of
+from t5x_lite.run.schedule_offset import trained_steps
 from t5x_lite.run.workdir import WorkDirectory, holds_another
 from t5x_lite.train.state import TrainState
 from t5x_lite.vocabulary.byte_level import Bytes
@@ -320,6 +321,7 @@ def test_t5x_and_hugging_face_give_the_same(release, tmp_path, tiny_vocabulary):
     again = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
     assert again.experiment.model == loaded.experiment.model
     assert again.vocabulary.digest == loaded.vocabulary.digest
+    assert (trained_steps(tmp_path / "ours"), loaded.experiment.optimizer.first_step) == (1, 0)
     with pytest.raises(InputError, match=r"has 401 tokens with 101 extra ids, .* 400 rows"):
         import_t5x(tmp_path / "t5x", tmp_path / "no", vocabulary=tiny_vocabulary, extra_ids=101)
     with pytest.raises(InputError, match=r"^401 extra ids, and .* 400 rows: lower --extra-ids$"):

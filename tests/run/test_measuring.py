@@ -183,6 +183,22 @@ def test_a_vocabulary_that_is_gone_is_that_of_the_checkpoint(tiny_run, tiny_expe
     ]
 
 
+def test_other_words_than_in_training_are_told(tiny_run, labelled, caplog):
+    [member] = TextToText.load([str(tiny_run)]).members
+    trained = dataclasses.replace(member, experiment=labelled)
+    measuring._tell_other_words(trained, labelled.data)
+    worded = dataclasses.replace(
+        labelled.data, prefix="", layout=layouts.PrefixLM(separator=" target:")
+    )
+    assert caplog.messages == []
+    measuring._tell_other_words(trained, worded)
+    ends, words = caplog.messages
+    assert ends.endswith("with PrefixLM(separator=' target:'): its inputs end otherwise")
+    assert words.endswith("data.template '' and data.prefix None, and is measured with '' and ''")
+    measuring._tell_other_words(member, dataclasses.replace(labelled.data, prefix="x"))
+    assert len(caplog.messages) == 2
+
+
 def test_another_vocabulary_is_refused(tiny_run, labelled, tmp_path):
     data = dataclasses.replace(labelled.data, extra_ids=90)
     with pytest.raises(InputError, match=r"not that of the checkpoint .*; use --data\.v"):

@@ -74,6 +74,7 @@ def equal(ours, theirs):
         np.testing.assert_array_equal(leaf, theirs[path], err_msg=path)
 
 
+@pytest.mark.exhaustive
 def test_a_loaded_module_stays_as_it_was(part, run, place, tiny_experiment):
     """Beside a new one that trains; the run goes on though the module's directory is gone."""
     adapters = Adapters(add=("b = par_bn()",), load=(f"old={part}",))

@@ -84,7 +84,7 @@ def test_a_step_of_another_run_is_moved_aside(save, tmp_path, tiny_experiment, s
     save_step(tmp_path, another, step=3)
     assert resume(tmp_path, another, state)[1] == b"there"
     assert "is damaged (it is of another experiment: seed is 0 there and 5 here)" in caplog.text
-    assert "and is now 7.damaged; training goes on from step 3" in caplog.text
+    assert "and is now 7.damaged; training resumes from step 3" in caplog.text
 
 
 def test_a_step_without_checksums_is_resumed_with_a_warning(

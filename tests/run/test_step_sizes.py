@@ -125,8 +125,9 @@ PAIRS = {
         (BERT, Electra(mask_id=4, generator=SMALL), ENCODER, 0),
         (BERT, RetroMAE(mask_id=4, bag_of_words=0.1, logits_chunk=4), ENCODER, 0),
         (BERT, RetroMAE(mask_id=4, decoder="basic", decoder_layers=2), ENCODER, 0),
-        # Scores of 4 queries with 12 passages; a head of one vector a row, and the pooler.
-        (BERT, Contrastive(), PAIRS, 2 * 12 * 16),
+        # Scores of 4 queries with 12 passages, twice who answers whom, twice 4 vectors with each
+        # other (uniformity); a head of one vector a row, and the pooler.
+        (BERT, Contrastive(), PAIRS, 2 * 12 * 16 + 2 * (2 * 4 * 12) + 2 * (2 * 4 * 16)),
         (BERT, Classify(num_classes=3), LABELLED, 2 * 16 * 19),
     ],
 )

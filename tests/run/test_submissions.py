@@ -15,8 +15,12 @@ CHOSEN = SameParams({}, 10)
 class Suite(TaskSuite):
     """RTE whose file is bad, CoLA with one answer, AX whose answers have one number twice."""
 
-    def __init__(self, names):
+    def __init__(self, names, *, whole=True):
         self._names = names
+        self._whole = whole
+
+    def is_whole(self, name):
+        return self._whole
 
     def submittable(self):
         return self._names
@@ -59,7 +63,7 @@ def test_nothing_is_read_that_is_not_written(tmp_path, caplog):
     for suite, settings in (
         (None, Evaluation()),
         (Suite(["glue_rte"]), Evaluation(submission=False)),
-        (Suite(["glue_rte"]), Evaluation(max_examples=3)),
+        (Suite(["glue_rte"], whole=False), Evaluation(max_examples=3)),
     ):
         Submissions(suite, settings).write(tmp_path, CHOSEN)
     assert caplog.messages == [

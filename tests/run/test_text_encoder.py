@@ -114,3 +114,30 @@ def test_retrieval_with_parameters_in_memory(loaded, tmp_path):
     settings = Retrieval(directory=str(tmp_path), document_length=17)
     with pytest.raises(InputError, match=r"document_length must be more than 2, .* at most 16"):
         retrieval_evaluator(loaded.experiment, loaded.learner, vocabulary, settings, **options)
+
+
+def test_a_bag_of_words_stands_behind_the_state_of_cls(loaded):
+    encoder = TextEncoder.of(loaded, pooling="cls", normalize=False)
+    rows, _ = encoder.rows(["a b", "c"])
+    plain = encoder.embedder(batch_size=2).run(encoder.params, rows)
+    found = encoder.embedder(batch_size=2, bag_top=3).run(encoder.params, rows)
+    size, width = loaded.experiment.model.vocab_size, plain.shape[1]
+    assert found.shape == (2, width + size)
+    np.testing.assert_allclose(found[:, :width], plain, atol=1e-6)
+
+    @jax.jit
+    def logits(params, tokens):
+        bound = loaded.learner.bind(params)
+        return bound.heads["mlm"](bound.model(tokens), bound.model.tables()["token"])
+
+    for row, vector in zip(rows, found[:, width:], strict=True):
+        best = np.asarray(logits(loaded.params, row[None]))[0, 1:].max(axis=0)
+        kept = np.sort(np.argsort(-best)[:3])
+        assert np.flatnonzero(vector).tolist() == kept.tolist()
+        np.testing.assert_allclose(vector[kept], best[kept], atol=1e-5)
+
+
+def test_a_bag_needs_the_head_of_a_masked_language_model(tmp_path):
+    headless = TextEncoder.load(str(write_checkpoint(tmp_path, "electra_discriminator")))
+    with pytest.raises(InputError, match=r"head of a masked language model \(mlm\)"):
+        headless.embedder(batch_size=1, bag_top=2)

@@ -76,6 +76,31 @@ def test_a_language_model_goes_on_with_its_inputs(model):
     assert lists(prefix.inputs(["the"])[0]) == [[words[0], 1]]
 
 
+def test_inputs_of_a_layout_with_words_end_in_them(model):
+    words = model.vocabulary.encode(" target:")
+    [the] = model.vocabulary.encode("the")
+    layout = layouts.PrefixLM(separator=" target:")
+    fits = len(words) + 2
+    worded = dataclasses.replace(with_layout(model, layout), inputs_length=fits)
+    rows, cut = worded.inputs(["", "the", "the the", "the the the"])
+    expected = [[], [the], [the, the], [the, the]]
+    assert lists(rows) == [[*text, *words] for text in expected]
+    assert cut == [3]
+
+
+def test_words_need_room_and_are_those_of_all_members(tiny_run, model, monkeypatch):
+    from t5x_lite.run import text_to_text
+
+    worded = with_layout(model, layouts.PrefixLM(separator=" target:")).members[0]
+    members = iter([worded, model.members[0], worded])
+    monkeypatch.setattr(text_to_text, "load_using", lambda *_, **__: next(members))
+    with pytest.raises(InputError, match=r"read inputs differently \(data\.layout\): an ensemble"):
+        TextToText.load([str(tiny_run)] * 2)
+    length = len(model.vocabulary.encode(" target:"))
+    with pytest.raises(InputError, match="there is no room for a text; raise their length"):
+        TextToText.load([str(tiny_run)], inputs_length=length)
+
+
 def test_targets_are_never_cut_and_prompts_have_no_end(model):
     [word] = model.vocabulary.encode("the")
     assert lists(model.targets(["", " ".join(["the"] * 99)])) == [[1], [word] * 99 + [1]]
@@ -157,7 +182,7 @@ def test_an_ensemble_of_a_model_with_itself_predicts_what_it_does(tiny_run, mode
     texts = ["the second argument", ""]
     found = []
     for one in (model, twice):
-        generator = one.generator(Decoding(max_length=6), batch_size=2)
+        generator = one.generator(Decoding(max_decode_length=6), batch_size=2)
         found.append(one.predictions(generator, one.inputs(texts)[0]))
     assert [p.text for [p] in found[0]] == [p.text for [p] in found[1]]
     np.testing.assert_allclose(

@@ -2,6 +2,9 @@
 
 import json
 
+import pytest
+
+from t5x_lite.errors import InputError
 from t5x_lite.run.texts import report, vocab
 from t5x_lite.vocabulary.loading import load_vocabulary
 
@@ -24,3 +27,39 @@ def test_report(tmp_path, capsys):
     report(str(tmp_path), output=str(tmp_path / "page.html"))
     assert capsys.readouterr().out == f"{tmp_path / 'page.html'}\n"
     assert (tmp_path / "page.html").is_file()
+
+
+def test_vocab_of_weighted_files(tmp_path, english_lines, capsys):
+    many, few = tmp_path / "many.txt", tmp_path / "few.txt"
+    many.write_text("\n".join(english_lines[:400]))
+    few.write_text("\n".join(f"Quax quillt {line[:20]}" for line in english_lines[400:420]))
+    models = {}
+    for name, weights, seed in (("a", (5, 1), 0), ("b", (10, 2), 0), ("c", (5, 1), 1)):
+        inputs = [f"{file}={weight}" for file, weight in zip((many, few), weights, strict=True)]
+        vocab(inputs, output=str(tmp_path / name), size=200, seed=seed)
+        models[name] = (tmp_path / name / "sentencepiece.model").read_bytes()
+    assert models["a"] == models["b"] != models["c"]
+    capsys.readouterr()
+    with pytest.raises(InputError, match=r"too little text for 2000 pieces; .* the weights leave"):
+        vocab([f"{many}=1", f"{few}=1"], output=str(tmp_path / "d"), size=2000)
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_vocabulary_of_an_encoder_from_a_tempered_sample(tmp_path, english_lines, capsys):
+    many, few = tmp_path / "many.txt", tmp_path / "few.txt"
+    many.write_text("\n".join(english_lines[:400]))
+    few.write_text("\n".join(f"Quax quillt {line[:20]}" for line in english_lines[400:420]))
+    made = vocab(
+        [str(many), str(few)], output=str(tmp_path / "v"), size=200, alpha=0.3, encoder=True
+    )
+    assert made.name == "spm.model"
+    vocabulary = load_vocabulary(made)
+    ids = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.unk_id)
+    assert ids == (0, 1, 2, 3)
+    assert vocabulary.mask_id == 200
+    assert vocabulary.decode(vocabulary.encode("the quillt")) == "the quillt"
+    capsys.readouterr()
+    with pytest.raises(InputError, match="--alpha makes the weights: leave out those of --input"):
+        vocab([f"{many}=1"], output=str(tmp_path / "d"), size=200, alpha=0.3)
+    with pytest.raises(InputError, match="--alpha must be above 0 and at most 1: got 0"):
+        vocab([str(many)], output=str(tmp_path / "d"), size=200, alpha=0.0)

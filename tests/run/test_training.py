@@ -203,7 +203,7 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(train, told, finished, lost,
         if record.levelname == "WARNING" and record.name.startswith("t5x_lite")
     ]
     assert warning.startswith(f"checkpoint {directory} is damaged ({lost}")
-    assert warning.endswith(" is missing) and is now 10.damaged; training goes on from step 5")
+    assert warning.endswith(" is missing) and is now 10.damaged; training resumes from step 5")
     assert (finished / "checkpoints" / "10.damaged" / "manifest.json").is_file()
     assert not directory.exists()
 
@@ -232,8 +232,8 @@ def test_the_position_in_the_data_is_that_of_as_many_processes(train, told, fini
         train(workdir=str(finished), steps=20)
     assert str(raised.value) == (
         "step 10 holds the data positions of 2 processes, and there are 1: a task that is read on "
-        "the fly goes on with as many processes as before. Start 2; or make a cache, whose runs go "
-        "on in any number of processes, and begin a new run from these weights: "
+        "the fly resumes with as many processes as before. Start 2; or make a cache, whose runs "
+        "resume in any number of processes, and begin a new run from these weights: "
         f"t5x-lite cache {finished}/config.json --output {finished}-cache && "
         f"t5x-lite train {finished}/config.json --data.cache {finished}-cache "
         f'--data.task "" --init {finished} --workdir {finished}-from-cache'

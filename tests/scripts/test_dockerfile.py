@@ -29,7 +29,7 @@ def test_the_extras_are_ours():
     assert extras == "tpu"
     assert {extra for words in named for extra in words.split(",")} == {"tpu", "gpu", "data"}
     assert {"tpu", "gpu", "data"} <= set(project["optional-dependencies"])
-    assert '-e ".[${EXTRAS}]" gcsfs -c constraints.txt' in instructions("RUN")[0]
+    assert '-e ".[${EXTRAS},zst]" gcsfs -c constraints.txt' in instructions("RUN")[0]
 
 
 def test_the_process_that_gets_the_signal_is_the_run():

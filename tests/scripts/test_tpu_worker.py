@@ -182,7 +182,7 @@ def prepared(tmp_path: Path, python3: str) -> Path:
 
 INSTALLED = (
     "pip of the venv in t5x_lite: install --quiet --disable-pip-version-check"
-    " -e .[tpu,data] gcsfs -c constraints.txt\n"
+    " -e .[tpu,data,zst] gcsfs -c constraints.txt\n"
 )
 
 

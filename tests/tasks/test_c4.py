@@ -94,12 +94,10 @@ def test_a_line_that_is_no_page_is_named(c4, shards, vocabulary):
         list(itertools.islice(pipeline.train_batches(data, vocabulary, seed=0), 1))
 
 
-@pytest.fixture(scope="module")
-def tfds_directory(tmp_path_factory):
-    """A directory of TFDS with a small c4/en/3.0.1."""
+def write_tfds(root, pages):
+    """Writes a small c4/en/3.0.1 of TFDS."""
     import tensorflow_datasets as tfds
 
-    root = tmp_path_factory.mktemp("tfds")
     version = root / "c4" / "en" / "3.0.1"
     version.mkdir(parents=True)
     info = tfds.core.DatasetInfo(
@@ -115,11 +113,18 @@ def tfds_directory(tmp_path_factory):
         ),
     )
     writer = tfds.core.SequentialWriter(info, max_examples_per_shard=1000)
-    writer.initialize_splits(list(PAGES))
+    writer.initialize_splits(list(pages))
     writer.add_examples(
-        {split: [{"text": page, "url": ""} for page in pages] for split, pages in PAGES.items()}
+        {split: [{"text": page, "url": ""} for page in of] for split, of in pages.items()}
     )
     writer.close_all()
+
+
+@pytest.fixture(scope="module")
+def tfds_directory(tmp_path_factory):
+    """A directory of TFDS with a small c4/en/3.0.1."""
+    root = tmp_path_factory.mktemp("tfds")
+    write_tfds(root, PAGES)
     return root
 
 
@@ -128,6 +133,20 @@ def test_pages_of_tfds(c4, tfds_directory, below):
     source = c4.source(str(tfds_directory / below))
     assert texts(source, "train") == PAGES["train"]
     assert texts(source, "validation") == PAGES["validation"]
+
+
+def test_a_dataset_of_tfds_may_hold_out_nothing(c4, tmp_path, vocabulary):
+    """As Wikipedia does."""
+    from t5x_lite.data.config import Data
+    from t5x_lite.data.live import pipeline
+
+    write_tfds(tmp_path, {"train": PAGES["train"]})
+    directory = str(tmp_path / "c4/en/3.0.1")
+    assert list(c4.source(directory).splits) == ["train"]
+    data = Data(task="tasks.c4:iid_15_u_u", vocabulary="", directory=directory, targets_length=192)
+    assert next(pipeline.train_batches(data, vocabulary, seed=0))
+    with pytest.raises(InputError, match="has no split 'validation': there are train"):
+        pipeline.eval_batches(data, vocabulary)
 
 
 def test_each_shard_of_tfds_can_be_read_alone(c4, tfds_directory):

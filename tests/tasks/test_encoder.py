@@ -91,3 +91,31 @@ def test_about_every_hundredth_document_is_held_out(texts):
     assert len(train) + len(held_out) == 1000
     assert 2 < len(held_out) < 30
     assert not {*train} & {*held_out}
+
+
+def test_passages_have_their_titles(texts):
+    files = {
+        "psgs_w100.tsv": 'id\ttext\ttitle\n1\t"the ""dog"" runs"\tDogs\n2\trun\tA dog\n',
+        "others.tsv": "1\tnot read\n",
+    }
+    assert texts("passages", files, length=40) == ['dogs the " dog " runs', "a dog run"]
+
+
+def test_a_collection_without_names_or_titles(texts):
+    assert texts("passages", {"collection.tsv": "0\tthe dog\n1\tdogs run\n"}, length=40) == [
+        "the dog",
+        "dogs run",
+    ]
+
+
+def test_about_every_hundredth_passage_is_held_out(texts):
+    files = {"a.jsonl": "".join(f'{{"title": "Dog", "text": "run {i}"}}\n' for i in range(1000))}
+    train = texts("passages", files, length=20)
+    held_out = texts("passages", {}, split="validation", length=20)
+    assert len(train) + len(held_out) == 1000
+    assert 2 < len(held_out) < 30
+
+
+def test_a_wrong_line_of_a_collection_is_named(texts):
+    with pytest.raises(Exception, match=r"collection\.tsv:2: must have 2 columns, id TAB text"):
+        texts("passages", {"collection.tsv": "0\tthe dog\n1\n"}, length=40)

@@ -103,6 +103,13 @@ def text_files(root, lines):
 
 def documents(root, lines):
     (root / "prose.txt").write_text("\n\n".join(lines))
+    rows = (f"{i}\t{line}\n" for i, line in enumerate(lines))
+    (root / "collection.tsv").write_text("".join(rows))
+
+
+def span_lists(root, lines):
+    rows = (json.dumps({"spans": [line[:40], line[40:], line]}) for line in lines)
+    (root / "spans.jsonl").write_text("\n".join(rows))
 
 
 def c4_files(root, lines):
@@ -113,13 +120,19 @@ def c4_files(root, lines):
 
 
 def pairs(root, lines):
-    """Files that are pairs, texts and BEIR's, all of the same lines."""
+    """Files that are pairs, texts, BEIR's and MS MARCO's, all of the same lines."""
     rows = [
         json.dumps(
-            {"_id": str(i), "text": line, "query": line[:40], "pos": [line], "neg": lines[:2]}
+            {"_id": str(i), "title": line[:20], "text": line, "query": line[:40]}
+            | {"pos": [line], "neg": lines[:2]}
         )
         for i, line in enumerate(lines)
     ]
+    for split in ("train", "dev"):
+        asked = (f"{i}\t{line[:40]}\n" for i, line in enumerate(lines))
+        (root / f"queries.{split}.tsv").write_text("".join(asked))
+        judged = (f"{i}\t0\t{i}\t1\n" for i in range(len(lines)))
+        (root / f"qrels.{split}.tsv").write_text("".join(judged))
     judgements = ["query-id\tcorpus-id\tscore", *(f"{i}\t{i}\t1" for i in range(len(lines)))]
     (root / "qrels").mkdir()
     for split in ("train", "dev"):
@@ -150,16 +163,25 @@ def tagged(root, lines):
         (root / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
+def xnli(root, lines):
+    from tests.data.tasks.test_xnli_files import write
+
+    write(root, lines)
+
+
 FILES = {
     "tasks.choices": choices,
     "tasks.c4": c4_files,
     "tasks.encoder": documents,
+    "tasks.encoder:jsonl_spans": span_lists,
     "tasks.files": own_files,
     "tasks.pairs": pairs,
     "tasks.text": text_files,
     "tasks.tokens": tagged,
+    "tasks.xnli": xnli,
 }
-"""What writes a module's files; the others read benchmarks."""
+"""What writes the files of a module or of a task; the others read benchmarks."""
+OF_SPANS = {"tasks.encoder:spans", "tasks.encoder:jsonl_spans"}
 
 
 def options(module):
@@ -178,8 +200,9 @@ def directory_of(tmp_path_factory, english_lines):
     """A function that gives the directory of a module's files."""
     directories = {}
 
-    def directory(module):
-        write = FILES.get(module, benchmark_directory.write)
+    def directory(name):
+        of_module = FILES.get(name.partition(":")[0], benchmark_directory.write)
+        write = FILES.get(name, of_module)
         if write not in directories:
             directories[write] = tmp_path_factory.mktemp("every_task")
             write(directories[write], english_lines[:250])
@@ -201,6 +224,8 @@ def _small_python_docs(monkeypatch, english_lines):
 def tried_layouts(task):
     """The layouts that are tried: that of a model of one part for a task that is meant for it."""
     if "targets" not in task.output_features:
+        if "spans" in task.output_features:
+            return [layouts.Spans()]
         if "choices" in task.output_features:
             return [layouts.Choices()]
         if "token_labels" in task.output_features:
@@ -224,7 +249,7 @@ def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocab
     data = {
         "task": name,
         "vocabulary": "",
-        "directory": directory_of(module),
+        "directory": directory_of(name),
         "batch_size": 3,
         "shuffle_buffer": 16,
         **LENGTHS,
@@ -232,6 +257,8 @@ def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocab
     }
     own = {"tasks.pairs": layouts.Groups(), "tasks.choices": layouts.Choices()}
     first = own.get(module, layouts.Seq2Seq())
+    if name in OF_SPANS:
+        first, data["pack"] = layouts.Spans(), False
     if name in OF_CHARACTERS:
         vocabulary, first, data["pack"] = wordpiece, layouts.Windows(doc_stride=8), False
     task = pipeline.load_task(Data(**{"pack": False, **data}, layout=first), vocabulary)
@@ -249,7 +276,7 @@ def _check(data, task, vocabulary):
         return
     batch = next(pipeline.eval_batches(data, vocabulary, max_batches=1))
     learned = {
-        "encoder": "encoder_word_ids",
+        **dict.fromkeys(("encoder", "spans"), "encoder_word_ids"),
         "groups": "passage_segment_ids",
         "tokens": "token_labels",
         **dict.fromkeys(("choices", "windows"), "labels"),

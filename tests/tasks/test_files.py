@@ -105,7 +105,23 @@ def test_what_is_missing_is_said(files, arguments, changes, message):
         files.text_to_text(dataclasses.replace(arguments, **changes))
 
 
-def test_classes_need_labels(files, arguments):
+def test_labels_come_from_the_training_rows(files, arguments):
     columns = dataclasses.replace(REVIEWS, labels=())
-    with pytest.raises(InputError, match=r"classify needs data\.columns\.labels"):
-        files.classify(dataclasses.replace(arguments, columns=columns))
+    task = files.classify(dataclasses.replace(arguments, columns=columns))
+    assert pairs(task, "train") == [("review: Fine, fine", "5"), ("review: No", "1")]
+    assert (task.postprocess_fn("1"), task.postprocess_fn("5")) == (0, 1)
+    held_out = dataclasses.replace(columns, validation=("dev.tsv",))
+    with pytest.raises(InputError, match=r"classify needs data\.columns\.labels, or training rows"):
+        files.classify(dataclasses.replace(arguments, columns=held_out))
+
+
+def test_a_template_takes_the_place_of_the_inputs(files, arguments):
+    worded = dataclasses.replace(arguments, template="{text} Stars?")
+    assert pairs(files.classify(worded), "validation") == [("Oh Stars?", "bad")]
+    prefixed = dataclasses.replace(arguments, prefix="film")
+    assert pairs(files.classify(prefixed), "validation") == [("film review: Oh", "bad")]
+    bare = dataclasses.replace(worded, columns=dataclasses.replace(REVIEWS, inputs=""))
+    assert pairs(files.classify(bare), "validation") == [("Oh Stars?", "bad")]
+    wrong = dataclasses.replace(arguments, template="{title}")
+    with pytest.raises(InputError, match=r"dev\.tsv:1: the header lacks title: it has stars, text"):
+        pairs(files.classify(wrong), "validation")

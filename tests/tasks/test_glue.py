@@ -222,3 +222,50 @@ def test_official_files_are_what_tfds_makes_of_them(glue, tmp_path):
             for _, record in builder._generate_examples(file, "train")
         ]
         assert list(row.records(file, "train")) == expected
+
+
+def test_a_template_and_a_prefix_of_one_s_own(glue, arguments, tmp_path):
+    import dataclasses
+
+    worded = dataclasses.replace(arguments, template="{sentence} Good?", prefix="review:")
+    assert pairs(glue.sst2(worded), "train")[0][0].startswith("review: ")
+    assert pairs(glue.sst2(worded), "train")[0][0].endswith(" Good?")
+    (tmp_path / "MNLI").mkdir()
+    columns = "sentence1\tsentence2\tgold_label\n"
+    (tmp_path / "MNLI" / "train.tsv").write_text(f"{columns}It rains.\tIt is wet.\tneutral\n")
+    order = "premise: {premise} hypothesis: {hypothesis}"
+    [(text, target)] = pairs(glue.mnli(dataclasses.replace(arguments, template=order)), "train")
+    assert (text, target) == ("mnli premise: It rains. hypothesis: It is wet.", "neutral")
+    (tmp_path / "STS-B").mkdir()
+    (tmp_path / "STS-B" / "train.tsv").write_text("sentence1\tsentence2\tscore\nA\tB\t2.5\n")
+    swapped = dataclasses.replace(arguments, template="{sentence2} / {sentence1}")
+    assert pairs(glue.stsb(swapped), "train") == [("stsb B / A", "2.4")]
+
+
+def test_a_column_that_is_not_there_is_refused(glue, arguments):
+    import dataclasses
+
+    with pytest.raises(InputError) as error:
+        glue.sst2(dataclasses.replace(arguments, template="{text}"))
+    assert str(error.value) == (
+        "data.template '{text}' names 'text'; the task's columns are sentence"
+    )
+
+
+def test_words_do_not_reach_a_head(glue, arguments):
+    from t5x_lite.data import layouts
+    from t5x_lite.data.config import Data
+    from t5x_lite.data.live.tasks import load_task
+
+    data = Data(
+        task="tasks.glue:sst2",
+        vocabulary="",
+        directory=arguments.directory,
+        layout=layouts.Labelled(),
+        pack=False,
+        prefix="review:",
+    )
+    with pytest.raises(
+        InputError, match=r"data\.prefix cannot be set: .* of data\.layout labelled"
+    ):
+        load_task(data, arguments.vocabulary)

@@ -17,6 +17,11 @@ RECIPES = (
     "t5_all_proportional",
     "t5_all_mix",
     "large_supervised",
+    "multi_task_small",
+    "multi_task_base",
+    "multi_task_large",
+    "multi_task_3b",
+    "multi_task_11b",
 )
 
 
@@ -118,6 +123,49 @@ def test_all_mix_has_a_constant_rate_of_text(recipes):
     assert found["c4_iid_15_u_u"] == 1e6
     assert found["glue_mnli"] == 256.0
     assert [m.name for m in recipes.all_mix.constants(Mixing(maximum=2**16))] == ["c4_iid_15_u_u"]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        ("small", 710_000.0),
+        ("base", 2_620_000.0),
+        ("large", 8_660_000.0),
+        ("3b", 33_500_000.0),
+        ("11b", 133_000_000.0),
+    ],
+)
+def test_the_released_recipe(recipes, size, text):
+    mixture = getattr(recipes, f"multi_task_{size}")
+    found = rates(mixture)
+    assert found == {
+        "glue_cola": 8_551.0, "glue_sst2": 67_349.0, "glue_mrpc": 3_668.0, "glue_qqp": 363_849.0,
+        "glue_stsb": 5_749.0, "glue_mnli": 392_702.0, "glue_qnli": 104_743.0, "glue_rte": 1_245.0,
+        "super_glue_dpr": 1_322.0, "super_glue_wsc": 259.0, "super_glue_boolq": 9_427.0,
+        "super_glue_cb": 250.0, "super_glue_copa": 400.0, "super_glue_multirc": 27_243.0,
+        "super_glue_record": 138_854.0, "super_glue_rte": 1_245.0, "super_glue_wic": 5_428.0,
+        "summarize_cnn_dailymail": 287_113.0, "squad_squad": 87_599.0,
+        "wmt_ende": 1_000_000.0, "wmt_enfr": 1_000_000.0, "wmt_enro": 610_320.0,
+        "c4_span_3_15_u_u": text,
+    }  # fmt: skip
+    # K and T reach the labelled tasks, and T comes after the limit of WMT's tasks.
+    changed = rates(mixture, maximum=2**16, temperature=2.0)
+    assert changed["wmt_enfr"] == changed["glue_mnli"] == 256.0
+    assert changed["c4_span_3_15_u_u"] == text
+    assert rates(mixture, temperature=2.0)["wmt_enfr"] == 1_000.0
+    # A K of a million, which t5 gives its all_mix, says the same.
+    assert rates(mixture, maximum=1_000_000) == found
+
+
+def test_the_rate_of_unlabelled_text_is_set(recipes):
+    def text(mixture, **settings):
+        return rates(mixture.with_unlabelled(710_000), **settings)["c4_iid_15_u_u"]
+
+    assert text(recipes.all_mix) == 710_000.0
+    assert text(recipes.all_proportional, maximum=2**16, temperature=4.0) == 710_000.0
+    assert text(recipes.t5_all_proportional) == 710_000.0
+    with pytest.raises(InputError, match="no task that is mixed is unlabelled text"):
+        recipes.glue.with_unlabelled(710_000)
 
 
 def test_glue_is_left_out_as_one(recipes):

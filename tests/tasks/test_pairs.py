@@ -76,3 +76,48 @@ def test_beir(texts, tmp_path):
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "train.tsv").write_text("q\tc\ts\n1\tdog\t1\n1\ta\t0\n")
     assert texts("beir") == [("dogs", "the dog", "the a")]
+
+
+def test_ms_marco(texts, tmp_path):
+    (tmp_path / "collection.tsv").write_text("0\tdogs run\n1\tthe dog\n")
+    (tmp_path / "queries.train.tsv").write_text("7\tDogs\n8\trun\n")
+    (tmp_path / "qrels.train.tsv").write_text("7\t0\t1\t1\n")
+    assert texts("marco") == [("dogs", "the dog", "")]
+
+
+def test_titles_of_passages(texts, tmp_path):
+    records = [("Dogs", "Dogs run"), ("", "the dog"), ("The dog", "The dog")]
+    lines = ({"_id": str(n), "title": t, "text": x} for n, (t, x) in enumerate(records))
+    write(tmp_path / "corpus.jsonl", *lines)
+    assert texts("titles") == [("dogs", "run", "")]
+
+
+def test_sts_b_has_grades(tmp_path, vocabulary):
+    from t5x_lite.data import layouts
+    from t5x_lite.data.config import TaskArguments
+    from tasks import pairs
+
+    def task(directory):
+        return pairs.stsb(
+            TaskArguments(
+                vocabulary=vocabulary,
+                directory=str(directory),
+                inputs_length=10,
+                targets_length=12,
+                layout=layouts.Groups(teacher=True),
+            )
+        )
+
+    with pytest.raises(InputError, match=r"no STS-B/train\.tsv in data\.directory"):
+        task(tmp_path)
+    (tmp_path / "STS-B").mkdir()
+    lines = ["index\tsentence1\tsentence2\tscore", "0\tthe dog\tdogs run\t3.25", "1\trun\tthe\t0"]
+    for name in ("train", "dev"):
+        (tmp_path / "STS-B" / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    dataset = task(tmp_path).get_dataset({"query": 10}, "train", shuffle=False)
+    found = [
+        (vocabulary.decode(one["query"].tolist()), one["scores"].tolist())
+        for one in dataset.as_numpy_iterator()
+    ]
+    assert [scores for _, scores in found] == [[3.25], [0.0]]
+    assert "the dog" in found[0][0]

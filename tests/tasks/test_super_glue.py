@@ -1,4 +1,5 @@
 import dataclasses
+import inspect
 import json
 
 import pytest
@@ -231,3 +232,39 @@ def test_an_encoder_trains_wsc_on_both_labels(super_glue, arguments, wordpiece):
         ("Ann asked Bob if *he* could go .", "Bob", 2),
     ]
     assert [task.postprocess_fn(text) for text in ("False", "True")] == [0, 1]
+
+
+def test_the_words_of_a_task_are_those_of_its_examples(super_glue):
+    """What data.prefix and data.template replace one at a time is the text that T5 has."""
+    from t5x_lite.data import preprocess
+    from tasks import squad
+
+    for benchmark, function in [
+        (super_glue.MULTIRC, preprocess.multirc),
+        (super_glue.RECORD, preprocess.record),
+        (super_glue.WSC, preprocess.wsc_simple),
+        (super_glue.DPR, preprocess.definite_pronoun_resolution),
+        (squad.SQUAD, preprocess.squad),
+    ]:
+        assert benchmark.wording.inputs == inspect.signature(function).parameters["inputs"].default
+    assert squad.CLOSED_BOOK.wording.inputs == "squad trivia question: {question}"
+
+
+def test_words_of_one_s_own(super_glue, arguments):
+    texts = {
+        "rte": "so? P H",
+        "copa": "so? It rained.",
+        "multirc": "so? Who? Ann",
+        "record": "so? @placeholder went",
+    }
+    templates = {
+        "rte": "{premise} {hypothesis}",
+        "copa": "{premise}",
+        "multirc": "{question} {answer}",
+        "record": "{query}",
+    }
+    for name, text in texts.items():
+        worded = dataclasses.replace(arguments, template=templates[name], prefix="so?")
+        task = getattr(super_glue, name)(worded)
+        dataset = task.source.get_dataset("train", shuffle=False)
+        assert next(iter(dataset.as_numpy_iterator()))["inputs"].decode() == text

@@ -127,6 +127,8 @@ def test_lengths_that_hold_no_chunk_are_refused(text, arguments, name, message):
 @pytest.mark.parametrize(
     "name",
     [
+        "final span_corruption",
+        "final iid_50_u_u",
         "all_permute",
         "iid_15_d_d",
         "iid_15_m_f",
@@ -145,11 +147,14 @@ def test_a_cache_gives_the_same_examples(text, arguments, name):
 
     lengths = {"inputs": 32, "targets": 40}
     sizes = {f"{side}_length": length for side, length in lengths.items()}
+    final, _, name = name.rpartition(" ")
+    sizes["final_sentinel"] = bool(final)
     task = getattr(text, name)(dataclasses.replace(arguments, **sizes, seed=3))
     data = Data(task=f"tasks.text:{name}", vocabulary="", **sizes)
     made = recipe_of(data, arguments.vocabulary, task, bake=False)
     recipe = Recipe.from_json(json.loads(json.dumps(made.to_json())))
     assert recipe == made
+    assert recipe.options.get("final_sentinel", False) is bool(final)
     source = task.source.get_dataset("train", shuffle=False)
     stored = list(task.preprocess_precache(source).as_numpy_iterator())
     on_the_fly = task.get_dataset(lengths, "train", shuffle=False, num_epochs=2)

@@ -6,12 +6,12 @@ import numpy as np
 import optax
 import pytest
 
-from t5x_lite.errors import InputError
 from t5x_lite.objectives.base import Loss, Term
 from t5x_lite.optim.updates import Update
-from t5x_lite.sharding import MESH_AXES, MeshConfig, make_mesh
+from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.train.microbatches import Parts
 from t5x_lite.train.state import init_state, state_shardings
-from t5x_lite.train.step import check_microbatches, make_train_step, split_batch
+from t5x_lite.train.step import make_train_step
 
 BATCH = {"x": np.array([[1.0], [2.0], [5.0]], np.float32)}
 
@@ -130,7 +130,7 @@ def uneven(params, batch, key):
     )
 
 
-@pytest.mark.parametrize("microbatches", [1, 2, 4])
+@pytest.mark.parametrize("microbatches", [1, 2, 4, Parts(count=2, mode="recompute")])
 def test_terms_are_divided_by_their_weight_over_all_microbatches(microbatches):
     state, step = made(uneven, microbatches=microbatches)
     state, metrics = step(state, ROWS)
@@ -149,24 +149,6 @@ def test_every_microbatch_has_its_own_key():
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(7), 1), 0)
     expected = np.mean([float(jax.random.uniform(jax.random.fold_in(key, i))) for i in range(2)])
     assert float(metrics["u"]) == pytest.approx(expected)
-
-
-def test_microbatches_are_strided():
-    batch = {"a": jnp.arange(6)[:, None], "b": jnp.arange(6)}
-    parts = split_batch(batch, 3, make_mesh(MeshConfig()))
-    assert parts["b"].tolist() == [[0, 3], [1, 4], [2, 5]]
-    assert parts["a"].tolist() == [[[0], [3]], [[1], [4]], [[2], [5]]]
-
-
-def test_a_number_of_microbatches_that_does_not_divide():
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1] * 4).reshape(1, 2, 2, 1, 1), MESH_AXES)
-    check_microbatches(16, 4, mesh)
-    expected = r"microbatches 3 \* 4 devices that share a batch do not divide data.batch_size 16"
-    with pytest.raises(InputError, match=expected):
-        check_microbatches(16, 3, mesh)
-    state, step = made(uneven, microbatches=3)
-    with pytest.raises(InputError, match=r"microbatches 3 \* 1 devices .* data.batch_size 4"):
-        step(state, ROWS)
 
 
 def matrix_loss(params, batch, key):

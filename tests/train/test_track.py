@@ -167,7 +167,8 @@ def test_tensorboardx_is_optional(tmp_path, monkeypatch, caplog):
     with Tracker(tmp_path, total_steps=10) as tracker:
         tracker.log(1, {"loss": 2.5})
         tracker.log(2, {"loss": 2.0})
-    assert caplog.messages == ["tensorboardX is not installed: no TensorBoard events are written"]
+    (message,) = caplog.messages
+    assert message.startswith("tracker tensorboard failed and gets no more metrics")
     assert not (tmp_path / "tensorboard").exists()
     assert len(records(tmp_path)) == 2
 

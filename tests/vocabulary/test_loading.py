@@ -3,6 +3,7 @@
 import importlib
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.vocabulary.byte_level import Bytes
 from t5x_lite.vocabulary.loading import (
     ASCII,
     SentencePiece,
@@ -18,6 +20,8 @@ from t5x_lite.vocabulary.loading import (
     split_line,
     train_sentencepiece,
 )
+from tests.fake_store import store  # noqa: F401 (a fixture)
+from tests.tokenizer_files import write_byte_level, write_spm, write_wordpiece
 
 PROSE = [
     "It was the best of times, it was the worst of times.",
@@ -310,3 +314,32 @@ def test_the_layout_is_kept_beside_the_model(tiny_vocabulary, tmp_path):
     (tmp_path / "hf" / "special_tokens.json").write_text('{"layout": "other"}')
     with pytest.raises(InputError, match=r"special_tokens\.json: layout must be one of \('seqio"):
         load_vocabulary(tmp_path / "hf")
+
+
+def test_vocabularies_of_a_bucket(store, tmp_path, model_path, english_lines):  # noqa: F811
+    """Small files, read whole; equal bytes are one vocabulary wherever they lie."""
+    shutil.copy(model_path, store / "spiece.model")
+    write_wordpiece(tmp_path)
+    write_byte_level(tmp_path)
+    write_spm(tmp_path, english_lines)
+    for name in ("vocab.txt", "tokenizer.json", "spm.model"):
+        shutil.copy(tmp_path / name, store / name)
+    Bytes(layout="hf").save(store / "bytes")
+    load_vocabulary(model_path).save(store / "directory")
+    expected = {
+        "spiece.model": load_vocabulary(model_path),
+        "directory": load_vocabulary(model_path),
+        "bytes": Bytes(layout="hf"),
+        **{name: load_vocabulary(tmp_path / name) for name in ("tokenizer.json", "spm.model")},
+    }
+    for name, vocabulary in expected.items():
+        found = load_vocabulary(f"gs://bucket/{name}")
+        assert found.digest == vocabulary.digest
+        assert found.encode("the age of wisdom") == vocabulary.encode("the age of wisdom")
+        assert name == "bytes" or str(found.model_path).startswith(f"gs://bucket/{name}")
+    assert (
+        load_vocabulary("gs://bucket/vocab.txt").size
+        == load_vocabulary(tmp_path / "vocab.txt").size
+    )
+    with pytest.raises(InputError, match=r"vocabulary gs://bucket/none: No such file or directory"):
+        load_vocabulary("gs://bucket/none")

@@ -20,11 +20,16 @@ from typing import Any
 
 import numpy as np
 
+from t5x_lite.data import shapes
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.grouped import Grouped, Made, OneShape
 from t5x_lite.data.cache.mixture import mixed_sources
+from t5x_lite.data.cache.refreshes import Refreshes
+from t5x_lite.data.cache.scheduled import Scheduled
 from t5x_lite.data.cache.stream import WINDOW, Position, Source, Stream
-from t5x_lite.data.config import Data, lengths_of
+from t5x_lite.data.cache.truncation import truncated
+from t5x_lite.data.config import Data, lengths_of, wording_of
+from t5x_lite.data.mixing import split_rate
 from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.data.positions import (
     FROM_CACHE,
@@ -34,6 +39,7 @@ from t5x_lite.data.positions import (
     share_of_batch,
     unseal,
 )
+from t5x_lite.data.rates import Mixing
 from t5x_lite.errors import InputError
 from t5x_lite.records.prefetch import Prefetch
 from t5x_lite.vocabulary.loading import Vocabulary
@@ -48,7 +54,13 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
     """An endless iterator of one process's rows of every global batch, made ahead in a thread."""
 
     def __init__(
-        self, batches: OneShape | Grouped, *, part: int, parts: int, identity: dict[str, Any]
+        self,
+        batches: OneShape | Grouped | Scheduled,
+        *,
+        part: int,
+        parts: int,
+        identity: dict[str, Any],
+        refreshes: Refreshes | None = None,
     ):
         """Starts at the first batch.
 
@@ -57,27 +69,41 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
           part: which of their parts this process gets; the first one tells what there is to tell.
           parts: how many there are.
           identity: what must be equal for a saved position to fit, as JSON.
+          refreshes: where their negatives come from, if not from the cache.
         """
         self._made, self._stream = batches, batches.stream
         self._part, self._parts = part, parts
         self._tells = part == 0
         self._identity = json.loads(json.dumps(identity))
+        self._refreshes = refreshes
         self._go_to(Position())
 
-    def _go_to(self, position: Position) -> None:
-        self._position, self._epoch = position, max(self._stream.epochs(position))
-        self._repeating = self._stream.repeated(position)
+    def _go_to(self, position: Position, *, number: int = 0) -> None:
+        self._number, self._left = number, 0
+        self._position, self._epoch = position, max(self._made.epochs(position))
+        self._repeating = self._made.repeated(position)
         self._ahead = Prefetch(self._batches(position))
 
     def _batches(self, position: Position) -> Iterator[tuple[Made, float]]:
         """Batches from a position on, with the epoch after each."""
         while (made := self._made.make(position, part=self._part, parts=self._parts)) is not None:
             position = made.position
-            yield made, max(self._stream.epochs(position))
+            yield made, max(self._made.epochs(position))
+
+    def _begin_period(self, refreshes: Refreshes) -> None:
+        """Goes on with the negatives of another search, which no thread reads ahead of."""
+        self._ahead.close()
+        self._stream.negatives = refreshes.negatives(self._number)
+        self._left = refreshes.left(self._number)
+        batches = itertools.islice(self._batches(self._position), self._left)
+        self._ahead = Prefetch(batches)
 
     def __next__(self) -> dict[str, np.ndarray]:
+        if self._refreshes is not None and not self._left:
+            self._begin_period(self._refreshes)
         made, self._epoch = next(self._ahead)
         self._position = made.position
+        self._number, self._left = self._number + 1, self._left - 1
         for k in sorted(made.repeated - self._repeating):
             self._repeating.add(k)
             if self._tells:
@@ -98,6 +124,8 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
             "row": self._position.row,
             **({"waiting": self._position.waiting} if self._position.waiting else {}),
         }
+        if self._refreshes is not None:
+            node |= {"number": self._number, "refreshes": self._refreshes.used}
         return seal(FROM_CACHE, json.dumps(node).encode())
 
     def restore(self, state: bytes) -> None:
@@ -110,7 +138,10 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
         check_identity(saved["identity"], self._identity)
         self.close()
         waiting = tuple(map(tuple, saved.get("waiting", ())))
-        self._go_to(Position(saved["window"], saved["row"], waiting))
+        if self._refreshes is not None:
+            self._refreshes.used = dict(saved["refreshes"])
+        position = Position(saved["window"], saved["row"], waiting)
+        self._go_to(position, number=saved.get("number", 0))
 
     def close(self) -> None:
         """Ends the thread; nothing more is handed out before `restore`."""
@@ -142,7 +173,7 @@ def train_batches(
         task, or made for other lengths.
     """
     share_of_batch(data, process_count)
-    sources = open_sources(data, vocabulary, split="train")
+    sources = truncated(data, open_sources(data, vocabulary, split="train"))
     stream = Stream(
         data,
         sources,
@@ -156,9 +187,41 @@ def train_batches(
         "cache": [[source.cache.digest, str(source.rate)] for source in sources],
         "packing": f"first fit in {WINDOW}",
     }
+    batches = _global_batches(stream, data)
+    if isinstance(data.batches, shapes.Scheduled):
+        batches = Scheduled(stream, data, seed=seed, natural=_is_natural(data))
+        if process_index == 0:
+            for line in batches.report():
+                _logger.info("%s", line)
     return CachedBatches(
-        _global_batches(stream, data), part=process_index, parts=process_count, identity=identity
+        batches,
+        part=process_index,
+        parts=process_count,
+        identity=identity,
+        refreshes=_refreshes(data, sources),
     )
+
+
+def _refreshes(data: Data, sources: Sequence[Source]) -> Refreshes | None:
+    """What finds new negatives, if that is asked for.
+
+    Raises:
+      InputError: there are several caches.
+    """
+    if not data.refresh.period:
+        return None
+    if len(sources) > 1:
+        raise InputError("data.refresh reads one cache: write one of all pairs")
+    return Refreshes(data.refresh, num_examples=sources[0].split.size)
+
+
+def _is_natural(data: Data) -> bool:
+    """Whether an epoch has each example of each cache once, as no rate says otherwise."""
+    texts = [data.cache] if isinstance(data.cache, str) else data.cache
+    rated = any(split_rate(text)[1] is not None for text in texts)
+    if data.mixing != Mixing() or find_mixture(data) is not None:
+        return False
+    return len(texts) == 1 or not rated
 
 
 def _global_batches(stream: Stream, data: Data) -> OneShape | Grouped:
@@ -167,23 +230,31 @@ def _global_batches(stream: Stream, data: Data) -> OneShape | Grouped:
     return OneShape(stream, batch_size=data.batch_size)
 
 
-def open_sources(data: Data, vocabulary: Vocabulary, *, split: str) -> list[Source]:
+def open_sources(
+    data: Data, vocabulary: Vocabulary, *, split: str, pass_over: bool = False
+) -> list[Source]:
     """Opens the caches that data.cache names.
 
     Args:
       data: the data config.
       vocabulary: of inputs and targets; it must be the caches'.
       split: the split to read.
+      pass_over: whether those of several that lack the split are left out, and the others keep
+        their rates to each other.
 
     Raises:
       InputError: see `train_batches`.
     """
-    found = []
-    for directory, rate in mixed_sources(data):
-        cache = Cache(directory)
+    mixed = [(Cache(directory), rate) for directory, rate in mixed_sources(data)]
+    for cache, _ in mixed:
         _check(cache, data, vocabulary)
-        found.append(Source(cache=cache, split=cache.split(split), rate=rate))
-    tasks = [source.cache.index.task for source in found]
+    chosen = [pair for pair in mixed if split in pair[0].index.splits] if pass_over else mixed
+    chosen = chosen or mixed
+    total = sum(rate for _, rate in chosen)
+    found = [
+        Source(cache=cache, split=cache.split(split), rate=rate / total) for cache, rate in chosen
+    ]
+    tasks = [cache.index.task for cache, _ in mixed]
     if data.task and data.task not in tasks and not _are_members(data, tasks):
         raise InputError(
             f"data.task is {data.task!r}, and data.cache was made of {', '.join(tasks)}: change "
@@ -210,13 +281,17 @@ def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
     if "passages" in index.recipe.outputs:
         raise InputError(
             f"cache {where} was written by an earlier version, with the same negatives in every "
-            "epoch: write it anew"
+            "epoch: write it again"
         )
     data.layout.check(index.recipe.outputs)
     try:
         data.layout.check_fixed(index.recipe.fixed)
     except InputError as error:
         raise InputError(f"cache {where} {error}") from error
+    _check_final_sentinel(cache, data)
+    _check_wording(cache, data)
+    if index.recipe.ending:
+        data.layout.ending(vocabulary, length=data.inputs_length)  # whether it fits
     for name, length in (index.recipe.lengths or {}).items():
         now = lengths_of(data)[name]
         if now == length:
@@ -226,6 +301,40 @@ def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
             f"cache {where} was made for data.{side}_length {length}, and it is {now}: set "
             f"--data.{side}-length {length}, or write another cache"
         )
+
+
+def _check_final_sentinel(cache: Cache, data: Data) -> None:
+    """Refuses spans that a cache's recipe ends in another way than the config; labels pass."""
+    recipe = cache.index.recipe
+    ends = bool(recipe.options.get("final_sentinel", False))
+    if not recipe.corruption or ends == data.final_sentinel:
+        return
+    if data.final_sentinel and not recipe.can_end_in_sentinel:
+        raise InputError(
+            f"data.final_sentinel is set, and cache {cache.directory} holds {recipe.corruption}, "
+            "which has none: leave it out"
+        )
+    raise InputError(
+        f"cache {cache.directory} was made with data.final_sentinel {ends}, and it is "
+        f"{data.final_sentinel}: set --data.final-sentinel {ends}, or write another cache"
+    )
+
+
+def _check_wording(cache: Cache, data: Data) -> None:
+    """Refuses a cache whose inputs have other words than a config says, or than its task's metrics.
+
+    A config without a task and without words of its own takes those of its caches.
+    """
+    here, there = wording_of(data), cache.index.wording
+    if here == there or not (here or data.task):
+        return
+    name = next(name for name in (*here, *there) if here.get(name) != there.get(name))
+    was, now = (repr(words[name]) if name in words else "unset" for words in (there, here))
+    remedy = f"set --data.{name} {was}" if name in there else f"leave data.{name} unset"
+    raise InputError(
+        f"cache {cache.directory} was made with data.{name} {was}, and it is {now}: {remedy}, or "
+        "write another cache"
+    )
 
 
 # Evaluation.
@@ -256,7 +365,8 @@ def eval_batches(
     """Batches for a held-out loss: one pass in order, the same in every run whatever its seed.
 
     The last batch, of each shape, is filled up with rows of padding, whose loss weights are 0. A
-    mixture is mixed at its rates, and ends where a cache would begin anew.
+    mixture is mixed at its rates, and ends where a cache would begin anew; of its caches those that
+    lack the split are passed over.
 
     Args:
       data: the data config.
@@ -268,9 +378,9 @@ def eval_batches(
       Batches of int32 arrays [batch_size, length] under seqio's names.
 
     Raises:
-      InputError: as `train_batches`, and if there is no such split.
+      InputError: as `train_batches`, and if no cache has such a split.
     """
-    sources = open_sources(data, vocabulary, split=split)
+    sources = open_sources(data, vocabulary, split=split, pass_over=True)
     tokens = data.layout.encoder_tokens(vocabulary)
     stream = Stream(data, sources, seed=0, shuffle=False, repeat=False, tokens=tokens)
     return itertools.islice(_one_pass(_global_batches(stream, data)), max_batches)

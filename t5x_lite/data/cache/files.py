@@ -12,17 +12,20 @@ hashes; `Cache.verify` compares all files with the index.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Int
 
+from t5x_lite.buckets.objects import files_in, size_of
+from t5x_lite.buckets.paths import BucketPath, DataPath, data_path
+from t5x_lite.data.cache.bucket_records import BucketRecords, copied_array
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.errors import InputError
 from t5x_lite.files import reason
@@ -34,7 +37,8 @@ DTYPES = ("uint16", "int32")
 LENGTHS_DTYPE = np.dtype("<u4")
 _FEW = 32
 """Below so many records it costs more to start threads than to read one after another."""
-_AGAIN = "copy it anew, or write it anew with `t5x-lite cache`"
+_COUNTED_AT_A_TIME = 1 << 20
+_AGAIN = "copy it again, or write it again with `t5x-lite cache`"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +63,7 @@ class File:
             raise ValueError("a file without a checksum")
         name = self.name
         if type(name) is not str or name in ("", ".", "..") or os.path.basename(name) != name:
-            raise ValueError(f"{name!r} is no name of a file in the cache's directory")
+            raise ValueError(f"{name!r} is not the name of a file in the cache's directory")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,12 +75,20 @@ class SplitIndex:
       tokens: of all features.
       shards: the records, in order.
       lengths: the file of lengths.
+      longest: uint32 [n], the longest text in the features of each example that are joined
+        (`layouts.base.longest_joined`); None where it was not written.
     """
 
     examples: int
     tokens: int
     shards: tuple[File, ...]
     lengths: File
+    longest: File | None = None
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """All of them."""
+        return (*self.shards, self.lengths, *([] if self.longest is None else [self.longest]))
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> "SplitIndex":
@@ -86,7 +98,12 @@ class SplitIndex:
           KeyError, TypeError, ValueError: it is none.
         """
         shards = tuple(File(**shard) for shard in node["shards"])
-        return cls(**{**node, "shards": shards, "lengths": File(**node["lengths"])})
+        longest = node.get("longest")
+        others = {
+            "lengths": File(**node["lengths"]),
+            "longest": None if longest is None else File(**longest),
+        }
+        return cls(**{**node, "shards": shards, **others})
 
     def __post_init__(self) -> None:
         _check_counts(examples=self.examples, tokens=self.tokens)
@@ -104,6 +121,8 @@ class Index:
       splits: by name.
       has_metrics: whether the task has metrics of its own, which need the task and seqio.
       baked: the seed of a corruption that was done when the cache was made; None where none was.
+      documents: the cache was made of so many documents, the first of the task; None is all.
+      wording: the words of the inputs, where they are not the task's own (`config.wording_of`).
     """
 
     task: str
@@ -113,6 +132,8 @@ class Index:
     splits: Mapping[str, SplitIndex]
     has_metrics: bool = False
     baked: int | None = None
+    documents: int | None = None
+    wording: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -122,11 +143,22 @@ class Index:
         if not all(type(text) is str for text in texts) or type(self.has_metrics) is not bool:
             raise ValueError("the task, has_metrics or the vocabulary is another thing")
         if self.baked is not None and type(self.baked) is not int:
-            raise ValueError("baked is no number")
+            raise ValueError("baked is not a number")
+        if self.documents is not None:
+            _check_counts(documents=self.documents)
+        if not all(type(text) is str for text in self.wording.values()):
+            raise ValueError("wording is not a text")
 
     def to_json(self) -> bytes:
         """The content of cache.json."""
         node = dataclasses.asdict(self) | {"recipe": self.recipe.to_json(), "format": FORMAT}
+        if self.documents is None:  # as in an index of earlier versions, which read this one
+            del node["documents"]
+        if not self.wording:
+            del node["wording"]  # an index of earlier versions has none
+        for split in node["splits"].values():
+            if split["longest"] is None:
+                del split["longest"]
         return json.dumps({**node, "sha256": _digest(node)}, indent=1).encode() + b"\n"
 
     @classmethod
@@ -153,14 +185,14 @@ def _digest(node: Any) -> str:
     return hashlib.sha256(json.dumps(node, sort_keys=True).encode()).hexdigest()
 
 
-def file_digest(path: Path) -> str:
+def file_digest(path: DataPath) -> str:
     """SHA-256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Cache:
-    """A cache on the disk.
+    """A cache on the disk or in a bucket.
 
     Attributes:
       directory: where it is.
@@ -174,8 +206,7 @@ class Cache:
         Raises:
           InputError: there is no cache, or it is damaged or of another format.
         """
-        check_local(directory, what="data.cache")
-        self.directory = Path(directory)
+        self.directory = data_path(directory)
         content = self._index_content()
         try:
             number = json.loads(content)["format"]
@@ -184,7 +215,7 @@ class Cache:
         if number != FORMAT:
             raise InputError(
                 f"cache {directory} has format {number}, and this version reads format {FORMAT}: "
-                "write it anew with `t5x-lite cache`, or use the version that wrote it"
+                "write it again with `t5x-lite cache`, or use the version that wrote it"
             )
         try:
             self.index = Index.from_json(content)
@@ -192,8 +223,10 @@ class Cache:
             why = " ".join(str(error).split())[:200]
             raise self._damaged(INDEX_NAME, f"is damaged ({why})") from error
         self.digest = hashlib.sha256(content).hexdigest()
+        if isinstance(self.directory, BucketPath):
+            files_in(self.directory)  # the sizes of all, by one listing
         for split in self.index.splits.values():
-            for file in (*split.shards, split.lengths):
+            for file in split.files:
                 self._check_size(file)
 
     def _index_content(self) -> bytes:
@@ -209,7 +242,7 @@ class Cache:
 
     def _check_size(self, file: File) -> None:
         try:
-            size = (self.directory / file.name).stat().st_size
+            size = size_of(self.directory / file.name)
         except OSError as error:
             raise self._damaged(file.name, f"cannot be read ({reason(error)})") from error
         if size != file.size:
@@ -225,7 +258,7 @@ class Cache:
           InputError: naming the first that differs.
         """
         for split in self.index.splits.values():
-            for file in (*split.shards, split.lengths):
+            for file in split.files:
                 self._check_content(file)
 
     def _check_content(self, file: File) -> None:
@@ -245,7 +278,6 @@ class Cache:
         if name not in self.index.splits:
             there = ", ".join(self.index.splits)
             raise InputError(f"cache {self.directory} has no split {name!r}: there are {there}")
-        self._check_content(self.index.splits[name].lengths)
         return Split(self, self.index.splits[name])
 
     def unreadable(self, error: Exception) -> InputError:
@@ -263,9 +295,7 @@ class Split:
     """
 
     def __init__(self, cache: Cache, index: SplitIndex):
-        import grain  # now, because it takes a second
-
-        self._cache = cache
+        self._cache, self._index = cache, index
         self._features = cache.index.recipe.stored
         self._dtype = np.dtype(cache.index.dtype).newbyteorder("<")
         self.size = index.examples
@@ -275,14 +305,72 @@ class Split:
         if index.lengths.size != math.prod(shape) * LENGTHS_DTYPE.itemsize:
             raise cache._damaged(index.lengths.name, "does not fit the number of examples")
         path = cache.directory / index.lengths.name
+        self._few = _FEW
+        if isinstance(path, BucketPath):
+            self._few = 0
+            self._lengths, self._records = self._in_bucket(index, path, shape)
+            return
+        cache._check_content(index.lengths)
+        import grain  # now, because it takes a second
+
         self._lengths = np.memmap(path, LENGTHS_DTYPE, mode="r", shape=shape)
         # With the numbers of their records, the shards need not be opened to count them.
         paths = [f"{cache.directory / s.name}[0:{s.examples}]" for s in index.shards]
         self._records: Any = grain.sources.ArrayRecordDataSource(paths)
 
+    def _in_bucket(
+        self, index: SplitIndex, path: BucketPath, shape: tuple[int, int]
+    ) -> tuple[np.ndarray, BucketRecords]:
+        """The lengths, copied, and the records of a cache in a bucket."""
+        try:
+            lengths, digest = copied_array(path, LENGTHS_DTYPE, shape)
+        except OSError as error:
+            why = f"cannot be read ({reason(error)})"
+            raise self._cache._damaged(index.lengths.name, why) from error
+        if digest != index.lengths.sha256:
+            raise self._cache._damaged(index.lengths.name, "does not fit its checksum")
+        shards = [(shard.name, shard.size, shard.examples) for shard in index.shards]
+        sizes = functools.partial(_record_bytes, lengths, self._dtype.itemsize)
+        return lengths, BucketRecords(path.parent, shards, sizes)
+
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
         """Tokens of each stored feature of some examples, int64."""
         return self._lengths[indices].astype(np.int64)
+
+    def longest(self) -> Int[np.ndarray, " n"] | None:
+        """Tokens of the longest text of each example, int64; None where the cache does not say.
+
+        Raises:
+          InputError: the file is damaged.
+        """
+        file = self._index.longest
+        if file is None:
+            return None
+        path = self._cache.directory / file.name
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise self._cache._damaged(file.name, f"cannot be read ({reason(error)})") from error
+        if hashlib.sha256(content).hexdigest() != file.sha256:
+            raise self._cache._damaged(file.name, "does not fit its checksum")
+        return np.frombuffer(content, LENGTHS_DTYPE).astype(np.int64)
+
+    def first_with(self, tokens: int, *, floats: Collection[str] = ()) -> int:
+        """How many of the first examples together have so many tokens at most.
+
+        Args:
+          tokens: of all their features.
+          floats: stored features that are numbers, and count as none.
+        """
+        columns = [k for k, name in enumerate(self._features) if name not in floats]
+        for start in range(0, self.size, _COUNTED_AT_A_TIME):
+            counts = self._lengths[start : start + _COUNTED_AT_A_TIME, columns]
+            totals = counts.astype(np.int64).sum(1).cumsum()
+            within = int(np.searchsorted(totals, tokens, side="right"))
+            if within < len(totals):
+                return start + within
+            tokens -= int(totals[-1])
+        return self.size
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
         """The stored features of some examples, int32 token ids.
@@ -294,10 +382,12 @@ class Split:
             return []
         wanted = indices.tolist()
         try:
-            if len(wanted) < _FEW:
+            if len(wanted) < self._few:
                 records = [self._records[index] for index in wanted]
             else:
                 records = self._records.__getitems__(wanted)
+        except InputError:
+            raise
         except (RuntimeError, ValueError, IndexError, OSError) as error:
             raise self._cache.unreadable(error) from error
         found = []
@@ -310,8 +400,15 @@ class Split:
         return found
 
 
+def _record_bytes(
+    lengths: np.ndarray, itemsize: int, indices: Int[np.ndarray, " n"]
+) -> Int[np.ndarray, " n"]:
+    """Bytes of some records, of split lengths [n, F]."""
+    return lengths[indices].astype(np.int64).sum(axis=1) * itemsize
+
+
 def check_local(directory: str | os.PathLike[str], *, what: str) -> None:
-    """Refuses a bucket's address: records are read from, and written to, mounted file systems."""
+    """Refuses a bucket's address, where workers write to what all of them have mounted."""
     text = os.fspath(directory)
     if "://" in text:
         bucket = text.split("://", 1)[1].split("/", 1)[0]

@@ -46,6 +46,14 @@ class OneShape:
         """Takes the rows and how many a global batch has."""
         self.stream, self._batch_size = stream, batch_size
 
+    def epochs(self, position: Position) -> list[float]:
+        """See `Stream.epochs`."""
+        return self.stream.epochs(position)
+
+    def repeated(self, position: Position) -> set[int]:
+        """See `Stream.repeated`."""
+        return self.stream.repeated(position)
+
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
         """The batch at a position; its last rows may be padding; None where no row is left.
 
@@ -78,6 +86,14 @@ class Grouped:
         self._buckets = data.batches.buckets()
         self._lengths = [lengths_of(shape) for shape in shapes_of(data)]
         self._looked_at: tuple[int, Int[np.ndarray, " n"]] | None = None
+
+    def epochs(self, position: Position) -> list[float]:
+        """See `Stream.epochs`."""
+        return self.stream.epochs(position)
+
+    def repeated(self, position: Position) -> set[int]:
+        """See `Stream.repeated`."""
+        return self.stream.repeated(position)
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
         """See `OneShape.make`; where the examples end, each bucket's rest is a batch."""

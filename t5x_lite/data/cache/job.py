@@ -7,7 +7,7 @@ index = index_of(job, {"train": written})
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,8 @@ import numpy as np
 from t5x_lite.data.cache.files import DTYPES, Index, SplitIndex
 from t5x_lite.data.cache.recipe import Recipe, as_numbers
 from t5x_lite.data.cache.task_recipe import recipe_of
-from t5x_lite.data.config import Data
+from t5x_lite.data.config import Data, wording_of
+from t5x_lite.data.layouts.base import Layout, longest_joined
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.loading import Vocabulary
 
@@ -64,7 +65,9 @@ def load_job(
     Raises:
       InputError: the task or a split is wrong, or the task cannot be cached so.
     """
-    from t5x_lite.data.live import tasks as live_tasks  # now, because TensorFlow takes seconds
+    # Now, because TensorFlow takes seconds.
+    from t5x_lite.data.live import tasks as live_tasks
+    from t5x_lite.data.live.truncation import truncated
 
     if not data.task:
         raise InputError("which task is cached? give --data.task module:function")
@@ -72,6 +75,7 @@ def load_job(
     for split in splits or ():
         live_tasks.check_split(data, task, split=split)
     recipe = recipe_of(data, vocabulary, task, bake=bake)
+    task = truncated(data, task, seed=seed)
     return Job(data=data, vocabulary=vocabulary, task=task, recipe=recipe, seed=seed, bake=bake)
 
 
@@ -107,7 +111,7 @@ def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
         if name not in there:
             raise InputError(
                 f"data.task {task!r} gives {', '.join(there)} at its CacheDatasetPlaceholder, and "
-                f"not {name}: put the placeholder behind its tokenisation"
+                f"not {name}: put the placeholder after its tokenization"
             )
         is_float = name in recipe.floats
         right = there[name].dtype.is_floating if is_float else there[name].dtype.is_integer
@@ -118,6 +122,13 @@ def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
                 f"{there[name].shape}"
             )
     return recipe.stored
+
+
+def longest_of(recipe: Recipe, layout: Layout) -> Callable[[Sequence[np.ndarray]], int] | None:
+    """Tokens of the longest text of an example, where a row has several (`SplitWriter`)."""
+    if not layout.joined or recipe.corruption:
+        return None
+    return lambda features: longest_joined(layout, dict(zip(recipe.stored, features, strict=True)))
 
 
 def goes_without(job: Job, split: str, *, asked: bool) -> None:
@@ -146,4 +157,6 @@ def index_of(job: Job, splits: Mapping[str, SplitIndex]) -> Index:
         splits=splits,
         has_metrics=bool(job.task.predict_metric_fns),
         baked=job.seed if job.bake else None,
+        documents=job.data.first_documents,
+        wording=wording_of(job.data),
     )

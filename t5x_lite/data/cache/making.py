@@ -15,8 +15,6 @@ the cache is the same. `making_beam` runs a task on a cluster, file by file.
 import collections
 import concurrent.futures
 import itertools
-import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -34,21 +32,20 @@ from t5x_lite.data.cache.job import (
     goes_without,
     index_of,
     load_job,
+    longest_of,
     stored_examples,
 )
 from t5x_lite.data.cache.task_recipe import recipe_of
 from t5x_lite.data.cache.writer import SHARD_BYTES, SplitWriter, new_cache, write_index
 from t5x_lite.data.config import Data, trimmed_lengths
 from t5x_lite.errors import InputError
+from t5x_lite.progress import counting
 from t5x_lite.records.worker_processes import WorkerContext
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
-
-_logger = logging.getLogger(__name__)
 
 BLOCK = 4096
 """Raw examples that a worker gets at a time: whole groups of `stages.DOCUMENTS_PER_GROUP`."""
 _AHEAD = 2
-_NOTE_SECONDS = 30.0
 
 
 def write_cache(
@@ -96,7 +93,8 @@ def write_cache(
                 written[split] = found
             else:
                 goes_without(job, split, asked=bool(splits))
-                (directory / found.lengths.name).unlink()
+                for file in found.files:
+                    (directory / file.name).unlink()
         index = index_of(job, written)
         write_index(directory, index, vocabulary)
     from t5x_lite.data.live import tasks as live_tasks  # now, because TensorFlow takes seconds
@@ -117,6 +115,7 @@ def _write(job: Job, run: _Run, split: str, *, directory: Path, shard_bytes: int
         num_features=len(job.recipe.stored),
         dtype=job.dtype,
         shard_bytes=shard_bytes,
+        longest=longest_of(job.recipe, job.data.layout),
     )
     for features in _telling(run(job, split), split=split):
         writer.add(features)
@@ -124,13 +123,11 @@ def _write(job: Job, run: _Run, split: str, *, directory: Path, shard_bytes: int
 
 
 def _telling(examples: Iterator[Any], *, split: str) -> Iterator[Any]:
-    """The same examples; how many there were is logged from time to time."""
-    due = time.monotonic() + _NOTE_SECONDS
-    for number, example in enumerate(examples, start=1):
-        yield example
-        if time.monotonic() >= due:
-            _logger.info("%s: %d examples so far", split, number)
-            due = time.monotonic() + _NOTE_SECONDS
+    """The same examples; how many there were is shown meanwhile."""
+    with counting(split, unit="examples") as advance:
+        for example in examples:
+            yield example
+            advance(1)
 
 
 # Running it.

@@ -4,7 +4,8 @@
 
 Caches are mixed by exact arithmetic (mixing.py), so the rates are rounded to ten-thousandths. Names
 are those of the tasks that the caches were made of; no task is imported. Where data.task names a
-mixture that has these tasks, its constant rates and shared examples count here, too.
+mixture that has these tasks, its constant rates, limits and shared examples count here, too.
+data.mixing.unlabelled needs no such name: caches say whether they hold unlabelled text.
 """
 
 import dataclasses
@@ -14,9 +15,8 @@ from fractions import Fraction
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.config import Data
 from t5x_lite.data.mixing import parse_sources, split_rate
-from t5x_lite.data.mixtures import Member, Mixture
+from t5x_lite.data.mixtures import Member, Mixture, mixture_named
 from t5x_lite.data.rates import CACHE_PERIOD, Mixing, cache_rates
-from t5x_lite.data.tasks.names import find_task
 from t5x_lite.errors import InputError
 
 
@@ -47,6 +47,7 @@ def mixed_sources(data: Data) -> list[tuple[str, Fraction]]:
                 f"cache {cache.directory} has no training examples, and can have no rate"
             )
     left = Mixture(members=_members(data, caches)).without(data.mixing.leave_out)
+    left = left.with_unlabelled(data.mixing.unlabelled)
     tasks = {member.task for member in left.members}
     kept = [
         (directory, cache)
@@ -64,12 +65,17 @@ def mixed_sources(data: Data) -> list[tuple[str, Fraction]]:
 def _members(data: Data, caches: Sequence[Cache]) -> tuple[Member, ...]:
     """The tasks of caches, as the mixture has them that data.task names; their sizes are theirs."""
     tasks = [cache.index.task for cache in caches]
-    named = find_task(data.task) if data.task and data.task not in tasks else None
-    known = {m.task: m for m in named.members} if isinstance(named, Mixture) else {}
-    members = [known.get(task, Member(task=task)) for task in tasks]
+    named = mixture_named(data.task) if data.task and data.task not in tasks else None
+    known = {} if named is None else {m.task: m for m in named.members}
+    alone = [Member(task=c.index.task, unlabelled=_is_unlabelled(c)) for c in caches]
+    members = [(known.get(member.task, member), member) for member in alone]
     return tuple(
-        dataclasses.replace(member, examples=None)
-        if member.is_trained
-        else Member(task=member.task)
-        for member in members
+        dataclasses.replace(member, examples=None) if member.is_trained else by_itself
+        for member, by_itself in members
     )
+
+
+def _is_unlabelled(cache: Cache) -> bool:
+    """Whether it was made of unlabelled text: that is corrupted, or has no inputs."""
+    recipe = cache.index.recipe
+    return bool(recipe.corruption) or tuple(recipe.outputs) == ("targets",)

@@ -2,6 +2,8 @@
 
     tokens -> corruption, with the example's own (seed, epoch, index) -> trim -> EOS -> trim
 
+EOS may be words of the layout (`Layout.ending`), at the end of the inputs.
+
 A cache is read where seqio may be missing, so its index holds this part of the task as data:
 
     {"stored": ["tokens"], "corruption": "span_corruption", "options": {"sentinel_start": 399, ...},
@@ -27,10 +29,10 @@ Eos = Literal["after_trim", "before_trim", "none"]
 
 
 def _is_number(value: Any) -> bool:
-    """Whether an option is a number, or numbers in lists."""
+    """Whether an option is a number, true or false, or numbers in lists."""
     if isinstance(value, list | tuple):
         return all(map(_is_number, value))
-    return type(value) is int or (type(value) is float and math.isfinite(value))
+    return type(value) in (int, bool) or (type(value) is float and math.isfinite(value))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,8 @@ class Recipe:
       floats: the outputs that are float32 numbers. A record holds each as two whole numbers, its
         lower and its upper 16 bits.
       fixed: what of the layout it was made with (`Layout.fixed`).
+      ending: tokens that end the inputs, within their length, where a layout has words in place of
+        EOS.
     """
 
     stored: tuple[str, ...]
@@ -60,6 +64,7 @@ class Recipe:
     lengths: Mapping[str, int] | None = None
     floats: tuple[str, ...] = ()
     fixed: Mapping[str, str | int] = dataclasses.field(default_factory=dict)
+    ending: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         wanted = ("tokens",) if self.corruption else tuple(self.outputs)
@@ -85,8 +90,18 @@ class Recipe:
             raise ValueError(f"floats must be outputs, got {str(self.floats)[:60]}")
         if not all(type(value) in (str, int) for value in self.fixed.values()):
             raise ValueError(f"fixed must be words and numbers, got {str(self.fixed)[:60]}")
+        if not all(type(token) is int for token in self.ending):
+            raise ValueError(f"ending must be tokens, got {str(self.ending)[:60]}")
+        if self.ending and self.outputs.get("inputs", True):
+            raise ValueError("ending is of inputs without EOS, and there are none")
         if self.eos not in get_args(Eos):
             raise ValueError(f"eos must be one of {get_args(Eos)}, got {self.eos!r}")
+
+    @property
+    def can_end_in_sentinel(self) -> bool:
+        """Whether its corruption has the option `final_sentinel`."""
+        function = CORRUPTIONS.get(self.corruption)
+        return function is not None and "final_sentinel" in inspect.signature(function).parameters
 
     def example(
         self,
@@ -117,12 +132,15 @@ class Recipe:
         return {
             name: as_floats(found[name])
             if name in self.floats
-            else self._finished(found[name], lengths.get(name), add_eos=add_eos)
-            for name, add_eos in self.outputs.items()
+            else self._finished(name, found[name], lengths.get(name))
+            for name in self.outputs
         }
 
-    def _finished(self, tokens: np.ndarray, length: int | None, *, add_eos: bool) -> np.ndarray:
-        if not add_eos or self.eos == "none":
+    def _finished(self, name: str, tokens: np.ndarray, length: int | None) -> np.ndarray:
+        if name == "inputs" and self.ending:
+            room = None if length is None else length - len(self.ending)
+            return np.append(tokens[:room], np.array(self.ending, np.int32))
+        if not self.outputs[name] or self.eos == "none":
             return tokens[:length]
         if self.eos == "after_trim" and length is not None:
             tokens = tokens[: length - 1]
@@ -155,15 +173,17 @@ class Recipe:
             both = LENGTHS[self.corruption](found[:, 0], **keys, **self.options)
             found = both[:, [("inputs", "targets").index(name) for name in self.outputs]]
         limits = np.array([lengths[name] for name in self.outputs])
-        added = np.array([add_eos and self.eos != "none" for add_eos in self.outputs.values()])
-        # EOS, appended before or after, takes one token and is within the limit.
-        return np.minimum(found + added, limits)
+        added = [int(add_eos and self.eos != "none") for add_eos in self.outputs.values()]
+        if self.ending:
+            added[[*self.outputs].index("inputs")] = len(self.ending)
+        # EOS, appended before or after, takes one token and is within the limit; so are words.
+        return np.minimum(found + np.array(added), limits)
 
     def to_json(self) -> dict[str, Any]:
         """As the index of a cache holds it."""
         node = dataclasses.asdict(self) | {"stored": list(self.stored)}
-        # An index of earlier versions has neither, and they read one without.
-        for name in ("floats", "fixed"):
+        # An index of earlier versions has none of them, and they read one without.
+        for name in ("floats", "fixed", "ending"):
             if not node[name]:
                 del node[name]
         return node
@@ -175,7 +195,7 @@ class Recipe:
         Raises:
           KeyError, TypeError, ValueError: it is no recipe.
         """
-        lists = {name: tuple(node.get(name, ())) for name in ("stored", "floats")}
+        lists = {name: tuple(node.get(name, ())) for name in ("stored", "floats", "ending")}
         return cls(**{**node, **lists})
 
 

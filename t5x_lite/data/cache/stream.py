@@ -11,6 +11,7 @@ task has on the fly. 1024 examples are a window, which is packed into rows from 
 lengths alone: what a row holds is known before any of its examples is read.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,9 +21,10 @@ from jaxtyping import Int
 
 from t5x_lite.data.cache.files import Cache, Split
 from t5x_lite.data.cache.recipe import Recipe
+from t5x_lite.data.cache.refreshes import Negatives
 from t5x_lite.data.config import Data, lengths_of, trimmed_lengths
 from t5x_lite.data.layouts import packing
-from t5x_lite.data.layouts.base import KEY, Layout
+from t5x_lite.data.layouts.base import KEY, Layout, longest_joined
 from t5x_lite.data.mixing import Schedule
 from t5x_lite.data.permutation import order
 from t5x_lite.errors import InputError
@@ -34,6 +36,8 @@ _SOURCE_SEED = 1 << 48
 _READ_AT_A_TIME = 64
 _NO_LIMIT = 1 << 62
 
+_logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
@@ -43,11 +47,18 @@ class Source:
       cache: the cache.
       split: its examples.
       rate: its share of the examples.
+      first: how many of its examples are read, from the first on; None is all.
     """
 
     cache: Cache
     split: Split
     rate: Fraction
+    first: int | None = None
+
+    @property
+    def size(self) -> int:
+        """The examples that are read."""
+        return self.split.size if self.first is None else self.first
 
     @property
     def recipe(self) -> Recipe:
@@ -120,6 +131,7 @@ class Stream:
 
     Attributes:
       sources: the caches.
+      negatives: of the one cache, in place of those that it holds.
     """
 
     def __init__(
@@ -143,12 +155,13 @@ class Stream:
           tokens: the vocabulary's, for a layout of an encoder.
         """
         self.sources = sources
+        self.negatives: Negatives | None = None
         self._data, self._seed, self._shuffle, self._tokens = data, seed, shuffle, tokens
         self._lengths = lengths_of(data)
         self._trimmed = trimmed_lengths(data)
         self._layout = _layout_of(data, sources)
         self._schedule = Schedule([source.rate for source in sources])
-        sizes = [source.split.size for source in sources]
+        sizes = [source.size for source in sources]
         self._size = None if repeat else self._schedule.before_repeating(sizes)
         self._planned: Window | None = None
 
@@ -200,7 +213,7 @@ class Stream:
         return source.recipe.example_lengths(
             source.split.counts(indices),
             lengths=limits,
-            seed=self._source_seed(k),
+            seed=self.seed_of(k),
             epochs=epochs,
             indices=indices,
         )
@@ -209,13 +222,13 @@ class Stream:
         self, counts: Int[np.ndarray, " n"], k: int
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
         """Epoch and index of the examples of source k, by their number among its examples."""
-        size = self.sources[k].split.size
+        size = self.sources[k].size
         epochs, places = np.divmod(counts, size)
         if not self._shuffle:
             return epochs, places
-        return epochs, order(places, epochs, size=size, seed=self._source_seed(k))
+        return epochs, order(places, epochs, size=size, seed=self.seed_of(k))
 
-    def _source_seed(self, k: int) -> int:
+    def seed_of(self, k: int) -> int:
         """The seed of source k: equal places of two caches have different random numbers."""
         return self._seed + k * _SOURCE_SEED
 
@@ -266,14 +279,75 @@ class Stream:
           num_rows: rows in all; the others are padding.
           lengths: tokens of each feature at most, which hold them (`Layout.lengths`).
         """
+        return self._laid_out(self._at(numbers), num_rows=num_rows, lengths=lengths)
+
+    def rows_of(
+        self,
+        k: int,
+        indices: Int[np.ndarray, " n"],
+        *,
+        epoch: int,
+        num_rows: int,
+        lengths: Mapping[str, int],
+    ) -> dict[str, np.ndarray]:
+        """A row of each of some examples of source k.
+
+        Args:
+          k: the cache.
+          indices: the examples' positions in it.
+          epoch: how often they were read before.
+          num_rows: as for `rows`.
+          lengths: as for `rows`.
+        """
+        where = np.full_like(indices, k), np.full_like(indices, epoch), indices
+        return self._laid_out(where, num_rows=num_rows, lengths=lengths)
+
+    def _laid_out(
+        self,
+        where: tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]],
+        *,
+        num_rows: int,
+        lengths: Mapping[str, int],
+    ) -> dict[str, np.ndarray]:
         return self._layout.lay_out(
-            self._read(*self._at(numbers)),
-            np.arange(len(numbers)),
+            self._read(*where),
+            np.arange(len(where[0])),
             num_rows=num_rows,
             lengths=lengths,
             pack=False,
             tokens=self._tokens,
         )
+
+    def longest_of_all(self, k: int) -> Int[np.ndarray, " _"]:
+        """The `Layout.longest_stored` of all examples of source k.
+
+        Of rows of one text it follows from the lengths of what is stored. Of others the cache says
+        it, or, one of an earlier version, is read through once.
+
+        Raises:
+          InputError: lengths differ from epoch to epoch.
+        """
+        source = self.sources[k]
+        if source.recipe.corruption:
+            raise InputError(
+                f"cache {source.cache.directory} is corrupted anew in each epoch, and so has no "
+                "lengths to make a schedule of: use data.batches Bucketed"
+            )
+        indices = np.arange(source.size)
+        if not self._layout.joined:
+            column = [*source.recipe.outputs].index(self._layout.features[0])
+            return self._example_lengths(k, np.zeros_like(indices), indices)[:, column]
+        counts = source.split.counts(indices)
+        lengths = {name: counts[:, i] for i, name in enumerate(source.recipe.stored)}
+        if (known := source.split.longest()) is not None:
+            return self._layout.longest_stored(known[: source.size], lengths)
+        _logger.info("%s is read once for the lengths of its texts", source.cache.directory)
+        found = np.zeros(source.size, np.int64)
+        for start in range(0, source.size, _READ_AT_A_TIME):
+            some = source.split.read(indices[start : start + _READ_AT_A_TIME])
+            for place, stored in enumerate(some, start=start):
+                found[place] = longest_joined(self._layout, stored)
+        return self._layout.longest_stored(found, lengths)
 
     def longest_texts(self, numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """The `Layout.longest` of some examples, by their numbers in the run.
@@ -313,8 +387,10 @@ class Stream:
             stored = source.split.read(indices[of])
             keys = zip(of.tolist(), stored, epochs[of].tolist(), indices[of].tolist(), strict=True)
             for place, tokens, epoch, index in keys:
-                key = {"seed": self._source_seed(k), "epoch": epoch, "index": index}
+                key = {"seed": self.seed_of(k), "epoch": epoch, "index": index}
                 examples[place] = source.recipe.example(tokens, lengths=self._trimmed, **key)
+                if self.negatives is not None:
+                    examples[place]["negatives"] = self.negatives.tokens(index)
                 if self._layout.draws:
                     examples[place][KEY] = np.array([*key.values()], np.int64)
         return examples
@@ -326,14 +402,12 @@ class Stream:
             after = self._schedule.counts((position.window + 1) * WINDOW)
             share = position.row / self.window(position.window).num_rows
             counts = [a + share * (b - a) for a, b in zip(counts, after, strict=True)]
-        return [
-            count / source.split.size for count, source in zip(counts, self.sources, strict=True)
-        ]
+        return [count / source.size for count, source in zip(counts, self.sources, strict=True)]
 
     def repeated(self, position: Position) -> set[int]:
         """The caches of which examples were read again before a position."""
         counts = self._schedule.counts(position.window * WINDOW)
-        sizes = [source.split.size for source in self.sources]
+        sizes = [source.size for source in self.sources]
         earlier = {k for k, count in enumerate(counts) if count > sizes[k]}
         if not position.row:
             return earlier
@@ -352,6 +426,6 @@ def _layout_of(data: Data, sources: list[Source]) -> Layout:
         if data.layout.of_task(source.recipe.outputs) != layout:
             raise InputError(
                 f"the caches {first.cache.directory} and {source.cache.directory} have different "
-                "features, as one of an earlier version without scores: write it anew"
+                "features, as one of an earlier version without scores: write it again"
             )
     return layout

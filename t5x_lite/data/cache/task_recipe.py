@@ -1,9 +1,9 @@
-"""What a seqio task does behind its CacheDatasetPlaceholder, as the recipe that a cache holds.
+"""What a seqio task does after its CacheDatasetPlaceholder, as the recipe that a cache holds.
 
 It runs where the cache is read and seqio may be missing, so it may be made of these only:
 
     stages.count_epochs, stages.corrupt with a function of corruption/recipes.py,
-    seqio.preprocessors.append_eos or append_eos_after_trim
+    seqio.preprocessors.append_eos or append_eos_after_trim, stages.append_ending
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,9 +51,9 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
     if not places:
         raise InputError(
             f"data.task {data.task!r} does not say what a cache of it holds: put a "
-            "seqio.CacheDatasetPlaceholder() behind its tokenisation, or give --bake"
+            "seqio.CacheDatasetPlaceholder() after its tokenization, or give --bake"
         )
-    eos, corruption, options = _after(steps[places[0] + 1 :], data.task)
+    eos, corruption, options, ending = _after(steps[places[0] + 1 :], data.task)
     whole = not corruption and all(_is_free_of_lengths(step) for step in steps[: places[0]])
     return Recipe(
         stored=("tokens",) if corruption else tuple(outputs),
@@ -65,17 +65,18 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
         lengths=None if whole else lengths,
         floats=floats,
         fixed=data.layout.fixed(),
+        ending=ending,
     )
 
 
 def _after(
     steps: Sequence[Callable[..., Any]], task: str
-) -> tuple[Any, str, Mapping[str, int | float | list[int]]]:
-    """EOS, corruption and its options, from the preprocessors behind the placeholder."""
+) -> tuple[Any, str, Mapping[str, int | float | list[int]], tuple[int, ...]]:
+    """EOS, corruption, its options and words at the end, from what is behind the placeholder."""
     from t5x_lite.data.quiet_tensorflow import seqio
     from t5x_lite.data.tasks import stages
 
-    eos, corruption, options = "none", "", {}
+    eos, corruption, options, ending = "none", "", {}, ()
     for step in steps:
         if step is seqio.preprocessors.append_eos_after_trim:
             eos = "after_trim"
@@ -88,14 +89,16 @@ def _after(
             options = dict(function.keywords) if bound else {}
             if CORRUPTIONS.get(corruption) is not (function.func if bound else function):
                 raise _unknown(f"the corruption {corruption}", task)
+        elif isinstance(step, partial) and step.func is stages.append_ending:
+            ending = tuple(step.keywords["ending"])
         elif step is not stages.count_epochs and _name(step) != stages.keyed.__name__:
             raise _unknown(_name(step), task)
-    return eos, corruption, options
+    return eos, corruption, options, ending
 
 
 def _unknown(what: str, task: str) -> InputError:
     return InputError(
-        f"data.task {task!r} does {what} behind its CacheDatasetPlaceholder, which cannot be done "
+        f"data.task {task!r} does {what} after its CacheDatasetPlaceholder, which cannot be done "
         "where a cache is read: put it before the placeholder, or give --bake"
     )
 

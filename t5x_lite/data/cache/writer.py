@@ -8,18 +8,23 @@
         write_index(directory, index, vocabulary)
 
 The directory has another name, hidden, until the block has ended well and all of it is on the disk.
+The cache of a bucket is written to a temporary directory and copied then, its index last.
 """
 
+import array
 import contextlib
 import errno
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from t5x_lite.buckets.objects import files_in, remove, upload
+from t5x_lite.buckets.paths import BucketPath, data_path
 from t5x_lite.data.cache.files import (
     INDEX_NAME,
     LENGTHS_DTYPE,
@@ -27,7 +32,6 @@ from t5x_lite.data.cache.files import (
     File,
     Index,
     SplitIndex,
-    check_local,
     file_digest,
 )
 from t5x_lite.errors import InputError
@@ -46,8 +50,13 @@ def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
 
     Raises:
       InputError: `output` is there and is not an empty directory, or cannot be made.
+      BucketError: it is in a bucket that stays away.
     """
-    check_local(output, what="--output")
+    where = data_path(output)
+    if isinstance(where, BucketPath):
+        with _new_in_bucket(where) as directory:
+            yield directory
+        return
     target = Path(os.path.abspath(output))
     if target.is_dir() and not any(target.iterdir()):
         pass  # os.replace puts a directory in the place of an empty one
@@ -55,7 +64,7 @@ def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
         raise InputError(f"--output {output} is there already: give a new directory, or remove it")
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     for left in target.parent.glob(f".{target.name}.[0-9]*"):
-        _logger.warning("%s is of an interrupted run, or of one that goes on still", left)
+        _logger.warning("%s belongs to a run that was interrupted or is still running", left)
     try:
         temporary.mkdir(parents=True)
         yield temporary
@@ -70,6 +79,26 @@ def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
         raise InputError(f"--output {output} cannot be written: {reason(error)}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _new_in_bucket(target: BucketPath) -> Iterator[Path]:
+    """A temporary directory, which is copied to a bucket when the block ends well."""
+    if files_in(target):
+        raise InputError(f"--output {target} is there already: give a new directory, or remove it")
+    with tempfile.TemporaryDirectory(prefix="t5x_lite_cache_") as temporary:
+        yield Path(temporary)
+        files = [path for path in sorted(Path(temporary).rglob("*")) if path.is_file()]
+        copied: list[str] = []
+        try:
+            for path in sorted(files, key=lambda path: path.name == INDEX_NAME):
+                copied.append(f"{target}/{path.relative_to(temporary).as_posix()}")
+                upload(path, copied[-1])
+        except BaseException:
+            with contextlib.suppress(Exception):  # the one that is raised says enough
+                for url in copied:
+                    remove(url)
+            raise
 
 
 def is_about(error: OSError, directory: Path) -> bool:
@@ -102,6 +131,7 @@ class SplitWriter:
         num_features: int,
         dtype: str,
         shard_bytes: int = SHARD_BYTES,
+        longest: Callable[[Sequence[np.ndarray]], int] | None = None,
     ):
         """Begins a split.
 
@@ -111,6 +141,7 @@ class SplitWriter:
           num_features: token sequences of an example.
           dtype: of the tokens on the disk.
           shard_bytes: a shard ends with the example that fills it.
+          longest: tokens of an example's longest text, where the cache is to hold them.
         """
         self._directory, self._split = directory, split
         self._num_features, self._dtype = num_features, np.dtype(dtype).newbyteorder("<")
@@ -119,6 +150,7 @@ class SplitWriter:
         self._shards: list[File] = []
         self._lengths_name = lengths_name(split)
         self._lengths = (directory / self._lengths_name).open("wb")
+        self._longest, self._longest_of = array.array("I"), longest
         self._records = None
         self._in_shard = self._bytes = 0
         self.examples = self.tokens = 0
@@ -143,6 +175,8 @@ class SplitWriter:
         except RuntimeError as error:
             raise _os_error(error, self._path()) from error
         self._lengths.write(np.array([len(f) for f in features], LENGTHS_DTYPE).tobytes())
+        if self._longest_of is not None:
+            self._longest.append(self._longest_of(features))
         self._in_shard += 1
         self._bytes += len(record)
         self.examples += 1
@@ -174,11 +208,17 @@ class SplitWriter:
         """Closes the files, and gives what the index says of them."""
         self._end_shard()
         self._lengths.close()
+        longest = self._directory / f"{self._split}.longest"
+        if self._longest_of is not None:
+            longest.write_bytes(np.asarray(self._longest, LENGTHS_DTYPE).tobytes())
         return SplitIndex(
             examples=self.examples,
             tokens=self.tokens,
             shards=tuple(self._shards),
             lengths=described(self._directory / self._lengths_name, examples=self.examples),
+            longest=(
+                None if self._longest_of is None else described(longest, examples=self.examples)
+            ),
         )
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from jaxtyping import Bool, Int
 
 # Second half of the Philox key: another use of the same example gets other numbers.
 SPANS, PREFIX, IID, PERMUTATION, DENOISER, GROUP = 1, 2, 3, 4, 5, 6
+FEW_SHOT, DOCUMENT_SPANS, SEGMENTS = 7, 8, 9
 _WORD = 2**64
 
 
@@ -91,18 +92,24 @@ def noise_counts(length: int, noise_density: float, *, mean_span_length: float) 
 
 @functools.lru_cache(maxsize=256)
 def random_spans_lengths(
-    inputs_length: int, noise_density: float, mean_span_length: float
+    inputs_length: int,
+    noise_density: float,
+    mean_span_length: float,
+    *,
+    final_sentinel: bool = False,
 ) -> tuple[int, int]:
     """The chunk length that fills inputs exactly, and the targets' length that goes with it.
 
     512 tokens of inputs at density 0.15 and mean span 3 need 568 raw tokens and give targets of
-    114, EOS counted in both. T5's random_spans_helper rounds in float64 and its mask in float32:
-    where they differ (172 tokens: targets of 38 and 40) room is made for what the mask cuts.
+    114, EOS counted in both; a final sentinel makes them 115, of the same text. T5's
+    random_spans_helper rounds in float64 and its mask in float32: where they differ (172 tokens:
+    targets of 38 and 40) room is made for what the mask cuts.
 
     Args:
       inputs_length: tokens of the inputs, EOS included, >= 3.
       noise_density: share of the tokens to cut.
       mean_span_length: mean tokens of a span.
+      final_sentinel: whether targets end in a sentinel (`replacement.replace_spans`).
 
     Returns:
       (raw tokens, targets length).
@@ -125,7 +132,7 @@ def random_spans_lengths(
     # T5's exception: at density 0.5 the targets shall not be longer than the inputs.
     if noise_density == 0.5 and raw > 2 and lengths(raw)[1] > inputs_length:
         raw -= 1
-    return raw, lengths(raw)[1]
+    return raw, lengths(raw)[1] + final_sentinel
 
 
 def _random_segments(rng: np.random.Generator, total: int, *, parts: int) -> Int[np.ndarray, " n"]:
@@ -184,7 +191,9 @@ def iid_noise_mask(
     return rng.random(length) < noise_density
 
 
-def iid_targets_length(length: int, noise_density: float) -> tuple[float, float]:
+def iid_targets_length(
+    length: int, noise_density: float, *, final_sentinel: bool = False
+) -> tuple[float, float]:
     """How long targets are where i.i.d. noise is kept and every other span is a sentinel.
 
     A token of the chunk gives one of the targets if it is noise, or kept and after noise; the first
@@ -193,6 +202,7 @@ def iid_targets_length(length: int, noise_density: float) -> tuple[float, float]
     Args:
       length: tokens of the chunk, >= 1.
       noise_density: share of the tokens to cut.
+      final_sentinel: whether a text that ends in noise gives one more.
 
     Returns:
       (mean, standard deviation), without EOS.
@@ -202,7 +212,13 @@ def iid_targets_length(length: int, noise_density: float) -> tuple[float, float]
     both = noise_density + (1 - noise_density) * noise_density**2
     variance = (length - 1) * either * (1 - either)
     variance += 2 * max(length - 2, 0) * (both - either**2)
-    return 1 + (length - 1) * either, math.sqrt(variance)
+    mean = 1 + (length - 1) * either
+    if final_sentinel:
+        mean += noise_density
+        variance += noise_density * (1 - noise_density)
+        # Noise at the end is itself one of the targets.
+        variance += 2 * min(length - 1, 1) * noise_density * (1 - either)
+    return mean, math.sqrt(variance)
 
 
 def iid_spans(length: int, noise_density: float) -> tuple[float, float]:

@@ -9,7 +9,8 @@
     deshuffling                inputs 13 10 16 11 17 12 14 15, all of the text in the targets
     prefix language modelling  inputs 10 11 12                targets 13 14 15 16 17
 
-A language model has no inputs, and no corruption. EOS is not added here. Everything is a pure
+With `final_sentinel` the targets of span corruption are 99 12 13 98 17 97 (replacement.py). A
+language model has no inputs, and no corruption. EOS is not added here. Everything is a pure
 function of (tokens, seed, epoch, index): the seqio pipeline and an offline cache give the same
 examples. What is noise and what becomes of it stand in noise.py and replacement.py; how long the
 text is that a corruption gets, in tasks/unsupervised.py; UL2's mixture in mixture_of_denoisers.py.
@@ -44,6 +45,7 @@ def span_corruption(
     sentinel_start: int,
     noise_density: float = 0.15,
     mean_noise_span_length: float = 3.0,
+    final_sentinel: bool = False,
 ) -> dict[str, Int[np.ndarray, " _"]]:
     """One chunk of text as an example of span corruption.
 
@@ -55,6 +57,7 @@ def span_corruption(
       sentinel_start: the first sentinel, the vocabulary's last id; the others count down from it.
       noise_density: share of the tokens to cut.
       mean_noise_span_length: mean tokens of a cut span.
+      final_sentinel: whether targets end in a sentinel.
 
     Returns:
       {"inputs", "targets"}: int32 token ids without EOS.
@@ -68,7 +71,7 @@ def span_corruption(
         noise_density=noise_density,
         mean_noise_span_length=mean_noise_span_length,
     )
-    return replace_spans(tokens, mask, sentinel_start)
+    return replace_spans(tokens, mask, sentinel_start, final_sentinel=final_sentinel)
 
 
 def iid_replace_spans(
@@ -79,6 +82,7 @@ def iid_replace_spans(
     index: int,
     sentinel_start: int,
     noise_density: float = 0.15,
+    final_sentinel: bool = False,
 ) -> dict[str, Int[np.ndarray, " _"]]:
     """The paper's baseline: i.i.d. noise, one sentinel for each span of it ("u_u").
 
@@ -90,13 +94,14 @@ def iid_replace_spans(
       sentinel_start: the first sentinel; the others count down from it, into the ordinary tokens
         where there are more spans than sentinels.
       noise_density: probability that a token is noise.
+      final_sentinel: whether targets end in a sentinel where the text ends in noise, too.
 
     Returns:
       {"inputs", "targets"}: int32 token ids without EOS.
     """
     tokens = np.asarray(tokens, np.int32)
     mask = _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density)
-    return replace_spans(tokens, mask, sentinel_start)
+    return replace_spans(tokens, mask, sentinel_start, final_sentinel=final_sentinel)
 
 
 def iid_drop_tokens(
@@ -104,7 +109,7 @@ def iid_drop_tokens(
 ) -> dict[str, Int[np.ndarray, " _"]]:
     """I.i.d. noise, dropped from the inputs; the targets are what was dropped ("d_d").
 
-    Args and results are those of `iid_replace_spans`.
+    Args and results are those of `iid_replace_spans`, without sentinels.
     """
     tokens = np.asarray(tokens, np.int32)
     return drop(tokens, _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density))
@@ -239,6 +244,7 @@ def span_corruption_lengths(
     *,
     noise_density: float = 0.15,
     mean_noise_span_length: float = 3.0,
+    final_sentinel: bool = False,
     **_: object,
 ) -> Int[np.ndarray, "n 2"]:
     """Inputs' and targets' lengths of `span_corruption`, which depend on nothing else."""
@@ -248,7 +254,7 @@ def span_corruption_lengths(
         cut, spans = noise.noise_counts(
             count, noise_density, mean_span_length=mean_noise_span_length
         )
-        lengths[row] = count - cut + spans, cut + spans
+        lengths[row] = count - cut + spans, cut + spans + (final_sentinel and cut > 0)
     return lengths[inverse]
 
 

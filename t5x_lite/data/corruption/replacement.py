@@ -9,7 +9,10 @@
 With sentinels counting down from 99. Masks of section 3.3.3 and 3.3.4 begin with a kept token and
 end in a cut one, so their targets begin with a sentinel and have no closing one: the released T5
 code does it so, although the paper's figure 2 shows one. An i.i.d. mask may begin and end as it
-likes: then inputs begin with a sentinel, or targets end in one.
+likes: then inputs begin with a sentinel, or targets end in one. With `final_sentinel` all targets
+end in one, as in the figure: where the text ends in noise, the next sentinel is appended.
+
+    `replace_spans(..., final_sentinel=True)`             targets  99 12 13 98 17 97
 
 Where there are more spans than sentinels, the ordinary tokens below them serve too, as in T5.
 
@@ -23,7 +26,11 @@ from jaxtyping import Bool, Int, Int32
 
 
 def replace_spans(
-    tokens: Int32[np.ndarray, " n"], mask: Bool[np.ndarray, " n"], sentinel_start: int
+    tokens: Int32[np.ndarray, " n"],
+    mask: Bool[np.ndarray, " n"],
+    sentinel_start: int,
+    *,
+    final_sentinel: bool = False,
 ) -> dict[str, Int32[np.ndarray, " _"]]:
     """One sentinel for each span of noise in the inputs, for each kept span in the targets.
 
@@ -31,9 +38,10 @@ def replace_spans(
       tokens: token ids.
       mask: true where a token is noise.
       sentinel_start: the first sentinel; the others count down from it.
+      final_sentinel: whether targets end in a sentinel where the text ends in noise, too.
 
     Returns:
-      {"inputs", "targets"}: token ids without EOS.
+      {"inputs", "targets"}: token ids without EOS; of no tokens both are empty.
     """
     if not len(tokens):
         return {"inputs": tokens, "targets": tokens}
@@ -41,9 +49,13 @@ def replace_spans(
     starts[0] = 0
     np.add(changes.nonzero()[0], 1, out=starts[1:])
     first = int(mask[0])  # spans of noise are the first, third ... or the second, fourth ...
+    kept = starts[first::2]
+    targets = _with_sentinels(tokens, mask, kept, sentinel_start)
+    if final_sentinel and mask[-1]:
+        targets = np.append(targets, np.int32(sentinel_start - len(kept)))
     return {
         "inputs": _with_sentinels(tokens, ~mask, starts[1 - first :: 2], sentinel_start),
-        "targets": _with_sentinels(tokens, mask, starts[first::2], sentinel_start),
+        "targets": targets,
     }
 
 
@@ -93,7 +105,7 @@ def replace_tokens(
 def invert(
     inputs: Int[np.ndarray, " n"], targets: Int[np.ndarray, " m"], sentinel_start: int
 ) -> Int[np.ndarray, " _"]:
-    """Puts the cut spans back: the tokens that `replace_spans` was given.
+    """Puts the cut spans back: the tokens that `replace_spans` was given, with either ending.
 
     Args:
       inputs: int token ids [n] without EOS.
@@ -117,6 +129,9 @@ def invert(
             f"one of them, and is of {'both' if begin[0] else 'none'}"
         )
     sides = [_split(side, sentinel_start) for side in (inputs, targets)]
+    (kept, _), (noise, in_targets) = sides
+    if in_targets == len(kept) + 1 and targets[-1] == sentinel_start - len(kept):
+        sides[1] = noise, in_targets - 1  # the final one stands for no span
     (first, after_first), (second, after_second) = reversed(sides) if begin[0] else sides
     if after_first != len(second) or after_second != len(first):
         raise ValueError(

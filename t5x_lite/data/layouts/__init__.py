@@ -11,7 +11,9 @@ from t5x_lite.data.layouts.encoder import Encoder
 from t5x_lite.data.layouts.groups import Groups
 from t5x_lite.data.layouts.labelled import Labelled
 from t5x_lite.data.layouts.lm import LM, ConcatLM, PrefixLM
+from t5x_lite.data.layouts.ranked import Ranked
 from t5x_lite.data.layouts.seq2seq import Seq2Seq
+from t5x_lite.data.layouts.spans import Spans
 from t5x_lite.data.layouts.tokens import Tokens
 from t5x_lite.data.layouts.windows import Windows
 
@@ -24,7 +26,9 @@ __all__ = [
     "Labelled",
     "Layout",
     "PrefixLM",
+    "Ranked",
     "Seq2Seq",
+    "Spans",
     "Tokens",
     "Windows",
 ]

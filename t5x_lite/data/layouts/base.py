@@ -44,7 +44,7 @@ class Layout:
         [SEP] and padding.
       packs: whether several examples may share a row.
       draws: whether its rows depend on `KEY`.
-      ends: whether a text ends with EOS.
+      ends: whether a text that is read ends, with EOS or in words (`ending`).
       grouped: the field of `Data` that says how long those texts are by which `shapes.Bucketed`
         groups rows; "" where it cannot.
       task: one that fits, for messages.
@@ -80,6 +80,19 @@ class Layout:
         """
         return {"inputs": inputs, "targets": targets}
 
+    def ending(self, vocabulary: Vocabulary, *, length: int | None = None) -> tuple[int, ...]:
+        """Tokens that end the inputs of a task of text to text: EOS as a rule.
+
+        Args:
+          vocabulary: of the tokens.
+          length: tokens of inputs at most, these included; None is not known.
+
+        Raises:
+          InputError: `length` leaves no room for a text beside words that stand in EOS's place.
+        """
+        del length
+        return (vocabulary.eos_id,) if self.ends else ()
+
     def text_lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
         """Tokens at most of a "query" and of a "document"; {} where all texts are alike.
 
@@ -89,6 +102,24 @@ class Layout:
         """
         del inputs, targets
         return {}
+
+    def pair_lengths(self, *, inputs: int, targets: int) -> tuple[int, int | None]:
+        """Tokens at most of two texts in one row, and of the first of them where that is said.
+
+        Args:
+          inputs: data.inputs_length.
+          targets: data.targets_length.
+        """
+        del targets
+        return inputs, None
+
+    def check_model(self, *, begins_with_cls: bool) -> None:
+        """Refuses, by an InputError, a model whose rows are others.
+
+        Args:
+          begins_with_cls: whether the model's rows begin with [CLS].
+        """
+        del begins_with_cls
 
     def capacity(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
         """Tokens of a row, of each side that is packed.
@@ -109,6 +140,18 @@ class Layout:
           example: see `lay_out`.
         """
         return len(example[self.features[0]])
+
+    def longest_stored(
+        self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
+    ) -> Int[np.ndarray, " n"]:
+        """As `longest`, whatever is drawn of an example: what `shapes.Scheduled` goes by.
+
+        Args:
+          joined: tokens of the longest text in the features of each example that are joined.
+          lengths: tokens of each feature that a cache holds.
+        """
+        del lengths
+        return joined
 
     def lay_out(
         self,
@@ -208,6 +251,21 @@ class Layout:
         Raises:
           InputError: naming the option and both values.
         """
+        own = self.fixed()
+        fields = {field.name for field in dataclasses.fields(self)}
+        for name in dict.fromkeys([*own, *fixed]):
+            there, here = fixed.get(name, ""), own.get(name, "")
+            if there == here:
+                continue
+            made = f"was made with data.layout.{name} {there!r}"
+            if name not in fields:
+                raise InputError(
+                    f"{made}, which data.layout {self.name} does not have: write another cache"
+                )
+            raise InputError(
+                f"{made}, and it is {here!r}: set --data.layout.{name.replace('_', '-')} "
+                f"{there!r}, or write another cache"
+            )
 
     def whole(self, examples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """What a task's metrics take for one example, where a layout has parts of one.
@@ -227,6 +285,12 @@ def separate(joined: Int[np.ndarray, " n"]) -> list[Int[np.ndarray, " _"]]:
     if not len(joined):
         return []
     return np.split(joined, np.flatnonzero(joined == joined[0])[1:])
+
+
+def longest_joined(layout: Layout, example: Example) -> int:
+    """Tokens of the longest text in the features of an example that are joined."""
+    texts = [text for name in layout.joined for text in separate(example[name])]
+    return max(map(len, texts), default=0)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -17,7 +17,13 @@ and one negative:
     teacher_scores        [[9.5 0.5]]          [[8.0 NaN]]          float32 [B, 1 + negatives]
 
 The last is there with `teacher`, of a task whose examples have "scores": of the positives, then of
-the negatives. RetroMAE and FlagEmbedding draw in the same way, but fill a short pool with random
+the negatives. With `known_positives` K there are names of passages, by which objectives see that
+another row's passage is an answer; a name is four whole numbers, and 0 0 0 0 is none:
+
+    passage_ids           [[[3 1 4 1] [5 9 2 6]]]                       [B, 1 + negatives, 4]
+    positive_ids          [[[3 1 4 1] [2 7 1 8]]]                       [B, K, 4]
+
+RetroMAE and FlagEmbedding draw in the same way, but fill a short pool with random
 passages, which may be answers, or with the same ones again.
 """
 
@@ -28,13 +34,24 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from t5x_lite.data.corruption.noise import GROUP, example_rng
+from t5x_lite.data.corruption.noise import GROUP, SEGMENTS, example_rng
 from t5x_lite.data.layouts.base import KEY, Example, Layout, separate
 from t5x_lite.data.layouts.rows import Rows
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
 
 Positives = Literal["each", "sample"]
+
+IDS = ("passage_ids", "positive_ids")
+"""Features of an example with the names of its passages, positives first, and of all positives."""
+ID_WIDTH = 4
+"""Whole numbers of 16 bits in a name: a cache of a small vocabulary holds no larger ones."""
+MOST_POSITIVES = 200
+"""Passages that answer a query of which one is drawn, at most: the first."""
+_SHORTEST_SHUFFLED = 25
+"""Tokens of about 100 characters, from which on FlagEmbedding shuffles."""
+_ADDED = {"known_positives": 0, "shuffle_segments": 0.0, "begins_with_cls": True}
+"""Fields that came later, and what rows were before."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,17 +64,25 @@ class Groups(Layout):
       positives: "each" passage that answers makes an example of its own; "sample" draws one of them
         for a query in each epoch.
       teacher: whether rows have the scores of a teacher.
+      known_positives: a row has the names of so many passages that answer its query, the first; 0
+        has no names.
+      shuffle_segments: probability that a passage that answers is cut in three, between words, and
+        put together in another order, if it has 25 tokens and more; BGE-M3 has 0.002.
+      begins_with_cls: whether a text begins with [CLS]; those of T5's encoder do not.
     """
 
     negatives: int = 0
     negatives_top: int = 200
     positives: Positives = "each"
     teacher: bool = False
+    known_positives: int = 0
+    shuffle_segments: float = 0.0
+    begins_with_cls: bool = True
 
     name: ClassVar[str] = "groups"
     task: ClassVar[str] = "tasks.pairs:jsonl"
     features: ClassVar[tuple[str, ...]] = ("query", "positives", "negatives")
-    optional: ClassVar[tuple[str, ...]] = ("scores",)
+    optional: ClassVar[tuple[str, ...]] = ("scores", *IDS)
     joined: ClassVar[tuple[str, ...]] = ("positives", "negatives")
     of_encoder: ClassVar[bool] = True
     grouped: ClassVar[str] = "targets_length"
@@ -78,9 +103,36 @@ class Groups(Layout):
                 f"got {self.positives!r}"
             )
 
+        if self.known_positives < 0:
+            raise InputError(
+                f"data.layout.known_positives must not be negative, got {self.known_positives}"
+            )
+        if not 0.0 <= self.shuffle_segments <= 1.0:
+            raise InputError(
+                f"data.layout.shuffle_segments must be in [0, 1], got {self.shuffle_segments}"
+            )
+
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
         """See `Layout.lengths`."""
-        return {"query": inputs, "positives": targets, "negatives": targets}
+        texts = {"query": inputs, "positives": targets, "negatives": targets}
+        if not self.known_positives:
+            return texts
+        most = (MOST_POSITIVES + self.negatives_top) * ID_WIDTH
+        return {**texts, "passage_ids": most, "positive_ids": self.known_positives * ID_WIDTH}
+
+    def identity(self) -> dict[str, Any]:
+        """See `Layout.identity`; what is as it was before a field came is not said."""
+        found = super().identity()
+        return {name: x for name, x in found.items() if name not in _ADDED or x != _ADDED[name]}
+
+    def check_model(self, *, begins_with_cls: bool) -> None:
+        """See `Layout.check_model`."""
+        if begins_with_cls != self.begins_with_cls:
+            raise InputError(
+                f"data.layout.begins_with_cls is {self.begins_with_cls}, and the rows of the model "
+                f"{'begin' if begins_with_cls else 'do not begin'} with [CLS]: set "
+                f"--data.layout.begins-with-cls {begins_with_cls}"
+            )
 
     def text_lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
         """See `Layout.text_lengths`."""
@@ -94,15 +146,27 @@ class Groups(Layout):
                 "data.layout.teacher is set, and the task, or its cache, gives no scores: set "
                 "--data.layout.teacher False, or write the cache with it"
             )
+        if self.known_positives and not {*IDS} <= {*there}:
+            raise InputError(
+                "data.layout.known_positives is set, and the task, or its cache, gives no ids: set "
+                "--data.layout.known-positives 0, or write the cache with it"
+            )
         return self
 
     def fixed(self) -> dict[str, Any]:
         """See `Layout.fixed`."""
-        return {"positives": self.positives, "negatives_top": self.negatives_top}
+        named = {"known_positives": self.known_positives} if self.known_positives else {}
+        return {"positives": self.positives, "negatives_top": self.negatives_top, **named}
 
     def check_fixed(self, fixed: Mapping[str, Any]) -> None:
         """See `Layout.check_fixed`."""
         positives, top = fixed.get("positives"), fixed.get("negatives_top", 0)
+        if self.known_positives > (known := fixed.get("known_positives", 0)):
+            raise InputError(
+                f"names {known} of the passages that answer a query, and "
+                f"data.layout.known_positives is {self.known_positives}: set "
+                f"--data.layout.known-positives {known}, or write another cache"
+            )
         if positives != self.positives:
             raise InputError(
                 f"was made with data.layout.positives {positives}, and it is {self.positives}: "
@@ -119,6 +183,15 @@ class Groups(Layout):
         """See `Layout.longest`: of the passages that are drawn for the row."""
         return max(len(text) for text in self.drawn(example)[0])
 
+    def longest_stored(
+        self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
+    ) -> Int[np.ndarray, " n"]:
+        """See `Layout.longest_stored`: of the query and of all passages.
+
+        Source: FlagEmbedding research/BGE_M3/split_data_by_length.py.
+        """
+        return np.maximum(joined, lengths["query"])
+
     def lay_out(
         self,
         examples: Sequence[Example],
@@ -132,22 +205,52 @@ class Groups(Layout):
         """See `Layout.lay_out`; examples have `base.KEY` besides."""
         queries, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=False)
         num, size = 1 + self.negatives, lengths["positives"]
-        scores = np.full((num_rows, num), np.nan, np.float32)
+        numbers = np.sort(rows).tolist()
         passages, places = [], []
-        for row, example in zip(np.sort(rows).tolist(), ordered, strict=True):
-            texts, of_texts = self.drawn(example)
+        for row, example in zip(numbers, ordered, strict=True):
+            texts, _ = self.drawn(example)
+            texts[0] = self._perhaps_shuffled(texts[0], example, tokens)
             passages += texts
             places += [row * num + place for place in range(len(texts))]
-            scores[row, : len(texts)] = of_texts
         below = Rows(np.array(places, np.int64), num_rows=num_rows * num, pack=False)
-        asked = queries.encoder_alone([e["query"] for e in ordered], lengths["query"], tokens)
-        shown = below.encoder_alone(passages, size, tokens)
+        first = 0 if self.begins_with_cls else 1
+        asked = queries.encoder_alone(
+            [e["query"][first:] for e in ordered], lengths["query"], tokens
+        )
+        shown = below.encoder_alone([text[first:] for text in passages], size, tokens)
         return {
             "query_tokens": asked["encoder_input_tokens"],
             "query_segment_ids": asked["encoder_segment_ids"],
             "passage_tokens": shown["encoder_input_tokens"].reshape(num_rows, num, size),
             "passage_segment_ids": shown["encoder_segment_ids"].reshape(num_rows, num, size),
+            **self.beside(numbers, ordered, num_rows=num_rows),
+        }
+
+    def beside(
+        self, rows: Sequence[int], examples: Sequence[Example], *, num_rows: int
+    ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
+        """What rows have besides texts: a teacher's scores, and names.
+
+        Args:
+          rows: the row of each example.
+          examples: as for `lay_out`.
+          num_rows: rows in all.
+        """
+        num = 1 + self.negatives
+        scores = np.full((num_rows, num), np.nan, np.float32)
+        ids = np.zeros((num_rows, num, ID_WIDTH), np.int32)
+        known = np.zeros((num_rows, self.known_positives, ID_WIDTH), np.int32)
+        for row, example in zip(rows, examples, strict=True):
+            _, of_texts = self.drawn(example)
+            scores[row, : len(of_texts)] = of_texts
+            if self.known_positives:
+                named, own = (example[name].reshape(-1, ID_WIDTH) for name in IDS)
+                drawn = named[self._places(example)]
+                ids[row, : len(drawn)] = drawn
+                known[row, : len(own)] = own[: self.known_positives]
+        return {
             **({"teacher_scores": scores} if self.teacher else {}),
+            **(dict(zip(IDS, (ids, known), strict=True)) if self.known_positives else {}),
         }
 
     def drawn(self, example: Example) -> tuple[list[np.ndarray], np.ndarray]:
@@ -157,15 +260,44 @@ class Groups(Layout):
           example: int32 tokens "positives" and "negatives", one text behind the other, `base.KEY`,
             and perhaps "scores", float32.
         """
-        seed, epoch, index = example[KEY].tolist()
-        rng = example_rng(seed, epoch, index, stream=GROUP)
-        positives, negatives = (separate(example[name]) for name in self.joined)
-        pool = len(negatives[: self.negatives_top])
-        # Uniform doubles alone: the streams of NumPy's other draws may change between versions.
-        first = int(rng.random() * len(positives))
-        others = np.argsort(rng.random(pool), kind="stable")[: self.negatives]
-        scores = np.full(len(positives) + len(negatives), np.nan, np.float32)
+        texts = [text for name in self.joined for text in separate(example[name])]
+        places = self._places(example)
+        scores = np.full(len(texts), np.nan, np.float32)
         if "scores" in example:
             scores[:] = example["scores"]
-        places = np.array([first, *(len(positives) + others)], np.int64)
-        return [positives[first], *(negatives[place] for place in others)], scores[places]
+        return [texts[place] for place in places], scores[places]
+
+    def _places(self, example: Example) -> Int[np.ndarray, " _"]:
+        """The numbers of the passages of a row among the positives, then the negatives."""
+        seed, epoch, index = example[KEY].tolist()
+        rng = example_rng(seed, epoch, index, stream=GROUP)
+        positives, negatives = (len(separate(example[name])) for name in self.joined)
+        pool = min(negatives, self.negatives_top)
+        # Uniform doubles alone: the streams of NumPy's other draws may change between versions.
+        first = int(rng.random() * positives)
+        others = np.argsort(rng.random(pool), kind="stable")[: self.negatives]
+        return np.array([first, *(positives + others)], np.int64)
+
+    def _perhaps_shuffled(
+        self, text: np.ndarray, example: Example, tokens: EncoderTokens | None
+    ) -> np.ndarray:
+        """A text [CLS] ... [SEP], or its three segments in another order.
+
+        FlagEmbedding cuts inside words and joins with spaces. Here a cut is at the beginning of the
+        word nearest to a third, which is each piece of a script that writes no spaces.
+        """
+        if not self.shuffle_segments or tokens is None or len(text) < _SHORTEST_SHUFFLED:
+            return text
+        seed, epoch, index = example[KEY].tolist()
+        draws = example_rng(seed, epoch, index, stream=SEGMENTS).random(4)
+        if draws[0] >= self.shuffle_segments:
+            return text
+        inner = text[1:-1]
+        begins = np.flatnonzero(np.diff(tokens.word_ids(text)[1:-1])) + 1
+        if len(begins) < 2:
+            return text
+        thirds = [len(inner) / 3, 2 * len(inner) / 3]
+        cuts = [int(begins[np.argmin(np.abs(begins - third))]) for third in thirds]
+        segments = np.split(inner, cuts)
+        order = np.argsort(draws[1:], kind="stable")
+        return np.concatenate([text[:1], *(segments[i] for i in order), text[-1:]])

@@ -18,6 +18,12 @@ reads the inputs, the 0 at their start included; a causal one ignores it. With l
 `ConcatLM` has the same rows for a causal language model that learns the inputs too: its loss
 weights are 1 on both, and there is no `decoder_causal_attention`, which would show the model what
 it shall predict.
+
+EOS is between inputs and targets, as in the released code of T5. The paper writes words there
+(Raffel et al. 2020, section 3.2.1), which `separator` puts in the place of EOS:
+
+    translate English to German: That is good. target: Das ist gut.</s>
+    ----------- inputs, which a prefix LM sees both ways ---
 """
 
 import dataclasses
@@ -29,7 +35,9 @@ from jaxtyping import Int, Int32
 
 from t5x_lite.data.layouts.base import Example, Layout
 from t5x_lite.data.layouts.rows import Rows
+from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
+from t5x_lite.vocabulary.loading import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,12 +69,16 @@ class LM(Layout):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ConcatLM(Layout):
-    """Inputs and targets one behind the other, and a loss on both."""
+class _Joined(Layout):
+    """Inputs and targets one behind the other; what the two layouts share.
 
-    name: ClassVar[str] = "concat_lm"
-    task: ClassVar[str] = "tasks.text:prefix_lm"
-    features: ClassVar[tuple[str, ...]] = ("inputs", "targets")
+    Attributes:
+      separator: words that end the inputs in place of EOS, such as " target:"; "" is EOS. Inputs
+        that are too long are cut in front of them. A vocabulary that keeps spaces, as of bytes,
+        needs " target: ".
+    """
+
+    separator: str = ""
 
     def capacity(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
         """See `Layout.capacity`: inputs and targets share a row."""
@@ -75,6 +87,34 @@ class ConcatLM(Layout):
     def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
         """See `Layout.packed_lengths`."""
         return lengths.sum(1, keepdims=True)
+
+    def identity(self) -> dict[str, Any]:
+        """See `Layout.identity`; positions that were saved before a field was there fit."""
+        own = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        return {
+            "layout": self.name,
+            **{field.name: value for field, value in own if value != field.default},
+        }
+
+    def fixed(self) -> dict[str, Any]:
+        """See `Layout.fixed`."""
+        return {"separator": self.separator} if self.separator else {}
+
+    def ending(self, vocabulary: Vocabulary, *, length: int | None = None) -> tuple[int, ...]:
+        """See `Layout.ending`."""
+        if not self.separator:
+            return super().ending(vocabulary, length=length)
+        found = tuple(vocabulary.encode(self.separator))
+        named = f"data.layout.separator {self.separator!r}"
+        if not found or vocabulary.pad_id in found:
+            what = "holds padding" if found else "has no tokens in this vocabulary"
+            raise InputError(f'{named} {what}: write words, such as " target:"')
+        if length is not None and length <= len(found):
+            raise InputError(
+                f"{named} has {len(found)} tokens, and inputs have at most {length}: there is no "
+                "room for a text; raise their length"
+            )
+        return found
 
     def lay_out(
         self,
@@ -89,30 +129,64 @@ class ConcatLM(Layout):
         """See `Layout.lay_out`."""
         stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=pack)
         whole = [np.concatenate([e["inputs"], e["targets"]]) for e in ordered]
-        return self._finished(stream, stream.decoder(whole, *self.capacity(lengths)), ordered)
+        batch = stream.decoder(whole, *self.capacity(lengths))
+        widths = np.array([len(example["inputs"]) for example in ordered], np.int64)
+        return self._finished(batch, stream.prefix(widths, batch["decoder_loss_weights"]))
 
     def _finished(
-        self, stream: Rows, batch: dict[str, np.ndarray], examples: Sequence[Example]
+        self, batch: dict[str, np.ndarray], prefix: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        return batch
+        """The rows of a layout, of those of all and of what says where inputs end."""
+        raise TypeError(f"{type(self).__name__} does not define _finished")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConcatLM(_Joined):
+    """Inputs and targets one behind the other for a causal model, which learns both.
+
+    Attributes:
+      separator: words that end the inputs in place of EOS, such as " target:"; "" is EOS.
+      loss_on_inputs: whether the inputs are learned, too, as the paper's language model learns
+        them.
+    """
+
+    loss_on_inputs: bool = True
+
+    name: ClassVar[str] = "concat_lm"
+    task: ClassVar[str] = "tasks.text:prefix_lm"
+    features: ClassVar[tuple[str, ...]] = ("inputs", "targets")
+
+    def _finished(
+        self, batch: dict[str, np.ndarray], prefix: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        if self.loss_on_inputs:
+            return batch
+        return batch | {"decoder_loss_weights": prefix["decoder_loss_weights"]}
 
     def converter(self, seqio: Any, *, pack: bool) -> Any:
         """See `Layout.converter`."""
-        convert = seqio.PrefixLMFeatureConverter(pack=pack, loss_on_targets_only=False)
+        convert = seqio.PrefixLMFeatureConverter(
+            pack=pack, loss_on_targets_only=not self.loss_on_inputs
+        )
         return lambda dataset, lengths: convert(dataset, lengths).map(_without_prefix)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PrefixLM(ConcatLM):
-    """Inputs and targets one behind the other, and a loss on the targets."""
+class PrefixLM(_Joined):
+    """Inputs and targets one behind the other, and a loss on the targets.
+
+    Attributes:
+      separator: words that end the inputs in place of EOS, such as " target:"; "" is EOS.
+    """
 
     name: ClassVar[str] = "prefix_lm"
+    task: ClassVar[str] = "tasks.text:prefix_lm"
+    features: ClassVar[tuple[str, ...]] = ("inputs", "targets")
 
     def _finished(
-        self, stream: Rows, batch: dict[str, np.ndarray], examples: Sequence[Example]
+        self, batch: dict[str, np.ndarray], prefix: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        widths = np.array([len(example["inputs"]) for example in examples], np.int64)
-        return batch | stream.prefix(widths, batch["decoder_loss_weights"])
+        return batch | prefix
 
     def converter(self, seqio: Any, *, pack: bool) -> Any:
         """See `Layout.converter`."""

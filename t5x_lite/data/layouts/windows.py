@@ -63,16 +63,6 @@ class Windows(Layout):
         """See `Layout.fixed`."""
         return dataclasses.asdict(self)
 
-    def check_fixed(self, fixed: Mapping[str, Any]) -> None:
-        """See `Layout.check_fixed`."""
-        for name, value in self.fixed().items():
-            if fixed.get(name) != value:
-                option = f"--data.layout.{name.replace('_', '-')}"
-                raise InputError(
-                    f"was made with data.layout.{name} {fixed.get(name)}, and it is {value}: set "
-                    f"{option} {fixed.get(name)}, or write another cache"
-                )
-
     def whole(self, examples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """See `Layout.whole`; "inputs" are all windows of a question, one behind the other."""
         first: dict[str, Any] = {}

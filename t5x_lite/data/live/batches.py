@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from t5x_lite.buckets.asking import BucketError
 from t5x_lite.data import elements
 from t5x_lite.data.live import epochs
 from t5x_lite.data.open_iterators import closed_at_exit
@@ -78,7 +79,10 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         try:
             batch = next(self._iterator)
         except tf.errors.OpError as error:
-            raise elements.input_error(error) from error
+            found = elements.let_go(error)
+            if isinstance(found, BucketError):
+                self.close()
+            raise found from error
         batch = {name: value.numpy() for name, value in batch.items()}
         if self.epoch is None:
             return batch
@@ -132,17 +136,24 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         if not self._identity.get("process_index"):
             _logger.warning(
                 "the position in the data was saved by an earlier version, whose order is not made "
-                "any more: the data begin anew, in the new order"
+                "any more: the data start over, in the new order"
             )
 
     def _unpack(self, state: bytes) -> tuple[int | None, dict[str, bytes]]:
         """The epoch and the checkpoint files in a state, which must be whole and ours."""
         saved, content = _header(ON_THE_FLY, state)
-        check_identity(saved["identity"], self._identity)
+        check_identity(_with_size(saved["identity"], self._identity), self._identity)
         files = {}
         for name, size in saved["files"].items():
             files[name], content = content[:size], content[size:]
         return saved["epoch"], files
+
+
+def _with_size(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
+    """An identity with the size of files, which earlier versions did not know of a bucket's."""
+    if saved.get("size", 0) is None and isinstance(current.get("size"), str):
+        return {**saved, "size": current["size"]}
+    return saved
 
 
 def _header(kind: bytes, state: bytes) -> tuple[dict[str, Any], bytes]:

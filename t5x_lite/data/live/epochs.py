@@ -5,7 +5,7 @@
     ...                                     # layout (`live.rows`), batches
     batch, epoch = unmark(batch)            # 0 while the data are read for the first time
 
-seqio repeats a task's data behind its CacheDatasetPlaceholder and does not say so. What comes out
+seqio repeats a task's data after its CacheDatasetPlaceholder and does not say so. What comes out
 of shuffling, packing and saved buffers is no longer in step with what was read, so the epoch goes
 with each example as a feature. Rows have no place for it: seqio's feature converters hand tokens on
 and nothing else, and a row more of numbers would make what earlier versions saved of tf.data

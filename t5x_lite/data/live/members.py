@@ -14,8 +14,11 @@ from typing import Any
 from t5x_lite.data import elements
 from t5x_lite.data.config import Data
 from t5x_lite.data.live.tasks import check_split, load_task, look_at
+from t5x_lite.data.live.truncation import truncated
 from t5x_lite.data.mixtures import Member, Mixture, find_mixture, member_data
+from t5x_lite.data.quiet_tensorflow import tf
 from t5x_lite.data.tasks.names import find_task
+from t5x_lite.data.tasks.seqio_registry import OtherVocabulary
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.loading import Vocabulary
 
@@ -78,6 +81,8 @@ def members(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> Members:
             continue
         try:
             task = load_task(alone, vocabulary, seed=seed)
+        except OtherVocabulary:
+            raise
         except InputError as error:  # its files are looked for when it is made, and read later
             absent[member.name] = str(error)
             continue
@@ -90,7 +95,8 @@ def members(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> Members:
 
 def is_absent(error: BaseException | None) -> bool:
     """Whether an error comes of a file that is not there."""
-    while error is not None and not isinstance(error, FileNotFoundError):
+    missing = (FileNotFoundError, tf.errors.NotFoundError)
+    while error is not None and not isinstance(error, missing):
         error = error.__cause__
     return error is not None
 
@@ -117,7 +123,7 @@ def trained_members(
         names all of these tasks and the option that leaves them out.
     """
     if find_mixture(data) is None:
-        task = load_task(data, vocabulary, seed=seed)
+        task = truncated(data, load_task(data, vocabulary, seed=seed), seed=seed)
         told = vocabulary if tells else None
         look_at(data, task, told, name=task.name, shard_info=shard_info)
         return [Present(member=Member(task=data.task), data=data, task=task)]
@@ -212,12 +218,13 @@ def rates_of(
     if tells:
         _tell_constants(data, mixture)
     there = {one.member.name: one for one in trained}
-    at_most = data.mixing.maximum
 
     def count(member: Member) -> int:
         one = there.get(member.name)
         if one is None:
             return 0
+        limits = [n for n in (data.mixing.maximum, member.maximum) if n is not None]
+        at_most = min(limits, default=None)
         key = repr((one.data, at_most))
         if anew or key not in _counted:
             _counted[key] = _num_examples(one, at_most=at_most)

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from t5x_lite.data import shapes
 from t5x_lite.data.config import Data, lengths_of, shapes_of
 from t5x_lite.data.elements import as_numpy, deterministic
 from t5x_lite.data.layouts.base import KEY
@@ -40,6 +41,7 @@ from t5x_lite.data.live.tasks import (
 from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.data.positions import identity_of, share_of_batch
 from t5x_lite.data.quiet_tensorflow import seqio, tf
+from t5x_lite.data.refresh import Refresh
 from t5x_lite.data.tasks.candidates import questions
 from t5x_lite.data.tasks.labelled import task_form
 from t5x_lite.errors import InputError
@@ -77,6 +79,7 @@ def train_batches(
     Raises:
       InputError: if the batch cannot be divided, or a task, its files or its lengths are wrong.
     """
+    _check_needs_no_cache(data.batches, data.refresh)
     share_of_batch(data, process_count)
     # All processes have batches of the same shape at the same step: where there are several shapes,
     # each reads all examples, and lays out its own rows.
@@ -122,6 +125,24 @@ def train_batches(
     shown_name = data.task if process_index == 0 else None
     epoch = 0 if counted else None
     return Batches(dataset.prefetch(1), identity=identity, epoch=epoch, tells=shown_name)
+
+
+def _check_needs_no_cache(batches: shapes.Batches, refresh: Refresh) -> None:
+    """Refuses what is read of caches alone.
+
+    Raises:
+      InputError: naming the field.
+    """
+    if isinstance(batches, shapes.Scheduled):
+        raise InputError(
+            "data.batches Scheduled knows the lengths of all examples, which caches alone have: "
+            "write one with `t5x-lite cache` and give --data.cache, or use Bucketed"
+        )
+    if refresh.period:
+        raise InputError(
+            "data.refresh numbers the examples of a cache: write one with `t5x-lite cache` and "
+            "give --data.cache"
+        )
 
 
 def _drawn(
@@ -330,9 +351,9 @@ def eval_examples(
 
 def _example(task: seqio.Task, vocabulary: Vocabulary, fields: dict[str, Any]) -> Example:
     raw: dict[str, Any] = {k: v.decode() if isinstance(v, bytes) else v for k, v in fields.items()}
-    targets_text = _text("targets", raw, vocabulary)
+    targets_text = text_of("targets", raw, vocabulary)
     return Example(
-        inputs_text=_text("inputs", raw, vocabulary),
+        inputs_text=text_of("inputs", raw, vocabulary),
         targets_text=targets_text,
         inputs=raw.get("inputs", raw.get("choices", np.zeros(0, np.int32))),
         target=task.postprocess_fn(targets_text, example=raw, is_target=True)
@@ -342,7 +363,7 @@ def _example(task: seqio.Task, vocabulary: Vocabulary, fields: dict[str, Any]) -
     )
 
 
-def _text(name: str, raw: dict[str, Any], vocabulary: Vocabulary) -> str:
+def text_of(name: str, raw: dict[str, Any], vocabulary: Vocabulary) -> str:
     """A feature's text; "" of one that the task lacks, as a language model's has no inputs."""
     if f"{name}_pretokenized" in raw:
         return raw[f"{name}_pretokenized"]

@@ -144,7 +144,7 @@ def _of_task(layout: Layout, features: Collection[str], there: Collection[str]) 
         raise InputError(
             f"data.layout {layout.name} draws for each example, and the task does not number them: "
             "put stages.number, seqio.CacheDatasetPlaceholder(), stages.count_epochs and "
-            "partial(stages.keyed, seed=arguments.seed) behind its tokenisation"
+            "partial(stages.keyed, seed=arguments.seed) after its tokenization"
         )
     return layout
 

@@ -10,12 +10,13 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from t5x_lite.data.config import Data, TaskArguments, trimmed_lengths
+from t5x_lite.data.config import Data, TaskArguments, trimmed_lengths, wording_of
 from t5x_lite.data.elements import as_numpy, deterministic
 from t5x_lite.data.quiet_tensorflow import seqio, tf
 from t5x_lite.data.tasks import stages
 from t5x_lite.data.tasks.names import find_task, other_tasks
 from t5x_lite.data.tasks.shuffling import Passes, in_passes
+from t5x_lite.data.tasks.wording import is_marked
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary import unknown_tokens
 from t5x_lite.vocabulary.loading import Vocabulary
@@ -36,14 +37,19 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
         offers the nearest one.
     """
     function = find_task(data.task)
+    ending = _ending(data, vocabulary)
     arguments = TaskArguments(
         vocabulary=vocabulary,
         directory=data.directory,
-        inputs_length=data.inputs_length,
+        # A task leaves room for EOS.
+        inputs_length=data.inputs_length - len(ending[1:]),
         targets_length=data.targets_length,
         seed=seed,
         columns=data.columns,
         layout=data.layout,
+        final_sentinel=data.final_sentinel,
+        template=data.template,
+        prefix=data.prefix,
     )
     try:
         task = function(arguments)
@@ -58,7 +64,24 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
             f"data.task {data.task!r} must return a seqio.Task, got {type(task).__name__}"
             f"{other_tasks(data.task)}"
         )
-    return task
+    words = wording_of(data)
+    if words and not is_marked(task):
+        raise InputError(
+            f"data.{' and data.'.join(words)} cannot be set: data.task {data.task!r} makes its "
+            f"rows of data.layout {data.layout.name} of no template"
+        )
+    both = {"inputs", "targets"} <= {*task.output_features}
+    return stages.ended_by(task, ending) if ending and both else task
+
+
+def _ending(data: Data, vocabulary: Vocabulary) -> tuple[int, ...]:
+    """The words of the layout that stand in the place of EOS behind inputs, in tokens, or none.
+
+    Raises:
+      InputError: there is no room for them.
+    """
+    ending = data.layout.ending(vocabulary, length=data.inputs_length)
+    return () if ending == (vocabulary.eos_id,) else ending
 
 
 def task_metrics(task: seqio.Task) -> tuple[Callable[..., Any], list[Callable[..., Any]]]:

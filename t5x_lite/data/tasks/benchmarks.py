@@ -28,11 +28,15 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from t5x_lite.buckets.asking import not_installed
+from t5x_lite.buckets.objects import can_read
+from t5x_lite.buckets.paths import DataPath, data_path, files_among
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.layouts.windows import Windows
 from t5x_lite.data.tasks.candidates import expanded
@@ -41,6 +45,7 @@ from t5x_lite.data.tasks.labelled import Labelled, labelled_task
 from t5x_lite.data.tasks.labelled import extras as labelled_extras
 from t5x_lite.data.tasks.spans import SpanText
 from t5x_lite.data.tasks.windows import window_task
+from t5x_lite.data.tasks.wording import Wording, mark
 from t5x_lite.errors import InputError
 from t5x_lite.records.lines import read_lines
 from t5x_lite.remote import is_remote
@@ -69,19 +74,22 @@ class Benchmark:
       postprocess: (text, example=, is_target=) -> what the metrics compare; None is the text.
       metrics: functions (targets, predictions) -> {name: value}.
       labelled: how an encoder reads the records, for a layout that shows labels; None: not at all.
+      wording: the words of the inputs; `examples` takes others as `inputs=`, a template. None: they
+        are of no template.
     """
 
     name: str
     tfds: str
     folder: str
     files: Mapping[str, str]
-    read: Callable[[Path, str], Any]
-    examples: Callable[[Record, str], Sequence[Example]]
+    read: Callable[[DataPath, str], Any]
+    examples: Callable[..., Sequence[Example]]
     extras: Mapping[str, type] = field(default_factory=lambda: {"idx": int})
     tfds_splits: Mapping[str, str] = field(default_factory=dict)
     postprocess: Callable[..., Any] | None = None
     metrics: Sequence[Callable[..., Any]] = ()
     labelled: Labelled | None = None
+    wording: Wording | None = None
 
 
 def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
@@ -96,7 +104,9 @@ def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
 
     if "labels" in arguments.layout.features:
         return _labelled(benchmark, arguments)
-    return seqio.Task(
+    is_worded = benchmark.wording is not None
+    benchmark = _reworded(benchmark, arguments)
+    made = seqio.Task(
         benchmark.name,
         source=_source(benchmark, arguments.directory),
         preprocessors=stages.SUPERVISED_PREPROCESSORS,
@@ -104,6 +114,16 @@ def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
         postprocess_fn=benchmark.postprocess,
         metric_fns=list(benchmark.metrics),
     )
+    return mark(made) if is_worded else made
+
+
+def _reworded(benchmark: Benchmark, arguments: TaskArguments) -> Benchmark:
+    """The benchmark with the words that a config asks for, if any."""
+    own = benchmark.wording
+    if own is None or (not arguments.template and arguments.prefix is None):
+        return benchmark
+    inputs = own.changed(arguments).inputs
+    return replace(benchmark, examples=partial(benchmark.examples, inputs=inputs))
 
 
 def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
@@ -174,7 +194,7 @@ def _datasets(benchmark: Benchmark, directory: str) -> Callable[[str], Any]:
     return lambda split: from_tfds(benchmark, split, data_dir=data_dir)
 
 
-def _from_file(benchmark: Benchmark, file: Path, split: str) -> Any:
+def _from_file(benchmark: Benchmark, file: DataPath, split: str) -> Any:
     """A tf.data.Dataset of the examples of an official file."""
     from t5x_lite.data.quiet_tensorflow import tf
 
@@ -187,12 +207,13 @@ def _from_file(benchmark: Benchmark, file: Path, split: str) -> Any:
     return in_memory([*found], benchmark.extras)
 
 
-def official_folder(benchmark: Benchmark, directory: str) -> Path | None:
+def official_folder(benchmark: Benchmark, directory: str) -> DataPath | None:
     """The folder with the official files, if data.directory is it or holds it."""
-    if not directory or is_remote(directory):
+    if not directory or (is_remote(directory) and not can_read(directory)):
         return None
-    for root in (Path(directory, benchmark.folder), Path(directory)):
-        if any((root / name).is_file() for name in benchmark.files.values()):
+    whole = data_path(directory)
+    for root in (whole / benchmark.folder, whole):
+        if files_among(root, benchmark.files.values()):
             return root
     return None
 
@@ -240,7 +261,7 @@ def in_memory(examples: Sequence[Example], extras: Mapping[str, type]) -> Any:
     return dataset.map(lambda example: {**example, **{n: tf.identity(example[n]) for n in lists}})
 
 
-def parallel_records(files: Mapping[str, Path]) -> Iterator[Record]:
+def parallel_records(files: Mapping[str, DataPath]) -> Iterator[Record]:
     """The lines of files that say the same in several languages, as {language: line}.
 
     Raises:
@@ -258,7 +279,7 @@ def _too_short(file: Any) -> InputError:
     return InputError(f"{file} has fewer lines than the files of the other languages")
 
 
-def parallel_lines(files: Mapping[str, Path]) -> Any:
+def parallel_lines(files: Mapping[str, DataPath]) -> Any:
     """The lines of files that say the same in several languages, read as they are needed.
 
     Args:
@@ -271,11 +292,16 @@ def parallel_lines(files: Mapping[str, Path]) -> Any:
     from t5x_lite.data.quiet_tensorflow import tf
 
     for file in files.values():
+        if is_remote(file):
+            raise InputError(
+                f"{file}: files of several languages are read side by side on this machine alone: "
+                "copy them here, or mount the bucket and give the mounted path"
+            )
         if not file.is_file():
             absent = FileNotFoundError(str(file))
             raise InputError(f"cannot read {file}: there is no such file") from absent
 
-    def lines(file: Path) -> Any:
+    def lines(file: DataPath) -> Any:
         texts = tf.data.TextLineDataset(str(file)).map(lambda text: ("", text))
         return texts.concatenate(tf.data.Dataset.from_tensors((str(file), "")))
 
@@ -335,11 +361,19 @@ def _prepared(name: str, data_dir: str) -> Any:
     except Exception as error:  # whatever downloading and reading raise: network, disk, versions
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         where = data_dir or tfds.core.constants.DATA_DIR
+        also = _how_to_read(data_dir)
         raise InputError(
             f"TFDS has no {name} in {where} and could not make it ({reason}): run `tfds build "
-            f"{name}` where there is a network, or give the official files as data.directory"
+            f"{name}` where there is a network, or give the official files as data.directory{also}"
         ) from error
     return builder
+
+
+def _how_to_read(data_dir: str) -> str:
+    """What to install where official files may be in a bucket, which cannot be read here."""
+    if not is_remote(data_dir) or can_read(data_dir):
+        return ""
+    return f" ({not_installed(data_dir)})"
 
 
 def map_records(

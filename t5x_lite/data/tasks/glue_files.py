@@ -14,15 +14,16 @@ The files have no quoting: a quotation mark is a character like any other.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from t5x_lite.buckets.paths import DataPath
 from t5x_lite.data.labels import NONE, of_class
 from t5x_lite.data.postprocess import ClassIndex, any_number
 from t5x_lite.data.preprocess.classification import glue, label_text
 from t5x_lite.data.preprocess.templates import places
 from t5x_lite.data.tasks.benchmarks import Benchmark
 from t5x_lite.data.tasks.labelled import Labelled
+from t5x_lite.data.tasks.wording import Wording
 from t5x_lite.errors import InputError
 from t5x_lite.metrics.classification import accuracy
 from t5x_lite.records.benchmark_files import Row, label_index, numbered, read_tsv
@@ -83,13 +84,21 @@ class GlueTask:
             folder=self.directory,
             files=self.files,
             read=self.records,
-            examples=lambda record, split: [self.example(record)],
+            examples=lambda record, split, **words: [self.example(record, **words)],
             extras=self.extras,
             tfds_splits=self.tfds_splits,
             postprocess=self.postprocess or ClassIndex(words),
             metrics=self.metrics,
             labelled=self.labelled(),
+            wording=self.wording(),
         )
+
+    def wording(self) -> Wording:
+        """The words of its inputs, and the columns that others may show."""
+        prefix = self.name if self.prefix is None else self.prefix
+        shown = places(self.template)
+        columns = tuple(dict.fromkeys([*shown, *self.columns]))
+        return Wording(prefix=prefix, template=self.template, columns=columns)
 
     def labelled(self) -> Labelled | None:
         """How an encoder reads it; None where the template shows what no field is (WNLI)."""
@@ -112,14 +121,20 @@ class GlueTask:
             target=lambda record: label_text(record["label"], words),
         )
 
-    def example(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """A record, with the features of TFDS, as text."""
-        inputs = f"{self.name if self.prefix is None else self.prefix} {self.template}"
+    def example(self, record: Mapping[str, Any], *, inputs: str | None = None) -> dict[str, Any]:
+        """A record, with the features of TFDS, as text.
+
+        Args:
+          record: the record.
+          inputs: a template in place of the task's own.
+        """
+        if inputs is None:
+            inputs = f"{self.name if self.prefix is None else self.prefix} {self.template}"
         if self.as_text is not None:
             return self.as_text(record, inputs=inputs)
         return glue(record, inputs=inputs, labels=tuple(self.labels.values()))
 
-    def records(self, file: Path, split: str) -> Iterator[dict[str, Any]]:
+    def records(self, file: DataPath, split: str) -> Iterator[dict[str, Any]]:
         """The records of an official file, with the features of TFDS.
 
         In a test split a label may be missing, or be none of the labels: it is -1 then.

@@ -1,5 +1,7 @@
 """From a task's name, "module:function", to the function; without TensorFlow.
 
+"seqio:module:name" is of seqio's registry (seqio_registry.py).
+
 What does not look like a task function, a function of one TaskArguments, is refused by its name
 and its signature, before it is called.
 """
@@ -18,18 +20,35 @@ from t5x_lite.errors import InputError
 from t5x_lite.options import did_you_mean
 from t5x_lite.records.log_lines import quiet_import
 
+SEQIO = "seqio"
+"""What stands before the name of a task of seqio's registry."""
+
+
+def parts_of(name: str) -> tuple[str, str]:
+    """(module, name) of "module:function", and of "seqio:module:name"."""
+    module, _, rest = name.partition(":")
+    if module == SEQIO:
+        module, _, rest = rest.partition(":")
+    return module, rest
+
 
 def find_task(name: str) -> Callable[..., Any]:
     """The function that "module:function" names; the module is imported.
+
+    Of "seqio:module:name" it is one that gives the registered task.
 
     Raises:
       InputError: if the name has another form, if module or function do not exist, or if it is no
         function of one TaskArguments; the message offers the nearest task.
     """
+    if name.startswith(f"{SEQIO}:"):
+        from t5x_lite.data.tasks.seqio_registry import find_registered  # it needs this module
+
+        return find_registered(name)
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
         raise InputError(f"data.task must be module:function, as tasks.glue:sst2, got {name!r}")
-    module = _import(module_name)
+    module = import_tasks(module_name)
     function = getattr(module, function_name, None)
     if not callable(function):
         raise InputError(
@@ -60,6 +79,8 @@ def task_names(module: ModuleType) -> list[str]:
 
 def other_tasks(name: str) -> str:
     """What to say after "module:function" was refused: the nearest task of that module, or all."""
+    if name.startswith(f"{SEQIO}:"):
+        return ""
     module_name, _, function_name = name.partition(":")
     names = [one for one in task_names(sys.modules[module_name]) if one != function_name]
     listed = f"; {module_name} has {', '.join(names)}" if names else ""
@@ -92,7 +113,12 @@ def _home(value: Any) -> str | None:
     return getattr(getattr(value, "func", value), "__module__", None)
 
 
-def _import(name: str) -> ModuleType:
+def import_tasks(name: str) -> ModuleType:
+    """Imports a module that data.task names.
+
+    Raises:
+      InputError: there is no such module; the message offers the nearest one.
+    """
     try:
         with quiet_import():
             return project.import_module(name)

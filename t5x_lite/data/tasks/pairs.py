@@ -8,11 +8,12 @@ An example holds the query, passages that answer it and the pool of those that d
 
 With data.layout.positives "each", every passage that answers makes an example of its own. Which
 passages stand in a row is drawn by the layout (`layouts.groups`), so that a cache holds the pool. A
-text that is too long is cut.
+text that is too long is cut. Names of passages are hashes of their ids.
 
 The same text may be query and passage (SimCSE): the encoder's dropout makes two views of it.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.layouts.groups import Groups
+from t5x_lite.data.layouts.groups import ID_WIDTH, IDS, MOST_POSITIVES, Groups
 from t5x_lite.data.tasks.encoder import check_lengths
 from t5x_lite.errors import InputError
 from t5x_lite.records.pairs import Pairs, from_json
@@ -32,8 +33,6 @@ from t5x_lite.vocabulary.encoder_tokens import (
 from t5x_lite.vocabulary.loading import Vocabulary
 
 _AT_A_TIME = 32
-_MOST_POSITIVES = 200
-"""Passages that answer a query of which one is drawn, at most: the first."""
 
 
 def pair_task(
@@ -74,6 +73,9 @@ def pair_task(
     }
     if layout.teacher:
         features["scores"] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.float32)
+    if layout.known_positives:
+        for feature in IDS:
+            features[feature] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32)
     return seqio.Task(
         name,
         source=source,
@@ -107,12 +109,12 @@ def examples(
 
     Returns:
       int32 "query", and "positives" and "negatives", one text behind the other; float32 "scores" of
-      these, NaN where there is none.
+      these, NaN where there is none; and their names, `layouts.groups.IDS`, 0 where there is none.
     """
     pools = [
         (
             one,
-            one.positives[: None if layout.positives == "each" else _MOST_POSITIVES],
+            one.positives[: None if layout.positives == "each" else MOST_POSITIVES],
             one.negatives[: layout.negatives_top],
         )
         for one in pairs
@@ -130,6 +132,7 @@ def examples(
         answers = [row(lengths[1]) for _ in positives]
         others = [row(lengths[1]) for _ in negatives]
         right, wrong = _scores(one, len(answers), len(others))
+        named, unnamed = _names(one, len(answers), len(others))
         chosen = range(len(answers)) if layout.positives == "each" else [slice(None)]
         for place in chosen:
             of = slice(place, place + 1) if isinstance(place, int) else place
@@ -139,6 +142,8 @@ def examples(
                     "positives": _joined(answers[of]),
                     "negatives": _joined(others),
                     "scores": np.concatenate([right[of], wrong]),
+                    "passage_ids": np.concatenate([named[of], unnamed]).reshape(-1),
+                    "positive_ids": named[: layout.known_positives].reshape(-1),
                 }
             )
     return made
@@ -153,6 +158,17 @@ def _scores(pairs: Pairs, positives: int, negatives: int) -> Iterator[np.ndarray
     for scores, count in ((pairs.positive_scores, positives), (pairs.negative_scores, negatives)):
         given = [np.nan] * count if scores is None else scores[:count]
         yield np.array(given, np.float32)
+
+
+def _names(pairs: Pairs, positives: int, negatives: int) -> Iterator[np.ndarray]:
+    """Names of the first positives and of the first negatives, int32 [n, ID_WIDTH]; 0 is none."""
+    for ids, count in ((pairs.positive_ids, positives), (pairs.negative_ids, negatives)):
+        known = [] if ids is None else ids[:count]
+        found = np.zeros((count, ID_WIDTH), np.int32)
+        for row, one in enumerate(known):
+            digest = hashlib.blake2b(one.encode(), digest_size=2 * ID_WIDTH).digest()
+            found[row] = np.frombuffer(digest, "<u2")
+        yield found
 
 
 def _cut_texts(

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from t5x_lite.buckets.objects import size_of
 from t5x_lite.data.permutation import order
+from t5x_lite.errors import InputError
 from t5x_lite.records.compressed import is_compressed
 
 IN_MEMORY_BYTES = 1 << 26
@@ -173,8 +175,8 @@ def sizes_of(files: Sequence[Any]) -> str | None:
       None where one of them cannot be looked at, as it is no file here.
     """
     try:
-        sizes = [os.path.getsize(file) for file in files]
-    except (OSError, TypeError):
+        sizes = [size_of(file) for file in files]
+    except (OSError, TypeError, InputError):
         return None
     each = [f"{os.path.basename(file)} {size}" for file, size in zip(files, sizes, strict=True)]
     return f"{sum(sizes)} bytes ({zlib.crc32(chr(10).join(each).encode()):08x})"
@@ -186,8 +188,8 @@ def fit_in_memory(files: Sequence[Any]) -> bool:
     It is False where one of them cannot be looked at, as it is no file here.
     """
     try:
-        sizes = [os.path.getsize(file) for file in files]
-    except (OSError, TypeError):
+        sizes = [size_of(file) for file in files]
+    except (OSError, TypeError, InputError):
         return False
     factors = [_EXPANSION if is_compressed(str(file)) else 1 for file in files]
     return sum(s * f for s, f in zip(sizes, factors, strict=True)) <= IN_MEMORY_BYTES

@@ -15,14 +15,16 @@ on its own (seed, epoch, index): `number` attaches the index before seqio repeat
 `count_epochs` the epoch after it.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from t5x_lite.buckets.asking import BucketError
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.elements import BEGIN, END
+from t5x_lite.data.elements import BEGIN, BEGIN_BUCKET, END
 from t5x_lite.data.layouts.base import KEY
 from t5x_lite.data.quiet_tensorflow import seqio, tf
 from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
@@ -66,6 +68,8 @@ def map_numpy(
             outputs = function(dict(zip(names, values, strict=True)))
         except InputError as error:
             raise ValueError(f"{BEGIN}{error}{END}") from error
+        except BucketError as error:
+            raise ValueError(f"{BEGIN_BUCKET}{error}{END}") from error
         return [np.asarray(outputs[k], v.dtype.as_numpy_dtype) for k, v in signature.items()]
 
     @tf.autograph.experimental.do_not_convert
@@ -207,6 +211,33 @@ def keyed(dataset: tf.data.Dataset, *, seed: int) -> tf.data.Dataset:
     return dataset.map(with_key)
 
 
+def append_ending(
+    dataset: tf.data.Dataset,
+    sequence_length: Mapping[str, int] | None = None,
+    *,
+    ending: Sequence[int],
+) -> tf.data.Dataset:
+    """Trims inputs and ends them in words, as `append_eos_after_trim` does in EOS.
+
+    Args:
+      dataset: examples with "inputs", tokens without EOS.
+      sequence_length: from seqio; tokens of the inputs at most, the ending included.
+      ending: `Layout.ending`.
+    """
+    length = (sequence_length or {}).get("inputs")
+    last = tf.constant(ending, tf.int32)
+
+    def ended(example):
+        inputs = example["inputs"]
+        if length is not None:
+            inputs = inputs[: length - len(ending)]
+        return {**example, "inputs": tf.concat([inputs, tf.cast(last, inputs.dtype)], axis=0)}
+
+    return dataset.map(
+        tf.autograph.experimental.do_not_convert(ended), num_parallel_calls=tf.data.AUTOTUNE
+    )
+
+
 def padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Sequences as [n, longest] of their dtype, padded with 0, and their lengths, int32 [n].
 
@@ -228,10 +259,27 @@ def features(vocabulary: Vocabulary) -> dict[str, Any]:
     return {"inputs": feature, "targets": feature}
 
 
+def ended_by(task: Any, ending: Sequence[int]) -> Any:
+    """The same seqio.Task, whose inputs end in these tokens in place of EOS.
+
+    Args:
+      task: of text to text.
+      ending: `Layout.ending`.
+    """
+    inputs = dataclasses.replace(task.output_features["inputs"], add_eos=False)
+    return task.replace(
+        output_features={**task.output_features, "inputs": inputs},
+        preprocessors=[*task.preprocessors, partial(append_ending, ending=tuple(ending))],
+    )
+
+
 class Source(seqio.FunctionDataSource):
     """A source from a function of the split, in an order that is always the same.
 
     Training asks for `passes` instead, in which examples in memory are permuted as a whole.
+
+    Attributes:
+      one_to_one: whether a task makes one example of each.
     """
 
     def __init__(
@@ -249,7 +297,7 @@ class Source(seqio.FunctionDataSource):
           one_to_one: whether a task makes one example of each, so that no shuffle buffer has to
             part those that are made of one.
         """
-        self._one_to_one = one_to_one
+        self.one_to_one = one_to_one
 
         def dataset_fn(split, shuffle_files, seed=None):
             return dataset_of(split)
@@ -276,7 +324,7 @@ class Source(seqio.FunctionDataSource):
         return shuffling.Passes(
             lambda epoch: shuffling.permuted(dataset, size, shuffling.Shuffle(seed, epoch)),
             size=size,
-            needs_buffer=not self._one_to_one,
+            needs_buffer=not self.one_to_one,
         )
 
 
@@ -341,7 +389,7 @@ class FileSource(Source):
         return shuffling.Passes(
             lambda epoch: shuffling.permuted_rows(columns, size, shuffling.Shuffle(seed, epoch)),
             size=size,
-            needs_buffer=not self._one_to_one,
+            needs_buffer=not self.one_to_one,
         )
 
     def get_dataset(

@@ -15,9 +15,9 @@ test split a label may be missing, or be null: it is -1 then. A number may be wr
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
+from t5x_lite.buckets.paths import DataPath
 from t5x_lite.data import postprocess
 from t5x_lite.data.labels import NONE, of_class
 from t5x_lite.data.postprocess import ClassIndex
@@ -28,6 +28,7 @@ from t5x_lite.data.preprocess.winograd import marked_pronoun
 from t5x_lite.data.tasks import candidates
 from t5x_lite.data.tasks.benchmarks import Benchmark
 from t5x_lite.data.tasks.labelled import Labelled, Text
+from t5x_lite.data.tasks.wording import Wording
 from t5x_lite.errors import InputError
 from t5x_lite.metrics.classification import accuracy
 from t5x_lite.records.benchmark_files import (
@@ -91,11 +92,14 @@ class SuperGlueTask:
             folder=self.directory,
             files=self.files,
             read=self.records,
-            examples=lambda record, split: [self.example(record)],
+            examples=lambda record, split, **words: [self.example(record, **words)],
             tfds_splits=self.tfds_splits,
             postprocess=ClassIndex(self.labels),
             metrics=self.metrics,
             labelled=self.labelled(),
+            wording=Wording(
+                prefix=self.name if self.prefix is None else self.prefix, template=self.template
+            ),
         )
 
     def labelled(self) -> Labelled | None:
@@ -107,13 +111,19 @@ class SuperGlueTask:
         form = labelled_form(texts, self.labels)
         return replace(form, columns=self.columns, choices=self.choices, words=self.words)
 
-    def example(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """A record, with the features of TFDS, as text; fields may still have the files' names."""
+    def example(self, record: Mapping[str, Any], *, inputs: str | None = None) -> dict[str, Any]:
+        """A record, with the features of TFDS, as text; fields may still have the files' names.
+
+        Args:
+          record: the record.
+          inputs: a template in place of the task's own.
+        """
         own = {name: record[old] for name, old in self.columns.items() if old in record}
-        inputs = f"{self.name if self.prefix is None else self.prefix} {self.template}"
+        if inputs is None:
+            inputs = f"{self.name if self.prefix is None else self.prefix} {self.template}"
         return glue({**record, **own}, inputs=inputs, labels=self.labels)
 
-    def records(self, file: Path, split: str) -> Iterator[dict[str, Any]]:
+    def records(self, file: DataPath, split: str) -> Iterator[dict[str, Any]]:
         """The records of an official file, with the features of TFDS.
 
         Raises:
@@ -191,6 +201,16 @@ TFDS and P-tuning v2, there is one for each of its names.
 """
 
 
+MULTIRC_WORDS = Wording(
+    prefix="multirc", template="question: {question} answer: {answer} paragraph: {paragraph}"
+)
+RECORD_WORDS = Wording(
+    prefix="record", template="query: {query} entities: {entities} passage: {passage}"
+)
+WSC_WORDS = Wording(prefix="wsc:", template="{text}")
+DPR_WORDS = Wording(prefix="wsc:", template="{sentence}")
+
+
 def read_label(row: Row, entries: Sequence[str], *, split: str) -> int:
     """The index of a line's "label", which only a test split may lack: it is -1 then."""
     label = row.fields.get("label")
@@ -204,7 +224,7 @@ def read_label(row: Row, entries: Sequence[str], *, split: str) -> int:
     return label_index(Row(row.where, fields), "label", entries)
 
 
-def multirc_records(file: Path, split: str) -> Iterator[dict[str, Any]]:
+def multirc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
     """MultiRC: a record for each answer of each question of each paragraph.
 
     Raises:
@@ -231,7 +251,7 @@ def multirc_records(file: Path, split: str) -> Iterator[dict[str, Any]]:
                 }
 
 
-def record_records(file: Path, split: str) -> Iterator[dict[str, Any]]:
+def record_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
     """ReCoRD: a record for each query, its entities and answers sorted and each once.
 
     Raises:
@@ -261,7 +281,7 @@ def record_records(file: Path, split: str) -> Iterator[dict[str, Any]]:
             }
 
 
-def wsc_records(file: Path, split: str) -> Iterator[dict[str, Any]]:
+def wsc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
     """WSC with repaired spans, TFDS's "wsc.fixed".
 
     Raises:

@@ -1,7 +1,7 @@
 """Which files of a directory of text are trained on, and which are held out.
 
 The directory holds *.txt, one document a line, or *.jsonl, objects with a "text"; they may be
-compressed, and end in .gz or .zst then. Held out are
+compressed, and end in .gz, .zst or .xz then. Held out are
 
 1. the files in DIR/validation/ and the files named validation*, if there are any; training takes
    DIR/train/ and all other files in DIR;
@@ -13,10 +13,12 @@ import functools
 import logging
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
+from t5x_lite.buckets.objects import can_read
+from t5x_lite.buckets.paths import DataPath, data_path
 from t5x_lite.errors import InputError
 from t5x_lite.records.compressed import plain_name
+from t5x_lite.remote import is_remote
 
 _logger = logging.getLogger(__name__)
 
@@ -24,13 +26,13 @@ SUFFIXES = (".txt", ".jsonl")
 FILES_PER_HELD_OUT_FILE = 20
 
 
-def split_files(directory: str) -> dict[str, Sequence[Path]]:
+def split_files(directory: str) -> dict[str, Sequence[DataPath]]:
     """The files of "train" and "validation", sorted; one and the same list where lines are split.
 
     Raises:
-      InputError: if there is no directory, or there are no files for one of the two.
+      InputError: if there is not a directory, or there are no files for one of the two.
     """
-    root = Path(directory)
+    root = data_path(directory)
     if not directory or not root.is_dir():
         raise InputError(
             f"data.directory {directory!r} is not a directory: it must hold *.txt or *.jsonl files"
@@ -48,9 +50,72 @@ def split_files(directory: str) -> dict[str, Sequence[Path]]:
     return {"train": [file for file in train if file not in held_out], "validation": held_out}
 
 
-def _text_files(directory: Path, *, pattern: str = "*") -> list[Path]:
+COLLECTIONS = ("corpus.jsonl", "collection.tsv", "psgs_w100.tsv", "msmarco-docs.tsv")
+"""Files of passages under the names that they are published by."""
+
+
+def collection_files(directory: str, *, named: bool = False) -> dict[str, Sequence[DataPath]]:
+    """The files of a collection of passages, which are one list: passages are split.
+
+    Args:
+      directory: one file, or a directory with one of `COLLECTIONS`, or else with *.jsonl and *.tsv.
+      named: whether only the names of `COLLECTIONS` count, as where queries stand beside.
+
+    Raises:
+      InputError: there is no such file.
+    """
+    root = data_path(directory)
+    if directory and root.is_file():
+        return _one_list([root])
+    if directory and root.is_dir():
+        there = [file for file in sorted(root.glob("*")) if file.is_file()]
+        for name in COLLECTIONS:
+            if found := [file for file in there if plain_name(file.name) == name]:
+                return _one_list(found[:1])
+        suffixes = () if named else (".jsonl", ".tsv")
+        if found := [file for file in there if plain_name(file.name).endswith(suffixes)]:
+            return _one_list(found)
+    raise InputError(
+        f"data.directory {directory!r} is no collection: it must be a file of passages, or a "
+        f"directory with {', '.join(COLLECTIONS)}, or other *.jsonl or *.tsv"
+    )
+
+
+def _one_list(files: Sequence[DataPath]) -> dict[str, Sequence[DataPath]]:
+    return {"train": files, "validation": files}
+
+
+def _text_files(directory: DataPath, *, pattern: str = "*") -> list[DataPath]:
     found = sorted(directory.glob(pattern))
     return [f for f in found if plain_name(f).endswith(SUFFIXES) and f.is_file()]
+
+
+def files_matching(directory: str, pattern: str) -> list[str]:
+    """The paths of the files right in a directory whose names match, sorted.
+
+    Where the package that reads a bucket is missing, TensorFlow looks, which reads TFDS's data.
+
+    Raises:
+      tf.errors.OpError: it cannot.
+    """
+    if not _by_tensorflow(directory):
+        return sorted(map(str, data_path(directory).glob(pattern)))
+    from t5x_lite.data.quiet_tensorflow import tf
+
+    return sorted(tf.io.gfile.glob(f"{directory}/{pattern}"))
+
+
+def is_there(directory: str, name: str) -> bool:
+    """Whether a directory holds a file or a directory; see `files_matching`."""
+    if not _by_tensorflow(directory):
+        return (data_path(directory) / name).exists()
+    from t5x_lite.data.quiet_tensorflow import tf
+
+    return tf.io.gfile.exists(f"{directory}/{name}")
+
+
+def _by_tensorflow(directory: str) -> bool:
+    return is_remote(directory) and not can_read(directory)
 
 
 def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[str]:

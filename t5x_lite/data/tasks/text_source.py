@@ -3,6 +3,7 @@
     text_lines([Path("a.txt"), Path("c4-train.00000-of-00001.json.gz")])   # {"text": "..."}, ...
     text_documents([Path("b.txt")])        # the same, of what blank lines divide
     json_objects([Path("c.jsonl")], parse)   # the same, of what is made of each object
+    passage_texts([Path("collection.tsv")])  # the same, of titles and texts of passages
     text_lines(["d.txt"], shuffle=Shuffle(seed=0, epoch=epoch))   # the same, in another order
 
 Files may be compressed (`compressed`). In order, up to 64 of them are read in turn, 128 lines from
@@ -13,15 +14,17 @@ over either can be saved.
 
 import errno
 import json
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from t5x_lite.buckets.paths import DataPath
 from t5x_lite.data.tasks.shuffling import Shuffle, permuted_range
 from t5x_lite.errors import InputError
 from t5x_lite.records.compressed import plain_name
 from t5x_lite.records.line_blocks import LINES, Block, Files, line_of
+from t5x_lite.records.passages import Passage, line_reader
 from t5x_lite.remote import is_remote
 
 Tensor = Any
@@ -35,7 +38,7 @@ _JSON = (".jsonl", ".json")
 
 
 def text_lines(
-    files: Sequence[str | Path],
+    files: Sequence[str | DataPath],
     *,
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
@@ -43,7 +46,8 @@ def text_lines(
     """The non-empty lines of text files, and the "text" fields of .jsonl and .json files.
 
     Args:
-      files: the files to read, in UTF-8, one document a line; compressed ones end in .gz or .zst.
+      files: the files to read, in UTF-8, one document a line; compressed ones end in .gz,
+        .zst or .xz.
       keep: from stripped lines, string [n], to a mask [n] of those wanted; all by default.
       shuffle: what the order depends on; None is the files' own, always the same.
 
@@ -58,7 +62,7 @@ def text_lines(
 
 
 def text_documents(
-    files: Sequence[str | Path],
+    files: Sequence[str | DataPath],
     *,
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
@@ -85,7 +89,7 @@ def text_documents(
 
 
 def json_objects(
-    files: Sequence[str | Path],
+    files: Sequence[str | DataPath],
     parse: Callable[[Mapping[str, Any], str], str],
     *,
     keep: Callable[[Tensor], Tensor] | None = None,
@@ -110,7 +114,37 @@ def json_objects(
     return _made(_blocks(Files(files), keep, shuffle), of_line)
 
 
-def _is_json(file: str | Path) -> bool:
+def passage_texts(
+    files: Sequence[str | DataPath],
+    *,
+    write: Callable[[Passage], str] = operator.attrgetter("whole"),
+    keep: Callable[[Tensor], Tensor] | None = None,
+    shuffle: Shuffle | None = None,
+) -> Dataset:
+    """Title and text of each passage of collections; else as `text_lines`.
+
+    Args:
+      files: see `records.passages`.
+      write: from a passage to a text, a pure function; "" leaves it out.
+      keep: from lines, string [n], to a mask [n] of those wanted; all by default.
+      shuffle: as of `text_lines`.
+
+    Raises:
+      InputError: a file cannot be read.
+    """
+    from t5x_lite.data.quiet_tensorflow import tf
+
+    readers = {str(file): line_reader(str(file)) for file in files}
+
+    def of_line(line: bytes, where: str) -> bytes:
+        passage = readers[where.rpartition(":")[0]](line, where)
+        return b"" if passage is None else write(passage).encode()
+
+    made = _made(_blocks(Files(files), keep, shuffle), of_line)
+    return made.filter(lambda example: tf.strings.length(example["text"]) > 0)
+
+
+def _is_json(file: str | DataPath) -> bool:
     return plain_name(file).endswith(_JSON)
 
 
@@ -164,7 +198,7 @@ def _blocks(
     return dataset.map(wanted, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _texts(blocks: Dataset, files: Sequence[str | Path]) -> Dataset:
+def _texts(blocks: Dataset, files: Sequence[str | DataPath]) -> Dataset:
     """Examples of the texts of blocks; a file of JSON has them in its objects."""
     if not any(_is_json(file) for file in files):
         return blocks.map(lambda block: {"text": block["text"]}).unbatch()

@@ -17,11 +17,11 @@ token of a row, and `WordTags` gives those of the words.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from t5x_lite.buckets.paths import DataPath
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.postprocess import UNKNOWN
 from t5x_lite.data.tasks.encoder import check_lengths
@@ -39,7 +39,7 @@ _BETWEEN = "\n"
 _AT_A_TIME = 64
 _ENTITY = ("B-", "I-", "E-", "S-")
 
-Read = Callable[[Path, str], Iterable[Sentence]]
+Read = Callable[[DataPath, str], Iterable[Sentence]]
 """(file, split) -> its sentences."""
 
 
@@ -90,7 +90,7 @@ def words_of(example: Mapping[str, Any]) -> list[str]:
 
 
 def token_task(
-    name: str, arguments: TaskArguments, *, files: Mapping[str, Path], read: Read
+    name: str, arguments: TaskArguments, *, files: Mapping[str, DataPath], read: Read
 ) -> Any:
     """A seqio.Task of sentences with tags.
 
@@ -143,7 +143,7 @@ def token_task(
     return with_form(task, Tagged())
 
 
-def tags_of(files: Mapping[str, Path], read: Read) -> tuple[str, ...]:
+def tags_of(files: Mapping[str, DataPath], read: Read) -> tuple[str, ...]:
     """The tags of the training file, sorted.
 
     Raises:

@@ -16,7 +16,8 @@ Each takes a task's arguments and gives an `Objective` for its lengths, or an In
 do not go together. A piece of text is as long as fills the inputs, EOS counted: 511 tokens of 512,
 or 568 for spans of 3 at 15 %. The paper's targets then have, of inputs of 512: 114 (span_3_15_u_u;
 126, 105 and 99 of spans of 2, 5 and 10), 103, 192, 256 and 512 (iid_10, 15, 25 and 50_u_u), 104
-(iid_15_d_d), and else 512. Where noise is i.i.d. targets have no greatest length, and what is
+(iid_15_d_d), and else 512. With `data.final_sentinel` the targets of span corruption have one token
+more, of the same text. Where noise is i.i.d. targets have no greatest length, and what is
 longer is cut off, as in T5.
 
 Source: t5/models/gin/objectives in google-research/text-to-text-transfer-transformer.
@@ -76,15 +77,19 @@ def span_corruption(
     """
     inputs_length = arguments.inputs_length
     _check_inputs_length("span corruption", inputs_length, least=3)
-    raw, needed = noise.random_spans_lengths(inputs_length, noise_density, mean_noise_span_length)
+    final = arguments.final_sentinel
+    raw, needed = noise.random_spans_lengths(
+        inputs_length, noise_density, mean_noise_span_length, final_sentinel=final
+    )
     _check_targets_length("span corruption", arguments, needed=needed)
     _, spans = noise.noise_counts(raw, noise_density, mean_span_length=mean_noise_span_length)
-    _check_sentinels("span corruption", arguments, spans=spans)
+    _check_sentinels("span corruption", arguments, spans=spans + final)
     function = partial(
         corruption.span_corruption,
         sentinel_start=arguments.vocabulary.sentinel_start,
         noise_density=noise_density,
         mean_noise_span_length=mean_noise_span_length,
+        **_final(arguments),
     )
     return Objective(chunk_length=raw, corruption=function)
 
@@ -101,20 +106,23 @@ def iid_replace_spans(arguments: TaskArguments, *, noise_density: float = 0.15) 
         vocabulary's special tokens.
     """
     length = _whole_chunk("i.i.d. noise", arguments)
-    mean, deviation = noise.iid_targets_length(length, noise_density)
+    final = arguments.final_sentinel
+    mean, deviation = noise.iid_targets_length(length, noise_density, final_sentinel=final)
     _check_mean_targets("i.i.d. noise", arguments, mean=mean, deviation=deviation)
     spans, deviation = noise.iid_spans(length, noise_density)
-    _tell_of_sentinels(arguments, spans=math.ceil(spans + 4 * deviation))
+    _tell_of_sentinels(arguments, spans=math.ceil(spans + 4 * deviation) + final)
     function = partial(
         corruption.iid_replace_spans,
         sentinel_start=arguments.vocabulary.sentinel_start,
         noise_density=noise_density,
+        **_final(arguments),
     )
     return Objective(chunk_length=length, corruption=function)
 
 
 def iid_drop_tokens(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
     """I.i.d. noise is dropped, and is the targets; arguments are those of `iid_replace_spans`."""
+    _no_final_sentinel("dropping tokens", arguments)
     length = _whole_chunk("dropping tokens", arguments)
     deviation = math.sqrt(length * noise_density * (1 - noise_density))
     mean = length * noise_density
@@ -136,6 +144,7 @@ def bert_style(
     Raises:
       InputError: if targets are shorter than inputs.
     """
+    _no_final_sentinel("BERT-style", arguments)
     function = partial(
         corruption.bert_style,
         sentinel_start=arguments.vocabulary.sentinel_start,
@@ -147,6 +156,7 @@ def bert_style(
 
 def mass_style(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
     """I.i.d. noise becomes one and the same sentinel; arguments are those of `bert_style`."""
+    _no_final_sentinel("MASS-style", arguments)
     function = partial(
         corruption.mass_style,
         sentinel_start=arguments.vocabulary.sentinel_start,
@@ -161,6 +171,7 @@ def deshuffling(arguments: TaskArguments) -> Objective:
     Raises:
       InputError: if targets are shorter than inputs.
     """
+    _no_final_sentinel("deshuffling", arguments)
     return Objective(
         chunk_length=_full_targets("deshuffling", arguments),
         corruption=corruption.deshuffling,
@@ -178,6 +189,7 @@ def prefix_lm(arguments: TaskArguments) -> Objective:
     Raises:
       InputError: if the lengths hold no piece of two tokens.
     """
+    _no_final_sentinel("a prefix language model", arguments)
     shorter = min(arguments.inputs_length, arguments.targets_length)
     return Objective(
         chunk_length=_chunk_length("inputs_length and data.targets_length", shorter, extra=2),
@@ -192,6 +204,7 @@ def language_model(arguments: TaskArguments) -> Objective:
     Raises:
       InputError: if targets_length holds no piece of two tokens.
     """
+    _no_final_sentinel("a language model", arguments)
     length = _chunk_length("targets_length", arguments.targets_length, extra=1)
     return Objective(chunk_length=length, corruption=None)
 
@@ -202,6 +215,7 @@ def full_language_model(arguments: TaskArguments) -> Objective:
     Raises:
       InputError: if targets_length holds no piece of two tokens.
     """
+    _no_final_sentinel("a language model", arguments)
     length = _chunk_length("targets_length", arguments.targets_length, extra=0)
     return Objective(chunk_length=length, corruption=None, eos_of_documents=True)
 
@@ -218,6 +232,7 @@ def mixture_of_denoisers(
     Raises:
       InputError: if the lengths do not go together, or the sentinels do not suffice.
     """
+    _no_final_sentinel("UL2", arguments)
     vocabulary, inputs_length = arguments.vocabulary, arguments.inputs_length
     modes = {kind: vocabulary.encode(text) for kind, text in ul2.MODES.items()}
     longest = max(len(mode) for mode in modes.values())
@@ -247,6 +262,19 @@ def mixture_of_denoisers(
 
 
 # What goes together.
+
+
+def _final(arguments: TaskArguments) -> dict[str, bool]:
+    """The option of a corruption; none by default, as caches of earlier versions have it."""
+    return {"final_sentinel": True} if arguments.final_sentinel else {}
+
+
+def _no_final_sentinel(what: str, arguments: TaskArguments) -> None:
+    if arguments.final_sentinel:
+        raise InputError(
+            f"data.final_sentinel is for span corruption and for i.i.d. noise with a sentinel for "
+            f"each span: {what} has none; leave it out"
+        )
 
 
 def _check_inputs_length(what: str, length: int, *, least: int) -> None:

@@ -214,6 +214,31 @@ def test_a_cache_that_does_not_fit_is_refused(train, changes, message):
     assert message in str(error.value)
 
 
+def test_a_final_sentinel_is_that_of_the_cache(train, tmp_path, small_cache, recipes, chunks):
+    with pytest.raises(InputError, match="final_sentinel False, and it is True: set"):
+        train(final_sentinel=True)
+    options = {**recipes.spans.options, "final_sentinel": True}
+    spans = dataclasses.replace(recipes.spans, options=options)
+    ended = str(small_cache(tmp_path / "ended", {"train": chunks(300)}, spans))
+    with pytest.raises(InputError, match="final_sentinel True, and it is False: set"):
+        train(cache=ended)
+    plain = next(train(pack=False))["decoder_target_tokens"]
+    batches = train(pack=False, cache=ended, final_sentinel=True)
+    state = batches.state()
+    targets = next(batches)["decoder_target_tokens"]
+    for row, without in zip(targets, plain, strict=True):
+        size = int((without != 0).sum())
+        assert row[: size - 1].tolist() == without[: size - 1].tolist()
+        sentinels = int((without > 250).sum())
+        assert row[size - 1 : size + 1].tolist() == [258 - sentinels, 1]
+    with pytest.raises(InputError, match=r"final_sentinel True \(now None\)"):
+        train().restore(state)
+    split = dataclasses.replace(recipes.spans, corruption="prefix_split", options={})
+    prefix = small_cache(tmp_path / "prefix", {"train": chunks(30)}, split)
+    with pytest.raises(InputError, match="holds prefix_split, which has none: leave it out"):
+        train(cache=str(prefix), final_sentinel=True)
+
+
 def test_another_vocabulary_is_refused(data, directory):
     with pytest.raises(InputError) as error:
         cached.train_batches(data, Bytes(extra_ids=50), seed=0)

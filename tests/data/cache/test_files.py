@@ -74,7 +74,7 @@ def test_what_is_no_cache_is_refused(tmp_path):
     (tmp_path / "a").write_text("")
     with pytest.raises(InputError, match=r"cannot read cache .*Not a directory"):
         Cache(tmp_path / "a")
-    with pytest.raises(InputError, match=r"gs://b/c is not a path .* `gcsfuse --implicit-dirs b"):
+    with pytest.raises(InputError, match=r"gs://b/c/cache\.json: a bucket is read .* gcsfs, wh"):
         Cache("gs://b/c")
 
 
@@ -86,7 +86,9 @@ def test_a_file_outside_the_cache_is_refused(directory, name):
     del node["sha256"]
     digest = hashlib.sha256(json.dumps(node, sort_keys=True).encode()).hexdigest()
     index.write_text(json.dumps({**node, "sha256": digest}))
-    with pytest.raises(InputError, match=r"is no name of a file in the cache's directory") as error:
+    with pytest.raises(
+        InputError, match=r"is not the name of a file in the cache's directory"
+    ) as error:
         Cache(directory)
     one_line(error)
 
@@ -112,7 +114,7 @@ def test_another_format_is_refused(directory):
 def test_a_damaged_index_is_refused(directory, change):
     index = directory / INDEX_NAME
     index.write_text(change(index.read_text()))
-    with pytest.raises(InputError, match=r"cache\.json is .*: copy it anew") as error:
+    with pytest.raises(InputError, match=r"cache\.json is .*: copy it again") as error:
         Cache(directory)
     one_line(error)
 
@@ -195,7 +197,7 @@ def test_a_flipped_record_is_found_when_it_is_read(directory, examples):
         place = 200
     flip(directory / name, place + 4)
     split = Cache(directory).split("train")
-    with pytest.raises(InputError, match=r"cache .* is damaged \(.*\): copy it anew") as error:
+    with pytest.raises(InputError, match=r"cache .* is damaged \(.*\): copy it again") as error:
         split.read(np.arange(60))
     one_line(error)
 

@@ -97,7 +97,11 @@ def test_the_held_out_examples_are_the_same(pipeline, data, vocabulary, spans):
     assert examples_of(cached.eval_batches(from_cache, vocabulary)) == expected
 
 
-LAYOUTS = [("prefix_lm", layouts.PrefixLM()), ("language_model", layouts.LM())]
+LAYOUTS = [
+    ("prefix_lm", layouts.PrefixLM()),
+    ("language_model", layouts.LM()),
+    ("prefix_lm", layouts.ConcatLM(separator=" target:", loss_on_inputs=False)),
+]
 
 
 @pytest.mark.parametrize(("task", "layout"), LAYOUTS)
@@ -130,6 +134,55 @@ def test_a_supervised_task_can_be_read_with_any_lengths(
             list(cached.eval_batches(from_cache, vocabulary)),
             list(pipeline.eval_batches(shorter, vocabulary)),
         )
+
+
+@pytest.mark.parametrize("bake", [False, True])
+def test_words_at_the_end_of_inputs(pipeline, data, vocabulary, tmp_path, tiny_glue, bake):
+    data = dataclasses.replace(
+        data,
+        task="tasks.glue:sst2",
+        directory=str(tiny_glue),
+        layout=layouts.PrefixLM(separator=" target:"),
+        inputs_length=20,
+        targets_length=8,
+    )
+    index = write_cache(data, vocabulary, tmp_path / "c", splits=["validation"], bake=bake)
+    assert index.recipe.ending == (() if bake else (*vocabulary.encode("target:"),))
+    assert index.recipe.fixed == {"separator": " target:"}
+    from_cache = dataclasses.replace(data, cache=str(tmp_path / "c"))
+    assert_equal_batches(
+        list(cached.eval_batches(from_cache, vocabulary)),
+        list(pipeline.eval_batches(data, vocabulary)),
+    )
+    if not bake:
+        short = dataclasses.replace(from_cache, inputs_length=2)
+        with pytest.raises(InputError, match="there is no room for a text"):
+            next(cached.eval_batches(short, vocabulary))
+
+
+def test_the_words_of_a_task(pipeline, data, vocabulary, tmp_path, tiny_glue):
+    plain = dataclasses.replace(
+        data, task="tasks.glue:sst2", directory=str(tiny_glue), targets_length=8
+    )
+    worded = dataclasses.replace(plain, template="is it good? {sentence}", prefix="")
+    opened = write_cache(worded, vocabulary, tmp_path / "c", splits=["validation"])
+    assert opened.wording == Cache(tmp_path / "c").index.wording
+    assert opened.wording == {"template": "is it good? {sentence}", "prefix": ""}
+    from_cache = {"cache": str(tmp_path / "c")}
+    expected = examples_of(pipeline.eval_batches(worded, vocabulary))
+    for how in ({}, {"task": ""}, {"task": "", "template": "", "prefix": None}):
+        read = dataclasses.replace(worded, **from_cache, **how)
+        assert examples_of(cached.eval_batches(read, vocabulary)) == expected
+    for changes, message in [
+        ({}, "was made with data.template 'is it good? {sentence}', and it is unset: set --data."),
+        ({"template": worded.template}, "data.prefix '', and it is unset: set --data.prefix '', "),
+        ({"template": "{sentence}", "prefix": "", "task": ""}, "and it is '{sentence}': set --da"),
+    ]:
+        with pytest.raises(InputError) as error:
+            next(
+                cached.eval_batches(dataclasses.replace(plain, **from_cache, **changes), vocabulary)
+            )
+        assert message in str(error.value)
 
 
 def test_what_the_index_says(data, vocabulary, spans):
@@ -223,10 +276,10 @@ def my_tasks(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("no_placeholder", "put a seqio.CacheDatasetPlaceholder() behind its tokenisation, or"),
-        ("after", "does _mine behind its CacheDatasetPlaceholder, which cannot be done where"),
-        ("corruption", "does the corruption _split behind its CacheDatasetPlaceholder"),
-        ("text", "does tokenize behind its CacheDatasetPlaceholder"),
+        ("no_placeholder", "put a seqio.CacheDatasetPlaceholder() after its tokenization, or"),
+        ("after", "does _mine after its CacheDatasetPlaceholder, which cannot be done where"),
+        ("corruption", "does the corruption _split after its CacheDatasetPlaceholder"),
+        ("text", "does tokenize after its CacheDatasetPlaceholder"),
         ("late", "inputs must be a sequence of token ids at the CacheDatasetPlaceholder, and is"),
         ("dropped", "drops or reorders examples behind stages.number"),
     ],

@@ -91,6 +91,7 @@ def named(monkeypatch):
         shared=Mixture(members=(*same, members[2])),
         text=Mixture(members=(members[0], text)),
         constant=Mixture(members=(members[0], labelled)),
+        limited=Mixture(members=(dataclasses.replace(members[0], maximum=10), members[1])),
     )
     monkeypatch.setitem(sys.modules, "some_mixtures", module)
 
@@ -115,8 +116,30 @@ def test_a_mixture_s_constant_rates_and_shared_examples_count(
     assert alone == [Fraction(6, 10), Fraction(4, 10)]
     assert rates("some_mixtures:text") == [Fraction(1, 4), Fraction(3, 4)]
     assert rates("some_mixtures:text", maximum=10) == [Fraction(1, 10), Fraction(9, 10)]
+    assert rates("some_mixtures:text", unlabelled=10) == [Fraction(3, 4), Fraction(1, 4)]
+    assert rates("some_mixtures:limited") == [Fraction(1, 2), Fraction(1, 2)]
     with pytest.raises(InputError, match="do not reach the constant rates of glue_rte"):
         rates("some_mixtures:constant", maximum=10)
+
+
+def test_caches_say_whether_they_hold_unlabelled_text(
+    caches, tmp_path, small_cache, recipes, pairs, chunks
+):
+    def rates(*directories, **mixing):
+        return [rate for _, rate in mixed_sources(data(directories, **mixing))]
+
+    spans = small_cache(tmp_path / "spans", {"train": chunks(20)}, recipes.spans, task="some.c4:s")
+    lm = small_cache(tmp_path / "lm", {"train": chunks(20)}, recipes.targets, task="some.c4:lm")
+    for text in (str(spans), str(lm)):
+        assert rates(*caches, text) == [
+            Fraction(1, 2),
+            Fraction(1667, 10_000),
+            Fraction(3333, 10_000),
+        ]
+        assert rates(*caches, text, unlabelled=60)[2] == Fraction(6, 10)
+        assert rates(*caches, text, unlabelled=60, maximum=10)[2] == Fraction(6, 8)
+    with pytest.raises(InputError, match="no task that is mixed is unlabelled text"):
+        rates(*caches, unlabelled=60)
 
 
 @pytest.mark.usefixtures("named")
@@ -133,3 +156,25 @@ def test_batches_of_caches_without_rates(caches, byte_vocabulary):
     assert not cached.has_task_metrics(data(caches))
     with pytest.raises(InputError, match=r"data\.cache was made of some\.glue:cola, "):
         first(task="some_mixtures:without")
+
+
+def test_caches_without_a_held_out_split_are_passed_over(
+    caches, tmp_path, small_cache, recipes, pairs, byte_vocabulary
+):
+    third = small_cache(
+        tmp_path / "mnli",
+        {"train": pairs(20), "validation": pairs(6)},
+        recipes.supervised,
+        task="some.glue:mnli",
+    )
+    settings = {"batch_size": 4, "inputs_length": 32, "targets_length": 32, "pack": False}
+    mixed = dataclasses.replace(data((*caches, str(third))), **settings)
+    alone = dataclasses.replace(data(str(third)), **settings)
+    for one, other in zip(
+        cached.eval_batches(mixed, byte_vocabulary),
+        cached.eval_batches(alone, byte_vocabulary),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one["encoder_input_tokens"], other["encoder_input_tokens"])
+    with pytest.raises(InputError, match="has no split 'test': there are train"):
+        cached.eval_batches(mixed, byte_vocabulary, split="test")

@@ -25,7 +25,9 @@ SPANS = Recipe(
     options={"sentinel_start": 99},
     lengths={"inputs": 5, "targets": 4},
 )
+ENDED = dataclasses.replace(SPANS, options={"sentinel_start": 99, "final_sentinel": True})
 PREFIX = dataclasses.replace(SPANS, corruption="prefix_split", options={})
+WORDS = dataclasses.replace(SUPERVISED, outputs={"inputs": False, "targets": True}, ending=(50, 51))
 KEY = {"seed": 3, "epoch": 2, "index": 5}
 
 
@@ -60,6 +62,15 @@ def test_eos_ends_the_features_that_ask_for_it():
     assert example(recipe, STORED) == {"inputs": [7, 8, 9, 10, 11], "targets": [3, 1]}
 
 
+def test_words_end_the_inputs_in_place_of_eos():
+    assert example(WORDS, STORED) == {"inputs": [7, 8, 9, 50, 51], "targets": [3, 1]}
+    whole = WORDS.example(STORED, lengths={}, **KEY)
+    assert whole["inputs"].tolist() == [7, 8, 9, 10, 11, 12, 50, 51]
+    assert "ending" not in SUPERVISED.to_json()
+    with pytest.raises(ValueError, match="ending is of inputs without EOS"):
+        dataclasses.replace(SUPERVISED, ending=(50,))
+
+
 def test_the_corruption_has_the_examples_own_key():
     tokens = ids(*range(10, 16))
     expected = span_corruption(tokens, sentinel_start=99, **KEY)
@@ -69,9 +80,14 @@ def test_the_corruption_has_the_examples_own_key():
     }
 
 
+def test_which_recipes_can_end_in_a_sentinel():
+    can = [each.can_end_in_sentinel for each in (SUPERVISED, SPANS, ENDED, PREFIX)]
+    assert can == [False, True, True, False]
+
+
 @given(
     st.sampled_from(["after_trim", "before_trim", "none"]),
-    st.sampled_from([SUPERVISED, SPANS, PREFIX]),
+    st.sampled_from([SUPERVISED, SPANS, ENDED, PREFIX, WORDS]),
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=8),
 )
 def test_the_lengths_are_known_before(eos, recipe, counts):
@@ -92,7 +108,7 @@ def test_the_lengths_are_known_before(eos, recipe, counts):
     assert found.tolist() == expected
 
 
-@pytest.mark.parametrize("recipe", [SUPERVISED, SPANS, PREFIX])
+@pytest.mark.parametrize("recipe", [SUPERVISED, SPANS, ENDED, PREFIX, WORDS])
 def test_json_gives_it_back(recipe):
     assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe
 

@@ -65,8 +65,8 @@ def test_a_corruption_that_no_cache_knows_is_refused():
         del seed, epoch, index
         return {"inputs": tokens, "targets": tokens}
 
-    with pytest.raises(InputError, match="does the corruption span_corruption behind its"):
+    with pytest.raises(InputError, match="does the corruption span_corruption after its"):
         recipe(partial(stages.corrupt, function=span_corruption, seed=0))
     late = partial(stages.corrupt, function=prefix_split, seed=0)
-    with pytest.raises(InputError, match="does corrupt behind its"):
+    with pytest.raises(InputError, match="does corrupt after its"):
         recipe(seqio.preprocessors.append_eos, late)

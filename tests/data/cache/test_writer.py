@@ -64,7 +64,7 @@ def test_what_a_killed_run_left_is_named_and_is_no_cache(tmp_path, caplog):
     (tmp_path / ".c.12").mkdir()
     with new_cache(tmp_path / "c") as directory:
         (directory / "file").touch()
-    assert "c.12 is of an interrupted run" in caplog.text
+    assert "c.12 belongs to a run that was interrupted" in caplog.text
     assert (tmp_path / "c" / "file").exists()
 
 

@@ -30,6 +30,8 @@ from t5x_lite.data.corruption.noise import (
 )
 def test_lengths_are_those_of_t5(inputs_length, density, mean, lengths):
     assert random_spans_lengths(inputs_length, density, mean) == lengths
+    ended = random_spans_lengths(inputs_length, density, mean, final_sentinel=True)
+    assert ended == (lengths[0], lengths[1] + 1)
 
 
 def test_lengths_refuse_inputs_that_hold_no_span():
@@ -109,15 +111,17 @@ def test_iid_noise_is_of_every_token_on_its_own():
 @pytest.mark.parametrize("density", [0.1, 0.15, 0.5])
 @pytest.mark.parametrize("length", [1, 2, 60])
 def test_how_long_targets_of_iid_noise_get_and_how_many_spans_there_are(length, density):
-    lengths, spans = [], []
+    lengths, ended, spans = [], [], []
     for index in range(4000):
         mask = iid_noise_mask(length, example_rng(1, 0, index), noise_density=density)
         begins = mask & ~np.pad(mask, (1, 0))[:-1]
         kept_begins = ~mask & np.pad(mask, (1, 0), constant_values=True)[:-1]
         lengths.append(mask.sum() + kept_begins.sum())
+        ended.append(lengths[-1] + mask[-1])
         spans.append(begins.sum())
     for found, expected in (
         (lengths, iid_targets_length(length, density)),
+        (ended, iid_targets_length(length, density, final_sentinel=True)),
         (spans, iid_spans(length, density)),
     ):
         assert abs(np.mean(found) - expected[0]) <= 5 * expected[1] / 4000**0.5

@@ -57,6 +57,10 @@ def test_span_corruption_of_a_sentence():
         [*range(10, 22), 99, 25, 98, 27, 97],
         [99, 22, 23, 24, 98, 26, 97, 28, 29],
     )
+    assert lists(span_corruption(tokens, **KEY, **options, final_sentinel=True)) == (
+        [*range(10, 22), 99, 25, 98, 27, 97],
+        [99, 22, 23, 24, 98, 26, 97, 28, 29, 96],
+    )
 
 
 def test_iid_noise_replaced_by_spans_in_a_sentence():
@@ -65,6 +69,14 @@ def test_iid_noise_replaced_by_spans_in_a_sentence():
         [10, 11, 12, 13, 99, 18, 19, 20, 21, 22, 98, 27, 97, 29],
         [99, 14, 15, 16, 17, 98, 23, 24, 25, 26, 97, 28, 96],
     )
+    ended = {"noise_density": 0.3, "final_sentinel": True}
+    assert lists(iid_replace_spans(np.arange(10, 30), **KEY, sentinel_start=99, **ended)) == (
+        lists(found)
+    )
+    shorter = iid_replace_spans(np.arange(10, 28), **KEY, sentinel_start=99, noise_density=0.3)
+    assert lists(shorter)[1][-2:] == [26, 97]
+    again = iid_replace_spans(np.arange(10, 27), **KEY, sentinel_start=99, **ended)
+    assert lists(again)[1][-3:] == [25, 26, 97]
 
 
 def test_iid_noise_dropped_from_a_sentence():
@@ -152,6 +164,10 @@ def test_span_corruption_cuts_nothing_of_fewer_than_two_tokens(tokens):
 def test_span_corruption_of_two_tokens_keeps_the_first_and_cuts_the_second():
     example = span_corruption(np.array([7, 8]), **KEY, sentinel_start=99)
     assert lists(example) == ([7, 99], [99, 8])
+    ended = span_corruption(np.array([7, 8]), **KEY, sentinel_start=99, final_sentinel=True)
+    assert lists(ended) == ([7, 99], [99, 8, 98])
+    one = span_corruption(np.array([7]), **KEY, sentinel_start=99, final_sentinel=True)
+    assert lists(one) == ([7], [])
 
 
 @given(
@@ -165,6 +181,9 @@ def test_a_chunk_of_the_raw_length_gives_just_these_lengths(inputs_length, densi
     example = span_corruption(np.arange(3, 3 + raw), **KEY, **options)
     assert len(example["inputs"]) + 1 <= inputs_length  # EOS is still to come
     assert len(example["targets"]) + 1 == targets_length
+    ended = span_corruption(np.arange(3, 3 + raw), **KEY, **options, final_sentinel=True)
+    assert ended["inputs"].tolist() == example["inputs"].tolist()
+    assert len(ended["targets"]) == targets_length
 
 
 def test_10_000_random_examples_invert():

@@ -40,8 +40,26 @@ def test_spans_become_sentinels(bits, inputs, targets):
     assert TOKENS.tolist() == list(range(10, 18))
 
 
+@pytest.mark.parametrize(
+    ("bits", "targets"),
+    [
+        ("00110001", [99, 12, 13, 98, 17, 97]),
+        ("10011000", [10, 99, 13, 14, 98]),
+        ("10000001", [10, 99, 17, 98]),
+        ("01010101", [99, 11, 98, 13, 97, 15, 96, 17, 95]),
+        ("00000000", [99]),
+        ("11111111", [10, 11, 12, 13, 14, 15, 16, 17, 99]),
+    ],
+)
+def test_targets_end_in_a_final_sentinel(bits, targets):
+    example = replace_spans(TOKENS, mask(bits), 99, final_sentinel=True)
+    assert lists(example) == (lists(replace_spans(TOKENS, mask(bits), 99))[0], targets)
+    assert invert(example["inputs"], example["targets"], 99).tolist() == TOKENS.tolist()
+
+
 def test_nothing_becomes_nothing():
     assert lists(replace_spans(TOKENS[:0], mask(""), 99)) == ([], [])
+    assert lists(replace_spans(TOKENS[:0], mask(""), 99, final_sentinel=True)) == ([], [])
     assert lists(drop(TOKENS[:0], mask(""))) == ([], [])
     assert lists(replace_tokens(TOKENS[:0], mask(""), 99)) == ([], [])
 
@@ -77,6 +95,8 @@ def test_any_mask_equals_the_definition_and_inverts(bits):
     example = replace_spans(tokens, np.array(bits, bool), 999)
     assert lists(example) == slow_replace_spans(tokens.tolist(), bits, 999)
     assert invert(example["inputs"], example["targets"], 999).tolist() == tokens.tolist()
+    ended = replace_spans(tokens, np.array(bits, bool), 999, final_sentinel=True)
+    assert invert(ended["inputs"], ended["targets"], 999).tolist() == tokens.tolist()
     dropped = drop(tokens, np.array(bits, bool))
     assert sorted(np.concatenate(list(dropped.values())).tolist()) == tokens.tolist()
 

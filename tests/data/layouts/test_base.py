@@ -39,7 +39,11 @@ def test_a_layout_that_fits_a_task(layout, there):
         (layouts.Seq2Seq(), ["targets"], "seq2seq shows inputs and targets, and the task gives ta"),
         (layouts.Seq2Seq(), ["inputs"], "the task gives inputs: use encoder or a task such as ta"),
         (layouts.Groups(), BOTH, "groups shows query and positives and negatives, and the task g"),
-        (layouts.Encoder(), QUERIES, "gives negatives and positives and query: use groups or a t"),
+        (
+            layouts.Encoder(),
+            QUERIES,
+            "gives negatives and positives and query: use groups or ranked or a t",
+        ),
         (layouts.Labelled(), BOTH, "a task such as tasks.glue:sst2"),
         (layouts.Seq2Seq(), ["inputs", "labels"], "gives inputs and labels: use labelled or a ta"),
         (layouts.Encoder(), ["inputs", "token_labels"], "inputs and token_labels: use tokens or a"),

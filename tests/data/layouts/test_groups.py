@@ -6,7 +6,7 @@ import pytest
 from t5x_lite.data import layouts
 from t5x_lite.data.layouts.base import KEY
 from t5x_lite.errors import InputError
-from t5x_lite.vocabulary.encoder_tokens import SPECIAL
+from t5x_lite.vocabulary.encoder_tokens import BEGINS, CONTINUES, SPECIAL
 from tests.data.layouts.laying_out import encoder_tokens
 
 TOKENS = encoder_tokens(cls_id=2, sep_id=3, pad_id=1, kinds=[SPECIAL] * 300)
@@ -136,6 +136,11 @@ def test_an_identity_says_all_that_decides_what_is_drawn():
     }
 
 
+def test_a_schedule_goes_by_the_longest_of_all_texts():
+    lengths = {"query": np.array([3, 9])}
+    assert layouts.Groups().longest_stored(np.array([5, 6]), lengths).tolist() == [5, 9]
+
+
 def test_a_row_is_as_long_as_the_longest_passage_that_is_drawn():
     layout = layouts.Groups(negatives=1)
     assert layout.longest(example(positives=[(5, 6)], negatives=[(4,)])) == 4
@@ -143,3 +148,95 @@ def test_a_row_is_as_long_as_the_longest_passage_that_is_drawn():
     pool = [(4,) * size for size in (1, 5, 9)]
     found = {layout.longest(example(negatives=pool, epoch=epoch)) for epoch in range(20)}
     assert found == {3, 7, 11}
+
+
+def test_rows_have_the_names_of_passages():
+    layout = layouts.Groups(negatives=2, known_positives=2)
+    names = {"passage_ids": [[1] * 4, [2] * 4, [3, 0, 0, 0]], "positive_ids": [[1] * 4]}
+    names = {name: np.array(value, np.int32).reshape(-1) for name, value in names.items()}
+    lengths = layout.lengths(inputs=4, targets=3)
+    assert lengths["positive_ids"] == 8
+    found = layout.lay_out(
+        [example(negatives=[(4,), (7,)], **names)],
+        np.array([1]),
+        num_rows=2,
+        lengths=lengths,
+        pack=False,
+        tokens=TOKENS,
+    )
+    order = [1 + (5, 4, 7).index(int(text[1])) for text in found["passage_tokens"][1]]
+    of = {1: [1] * 4, 2: [2] * 4, 3: [3, 0, 0, 0]}
+    assert found["passage_ids"][1].tolist() == [of[place] for place in order]
+    assert found["positive_ids"].tolist() == [[[0] * 4] * 2, [[1] * 4, [0] * 4]]
+    assert not found["passage_ids"][0].any()
+    with pytest.raises(InputError, match="the task, or its cache, gives no ids"):
+        layout.of_task(layout.features)
+    assert layout.of_task((*layout.features, *names)) == layout
+
+
+def test_segments_of_a_positive_are_shuffled_between_words():
+    # Even pieces begin words, odd ones go on with them.
+    special = encoder_tokens(
+        cls_id=2, sep_id=3, pad_id=1, kinds=[SPECIAL] * 4 + [BEGINS, CONTINUES] * 50
+    )
+    words = [(4 + 2 * i, 5 + 2 * i) for i in range(12)]
+    inner = tuple(token for word in words for token in word)
+    layout = layouts.Groups(shuffle_segments=0.5)
+    options = {"lengths": layout.lengths(inputs=4, targets=26), "pack": False, "tokens": special}
+    seen = []
+    for epoch in range(40):
+        one = [example(positives=[inner], epoch=epoch)]
+        found = layout.lay_out(one, np.array([0]), num_rows=1, **options)
+        row = found["passage_tokens"][0, 0].tolist()
+        again = layout.lay_out(one, np.array([0]), num_rows=1, **options)
+        assert again["passage_tokens"][0, 0].tolist() == row
+        assert (row[0], row[-1], sorted(row[1:-1])) == (2, 3, sorted(inner))
+        pieces = [tuple(row[i : i + 2]) for i in range(1, 25, 2)]
+        assert set(pieces) == set(words)
+        seen.append([words.index(piece) for piece in pieces])
+    changed = [order for order in seen if order != list(range(12))]
+    assert 8 <= len(changed) <= 28  # half of them, and of these one in six stays
+    for order in changed:
+        breaks = [i for i in range(1, 12) if order[i] != order[i - 1] + 1]
+        assert 1 <= len(breaks) <= 2
+        assert all(place % 4 == 0 for place in breaks)
+    short = [example(positives=[inner[:20]])]
+    whole = layouts.Groups(shuffle_segments=1.0)
+    found = whole.lay_out(short, np.array([0]), num_rows=1, **options)
+    assert found["passage_tokens"][0, 0, 1:21].tolist() == list(inner[:20])
+
+
+def test_rows_of_t5_begin_with_no_cls():
+    layout = layouts.Groups(begins_with_cls=False)
+    options = {"lengths": layout.lengths(inputs=4, targets=3), "pack": False, "tokens": TOKENS}
+    found = layout.lay_out([example()], np.array([0]), num_rows=1, **options)
+    assert found["query_tokens"].tolist() == [[6, 3, 1, 1]]
+    assert found["passage_tokens"].tolist() == [[[5, 3, 1]]]
+
+
+def test_positions_of_before_fit_as_long_as_nothing_new_is_asked_for():
+    before = {
+        "layout": "groups",
+        "negatives": 0,
+        "negatives_top": 200,
+        "positives": "each",
+        "teacher": False,
+    }
+    assert layouts.Groups().identity() == before
+    assert layouts.Groups(known_positives=3).identity() == {**before, "known_positives": 3}
+
+
+def test_a_model_and_a_cache_of_other_rows_are_refused():
+    layouts.Groups().check_model(begins_with_cls=True)
+    with pytest.raises(
+        InputError, match=r"begins_with_cls is True, and the rows of the model do not"
+    ):
+        layouts.Groups().check_model(begins_with_cls=False)
+    with pytest.raises(InputError, match=r"begins_with_cls is False.*begins-with-cls True"):
+        layouts.Groups(begins_with_cls=False).check_model(begins_with_cls=True)
+    layout = layouts.Groups(known_positives=3)
+    layout.check_fixed(layout.fixed())
+    with pytest.raises(InputError, match=r"names 2 of the passages .*known_positives is 3"):
+        layout.check_fixed({**layout.fixed(), "known_positives": 2})
+    with pytest.raises(InputError, match="names 0 of the passages"):
+        layout.check_fixed(layouts.Groups().fixed())

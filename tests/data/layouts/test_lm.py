@@ -1,4 +1,8 @@
+import pytest
+
 from t5x_lite.data import layouts
+from t5x_lite.errors import InputError
+from t5x_lite.vocabulary.byte_level import Bytes
 from tests.data.layouts.laying_out import EXAMPLES, made
 
 
@@ -17,3 +21,74 @@ def test_a_prefix_is_read_and_learned_or_not():
     assert prefix.pop("decoder_causal_attention") == [[1, 1, 1, 1, 1, 0, 0, 0, 0]]
     both = made(layouts.ConcatLM(), [0], examples=EXAMPLES[:1], inputs=5, targets=4, pack=False)
     assert both == {**prefix, "decoder_loss_weights": [[1, 1, 1, 1, 1, 1, 1, 0, 0]]}
+
+
+def test_a_causal_model_may_learn_the_targets_alone():
+    alone = layouts.ConcatLM(loss_on_inputs=False)
+    found = made(alone, [0, 0], inputs=8)
+    assert found["decoder_loss_weights"] == [[0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 0]]
+    both = made(layouts.ConcatLM(), [0, 0], inputs=8)
+    assert found == {**both, "decoder_loss_weights": found["decoder_loss_weights"]}
+
+
+def test_inputs_end_in_words_or_in_eos():
+    vocabulary = Bytes()
+    words = [*vocabulary.encode(" target: ")]
+    assert layouts.PrefixLM().ending(vocabulary, length=1) == (1,)
+    assert layouts.Seq2Seq().ending(vocabulary) == (1,)
+    assert layouts.LM().ending(vocabulary) == ()
+    layout = layouts.PrefixLM(separator=" target: ")
+    assert layout.ending(vocabulary) == layout.ending(vocabulary, length=10) == (*words,)
+    with pytest.raises(InputError) as error:
+        layout.ending(vocabulary, length=9)
+    assert str(error.value) == (
+        "data.layout.separator ' target: ' has 9 tokens, and inputs have at most 9: there is no "
+        "room for a text; raise their length"
+    )
+
+
+def test_a_separator_without_words_is_refused(tiny_vocabulary):
+    from t5x_lite.vocabulary.loading import load_vocabulary
+
+    vocabulary = load_vocabulary(tiny_vocabulary)
+    target = [*vocabulary.encode("target:")]
+    assert layouts.ConcatLM(separator=" target: ").ending(vocabulary) == (*target,)
+    with pytest.raises(InputError, match=r"separator ' ' has no tokens in this vocabulary: write"):
+        layouts.ConcatLM(separator=" ").ending(vocabulary)
+    with pytest.raises(InputError, match=r"separator 'a <pad>' holds padding: write words, such"):
+        layouts.ConcatLM(separator="a <pad>").ending(load_vocabulary("bytes-hf"))
+
+
+def test_what_a_position_holds():
+    assert layouts.PrefixLM().identity() == {"layout": "prefix_lm"}
+    assert layouts.ConcatLM().identity() == {"layout": "concat_lm"}
+    layout = layouts.ConcatLM(separator=" target:", loss_on_inputs=False)
+    assert layout.identity() == {
+        "layout": "concat_lm",
+        "separator": " target:",
+        "loss_on_inputs": False,
+    }
+
+
+def test_what_a_cache_is_made_with():
+    plain, words = layouts.PrefixLM(), layouts.ConcatLM(separator=" target:", loss_on_inputs=False)
+    assert plain.fixed() == {}
+    assert words.fixed() == {"separator": " target:"}
+    plain.check_fixed({})
+    layouts.PrefixLM(separator=" target:").check_fixed(words.fixed())
+    for layout, fixed, message in [
+        (words, {}, "separator '', and it is ' target:': set --data.layout.separator '', or write"),
+        (
+            plain,
+            words.fixed(),
+            "separator ' target:', and it is '': set --data.layout.separator ' ",
+        ),
+        (
+            layouts.Seq2Seq(),
+            words.fixed(),
+            "which data.layout seq2seq does not have: write another",
+        ),
+    ]:
+        with pytest.raises(InputError) as error:
+            layout.check_fixed(fixed)
+        assert message in str(error.value)

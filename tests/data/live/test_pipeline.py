@@ -8,6 +8,8 @@ import pytest
 
 from t5x_lite.data import layouts, positions
 from t5x_lite.data.columns import Columns
+from t5x_lite.data.refresh import Refresh
+from t5x_lite.data.shapes import Fixed, Scheduled
 from t5x_lite.data.tasks import shuffling
 from t5x_lite.errors import InputError
 from t5x_lite.records import line_blocks
@@ -253,7 +255,7 @@ def test_a_position_of_an_earlier_order_begins_anew_and_says_so(pipeline, data, 
     [said] = [r.getMessage() for r in caplog.records if r.name.startswith("t5x_lite")]
     assert said == (
         "the position in the data was saved by an earlier version, whose order is not made any "
-        "more: the data begin anew, in the new order"
+        "more: the data start over, in the new order"
     )
     other = pipeline.train_batches(data, vocabulary, seed=4)
     with pytest.raises(InputError, match="other data: seed 3"):
@@ -482,3 +484,10 @@ def test_a_bad_line_of_examples_is_named(pipeline, data, vocabulary, tmp_path):
     bad = dataclasses.replace(data, directory=str(tmp_path))
     with pytest.raises(InputError, match=r"validation\.jsonl:2: not JSON \(Expecting ':'"):
         pipeline.eval_examples(bad, vocabulary)
+
+
+def test_what_is_read_of_caches_alone_is_refused(pipeline):
+    with pytest.raises(InputError, match="Scheduled knows the lengths of all examples"):
+        pipeline._check_needs_no_cache(Scheduled({8: 1}), Refresh())
+    with pytest.raises(InputError, match="numbers the examples of a cache"):
+        pipeline._check_needs_no_cache(Fixed(), Refresh(period=2, directory="d"))

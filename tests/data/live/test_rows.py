@@ -89,6 +89,8 @@ def test_a_causal_language_model_may_learn_the_inputs_too():
     expected = {**PREFIX_LM, "decoder_loss_weights": [1] * 14 + [0]}
     del expected["decoder_causal_attention"]
     assert rows(layouts.ConcatLM(), pack=True, inputs=8) == [expected]
+    alone = {**expected, "decoder_loss_weights": PREFIX_LM["decoder_loss_weights"]}
+    assert rows(layouts.ConcatLM(loss_on_inputs=False), pack=True, inputs=8) == [alone]
 
 
 def test_rows_of_a_language_model_hold_targets_only():

@@ -1,6 +1,10 @@
+import dataclasses
+
 import pytest
 
+from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
+from t5x_lite.errors import InputError
 
 
 @pytest.fixture
@@ -35,3 +39,78 @@ def test_task_labels_are_those_that_the_postprocessor_names(data, vocabulary):
     assert live_tasks.task_labels(labelled) == ("no", "yes")
     postprocess, _ = live_tasks.task_metrics(labelled)
     assert postprocess("yes", example=None, is_target=True) == 1
+
+
+@pytest.fixture
+def supervised(tiny_glue):
+    return Data(
+        task="tasks.glue:sst2",
+        vocabulary="",
+        directory=str(tiny_glue),
+        inputs_length=12,
+        targets_length=8,
+        layout=layouts.PrefixLM(separator=" target:"),
+    )
+
+
+def test_the_words_at_the_end_of_inputs_survive_the_cut(supervised, vocabulary):
+    from t5x_lite.data.live import tasks as live_tasks
+
+    words = vocabulary.encode(" target:")
+    for length in (12, 200):
+        data = dataclasses.replace(supervised, inputs_length=length)
+        task = live_tasks.load_task(data, vocabulary)
+        assert live_tasks.task_labels(task) == ("negative", "positive")
+        for example in live_tasks.examples_of(data, task, split="validation"):
+            text = vocabulary.encode(example["inputs_pretokenized"].decode())
+            expected = [*text[: length - len(words)], *words]
+            assert example["inputs"].tolist() == expected
+            assert example["targets"][-1] == 1
+
+
+def test_unlabelled_text_leaves_room_for_the_words(data, vocabulary, tiny_text):
+    from t5x_lite.data.live import tasks as live_tasks
+
+    words = vocabulary.encode(" target:")
+    layout = layouts.ConcatLM(separator=" target:")
+    data = dataclasses.replace(
+        data, directory=str(tiny_text), inputs_length=40, targets_length=20, layout=layout
+    )
+    task = live_tasks.load_task(data, vocabulary)
+    first = next(live_tasks.examples_of(data, task, split="train"))
+    assert len(first["inputs"]) == 40
+    assert first["inputs"].tolist()[-len(words) :] == words
+    plain = dataclasses.replace(data, layout=layouts.ConcatLM(), inputs_length=40 - len(words) + 1)
+    whole = next(
+        live_tasks.examples_of(plain, live_tasks.load_task(plain, vocabulary), split="train")
+    )
+    assert whole["inputs"].tolist() == [*first["inputs"].tolist()[: -len(words)], 1]
+    assert whole["targets"].tolist() == first["targets"].tolist()
+
+
+def test_rows_without_room_for_the_words_are_refused(supervised, vocabulary):
+    from t5x_lite.data.live import tasks as live_tasks
+
+    length = len(vocabulary.encode(" target:"))
+    with pytest.raises(InputError, match=f"has {length} tokens, and inputs have at most {length}"):
+        live_tasks.load_task(dataclasses.replace(supervised, inputs_length=length), vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"template": "{text}"},
+            "data.template cannot be set: data.task 'tasks.text:span_corruption' makes its rows of "
+            "data.layout seq2seq of no template",
+        ),
+        ({"prefix": "", "template": "{a}"}, "data.template and data.prefix cannot be set: data.t"),
+        ({"task": "tasks.mixtures:glue", "prefix": "x"}, "data.prefix is that of one task, and d"),
+    ],
+)
+def test_words_that_do_not_reach_a_task_are_refused(data, vocabulary, changes, message):
+    from t5x_lite.data.live.members import trained_members
+
+    with pytest.raises(InputError) as error:
+        trained_members(dataclasses.replace(data, **changes), vocabulary)
+    assert message in str(error.value)

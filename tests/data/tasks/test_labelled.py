@@ -200,7 +200,7 @@ def test_scores_begin_anew_where_an_earlier_version_had_none(data, vocabulary, c
         position = earlier.state()
     now = pipeline.train_batches(data, vocabulary, seed=0)
     now.restore(position)
-    assert "the data begin anew" in caplog.text
+    assert "the data start over" in caplog.text
     assert next(now)["scores"].shape == (2,)
     now.restore(now.state())  # today's own
 

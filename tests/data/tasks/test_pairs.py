@@ -204,3 +204,20 @@ def test_a_task_that_does_not_number_its_examples_is_refused(vocabulary, tmp_pat
     )  # fmt: skip
     with pytest.raises(InputError, match=r"does not number them: put stages\.number"):
         pipeline.train_batches(data, vocabulary, seed=0)
+
+
+def test_names_are_those_of_the_passages(vocabulary):
+    options = {"vocabulary": vocabulary, "tokens": encoder_tokens(vocabulary), "lengths": (6, 5)}
+    pairs = Pairs("the", ["the", "dog"], ["run"], positive_ids=["7", "8"], negative_ids=["8"])
+    layout = Groups(known_positives=2)
+    first, second = (
+        {name: example[name].reshape(-1, 4).tolist() for name in ("passage_ids", "positive_ids")}
+        for example in pair_task.examples([pairs], **options, layout=layout)
+    )
+    seven, eight = first["positive_ids"]
+    assert first == {"passage_ids": [seven, eight], "positive_ids": [seven, eight]}
+    assert second == {"passage_ids": [eight, eight], "positive_ids": [seven, eight]}
+    assert seven != eight
+    assert all(0 <= number < 2**16 for number in seven)
+    (without,) = pair_task.examples([Pairs("the", ["dog"])], **options, layout=layout)
+    assert not without["passage_ids"].any()

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from t5x_lite.data.tasks.text_files import numbered_shards, split_files
+from t5x_lite.data.tasks.text_files import collection_files, numbered_shards, split_files
 from t5x_lite.errors import InputError
 
 
@@ -80,3 +80,19 @@ def test_shards_of_one_release(caplog):
     for wrong in (shards(3), [*shards(0), *shards(1, total=4)], [*shards(0), "/d/c4-train.json"]):
         with pytest.raises(InputError, match="are not those of one release"):
             checked(wrong)
+
+
+def test_a_collection_is_one_list_of_passages(tmp_path):
+    directory = make(tmp_path, "b.tsv", "a.jsonl", "notes.md")
+    splits = collection_files(directory)
+    assert names(splits["train"]) == ["a.jsonl", "b.tsv"]
+    assert splits["train"] is splits["validation"]
+    # A published name is the collection, and what is beside it, such as queries, is not.
+    make(tmp_path, "collection.tsv.gz")
+    assert names(collection_files(directory)["train"]) == ["collection.tsv.gz"]
+    one = collection_files(str(tmp_path / "b.tsv"))
+    assert names(one["train"]) == ["b.tsv"]
+    (tmp_path / "empty").mkdir()
+    for wrong in ("", str(tmp_path / "none"), str(tmp_path / "empty")):
+        with pytest.raises(InputError, match=r"is no collection: it must be a file of passages"):
+            collection_files(wrong)

@@ -35,6 +35,39 @@ def test_span_corruption_takes_the_text_that_fills_its_inputs(arguments):
     assert unsupervised.span_corruption(arguments, mean_noise_span_length=10.0).chunk_length == 591
 
 
+def test_a_final_sentinel_takes_one_token_of_the_targets(arguments):
+    ended = dataclasses.replace(arguments, targets_length=115, final_sentinel=True)
+    found = unsupervised.span_corruption(ended)
+    assert found.chunk_length == 568
+    assert options(found)[1]["final_sentinel"] is True
+    assert options(unsupervised.iid_replace_spans(arguments))[1].keys() == {
+        "sentinel_start", "noise_density",
+    }  # fmt: skip
+    replaced = unsupervised.iid_replace_spans(dataclasses.replace(ended, targets_length=192))
+    assert options(replaced)[1]["final_sentinel"] is True
+    with pytest.raises(InputError, match=r"gives 115 tokens of .* is 114: set it to 115"):
+        unsupervised.span_corruption(dataclasses.replace(ended, targets_length=114))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "iid_drop_tokens",
+        "bert_style",
+        "mass_style",
+        "deshuffling",
+        "prefix_lm",
+        "language_model",
+        "full_language_model",
+        "mixture_of_denoisers",
+    ],
+)
+def test_objectives_without_spans_refuse_a_final_sentinel(arguments, name):
+    ended = dataclasses.replace(arguments, final_sentinel=True)
+    with pytest.raises(InputError, match=r"final_sentinel is for span corruption .* has none"):
+        getattr(unsupervised, name)(ended)
+
+
 @pytest.mark.parametrize(
     ("objective", "function", "joined"),
     [
@@ -126,6 +159,11 @@ def test_too_few_sentinels_are_refused_where_their_number_is_known(arguments, ti
     few = load_vocabulary(tiny_vocabulary, extra_ids=27)
     with pytest.raises(InputError, match="needs 28 sentinels, but the vocabulary has 27: raise"):
         unsupervised.span_corruption(dataclasses.replace(arguments, vocabulary=few))
+    enough = load_vocabulary(tiny_vocabulary, extra_ids=28)
+    just = dataclasses.replace(arguments, vocabulary=enough)
+    unsupervised.span_corruption(just)
+    with pytest.raises(InputError, match=r"needs 29 sentinels, but the vocabulary has 28"):
+        unsupervised.span_corruption(dataclasses.replace(just, final_sentinel=True))
 
 
 def test_ordinary_tokens_serve_as_sentinels_and_special_ones_do_not(

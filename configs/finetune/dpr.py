@@ -1,0 +1,42 @@
+"""DPR: two BERTs, one for questions and one for passages (Karpukhin et al. 2020, arXiv:2004.04906).
+
+A batch of 128 questions of Natural Questions, each with its passage and one that BM25 found and
+that lacks the answer; the passages of the whole batch are negatives. 58,880 questions have a
+passage; 40 epochs are 18,400 steps. Of small data sets the paper trains 100 epochs.
+
+`towers/passage` begins as the model: --init a BERT base. For `embed`, --role passage.
+
+Command:
+    t5x-lite train configs/finetune/dpr.py --init work/bert_base --data.directory NQ_PAIRS \
+        --data.vocabulary work/bert_base/files/vocabulary --workdir WORKDIR --tokens-per-part 16384
+"""
+
+from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.data import layouts
+from t5x_lite.data.config import Data
+from t5x_lite.models.encoder_presets import bert_base
+from t5x_lite.objectives.contrastive import dpr
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Linear
+
+experiment = Experiment(
+    model=bert_base(),
+    objective=dpr(),
+    data=Data(
+        task="tasks.pairs:jsonl",
+        layout=layouts.Groups(negatives=1, positives="sample", negatives_top=100),
+        vocabulary="work/bert_base/files/vocabulary",
+        batch_size=128,
+        inputs_length=32,
+        targets_length=256,
+        pack=False,
+    ),
+    optimizer=AdamW(
+        schedule=Linear(peak=2e-5, total_steps=18_400, warmup_steps=1_237),
+        weight_decay=0.0,
+        clip_norm=2.0,
+    ),
+    steps=18_400,
+    checkpoints=Checkpoints(period=2_300),
+    evaluation=Evaluation(period=2_300, task_metrics=False),
+)

@@ -1,0 +1,25 @@
+"""Fine-tunes T5 on CNN/Daily Mail and WMT's German and French as one mixture.
+
+The paper's recipe, as configs/finetune/paper.py. Each task is decoded as the paper decodes it, by
+the lines of DECODING. DIR holds cnn_dailymail and wmt, or is where TensorFlow Datasets are.
+
+Command:
+    t5x-lite train configs/finetune/large_supervised.py --data.directory DIR \
+        --data.vocabulary spiece.model --init PRETRAINED --workdir WORKDIR
+    t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR --output OUT \
+        --evaluation.best-per-task True
+"""
+
+import dataclasses
+
+from configs.finetune.paper import DECODING
+from configs.finetune.paper import experiment as paper
+
+experiment = dataclasses.replace(
+    paper,
+    data=dataclasses.replace(
+        paper.data, task="tasks.mixtures:large_supervised", targets_length=512
+    ),
+    checkpoints=dataclasses.replace(paper.checkpoints, best="validation/*/score"),
+    evaluation=dataclasses.replace(paper.evaluation, per_task=DECODING),
+)

@@ -1,0 +1,36 @@
+"""The T5 paper's fine-tuning of a language model (Raffel et al. 2020, section 3.2.1), on SQuAD.
+
+An example is one text, "... context: ... target: Denver Broncos", whose words up to "target:" are
+given at inference. The model learns all of it, as in the paper; --data.layout.loss-on-inputs False
+leaves the inputs out of the loss. EOS ends the target alone. All else, and the length of the
+targets, is that of configs/finetune/paper.py. The model is table 2's, pretrained by
+configs/paper/table2_lm_denoising.py or table2_lm_lm.py. A vocabulary of bytes needs
+--data.layout.separator " target: ", with a space behind it.
+
+Command:
+    t5x-lite train configs/finetune/paper_lm.py --data.directory SQUAD \
+        --data.vocabulary spiece.model --init PRETRAINED --workdir WORKDIR
+    t5x-lite train configs/finetune/paper_lm.py --data.task tasks.mixtures:glue \
+        --data.targets-length 84 --checkpoints.best 'validation/*/score' \
+        --evaluation.max-decode-length 16 --data.directory GLUE \
+        --data.vocabulary spiece.model --init PRETRAINED --workdir WORKDIR
+    t5x-lite train configs/finetune/paper_lm.py --data.task tasks.wmt:ende --data.directory tfds \
+        --data.targets-length 512 --evaluation.max-decode-length 512 \
+        --checkpoints.best validation/bleu --data.vocabulary spiece.model --init PRETRAINED \
+        --workdir WORKDIR
+    t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR --step best --output OUT
+"""
+
+import dataclasses
+
+from configs.finetune.paper import experiment as paper
+from t5x_lite.data import layouts
+from t5x_lite.models.lm_presets import lm_v1
+from t5x_lite.objectives.language_model import LanguageModel
+
+experiment = dataclasses.replace(
+    paper,
+    model=lm_v1(dropout_rate=0.1),
+    objective=LanguageModel(),
+    data=dataclasses.replace(paper.data, layout=layouts.ConcatLM(separator=" target:")),
+)

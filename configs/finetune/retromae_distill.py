@@ -1,0 +1,32 @@
+"""RetroMAE's last stage: a bi-encoder that ranks as a cross-encoder does (RetroMAE's README).
+
+It goes on from the model that was fine-tuned with mined negatives, on pairs that `score-pairs` has
+scored. The loss is that of the published code: the divergence divided by the group's size, and 1e-4
+of InfoNCE; larger groups help.
+
+Command:
+    t5x-lite score-pairs --checkpoint work/cross_encoder --input mined.jsonl \
+        --output SCORED/train.jsonl
+    t5x-lite train configs/finetune/retromae_distill.py --init work/retromae_stage2 \
+        --data.directory SCORED --data.vocabulary work/retromae/files/vocabulary --workdir WORKDIR \
+        --tokens-per-part 16384
+"""
+
+import dataclasses
+
+from configs.finetune.retromae_msmarco import experiment as msmarco
+from t5x_lite.data import layouts
+from t5x_lite.objectives.distill import retromae_distill
+
+_GROUP = 16
+
+experiment = dataclasses.replace(
+    msmarco,
+    objective=retromae_distill(group=_GROUP),
+    data=dataclasses.replace(
+        msmarco.data,
+        layout=layouts.Groups(
+            negatives=_GROUP - 1, negatives_top=200, positives="sample", teacher=True
+        ),
+    ),
+)

@@ -1,0 +1,17 @@
+"""The paper's baseline with about four times the parameters (Raffel et al. 2020, section 3.6).
+
+Table 13: the widths of BERT-large and 32 layers in each stack; all else is the baseline's,
+configs/pretrain/t5_base_paper.py. A layer keeps its input alone.
+
+Command:
+    t5x-lite train configs/paper/size_4x.py --data.directory C4 \
+        --data.vocabulary spiece.model --workdir WORKDIR
+    t5x-lite plan configs/paper/size_4x.py --topology v5e:4x4
+"""
+
+import dataclasses
+
+from configs.pretrain.t5_base_paper import experiment as base
+from t5x_lite.models.presets import t5_base_4x
+
+experiment = dataclasses.replace(base, model=t5_base_4x(dropout_rate=0.1, remat="full"))

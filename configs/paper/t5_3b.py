@@ -1,0 +1,23 @@
+"""Pretrains T5 3B as it was released; C4 counts as 33.5 million examples.
+
+The recipe is that of configs/paper/t5_base.py. A layer keeps its input alone, and 16 chips share
+the parameters: a whole tile of d_model to each of eight, heads and d_ff halved.
+
+    t5x-lite train configs/paper/t5_3b.py --data.directory DATA \
+        --data.vocabulary spiece.model --workdir gs://BUCKET/t5_3b
+    t5x-lite plan configs/paper/t5_3b.py --topology v5e:4x4
+"""
+
+import dataclasses
+
+from configs.paper.t5_base import experiment as base
+from t5x_lite.models.presets import t5_3b
+from t5x_lite.sharding import MeshConfig
+
+experiment = dataclasses.replace(
+    base,
+    model=t5_3b(dropout_rate=0.1, remat="full"),
+    data=dataclasses.replace(base.data, task="tasks.mixtures:multi_task_3b"),
+    mesh=MeshConfig(data=-1, fsdp=8, tensor=2),
+    microbatches=8,
+)

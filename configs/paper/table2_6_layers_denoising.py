@@ -1,0 +1,17 @@
+"""Table 2, "encoder-decoder, 6 layers, denoising" (Raffel et al. 2020, section 3.2).
+
+Half of the baseline's layers in each stack: P parameters, the cost M/2. Fine-tune it by
+configs/finetune/paper.py, glue.py or super_glue.py with --model.num-encoder-layers 6
+--model.num-decoder-layers 6.
+
+Command, with C4 (tasks/c4.py says in which forms):
+    t5x-lite train configs/paper/table2_6_layers_denoising.py --data.directory C4 \
+        --data.vocabulary spiece.model --workdir WORKDIR
+"""
+
+import dataclasses
+
+from configs.pretrain.t5_base_paper import experiment as base
+from t5x_lite.models.presets import t5_base_6_layers
+
+experiment = dataclasses.replace(base, model=t5_base_6_layers(dropout_rate=0.1))

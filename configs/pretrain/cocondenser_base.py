@@ -1,0 +1,40 @@
+"""Pretrains a Condenser of base size on spans of documents: coCondenser.
+
+From Gao & Callan 2022 (arXiv:2108.05540) and its code: a Condenser with its head to begin with, two
+spans of each document, 2,048 documents a step by gradient caching, 8 epochs of the target corpus,
+AdamW at 1e-4, a warm-up over a tenth of the steps, linear decay, weight decay 0.01, 16-bit numbers.
+Ours: spans of 128 tokens, parts of 256 documents, 12,500 steps, which are 8 epochs of 3.2 million
+documents (the size of MS MARCO's documents); bfloat16. The batch is what a span is compared with:
+more --microbatches need less memory and change no loss, and a smaller --data.batch-size does.
+
+Command; CONDENSER is a run of configs/pretrain/condenser_base.py, or what `t5x-lite import hf
+--skip-from 6` made of a Condenser with its head:
+    t5x-lite train configs/pretrain/cocondenser_base.py --init CONDENSER --data.directory DIR \
+        --data.vocabulary vocab.txt --workdir WORKDIR
+    t5x-lite plan configs/pretrain/cocondenser_base.py --topology v5e:4x4
+"""
+
+import dataclasses
+
+from configs.pretrain.retromae_base import experiment as retromae
+from t5x_lite.data import layouts
+from t5x_lite.objectives.cocondenser import CoCondenser
+from t5x_lite.optim.schedules import Linear
+
+experiment = dataclasses.replace(
+    retromae,
+    objective=CoCondenser(mask_id=103, head_layers=2, skip_from=6),
+    data=dataclasses.replace(
+        retromae.data,
+        task="tasks.encoder:spans",
+        layout=layouts.Spans(),
+        batch_size=2048,
+        inputs_length=128,
+    ),
+    optimizer=dataclasses.replace(
+        retromae.optimizer,
+        schedule=Linear(peak=1e-4, total_steps=12_500, warmup_steps=1250),
+    ),
+    steps=12_500,
+    microbatches=8,
+)

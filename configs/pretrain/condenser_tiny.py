@@ -1,0 +1,17 @@
+"""Pretrains the BERT of configs/pretrain/bert_tiny.py for retrieval, by Condenser.
+
+Packed rows: each document has its own [CLS]. To go on from a masked language model: --init
+WORKDIR_OF_BERT_TINY. With --objective.late-mlm False the late states have no loss of their own.
+
+Command:
+    t5x-lite train configs/pretrain/condenser_tiny.py --data.directory DIR \
+        --data.vocabulary vocab.txt --workdir WORKDIR
+    t5x-lite plan configs/pretrain/condenser_tiny.py --topology v5e:2x2
+"""
+
+import dataclasses
+
+from configs.pretrain.bert_tiny import experiment as bert
+from t5x_lite.objectives.condenser import Condenser
+
+experiment = dataclasses.replace(bert, objective=Condenser(mask_id=103))

@@ -1,0 +1,36 @@
+"""Pretrains ELECTRA base: replaced tokens, drawn by a generator a third as wide, are detected.
+
+From Clark et al. 2020 (arXiv:2003.10555, table 6) and its code: rows of 512 tokens, 256 of them,
+766,000 steps, 15 % masks, a weight of 50, Adam at 2e-4 with eps 1e-6 and without bias correction,
+10,000 steps of warm-up under a linear decay that runs from the first step, weight decay 0.01,
+gradients clipped at 1. Generator and discriminator share the embeddings. Ours: packed rows,
+bfloat16.
+
+Command:
+    t5x-lite train configs/pretrain/electra_base.py --data.directory DIR \
+        --data.vocabulary vocab.txt --workdir WORKDIR
+    t5x-lite plan configs/pretrain/electra_base.py --topology v5e:4x4
+"""
+
+import dataclasses
+
+from configs.pretrain.retromae_base import experiment as retromae
+from t5x_lite.models.encoder_presets import electra_base, electra_generator
+from t5x_lite.objectives.electra import Electra
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Linear, Warmup
+
+experiment = dataclasses.replace(
+    retromae,
+    model=electra_base(),
+    objective=Electra(generator=electra_generator(electra_base()), mask_id=103),
+    data=dataclasses.replace(retromae.data, pack=True),
+    optimizer=AdamW(
+        schedule=Warmup(steps=10_000, then=Linear(peak=2e-4, total_steps=766_000)),
+        eps=1e-6,
+        weight_decay=0.01,
+        bias_correction=False,
+        clip_norm=1.0,
+    ),
+    steps=766_000,
+)

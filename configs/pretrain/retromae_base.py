@@ -1,0 +1,50 @@
+"""Pretrains BERT base for retrieval by RetroMAE, as RetroMAE's English models were.
+
+From Xiao et al. 2022 (arXiv:2205.12035) and its code: BERT base to begin with, Wikipedia and books,
+rows of 512 tokens, 8 x 32 of them, 8 epochs, AdamW at 1e-4, a warm-up over a tenth of the steps,
+linear decay, weight decay 0.01, 30 % and 50 % masks, 16-bit numbers. Ours: 260,000 steps, which are
+8 epochs of about 4.3 billion tokens in full rows (set --steps and the schedule for your text), and
+bfloat16, dropout as in BERT. On MS MARCO's passages the paper has rows of 150 tokens, 8 x 128, and
+20 epochs: --data.task tasks.encoder:passages --data.inputs-length 150 --data.batch-size 1024
+--steps 172000 --optimizer.schedule.total-steps 172000 --optimizer.schedule.warmup-steps 17200.
+BGE's models have --objective.query normalised; DupMAE adds --objective.bag-of-words 0.1.
+
+Command; BERT is what `t5x-lite import hf` made of bert-base-uncased:
+    t5x-lite train configs/pretrain/retromae_base.py --init BERT --data.directory DIR \
+        --data.vocabulary vocab.txt --workdir WORKDIR
+    t5x-lite plan configs/pretrain/retromae_base.py --topology v5e:4x4
+"""
+
+from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.data import layouts
+from t5x_lite.data.config import Data
+from t5x_lite.models.encoder_presets import bert_base
+from t5x_lite.objectives.retromae import RetroMAE
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Linear
+from t5x_lite.sharding import MeshConfig
+
+experiment = Experiment(
+    model=bert_base(),
+    objective=RetroMAE(mask_id=103),
+    data=Data(
+        task="tasks.encoder:documents",
+        layout=layouts.Encoder(),
+        vocabulary="vocab.txt",
+        batch_size=256,
+        inputs_length=512,
+        pack=False,
+        shuffle_buffer=10_000,
+    ),
+    optimizer=AdamW(
+        schedule=Linear(peak=1e-4, total_steps=260_000, warmup_steps=26_000),
+        weight_decay=0.01,
+        clip_norm=1.0,
+    ),
+    steps=260_000,
+    compute_dtype="bfloat16",
+    log_period=100,
+    checkpoints=Checkpoints(period=5000, keep=3),
+    evaluation=Evaluation(period=5000, max_batches=64, task_metrics=False),
+    mesh=MeshConfig(data=-1),
+)

@@ -1,0 +1,103 @@
+"""Hooks of mkdocs: reference pages from the code, formulas as MathML, notebooks as pages, links.
+
+Nothing that is made here is committed. MathML needs no script and no font from another host.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+import latex2mathml.converter  # noqa: E402
+from mkdocs.structure.files import File, Files  # noqa: E402
+from reference import SECTIONS, pages  # noqa: E402
+
+from t5x_lite.commands import COMMANDS  # noqa: E402
+
+_STYLE = """
+math[display=block]{overflow-x:auto;overflow-y:hidden;margin:1em 0;font-size:1.1em}
+.md-typeset .fields td:first-child code{white-space:nowrap}
+.md-typeset .fields{overflow-x:auto}
+.md-typeset .fields table{display:table;width:100%}
+@media(max-width:44.9em){
+.md-typeset .fields thead{display:none}
+.md-typeset .fields :is(table,tbody,tr,td){display:block;width:100%}
+.md-typeset .fields td{border:0!important;padding:.1em .9em!important}
+.md-typeset .fields td:first-child{padding-top:.7em!important}
+.md-typeset .fields td:first-child code{white-space:normal}
+.md-typeset .fields td:last-child{padding-bottom:.7em!important}
+.md-typeset .fields tr{border-bottom:.05rem solid var(--md-default-fg-color--lightest)}
+}
+"""
+
+
+def on_config(config: Any) -> Any:
+    """The folders of the navigation become their pages."""
+    docs = Path(config["docs_dir"])
+    commands = [f"reference/commands/{name.replace(' ', '_')}.md" for name in COMMANDS]
+    folders = {
+        "guides/": [f"guides/{path.name}" for path in sorted((docs / "guides").glob("*.md"))],
+        "notebooks/": [
+            f"notebooks/{path.stem}.md" for path in sorted((docs / "notebooks").glob("*.ipynb"))
+        ],
+        "reference/": [
+            {"Commands": ["reference/commands/index.md", *commands]},
+            {"Config": [f"reference/config/{name}.md" for name in SECTIONS]},
+        ],
+    }
+    config["nav"] = [
+        {title: folders.get(folder, folder) for title, folder in entry.items()}
+        if isinstance(entry, dict) and isinstance(next(iter(entry.values())), str)
+        else entry
+        for entry in config["nav"]
+    ]
+    config["extra_css"] = ["fields.css"]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds what is made from the code, and a page for each notebook."""
+    made = {f"reference/{path}": text for path, text in pages().items()}
+    for path in sorted((Path(config["docs_dir"]) / "notebooks").glob("*.ipynb")):
+        made[f"notebooks/{path.stem}.md"] = notebook_page(path)
+    made["fields.css"] = _STYLE
+    for path, text in made.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Formulas, and links to the guides, notebooks and ADRs that a page names."""
+    del config
+    text = re.sub(
+        r"^```math\n(.*?)^```$",
+        lambda found: latex2mathml.converter.convert(
+            " ".join(found.group(1).split()), display="block"
+        ),
+        markdown,
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    up = "../" * page.file.src_uri.count("/")
+
+    def link(found: re.Match[str]) -> str:
+        path = found.group(1)
+        exists = files.get_file_from_path(path) is not None
+        return f"[{found.group(0)}]({up}{path})" if exists else found.group(0)
+
+    text = re.sub(r"(?<!\[)`docs/([\w/.-]+\.md)`", link, text)
+    return re.sub(r"\]\(((?:\.\./)*notebooks/\w+)\.ipynb\)", r"](\1.md)", text)
+
+
+def notebook_page(path: Path) -> str:
+    """The cells of a notebook as Markdown."""
+    parts = []
+    for cell in json.loads(path.read_text())["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+    note = f"[The notebook itself]({path.name}); `tests/docs/test_notebooks.py` runs its cells."
+    title, *rest = parts
+    return "\n\n".join([title, note, *rest])

@@ -1,0 +1,293 @@
+"""Blocks that compose modules: a tree whose leaves are names of modules, and None the bare model.
+
+    Stack(("en", Fuse(("sst2", "nli"))))            a frozen tree
+    str(...)                                        "Stack(en, Fuse(sst2, nli))", which is read back
+    names_of((tree,))                               ("en", "sst2", "nli")
+
+| block | what it does with a state h | |
+|---|---|---|
+| Stack(a, b) | b of a of h | |
+| Average(a, b) | sum w_i h_i | weights 1 / n unless they are given |
+| Fuse(a, b) | a weighted sum of contributions, by attention | AdapterFusion (arXiv:2005.00247) |
+| Split(a, b) | of columns of the row | modules after blocks of an encoder |
+| BatchSplit(a, b) | of contiguous rows | |
+| MultiTask(a, b) | of each row its own, by `adapter_ids` | |
+| Parallel(a, b) | the batch K times, child after child | one of a tree, with Stack alone above it |
+
+`t5x_lite.adapters.evaluation` runs such a tree in a slot. A module that has nothing at a site
+passes the state on there. Blocks and defaults are those of the library `adapters`.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Literal
+
+from t5x_lite.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Base of the blocks.
+
+    Attributes:
+      children: names of modules, blocks, or where `bare` None for the bare model.
+    """
+
+    children: "tuple[str | Block | None, ...]"
+
+    bare: ClassVar[bool] = False
+    """Whether a child may be None."""
+
+    of_rows: ClassVar[bool] = False
+    """Whether rows of a batch differ in what they get."""
+
+    def __post_init__(self) -> None:
+        if not self.children:
+            raise InputError(f"{type(self).__name__} needs children: modules or blocks")
+        if None in self.children and not self.bare:
+            raise InputError(f"{type(self).__name__} has no place for None, the bare model")
+
+    def __str__(self) -> str:
+        options = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)
+            if field.name != "children" and getattr(self, field.name) != field.default
+        ]
+        return f"{type(self).__name__}({', '.join([*map(str, self.children), *options])})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack(Block):
+    """One after the other."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Average(Block):
+    """The weighted sum of what the children make of one state.
+
+    Attributes:
+      weights: one for each child; () is 1 / n for each.
+      normalize: whether they are divided by their sum.
+    """
+
+    weights: tuple[float, ...] = ()
+    normalize: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_number("weights", self.weights, self.children)
+        if self.normalize and not sum(self.weights):
+            raise InputError("Average cannot normalize weights whose sum is 0")
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The weights of the sum."""
+        if not self.weights:
+            return (1.0 / len(self.children),) * len(self.children)
+        total = sum(self.weights) if self.normalize else 1.0
+        return tuple(weight / total for weight in self.weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fuse(Block):
+    """Attention over the children's contributions (Pfeiffer et al. 2021, arXiv:2005.00247).
+
+    Attributes:
+      name: of its parameters, adapters/fusion/NAME; "" is the names of its modules, joined.
+      temperature: of the softmax.
+      static: whether contributions have no value projection.
+    """
+
+    name: str = ""
+    temperature: float = 1.0
+    static: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.temperature > 0:
+            raise InputError(f"temperature must be above 0: got {self.temperature}")
+
+    @property
+    def title(self) -> str:
+        """The name of its parameters."""
+        return self.name or "_".join(names_of((self,)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Split(Block):
+    """Columns of a row, one part after the other.
+
+    Attributes:
+      splits: how many of each child; one may be "rest".
+    """
+
+    splits: tuple[int | Literal["rest"], ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.splits:
+            raise InputError("Split needs splits: how many tokens each child has, one 'rest'")
+        _check_number("splits", self.splits, self.children)
+        if self.splits.count("rest") > 1:
+            raise InputError("Split has one 'rest' at most")
+        if any(size != "rest" and size < 1 for size in self.splits):
+            raise InputError(f"splits must be at least 1: got {self.splits}")
+
+    def sizes(self, length: int) -> tuple[int, ...]:
+        """The columns of each child.
+
+        Raises:
+          InputError: they do not make a row of this length.
+        """
+        known = sum(size for size in self.splits if size != "rest")
+        rest = length - known
+        if rest < 0 or (rest and "rest" not in self.splits):
+            raise InputError(f"{self}: a row has {length} tokens, which the splits do not make")
+        return tuple(rest if size == "rest" else size for size in self.splits)
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchSplit(Block):
+    """Contiguous rows of a batch, one part after the other.
+
+    Attributes:
+      sizes: rows of each child; () is as many for each.
+    """
+
+    sizes: tuple[int, ...] = ()
+
+    bare: ClassVar[bool] = True
+    of_rows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_number("sizes", self.sizes, self.children)
+        if any(size < 1 for size in self.sizes):
+            raise InputError(f"sizes must be at least 1: got {self.sizes}")
+
+    def rows(self, num: int) -> tuple[int, ...]:
+        """The rows of each child.
+
+        Raises:
+          InputError: they do not make a batch of this many rows.
+        """
+        sizes = self.sizes or (num // len(self.children),) * len(self.children)
+        if sum(sizes) != num:
+            raise InputError(f"{self}: a batch has {num} rows, which the sizes do not make")
+        return sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiTask(Block):
+    """Each row its own child, whose number stands in the batch's `adapter_ids`."""
+
+    bare: ClassVar[bool] = True
+    of_rows: ClassVar[bool] = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Parallel(Block):
+    """The batch once for each child: rows b of child k are at k B + b."""
+
+    bare: ClassVar[bool] = True
+    of_rows: ClassVar[bool] = True
+
+    def rows(self, num: int) -> tuple[int, ...]:
+        """The rows of each child.
+
+        Raises:
+          InputError: the batch is not repeated for each child.
+        """
+        if num % len(self.children):
+            raise InputError(f"{self}: a batch of {num} rows is not one for each child")
+        return (num // len(self.children),) * len(self.children)
+
+
+BLOCKS: dict[str, type[Block]] = {
+    each.__name__: each for each in (Stack, Average, Fuse, Split, BatchSplit, MultiTask, Parallel)
+}
+"""Name in the grammar -> block."""
+
+
+def _check_number(name: str, values: Sequence[object], children: Sequence[object]) -> None:
+    if values and len(values) != len(children):
+        raise InputError(f"{name} must be one for each of {len(children)} children: got {values}")
+
+
+def walk(
+    tree: "str | Block | None", above: tuple[Block, ...] = ()
+) -> Iterator[tuple["str | Block", tuple[Block, ...]]]:
+    """Blocks and leaves of a tree with the blocks above them, first the root; without None."""
+    if tree is None:
+        return
+    yield tree, above
+    if isinstance(tree, Block):
+        for child in tree.children:
+            yield from walk(child, (*above, tree))
+
+
+def names_of(use: "Sequence[str | Block]") -> tuple[str, ...]:
+    """The names of the modules of some trees, in their order, each once."""
+    leaves = [node for tree in use for node, _ in walk(tree) if isinstance(node, str)]
+    return tuple(dict.fromkeys(leaves))
+
+
+def fusions_of(use: "Sequence[str | Block]") -> dict[str, Fuse]:
+    """The Fuse blocks of some trees by the names of their parameters.
+
+    Raises:
+      InputError: two that differ have one name.
+    """
+    known: dict[str, Fuse] = {}
+    for tree in use:
+        for node, _ in walk(tree):
+            if isinstance(node, Fuse) and known.setdefault(node.title, node) != node:
+                raise InputError(f"two fusions are called {node.title}: give one another name=")
+    return known
+
+
+def parallel_of(use: "Sequence[str | Block]") -> int:
+    """How often the batch is repeated; 1 without Parallel."""
+    for tree in use:
+        for node, _ in walk(tree):
+            if isinstance(node, Parallel):
+                return len(node.children)
+    return 1
+
+
+def check_answers(use: "Sequence[str | Block]") -> None:
+    """Refuses, by an InputError, blocks that give rows of a batch different modules.
+
+    Who answers texts one by one does not know which rows of a batch these become.
+    """
+    for tree in use:
+        for node, above in walk(tree):
+            if isinstance(node, Block) and node.of_rows:
+                raise InputError(
+                    f"{path_of(above, str(node))} gives rows of a batch different modules, which "
+                    "is for training and `Learner.bind`: name one module by --adapters.use"
+                )
+
+
+def check_nesting(use: "Sequence[str | Block]") -> None:
+    """Refuses, by an InputError, a Parallel that is not below Stack alone, or a second one."""
+    parallel = [above for tree in use for node, above in walk(tree) if isinstance(node, Parallel)]
+    if len(parallel) > 1:
+        raise InputError("there is one Parallel at most: it repeats the whole batch")
+    for above in parallel:
+        other = next((block for block in above if not isinstance(block, Stack)), None)
+        if other is not None:
+            raise InputError(
+                f"Parallel repeats the whole batch, so only Stack may stand above it: got "
+                f"{path_of(above, 'Parallel')}"
+            )
+
+
+def path_of(above: Sequence[Block], last: str) -> str:
+    """Where a node stands: "Fuse > Stack > lora 'x'"."""
+    return " > ".join([*(type(block).__name__ for block in above), last])
+
+
+def pruned(tree: "str | Block | None", present: "frozenset[str]") -> bool:
+    """Whether a tree has one of some modules."""
+    return any(node in present for node, _ in walk(tree) if isinstance(node, str))

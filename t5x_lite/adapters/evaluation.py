@@ -1,0 +1,477 @@
+"""The one interpreter of compositions: what a tree of modules makes of the state of a slot.
+
+    after a block     the state is h, at first the block's output f; the block leaves norm(h + x)
+    a dense layer     the product, and the bias that is still to be added
+    what is hidden    the hidden states
+
+A leaf computes what it reads of the state itself, and a block passes states on. So a Stack inside
+another block is what it is alone. (In the library `adapters` a block computes norm(h + x) by its
+first child, and a Stack inside it does so again.) It runs while a program is traced, never in it.
+"""
+
+import dataclasses
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from t5x_lite.adapters.composition import (
+    Average,
+    BatchSplit,
+    Block,
+    Fuse,
+    MultiTask,
+    Parallel,
+    Split,
+    Stack,
+    walk,
+)
+from t5x_lite.errors import InputError
+from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.slots import Around
+from t5x_lite.types import Array
+
+Tree = Any  # str | Block | None
+
+
+@runtime_checkable
+class Alike(Protocol):
+    """A module whose arrays may be gathered for each row with those of others of its kind."""
+
+    def kind(self) -> Hashable:
+        """Equal for modules of one kind; None of a module that must run by itself."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """One evaluation of a tree.
+
+    Attributes:
+      leaves: modules of the slot by name.
+      fusions: layers of Fuse blocks by the names of their parameters.
+    """
+
+    leaves: Mapping[str, Any]
+    fusions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def run(self, tree: Tree, state: Any) -> Any:
+        """The state after a tree.
+
+        Raises:
+          InputError: its rows or columns are not those of the batch, or a slot has no place for it.
+        """
+        if tree is None or (isinstance(tree, str) and tree not in self.leaves):
+            return state
+        if isinstance(tree, str):
+            return state.after(self.leaves[tree], tree)
+        if isinstance(tree, Stack):
+            for child in tree.children:
+                state = self.run(child, state)
+            return state
+        if isinstance(tree, Average):
+            return state.mean([self.run(child, state) for child in tree.children], tree.shares)
+        if isinstance(tree, BatchSplit | Parallel):
+            parts = state.parts(tree.rows(state.num_rows))
+            return state.joined(self._each(tree, parts))
+        if isinstance(tree, Split):
+            return state.side_by_side(self._each(tree, state.columns(tree.sizes(state.length))))
+        if isinstance(tree, MultiTask):
+            return self._of_tasks(tree, state)
+        assert isinstance(tree, Fuse)
+        return self._fused(tree, state)
+
+    def _each(self, block: Block, parts: Sequence[Any]) -> list[Any]:
+        return [self.run(child, part) for child, part in zip(block.children, parts, strict=True)]
+
+    def _of_tasks(self, block: MultiTask, state: Any) -> Any:
+        """Each row by the child of its number: arrays are gathered where children are alike."""
+        state.check_ids(block)
+        modules = [self.leaves.get(c) if isinstance(c, str) else None for c in block.children]
+        kinds = {_kind(module) for module in modules}
+        if len(kinds) == 1 and None not in kinds:
+            return state.gathered(modules, str(block))
+        return state.chosen([self.run(child, state) for child in block.children])
+
+    def _fused(self, block: Fuse, state: Any) -> Any:
+        """Attention over what the children that are here add to the state."""
+        here = [child for child in block.children if self._is_here(child)]
+        contributions = []
+        for child in here:
+            if isinstance(child, str):
+                contributions.append(state.contribution(self.leaves[child], child))
+            else:
+                contributions.append(self.run(child, state).h - state.h)
+        last = self._last_leaf(here[-1])
+        query, skip = state.read_by(last)
+        mixed = self.fusions[block.title](query, contributions, temperature=block.temperature)
+        return dataclasses.replace(
+            state, h=mixed + (skip if isinstance(here[-1], str) else state.h)
+        )
+
+    def _is_here(self, tree: Tree) -> bool:
+        return any(node in self.leaves for node, _ in walk(tree) if isinstance(node, str))
+
+    def _last_leaf(self, tree: Tree) -> Any:
+        names = [node for node, _ in walk(tree) if isinstance(node, str) and node in self.leaves]
+        return self.leaves[names[-1]]
+
+
+class RowStates:
+    """What states of slots share: rows, and which child each of them has."""
+
+    ids: Array | None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the batch, or of the part of it."""
+        raise NotImplementedError
+
+    def check_ids(self, block: Block) -> None:
+        """Refuses, by an InputError, rows without numbers, or another number of rows."""
+        if self.ids is None:
+            raise InputError(
+                f"{block} needs the feature adapter_ids in the batch: the number of each row's "
+                "child"
+            )
+        if self.ids.shape[0] != self.num_rows:
+            raise InputError(
+                f"{block}: adapter_ids are of {self.ids.shape[0]} rows, and a layer has "
+                f"{self.num_rows}"
+            )
+
+    def is_task(self, number: int, ndim: int) -> Array:
+        """Which rows have a child, for arrays of `ndim` axes."""
+        assert self.ids is not None
+        return (self.ids == number).reshape(-1, *(1,) * (ndim - 1))
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockState(RowStates):
+    """The state after a block; h [B, T, D]."""
+
+    h: Array
+    x: Array
+    norm: Callable[[Array], Array] | None
+    around: Around
+    ids: Array | None
+
+    @property
+    def num_rows(self) -> int:
+        """B."""
+        return self.h.shape[0]
+
+    @property
+    def length(self) -> int:
+        """T."""
+        return self.h.shape[1]
+
+    def _around(self, name: str) -> Around:
+        """With a key of the module's own."""
+        key = self.around.key
+        if key is None:
+            return self.around
+        number = sum(ord(letter) * 31**i for i, letter in enumerate(name)) % 2**31
+        return dataclasses.replace(self.around, key=jax.random.fold_in(key, number))
+
+    def after(self, module: Any, name: str) -> "BlockState":
+        """After one module."""
+        around = self._around(name)
+        return dataclasses.replace(self, h=module.after(self.h, self.x, self.norm, around))
+
+    def contribution(self, module: Any, name: str) -> Array:
+        """What a module adds, as a fusion weighs it."""
+        return module.contribution(self.h, self.x, self.norm, self._around(name))
+
+    def read_by(self, module: Any) -> tuple[Array, Array]:
+        """What a module reads, and what it leaves as it is."""
+        arguments = (self.h, self.x, self.norm, self.around)
+        return module.reads(*arguments), module.skip(*arguments)
+
+    def mean(self, states: Sequence["BlockState"], weights: Sequence[float]) -> "BlockState":
+        """The weighted sum."""
+        return dataclasses.replace(self, h=_weighted([s.h for s in states], weights))
+
+    def parts(self, sizes: Sequence[int]) -> list["BlockState"]:
+        """Contiguous rows."""
+        made = []
+        for rows in _slices(sizes):
+            around = dataclasses.replace(
+                self.around, source=self.around.source[rows], mask=_rows_of(self.around.mask, rows)
+            )
+            ids = None if self.ids is None else self.ids[rows]
+            made.append(BlockState(self.h[rows], self.x[rows], self.norm, around, ids))
+        return made
+
+    def joined(self, states: Sequence["BlockState"]) -> "BlockState":
+        """The rows of all."""
+        return dataclasses.replace(self, h=jnp.concatenate([state.h for state in states]))
+
+    def columns(self, sizes: Sequence[int]) -> list["BlockState"]:
+        """Contiguous columns, which see each other alone."""
+        made, mask = [], self.around.mask
+        if isinstance(mask, Visibility):
+            mask = mask.dense(self.length)
+        for part in _slices(sizes):
+            seen = None
+            if mask is not None:
+                seen = mask[:, :, part if mask.shape[2] > 1 else slice(None), part]
+            around = dataclasses.replace(self.around, source=self.around.source[:, part], mask=seen)
+            made.append(BlockState(self.h[:, part], self.x[:, part], self.norm, around, self.ids))
+        return made
+
+    def side_by_side(self, states: Sequence["BlockState"]) -> "BlockState":
+        """The columns of all."""
+        return dataclasses.replace(self, h=jnp.concatenate([state.h for state in states], axis=1))
+
+    def chosen(self, states: Sequence["BlockState"]) -> "BlockState":
+        """Each row of the state of its number."""
+        return dataclasses.replace(self, h=_chosen(self, [state.h for state in states]))
+
+    def gathered(self, modules: Sequence[Any], name: str) -> "BlockState":
+        """Each row after the module of its number; the arrays of modules are gathered."""
+        key = self._around(name).key
+        keys = None if key is None else jax.random.split(key, self.num_rows)
+
+        def of_row(module: Any, row: tuple) -> Array:
+            h, x, source, key = row
+            around = Around(source[None], None, key)
+            return module.after(h[None], x[None], self.norm, around)[0]
+
+        rows = (self.h, self.x, self.around.source, keys)
+        return dataclasses.replace(self, h=_by_row(modules, self.ids, of_row, rows))
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseState(RowStates):
+    """The product of a dense layer [B, ..., O] and the bias that is to be added to it.
+
+    The kernel is that with which the layer would give the product; None where rows differ.
+    """
+
+    x: Array
+    y: Array
+    kernel: Array | None
+    bias: Array | None
+    ids: Array | None
+
+    @property
+    def num_rows(self) -> int:
+        """B."""
+        return self.y.shape[0]
+
+    def after(self, module: Any, name: str) -> "DenseState":
+        """After one module.
+
+        Raises:
+          InputError: it reads the kernel, and rows have other ones.
+        """
+        if self.kernel is None and _kind(module) is None:
+            raise InputError(
+                f"{name!r} reads the kernel of its layer, and rows have different ones: put it "
+                "below in a Stack"
+            )
+        y = module(self.x, self.y, self._kernel())
+        after = None if self.kernel is None else module.of_kernel(self.kernel)
+        bias = module.of_bias(self.bias)
+        return dataclasses.replace(self, y=y, kernel=after, bias=bias)
+
+    def _kernel(self) -> Array:
+        """The kernel, or zeros for modules that do not read it."""
+        if self.kernel is not None:
+            return self.kernel
+        return jnp.zeros((self.x.shape[-1], self.y.shape[-1]), self.x.dtype)
+
+    def mean(self, states: Sequence["DenseState"], weights: Sequence[float]) -> "DenseState":
+        """The weighted sum."""
+        kernels = [state.kernel for state in states if state.kernel is not None]
+        kernel = _weighted(kernels, weights) if len(kernels) == len(states) else None
+        return dataclasses.replace(
+            self,
+            y=_weighted([state.y for state in states], weights),
+            kernel=kernel,
+            bias=_mean_bias([state.bias for state in states], weights),
+        )
+
+    def parts(self, sizes: Sequence[int]) -> list["DenseState"]:
+        """Contiguous rows."""
+        made = []
+        for rows in _slices(sizes):
+            bias = self.bias
+            bias = bias[rows] if bias is not None and bias.ndim > 1 else bias
+            ids = None if self.ids is None else self.ids[rows]
+            made.append(DenseState(self.x[rows], self.y[rows], self.kernel, bias, ids))
+        return made
+
+    def joined(self, states: Sequence["DenseState"]) -> "DenseState":
+        """The rows of all."""
+        biases = [state.bias for state in states]
+        if not all(bias is self.bias for bias in biases):
+            wide = [_wide(bias, state.y) for bias, state in zip(biases, states, strict=True)]
+            bias = jnp.concatenate(wide)
+        else:
+            bias = self.bias
+        y = jnp.concatenate([state.y for state in states])
+        return dataclasses.replace(self, y=y, kernel=None, bias=bias)
+
+    def chosen(self, states: Sequence["DenseState"]) -> "DenseState":
+        """Each row of the state of its number."""
+        bias, biases = self.bias, [state.bias for state in states]
+        if not all(each is bias for each in biases):
+            bias = _chosen(self, [_wide(each, self.y) for each in biases])
+        y = _chosen(self, [state.y for state in states])
+        return dataclasses.replace(self, y=y, kernel=None, bias=bias)
+
+    def gathered(self, modules: Sequence[Any], name: str) -> "DenseState":
+        """Each row after the module of its number; the arrays of modules are gathered."""
+        kernel = self._kernel()
+
+        def of_row(module: Any, row: tuple) -> Array:
+            x, y = row
+            return module(x, y, kernel)
+
+        y = _by_row(modules, self.ids, of_row, (self.x, self.y))
+        bias = self.bias
+        if any(module.of_bias(bias) is not bias for module in modules):
+            rows = _wide(bias, self.y)
+            bias = _by_row(modules, self.ids, lambda module, row: module.of_bias(row), rows)
+        return dataclasses.replace(self, y=y, kernel=None, bias=bias)
+
+
+@dataclasses.dataclass(frozen=True)
+class HiddenState(RowStates):
+    """What the last layer of a block reads, [B, ..., I]."""
+
+    hidden: Array
+    ids: Array | None
+
+    @property
+    def num_rows(self) -> int:
+        """B."""
+        return self.hidden.shape[0]
+
+    def after(self, module: Any, name: str) -> "HiddenState":
+        """After one module."""
+        return dataclasses.replace(self, hidden=module(self.hidden))
+
+    def mean(self, states: Sequence["HiddenState"], weights: Sequence[float]) -> "HiddenState":
+        """The weighted sum."""
+        return dataclasses.replace(self, hidden=_weighted([s.hidden for s in states], weights))
+
+    def parts(self, sizes: Sequence[int]) -> list["HiddenState"]:
+        """Contiguous rows."""
+        ids = self.ids
+        return [
+            HiddenState(self.hidden[rows], None if ids is None else ids[rows])
+            for rows in _slices(sizes)
+        ]
+
+    def joined(self, states: Sequence["HiddenState"]) -> "HiddenState":
+        """The rows of all."""
+        return dataclasses.replace(self, hidden=jnp.concatenate([s.hidden for s in states]))
+
+    def chosen(self, states: Sequence["HiddenState"]) -> "HiddenState":
+        """Each row of the state of its number."""
+        return dataclasses.replace(self, hidden=_chosen(self, [s.hidden for s in states]))
+
+    def gathered(self, modules: Sequence[Any], name: str) -> "HiddenState":
+        """Each row after the module of its number."""
+        hidden = _by_row(modules, self.ids, lambda module, row: module(row), self.hidden)
+        return dataclasses.replace(self, hidden=hidden)
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelState:
+    """Kernel or bias of a layer that gives the same without modules; for merging."""
+
+    kernel: Array | None
+    bias: Array | None
+    has_bias: bool
+
+    @property
+    def num_rows(self) -> int:
+        """There are none.
+
+        Raises:
+          InputError: always: rows that differ have no kernel in common.
+        """
+        raise InputError("modules of rows cannot be merged: rows have no kernel in common")
+
+    def check_ids(self, block: Block) -> None:
+        """Refuses rows, by an InputError."""
+        _ = self.num_rows
+
+    def after(self, module: Any, name: str) -> "KernelState":
+        """After one module."""
+        kernel = None if self.kernel is None else module.of_kernel(self.kernel)
+        bias = module.of_bias(self.bias) if self.has_bias else None
+        return KernelState(kernel, bias, self.has_bias)
+
+    def mean(self, states: Sequence["KernelState"], weights: Sequence[float]) -> "KernelState":
+        """The weighted sum."""
+        kernel = _mean_bias([state.kernel for state in states], weights)
+        bias = _mean_bias([state.bias for state in states], weights)
+        return KernelState(kernel, bias, self.has_bias)
+
+
+def _kind(module: Any) -> Hashable:
+    """The kind of a module whose arrays may be gathered; None of another one."""
+    return module.kind() if isinstance(module, Alike) else None
+
+
+def _slices(sizes: Sequence[int]) -> list[slice]:
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _weighted(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
+    """sum w_i x_i in float32, in the dtype of x."""
+    total = sum(w * x.astype(jnp.float32) for x, w in zip(arrays, weights, strict=True))
+    return jnp.asarray(total).astype(arrays[0].dtype)
+
+
+def _mean_bias(biases: Sequence[Array | None], weights: Sequence[float]) -> Array | None:
+    """The weighted sum of biases; one that is not there is 0."""
+    known = [(bias, w) for bias, w in zip(biases, weights, strict=True) if bias is not None]
+    return _weighted(*zip(*known, strict=True)) if known else None
+
+
+def _wide(bias: Array | None, y: Array) -> Array:
+    """A bias for each row of y: [B, 1, ..., O]."""
+    shape = (y.shape[0], *(1,) * (y.ndim - 2), y.shape[-1])
+    return jnp.broadcast_to(0.0 if bias is None else bias, shape)
+
+
+def _chosen(state: RowStates, arrays: Sequence[Array]) -> Array:
+    """Each row of the array of its number; zeros where no child has it."""
+    made = jnp.zeros_like(arrays[0])
+    for number, array in enumerate(arrays):
+        made = jnp.where(state.is_task(number, array.ndim), array, made)
+    return made
+
+
+def _by_row(
+    modules: Sequence[Any], ids: Array | None, call: Callable[[Any, Any], Array], rows: Any
+) -> Array:
+    """A function of a row and its module for all rows, the modules' arrays gathered by number."""
+    graphdef, _ = nnx.split(modules[0])
+    each = [nnx.to_pure_dict(nnx.split(module)[1]) for module in modules]
+    assert ids is not None
+    of_rows = jax.tree.map(lambda *leaves: jnp.stack(leaves)[ids], *each)
+
+    def one(params: Any, row: Any) -> Array:
+        return call(nnx.merge(graphdef, params), row)
+
+    return jax.vmap(one)(of_rows, rows)
+
+
+def _rows_of(mask: Any, rows: slice) -> Any:
+    """A mask's rows; of what it is made of, those of its arrays."""
+    if isinstance(mask, Visibility):
+        arrays = ("keys", "queries", "both_ways", "hidden", "picked")
+        cut = {name: getattr(mask, name) for name in arrays}
+        cut = {name: array[rows] for name, array in cut.items() if array is not None}
+        return dataclasses.replace(mask, **cut)
+    return mask if mask is None or mask.shape[0] == 1 else mask[rows]

@@ -1,0 +1,156 @@
+"""Training in a random subspace of few dimensions: how many does a task need?
+
+    fastfood(d=1000)       theta_0 + P(z), z [1000] from 0
+    said(d=1000)           theta_0 + lambda_i P_i(z): a lambda for each layer of each array, from 1
+
+A run of `said` trains d numbers in all: m lambdas, and z has d - m. The intrinsic dimension d_90 is
+the least d whose run has 90 % of full fine-tuning's score; `scripts/bench/intrinsic_study.py`
+sweeps it. `t5x_lite.deltas.fastfood` has P.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from t5x_lite.adapters.arrays import Leaf
+from t5x_lite.adapters.base import Modules
+from t5x_lite.adapters.whole_arrays import MODEL, ArrayAdapter, ArrayModule, ArrayModules
+from t5x_lite.deltas import fastfood as deltas
+from t5x_lite.deltas.fastfood import Projection, Subspace, padded, project_all
+from t5x_lite.deltas.parts import Part
+from t5x_lite.errors import InputError
+from t5x_lite.types import Array, Key
+
+_LARGEST_MATRIX = 1 << 28
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fastfood(ArrayAdapter):
+    """A difference in a random subspace.
+
+    Attributes:
+      d: numbers that train in all, heads left out.
+      lambdas: whether each layer of each array has a factor, which counts among the d.
+      seed: of the subspace.
+      fold: whether z may be longer than an array, whose numbers it then adds up; else that array is
+        refused.
+      projection: Fastfood's, or a dense matrix, of few and small arrays.
+    """
+
+    name: str = "fastfood"
+    d: int = 1000
+    lambdas: bool = False
+    seed: int = 0
+    fold: bool = False
+    projection: Projection = "fastfood"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.d < 1 or self.seed < 0:
+            raise InputError(f"d must be at least 1 and seed at least 0: got {self.d}, {self.seed}")
+
+    def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
+        """Makes z, which is 0, and the lambdas, which are 1.
+
+        Raises:
+          InputError: d is not more than there are lambdas, or z is longer than an array.
+        """
+        leaves = self.leaves(model)
+        num = sum(leaf.rows[0] for leaf in leaves.values()) if self.lambdas else 0
+        size = self.d - num
+        if size < 1:
+            raise InputError(
+                f"adapter {self.name!r}: d {self.d} must be above the {num} lambdas, one for each "
+                "layer of each array"
+            )
+        spaces = {path: self._space(path, leaf, size=size) for path, leaf in leaves.items()}
+        return FastfoodModules(leaves, spaces, size=size, lambdas=self.lambdas)
+
+    def _space(self, path: str, leaf: Leaf, *, size: int) -> Subspace:
+        space = Subspace(MODEL + path, leaf.shape, leaf.is_stacked, self.seed, self.projection)
+        _, entries = space.rows
+        if self.projection == "dense" and entries * size > _LARGEST_MATRIX:
+            raise InputError(
+                f"adapter {self.name!r}: a dense matrix for {space.path} has {entries} x {size} "
+                f"numbers, above {_LARGEST_MATRIX}: use projection='fastfood'"
+            )
+        if self.projection == "fastfood" and not self.fold and size > padded(entries):
+            raise InputError(
+                f"adapter {self.name!r}: z has {size} numbers and {space.path} {entries} in a "
+                "layer: leave it out by targets, or set fold=True"
+            )
+        return space
+
+
+def said(*, name: str = "said", **changes: Any) -> Fastfood:
+    """Structure-aware intrinsic dimension (Aghajanyan et al. 2020, arXiv:2012.13255)."""
+    return Fastfood(**{"name": name, "lambdas": True, **changes})
+
+
+class Projected(ArrayModule):
+    """A difference from one array.
+
+    Args:
+      space: how z becomes it.
+      has_lambda: whether there are factors.
+    """
+
+    def __init__(self, space: Subspace, *, has_lambda: bool):
+        self.space, self.has_lambda = space, has_lambda
+        if has_lambda:
+            ones = jnp.ones((space.rows[0],), jnp.float32)
+            self.factor = nnx.Param(ones, logical=("layers",) if space.stacked else (None,))
+
+    @property
+    def scale(self) -> Array:
+        """A factor for each layer."""
+        return self.factor[...] if self.has_lambda else jnp.ones((self.space.rows[0],), jnp.float32)
+
+
+class FastfoodModules(ArrayModules):
+    """Differences from several arrays, of the same few numbers.
+
+    Args:
+      leaves: path in the model -> array.
+      spaces: path -> how z becomes the array.
+      size: of z.
+      lambdas: whether each layer has a factor.
+    """
+
+    def __init__(
+        self,
+        leaves: Mapping[str, Leaf],
+        spaces: Mapping[str, Subspace],
+        *,
+        size: int,
+        lambdas: bool,
+    ):
+        super().__init__(
+            leaves,
+            lambda path, leaf: Projected(spaces[path], has_lambda=lambdas),
+            exclusive=False,
+        )
+        self.z = nnx.Param(jnp.zeros((size,), jnp.float32), logical=(None,))
+
+    def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
+        """The arrays with the differences, in float32."""
+        del key
+        z, each = self.z[...].astype(jnp.float32), {p: self._projected(p) for p in self.arrays}
+        scales = {path: one.scale.astype(jnp.float32) for path, one in each.items()}
+        moved = project_all({path: one.space for path, one in each.items()}, z, scales)
+        return {path: model[path].astype(jnp.float32) + x for path, x in moved.items()}
+
+    def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
+        """The differences as parts of a delta, by path in the model."""
+        z = np.asarray(self.z[...], np.float32)
+        each = {path: self._projected(path) for path in self.arrays}
+        return {p: deltas.Fastfood(z, np.asarray(x.scale), x.space) for p, x in each.items()}
+
+    def _projected(self, path: str) -> Projected:
+        module = self.of(path)
+        assert isinstance(module, Projected)
+        return module

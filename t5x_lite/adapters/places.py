@@ -1,0 +1,182 @@
+"""Modules by the sites at which they stand, and what composes those of one site."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+
+from t5x_lite.adapters.composition import Block, Fuse, Split, names_of, path_of, walk
+from t5x_lite.adapters.slot_trees import BlockTree, DenseTree, FusionLayer, HiddenTree, SlotTree
+from t5x_lite.deltas.parts import Part
+from t5x_lite.errors import InputError
+from t5x_lite.nn.bind import stacked
+from t5x_lite.types import Array, Key
+
+Places = Mapping[str, tuple[tuple[str, str], ...]]
+"""Name of a module -> (stack, site) of its places."""
+
+_BLOCK = "after_"
+
+
+class Modules(nnx.Module):
+    """Modules by stack and site: an attribute for each part of the path.
+
+    Args:
+      found: stack -> site, as "attention/query" -> module.
+    """
+
+    def __init__(self, found: Mapping[str, Mapping[str, nnx.Module]] | None = None):
+        self.places = tuple(
+            (stack, site) for stack, sites in (found or {}).items() for site in sites
+        )
+        for stack, site in self.places:
+            *above, last = (stack, *site.split("/"))
+            node: Any = self
+            for part in above:
+                if getattr(node, part, None) is None:
+                    setattr(node, part, Modules())
+                node = getattr(node, part)
+            setattr(node, last, (found or {})[stack][site])
+
+    def complete(self) -> None:
+        """Puts into each module what is not stored with it: shared arrays, masks; in place."""
+
+    def claims(self) -> tuple[str, ...]:
+        """Its places, as "encoder/attention/query"; no other adapter may stand at one of them."""
+        return tuple(f"{stack}/{site}" for stack, site in self.places)
+
+    def copied(self) -> tuple[str, ...]:
+        """Paths of the model's arrays in whose place it has others; `read` makes them."""
+        return ()
+
+    def read(self, model: Mapping[str, Any], *, key: Key | None = None) -> dict[str, Any]:
+        """The arrays that stand in place of some of the model's, by path.
+
+        Args:
+          model: its arrays by path, in the dtype in which they are stored.
+          key: of what is drawn in training; None of what is not trained.
+        """
+        return {}
+
+    def penalty(self) -> Array | None:
+        """What is added to the loss in training; None adds nothing."""
+        return None
+
+    def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
+        """Changes of the model's arrays that are made in no slot, by the arrays' paths.
+
+        Args:
+          shapes: path -> the shape of the model's array.
+        """
+        return {}
+
+    def num_unused(self) -> int:
+        """Numbers among the parameters that nothing reads: they fill up a stack's arrays."""
+        return 0
+
+    def at(self, stack: str, site: str) -> Any:
+        """The module of a place."""
+        node: Any = self
+        for part in (stack, *site.split("/")):
+            node = getattr(node, part)
+        return node
+
+
+class Fusions(nnx.Module):
+    """The layers of Fuse blocks, at adapters/fusion/NAME/STACK/SITE.
+
+    Args:
+      fusions: the blocks by the names of their parameters.
+      places: of the modules.
+      stacks: the model's stacked layers by name.
+      rngs: the stream "params" is used.
+
+    Raises:
+      InputError: a fusion may not be called so.
+    """
+
+    def __init__(
+        self,
+        fusions: Mapping[str, Fuse],
+        places: Places,
+        stacks: Mapping[str, Any],
+        *,
+        rngs: nnx.Rngs,
+    ):
+        self.titles = tuple(fusions)
+        for title, block in fusions.items():
+            if hasattr(Fusions, title) or title == "titles" or not title.isidentifier():
+                raise InputError(f"no fusion may be called {title!r}: give it another name=")
+            made: dict[str, dict[str, nnx.Module]] = {}
+            for stack, site in places_of(block, places):
+                kernel = next(iter(stacks[stack].dense_sites().values())).kernel
+
+                def layer(rngs: nnx.Rngs, kernel: Any = kernel, block: Fuse = block) -> FusionLayer:
+                    return FusionLayer(kernel.shape[-2], static=block.static, rngs=rngs)
+
+                made.setdefault(stack, {})[site] = stacked(layer, rngs, num=kernel.shape[0])
+            setattr(self, title, Modules(made))
+
+    def at(self, title: str, stack: str, site: str) -> Any:
+        """The layers of a fusion at a place."""
+        return getattr(self, title).at(stack, site)
+
+    def stands_at(self, title: str, stack: str, site: str) -> bool:
+        """Whether a fusion has layers there."""
+        return (stack, site) in getattr(self, title).places
+
+    def penalty(self) -> Array:
+        """|I - Wv|^2 of all layers."""
+        layers = [
+            modules.at(*place)
+            for modules in (getattr(self, title) for title in self.titles)
+            for place in modules.places
+        ]
+        total: Array = jnp.float32(0)
+        for layer in layers:
+            total = total + layer.penalty()
+        return total
+
+
+def places_of(tree: str | Block, places: Places) -> list[tuple[str, str]]:
+    """The places at which one of a tree's modules stands."""
+    return list(dict.fromkeys(place for name in names_of((tree,)) for place in places[name]))
+
+
+def tree_class(site: str) -> type[SlotTree]:
+    """What composes modules at a site."""
+    if site.startswith(_BLOCK):
+        return BlockTree
+    return HiddenTree if site.endswith("/hidden") else DenseTree
+
+
+def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str, str]) -> None:
+    """Refuses, by an InputError that says where in the tree, modules that a block cannot have.
+
+    Args:
+      use: trees.
+      places: of the modules.
+      kinds: name of a module -> name of its method.
+    """
+    for node, above in (pair for tree in use for pair in walk(tree)):
+        if not isinstance(node, str):
+            continue
+        where = path_of(above, f"{kinds[node].lower()} {node!r}")
+        if above and not places[node]:
+            raise InputError(f"{where} stands at no site, so no block composes it: name it alone")
+        for block in above:
+            if not isinstance(block, Fuse | Split):
+                continue
+            kind = type(block).__name__
+            other = next((p for p in places[node] if not p[1].startswith(_BLOCK)), None)
+            if other is not None:
+                raise InputError(
+                    f"{where} stands at {'/'.join(other)}, and {kind} composes modules after "
+                    "blocks alone"
+                )
+            if isinstance(block, Split) and any(stack == "decoder" for stack, _ in places[node]):
+                raise InputError(
+                    f"{where} stands in a decoder, which writes its row token by token: Split is "
+                    "for modules of an encoder"
+                )

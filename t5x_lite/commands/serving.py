@@ -1,0 +1,181 @@
+"""Commands that stay: serve."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import tyro
+
+from t5x_lite.commands.options import (
+    ALL_MODULES,
+    Count,
+    Directories,
+    LongInputs,
+    Modules,
+    Number,
+    OptionalCount,
+    OptionalDirectory,
+    OptionalFile,
+    OptionalNumber,
+    OptionalPooling,
+    OptionalStep,
+    Text,
+    Texts,
+    at_least,
+    some_directory,
+)
+from t5x_lite.options import OptionError
+from t5x_lite.project import trusting_checkpoints
+
+Counts = Annotated[tuple[int, ...], tyro.conf.arg(metavar="N [N ...]")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Serve:
+    """Answer over HTTP and JSON: POST /predict, /score, /embed; a page to try it at /.
+
+    Listens on this machine alone; any other --host needs an access token, in the environment
+    variable T5X_LITE_TOKEN or in --token-file. Ready when every program is compiled (GET /ready).
+    SIGTERM and Ctrl-C let it answer what it accepted; it exits with 0.
+
+    Attributes:
+      checkpoint: a work directory or a step directory; several are an ensemble, which averages
+        their logits.
+      host: the address to listen on.
+      port: its port; 0 is any free one, which the log names.
+      token_file: a file that holds the access token.
+      step: the step to take from a work directory, or best, the one that its run found best; the
+        newest if not given.
+      base: where the base of a checkpoint is that holds its trained part alone; where it was, if
+        not given.
+      adapters: the modules in use.
+      endpoints: predict, score, embed; if not given, predict and score of a model that writes text,
+        embed of an encoder.
+      batch_size: texts that go through the model at once at most.
+      lengths: tokens that inputs are padded to, each a power of two and a program of its own; if
+        not given, the longest, a quarter of it, and so on.
+      wait_ms: milliseconds that a text waits for others to share its batch at most.
+      inputs_length: tokens of an input at most; what the model was trained with if not given.
+      targets_length: tokens of a target or a candidate at most, its end included.
+      long_inputs: whether longer inputs are cut, which the answer says, or refused.
+      max_decode_length: tokens of a prediction at most.
+      num_beams: width of the beam search; 1 is none.
+      length_rule: how beams of different lengths are compared: as T5X does it, or as transformers.
+      length_penalty: exponent of that rule; 0.6 for t5x and 1.0 for hf if not given.
+      early_stopping: as for predict.
+      num_return: predictions of each input; above 1 a result gets "predictions", best first.
+      temperature: samples, from the logits divided by it; 0 takes the likeliest token.
+      top_k: samples among so many tokens only; 0 is all.
+      top_p: nucleus sampling: keeps the smallest set of tokens whose probability reaches X.
+      min_p: samples among the tokens that are so probable, relative to the likeliest.
+      min_length: tokens of a prediction at least.
+      no_repeat_ngram: no sequence of so many tokens comes twice in a prediction; 0 allows it.
+      pooling: of vectors; what the checkpoint says if not given.
+      normalize: whether vectors have length 1; what the checkpoint says if not given, or else True.
+      role: what embedded texts are: a retriever with two encoders, or with two projections, has one
+        for passages.
+      compilation_cache: a directory that keeps compiled programs, so that the next start is quick.
+      queue: texts that wait at most; beyond it a request gets 503 with Retry-After.
+      max_texts: texts of a request at most.
+      max_body: bytes of a request at most.
+      connections: open at the same time at most.
+      timeout: seconds until a request is answered at most.
+      body_timeout: seconds that a request may take to arrive.
+      trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
+        model; without it only classes of t5x_lite are admitted.
+    """
+
+    checkpoint: Directories
+    host: Text = "127.0.0.1"
+    port: Count = 8000
+    token_file: OptionalFile = None
+    step: OptionalStep = None
+    base: OptionalDirectory = None
+    adapters: Modules = ALL_MODULES
+    endpoints: Texts = ()
+    batch_size: Count = 32
+    lengths: Counts = ()
+    wait_ms: Number = 5.0
+    inputs_length: OptionalCount = None
+    targets_length: Count = 64
+    long_inputs: LongInputs = "cut"
+    max_decode_length: Count = 64
+    num_beams: Count = 1
+    length_rule: Literal["t5x", "hf"] = "t5x"
+    length_penalty: OptionalNumber = None
+    early_stopping: bool | Literal["never"] = False
+    num_return: Count = 1
+    temperature: Number = 0.0
+    top_k: Count = 0
+    top_p: Number = 1.0
+    min_p: Number = 0.0
+    min_length: Count = 0
+    no_repeat_ngram: Count = 0
+    pooling: OptionalPooling = None
+    normalize: bool | None = None
+    role: Literal["query", "passage"] = "query"
+    compilation_cache: Text = ""
+    queue: Count = 1024
+    max_texts: Count = 128
+    max_body: Count = 1 << 20
+    connections: Count = 1000
+    timeout: Number = 60.0
+    body_timeout: Number = 10.0
+    trust_project: bool = False
+    takes_overrides: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        some_directory(self.checkpoint)
+        at_least(0, {"--step": self.step, "--port": self.port})
+        positive = {
+            "--batch-size": self.batch_size,
+            "--inputs-length": self.inputs_length,
+            "--targets-length": self.targets_length,
+        }
+        at_least(1, positive)
+        if self.port > 65535:
+            raise OptionError(f"--port must be at most 65535, got {self.port}")
+        if not 0 <= self.wait_ms <= 60_000:
+            raise OptionError(f"--wait-ms must be from 0 to 60000, got {self.wait_ms}")
+        for length in self.lengths:
+            if length < 16 or length & (length - 1):
+                raise OptionError(f"--lengths must be powers of two from 16 on, got {length}")
+
+    def run(self, _: Sequence[str]) -> None:
+        """Calls run.serving.serve."""
+        from t5x_lite.checkpoints.base import base_at
+        from t5x_lite.decoding.config import Decoding
+        from t5x_lite.run.endpoints import Asked
+        from t5x_lite.run.serving import Address, serve
+        from t5x_lite.serve.limits import Limits
+
+        asked = Asked(
+            decoding=Decoding(**self._same_in(Decoding)),
+            lengths=tuple(sorted(set(self.lengths))) or None,
+            targets_length=self.targets_length,
+            long_inputs=self.long_inputs,
+            max_rows=self.max_texts,
+            pooling=self.pooling,
+            normalize=self.normalize,
+            role=self.role,
+        )
+        with trusting_checkpoints(self.trust_project), base_at(self.base):
+            serve(
+                self.checkpoint,
+                address=Address(**self._same_in(Address)),
+                step=self.step,
+                use=self.adapters.use,
+                endpoints=self.endpoints,
+                batch_size=self.batch_size,
+                wait=self.wait_ms / 1000,
+                inputs_length=self.inputs_length,
+                compilation_cache=self.compilation_cache,
+                asked=asked,
+                limits=Limits(max_rows=self.max_texts, **self._same_in(Limits)),
+            )
+
+    def _same_in(self, config: Any) -> dict[str, Any]:
+        """The fields that a config has under the same name."""
+        own = {field.name for field in dataclasses.fields(self)}
+        names = [field.name for field in dataclasses.fields(config) if field.name in own]
+        return {name: getattr(self, name) for name in names}

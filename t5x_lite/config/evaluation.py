@@ -1,0 +1,107 @@
+"""What an evaluation measures, and how it answers; a part of an `Experiment`."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from t5x_lite.config.checks import at_least
+from t5x_lite.config.per_task import OF_DATA, Line, parse_line
+from t5x_lite.errors import InputError
+from t5x_lite.evaluate.few_shot import FewShot
+from t5x_lite.evaluate.retrieval import Retrieval
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What is measured during training and by `t5x-lite evaluate`.
+
+    Attributes:
+      period: steps between two evaluations; the last step always has one.
+      split: the split of the task that is measured.
+      loss: whether to measure the held-out loss.
+      max_batches: batches of the held-out loss; None is the whole split.
+      task_metrics: whether to decode and to compute the task's own metrics.
+      max_examples: examples of the task metrics; None is the whole split.
+      batch_size: examples decoded at once; None is the data's batch size.
+      max_decode_length: tokens decoded at most.
+      num_beams: width of the beam search that decodes; 1 is greedy.
+      length_penalty: length penalty of that search, by T5X's rule; None is 0.6.
+      rank: whether the likeliest of the task's labels is the answer, and nothing is decoded; for
+        tasks with a closed set of labels. Of a mixture, the other tasks are decoded.
+      null_threshold: for questions that may have no answer (SQuAD 2.0), the answer is "" where the
+        score of none, less that of the best span, is above it. The metric best_f1_thresh says which
+        one is best for the split that was measured, of those that are not above this one: 1e9
+        compares all.
+      best_per_task: whether `evaluate` measures each task of a mixture with the checkpoint that was
+        best at it, by its validation metrics, of those in the work directory.
+      bootstrap: samples for 95 % confidence intervals in the metrics.json of `evaluate`; 0 is none.
+      submission: whether `evaluate --output` also answers the test splits of GLUE and SuperGLUE,
+        and writes the files that their servers take, and those that SQuAD's script takes, of the
+        split that was measured; needs max_examples None.
+      num_samples: predictions written to samples.jsonl at each evaluation.
+      per_task: settings of single tasks, "PATTERN: SETTING=VALUE, ..." such as "wmt_*: num_beams=4,
+        length_penalty=0.6". A task is meant by "wmt_ende", "tasks.wmt:ende", "tasks.wmt" or "ende";
+        * stands for any letters. Settings: num_beams, length_penalty, max_decode_length, rank,
+        max_examples, batch_size, inputs_length, which is the data's otherwise, and examples_of, a
+        task such as 'tasks.glue:mnli' whose examples few-shot prompts show in place of its own. Of
+        several lines for a task the later one counts, setting by setting.
+      few_shot: examples of a task in front of its questions, for the task metrics.
+      retrieval: documents that queries are to find by an encoder's vectors, of the same split.
+    """
+
+    period: int = 1000
+    split: str = "validation"
+    loss: bool = True
+    max_batches: int | None = 64
+    task_metrics: bool = True
+    max_examples: int | None = None
+    batch_size: int | None = None
+    max_decode_length: int = 32
+    num_beams: int = 1
+    length_penalty: float | None = None
+    rank: bool = False
+    null_threshold: float = 0.0
+    best_per_task: bool = False
+    bootstrap: int = 0
+    submission: bool = True
+    num_samples: int = 8
+    per_task: tuple[str, ...] = ()
+    few_shot: FewShot = dataclasses.field(default_factory=FewShot)
+    retrieval: Retrieval = dataclasses.field(default_factory=Retrieval)
+
+    def __post_init__(self) -> None:
+        counts = (
+            "period", "max_batches", "max_examples", "batch_size", "max_decode_length", "num_beams",
+        )  # fmt: skip
+        at_least(1, {f"evaluation.{name}": getattr(self, name) for name in counts})
+        at_least(0, {f"evaluation.{n}": getattr(self, n) for n in ("num_samples", "bootstrap")})
+        for line in self.lines:
+            try:
+                self.changed(line.values)
+            except InputError as error:
+                raise InputError(f"evaluation.per_task {line.pattern!r}: {error}") from error
+        if self.few_shot.is_on and not self.task_metrics:
+            raise InputError(
+                "evaluation.few_shot is about the task metrics, which evaluation.task_metrics "
+                "leaves out: set --evaluation.task-metrics True"
+            )
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """What `per_task` says."""
+        return tuple(map(parse_line, self.per_task))
+
+    def changed(self, values: Mapping[str, Any]) -> "Evaluation":
+        """The same evaluation with other settings of `per_task`, but for those about the data."""
+        own = {name: value for name, value in values.items() if name not in OF_DATA}
+        return dataclasses.replace(self, per_task=(), **own)
+
+    @property
+    def ranks(self) -> bool:
+        """Whether labels of any task may be ranked."""
+        return self.rank or any(line.values.get("rank", False) for line in self.lines)
+
+    @property
+    def retrieval_alone(self) -> bool:
+        """Whether retrieval is all that is measured, so that the data are not read."""
+        return bool(self.retrieval.directory) and not (self.loss or self.task_metrics)

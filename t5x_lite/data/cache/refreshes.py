@@ -1,0 +1,196 @@
+"""The searches of `data.refresh`: passages as tokens, and the nearest ones of each example.
+
+DIR/passages/tokens.npy, ends.npy       int32, the passages' tokens one behind the other; int64
+DIR/20000/negatives.npy                 int32 [n, top], the passages of each example of the
+                                        cache, nearest first; -1 is none
+DIR/20000/refresh.json                  written last: settings, and SHA-256 of negatives.npy
+"""
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from t5x_lite.data.refresh import Refresh
+from t5x_lite.errors import InputError
+from t5x_lite.files import open_atomically, write_atomically
+
+POLL_SECONDS = 1.0
+_TELL_SECONDS = 60.0
+_PASSAGES = "passages"
+
+_logger = logging.getLogger(__name__)
+
+
+class Passages:
+    """Tokens of passages by number, mapped and not read.
+
+    Args:
+      content: int32, the tokens of all, one behind the other.
+      ends: int64, the place behind the last token of each.
+    """
+
+    def __init__(self, content: np.ndarray, ends: np.ndarray):
+        self._content, self._ends = content, ends
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def tokens(self, number: int) -> Int[np.ndarray, " _"]:
+        """Of a passage, with those that begin and end a row."""
+        start = int(self._ends[number - 1]) if number else 0
+        return np.asarray(self._content[start : int(self._ends[number])], np.int32)
+
+    def joined(self, numbers: Sequence[int]) -> Int[np.ndarray, " _"]:
+        """Of some passages, one behind the other."""
+        return np.concatenate([np.zeros(0, np.int32), *map(self.tokens, numbers)])
+
+    @classmethod
+    def open(cls, directory: str | Path) -> "Passages":
+        """What `write` wrote.
+
+        Raises:
+          InputError: it is not there, or damaged.
+        """
+        folder = Path(directory) / _PASSAGES
+        return cls(_array(folder / "tokens.npy"), _array(folder / "ends.npy"))
+
+    @staticmethod
+    def write(directory: str | Path, rows: Sequence[np.ndarray]) -> None:
+        """Writes the tokens of all passages; ends.npy last."""
+        folder = Path(directory) / _PASSAGES
+        folder.mkdir(parents=True, exist_ok=True)
+        content = np.concatenate([np.zeros(0, np.int32), *rows])
+        _save(folder / "tokens.npy", content)
+        _save(folder / "ends.npy", np.cumsum([len(row) for row in rows], dtype=np.int64))
+
+
+class Negatives:
+    """What one search found.
+
+    Attributes:
+      digest: of all of it.
+    """
+
+    def __init__(self, numbers: np.ndarray, passages: Passages, digest: str):
+        self._numbers, self._passages, self.digest = numbers, passages, digest
+
+    def tokens(self, index: int) -> Int[np.ndarray, " _"]:
+        """The passages of an example, as `Groups` holds its negatives."""
+        numbers = self._numbers[index]
+        return self._passages.joined(numbers[numbers >= 0].tolist())
+
+
+def is_whole(directory: str | Path, step: int) -> bool:
+    """Whether the search of a step is written."""
+    return (Path(directory) / str(step) / "refresh.json").is_file()
+
+
+def write(
+    directory: str | Path,
+    step: int,
+    numbers: Int[np.ndarray, "n top"],
+    *,
+    settings: Mapping[str, Any],
+) -> None:
+    """Writes the search of a step; refresh.json last."""
+    folder = Path(directory) / str(step)
+    folder.mkdir(parents=True, exist_ok=True)
+    _save(folder / "negatives.npy", numbers.astype(np.int32))
+    content = (folder / "negatives.npy").read_bytes()
+    node = {**settings, "step": step, "sha256": hashlib.sha256(content).hexdigest()}
+    write_atomically(folder / "refresh.json", json.dumps(node, indent=1).encode() + b"\n")
+
+
+def read(directory: str | Path, step: int, *, num_examples: int) -> Negatives:
+    """The search of a step.
+
+    Raises:
+      InputError: it is missing, damaged, or of another cache.
+    """
+    folder = Path(directory) / str(step)
+    try:
+        digest = json.loads((folder / "refresh.json").read_text())["sha256"]
+        content = (folder / "negatives.npy").read_bytes()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{folder}: the search of step {step} is missing or damaged: run `t5x-lite refresh`, "
+            "or bring the directory back"
+        ) from error
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise InputError(f"{folder}/negatives.npy does not fit its checksum: search again")
+    numbers = _array(folder / "negatives.npy")
+    if len(numbers) != num_examples:
+        raise InputError(
+            f"{folder}: {len(numbers)} examples, and the cache has {num_examples}: it is the "
+            "search of another cache"
+        )
+    return Negatives(numbers, Passages.open(directory), digest)
+
+
+class Refreshes:
+    """The searches that a run uses, in their order.
+
+    Attributes:
+      used: digests of those that were used, by step.
+    """
+
+    def __init__(self, refresh: Refresh, *, num_examples: int):
+        """Opens nothing yet."""
+        self._refresh, self._num_examples = refresh, num_examples
+        self.used: dict[str, str] = {}
+
+    def left(self, number: int) -> int:
+        """Batches from one on that have negatives of one search."""
+        return self._refresh.period - number % self._refresh.period
+
+    def negatives(self, number: int) -> Negatives | None:
+        """Those of a batch; waits for a search that is late. None are the cache's own.
+
+        Raises:
+          InputError: one that was used before is missing or another one.
+        """
+        step, where = self._refresh.searched_by(number), self._refresh.directory
+        if not step:
+            return None
+        known = self.used.get(str(step))
+        told = time.monotonic() - _TELL_SECONDS
+        while known is None and not is_whole(where, step):
+            if time.monotonic() - told >= _TELL_SECONDS:
+                _logger.info(
+                    "batch %d waits for the negatives of step %d: `t5x-lite refresh` writes %s/%d",
+                    number,
+                    step,
+                    where,
+                    step,
+                )
+                told = time.monotonic()
+            time.sleep(POLL_SECONDS)
+        found = read(where, step, num_examples=self._num_examples)
+        if known not in (None, found.digest):
+            raise InputError(
+                f"{where}/{step} is another search than the one that this run used: bring that "
+                "back, or begin a new run"
+            )
+        self.used[str(step)] = found.digest
+        return found
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        if np.load(path, mmap_mode="r", allow_pickle=False).size:
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path}: missing or damaged: run `t5x-lite refresh`") from error
+
+
+def _save(path: Path, values: np.ndarray) -> None:
+    with open_atomically(path) as file:
+        np.lib.format.write_array(file, values, allow_pickle=False)

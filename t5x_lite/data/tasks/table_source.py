@@ -1,0 +1,247 @@
+"""Tables as a seqio source: small ones are held in memory, larger ones are read as they are needed.
+
+    table_source(columns, columns.splits("reviews"), kinds={"id": str})
+
+In memory, each epoch is a permutation of all rows. A stream is read in order, through the shuffle
+buffer; it is the same whatever the files are called and however the rows are divided among them. A
+saved iterator over a stream goes on by reading what is before its place again.
+"""
+
+import dataclasses
+import itertools
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.buckets.objects import size_of
+from t5x_lite.data.columns import Columns
+from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.preprocess.classification import UNKNOWN
+from t5x_lite.data.quiet_tensorflow import seqio, tf
+from t5x_lite.data.tasks import benchmarks, shuffling, stages
+from t5x_lite.data.tasks.labelled import Labelled, extras, labelled_task
+from t5x_lite.data.tasks.wording import Wording, mark
+from t5x_lite.errors import InputError
+from t5x_lite.records.compressed import is_compressed
+from t5x_lite.records.table_splits import HubSplit, Table
+
+_ROWS = 256
+_ENDED = "no more rows"
+_DTYPES = {str: tf.string, int: tf.int64, float: tf.float32}
+_EXPANSION = 8
+"""Bytes of text in a byte of a compressed file or of Parquet, at most as a rule."""
+
+
+def table_source(
+    columns: Columns,
+    splits: Mapping[str, Sequence[Table]],
+    *,
+    kinds: Mapping[str, type],
+    example: Callable[[dict[str, Any]], Mapping[str, Any]] = dict,
+) -> stages.Source:
+    """A source of the examples of each split.
+
+    Args:
+      columns: what is shown of a row.
+      splits: their tables.
+      kinds: of an example's fields beside inputs and targets.
+      example: what a task makes of one of `Columns.examples`.
+    """
+    divided = bool(columns.hold_out) and splits.get("validation") == splits.get("train")
+
+    def examples(split: str) -> Iterator[Mapping[str, Any]]:
+        for one in columns.examples(splits[split], split):
+            if not divided or split == "test" or columns.held_out(one) == (split == "validation"):
+                yield example(one)
+
+    streamed = columns.stream
+    if streamed is None:
+        streamed = not all(map(fits_in_memory, splits.values()))
+    if streamed:
+        return _Stream(splits, examples, kinds={"inputs": str, "targets": str, **kinds})
+    return stages.source(
+        tuple(splits),
+        lambda split: benchmarks.in_memory([*examples(split)], extras=kinds),
+        one_to_one=True,
+    )
+
+
+def fits_in_memory(sources: Sequence[Table]) -> bool:
+    """Whether tables have 64 MiB of text at most, a compressed one for eight times its bytes."""
+    files = [table for table in sources if not isinstance(table, HubSplit)]
+    if len(files) < len(sources):
+        return False
+    try:
+        sizes = [size_of(file) for file in files]
+    except (OSError, TypeError):
+        return True  # reading them says which is missing
+    texts = [
+        _EXPANSION if is_compressed(str(t)) or str(t).endswith(".parquet") else 1 for t in files
+    ]
+    return sum(s * t for s, t in zip(sizes, texts, strict=True)) <= shuffling.IN_MEMORY_BYTES
+
+
+class _Stream(stages.Source):
+    """A source of rows that are read from the front, in every pass anew."""
+
+    def __init__(
+        self,
+        splits: Mapping[str, Sequence[Table]],
+        examples: Callable[[str], Iterator[Mapping[str, Any]]],
+        *,
+        kinds: Mapping[str, type],
+    ):
+        self._tables, self._examples, self._kinds = splits, examples, kinds
+        super().__init__(tuple(splits), self._dataset, one_to_one=True)
+
+    def passes(self, split: str, *, seed: int) -> shuffling.Passes:
+        """Every pass in the order of the files; a shuffle buffer has to be behind it."""
+        del seed
+        tables = self._tables[split]
+        named = None if any(isinstance(t, HubSplit) for t in tables) else tables
+        size = None if named is None else shuffling.sizes_of(named)
+        return shuffling.Passes(lambda epoch: self._dataset(split), size=size, needs_buffer=True)
+
+    def _dataset(self, split: str) -> tf.data.Dataset:
+        reader = _Reader(partial(self._examples, split))
+        spec = {name: tf.TensorSpec([None], _DTYPES[kind]) for name, kind in self._kinds.items()}
+
+        def block(at: Mapping[str, Any]) -> dict[str, Any]:
+            rows = reader.block(int(at["number"]))
+            found = {n: _column([row[n] for row in rows], k) for n, k in self._kinds.items()}
+            return {**found, _ENDED: not rows}
+
+        numbers = tf.data.Dataset.range(tf.int64.max).map(lambda number: {"number": number})
+        ended = {_ENDED: tf.TensorSpec([], tf.bool)}
+        # One block after the other: a file that is open is read on.
+        blocks = stages.map_numpy(numbers, block, {**spec, **ended}, parallel=False)
+        blocks = blocks.take_while(lambda block: ~block[_ENDED])
+        return blocks.map(lambda block: {name: block[name] for name in spec}).unbatch()
+
+
+class _Reader:
+    """Blocks of rows by their number: a pure function, which reads on for the next one.
+
+    Args:
+      rows: gives all rows from the first.
+    """
+
+    def __init__(self, rows: Callable[[], Iterator[Mapping[str, Any]]]):
+        self._rows, self._lock = rows, threading.Lock()
+        self._open: Iterator[Mapping[str, Any]] = iter(())
+        self._next = -1
+
+    def block(self, number: int) -> list[Mapping[str, Any]]:
+        """The rows of a block; none behind the last one.
+
+        Raises:
+          InputError: naming the file, where it cannot be read.
+        """
+        with self._lock:
+            if number != self._next:
+                self._open = itertools.islice(self._rows(), number * _ROWS, None)
+            try:
+                found = [*itertools.islice(self._open, _ROWS)]
+            except InputError:
+                self._next = -1
+                raise
+            self._next = number + 1
+            return found
+
+
+def _column(values: Sequence[Any], kind: type) -> np.ndarray:
+    if kind is str:
+        return np.array([text.encode() for text in values], object)
+    return np.array(values, np.float32 if kind is float else np.int64)
+
+
+def tables_of(arguments: TaskArguments) -> tuple[Columns, dict[str, tuple[Table, ...]]]:
+    """The columns with the words that the config asks for, and the tables of each split."""
+    columns: Columns = arguments.columns
+    if arguments.template or arguments.prefix is not None:
+        own = Wording(prefix="", template=columns.inputs, columns=None)
+        columns = dataclasses.replace(columns, inputs=own.changed(arguments).inputs)
+    columns.check()
+    splits = columns.splits(arguments.directory)
+    if not splits:
+        raise InputError(
+            "no train, validation or test file (.jsonl, .csv, .tsv, .parquet, .arrow) in "
+            f"data.directory {arguments.directory!r}; name others by --data.columns.train"
+        )
+    return columns, splits
+
+
+def table_task(
+    metrics: Sequence[Callable[..., Any]],
+    arguments: TaskArguments,
+    columns: Columns,
+    splits: dict[str, tuple[Table, ...]],
+    *,
+    postprocess: Callable[..., Any] | None,
+    form: Labelled | None = None,
+) -> seqio.Task:
+    """A task over tables.
+
+    Args:
+      metrics: functions (targets, predictions) -> {name: value}.
+      arguments: of the task.
+      columns: what `tables_of` gave, with labels where the task has them.
+      splits: the tables of each split.
+      postprocess: (text, example=, is_target=) -> what the metrics compare.
+      form: how an encoder reads it; None: not at all.
+
+    Raises:
+      InputError: the layout has labels and there is no form, or it is text and there is a second.
+    """
+    if "labels" in arguments.layout.features:
+        if form is None:
+            raise InputError(
+                "only tasks.files:classify and tasks.files:regress have a form for data.layout "
+                f"{arguments.layout.name}"
+            )
+        kinds = extras({"id": str}, form)
+        shown = table_source(
+            columns, splits, kinds=kinds, example=lambda one: form.example(one, {"id": one["id"]})
+        )
+        options = {"source": shown, "postprocess": postprocess, "metrics": metrics}
+        return mark(labelled_task("files", arguments, form, **options))
+    if columns.second:
+        raise InputError(
+            "data.columns.second is for an encoder: write both texts into data.columns.inputs, "
+            f"such as '{columns.inputs} {columns.second}'"
+        )
+    made = seqio.Task(
+        "files",
+        source=table_source(columns, splits, kinds={"id": str}),
+        preprocessors=stages.SUPERVISED_PREPROCESSORS,
+        output_features=stages.features(arguments.vocabulary),
+        postprocess_fn=postprocess,
+        metric_fns=list(metrics),
+    )
+    return mark(made)
+
+
+def texts_of_encoder(columns: Columns) -> tuple[str, ...]:
+    """The fields of an example that an encoder reads."""
+    return ("inputs", "second") if columns.second else ("inputs",)
+
+
+def score_of(record: Any) -> float:
+    """The number that a target is, NaN where there is none.
+
+    Raises:
+      InputError: it is none.
+    """
+    if record["targets"] == UNKNOWN:
+        return math.nan
+    try:
+        return float(record["targets"])
+    except ValueError as error:
+        raise InputError(
+            f"the target {record['targets']!r} of row {record['id']} is no number, which "
+            "tasks.files:regress needs"
+        ) from error

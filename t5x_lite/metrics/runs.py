@@ -1,0 +1,167 @@
+"""Metrics of rankings that are in files: nDCG, MAP, MRR, recall and MS MARCO's own MRR.
+
+    per_query({"q": {"a": 2, "b": 0}}, {"q": [("b", 1), ("a", 2)]}, ["ndcg@10", "mrr@10"])
+    # {"q": {"ndcg@10": 0.630..., "mrr@10": 0.5}}
+
+    ndcg@k            sum of score / log2(1 + rank) over the first k, over that of the best order
+    map, map@k        mean over the relevant documents of the precision at the rank of each
+    mrr@k             1 / rank of the first relevant document, 0 where none is among the first k
+    recall@k          part of the relevant documents that is among the first k
+    capped_recall@k   the same of at most k relevant documents: what the first k can hold
+    precision@k       part of the first k that is relevant
+    hole@k            part of the first k that has no judgement
+    mrr_marco         mrr@10 by the rank column, over the queries in the qrels
+
+A document is relevant where its score is above 0. All queries of the qrels count, those that a run
+lacks with 0. Ranks are places in the ranking, so that equal scores stay as they are; only mrr_marco
+goes by the numbers in the file, as MS MARCO's script does, and takes every listed document for
+relevant. The values are trec_eval's, which tests compare.
+
+Sources: Jaervelin and Kekaelaeinen 2002; Thakur et al. 2021, arXiv:2104.08663;
+microsoft/MSMARCO-Passage-Ranking ms_marco_eval.py.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from t5x_lite.errors import InputError
+
+Place: TypeAlias = tuple[str, int]
+"""A document and its rank."""
+Judgements: TypeAlias = Mapping[str, Mapping[str, int]]
+
+DEFAULT = (
+    "ndcg@10",
+    "mrr@10",
+    "mrr@100",
+    "map",
+    "recall@10",
+    "recall@20",
+    "recall@100",
+    "recall@1000",
+    "capped_recall@100",
+    "hole@10",
+)
+_NAME = re.compile(r"(ndcg|map|mrr|recall|capped_recall|precision|hole)@([1-9]\d*)")
+_UNBOUNDED = 1 << 62
+
+
+def per_query(
+    judgements: Judgements, rankings: Mapping[str, Sequence[Place]], metrics: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """The metrics of each query of the judgements.
+
+    Args:
+      judgements: query -> document -> score.
+      rankings: query -> documents and ranks, best first; a query may be missing.
+      metrics: names, such as "ndcg@10".
+
+    Raises:
+      InputError: there is no such metric.
+      ValueError: a document is in a ranking twice.
+    """
+    functions = {name: metric(name) for name in metrics}
+    found: dict[str, dict[str, float]] = {}
+    for query, scores in judgements.items():
+        places = rankings.get(query, ())
+        if len({document for document, _ in places}) < len(places):
+            raise ValueError(f"the ranking of the query {query!r} has a document twice")
+        found[query] = {name: function(scores, places) for name, function in functions.items()}
+    return found
+
+
+def means(by_query: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric over the queries."""
+    names = next(iter(by_query.values()), {})
+    return {
+        name: math.fsum(one[name] for one in by_query.values()) / len(by_query) for name in names
+    }
+
+
+def metric(name: str) -> Callable[[Mapping[str, int], Sequence[Place]], float]:
+    """The function of scores and a ranking that a name means.
+
+    Raises:
+      InputError: there is none.
+    """
+    if name == "mrr_marco":
+        return _mrr_marco
+    kind, cut = (name, _UNBOUNDED)
+    if match := _NAME.fullmatch(name):
+        kind, cut = match.group(1), int(match.group(2))
+    if kind not in _METRICS or (cut == _UNBOUNDED and kind != "map"):
+        raise InputError(
+            f"no metric {name!r}: ndcg@10, map, map@100, mrr@10, recall@100, capped_recall@100, "
+            "precision@10 and hole@10, of any number, and mrr_marco"
+        )
+    function = _METRICS[kind]
+    return lambda scores, places: function(scores, [document for document, _ in places], cut)
+
+
+def _relevant(scores: Mapping[str, int]) -> int:
+    return sum(score > 0 for score in scores.values())
+
+
+def _hits(scores: Mapping[str, int], documents: Sequence[str], cut: int) -> list[bool]:
+    return [scores.get(document, 0) > 0 for document in documents[:cut]]
+
+
+def _ndcg(scores: Mapping[str, int], documents: Sequence[str], cut: int) -> float:
+    gains = [max(0, scores.get(document, 0)) for document in documents[:cut]]
+    best = sorted((score for score in scores.values() if score > 0), reverse=True)[:cut]
+    return _dcg(gains) / _dcg(best) if best else 0.0
+
+
+def _dcg(gains: Sequence[int]) -> float:
+    return math.fsum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, start=1))
+
+
+def _map(scores: Mapping[str, int], documents: Sequence[str], cut: int) -> float:
+    relevant, hits, total = _relevant(scores), 0, 0.0
+    for rank, hit in enumerate(_hits(scores, documents, cut), start=1):
+        if hit:
+            hits += 1
+            total += hits / rank
+    return total / relevant if relevant else 0.0
+
+
+def _mrr(scores: Mapping[str, int], documents: Sequence[str], cut: int) -> float:
+    hits = _hits(scores, documents, cut)
+    return 1 / (hits.index(True) + 1) if any(hits) else 0.0
+
+
+def _mrr_marco(scores: Mapping[str, int], places: Sequence[Place]) -> float:
+    ranks = [rank for document, rank in places if document in scores and rank <= 10]
+    return 1 / min(ranks) if ranks else 0.0
+
+
+def _recall(scores: Mapping[str, int], documents: Sequence[str], cut: int) -> float:
+    relevant = _relevant(scores)
+    return sum(_hits(scores, documents, cut)) / relevant if relevant else 0.0
+
+
+def _capped_recall(scores: Mapping[str, int], documents: Sequence[str], cut: int) -> float:
+    most = min(_relevant(scores), cut)
+    return sum(_hits(scores, documents, cut)) / most if most else 0.0
+
+
+def _precision(scores: Mapping[str, int], documents: Sequence[str], cut: int) -> float:
+    return sum(_hits(scores, documents, cut)) / cut
+
+
+def _hole(scores: Mapping[str, int], documents: Sequence[str], cut: int) -> float:
+    first = documents[:cut]
+    return sum(document not in scores for document in first) / len(first) if first else 0.0
+
+
+_METRICS: dict[str, Callable[[Mapping[str, int], Sequence[str], int], float]] = {
+    "ndcg": _ndcg,
+    "map": _map,
+    "mrr": _mrr,
+    "recall": _recall,
+    "capped_recall": _capped_recall,
+    "precision": _precision,
+    "hole": _hole,
+}

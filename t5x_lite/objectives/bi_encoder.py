@@ -1,0 +1,177 @@
+"""What the objectives of retrievers have in common: vectors of queries and of passages, apart.
+
+    rows = PairVectors(objective)(model, heads, batch).rows
+    rows["queries"], rows["passages"]                   # float32 [B, D], [B, P, D]
+
+One encoder makes both, or each has its own; the head "dense" pools, and projects where it has a
+projection. Rows are those of data.layout Groups().
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, get_args
+
+from flax import nnx
+
+from t5x_lite.data.layouts import Groups, Layout
+from t5x_lite.errors import InputError
+from t5x_lite.heads.base import Head, HeadModules
+from t5x_lite.heads.dense import Dense, Role, dense_of
+from t5x_lite.models.base import RowShapes
+from t5x_lite.models.pooling import Pooling, check_pooling
+from t5x_lite.models.t5_encoder import T5Encoder
+from t5x_lite.models.towers import Towers
+from t5x_lite.nn.dropout import split_key
+from t5x_lite.objectives.base import Loss, Objective
+from t5x_lite.objectives.masked_lm import require_encoder
+from t5x_lite.types import Array, Batch, Key
+
+NumTowers = Literal["one", "two"]
+
+_FEATURES = ("query_tokens", "query_segment_ids", "passage_tokens", "passage_segment_ids")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BiEncoder(Objective):
+    """Base of the objectives that make a vector of each query and of each passage.
+
+    Attributes:
+      normalize: whether vectors have length 1, so that a score is a cosine; None is as the
+        checkpoint says that the run begins from, and else True.
+      pooling: "cls" or "mean" (`models.pooling`); None is as that checkpoint says, and else "cls".
+      projection: numbers of a vector, by a linear layer behind the pooling; None is as that
+        checkpoint says, and else no such layer.
+      tied_projection: whether queries and passages have the same.
+      towers: "one" encoder for both, or "two": passages have an encoder of their own, which begins
+        as the queries' (`towers/passage`).
+    """
+
+    normalize: bool | None = None
+    pooling: Pooling | None = None
+    projection: int | None = None
+    tied_projection: bool = True
+    towers: NumTowers = "one"
+
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Groups,)
+
+    def __post_init__(self) -> None:
+        if self.towers not in get_args(NumTowers):
+            raise InputError(f"objective.towers must be one or two: got {self.towers!r}")
+        if self.pooling is not None:
+            check_pooling("objective.pooling", self.pooling)
+
+    def with_one_tower(self) -> "BiEncoder":
+        """See `Objective.with_one_tower`."""
+        return dataclasses.replace(self, towers="one")
+
+    def forward_flops(self, model: Any, shapes: RowShapes) -> int:
+        """FLOPs of one row: a query, and its passages; not of their scores."""
+        (query,), (num, passage) = shapes["query_tokens"], shapes["passage_tokens"]
+        return model.text_flops(query) + num * model.text_flops(passage)
+
+    def more_towers(self) -> tuple[str, ...]:
+        """See `Objective.more_towers`."""
+        return ("passage",) if self.towers == "two" else ()
+
+    def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
+        """The head "dense", with the longest text and the prompts that are known."""
+        return (self._dense(kept),)
+
+    def _dense(self, kept: Mapping[str, Head]) -> Dense:
+        head = dense_of(kept) or Dense(pooling="cls")
+        return dataclasses.replace(
+            head,
+            pooling=head.pooling if self.pooling is None else self.pooling,
+            normalize=head.normalize if self.normalize is None else self.normalize,
+            **(
+                {}
+                if self.projection is None
+                else {"projection": self.projection, "tied": self.tied_projection}
+            ),
+        )
+
+    def resolved(self, kept: Mapping[str, Head]) -> "BiEncoder":
+        """With what None leaves to the head."""
+        head = self._dense(kept)
+        return dataclasses.replace(
+            self,
+            pooling=head.pooling,
+            normalize=head.normalize,
+            projection=head.projection,
+            tied_projection=head.tied,
+        )
+
+    def check_model(self, model: nnx.Module) -> None:
+        """Refuses what is no encoder."""
+        if not isinstance(model, T5Encoder):
+            require_encoder(self, model)
+
+
+class PairVectors(nnx.Module):
+    """The vectors of texts, as the rows of a loss in two stages.
+
+    Args:
+      config: the objective.
+    """
+
+    def __init__(self, config: BiEncoder):
+        self.config = config
+
+    def __call__(
+        self,
+        model: Any,
+        heads: HeadModules,
+        batch: Batch,
+        *,
+        key: Key | None = None,
+        towers: Towers | None = None,
+    ) -> Loss:
+        """The vectors of a batch of the layout Groups(), or of a part of one.
+
+        Raises:
+          InputError: the features are those of another layout.
+        """
+        check_groups(self.config, batch)
+        rows = self.encode(model, heads, batch, key=key, towers=towers)
+        return Loss(terms={}, metrics={}, rows=rows)
+
+    def encode(
+        self,
+        model: Any,
+        heads: HeadModules,
+        batch: Batch,
+        *,
+        key: Key | None = None,
+        towers: Towers | None = None,
+    ) -> dict[str, Array]:
+        """The vectors of queries and passages; a key turns dropout on, of each its own."""
+        query_key, passage_key = split_key(key, 2)
+        rows, num, length = batch["passage_tokens"].shape
+        passage_model = model if towers is None else towers["passage"]
+
+        def vectors(
+            model: Any, tokens: Array, segment_ids: Array, *, role: Role, key: Key | None
+        ) -> Array:
+            hidden = model(tokens, segment_ids=segment_ids, key=key)
+            return heads["dense"](hidden, segment_ids, role=role)
+
+        asked = (batch["query_tokens"], batch["query_segment_ids"])
+        shown = (batch["passage_tokens"], batch["passage_segment_ids"])
+        flat = [x.reshape(rows * num, length) for x in shown]
+        queries = vectors(model, *asked, role="query", key=query_key)
+        passages = vectors(passage_model, *flat, role="passage", key=passage_key)
+        return {"queries": queries, "passages": passages.reshape(rows, num, -1)}
+
+
+def check_groups(objective: Objective, batch: Batch) -> None:
+    """Refuses a batch of another layout than Groups().
+
+    Raises:
+      InputError: naming what it lacks.
+    """
+    missing = sorted(set(_FEATURES) - set(batch))
+    if missing:
+        raise InputError(
+            f"objective {type(objective).__name__} reads {', '.join(_FEATURES)}, but the batch has "
+            f"no {', '.join(missing)}: data.layout must be groups"
+        )

@@ -1,0 +1,252 @@
+"""Condenser: a head that must predict masked tokens from early states and the last [CLS] state.
+
+Gao & Callan 2021, arXiv:2104.08253, and the code of luyug/Condenser. In a BERT, [CLS] attends like
+any other token in the middle layers, and broadly in the last ones only. The head has the states of
+a middle layer in place of the last ones, but the last [CLS]; what the later layers know of the text
+reaches it through that state alone:
+
+    early = states after layer `skip_from`, late = states after the last layer
+    U_0   = late_CLS, early_1, early_2, ...         U_j = layer_j(U_{j-1}),  j = 1 .. head_layers
+    loss  = mean of CE(mlm(U_m), x)  +  mean of CE(mlm(late), x)          over the masked tokens
+
+    [CLS] a b [SEP],   skip_from 1 of 3 layers:
+    layer 3   c a3 b3 s3        -> loss of the late states
+    layer 1   - a1 b1 s1
+    the head reads  c a1 b1 s1  -> loss of the head
+
+Both losses have one masked-LM head, which reads the masked positions alone. The late loss keeps the
+backbone a language model while the head's layers are new. Fine-tuning goes on from the model;
+the head's layers and the masked-LM head are saved, so that pretraining goes on, too. Rows may be
+packed: each document has its own [CLS], and sees itself alone.
+
+Whole words are masked: `Masks` says how, but tokens are counted here without the special ones, as
+in Condenser's code. That code takes two random crops of a long text, one for the tokens and another
+for the words' masks (data.py); here word ids go with the tokens.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Bool, Float
+
+from t5x_lite.data.layouts import Encoder, Layout
+from t5x_lite.errors import InputError
+from t5x_lite.heads.base import Head, HeadModules
+from t5x_lite.heads.dense import Dense, dense_of
+from t5x_lite.heads.mlm import MaskedLMHead, Mlm
+from t5x_lite.models.base import ModelConfig, RowShapes
+from t5x_lite.models.bert import Bert, BertConfig
+from t5x_lite.models.encoder import EncoderConfig
+from t5x_lite.nn.bind import stacked
+from t5x_lite.nn.dropout import split_key
+from t5x_lite.nn.post_norm import PostNormConfig, PostNormLayer
+from t5x_lite.nn.scan import scan_layers
+from t5x_lite.objectives import masking
+from t5x_lite.objectives.base import Loss, Objective, Term
+from t5x_lite.objectives.masked_lm import (
+    Masks,
+    check_batch,
+    features,
+    require_encoder,
+    sums,
+)
+from t5x_lite.objectives.retromae import Documents
+from t5x_lite.types import Array, Batch, Key
+
+FAN_IN_BELOW = 256
+"""Narrower layers begin with deviations of 1 / sqrt(width): with 0.02 they hardly learn."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Condenser(Masks, Objective):
+    """Masked language modelling through a head on early states; the fields of `Masks` and these.
+
+    Attributes:
+      whole_word: whether the pieces of a word are masked together.
+      head_layers: of the head; the paper has 2.
+      skip_from: the layer whose states the head reads, 0 for the embeddings; None is the middle.
+      late_mlm: whether the loss of the last states is added; it is logged in any case.
+    """
+
+    whole_word: bool = True
+    head_layers: int = 2
+    skip_from: int | None = None
+    late_mlm: bool = True
+
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Encoder,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head_layers < 1:
+            raise InputError(f"objective.head_layers must be at least 1: got {self.head_layers}")
+        if self.skip_from is not None and self.skip_from < 0:
+            raise InputError(f"objective.skip_from must not be negative: got {self.skip_from}")
+
+    def skipped(self, model: EncoderConfig) -> int:
+        """The layer whose states the head reads."""
+        return model.num_layers // 2 if self.skip_from is None else self.skip_from
+
+    def counted(self, batch: Batch, *, pad_id: int) -> Bool[Array, "B S"]:
+        """The tokens of words: special tokens do not count."""
+        return batch["encoder_word_ids"] > 0
+
+    def forward_flops(self, model: Any, shapes: RowShapes) -> int:
+        """FLOPs of one row: the encoder, the head's layers, and the masked-LM head twice."""
+        *texts, length = shapes["encoder_input_tokens"]
+        slots = masking.most(length, self.ratio)
+        flops = model.text_flops(length) + self.head_layers * model.layer_flops(length)
+        flops += 2 * model.masked_lm_head_flops(slots)
+        return flops * (texts[0] if texts else 1)
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "CondenserLoss":
+        """Makes the loss module, whose parameters are those of the head's layers."""
+        return CondenserLoss(self, self.checked(model), rngs=rngs)
+
+    def checked(self, model: ModelConfig) -> BertConfig:
+        """The model.
+
+        Raises:
+          InputError: it is no BERT, or has fewer layers than are skipped.
+        """
+        self.check_vocabulary(model)
+        if not isinstance(model, BertConfig):
+            raise InputError(
+                f"{type(self).__name__} needs a BertConfig, not {type(model).__name__}: its head "
+                "reads states without positions, and the layers of a DeBERTa need relative ones"
+            )
+        if self.skipped(model) > model.num_layers:
+            raise InputError(
+                f"objective.skip_from {self.skip_from} must be at most model.num_layers, "
+                f"{model.num_layers}"
+            )
+        return model
+
+    def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
+        """The head "mlm", and that a text's vector is the state of its [CLS], which is trained."""
+        return (Mlm(), dataclasses.replace(dense_of(kept) or Dense(), pooling="cls"))
+
+    def anew(self, earlier: Objective) -> str:
+        """A warning where the head's layers are new and the checkpoint's model had others."""
+        if not isinstance(earlier, Condenser):
+            return ""
+        return (
+            "the head's layers of the Condenser begin anew on a model that was trained with others:"
+            " a fresh head damages it; give the same objective.head_layers and keep the head"
+        )
+
+    def check_model(self, model: nnx.Module) -> None:
+        """Refuses what is no encoder."""
+        require_encoder(self, model)
+
+
+class CondenserLoss(nnx.Module):
+    """Sums of the head's loss and of the late one.
+
+    Args:
+      config: the objective.
+      model: of the encoder.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, config: Condenser, model: BertConfig, *, rngs: nnx.Rngs):
+        self.config = config
+        layer = head_layer(model)
+        self.condenser = stacked(
+            lambda rngs: PostNormLayer(layer, rngs=rngs), rngs, num=config.head_layers
+        )
+
+    def __call__(
+        self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
+    ) -> Loss:
+        """The loss of a batch of the layout Encoder(), packed or not.
+
+        Raises:
+          InputError: the features are those of another layout.
+        """
+        check_batch(self.config, batch)
+        return self.condensed(model, heads, batch, key=key)[0]
+
+    def condensed(
+        self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
+    ) -> tuple[Loss, Float[Array, "B D"]]:
+        """The loss, and the last state of each row's first token.
+
+        Args:
+          model: the backbone.
+          heads: "mlm" is read.
+          batch: features of the layout Encoder().
+          key: of masks and dropout; None is no dropout and always the same masks.
+        """
+        config, tokens = self.config, batch["encoder_input_tokens"]
+        noise, dropout = masking.noise_and_dropout(key)
+        encoder_key, head_key = split_key(dropout, 2)
+        vocabulary = {"vocab_size": model.config.vocab_size, "pad_id": model.config.pad_id}
+        inputs, slots = config.draw(batch, **vocabulary, key=noise)
+        late, states = self.states(model, inputs, batch, keys=(encoder_key, head_key))
+        mlm: MaskedLMHead = heads["mlm"]
+        table, targets = model.tables()["token"], masking.at_slots(tokens, slots)
+
+        def predicted(states: Array) -> tuple[Array, Array, Array]:
+            return sums(mlm(masking.at_slots(states, slots), table), targets, slots.used)
+
+        total, correct, weight = predicted(states)
+        late_total, late_correct, _ = predicted(late)
+        terms = {"head": Term(total, weight)}
+        if config.late_mlm:
+            terms["late"] = Term(late_total, weight)
+        metrics = {
+            "token_accuracy": (correct, weight),
+            "cross_entropy": (total, weight),
+            "late_token_accuracy": (late_correct, weight),
+            "late_cross_entropy": (late_total, weight),
+        }
+        return Loss(terms=terms, metrics=metrics), late[:, 0].astype(jnp.float32)
+
+    def states(
+        self,
+        model: Bert,
+        inputs: Array,
+        batch: Batch,
+        *,
+        keys: tuple[Key | None, Key | None] = (None, None),
+    ) -> tuple[Float[Array, "B S D"], Float[Array, "B S D"]]:
+        """The backbone's last states, and those of the head.
+
+        Args:
+          model: the backbone.
+          inputs: what it reads, with masks.
+          batch: of the unmasked tokens.
+          keys: of the dropout of the backbone and of the head.
+        """
+        embedding_key, layers_key = split_key(keys[0], 2)
+        x, mask = model.start(inputs, **features(batch), key=embedding_key)
+        skip, last = self.config.skipped(model.config), model.config.num_layers
+        early = model.apply_layers(x, mask=mask, key=layers_key, part=(0, skip))
+        late = model.apply_layers(early, mask=mask, key=layers_key, part=(skip, last))
+        documents = Documents.of(batch, pad_id=model.config.pad_id)
+        summary = self.summaries(late, documents)
+        pattern = model.pattern(mask, x.shape[1])
+
+        def call(layer: PostNormLayer, x: Array, key: Key | None) -> tuple[Array, None]:
+            return layer(x, pattern=pattern, key=key), None
+
+        each = None if keys[1] is None else jax.random.split(keys[1], self.config.head_layers)
+        read, running = documents.headed(early, summary), model.config.running
+        states, _ = scan_layers(self.condenser, call, read, inputs=each, running=running)
+        return late, states
+
+    def summaries(self, late: Float[Array, "B S D"], documents: Documents) -> Float[Array, "B S D"]:
+        """The last [CLS] state of each position's own document."""
+        return jnp.take_along_axis(late, documents.first[..., None], axis=1)
+
+
+def head_layer(model: BertConfig) -> PostNormConfig:
+    """The sizes of the head's layers: those of the encoder's."""
+    stddev = model.initializer_stddev
+    if model.d_model < FAN_IN_BELOW:
+        stddev = max(stddev, model.d_model**-0.5)
+    return dataclasses.replace(model.layer, initializer_stddev=stddev)

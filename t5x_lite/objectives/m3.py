@@ -1,0 +1,388 @@
+"""BGE-M3: one encoder that retrieves in three ways, and learns from all three together.
+
+Chen et al. 2024 (arXiv:2402.03216) and FlagEmbedding's m3/modeling.py. A text has a vector (head
+"dense"), a weight of each term ("lexical") and a vector of each token ("multi_vector"). Scores are
+divided by the temperature t before a softmax:
+
+    s_all   w1 s_dense + w2 s_lexical + w3 s_multi_vector
+    L_x     InfoNCE of a score;        L'_x  -sum softmax(s_all / t) log softmax(s_x / t)
+    L       (l1 L_dense + l2 L_lexical + l3 L_multi_vector + L_all) / 4
+    L'      (l1 L'_dense + l2 L'_lexical + l3 L'_multi_vector) / 3
+    loss    (L + L') / 2 from the step `distill_from` on, and L before it
+
+    two queries, a passage each, t .5:   dense .9 .1   lexical .5 .0   multi_vector .7 .2
+                                               .2 .8           .1 .3                .3 .6
+    m3()       L .183866    L' .276107   loss .229987       w (1, .3, 1), l (1, .1, 1)
+    m3_v1()    L 1.012105   L' .389902   loss 1.402007      all 1; L a sum without L_all; L + L'
+
+The teacher softmax(s_all / t) has no gradient; L_all has, into all heads. The dense loss is over
+the passages of the whole batch. The other scores cost Lq x Lp products a pair, so they are made
+within blocks of rows (`objectives.block_scores`): a number of rows, which does not depend on the
+devices, where FlagEmbedding has the rows of one device. No array has an axis of the vocabulary.
+
+FlagEmbedding differs in these: vectors of padding take part in the maximum; its dense loss, whose
+passages come from W devices, has gradients that weigh 1 / W of the others' (`dense_scale` for the
+same); its warm-up counts forward calls, and begins again in a run that goes on; and with negatives
+of the group alone L_all is lost.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Bool, Float
+
+from t5x_lite.errors import InputError
+from t5x_lite.heads.base import Head, HeadModules
+from t5x_lite.heads.lexical import Lexical
+from t5x_lite.heads.multi_vector import MultiVector
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.nn.dropout import split_key
+from t5x_lite.objectives.base import Loss, Term
+from t5x_lite.objectives.bi_encoder import check_groups
+from t5x_lite.objectives.block_scores import of_lexical, of_multi_vectors, own_block, own_group
+from t5x_lite.objectives.candidates import GROUP, block_size, candidates, others
+from t5x_lite.objectives.contrastive import NEVER, Contrastive, of_scores, of_vectors
+from t5x_lite.objectives.distill import Distillation, m3_kd
+from t5x_lite.objectives.losses import cross_entropy, soft_cross_entropy
+from t5x_lite.types import Array, Batch, Key
+
+Combination = Literal["mean", "sum"]
+Scores = dict[str, Array]
+"""Name -> float32 [B, M], of each query and the passages of its block."""
+Sums = tuple[Array, Array]
+"""A total and its weight."""
+
+WAYS = ("dense", "lexical", "multi_vector")
+"""The scores, which have the names of their heads."""
+ALL = "all"
+"""Their weighted sum."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class M3(Contrastive):
+    """Three scores, their weighted sum, and what they learn from the sum.
+
+    Attributes:
+      weights: of the dense, the lexical and the multi-vector score in their sum.
+      loss_weights: of their losses.
+      combination: "mean", (L + L') / 2 with L a mean of four losses; or "sum", as first published.
+      distill_from: the optimizer's step from which on scores learn from their sum, too; None is
+        never. In evaluation the loss is L.
+      score_block: rows whose passages the lexical and the multi-vector score compare, so that all
+        but the dense loss are within them; None is the batch, or the block of `candidates`.
+      dense_scale: of the dense loss, besides its weight; 1 / W is as FlagEmbedding on W devices.
+      distillation: of rows with a teacher's scores: "m3_kd" in place of each InfoNCE, or "kl"
+        beside it (`objectives.distill`), within blocks; None reads no teacher.
+      teacher_temperature: that the teacher's scores are divided by.
+      vector_size: numbers of a token's vector; None is what the checkpoint says that the run begins
+        from, and else as many as the states have.
+      specials: tokens that are no terms (`heads.lexical`); None is what that checkpoint says, and
+        else those of XLM-R.
+    """
+
+    temperature: float = 0.02
+    weights: tuple[float, float, float] = (1.0, 0.3, 1.0)
+    loss_weights: tuple[float, float, float] = (1.0, 0.1, 1.0)
+    combination: Combination = "mean"
+    distill_from: int | None = 0
+    score_block: int | None = None
+    dense_scale: float = 1.0
+    distillation: Distillation | None = None
+    teacher_temperature: float = 1.0
+    vector_size: int | None = None
+    specials: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.combination not in get_args(Combination):
+            raise InputError(f"objective.combination must be mean or sum: got {self.combination!r}")
+        if self.symmetric or self.towers != "one":
+            raise InputError(
+                "objective M3 has one encoder, and no loss of passages that look for queries: set "
+                "--objective.towers one --objective.symmetric False"
+            )
+        for name in ("weights", "loss_weights"):
+            if min(getattr(self, name)) < 0.0:
+                raise InputError(
+                    f"objective.{name} must not be negative: got {getattr(self, name)}"
+                )
+        for name, least in (("distill_from", 0), ("score_block", 1), ("vector_size", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"objective.{name} must be at least {least}, or None: got {value}")
+        if self.distillation not in (None, *get_args(Distillation)):
+            raise InputError(
+                f"objective.distillation must be one of {get_args(Distillation)}, or None: got "
+                f"{self.distillation!r}"
+            )
+        for name in ("teacher_temperature", "dense_scale"):
+            if not getattr(self, name) > 0.0:
+                raise InputError(f"objective.{name} must be above 0: got {getattr(self, name)}")
+
+    def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "M3Rows":
+        """Makes the module of the first stage, which has no parameters."""
+        del model, rngs
+        return M3Rows(self)
+
+    def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
+        """The heads of the three scores, with what is known of them."""
+        return (self._dense(kept), self._lexical(kept), self._multi_vector(kept))
+
+    def _lexical(self, kept: Mapping[str, Head]) -> Lexical:
+        head = kept.get(WAYS[1])
+        head = head if isinstance(head, Lexical) else Lexical()
+        return head if self.specials is None else dataclasses.replace(head, specials=self.specials)
+
+    def _multi_vector(self, kept: Mapping[str, Head]) -> MultiVector:
+        head = kept.get(WAYS[2])
+        head = head if isinstance(head, MultiVector) else MultiVector()
+        return dataclasses.replace(
+            head,
+            size=head.size if self.vector_size is None else self.vector_size,
+            normalize=head.normalize if self.normalize is None else self.normalize,
+        )
+
+    def resolved(self, kept: Mapping[str, Head]) -> "M3":
+        """With what None leaves to the heads."""
+        own = {
+            "vector_size": self._multi_vector(kept).size,
+            "specials": self._lexical(kept).specials,
+        }
+        known: Any = super().resolved(kept)
+        return dataclasses.replace(known, **own)
+
+    def no_terms(self) -> tuple[int, ...]:
+        """See `Objective.no_terms`."""
+        return self._lexical({}).specials
+
+    def block_rows(self, rows: int) -> int:
+        """The rows of a block, of a batch of so many.
+
+        Raises:
+          InputError: blocks do not divide the batch.
+        """
+        if self.candidates == GROUP:
+            return 1
+        block = min(rows, block_size(self.candidates) or rows, self.score_block or rows)
+        if rows % block:
+            raise InputError(
+                f"blocks of {block} rows do not divide a batch of {rows}: change "
+                "--objective.score-block, --objective.candidates or --data.batch-size"
+            )
+        return block
+
+    def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
+        """The losses of a whole batch.
+
+        Args:
+          rows: those of `M3Rows`.
+          batch: says which of the texts there are, and which are the same.
+          step: of the optimizer.
+
+        Raises:
+          InputError: blocks do not divide the batch, or it has no teacher's scores.
+        """
+        real = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
+        block = self.block_rows(len(real))
+        of_batch = self.scores(rows)
+        scores = self.within_blocks(rows, batch, of_batch)
+        may = own_block(candidates(batch, self._scope(block)), block)
+        if self.distillation is None:
+            losses = self._info_nces(scores, may, real)
+            losses[WAYS[0]] = (self.info_nce(of_batch, batch, real), jnp.sum(real))
+        else:
+            losses = self._taught(scores, may, real, batch)
+        first, second = self._shares(step)
+        terms, metrics = self._terms(losses, first), {f"{n}_loss": x for n, x in losses.items()}
+        if self.distill_from is not None:
+            taught = self._self_taught(scores, may & (real[:, None] > 0))
+            for (name, sums), share in zip(taught.items(), self.loss_weights, strict=True):
+                terms[name] = Term(second * sums[0], sums[1], share / 3)
+                metrics[f"{name}_loss"] = sums
+        metrics |= of_scores(of_batch, candidates(batch, self.candidates), real)
+        for name in (*WAYS[1:], ALL):
+            accuracy = _accuracy(scores[name], may, real, block)
+            metrics[f"{name}_accuracy"] = (accuracy, jnp.sum(real))
+        return Loss(terms=terms, metrics={**metrics, **of_vectors(rows, real)})
+
+    def within_blocks(
+        self, rows: Mapping[str, Array], batch: Batch, of_batch: Float[Array, "B N"]
+    ) -> Scores:
+        """The scores of each query and the passages of its block, and their weighted sum.
+
+        Args:
+          rows: those of `M3Rows`.
+          batch: has the tokens.
+          of_batch: the dense scores of all passages.
+        """
+        block = self.block_rows(len(of_batch))
+        found = (
+            own_block(of_batch, block),
+            of_lexical(rows, batch, block=block),
+            of_multi_vectors(rows, batch, block=block),
+        )
+        weighted = [x * weight for x, weight in zip(found, self.weights, strict=True)]
+        return {**dict(zip(WAYS, found, strict=True)), ALL: weighted[0] + weighted[1] + weighted[2]}
+
+    def _scope(self, block: int) -> str:
+        return GROUP if block == 1 else f"block:{block}"
+
+    def _shares(self, step: Array | None) -> tuple[Array | float, Array | float]:
+        """What L and L' are multiplied with."""
+        if self.distill_from is None or step is None:
+            return 1.0, 0.0
+        on = (step >= self.distill_from).astype(jnp.float32)
+        return (1.0 - on / 2, on / 2) if self.combination == "mean" else (1.0, on)
+
+    def _terms(self, losses: Mapping[str, Sums], share: Array | float) -> dict[str, Term]:
+        """Those of L."""
+        dense, *rest = self.loss_weights
+        scales = dict(zip(WAYS, (dense * self.dense_scale, *rest), strict=True))
+        if self.combination == "mean":
+            scales = {name: x / 4 for name, x in {**scales, ALL: 1.0}.items()}
+        return {
+            name: Term(share * losses[name][0], losses[name][1], scale)
+            for name, scale in scales.items()
+        }
+
+    def _info_nces(
+        self, scores: Scores, may: Bool[Array, "B M"], real: Float[Array, " B"]
+    ) -> dict[str, Sums]:
+        """InfoNCE of each score within its block."""
+        block = self.block_rows(len(real))
+        own = jnp.arange(len(real)) % block * (may.shape[1] // block)
+
+        def of(score: Array) -> Sums:
+            losses, _ = cross_entropy(jnp.where(may, score / self.temperature, NEVER), own)
+            return jnp.sum(losses * real), jnp.sum(real)
+
+        return {name: of(score) for name, score in scores.items()}
+
+    def _self_taught(self, scores: Scores, where: Bool[Array, "B M"]) -> dict[str, Sums]:
+        """The cross-entropy of each score beside the softmax of their sum."""
+        teacher = jax.lax.stop_gradient(scores[ALL]) / self.temperature
+        return {
+            f"self_{name}": soft_cross_entropy(
+                scores[name] / self.temperature, teacher, where=where
+            )
+            for name in WAYS
+        }
+
+    def _taught(
+        self, scores: Scores, may: Bool[Array, "B M"], real: Float[Array, " B"], batch: Batch
+    ) -> dict[str, Sums]:
+        """The losses beside a teacher's scores."""
+        if "teacher_scores" not in batch:
+            raise InputError(
+                "objective.distillation reads a teacher's scores: set --data.layout.teacher True, "
+                "or --objective.distillation None"
+            )
+        block = self.block_rows(len(real))
+        there = jnp.any(batch["passage_segment_ids"] > 0, axis=2)
+        teacher = batch["teacher_scores"] / self.teacher_temperature
+        rest = own_block(others(batch, self._scope(block)), block)
+
+        def of(score: Array) -> Sums:
+            scaled = score / self.temperature
+            own = own_group(scaled, block, there.shape[1])
+            if self.distillation == "m3_kd":
+                return m3_kd(own, jnp.where(rest, scaled, NEVER), teacher, there=there)
+            return soft_cross_entropy(own, teacher, where=there)
+
+        taught = {name: of(score) for name, score in scores.items()}
+        if self.distillation == "m3_kd":
+            return taught
+        plain = self._info_nces(scores, may, real)
+        # Both are sums over queries; a query without a teacher's scores has InfoNCE alone.
+        return {name: (taught[name][0] + plain[name][0], plain[name][1]) for name in taught}
+
+
+class M3Rows(nnx.Module):
+    """What the three heads make of texts, as the rows of a loss in two stages.
+
+    Args:
+      config: the objective.
+    """
+
+    def __init__(self, config: M3):
+        self.config = config
+
+    def __call__(
+        self, model: Any, heads: HeadModules, batch: Batch, *, key: Key | None = None
+    ) -> Loss:
+        """The rows of a batch of the layout Groups(), or of a part of one.
+
+        Raises:
+          InputError: the features are those of another layout.
+        """
+        check_groups(self.config, batch)
+        query_key, passage_key = split_key(key, 2)
+        num_rows, num, length = batch["passage_tokens"].shape
+        asked = (batch["query_tokens"], batch["query_segment_ids"])
+        flat = [batch[f"passage_{name}"] for name in ("tokens", "segment_ids")]
+        shown = [x.reshape(num_rows * num, length) for x in flat]
+        queries = _read(model, heads, *asked, key=query_key)
+        passages = _read(model, heads, *shown, key=passage_key)
+        sums = [_active(heads, x, *texts) for x, texts in ((queries, asked), (passages, shown))]
+        (active, terms), (more, rest) = sums
+        found = [queries[name] for name in _ROWS]
+        under = [passages[name].reshape(num_rows, num, *passages[name].shape[1:]) for name in _ROWS]
+        return Loss(
+            terms={},
+            metrics={"sparse_active": (active + more, terms + rest)},
+            rows={
+                **dict(zip(("queries", "query_terms", "query_vectors"), found, strict=True)),
+                **dict(zip(("passages", "passage_terms", "passage_vectors"), under, strict=True)),
+            },
+        )
+
+
+_ROWS = ("vector", "terms", "vectors")
+
+
+def _read(
+    model: Any, heads: HeadModules, tokens: Array, segment_ids: Array, *, key: Key | None
+) -> dict[str, Array]:
+    """What the heads make of texts in one pass of the encoder."""
+    hidden = model(tokens, segment_ids=segment_ids, key=key)
+    return {
+        "vector": heads["dense"](hidden, segment_ids),
+        "weights": heads["lexical"](hidden),
+        "terms": heads["lexical"].terms(hidden, tokens, segment_ids),
+        "vectors": heads["multi_vector"](hidden, segment_ids),
+    }
+
+
+def _active(
+    heads: HeadModules, found: Mapping[str, Array], tokens: Array, segment_ids: Array
+) -> Sums:
+    """Tokens whose weight is above 0, and how many could be.
+
+    A relu that is dead gives no term a weight, and no gradient ever changes that.
+    """
+    is_term = heads["lexical"].is_term(tokens, segment_ids).astype(jnp.float32)
+    return jnp.sum(is_term * (found["weights"] > 0)), jnp.sum(is_term)
+
+
+def _accuracy(
+    score: Float[Array, "B M"], may: Bool[Array, "B M"], real: Float[Array, " B"], block: int
+) -> Float[Array, ""]:
+    """Queries whose own passage has the largest score of its block."""
+    best = jnp.max(jnp.where(may, score, -jnp.inf), axis=1)
+    own = own_group(score, block, score.shape[1] // block)[:, 0]
+    return jnp.sum((own >= best) * real)
+
+
+def m3(**fields: Any) -> M3:
+    """As BGE-M3 was trained: weights (1, .3, 1), losses (1, .1, 1), cosines of [CLS]."""
+    return M3(**{"normalize": True, "pooling": "cls", **fields})
+
+
+def m3_v1(**fields: Any) -> M3:
+    """As the paper's first version has it: all weights 1, and sums in place of means."""
+    ones = {"weights": (1.0, 1.0, 1.0), "loss_weights": (1.0, 1.0, 1.0), "combination": "sum"}
+    return m3(**{**ones, **fields})

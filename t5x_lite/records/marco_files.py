@@ -1,0 +1,105 @@
+"""Queries and judgements beside a collection of passages, as MS MARCO and DPR's data are kept.
+
+    DIR/collection.tsv        or another collection (`records.passages`), which may be compressed
+    DIR/queries.train.tsv     query id TAB text
+    DIR/qrels.train.tsv       query id, 0, passage id, score, as TREC has it; or the two ids alone
+
+The split "validation" is queries.dev.tsv and qrels.dev.tsv, or those that end in .dev.small.tsv.
+Ids are strings: they are never read as numbers.
+
+Source: the README of microsoft/MSMARCO-Passage-Ranking.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from t5x_lite.buckets.paths import DataPath, data_path
+from t5x_lite.errors import InputError
+from t5x_lite.records.lines import read_lines
+from t5x_lite.records.pairs import Pairs
+from t5x_lite.records.passages import read_passages
+
+SPLITS = {"train": ("train",), "validation": ("dev", "dev.small")}
+
+
+def splits(directory: str) -> tuple[str, ...]:
+    """The splits that have queries and judgements.
+
+    Raises:
+      InputError: there are none.
+    """
+    found = tuple(split for split in SPLITS if directory and _names(directory, split))
+    if not found:
+        raise InputError(
+            f"data.directory {directory!r} has no queries.train.tsv with a qrels.train.tsv, and no "
+            "queries.dev.tsv with a qrels.dev.tsv"
+        )
+    return found
+
+
+def read_pairs(directory: str, split: str, collection: Sequence[str | DataPath]) -> list[Pairs]:
+    """The queries of a split that some passage answers; the collection is read through once.
+
+    Args:
+      directory: of queries and judgements.
+      split: "train" or "validation".
+      collection: files of passages.
+
+    Raises:
+      InputError: a file is wrong, a query or a passage that is judged is missing.
+    """
+    names = _names(directory, split)
+    if names is None:
+        raise InputError(f"data.directory {directory!r} has no queries of the split {split}")
+    queries = {fields[0]: fields[1] for _, fields in _rows(names[0], (2,))}
+    answers: dict[str, list[str]] = {}
+    for where, fields in _rows(names[1], (2, 4), by_space=True):
+        if len(fields) == 4 and not fields[3].lstrip("-").isdigit():
+            raise InputError(f"{where}: the score must be a whole number, got {fields[3]!r}")
+        if fields[0] not in queries:
+            raise InputError(f"{where}: the query {fields[0]!r} is not in {names[0]}")
+        if len(fields) == 2 or int(fields[3]) > 0:
+            answers.setdefault(fields[0], []).append(fields[-2] if len(fields) == 4 else fields[1])
+    wanted = {passage for each in answers.values() for passage in each}
+    texts = {
+        passage.id: passage.whole
+        for path in collection
+        for passage in read_passages(str(path))
+        if passage.id in wanted
+    }
+    if missing := sorted(wanted - texts.keys()):
+        raise InputError(
+            f"{names[1]}: {len(missing)} passages that answer are not in the collection, such as "
+            f"{missing[0]!r}: do the two belong together?"
+        )
+    return [Pairs(queries[q], [texts[p] for p in each]) for q, each in answers.items()]
+
+
+def _names(directory: str, split: str) -> tuple[str, str] | None:
+    """The files of queries and of judgements of a split."""
+    for name in SPLITS[split]:
+        found = [data_path(directory) / f"{kind}.{name}.tsv" for kind in ("queries", "qrels")]
+        if all(path.is_file() for path in found):
+            return str(found[0]), str(found[1])
+    return None
+
+
+def _rows(
+    path: str, numbers: Sequence[int], *, by_space: bool = False
+) -> Iterator[tuple[str, list[str]]]:
+    """The fields of lines that are not blank, and their places.
+
+    Args:
+      path: the file.
+      numbers: of fields that a line may have.
+      by_space: whether any white space divides them.
+    """
+    for number, line in enumerate(read_lines([path]), start=1):
+        if not line.strip():
+            continue
+        fields = line.split() if by_space else line.split("\t", 1)
+        if len(fields) not in numbers:
+            raise InputError(
+                f"{path}:{number}: must have {' or '.join(map(str, numbers))} fields, got "
+                f"{len(fields)}: {line[:60]!r}"
+            )
+        yield f"{path}:{number}", fields

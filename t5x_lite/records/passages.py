@@ -1,0 +1,229 @@
+"""Passages with an id and perhaps a title, one a line, from the files in which collections come.
+
+    for passage in read_passages("collection.tsv.gz"):
+        passage.where, passage.id, passage.title, passage.text
+
+    corpus.jsonl       {"_id": "4983", "title": "...", "text": "..."}    BEIR; MIRACL has "docid"
+    psgs_w100.tsv      id TAB text TAB title, with these names in the first line     DPR
+    collection.tsv     id TAB text, without names                       MS MARCO's passages
+    msmarco-docs.tsv   id TAB url TAB title TAB text, without names     MS MARCO's documents
+    other.txt          a passage a line; its number, from 0, is its id
+
+A file with names in its first line may have its columns in any order, "id" and "text" among them. A
+field of such a file that begins with a quotation mark is quoted, and "" in it is one mark, as DPR
+writes them; in a file without names a quotation mark is text. All may be compressed (.gz, .zst).
+
+Source: facebookresearch/DPR dpr/data/retriever_data.py; the README files of MS MARCO's two tasks.
+"""
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from t5x_lite.errors import InputError
+from t5x_lite.files import LONGEST_LINE
+from t5x_lite.records.compressed import plain_name
+from t5x_lite.records.json_lines import Line, parse_object, read_examples
+from t5x_lite.records.lines import read_lines
+
+PassageFormat = Literal["auto", "text", "jsonl", "tsv"]
+
+_SUFFIXES: Mapping[str, PassageFormat] = {
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+    ".ndjson": "jsonl",
+    ".tsv": "tsv",
+}
+_IDS = ("_id", "id", "docid", "pid")
+"""Names of the id, the first that a passage has."""
+_NAMES = frozenset({"id", "text", "title", "url"})
+_UNNAMED = {2: ("id", "text"), 4: ("id", "url", "title", "text")}
+"""The columns of files without names, by their number."""
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"(?:\t|$)|([^\t]*)(?:\t|$)')
+
+
+class Passage(NamedTuple):
+    """A passage.
+
+    Attributes:
+      where: its place, "file:line".
+      id: of the passage in its collection; a line's number where the file has no ids.
+      title: "" where there is none.
+      text: without the title.
+    """
+
+    where: str
+    id: str
+    title: str
+    text: str
+
+    @property
+    def whole(self) -> str:
+        """Title and text with a space between them: what a model reads."""
+        return f"{self.title} {self.text}".strip()
+
+
+class Columns(NamedTuple):
+    """Where the fields of a file of tabs are.
+
+    Attributes:
+      names: of the columns.
+      named: whether the first line has these names, and fields may be quoted.
+    """
+
+    names: tuple[str, ...]
+    named: bool
+
+
+def read_passages(
+    path: str, *, format: PassageFormat = "auto", longest: int = LONGEST_LINE
+) -> Iterator[Passage]:
+    """The passages of a file, in order; it is read as they are asked for.
+
+    Args:
+      path: a file in UTF-8; "-" is standard input.
+      format: "auto" goes by the name: .jsonl, .json, .ndjson; .tsv; else "text".
+      longest: bytes of a line at most.
+
+    Raises:
+      InputError: naming file and line: unreadable, not UTF-8, too long, not a JSON object, no
+        "text", an id that is no string or whole number, a line with other columns.
+    """
+    kind = format_of(path) if format == "auto" else format
+    if kind == "jsonl":
+        lines = read_examples(path, fields=("text",), optional=("title",), longest=longest)
+        for number, line in enumerate(lines):
+            yield of_object(line, number=number)
+        return
+    name = "standard input" if path == "-" else path
+    numbered = enumerate(read_lines([path], longest=longest), start=1)
+    if kind == "text":
+        for number, text in numbered:
+            yield Passage(f"{name}:{number}", str(number - 1), "", text)
+        return
+    first = next(numbered, None)
+    if first is None:
+        return
+    columns = columns_of(first[1], where=f"{name}:1")
+    for number, text in numbered if columns.named else itertools.chain([first], numbered):
+        if text.strip():
+            yield of_line(text, columns, where=f"{name}:{number}")
+
+
+def format_of(path: str) -> PassageFormat:
+    """The format that a file's name says."""
+    return _SUFFIXES.get(Path(plain_name(path)).suffix.lower(), "text")
+
+
+def line_reader(path: str) -> Callable[[bytes, str], Passage | None]:
+    """Reads the lines of one file in any order: a function of a line and its place, "file:line".
+
+    The function gives None for a line of names. Its passages have the id "" where lines have none.
+    The first line of a file of tabs is read for the columns, at the first call.
+
+    Args:
+      path: a file whose name says its format.
+    """
+    kind = format_of(path)
+
+    @functools.cache
+    def columns() -> Columns:
+        first = next(iter(read_lines([path], longest=LONGEST_LINE)), "")
+        return columns_of(first, where=f"{path}:1")
+
+    def passage(line: bytes, where: str) -> Passage | None:
+        if kind == "jsonl":
+            found = parse_object(line, where=where, fields=("text",), optional=("title",))
+            return of_object(found)
+        text = line.decode()
+        if kind == "text":
+            return Passage(where, "", "", text)
+        if columns().named and _named(text) == columns().names:
+            return None
+        return of_line(text, columns(), where=where)
+
+    return passage
+
+
+def of_object(line: Line, *, number: int | str = "") -> Passage:
+    """The passage of a JSON object, which has a string "text".
+
+    Args:
+      line: the object and its place.
+      number: the id where it has none.
+
+    Raises:
+      InputError: the id is no string and no whole number.
+    """
+    record = line.record
+    identity = next((record[name] for name in _IDS if name in record), number)
+    if isinstance(identity, bool) or not isinstance(identity, str | int):
+        raise InputError(
+            f"{line.where}: the id must be a string or a whole number, got {identity!r:.40}"
+        )
+    return Passage(line.where, str(identity), record.get("title", ""), record["text"])
+
+
+def columns_of(first: str, *, where: str) -> Columns:
+    """The columns of a file of tabs, by its first line.
+
+    Raises:
+      InputError: they are not told by their names or their number.
+    """
+    if {"id", "text"} <= {*(names := _named(first))} <= _NAMES:
+        return Columns(names, True)
+    if len(names) in _UNNAMED:
+        return Columns(_UNNAMED[len(names)], False)
+    raise InputError(
+        f"{where}: {len(names)} columns, and no names of them: must be id TAB text, or id TAB url "
+        "TAB title TAB text, or have a first line that names its columns, such as id TAB text TAB "
+        "title"
+    )
+
+
+def of_line(line: str, columns: Columns, *, where: str) -> Passage:
+    """The passage of a line of tabs.
+
+    Raises:
+      InputError: it has other columns, or a quotation that does not end.
+    """
+    fields = _fields(line) if columns.named and '"' in line else line.split("\t")
+    if len(fields) == len(columns.names) - 1 and columns.names[-1] == "title":
+        fields = [*fields, ""]
+    if len(fields) != len(columns.names):
+        raise InputError(
+            f"{where}: must have {len(columns.names)} columns, {' TAB '.join(columns.names)}, got "
+            f"{len(fields)}: {line[:60]!r}"
+        )
+    found = dict(zip(columns.names, fields, strict=True))
+    return Passage(where, found["id"], found.get("title", ""), found["text"])
+
+
+def titled_text(record: Mapping[str, Any]) -> str:
+    """Title and text of a JSON object, with a space between them."""
+    return Passage("", "", record.get("title", ""), record["text"]).whole
+
+
+def _named(line: str) -> tuple[str, ...]:
+    """The fields of a line as names of columns."""
+    names = (name.strip().lower() for name in line.split("\t"))
+    return tuple("id" if name in _IDS else name for name in names)
+
+
+def _fields(line: str) -> Sequence[str]:
+    """The fields of a line of which some may be quoted.
+
+    There is none where a quotation does not end.
+    """
+    found, place = [], 0
+    while True:
+        match = _QUOTED.match(line, place)
+        if match is None or (match[2] or "").startswith('"'):
+            return ()
+        found.append(match[2] if match[1] is None else match[1].replace('""', '"'))
+        if not line[place : match.end()].endswith("\t"):
+            return found
+        place = match.end()

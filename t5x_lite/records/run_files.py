@@ -1,0 +1,322 @@
+"""Runs, which are rankings of documents for queries, and qrels, which say what answers a query.
+
+    run.trec      301 Q0 d7 1 14.89 t5x_lite      query, Q0, document, rank, score, name of the run
+    run.tsv       301 TAB d7 TAB 1                query, document, rank: MS MARCO's form
+    run.jsonl     {"query": "301", "documents": ["d7"], "scores": [14.89]}      a query a line
+    qrels         301 0 d7 1                      query, 0, document, score: TREC's form
+                  301 TAB d7                      what is listed answers: MS MARCO's form
+                  query-id TAB corpus-id TAB score, with that header: BEIR's form
+
+Fields are divided by white space, and ids are strings: "007" and "NA" are ids like others. Runs are
+read a query at a time. A ranking has the order of its rank column; the lines of a query stand
+together in the file, and a document stands in a ranking once. Files may be compressed (.gz, .zst).
+"""
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from t5x_lite.errors import InputError
+from t5x_lite.records.compressed import plain_name
+from t5x_lite.records.json_lines import read_examples, writer
+from t5x_lite.records.lines import read_lines
+
+RunFormat = Literal["trec", "marco", "jsonl"]
+SameIds = Literal["keep", "drop"]
+"""Whether a document that has a query's id stays in that query's ranking."""
+QRELS_HEADER = ["query-id", "corpus-id", "score"]
+
+Qrels = dict[str, dict[str, int]]
+"""Query -> document -> score."""
+
+
+class Ranked(NamedTuple):
+    """A document in a ranking.
+
+    Attributes:
+      document: its id.
+      score: of the search; None in MS MARCO's form, which has none.
+      rank: from 1.
+    """
+
+    document: str
+    score: float | None
+    rank: int
+
+
+class Ranking(NamedTuple):
+    """The documents of a query, best first."""
+
+    query: str
+    documents: list[Ranked]
+
+
+class _Row(NamedTuple):
+    """A line of a run."""
+
+    where: str
+    query: str
+    ranked: Ranked
+
+
+def format_of(path: str, format: RunFormat | None = None) -> RunFormat:
+    """What is asked for, or else what the name of a run says: .jsonl, .tsv, and others TREC."""
+    if format is not None:
+        return format
+    suffix = Path(plain_name(path)).suffix
+    return "jsonl" if suffix == ".jsonl" else "marco" if suffix == ".tsv" else "trec"
+
+
+def read_run(path: str, *, format: RunFormat | None = None) -> Iterator[Ranking]:
+    """The rankings of a file in its order; one is in memory at a time.
+
+    Args:
+      path: the file; "-" is standard input.
+      format: None is as the first line looks: an object, three fields, or TREC's six.
+
+    Raises:
+      InputError: naming file and line: a line has other fields, a rank below 1 or twice, a score
+        that is no number, a document twice, or belongs to a query that came before.
+    """
+    if path != "-" and format_of(path, format) == "jsonl":
+        yield from _once(_read_json(path))
+        return
+    rows = _rows(path, format)
+    groups = itertools.groupby(rows, key=lambda row: row.query)
+    yield from _once((rows := list(group), _ranking(query, rows)) for query, group in groups)
+
+
+def _once(found: Iterable[tuple[Sequence[_Row], Ranking]]) -> Iterator[Ranking]:
+    """The rankings, if no query has two."""
+    seen: set[str] = set()
+    for rows, ranking in found:
+        if ranking.query in seen:
+            raise InputError(
+                f"{rows[0].where}: the query {ranking.query!r} has lines above, and others between "
+                "them: sort the file by query"
+            )
+        seen.add(ranking.query)
+        yield ranking
+
+
+def _rows(path: str, format: RunFormat | None) -> Iterator[_Row]:
+    name, expected = "<stdin>" if path == "-" else path, {"trec": 6, "marco": 3, None: None}[format]
+    for number, line in enumerate(read_lines([path]), start=1):
+        where, fields = f"{name}:{number}", line.split()
+        if not fields:
+            continue
+        expected = len(fields) if expected is None else expected
+        if len(fields) != expected or expected not in (3, 6):
+            raise InputError(
+                f"{where}: must be query, Q0, document, rank, score, tag (TREC), or query, "
+                f"document, rank (MS MARCO), and the same in all lines: got {line[:60]!r}"
+            )
+        if expected == 6:
+            query, _, document, rank, score, _ = fields
+            yield _Row(where, query, Ranked(document, _score(score, where), _rank(rank, where)))
+        else:
+            query, document, rank = fields
+            yield _Row(where, query, Ranked(document, None, _rank(rank, where)))
+
+
+def _rank(text: str, where: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise InputError(f"{where}: a rank must be a whole number from 1, got {text[:20]!r}")
+    return int(text)
+
+
+def _score(text: str, where: str) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise InputError(f"{where}: a score must be a finite number, got {text[:20]!r}")
+    return score
+
+
+def _ranking(query: str, rows: Sequence[_Row]) -> Ranking:
+    """The ranking that lines of a query make."""
+    documents: dict[str, str] = {}
+    ranks: dict[int, str] = {}
+    for row in rows:
+        document, rank = row.ranked.document, row.ranked.rank
+        if document in documents:
+            raise InputError(
+                f"{row.where}: {document!r} is in the ranking of {query!r} already "
+                f"({documents[document]})"
+            )
+        if rank in ranks:
+            raise InputError(
+                f"{row.where}: the query {query!r} has the rank {rank} already ({ranks[rank]}); "
+                "number the ranks from 1"
+            )
+        documents[document], ranks[rank] = row.where, row.where
+    return Ranking(query, sorted((row.ranked for row in rows), key=lambda ranked: ranked.rank))
+
+
+def _read_json(path: str) -> Iterator[tuple[Sequence[_Row], Ranking]]:
+    for where, record in read_examples(path, fields=("query",)):
+        documents, scores = record.get("documents"), record.get("scores")
+        if not isinstance(documents, list) or not all(isinstance(d, str) for d in documents):
+            raise InputError(f'{where}: must have "documents", a list of ids, which are strings')
+        if scores is None:
+            scores = [None] * len(documents)
+        numbers = isinstance(scores, list) and len(scores) == len(documents)
+        if not numbers or not all(score is None or type(score) in (int, float) for score in scores):
+            raise InputError(f'{where}: "scores" must be a number for each of "documents"')
+        rows = [
+            _Row(where, record["query"], Ranked(document, None if s is None else float(s), rank))
+            for rank, (document, s) in enumerate(zip(documents, scores, strict=True), start=1)
+        ]
+        if not rows:
+            rows = [_Row(where, record["query"], Ranked("", None, 1))]
+            yield rows, Ranking(record["query"], [])
+        else:
+            yield rows, _ranking(record["query"], rows)
+
+
+def run_lines(rankings: Iterable[Ranking], *, format: RunFormat, tag: str) -> Iterator[str]:
+    """The lines of a run, each with its line end.
+
+    Args:
+      rankings: in TREC's form and in JSON each document has a score.
+      format: of the lines.
+      tag: TREC's name of the run.
+
+    Raises:
+      InputError: an id has white space or is empty, which only JSON can hold.
+      ValueError: TREC's form needs a score that is None.
+    """
+    form: Callable[[Ranking], Iterator[str]]
+    if format == "jsonl":
+        form = _json_lines
+    elif format == "marco":
+        form = _marco_lines
+    else:
+        form = lambda ranking: _trec_lines(ranking, tag)  # noqa: E731
+    for ranking in rankings:
+        if format != "jsonl":
+            _check_ids(ranking)
+        yield from form(ranking)
+
+
+def _json_lines(ranking: Ranking) -> Iterator[str]:
+    record = {
+        "query": ranking.query,
+        "documents": [ranked.document for ranked in ranking.documents],
+        "scores": [ranked.score for ranked in ranking.documents],
+    }
+    yield json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _marco_lines(ranking: Ranking) -> Iterator[str]:
+    for document, _, rank in ranking.documents:
+        yield f"{ranking.query}\t{document}\t{rank}\n"
+
+
+def _trec_lines(ranking: Ranking, tag: str) -> Iterator[str]:
+    for document, score, rank in ranking.documents:
+        if score is None:
+            raise ValueError(f"{ranking.query!r}, {document!r}: TREC's form needs a score")
+        yield f"{ranking.query} Q0 {document} {rank} {score!r} {tag}\n"
+
+
+def _check_ids(ranking: Ranking) -> None:
+    for name in (ranking.query, *(ranked.document for ranked in ranking.documents)):
+        if not name or name.split() != [name]:
+            raise InputError(
+                f"the id {name!r} is empty or has white space, which a run of this form cannot "
+                "hold: write a .jsonl"
+            )
+
+
+def write_run(
+    path: str,
+    rankings: Iterable[Ranking],
+    *,
+    format: RunFormat | None = None,
+    tag: str = "t5x_lite",
+) -> None:
+    """Writes a run, which takes its name when it is whole; "-" is standard output.
+
+    Raises:
+      InputError: it cannot be written; or as `run_lines`.
+    """
+    check_tag(tag)
+    with writer(path) as file:
+        for line in run_lines(rankings, format=format_of(path, format), tag=tag):
+            file.write_text(line)
+
+
+def check_tag(tag: str) -> None:
+    """Refuses a name of a run that TREC's form cannot hold."""
+    if tag.split() != [tag]:
+        raise InputError(f"the name of a run must be one word, got {tag!r}")
+
+
+def ranked(documents: Iterable[tuple[str, float]]) -> list[Ranked]:
+    """The places of (document, score), best first."""
+    return [Ranked(name, score, rank) for rank, (name, score) in enumerate(documents, start=1)]
+
+
+def read_qrels(path: str) -> Qrels:
+    """The scores of documents by query, in the order of the file.
+
+    Args:
+      path: TREC's four columns, MS MARCO's two, of which each line answers, or BEIR's three with
+        their header; "-" is standard input.
+
+    Raises:
+      InputError: naming file and line: other fields, a score that is no whole number, or two scores
+        of one document; or the file has no judgement.
+    """
+    name, columns = "<stdin>" if path == "-" else path, None
+    found: Qrels = {}
+    for number, line in enumerate(read_lines([path]), start=1):
+        fields, where = line.split(), f"{name}:{number}"
+        if not fields:
+            continue
+        if columns is None:
+            columns = len(fields)
+            if fields == QRELS_HEADER:
+                continue
+            if columns == 3:
+                raise InputError(
+                    f"{where}: three columns need the header {' '.join(QRELS_HEADER)!r} (BEIR)"
+                )
+        if len(fields) != columns or columns not in (2, 3, 4):
+            raise InputError(
+                f"{where}: must be query, 0, document, score (TREC), or query, document (MS "
+                f"MARCO), and the same in all lines: got {line[:60]!r}"
+            )
+        query, document = fields[0], fields[2 if columns == 4 else 1]
+        score = 1 if columns == 2 else _judgement(fields[-1], where)
+        if found.setdefault(query, {}).setdefault(document, score) != score:
+            raise InputError(f"{where}: {document!r} has another score for {query!r} above")
+    if not found:
+        raise InputError(f"{path}: no judgement")
+    return found
+
+
+def _judgement(text: str, where: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InputError(f"{where}: a score must be a whole number, got {text[:20]!r}") from error
+
+
+def write_qrels(path: str, qrels: Qrels) -> None:
+    """Writes judgements in TREC's form; the file takes its name when it is whole.
+
+    Raises:
+      InputError: it cannot be written, or an id has white space.
+    """
+    with writer(path) as file:
+        for query, scores in qrels.items():
+            _check_ids(Ranking(query, [Ranked(document, None, 1) for document in scores]))
+            for document, score in scores.items():
+                file.write_text(f"{query} 0 {document} {score}\n")

@@ -1,0 +1,253 @@
+"""Which files of a directory, or of a data set of the Hugging Face Hub, are which split.
+
+    table_splits("reviews")             {"train": (Path("reviews/train.csv"),), "validation": ...}
+    table_splits("reviews.parquet")     {"train": (Path("reviews.parquet"),)}
+    table_splits("rows", patterns={"train": ("2024-*.jsonl.gz",), "validation": ("dev.csv",)})
+    table_splits("hf://imdb")           {"train": (HubSplit("imdb", None, "train"),), ...}
+
+The rules, the first that fits:
+
+1. hf://NAME or hf://NAME:CONFIG is what the package `datasets` loads under that name.
+2. Patterns name the files of a split, relative to the directory; several files are read in order.
+3. A file is the training split.
+4. dataset_dict.json or state.json: `save_to_disk` of `datasets` wrote the directory.
+5. train.csv, train-00000-of-00002.parquet, train/*.jsonl and the like are the training split, in
+   the directory or in its folder data; of validation the name may be valid, val or dev, too.
+"""
+
+import fnmatch
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from t5x_lite.buckets.objects import files_in
+from t5x_lite.buckets.paths import BucketPath, DataPath, data_path
+from t5x_lite.errors import InputError
+from t5x_lite.records.benchmark_files import Row
+from t5x_lite.records.tables import ending_of, pyarrow, read_table, rows_of_batches
+from t5x_lite.remote import is_remote
+
+SPLITS = {
+    "train": ("train",),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test",),
+}
+"""The splits, and the names that their files may have."""
+
+HUB = "hf://"
+_PATTERN = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True)
+class HubSplit:
+    """A split of a data set that the package `datasets` loads.
+
+    Attributes:
+      dataset: its name, "owner/name" or "name".
+      config: one of its configurations; None is the default.
+      split: its name there.
+    """
+
+    dataset: str
+    config: str | None
+    split: str
+
+    def __str__(self) -> str:
+        config = f":{self.config}" if self.config else ""
+        return f"{HUB}{self.dataset}{config} ({self.split})"
+
+
+Table: TypeAlias = DataPath | HubSplit
+"""What rows are read from."""
+
+
+def read_rows(table: Table, *, columns: Sequence[str], quoting: bool = True) -> Iterator[Row]:
+    """The rows of a file or of a split of the Hub; see `tables.read_table`."""
+    if not isinstance(table, HubSplit):
+        return read_table(table, columns=columns, quoting=quoting)
+    pyarrow(table)
+    batches = _loaded(table.dataset, table.config)[table.split].with_format("arrow").iter(1024)
+    return rows_of_batches(batches, name=str(table), columns=columns)
+
+
+def table_splits(
+    directory: str, *, patterns: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, tuple[Table, ...]]:
+    """The tables of each split that there is.
+
+    Args:
+      directory: data.directory.
+      patterns: split -> files or patterns, relative to the directory; a split without any is not
+        there, unless all have none.
+
+    Raises:
+      InputError: a pattern matches no file, or two sets of files claim to be one split.
+    """
+    given = {split: globs for split, globs in (patterns or {}).items() if globs}
+    if directory.startswith(HUB):
+        return _hub_splits(directory.removeprefix(HUB))
+    place = data_path(directory)
+    if given:
+        return {split: _matching(place, globs, split) for split, globs in given.items()}
+    if not directory:
+        return {}
+    if ending_of(place.name) and place.is_file():
+        return {"train": (place,)}
+    if _PATTERN.search(directory):
+        return {"train": _matching(data_path("."), [directory], "train")}
+    names = _names(place)
+    saved = _saved_splits(place, names)
+    if saved is not None:
+        return saved
+    for folder in (place, place / "data"):
+        splits = _named_splits(folder, names if folder == place else _names(folder))
+        if splits:
+            return {**splits}
+    return {}
+
+
+def _names(place: DataPath) -> list[str]:
+    """Names of the files right in a directory; none where there is no directory."""
+    if isinstance(place, BucketPath):
+        return [*files_in(place)]
+    return sorted(path.name for path in place.glob("*") if path.is_file())
+
+
+def _matching(place: DataPath, globs: Sequence[str], split: str) -> tuple[DataPath, ...]:
+    """The files that patterns match, those of the first pattern first."""
+    found: list[DataPath] = []
+    for pattern in globs:
+        whole = is_remote(pattern) or pattern.startswith("/")
+        path = data_path(pattern) if whole else _below(place, pattern)
+        if _PATTERN.search(path.name):
+            among = [name for name in _names(path.parent) if ending_of(name)]
+            files = [path.parent / name for name in fnmatch.filter(among, path.name)]
+        else:
+            files = [path] if path.is_file() else []
+        if not files:
+            raise InputError(f"data.columns.{split}: no file {path}")
+        found += [file for file in files if file not in found]
+    return tuple(found)
+
+
+def _below(place: DataPath, pattern: str) -> DataPath:
+    for part in pattern.split("/"):
+        place = place / part
+    return place
+
+
+def _saved_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[Table, ...]] | None:
+    """Those of a directory that `save_to_disk` wrote; None of another one."""
+    if "state.json" in names:
+        return {"train": _saved_files(place)}
+    if "dataset_dict.json" not in names:
+        return None
+    listed = _json(place / "dataset_dict.json").get("splits")
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise InputError(f'{place / "dataset_dict.json"}: must have "splits", a list of names')
+    found = {
+        split: name for split, known in SPLITS.items() for name in known[::-1] if name in listed
+    }
+    if not found:
+        raise InputError(
+            f"{place}: its splits are {', '.join(listed)}, and none of them is train, validation "
+            "or test: name the files by --data.columns.train"
+        )
+    return {split: _saved_files(place / name) for split, name in found.items()}
+
+
+def _saved_files(folder: DataPath) -> tuple[DataPath, ...]:
+    state = _json(folder / "state.json")
+    files = state.get("_data_files")
+    names = [each.get("filename") for each in files] if isinstance(files, list) else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InputError(f'{folder / "state.json"}: must have "_data_files" with their names')
+    if state.get("_indices_data_files"):
+        raise InputError(
+            f"{folder}: rows are chosen by indices; save it by flatten_indices() first"
+        )
+    return tuple(folder / name for name in names)
+
+
+def _json(file: DataPath) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file}: not JSON that can be read ({error})") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{file}: must be a JSON object")
+    return content
+
+
+def _named_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[DataPath, ...]]:
+    """The files whose names, or whose folders' names, are those of splits."""
+    found = {}
+    for split, known in SPLITS.items():
+        sets = [files for name in known if (files := _files_of(place, name, names))]
+        if len(sets) > 1:
+            raise InputError(
+                f"data.directory {str(place)!r} has both {sets[0][0].name} and {sets[1][0].name}"
+            )
+        if sets:
+            found[split] = sets[0]
+    return found
+
+
+def _files_of(place: DataPath, name: str, names: Sequence[str]) -> tuple[DataPath, ...]:
+    """The files "NAME.csv", or "NAME-00000-of-00002.csv" and so on, or those in the folder NAME."""
+    start = re.compile(rf"{name}([-_.]\d[\w-]*)?(?=\.[a-z])")
+    own = [n for n in names if (m := start.match(n)) and n[m.end() :] == ending_of(n)]
+    files = [place / n for n in own]
+    if not files:
+        folder = place / name
+        files = [folder / n for n in _names(folder) if ending_of(n)]
+    single = [n for n in own if n == f"{name}{ending_of(n)}"]
+    kinds = {ending_of(file.name): file for file in files}
+    if len(kinds) > 1 or (single and len(files) > 1):
+        first, second = sorted(files, key=lambda file: (len(file.name), file.name))[:2]
+        raise InputError(f"data.directory {str(place)!r} has both {first.name} and {second.name}")
+    return tuple(files)
+
+
+def _hub_splits(name: str) -> dict[str, tuple[Table, ...]]:
+    dataset, _, config = name.partition(":")
+    there = [*_loaded(dataset, config or None)]
+    named = {
+        split: next((known for known in names if known in there), None)
+        for split, names in SPLITS.items()
+    }
+    return {
+        split: (HubSplit(dataset, config or None, known),)
+        for split, known in named.items()
+        if known
+    }
+
+
+_hub: dict[tuple[str, str | None], Any] = {}
+
+
+def _loaded(name: str, config: str | None) -> Any:
+    """The splits of a data set of the Hub, from the package's cache where it was loaded before.
+
+    Raises:
+      InputError: `datasets` is not installed, or cannot load it.
+    """
+    if (name, config) in _hub:
+        return _hub[name, config]
+    try:
+        import datasets  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise InputError(
+            f"{HUB}{name} is loaded by the package datasets, which is not installed: pip install "
+            "datasets, or give files of your own as data.directory"
+        ) from error
+    try:
+        _hub[name, config] = datasets.load_dataset(name, config)
+    except Exception as error:  # whatever it raises: network, names, formats
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise InputError(f"{HUB}{name}: datasets cannot load it ({what})") from error
+    return _hub[name, config]

@@ -1,0 +1,277 @@
+"""Tables as people have them: rows of JSONL, CSV, TSV, Parquet and Arrow files, read as needed.
+
+    for row in read_table(data_path("train.parquet"), columns=("text", "stars")):
+        row.where, row.fields            # "train.parquet: row 1", {"text": "Fine.", "stars": 5}
+
+JSONL, CSV and TSV may be compressed, and end in .gz or .zst then. Parquet and Arrow need pyarrow
+(extra `tables`); an Arrow file may be of either form, with an index at its end or without, as
+Hugging Face's `datasets` writes it. Only a part of a file is in memory at a time. Values are what
+JSON has: texts, numbers, truth values, and lists and objects of them.
+"""
+
+import itertools
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from t5x_lite.buckets.paths import BucketPath, DataPath
+from t5x_lite.errors import InputError
+from t5x_lite.extras import install_command
+from t5x_lite.options import did_you_mean
+from t5x_lite.records.benchmark_files import Row, read_csv, read_jsonl
+from t5x_lite.records.compressed import COMPRESSED, plain_name
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_TEXTS = (".jsonl", *SEPARATORS)
+_ARROW = (".arrow", ".feather")
+_PARQUET = ".parquet"
+ENDINGS = (
+    *(f"{end}{compressed}" for end in _TEXTS for compressed in ("", *COMPRESSED)),
+    _PARQUET,
+    *_ARROW,
+)
+"""How the names of tables end."""
+
+_ROWS = 1024
+"""Of a Parquet file that are read at a time."""
+
+
+def ending_of(name: str) -> str:
+    """The ending of a table's name, such as ".csv.gz"; "" of another file."""
+    return max((end for end in ENDINGS if name.endswith(end)), key=len, default="")
+
+
+def read_table(file: DataPath, *, columns: Sequence[str], quoting: bool = True) -> Iterator[Row]:
+    """The rows of a file, in order.
+
+    Args:
+      file: a path whose name ends in one of `ENDINGS`.
+      columns: that the table must have; of a JSONL file every row is looked at by the caller.
+      quoting: whether entries of a CSV or TSV file may stand in quotation marks.
+
+    Raises:
+      InputError: naming the file, and the line or the row: it cannot be read, is damaged, lacks a
+        column, or holds what is no text, number or truth value; or pyarrow is missing.
+    """
+    end = ending_of(file.name)
+    if not end:
+        raise InputError(
+            f"{file} is no table: its name must end in {', '.join(_TEXTS)} (with .gz or .zst, if "
+            f"compressed), {_PARQUET} or {_ARROW[0]}"
+        )
+    suffix = "." + plain_name(end).split(".")[1]
+    if suffix == ".jsonl":
+        return read_jsonl(file, fields=())
+    if suffix in SEPARATORS:
+        separator = SEPARATORS[suffix]
+        return read_csv(file, columns=columns, separator=separator, quoting=quoting)
+    read = _parquet_batches if suffix == _PARQUET else _arrow_batches
+    return _rows_of_file(file, read, columns)
+
+
+def rows_of_batches(batches: Iterable[Any], *, name: str, columns: Sequence[str]) -> Iterator[Row]:
+    """The rows of Arrow's record batches or tables.
+
+    Args:
+      batches: one after the other, of one schema.
+      name: of what they are read from, for messages.
+      columns: that they must have.
+
+    Raises:
+      InputError: a column is missing, or a value is of a type that JSON has not.
+    """
+    count = 0
+    for batch in batches:
+        if not count:
+            _check_columns(batch.schema.names, columns, name=name)
+        values = [
+            [_plain(value) for value in _values(batch, place, name=name, first=count)]
+            for place in range(batch.num_columns)
+        ]
+        for row in zip(*values, strict=True):
+            count += 1
+            fields = dict(zip(batch.schema.names, row, strict=True))
+            yield Row(f"{name}: row {count}", fields)
+
+
+def _rows_of_file(file: DataPath, read: Any, columns: Sequence[str]) -> Iterator[Row]:
+    pa = pyarrow(file)
+    kind = "Parquet" if read is _parquet_batches else "Arrow"
+    names: list[str] = []
+    try:
+        yield from rows_of_batches(
+            _looked_at(read(pa, file), names), name=str(file), columns=columns
+        )
+        if not names:
+            raise InputError(f"{file}: the table is empty")
+    except OSError as error:
+        if error.errno is not None:
+            raise InputError(f"cannot read {file}: {os.strerror(error.errno)}") from error
+        raise _damaged(file, kind, error) from error
+    except pa.ArrowException as error:
+        raise _damaged(file, kind, error) from error
+
+
+def _damaged(file: DataPath, kind: str, error: Exception) -> InputError:
+    what = " ".join(str(error).split())[:200]
+    return InputError(f"{file}: damaged, or not {kind} as its name says ({what})")
+
+
+def _looked_at(batches: Iterator[Any], names: list[str]) -> Iterator[Any]:
+    """The same batches; `names` holds those of the columns when there was one."""
+    for batch in batches:
+        names[:] = batch.schema.names
+        yield batch
+
+
+def pyarrow(what: object) -> Any:
+    """The package pyarrow.
+
+    Raises:
+      InputError: it is not installed; names what it was needed for.
+    """
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise InputError(
+            f"{what} needs pyarrow, which is missing: {install_command('tables')}"
+        ) from (error)
+    return pa
+
+
+def _opened(pa: Any, file: DataPath) -> Any:
+    """A file of Arrow's library; of a bucket, ranges of it are read as they are needed."""
+    if isinstance(file, BucketPath):
+        return pa.PythonFile(file.open(), mode="r")
+    return pa.memory_map(str(file))
+
+
+def _parquet_batches(pa: Any, file: DataPath) -> Iterator[Any]:
+    import pyarrow.parquet as parquet
+
+    with _opened(pa, file) as source, parquet.ParquetFile(source) as table:
+        yield from _at_least_one(table.iter_batches(batch_size=_ROWS), pa, table.schema_arrow)
+
+
+def _arrow_batches(pa: Any, file: DataPath) -> Iterator[Any]:
+    """Of a file with an index, or else of a stream, which has none."""
+    with _opened(pa, file) as source:
+        start = source.read(6)
+        source.seek(0)
+        if start == b"ARROW1":
+            with pa.ipc.open_file(source) as table:
+                batches = (table.get_batch(i) for i in range(table.num_record_batches))
+                yield from _at_least_one(batches, pa, table.schema)
+        else:
+            with pa.ipc.open_stream(source) as table:
+                yield from _at_least_one(table, pa, table.schema)
+
+
+def _at_least_one(batches: Iterable[Any], pa: Any, schema: Any) -> Iterator[Any]:
+    """Batches, cut to `_ROWS` rows; one without rows where there is none."""
+    none = True
+    for batch in batches:
+        for start in range(0, batch.num_rows, _ROWS):
+            none = False
+            yield batch.slice(start, _ROWS)
+    if none:
+        yield pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _check_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -> None:
+    for column in columns:
+        if column not in names:
+            hint = did_you_mean(column, names)
+            raise InputError(
+                f"{name}: there is no column {column!r}{hint or f': it has {chr(44).join(names)}'}"
+            )
+
+
+def _values(batch: Any, place: int, *, name: str, first: int) -> list[Any]:
+    """A column's values in Python's types.
+
+    Raises:
+      InputError: it is of a type that JSON has not, or a text is not UTF-8.
+    """
+    column, kind = batch.column(place), batch.schema.field(place).type
+    if not _is_plain(kind):
+        # Columns that nobody asks for may hold anything: the error comes with their use.
+        return [_Unreadable(str(kind))] * batch.num_rows
+    try:
+        values = column.to_pylist()
+    except UnicodeDecodeError as error:
+        bad = next(row for row in itertools.count() if not _is_text(column[row]))
+        raise InputError(
+            f"{name}: row {first + bad + 1}: {batch.schema.names[place]!r} is not UTF-8"
+        ) from error
+    if str(kind) in ("float", "halffloat"):
+        import numpy as np
+
+        short = np.float32 if str(kind) == "float" else np.float16
+        return [None if value is None else float(str(short(value))) for value in values]
+    return values
+
+
+def _is_text(scalar: Any) -> bool:
+    try:
+        scalar.as_py()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+class _Unreadable:
+    """A value of a type that JSON has not, which `check_row` refuses."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether JSON has the values of a type."""
+    import pyarrow.types as types
+
+    if types.is_dictionary(kind):
+        return _is_plain(kind.value_type)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _is_plain(kind.value_type)
+    if types.is_struct(kind):
+        return all(_is_plain(kind.field(i).type) for i in range(kind.num_fields))
+    is_text = types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view"
+    is_number = types.is_integer(kind) or types.is_floating(kind)
+    return is_text or is_number or types.is_boolean(kind) or types.is_null(kind)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: NaN, as pandas writes a missing number, is missing."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def texts_of(row: Row) -> dict[str, str]:
+    """A row's entries as text, numbers as JSON writes them, without missing ones."""
+    return {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in row.fields.items()
+        if value is not None and not isinstance(value, _Unreadable)
+    }
+
+
+def check_row(row: Row, columns: Sequence[str]) -> None:
+    """Refuses a row that lacks a column, or has there what is no text.
+
+    Raises:
+      InputError: naming file, line or row, and column.
+    """
+    for name in columns:
+        value = row.fields.get(name)
+        if isinstance(value, _Unreadable):
+            raise InputError(
+                f"{row.where}: {name!r} is of type {value.kind}: it must be a text, a number or a "
+                "truth value"
+            )
+        if name not in row.fields:
+            raise InputError(f"{row.where}: must have {name!r}; it has {', '.join(row.fields)}")
+        if value is None:
+            raise InputError(f"{row.where}: {name!r} is empty (null): fill it or leave the row out")

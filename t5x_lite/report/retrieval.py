@@ -1,0 +1,143 @@
+"""The page of measured runs: a table, curves over the depth, and the queries that differ most."""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from t5x_lite.errors import InputError
+from t5x_lite.files import write_atomically
+from t5x_lite.report import chart, page
+
+_TITLES = {"ndcg": "nDCG@k", "recall": "Recall@k", "top": "Questions answered in the first k"}
+_MOST_QUERIES = 20
+
+
+class Measured(NamedTuple):
+    """A run and its numbers.
+
+    Attributes:
+      name: of the run.
+      means: of the metrics over the queries.
+      by_query: the metrics of each query.
+      curves: metric -> (k, mean at k).
+    """
+
+    name: str
+    means: Mapping[str, float]
+    by_query: Mapping[str, Mapping[str, float]]
+    curves: Mapping[str, Sequence[tuple[int, float]]]
+
+
+def write_page(
+    path: Path, measured: Sequence[Measured], result: Mapping[str, Any], *, source: str
+) -> None:
+    """Writes the page of runs that were measured on the same queries.
+
+    Args:
+      path: the HTML file.
+      measured: at least one; the others are compared with the first.
+      result: "p_values" of the others, if there are any.
+      source: the judgements.
+
+    Raises:
+      InputError: the file cannot be written.
+    """
+    first = measured[0]
+    sections = [
+        page.facts(
+            [
+                ("Queries", f"{len(first.by_query):,}", ""),
+                *((name, chart.number(value), first.name) for name, value in first.means.items()),
+            ][:6]
+        ),
+        "<h2>Metrics</h2>" + _table(measured, result),
+        f'<h2>By depth, and by query</h2><div class="charts">{_curves(measured)}</div>',
+        *(_differences(first, other) for other in measured[1:]),
+    ]
+    written = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    document = page.page("Retrieval", f"{source}, written {written}", sections)
+    try:
+        write_atomically(path, document.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def _table(measured: Sequence[Measured], result: Mapping[str, Any]) -> str:
+    """A row of each metric; of the runs behind the first with the p-value of the difference."""
+    headings = ["metric", measured[0].name]
+    for one in measured[1:]:
+        headings += [one.name, "difference", "p"]
+    p_values = result["p_values"] if len(measured) > 1 else {}
+    rows = []
+    for metric, value in measured[0].means.items():
+        row = [metric, f"{value:.4f}"]
+        for one in measured[1:]:
+            other = one.means[metric]
+            row += [f"{other:.4f}", f"{other - value:+.4f}", _p(p_values[one.name][metric])]
+        rows.append(row)
+    note = (
+        '<p class="note">p is that of a two-sided paired randomisation test against '
+        f"{page.text(measured[0].name)}.</p>"
+        if len(measured) > 1
+        else ""
+    )
+    return page.table(headings, rows) + note
+
+
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _curves(measured: Sequence[Measured]) -> str:
+    cards = [
+        page.chart_card(
+            _TITLES[kind],
+            [
+                chart.Series(name=one.name, points=list(one.curves[kind]), colour=number)
+                for number, one in enumerate(measured)
+            ],
+            name=f"curve{place}",
+            from_zero=True,
+            axis="k",
+        )
+        for place, kind in enumerate(measured[0].curves)
+    ]
+    return "".join([*cards, _distribution(measured)])
+
+
+def _distribution(measured: Sequence[Measured]) -> str:
+    """The queries' values in order: how many are at 0, and how many at 1."""
+    metric = next(iter(measured[0].means))
+    series = []
+    for number, one in enumerate(measured):
+        values = sorted((values[metric] for values in one.by_query.values()), reverse=True)
+        points = list(enumerate(values, start=1))
+        series.append(chart.Series(name=one.name, points=points, colour=number))
+    title = f"{metric} of the queries, in order"
+    return page.chart_card(title, series, name="sorted", axis="query")
+
+
+def _differences(first: Measured, other: Measured) -> str:
+    """The queries on which two runs differ most."""
+    metric = next(iter(first.means))
+    pairs = [
+        (query, values[metric], other.by_query[query][metric])
+        for query, values in first.by_query.items()
+    ]
+    pairs.sort(key=lambda pair: -abs(pair[2] - pair[1]))
+    rows = [
+        (query, f"{ours:.3f}", f"{theirs:.3f}", f"{theirs - ours:+.3f}")
+        for query, ours, theirs in pairs[:_MOST_QUERIES]
+        if ours != theirs
+    ]
+    better, worse = (
+        sum(sign * (theirs - ours) > 0 for _, ours, theirs in pairs) for sign in (1, -1)
+    )
+    heading = f"<h2>{page.text(other.name)} against {page.text(first.name)}</h2>"
+    note = (
+        f'<p class="note">{metric}: {better:,} queries are better, {worse:,} worse, '
+        f"{len(pairs) - better - worse:,} equal. Those that differ most:</p>"
+    )
+    table = page.table(("query", first.name, other.name, "difference"), rows) if rows else ""
+    return heading + note + table

@@ -1,0 +1,302 @@
+"""An inverted index of a corpus: for every term the documents that hold it, and how often.
+
+    build("corpus.bm25", texts, analyzer="english", identity={...})
+    index = InvertedIndex.open("corpus.bm25")
+    index.postings("wing")          # (documents [df], frequencies [df]), by number, rising
+
+    index.json          what was indexed, and how
+    ids.*, terms.*      strings (`records.string_table`); a term's number is by first appearance
+    sorted.npy          the terms' numbers in the order of their bytes, for looking one up
+    ends.npy            where the postings of each term end
+    documents.npy, frequencies.npy      int32, the postings of all terms one after another
+    lengths.npy         int32, the terms of each document
+
+Building holds a block of postings and the terms in memory, not the documents: blocks are sorted by
+term and written, and at the end their postings are copied to their places. A killed build goes on
+behind its last block.
+"""
+
+import array
+import collections
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from t5x_lite.errors import InputError
+from t5x_lite.files import open_atomically, reason, write_atomically
+from t5x_lite.records.string_table import StringTable, open_array, save_array
+from t5x_lite.retrieval.analyzers import Analyzer, analyzer
+
+BLOCK_POSTINGS = 4 << 20
+"""Postings that are held in memory, of 12 bytes each."""
+_VERSION = 1
+_TELL_SECONDS = 60
+_logger = logging.getLogger(__name__)
+
+
+class InvertedIndex(NamedTuple):
+    """An index that is mapped, not read.
+
+    Attributes:
+      settings: of index.json: analyzer, documents, terms, postings, total_length.
+      ids: of the documents.
+      terms: by number.
+      sorted: the numbers of the terms in the order of their bytes.
+      ends: where the postings of a term end.
+      documents: of all postings.
+      frequencies: of all postings.
+      lengths: of the documents, in terms.
+    """
+
+    settings: Mapping[str, Any]
+    ids: StringTable
+    terms: StringTable
+    sorted: np.ndarray
+    ends: np.ndarray
+    documents: np.ndarray
+    frequencies: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def open(cls, directory: str | Path) -> "InvertedIndex":
+        """Opens what `build` wrote.
+
+        Raises:
+          InputError: it is no index, or a file is missing or damaged.
+        """
+        path = Path(directory)
+        try:
+            settings = json.loads((path / "index.json").read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(
+                f"{path}: no BM25 index ({reason(error)}): t5x-lite bm25 build makes one"
+            ) from error
+        except ValueError as error:
+            raise InputError(f"{path / 'index.json'}: not JSON: build the index again") from error
+        if settings.get("version") != _VERSION:
+            raise InputError(f"{path}: an index of another version: build it again")
+        names = ("sorted", "ends", "documents", "frequencies", "lengths")
+        arrays = [open_array(path / f"{name}.npy") for name in names]
+        tables = StringTable.open(path / "ids"), StringTable.open(path / "terms")
+        index = cls(settings, *tables, *arrays)
+        sizes = {
+            "documents": (len(index.ids), len(index.lengths)),
+            "terms": (len(index.terms), len(index.ends), len(index.sorted)),
+            "postings": (len(index.documents), len(index.frequencies)),
+        }
+        for name, found in sizes.items():
+            if set(found) != {settings[name]}:
+                raise InputError(f"{path}: damaged ({name} {found}): build it again")
+        return index
+
+    def analyzer(self) -> Analyzer:
+        """The analyzer that the documents' terms are of."""
+        return analyzer(self.settings["analyzer"])
+
+    def postings(self, term: str) -> tuple[np.ndarray, np.ndarray]:
+        """The documents of a term and its frequencies in them; none of one that is not there."""
+        number = self._number(term)
+        if number is None:
+            return self.documents[:0], self.frequencies[:0]
+        start = int(self.ends[number - 1]) if number else 0
+        span = slice(start, int(self.ends[number]))
+        return self.documents[span], self.frequencies[span]
+
+    def _number(self, term: str) -> int | None:
+        key, low, high = term.encode(), 0, len(self.terms)
+        while low < high:
+            middle = (low + high) // 2
+            if self.terms[int(self.sorted[middle])].encode() < key:
+                low = middle + 1
+            else:
+                high = middle
+        found = int(self.sorted[low]) if low < len(self.terms) else None
+        return found if found is not None and self.terms[found] == term else None
+
+
+def build(
+    directory: str,
+    texts: Iterable[tuple[str, str]],
+    *,
+    analyzer: str,
+    identity: Mapping[str, Any],
+) -> None:
+    """Writes the index of some documents; the directory takes its name when it is whole.
+
+    Args:
+      directory: must not be there.
+      texts: (id, text) of each document.
+      analyzer: its name.
+      identity: what makes two builds the same, as JSON, for one that goes on.
+
+    Raises:
+      InputError: the directory is there, or cannot be written; what is there of a build is of
+        another one; an id comes twice; or there is no document.
+    """
+    target = Path(directory)
+    if target.exists():
+        raise InputError(f"{target}: is there already; delete it, or give another --output")
+    part = target.with_name(f"{target.name}.partial")
+    try:
+        part.mkdir(parents=True, exist_ok=True)
+        _check_identity(part, {**identity, "analyzer": analyzer})
+        _Builder(part, analyzer).run(texts)
+        os.replace(part, target)
+    except OSError as error:
+        raise InputError(f"{target}: cannot be written ({reason(error)})") from error
+
+
+def _check_identity(part: Path, identity: Mapping[str, Any]) -> None:
+    path, asked = part / "identity.json", json.loads(json.dumps(identity))
+    if path.exists():
+        known = json.loads(path.read_text(encoding="utf-8"))
+        if known != asked:
+            other = [key for key in {**known, **asked} if known.get(key) != asked.get(key)]
+            raise InputError(
+                f"{part} holds a part of another index (other {', '.join(other)}): give that "
+                "command again, delete the directory, or give another --output"
+            )
+    else:
+        write_atomically(path, json.dumps(asked).encode())
+
+
+class _Builder:
+    """Collects postings, writes them in blocks, and at the end as one index."""
+
+    def __init__(self, directory: Path, name: str):
+        self._directory, self._name, self._analyze = directory, name, analyzer(name)
+        self._terms: dict[str, int] = {}
+        self._blocks: list[Path] = []
+        self._num_documents = 0
+        self._start_block()
+
+    def _start_block(self) -> None:
+        self._block_terms, self._block_documents, self._block_counts = (
+            array.array("i") for _ in range(3)
+        )
+        self._lengths, self._ids = array.array("i"), list[str]()
+        self._known = len(self._terms)
+
+    def run(self, texts: Iterable[tuple[str, str]]) -> None:
+        """Indexes what is not in blocks yet, and writes the index."""
+        self._resume()
+        seen, told = self._num_documents, time.monotonic()
+        for number, (name, text) in enumerate(texts):
+            if number < seen:
+                continue
+            self._add(name, text)
+            if len(self._block_terms) >= BLOCK_POSTINGS:
+                self._write_block()
+            if time.monotonic() - told > _TELL_SECONDS:
+                _logger.info("%d documents", self._num_documents)
+                told = time.monotonic()
+        if self._ids:
+            self._write_block()
+        if not self._num_documents:
+            raise InputError("there is no document to index")
+        self._finish()
+
+    def _add(self, name: str, text: str) -> None:
+        counts = collections.Counter(self._analyze(text))
+        terms, number = self._terms, self._num_documents
+        self._block_terms.extend(terms.setdefault(term, len(terms)) for term in counts)
+        self._block_documents.extend([number] * len(counts))
+        self._block_counts.extend(counts.values())
+        self._lengths.append(counts.total())
+        self._ids.append(name)
+        self._num_documents += 1
+
+    def _write_block(self) -> None:
+        """Postings sorted by term, and within a term by document."""
+        terms = np.asarray(self._block_terms, np.int32)
+        order = np.argsort(terms, kind="stable")
+        numbers, counts = np.unique(terms, return_counts=True)
+        path = self._directory / f"block-{len(self._blocks):05d}.npz"
+        new = list(self._terms)[self._known :]
+        tables = {"ids": StringTable.of(self._ids), "new": StringTable.of(new)}
+        block: dict[str, Any] = {
+            "terms": numbers,
+            "counts": counts,
+            "documents": np.asarray(self._block_documents, np.int32)[order],
+            "frequencies": np.asarray(self._block_counts, np.int32)[order],
+            "lengths": np.asarray(self._lengths, np.int32),
+        }
+        for name, table in tables.items():
+            block |= {f"{name}_{part}": values for part, values in table.arrays().items()}
+        with open_atomically(path) as file:
+            np.savez(file, **block)
+        self._blocks.append(path)
+        self._start_block()
+
+    def _resume(self) -> None:
+        """Takes up the blocks of an earlier process."""
+        for path in sorted(self._directory.glob("block-*.npz")):
+            with np.load(path) as block:
+                for term in StringTable(block["new_bytes"], block["new_ends"]):
+                    self._terms[term] = len(self._terms)
+                self._num_documents += len(block["lengths"])
+            self._blocks.append(path)
+        if self._blocks:
+            _logger.info("going on after %d documents", self._num_documents)
+        self._start_block()
+
+    def _finish(self) -> None:
+        directory = self._directory
+        frequencies = np.zeros(len(self._terms), np.int64)
+        for block in self._opened():
+            frequencies[block["terms"]] += block["counts"]
+        ends = np.cumsum(frequencies)
+        postings = int(ends[-1]) if len(ends) else 0
+        self._place_postings(ends - frequencies, postings)
+        save_array(directory / "ends.npy", ends)
+        lengths = np.concatenate([block["lengths"] for block in self._opened()])
+        save_array(directory / "lengths.npy", lengths)
+        tables = (StringTable(b["ids_bytes"], b["ids_ends"]) for b in self._opened())
+        ids = StringTable.of(name for table in tables for name in table)
+        ids.check_distinct("the corpus")
+        ids.save(directory / "ids")
+        StringTable.of(self._terms).save(directory / "terms")
+        order = sorted(self._terms.items(), key=lambda item: item[0].encode())
+        save_array(directory / "sorted.npy", np.array([n for _, n in order], np.int32))
+        settings = {
+            "version": _VERSION,
+            "analyzer": self._name,
+            "documents": self._num_documents,
+            "terms": len(self._terms),
+            "postings": postings,
+            "total_length": int(lengths.sum(dtype=np.int64)),
+        }
+        write_atomically(directory / "index.json", json.dumps(settings, indent=1).encode() + b"\n")
+        for path in reversed(self._blocks):  # what a killed build leaves is the beginning
+            path.unlink()
+
+    def _place_postings(self, starts: np.ndarray, postings: int) -> None:
+        """Copies the postings of each block to their terms' places in the two large files."""
+        if not postings:
+            for name in ("documents", "frequencies"):
+                save_array(self._directory / f"{name}.npy", np.zeros(0, np.int32))
+            return
+        places, files = starts.copy(), {}
+        for name in ("documents", "frequencies"):
+            path = self._directory / f"{name}.npy"
+            files[name] = np.lib.format.open_memmap(path, "w+", np.int32, (postings,))
+        for block in self._opened():
+            terms, counts = block["terms"], block["counts"]
+            inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            where = np.repeat(places[terms], counts) + inside
+            for name, file in files.items():
+                file[where] = block[name]
+            places[terms] += counts
+        for file in files.values():
+            file.flush()
+
+    def _opened(self) -> Iterator[Mapping[str, np.ndarray]]:
+        for path in self._blocks:
+            with np.load(path) as block:
+                yield block

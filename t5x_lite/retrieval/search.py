@@ -1,0 +1,271 @@
+"""Exact search: the documents of a stream that have the largest dot products with each query.
+
+    search = ExactSearch(queries, depth=2)              # float32 [Q, D]
+    search.add(vectors, ["a", "b", "c"])                # float32 [n, D], as often as there are more
+    search.results()                                    # [[("b", 0.9), ("c", 0.7)], ...]
+
+What is held is the best so far, of each query, and one chunk of documents: the corpus may be larger
+than any memory. Of equal scores the document that came first is the better one, however the
+documents were divided into chunks and over devices.
+
+The best `depth` of n scores are looked for in groups of G neighbours: they are all in the `depth`
+groups of the largest maxima, where of equal maxima the first group counts. A document of another
+group has `depth` groups before its own, each with a document that is better than it. So n/G maxima
+and depth*G scores are sorted in place of n.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Float, Int
+
+from t5x_lite.errors import InputError
+from t5x_lite.sharding import data_parallelism, jit_rows
+from t5x_lite.types import Array
+
+_QUERIES_AT_ONCE = 1024
+_NONE = -1
+"""The number of a document that is none."""
+MOST_DOCUMENTS = 2**31 - 1
+"""Their numbers are int32."""
+
+
+class Best(NamedTuple):
+    """The best documents of queries: what a search can go on from.
+
+    Attributes:
+      scores: falling; -inf where there are fewer documents.
+      rows: their numbers, from 0 in the order in which they came; -1 where there are fewer.
+      seen: documents that were searched.
+    """
+
+    scores: Float[np.ndarray, "Q depth"]
+    rows: Int[np.ndarray, "Q depth"]
+    seen: int
+
+
+class ExactSearch:
+    """The best documents of queries.
+
+    Args:
+      queries: their vectors.
+      depth: documents of a query at most.
+      names: of the queries; a document of the query's own name is passed over. None, for a query or
+        for all, passes over nothing.
+      mesh: whose devices share the documents; None is the first device.
+      start: the best of the documents that were searched before, in another process.
+      keeps_names: whether `results` is asked for, and not `best`: then all documents need names,
+        and those of `start` have none.
+    """
+
+    def __init__(
+        self,
+        queries: Float[np.ndarray, "Q D"],
+        *,
+        depth: int,
+        names: Sequence[str | None] | None = None,
+        mesh: Mesh | None = None,
+        start: Best | None = None,
+        keeps_names: bool = True,
+    ):
+        check_vectors(queries, what="a query")
+        self._num, self._depth = len(queries), depth
+        self._parts = 1 if mesh is None else data_parallelism(mesh)
+        size = min(_QUERIES_AT_ONCE, max(1, self._num))
+        self._size, rows = size, -(-max(1, self._num) // size) * size
+        padded = _filled(queries, rows, value=0.0)
+        begun = start or Best(
+            np.full((self._num, depth), -np.inf, np.float32),
+            np.full((self._num, depth), _NONE, np.int32),
+            0,
+        )
+        scores = _filled(begun.scores, rows, value=-np.inf)
+        numbers = _filled(begun.rows, rows, value=_NONE)
+        blocks = [slice(first, first + size) for first in range(0, rows, size)]
+        self._host_blocks = [padded[block] for block in blocks]
+        self._blocks = [jnp.asarray(block) for block in self._host_blocks]
+        self._scores: list[Array] = [jnp.asarray(scores[block]) for block in blocks]
+        self._rows: list[Array] = [jnp.asarray(numbers[block]) for block in blocks]
+        self._own = {name: row for row, name in enumerate(names or ()) if name is not None}
+        self._documents: dict[int, str] = {}
+        self._keeps_names = keeps_names
+        self._seen, self._chunk = begun.seen, 0
+        # On one CPU the product is NumPy's: BLAS is faster than XLA's (docs/benchmarks.md).
+        self._on_host = self._parts == 1 and jax.default_backend() == "cpu"
+        self._better = _compiled(depth, self._parts, mesh, on_host=self._on_host)
+
+    def add(
+        self, vectors: Float[np.ndarray, "n D"], documents: Sequence[str] | None = None
+    ) -> None:
+        """Searches some documents.
+
+        Args:
+          vectors: of the documents.
+          documents: their names, all different over all calls; None where they are not kept, and
+            no query has a document of its own.
+
+        Raises:
+          InputError: a vector is not finite, or there are too many documents.
+        """
+        check_vectors(vectors, what="a document")
+        if self._seen + len(vectors) > MOST_DOCUMENTS:
+            raise InputError(f"a search takes {MOST_DOCUMENTS} documents at most: divide them")
+        self.wait()  # until here the device was at work on the chunk before
+        # One shape for all chunks but larger ones.
+        self._chunk = max(self._chunk, -(-len(vectors) // self._parts) * self._parts)
+        padded = _filled(vectors, self._chunk, value=0.0)
+        own = self._own_rows(documents or ())
+        for i, queries in enumerate(self._blocks):
+            same = own[i * self._size : (i + 1) * self._size]
+            counts = (np.int32(len(vectors)), np.int32(self._seen))
+            held = (self._scores[i], self._rows[i], same), counts
+            if self._on_host:
+                product = (self._host_blocks[i] @ padded.T)[:, None]
+                self._scores[i], self._rows[i] = self._better(held, product)
+            else:
+                self._scores[i], self._rows[i] = self._better((queries, held), padded)
+        if documents is not None and self._keeps_names:
+            self._keep_names(documents)
+        self._seen += len(vectors)
+
+    def wait(self) -> None:
+        """Waits for what was added; until then the device reads the vectors."""
+        jax.block_until_ready((self._scores, self._rows))
+
+    def best(self) -> Best:
+        """The best so far, by number."""
+        scores, rows = jax.device_get((self._scores, self._rows))
+        return Best(
+            np.concatenate(scores)[: self._num], np.concatenate(rows)[: self._num], self._seen
+        )
+
+    def results(self) -> list[list[tuple[str, float]]]:
+        """(document, score) of each query, best first, where all documents had names."""
+        scores, rows, _ = self.best()
+        return [
+            [
+                (self._documents[row], score)
+                for row, score in zip(*pair, strict=True)
+                if row != _NONE
+            ]
+            for pair in zip(rows.tolist(), scores.tolist(), strict=True)
+        ]
+
+    def _own_rows(self, documents: Sequence[str]) -> np.ndarray:
+        """int32 [rows]: of each query its own document's place among these, or none."""
+        own = np.full(len(self._blocks) * self._size, _NONE, np.int32)
+        for place, name in enumerate(documents if self._own else ()):
+            if name in self._own:
+                own[self._own[name]] = place
+        return own
+
+    def _keep_names(self, documents: Sequence[str]) -> None:
+        """The names of what is among the best now, and of nothing else."""
+        rows = jax.device_get(self._rows)
+        best = {row for block in rows for row in np.unique(block).tolist() if row != _NONE}
+        new = dict(enumerate(documents, start=self._seen))
+        self._documents = {row: name for row, name in self._documents.items() if row in best}
+        self._documents |= {row: name for row, name in new.items() if row in best}
+
+
+def check_vectors(vectors: np.ndarray, *, what: str) -> None:
+    """Refuses vectors that cannot be compared.
+
+    Raises:
+      InputError: one is not finite.
+    """
+    with np.errstate(all="ignore"):  # of squares that overflow the vectors are looked at
+        squares = np.vdot(vectors, vectors)  # BLAS: a fifth of the time of looking at all
+    if not np.isfinite(squares) and not np.isfinite(vectors).all():
+        raise InputError(
+            f"the vector of {what} is not finite: the checkpoint's weights are broken, or the "
+            "compute dtype is too narrow for them"
+        )
+
+
+def _filled(array: np.ndarray, rows: int, *, value: float | int) -> np.ndarray:
+    """The array with rows of a value behind it; itself where it has as many."""
+    if len(array) == rows:
+        return array
+    filled = np.full((rows, *array.shape[1:]), value, array.dtype)
+    filled[: len(array)] = array
+    return filled
+
+
+_Held = tuple[tuple[Array, Array, Array], tuple[Array, Array]]
+"""The scores of the best so far, falling, and their numbers, and of each query a place in the chunk
+that is passed over; then how many documents the chunk has, and the number of its first."""
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled(
+    depth: int, parts: int, mesh: Mesh | None, *, on_host: bool
+) -> Callable[..., tuple[Array, Array]]:
+    """The function of a chunk, which searches of one kind share."""
+    if on_host:
+        return jax.jit(functools.partial(_best_of, depth=depth, parts=parts))
+    return jit_rows(functools.partial(_better, depth=depth, parts=parts), mesh)
+
+
+def _better(
+    asked: tuple[Array, _Held], documents: Array, *, depth: int, parts: int
+) -> tuple[Array, Array]:
+    """The best of those so far and of a chunk: scores [Q, depth] and numbers of documents.
+
+    Args:
+      asked: the queries [Q, D], and what is held.
+      documents: [n, D], of which each of the parts has as many.
+      depth: how many are looked for.
+      parts: devices that share the documents; each finds the best of its own.
+    """
+    queries, held = asked
+    shared = documents.reshape(parts, -1, documents.shape[1])
+    # In float32 also where a device would round the factors: the search is exact.
+    product = jnp.einsum("QD,WND->QWN", queries, shared, precision=jax.lax.Precision.HIGHEST)
+    return _best_of(held, product, depth=depth, parts=parts)
+
+
+def _best_of(
+    held: _Held, product: Float[Array, "Q W N"], *, depth: int, parts: int
+) -> tuple[Array, Array]:
+    """As `_better`, of the scores of a chunk."""
+    (scores, rows, own), (count, first) = held
+    size = product.shape[-1]
+    places = jnp.arange(parts * size, dtype=jnp.int32).reshape(parts, size)
+    new = jnp.where((places < count) & (places != own[:, None, None]), product, -jnp.inf)
+    best, inside = _top(new, depth)
+    places = inside + jnp.arange(parts, dtype=jnp.int32)[:, None] * size
+    best, places = (x.reshape(len(product), -1) for x in (best, places))
+    places = jnp.where(best == -jnp.inf, _NONE, places + first)
+    # Of equal elements top_k takes the one with the lower index: earlier documents stand first.
+    scores, order = jax.lax.top_k(jnp.concatenate([scores, best], axis=1), depth)
+    rows = jnp.take_along_axis(jnp.concatenate([rows, places], axis=1), order, axis=1)
+    return scores, rows
+
+
+def _top(scores: Float[Array, "Q W N"], depth: int) -> tuple[Array, Array]:
+    """The largest along the last axis, falling, and their places; of equal ones the first.
+
+    Args:
+      scores: of documents.
+      depth: how many; where there are fewer, all.
+    """
+    size, depth = scores.shape[-1], min(depth, scores.shape[-1])
+    width = 2 ** round(math.log2(max(1.0, math.sqrt(size / depth))))
+    if width == 1 or size // width < depth:
+        best, places = jax.lax.top_k(scores, depth)
+        return best, places
+    filled = jnp.pad(scores, ((0, 0), (0, 0), (0, -size % width)), constant_values=-jnp.inf)
+    groups = filled.reshape(*scores.shape[:-1], -1, width)
+    _, chosen = jax.lax.top_k(groups.max(axis=-1), depth)
+    chosen = jnp.sort(chosen, axis=-1)  # in the documents' order, for ties
+    among = jnp.take_along_axis(groups, chosen[..., None], axis=-2)
+    best, places = jax.lax.top_k(among.reshape(*scores.shape[:-1], -1), depth)
+    group = jnp.take_along_axis(chosen, places // width, axis=-1)
+    return best, (group * width + places % width).astype(jnp.int32)

@@ -1,0 +1,148 @@
+"""Questions about long articles that a generator of the user's writes: requests, and answers.
+
+    request = request_of(Article("a7", "en", text), Excerpts(min_words=1000), template)
+    {"id": "a7", "lang": "en", "text": "a run of paragraphs", "prompt": "..."}
+    check("What drives the plot?", text, language="en")             # "", or why it is no question
+
+A request has one run of whole paragraphs of the article, drawn by (seed, id). The question that
+comes back is a query whose answer is the WHOLE article, so that a retriever learns to look inside
+long texts. How the excerpt is drawn and what is checked is ours: BGE-M3's paper has the idea and
+its prompt asks for one specific, valuable question about the core of the text, without pronouns.
+
+Source: Chen et al. 2024 (BGE-M3), section 3.1 and appendix (MultiLongDoc).
+"""
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from t5x_lite.errors import InputError
+from t5x_lite.retrieval.pair_filters import plain
+from t5x_lite.retrieval.words import words
+
+PROMPT = (
+    "Read the text below and ask one specific and valuable question about its core. A reader who "
+    "has not seen the text must understand the question: use names and no pronouns. Write the "
+    "question alone, on one line, in the language of the text.\n\n{text}"
+)
+"""The template where the user gives none."""
+_LABEL = re.compile(r"^\s*(?:question|query|q|answer|问题|問題)\s*\d*\s*[:：]", re.IGNORECASE)
+
+
+class Article(NamedTuple):
+    """A long text.
+
+    Attributes:
+      id: of the article.
+      language: "" is not known.
+      text: all of it.
+    """
+
+    id: str
+    language: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Excerpts:
+    """Which articles are asked about, and by how much of each.
+
+    Attributes:
+      min_words: of an article at least; of scripts without spaces a character is about a word.
+      max_words: of the run of paragraphs at most.
+      number: articles of each language at most, those with the lowest draws; None is all.
+      seed: of all draws.
+    """
+
+    min_words: int = 1000
+    max_words: int = 350
+    number: int | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        if min(self.min_words, self.max_words) < 1:
+            raise InputError("min_words and max_words must be at least 1")
+
+
+def draw_of(article: str, seed: int) -> int:
+    """A number of 64 bits, by the article's id."""
+    content = hashlib.blake2b(f"{seed}\0{article}".encode(), digest_size=8).digest()
+    return int.from_bytes(content, "little")
+
+
+def excerpt(article: Article, excerpts: Excerpts) -> str:
+    """A run of whole paragraphs, as many as fit, from a drawn one on; of a longer one its words.
+
+    Returns:
+      "" where the article is too short.
+    """
+    paragraphs = [each for each in plain(article.text).split("\n") if each]
+    counts = [len(words(each)) for each in paragraphs]
+    if sum(counts) < excerpts.min_words:
+        return ""
+    start = draw_of(article.id, excerpts.seed) % len(paragraphs)
+    end, total = start, 0
+    while end < len(paragraphs) and total + counts[end] <= excerpts.max_words:
+        total += counts[end]
+        end += 1
+    if end > start:
+        return "\n".join(paragraphs[start:end])
+    return _first_words(paragraphs[start], excerpts.max_words)
+
+
+def _first_words(text: str, num: int) -> str:
+    end = 0
+    for word in words(text)[:num]:
+        end = text.index(word, end) + len(word)
+    return text[:end]
+
+
+def request_of(article: Article, excerpts: Excerpts, template: str) -> dict[str, str] | None:
+    """What the generator gets; None of an article that is too short."""
+    text = excerpt(article, excerpts)
+    if not text:
+        return None
+    return {
+        "id": article.id,
+        "lang": article.language,
+        "text": text,
+        "prompt": template.replace("{text}", text),
+    }
+
+
+def check(
+    question: str,
+    text: str,
+    *,
+    language: str = "",
+    min_words: int = 3,
+    max_words: int = 64,
+    guess: Callable[[str], tuple[str, float, str]] | None = None,
+) -> str:
+    """Why an answer of the generator is no question; "" where it is one.
+
+    Args:
+      question: what it wrote.
+      text: the article.
+      language: of the article.
+      min_words: of a question at least.
+      max_words: of a question at most.
+      guess: finds the language of a question; None believes it.
+    """
+    asked = plain(question)
+    if "\n" in asked:
+        return "more than one line"
+    if _LABEL.match(asked):
+        return "a label before it"
+    num = len(words(asked))
+    if num < min_words:
+        return "too short"
+    if num > max_words:
+        return "too long"
+    if asked.casefold() in plain(text).casefold():
+        return "words of the text"
+    if guess is not None and language and guess(asked)[0].split("-")[0] != language.split("-")[0]:
+        return "other language"
+    return ""

@@ -1,0 +1,288 @@
+"""`t5x-lite export hf`: a checkpoint as Hugging Face's transformers loads it, with a model card.
+
+    config.json  generation_config.json  model.safetensors  tokenizer files  README.md
+
+Arrays go through one by one, so the memory that is needed is that of the largest few.
+"""
+
+import dataclasses
+import functools
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import ml_dtypes
+import numpy as np
+
+from t5x_lite import trees
+from t5x_lite.adapters.base import ADAPTERS
+from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.checkpoints.reading import lazy_params
+from t5x_lite.config import Experiment
+from t5x_lite.errors import InputError
+from t5x_lite.heads.dense import Dense, Role
+from t5x_lite.interop import encoder_families, hf_config
+from t5x_lite.interop.directories import new_directory
+from t5x_lite.interop.hf import common_dtype, their_tensors
+from t5x_lite.interop.rules import LazyArray
+from t5x_lite.interop.sentence_transformers import PROJECTION
+from t5x_lite.interop.tensor_files import write_safetensors, write_tensors
+from t5x_lite.interop.tokenizer import write_tokenizer
+from t5x_lite.models.pooling import Pooling
+from t5x_lite.options import suggesting
+from t5x_lite.remote import AnyPath, local_path
+from t5x_lite.run import encoder_interchange, tower_export
+from t5x_lite.run.best_step import Step, find_step
+from t5x_lite.run.loading import learner_of, read_experiment, with_float32_base
+from t5x_lite.run.model_card import origin_of, write_card
+from t5x_lite.run.text_encoder import Vectors, dense_head, trained_length
+from t5x_lite.vocabulary.byte_level import Bytes
+from t5x_lite.vocabulary.loading import load_vocabulary
+
+Dtype = Literal["keep", "float32", "bfloat16"]
+
+HUGGINGFACE = "huggingface"
+"""The folder of a step's files that holds those of the model's release."""
+GENERATION = "generation_config.json"
+MODEL = "model/"
+"""What the paths of the model's parameters begin with."""
+
+_logger = logging.getLogger(__name__)
+
+
+@suggesting
+def export_hf(
+    checkpoint: str | Path,
+    destination: str | Path,
+    *,
+    step: Step = None,
+    dtype: Dtype = "keep",
+    part: encoder_interchange.Part = "model",
+    head: str | None = None,
+    sentence_transformers: bool = False,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+) -> Path:
+    """Exports a T5 or an encoder as a directory that transformers' `from_pretrained` loads.
+
+    README.md is a model card (`run.model_card`), which leaves the licence to the user.
+
+    Of an untied umT5, transformers 5 multiplies the logits by d_model**-0.5, that of the released
+    models included; transformers 4 does not.
+
+    Args:
+      checkpoint: a work directory or a step directory.
+      destination: a new directory.
+      step: of a work directory: its number, "best", or None for the newest.
+      dtype: of the weights there; "keep" is that of the checkpoint, float32 where it was trained.
+      part: "generator" is, of an encoder that was trained to detect replaced tokens, what drew
+        them.
+      head: of an encoder, the name of the one that is written: mlm, rtd, classifier, choice, token,
+        span, or none; None is the one that the objective reads, or the only one that there is.
+      sentence_transformers: whether SentenceTransformer loads the directory, too, and makes the
+        vectors of `embed`; of an encoder, whose head is left out. Two encoders, or two projections,
+        are the directories query_model and passage_model.
+      pooling: of these vectors; None is what the checkpoint says, or else "mean", with a warning.
+      normalize: whether they have length 1; None is what the checkpoint says, or else True.
+
+    Returns:
+      The directory that was made.
+
+    Raises:
+      InputError: the checkpoint is damaged or no T5 or encoder, the options contradict each other,
+        or the destination exists; nothing is left behind then.
+    """
+    if not sentence_transformers and (pooling is not None or normalize is not None):
+        raise InputError("pooling and normalize are for --sentence-transformers")
+    if sentence_transformers and part != "model":
+        raise InputError(f"sentence-transformers: vectors are those of the model, not of {part!r}")
+    source = Path(find_step(local_path(checkpoint, what="checkpoint"), step=step))
+    checkpoint_manifest.verify(source, "params", "files")
+    with new_directory(destination) as directory:
+        files = checkpointing.step_files(source)
+        experiment = read_experiment(source, files)
+        origin = origin_of(source, files, experiment)
+        saved = _merged(source, experiment) if experiment.adapters.modules else lazy_params(source)
+        if encoder_families.is_encoder(experiment.model):
+            sentences = None
+            if sentence_transformers:
+                how = Vectors.of(experiment, pooling=pooling, normalize=normalize)
+                known = dense_head(experiment) or Dense()
+                sentences = dataclasses.replace(known, **dataclasses.asdict(how))
+            roles = tower_export.roles_of(experiment, projections=sentence_transformers)
+            for role in roles or get_args(Role)[:1]:
+                alone, params = tower_export.of_role(experiment, saved, role)
+                target = directory / f"{role}_model" if roles else directory
+                target.mkdir(exist_ok=True)
+                _export_encoder(
+                    *(source, files, alone, params, target),
+                    part=part,
+                    dtype=dtype,
+                    head=head,
+                    sentences=sentences,
+                    role=role,
+                )
+                write_card(target, origin, alone)
+        else:
+            wanted = {"sentence_transformers": sentence_transformers, "part": part, "head": head}
+            _refuse_of_t5(source, experiment, **wanted)
+            _export_t5(source, files, experiment, saved, directory, dtype=dtype)
+            write_card(directory, origin, experiment)
+    _logger.info("%s: exported %s, with a model card in README.md", destination, source)
+    return Path(destination)
+
+
+def _refuse_of_t5(
+    source: Path,
+    experiment: Experiment,
+    *,
+    sentence_transformers: bool,
+    part: encoder_interchange.Part,
+    head: str | None,
+) -> None:
+    """Refuses what encoders alone have.
+
+    Raises:
+      InputError: it is asked for.
+    """
+    name = type(experiment.model).__name__
+    if sentence_transformers:
+        raise InputError(
+            f"checkpoint {source}: a {name} is not exported for sentence-transformers, but "
+            "encoders are, such as a BERT"
+        )
+    if part != "model":
+        raise InputError(f"checkpoint {source}: a {name} has no {part}")
+    if head is not None:
+        raise InputError(f"checkpoint {source}: a {name} has no head {head!r}")
+
+
+def _export_t5(
+    source: Path,
+    files: Mapping[str, bytes],
+    experiment: Experiment,
+    saved: Mapping[str, LazyArray],
+    directory: Path,
+    *,
+    dtype: Dtype,
+) -> None:
+    model = hf_config.written(experiment.model, where=source)
+    seen = encoder_interchange.seen_params(experiment, saved, where=source)
+    arrays = {
+        path.removeprefix(MODEL): cast(array, dtype)
+        for path, array in seen.items()
+        if path.startswith(MODEL)
+    }
+    config = hf_config.from_model(
+        model, model_type=_earlier_type(source, files), dtype=common_dtype(arrays.values())
+    )
+    vocabulary = load_vocabulary(
+        source / "files" / checkpointing.VOCABULARY_DIRECTORY,
+        extra_ids=experiment.data.extra_ids,
+    )
+    config["tokenizer_class"] = "ByT5Tokenizer" if isinstance(vocabulary, Bytes) else "T5Tokenizer"
+    generation = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+    kept = files.get(f"{HUGGINGFACE}/{GENERATION}", as_json(generation))
+    write_tensors(directory, their_tensors(model, arrays, where=source))
+    write_tokenizer(vocabulary, directory)
+    (directory / hf_config.CONFIG).write_bytes(as_json(config))
+    (directory / GENERATION).write_bytes(kept)
+
+
+def _merged(source: Path, experiment: Experiment) -> dict[str, LazyArray]:
+    """A checkpoint's parameters by path, with its adapters added to the model's kernels.
+
+    Raises:
+      InputError: an adapter cannot be merged.
+    """
+    learner = learner_of(with_float32_base(experiment))
+    params = checkpointing.restore_params(source, learner.shapes)
+    try:
+        model = learner.merged(params)
+    except InputError as error:
+        raise InputError(
+            f"checkpoint {source}: {error}, and no directory of transformers holds it"
+        ) from error
+    flat = trees.flatten({**params, "model": model})
+    kept = {path: np.asarray(leaf) for path, leaf in flat.items() if not path.startswith(ADAPTERS)}
+    return {
+        path: LazyArray(array.shape, array.dtype, lambda array=array: array)
+        for path, array in kept.items()
+    }
+
+
+def _export_encoder(
+    source: Path,
+    files: Mapping[str, bytes],
+    experiment: Experiment,
+    params: Mapping[str, LazyArray],
+    directory: Path,
+    *,
+    part: encoder_interchange.Part,
+    dtype: Dtype,
+    head: str | None,
+    sentences: Dense | None,
+    role: Role,
+) -> None:
+    start = f"{HUGGINGFACE}/"
+    made = encoder_interchange.export_of(
+        experiment,
+        params,
+        load_vocabulary(
+            source / "files" / checkpointing.VOCABULARY_DIRECTORY,
+            extra_ids=experiment.data.extra_ids,
+        ),
+        part=part,
+        cast=functools.partial(cast, dtype=dtype),
+        model_type=_earlier_type(source, files),
+        kept={name.removeprefix(start): files[name] for name in files if name.startswith(start)},
+        head=head,
+        sentences=sentences,
+        max_length=None if sentences is None else trained_length(experiment),
+        where=source,
+    )
+    write_tensors(directory, made.tensors)
+    for name, tensors in made.beside.items():
+        write_safetensors(directory / name, tensors)
+    for name, content in {**made.files, hf_config.CONFIG: as_json(made.config)}.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_bytes(content)
+    layer = None if sentences is None else tower_export.projection_of(sentences, params, role)
+    if layer is not None:
+        kernel, bias = (cast(array, dtype) for array in layer)
+        shape = (kernel.shape[1], kernel.shape[0])
+        turned = LazyArray(shape, kernel.dtype, lambda: np.ascontiguousarray(kernel.read().T))
+        arrays = {"linear.weight": turned, "linear.bias": bias}
+        write_tensors(directory / PROJECTION, arrays)
+
+
+def _earlier_type(source: AnyPath, files: Mapping[str, bytes]) -> str | None:
+    """The model_type that an imported model had.
+
+    Raises:
+      InputError: the config.json that was kept is damaged.
+    """
+    name = f"{HUGGINGFACE}/{hf_config.CONFIG}"
+    try:
+        kept = json.loads(files.get(name, b"{}"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{source / 'files' / name}: not JSON ({error})") from error
+    found = kept.get("model_type") if isinstance(kept, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def cast(array: LazyArray, dtype: Dtype) -> LazyArray:
+    """The array in the dtype that was asked for; float64, which JAX would not hold, in float32."""
+    if dtype == "keep":
+        wanted = np.dtype(np.float32) if array.dtype == np.float64 else array.dtype
+    else:
+        wanted = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32)
+    return LazyArray(array.shape, wanted, lambda: array.read().astype(wanted, copy=False))
+
+
+def as_json(content: Mapping[str, Any]) -> bytes:
+    """A file of JSON for people: indented, with a newline at its end."""
+    return json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"

@@ -1,0 +1,188 @@
+"""What `t5x-lite mine` reads: queries with their answers, and the passages that are searched."""
+
+import hashlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from t5x_lite.errors import InputError
+from t5x_lite.records import beir_files, pairs
+from t5x_lite.records.json_lines import Line, read_examples
+from t5x_lite.records.passages import Passage, read_passages
+from t5x_lite.retrieval.pool import Pool, digest, same_words
+
+
+class Asked(NamedTuple):
+    """A query.
+
+    Attributes:
+      id: of the query; its number, from 0, where it has none.
+      query: without its prompt.
+      prompted: with its prompt.
+      positives: the numbers of the answers in the pool; None are not there.
+      names: the ids of the answers; None are not known.
+      texts: of the answers.
+      scores: those that the input had.
+      record: the input's line.
+    """
+
+    id: str
+    query: str
+    prompted: str
+    positives: list[int | None]
+    names: list[str | None]
+    texts: list[str]
+    scores: list[float | None]
+    record: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Equal for lines that ask the same."""
+        return same_words(self.query)
+
+
+class Inputs(NamedTuple):
+    """Queries and passages.
+
+    Attributes:
+      asked: the queries.
+      pool: the passages that are searched.
+      digest: of the queries and their answers.
+    """
+
+    asked: list[Asked]
+    pool: Pool
+    digest: str
+
+    def answers_by_query(self) -> dict[str, frozenset[int]]:
+        """The numbers of the answers, also those that another line of the same query names."""
+        found: dict[str, set[int]] = {}
+        for one in self.asked:
+            own = (number for number in one.positives if number is not None)
+            found.setdefault(one.key, set()).update(own)
+        return {key: frozenset(numbers) for key, numbers in found.items()}
+
+    def digests_by_query(self) -> dict[str, frozenset[int]]:
+        """As `answers_by_query`, of their words."""
+        found: dict[str, set[int]] = {}
+        for one in self.asked:
+            own = found.setdefault(one.key, set())
+            own.update(digest(text) for text in one.texts)
+            for number in one.positives:
+                own.update(() if number is None else self.pool.digests(number))
+        return {key: frozenset(digests) for key, digests in found.items()}
+
+
+def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train") -> Inputs:
+    """The queries of a file of pairs or of a BEIR directory, and their passages.
+
+    Args:
+      path: of either.
+      passages: files of passages; without them those of `path`.
+      split: of a directory.
+
+    Raises:
+      InputError: a file or a line is wrong, there is no query, or an id comes twice.
+    """
+    if os.path.isdir(path):
+        lines = [*_of_directory(path, split)]
+        own = _corpus(path)
+    else:
+        lines = [*_of_file(path)]
+        own = _of_lines(lines)
+    if not lines:
+        raise InputError(f"{path}: no query")
+    files = itertools.chain.from_iterable(read_passages(each) for each in passages)
+    pool = Pool.of(files if passages else own)
+    content = hashlib.sha256()
+    asked = []
+    for number, line in enumerate(lines):
+        one = _asked(line, number, pool, by_text=not passages)
+        content.update(repr((one.id, one.prompted, one.texts, one.names, one.scores)).encode())
+        asked.append(one)
+    return Inputs(asked, pool, content.hexdigest())
+
+
+def _of_directory(path: str, split: str) -> Iterator[Line]:
+    """The queries of a BEIR directory as lines of pairs."""
+    there = beir_files.splits(path, field="--input")
+    if split not in there:
+        raise InputError(f"{path} has no judgements of the split {split}: give --split {there[0]}")
+    names = beir_files.read_queries(path)
+    judged = beir_files.read_judgements(Path(path) / "qrels" / beir_files.FILES[split])
+    wanted = {name for scores in judged.values() for name, score in scores.items() if score > 0}
+    texts = beir_files.read_documents(path, wanted)
+    for query, scores in judged.items():
+        if query not in names:
+            raise InputError(f"{path}: queries.jsonl lacks {query!r}, which {split} has")
+        answers = [name for name, score in scores.items() if score > 0 and name in texts]
+        if answers:
+            record = {
+                "id": query,
+                "query": names[query],
+                "pos": [texts[name] for name in answers],
+                "pos_ids": answers,
+            }
+            yield Line(f"{path}:{query}", record)
+
+
+def _corpus(path: str) -> Iterator[Passage]:
+    return read_passages(str(Path(path) / "corpus.jsonl"))
+
+
+def _of_file(path: str) -> Iterator[Line]:
+    for line in read_examples(path, fields=("query",)):
+        _ = pairs.checked(line.record, line.where)
+        yield line
+
+
+def _of_lines(lines: Iterable[Line]) -> Iterator[Passage]:
+    """All passages of a file of pairs, each once: by its id, or else by its text."""
+    seen: set[str] = set()
+    for line in lines:
+        for kind in ("pos", "neg"):
+            texts = line.record.get(kind, [])
+            names = line.record.get(f"{kind}_ids") or [None] * len(texts)
+            for name, text in zip(names, texts, strict=True):
+                key = _key(name, text)
+                if key not in seen:
+                    seen.add(key)
+                    yield Passage(line.where, key, "", text)
+
+
+def _key(name: Any, text: str) -> str:
+    """The id of a passage; that of its text where it has none."""
+    if name is not None:
+        return str(name)
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def _asked(line: Line, number: int, pool: Pool, *, by_text: bool) -> Asked:
+    """The query of a line.
+
+    Raises:
+      InputError: its id is none.
+    """
+    record = line.record
+    name = record.get("id", number)
+    if isinstance(name, bool) or not isinstance(name, str | int):
+        raise InputError(f'{line.where}: "id" must be a string or a whole number, got {name!r:.40}')
+    texts = cast("list[str]", record["pos"])
+    named = record.get("pos_ids")
+    names: list[str | None] = [None] * len(texts)
+    if named is not None:
+        names = [str(each) for each in named]
+    elif by_text:
+        names = [_key(None, text) for text in texts]
+    return Asked(
+        id=str(name),
+        query=record["query"],
+        prompted=(record.get("prompt") or "") + record["query"],
+        positives=[None if each is None else pool.number(each) for each in names],
+        names=names,
+        texts=texts,
+        scores=record.get("pos_scores") or [None] * len(texts),
+        record=record,
+    )

@@ -1,0 +1,279 @@
+"""Texts of many requests, put together to batches by kind and by length, for one thread.
+
+    batcher = Batcher({"predict": answer}, sizes=(1, 8, 32), queue=1024, wait=0.005)
+    batcher.start()
+    batcher.submit("predict", [Row((128,), tokens)], on_done=tell)   # tell([Outcome]) in the thread
+    batcher.close()         # everything that was accepted is answered
+
+A batch is that of the text that waited longest: it takes texts of the same kind that are no longer,
+the oldest first, and begins when it is full or when its first text has waited for `wait` seconds.
+While the device works the next texts gather, so that under load batches fill up by themselves. The
+number of rows that reaches the device is one of `sizes`, and the lengths are those of the first
+row: no other shape exists, and none is compiled after the start. Between two sizes the one is taken
+that answers more texts a second, by the seconds that each took before: of five texts a batch of
+four goes first where one of sixteen takes much longer.
+"""
+
+import collections
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from t5x_lite.serve.limits import Refused
+from t5x_lite.serve.shapes import fit
+
+_logger = logging.getLogger(__name__)
+
+
+class Row(NamedTuple):
+    """One text on its way.
+
+    Attributes:
+      lengths: the static lengths that hold it, such as those of its input and its target.
+      payload: what the function takes.
+    """
+
+    lengths: tuple[int, ...]
+    payload: Any
+
+
+Outcome = Any
+"""Of one row: what the function gave for it, or a Refused."""
+
+Answer = Callable[..., Sequence[Outcome]]
+"""(payloads, size=, lengths=) -> the outcome of each payload."""
+
+Done = Callable[[list[Outcome]], object]
+"""Called once, in the thread, with the outcomes of all rows of a request in their order."""
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """What is told of the work."""
+
+    def batch(self, kind: str, *, rows: int, size: int, seconds: float) -> None: ...
+
+
+@dataclasses.dataclass
+class Ticket:
+    """A request that is being answered.
+
+    Attributes:
+      outcomes: of its rows.
+      missing: rows without outcome.
+      on_done: called when none is missing.
+      dropped: nobody waits for it; rows that are not on the device yet are left out.
+    """
+
+    outcomes: list[Outcome]
+    missing: int
+    on_done: Done
+    dropped: bool = False
+
+
+class _Waiting(NamedTuple):
+    row: Row
+    ticket: Ticket
+    place: int
+    since: float
+
+
+class Batcher:
+    """A queue, and the thread that empties it.
+
+    Args:
+      functions: of each kind, what answers a batch.
+      sizes: rows of a batch, ascending.
+      queue: rows that wait at most.
+      wait: seconds that a text waits for others at most, while nothing else is done.
+      observer: told of every batch.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[str, Answer],
+        *,
+        sizes: Sequence[int],
+        queue: int,
+        wait: float,
+        observer: Observer | None = None,
+    ):
+        self._functions = dict(functions)
+        self._sizes = tuple(sizes)
+        self._queue, self._wait, self._observer = queue, wait, observer
+        self._lines: dict[tuple[str, tuple[int, ...]], collections.deque[_Waiting]] = (
+            collections.defaultdict(collections.deque)
+        )
+        self._changed = threading.Condition()
+        self._num_waiting = 0
+        self._rows_per_second = 0.0
+        self._seconds: dict[tuple[str, tuple[int, ...], int], float] = {}
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="t5x_lite-batches", daemon=True)
+
+    @property
+    def num_waiting(self) -> int:
+        """Rows that wait."""
+        return self._num_waiting
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Refuses new requests, answers those that were accepted, and ends the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def learn(self, kind: str, lengths: tuple[int, ...], *, size: int, seconds: float) -> None:
+        """Notes how long a batch of a shape took, by which sizes are chosen."""
+        key = kind, lengths, size
+        self._seconds[key] = 0.8 * self._seconds.get(key, seconds) + 0.2 * seconds
+
+    def submit(self, kind: str, rows: Sequence[Row], *, on_done: Done) -> Ticket:
+        """Queues the rows of a request.
+
+        Args:
+          kind: of the function.
+          rows: at least one.
+          on_done: see `Done`.
+
+        Raises:
+          Refused: 503 with Retry-After, because the queue is full or the server ends.
+        """
+        ticket = Ticket([None] * len(rows), len(rows), on_done)
+        now = time.monotonic()
+        with self._changed:
+            if self._closing:
+                raise Refused(503, "The server is shutting down.", {"Retry-After": "5"})
+            if self._num_waiting + len(rows) > self._queue:
+                seconds = self._retry_after()
+                raise Refused(
+                    503,
+                    f"The queue is full: {self._num_waiting} texts wait; try again in {seconds} s.",
+                    {"Retry-After": str(seconds)},
+                )
+            for place, row in enumerate(rows):
+                self._lines[kind, row.lengths].append(_Waiting(row, ticket, place, now))
+            self._num_waiting += len(rows)
+            self._changed.notify_all()
+        return ticket
+
+    def drop(self, ticket: Ticket) -> None:
+        """Forgets a request: its rows leave the queue, and `on_done` is not called."""
+        with self._changed:
+            ticket.dropped = True
+            for line in self._lines.values():
+                kept = [waiting for waiting in line if not waiting.ticket.dropped]
+                self._num_waiting -= len(line) - len(kept)
+                line.clear()
+                line.extend(kept)
+
+    def _retry_after(self) -> int:
+        """Seconds after which the queue is probably empty, from 1 to 60."""
+        if not self._rows_per_second:
+            return 1
+        return min(60, max(1, round(self._num_waiting / self._rows_per_second)))
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            kind, lengths, rows = batch
+            size, start = fit(self._sizes, len(rows)), time.monotonic()
+            outcomes = self._answers(kind, rows, size=size, lengths=lengths)
+            seconds = time.monotonic() - start
+            self.learn(kind, lengths, size=size, seconds=seconds)
+            rate = len(rows) / max(seconds, 1e-6)
+            self._rows_per_second = 0.8 * self._rows_per_second + 0.2 * rate
+            if self._observer is not None:
+                self._observer.batch(kind, rows=len(rows), size=size, seconds=seconds)
+            for waiting, outcome in zip(rows, outcomes, strict=True):
+                _settle(waiting.ticket, waiting.place, outcome)
+
+    def _answers(
+        self, kind: str, rows: Sequence[_Waiting], *, size: int, lengths: tuple[int, ...]
+    ) -> Sequence[Outcome]:
+        payloads = [waiting.row.payload for waiting in rows]
+        try:
+            outcomes = self._functions[kind](payloads, size=size, lengths=lengths)
+            assert len(outcomes) == len(rows), "an outcome for each row"
+            return outcomes
+        except Exception:
+            _logger.exception("a batch of %d texts for %s failed", len(rows), kind)
+            return [Refused(500, "The model failed on this batch; the server's log says why.")] * (
+                len(rows)
+            )
+
+    def _next_batch(self) -> tuple[str, tuple[int, ...], list[_Waiting]] | None:
+        """The next kind, lengths and rows; None when all is done and the batcher closes."""
+        with self._changed:
+            while True:
+                oldest = self._oldest()
+                if oldest is None:
+                    if self._closing:
+                        return None
+                    self._changed.wait()
+                    continue
+                (kind, lengths), since = oldest
+                lines = self._lines_within(kind, lengths)
+                full = sum(len(line) for line in lines) >= self._sizes[-1]
+                left = since + self._wait - time.monotonic()
+                if full or left <= 0 or self._closing:
+                    num = self._best_number(kind, lengths, sum(len(line) for line in lines))
+                    return kind, lengths, self._take(lines, num)
+                self._changed.wait(left)
+
+    def _oldest(self) -> tuple[tuple[str, tuple[int, ...]], float] | None:
+        heads = [(line[0].since, key) for key, line in self._lines.items() if line]
+        if not heads:
+            return None
+        since, key = min(heads)
+        return key, since
+
+    def _lines_within(
+        self, kind: str, lengths: tuple[int, ...]
+    ) -> list[collections.deque[_Waiting]]:
+        """The lines of rows that a batch of these lengths holds, its own first."""
+        own = self._lines[kind, lengths]
+        shorter = [
+            line
+            for (other, theirs), line in self._lines.items()
+            if other == kind
+            and theirs != lengths
+            and all(a <= b for a, b in zip(theirs, lengths, strict=True))
+        ]
+        return [own, *shorter]
+
+    def _best_number(self, kind: str, lengths: tuple[int, ...], waiting: int) -> int:
+        """How many rows are taken of those that wait."""
+        largest = fit(self._sizes, waiting)
+        choices = [size for size in self._sizes if size <= largest]
+        seconds = [self._seconds.get((kind, lengths, size)) for size in choices]
+        rates = [
+            min(size, waiting) / max(took, 1e-9)
+            for size, took in zip(choices, seconds, strict=True)
+            if took is not None
+        ]
+        if len(rates) < len(choices):
+            return min(largest, waiting)
+        return min(choices[rates.index(max(rates))], waiting)
+
+    def _take(self, lines: Sequence[collections.deque[_Waiting]], most: int) -> list[_Waiting]:
+        rows: list[_Waiting] = []
+        for line in lines:
+            while line and len(rows) < most:
+                rows.append(line.popleft())
+        self._num_waiting -= len(rows)
+        return rows
+
+
+def _settle(ticket: Ticket, place: int, outcome: Outcome) -> None:
+    ticket.outcomes[place] = outcome
+    ticket.missing -= 1
+    if not ticket.missing and not ticket.dropped:
+        ticket.on_done(ticket.outcomes)

@@ -1,0 +1,131 @@
+"""The JSON of a request, checked before anything is made of it.
+
+    record = parse(b'{"inputs": "dogs bark"}', fields={"inputs", "seed"})
+    texts(record, "inputs", most=128)        # ["dogs bark"]
+
+Every error is a sentence that names the field.
+"""
+
+import json
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from t5x_lite.options import did_you_mean
+from t5x_lite.serve.limits import Refused
+
+
+def parse(body: bytes, *, fields: Collection[str]) -> dict[str, Any]:
+    """The object that a body holds.
+
+    Args:
+      body: of the request.
+      fields: that it may have.
+
+    Raises:
+      Refused: 400; it is no JSON object, or has other fields.
+    """
+    try:
+        record = json.loads(body.decode(), parse_constant=_no_number, parse_float=_finite)
+    except UnicodeDecodeError as error:
+        raise Refused(400, f"The body is not UTF-8 (byte {error.start}).") from error
+    except json.JSONDecodeError as error:
+        what = f"{error.msg.removesuffix(' at')} at character {error.pos}"
+        raise Refused(400, f"The body is not JSON: {what}.") from error
+    except (RecursionError, ValueError) as error:  # brackets without end, a number of 5000 digits
+        raise Refused(400, "The body is JSON with a number or a depth that cannot be read.") from (
+            error
+        )
+    if not isinstance(record, dict):
+        raise Refused(400, f"The body must be a JSON object, got {_kind(record)}.")
+    for name in record:
+        if name not in fields:
+            shown = ascii(name[:40])
+            hint = did_you_mean(name[:40], fields) or f"; it may have {', '.join(sorted(fields))}"
+            raise Refused(400, f"The request has an unknown field {shown}{hint}.")
+    return record
+
+
+def texts(record: Mapping[str, Any], name: str, *, most: int) -> list[str]:
+    """The texts of a field, which is a string or a list of strings.
+
+    Args:
+      record: of the request.
+      name: of the field.
+      most: texts at most.
+
+    Raises:
+      Refused: 400 or 413.
+    """
+    if name not in record:
+        raise Refused(400, f'The request must have "{name}", a string or a list of strings.')
+    value = record[name]
+    result = [value] if isinstance(value, str) else value
+    if not isinstance(result, list):
+        raise Refused(400, f'"{name}" must be a string or a list of strings, got {_kind(value)}.')
+    if not result:
+        raise Refused(400, f'"{name}" must have at least one text.')
+    check_rows(len(result), most=most)
+    for place, text in enumerate(result):
+        if not isinstance(text, str):
+            raise Refused(400, f'"{name}"[{place}] must be a string, got {_kind(text)}.')
+        check_text(text, f'"{name}"[{place}]')
+    return result
+
+
+def check_rows(number: int, *, most: int) -> None:
+    """Raises Refused, 413, for more texts than a request may have."""
+    if number > most:
+        raise Refused(413, f"A request may have {most} texts, got {number}; send several.")
+
+
+def check_text(text: str, where: str) -> None:
+    """Raises Refused, 400, for half of a surrogate pair, which JSON can hold and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Refused(400, f"{where} has half of a surrogate pair, which is not text.") from error
+
+
+def optional_text(record: Mapping[str, Any], name: str) -> str | None:
+    """A field that is a string, or left out, or null.
+
+    Raises:
+      Refused: 400.
+    """
+    value = record.get(name)
+    if value is not None and not isinstance(value, str):
+        raise Refused(400, f'"{name}" must be a string, got {_kind(value)}.')
+    if value is not None:
+        check_text(value, f'"{name}"')
+    return value
+
+
+def optional_number(record: Mapping[str, Any], name: str, *, below: int) -> int | None:
+    """A field that is a whole number from 0, or left out, or null.
+
+    Raises:
+      Refused: 400.
+    """
+    value = record.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value < below:
+        raise Refused(400, f'"{name}" must be a whole number from 0 to {below - 1}.')
+    return value
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a truth value"}
+    return "null" if value is None else names.get(type(value), "a number")
+
+
+def _no_number(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError("too large for a float")
+    return value

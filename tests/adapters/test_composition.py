@@ -1,0 +1,96 @@
+"""Blocks: their words, numbers and what they refuse."""
+
+import pytest
+
+from t5x_lite.adapters.composition import (
+    Average,
+    BatchSplit,
+    Block,
+    Fuse,
+    MultiTask,
+    Parallel,
+    Split,
+    Stack,
+    check_answers,
+    check_nesting,
+    fusions_of,
+    names_of,
+    parallel_of,
+    path_of,
+    walk,
+)
+from t5x_lite.errors import InputError
+
+TREE = Stack(("en", Fuse(("sst2", Stack(("en", "nli"))))))
+
+
+def test_words_and_names():
+    assert str(TREE) == "Stack(en, Fuse(sst2, Stack(en, nli)))"
+    assert names_of((TREE, "x")) == ("en", "sst2", "nli", "x")
+    assert str(MultiTask(("a", None))) == "MultiTask(a, None)"
+    assert str(Split(("a", "b"), splits=(2, "rest"))) == "Split(a, b, splits=(2, 'rest'))"
+    assert str(Average(("a",), normalize=True, weights=(2.0,))).endswith("normalize=True)")
+    where = [path_of(above, str(node)) for node, above in walk(TREE) if node == "nli"]
+    assert where == ["Stack > Fuse > Stack > nli"]
+
+
+def test_numbers():
+    """Weights are divided once: the library `adapters` divides a weighted sum by n again."""
+    assert Average(("a", "b")).shares == (0.5, 0.5)
+    assert Average(("a", "b"), weights=(2.0, 1.0)).shares == (2.0, 1.0)
+    assert Average(("a", "b"), weights=(3.0, 1.0), normalize=True).shares == (0.75, 0.25)
+    assert BatchSplit(("a", "b")).rows(6) == (3, 3)
+    assert BatchSplit(("a", "b"), sizes=(1, 5)).rows(6) == (1, 5)
+    assert Split(("a", "b"), splits=("rest", 2)).sizes(5) == (3, 2)
+    assert Parallel(("a", "b", "c")).rows(6) == (2, 2, 2)
+    assert parallel_of((Stack(("a", Parallel(("b", "c")))),)) == 2
+    assert parallel_of((TREE,)) == 1
+    assert list(fusions_of((TREE,))) == ["sst2_en_nli"]
+    assert list(fusions_of((Fuse(("a", "b"), name="f"),))) == ["f"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Stack(()), "Stack needs children"),
+        (lambda: Block((None,)), "Block has no place for None"),
+        (lambda: Average(("a", "b"), weights=(1.0,)), "weights must be one for each of 2"),
+        (lambda: Average(("a", "b"), weights=(1.0, -1.0), normalize=True), "whose sum is 0"),
+        (lambda: Fuse(("a",), temperature=0.0), "temperature must be above 0"),
+        (lambda: Split(("a", "b")), "Split needs splits"),
+        (lambda: Split(("a", "b"), splits=("rest", "rest")), "one 'rest' at most"),
+        (lambda: Split(("a", "b"), splits=(0, 1)), "splits must be at least 1"),
+        (lambda: Split(("a", "b"), splits=(1, 1)).sizes(3), "a row has 3 tokens"),
+        (lambda: BatchSplit(("a", "b"), sizes=(0, 1)), "sizes must be at least 1"),
+        (lambda: BatchSplit(("a", "b")).rows(3), "a batch has 3 rows"),
+        (lambda: Parallel(("a", "b")).rows(3), "a batch of 3 rows is not one for each child"),
+        (
+            lambda: fusions_of((Fuse(("a",), name="f"), Fuse(("b",), name="f"))),
+            "two fusions are called f",
+        ),
+        (
+            lambda: check_nesting((Average((Stack((Parallel(("a", "b")),)), "c")),)),
+            "only Stack may stand above it: got Average > Stack > Parallel",
+        ),
+        (
+            lambda: check_nesting((Stack((Parallel(("a",)), Parallel(("b",)))),)),
+            "one Parallel at most",
+        ),
+    ],
+)
+def test_what_is_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_who_answers_texts_has_no_blocks_of_rows():
+    check_answers(("a", Average(("b", Stack(("c", "d"))))))
+    for block in (
+        MultiTask(("a", "b")),
+        BatchSplit(("a", "b"), sizes=(1, 2)),
+        Parallel(("a", "b")),
+    ):
+        with pytest.raises(
+            InputError, match=rf"Stack > {type(block).__name__}\(a, b.*name one mod"
+        ):
+            check_answers((Stack(("c", block)),))

@@ -1,0 +1,132 @@
+"""Composed modules in whole models: rows of a batch as each module alone, decoded and trained."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from t5x_lite.adapters.bottleneck import seq_bn
+from t5x_lite.adapters.ia3 import Ia3
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.slot_trees import FusionLayer, Named
+from t5x_lite.adapters.use import parse_trees
+from t5x_lite.errors import InputError
+from t5x_lite.learner import Learner
+from t5x_lite.trees import flatten
+from tests.adapters.hosts import HOSTS, learner, outputs, random
+
+LORA = {"rank": 2, "sites": ("(cross_)?attention/(query|value)", "mlp/in")}
+MODULES = (
+    Lora(name="a", **LORA),
+    Lora(name="b", **LORA),
+    seq_bn(name="c", reduction=4.0),
+    Ia3(name="d"),
+)
+IDS = jnp.array([0, 1, 2, 3, 0, 1, 2, 3])
+ROWS = "MultiTask(a, b, Stack(c, d), None)"
+
+
+def test_rows_are_those_of_each_module_alone_and_decode():
+    """In one program: teacher forcing by rows, modules alone, and steps of decoding."""
+    model, objective, batch = HOSTS["t5"]
+    model = model.replace(unroll=True, num_encoder_layers=1, num_decoder_layers=1)
+    made = Learner.of(model, objective, adapters=MODULES, use=parse_trees(ROWS))
+    params = random(made.shapes)
+
+    def alone(params, names, use):
+        """What the model gives with some modules only."""
+        modules = [module for module in MODULES if module.name in names]
+        one = Learner.of(model, objective, adapters=modules, use=parse_trees(use))
+        own = {name: params["adapters"][name] for name in names}
+        return outputs(one, {**params, "adapters": own}, batch)
+
+    @jax.jit
+    def run(params):
+        bound = made.bind_model(params, adapter_ids=IDS)
+        inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
+        each = [alone(params, "a", "a"), alone(params, "cd", "Stack(c, d)")]
+        decoder = bound.prepared()
+        logits, cache = decoder.prefill(inputs, max_length=3)
+        steps = [logits]
+        for i in (1, 2):
+            logits, cache = decoder.step(targets[:, i], cache)
+            steps.append(logits)
+        return bound(inputs, targets), each, jnp.stack(steps, axis=1)
+
+    rows, (a, stack), steps = run(params)
+    np.testing.assert_allclose(rows[::4], a[::4], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(rows[2::4], stack[2::4], rtol=1e-5, atol=1e-5)
+    assert not np.allclose(rows[1::4], a[1::4], atol=1e-2)
+    np.testing.assert_allclose(steps, rows, rtol=1e-5, atol=1e-5)
+    with pytest.raises(InputError, match="cannot be merged"):
+        made.merged(params)
+    with pytest.raises(InputError, match="composes modules by a block other than Stack"):
+        made.delta_form(params["adapters"])
+
+
+def test_what_is_merged_is_what_is_attached():
+    use = parse_trees("Average(Stack(a, d), b, weights=(0.5, 2))")
+    made, batch = learner("t5", MODULES[0], MODULES[1], MODULES[3], use=use)
+    params = random(made.shapes)
+
+    @jax.jit
+    def run(params):
+        plain, _ = learner("t5")
+        return outputs(made, params, batch), outputs(plain, {"model": made.merged(params)}, batch)
+
+    attached, merged = run(params)
+    np.testing.assert_allclose(merged, attached, rtol=1e-5, atol=1e-5)
+
+
+USES = ("MultiTask(a, b)", "Parallel(a, b)", "a", "b")
+
+
+def test_a_batch_says_which_module_a_row_has_and_fusions_train():
+    """adapter_ids are a feature; frozen modules stay; Parallel has the mean of its children."""
+    two = (seq_bn(name="a", reduction=4.0), seq_bn(name="b", reduction=4.0))
+    uses = {use: [m for m in two if m.name in use.removeprefix("Par")] for use in USES}
+    made = {u: learner("bert", *modules, use=parse_trees(u))[0] for u, modules in uses.items()}
+    batch = {**HOSTS["bert"][2], "adapter_ids": jnp.array([[0]] * 8)}
+    params = random(made["MultiTask(a, b)"].shapes)
+
+    @jax.jit
+    def run(params):
+        """The loss of each."""
+        return {
+            use: one.loss(
+                {**params, "adapters": {m.name: params["adapters"][m.name] for m in uses[use]}},
+                batch,
+            ).value()
+            for use, one in made.items()
+        }
+
+    losses = run(params)
+    np.testing.assert_allclose(losses["MultiTask(a, b)"], losses["a"], rtol=1e-6)
+    mean = (losses["a"] + losses["b"]) / 2
+    np.testing.assert_allclose(losses["Parallel(a, b)"], mean, rtol=1e-6)
+
+    made, batch = learner(
+        "bert", *two, use=parse_trees("Fuse(a, b)"), train=("adapters/fusion/.*", "heads/.*")
+    )
+    assert not any(made.trains(path) for path in flatten(made.shapes) if "adapters/a/" in path)
+    terms = {}
+    jax.eval_shape(
+        lambda p: terms.update(made.loss(p, batch, jax.random.key(0)).terms), made.shapes
+    )
+    assert set(terms) == {"cross_entropy", "fusion_penalty"}
+    assert terms["fusion_penalty"].scale == 0.01
+
+
+def test_a_fusion_begins_near_the_mean():
+    layer = FusionLayer(4, rngs=nnx.Rngs(0))
+    u = jnp.ones((1, 2, 4))
+    np.testing.assert_allclose(layer(u, [u, -u]), jnp.zeros_like(u), atol=0.2)
+    np.testing.assert_allclose(layer.penalty(), 12 * 1e-12, rtol=1e-3)
+    assert set(Named({"x": layer}).all()) == {"x"}
+
+
+def test_distances_of_all_rows_have_no_modules_of_rows():
+    made, batch = learner("deberta", *MODULES[:2], use=parse_trees("BatchSplit(a, b)"))
+    with pytest.raises(InputError, match="distances are projected once for all rows"):
+        jax.eval_shape(lambda p: outputs(made, p, batch), made.shapes)

@@ -1,0 +1,64 @@
+"""Lines of `adapters.use` to trees and back."""
+
+import pytest
+
+from t5x_lite.adapters.composition import Average, BatchSplit, Fuse, MultiTask, Split, Stack
+from t5x_lite.adapters.use import parse_trees, parse_use, write_trees
+from t5x_lite.errors import InputError
+
+LINES = {
+    "rte": ("rte",),
+    "rte, mrpc": ("rte", "mrpc"),
+    "Stack(en, Fuse(sst2, nli))": (Stack(("en", Fuse(("sst2", "nli")))),),
+    "Average(a, b, weights=(1, 2), normalize=True)": (
+        Average(("a", "b"), weights=(1.0, 2.0), normalize=True),
+    ),
+    "MultiTask(a, None), c": (MultiTask(("a", None)), "c"),
+    "BatchSplit(a, Stack(b, c), sizes=[1, 2])": (
+        BatchSplit(("a", Stack(("b", "c"))), sizes=(1, 2)),
+    ),
+    "Split(a, b, splits=(3, 'rest'))": (Split(("a", "b"), splits=(3, "rest")),),
+    "Fuse(a, b, name='f', temperature=2, static=True)": (
+        Fuse(("a", "b"), name="f", temperature=2.0, static=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_is_trees_and_back(line):
+    trees = parse_trees(line)
+    assert trees == LINES[line]
+    assert parse_trees(write_trees(trees)) == trees
+
+
+def test_names():
+    assert parse_trees(" ") == ()
+    assert parse_use("rte, mrpc") == ("rte", "mrpc")
+    assert parse_use("Stack(a, Stack(b, a)), c") == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a + b", "column 1 of .*: a union, a [+] b, is of methods"),
+        ("a, b, a", "column 7 of .*: 'a' is named twice"),
+        ("a,, b", "column 3 .*: invalid syntax"),
+        ("a = b", "expected the names of modules"),
+        ("a, 3", "column 4 of .*: expected the names of modules"),
+        ("Stack(a, 3)", "column 10 of .*: expected the names of modules"),
+        ("Stak(a, b)", "column 1 of .*: no block is called Stak; did you mean Stack"),
+        ("Stack(a, Fuse(b, lora(c)))", "column 18 of .*: no block is called lora"),
+        ("Stack(a, Average)", "column 10 of .*: Average needs children in brackets"),
+        ("Stack(a, None)", "column 1 of .*: Stack has no place for None"),
+        ("None", "None, the bare model, stands in a block alone"),
+        ("Stack(a, b, n=1)", "column 13 of .*: Stack has no option n; it has none"),
+        ("Average(a, b, weight=(1, 2))", "no option weight; did you mean weights"),
+        ("Average(a, b, weights='x')", "weights must be a tuple of a finite number: got 'x'"),
+        ("Average(a, b, weights=(1,))", "column 1 of .*: weights must be one for each of 2"),
+        ("Average(Parallel(a, b), c)", "column 1 of .*, so only Stack may stand above it"),
+    ],
+)
+def test_a_line_that_is_wrong(text, message):
+    with pytest.raises(InputError, match=message) as raised:
+        parse_trees(text)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,118 @@
+"""The configs of BGE-M3's stages and of mDeBERTaV3: published figures, and a step of each, tiny."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from t5x_lite import config
+from t5x_lite.data.shapes import Fixed
+from t5x_lite.optim.updates import joint_optimizer
+from t5x_lite.run.loading import learner_of
+from t5x_lite.run.step_sizes import empty_row
+from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.train.state import init_state, state_shardings
+from t5x_lite.train.step import make_train_step
+
+ROOT = Path(__file__).resolve().parents[2]
+# peak rate, steps, lengths of query and passage, rows of the shortest and of the longest
+STAGES = {
+    "pretrain/m3_retromae": (7e-5, 20_000, (8192, None), None),
+    "pretrain/m3_unsupervised": (5e-5, 25_000, (512, 8192), (67_200, 9_984)),
+    "finetune/m3": (1e-5, 30_000, (512, 8192), (1152, 192)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_the_checkout(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_the_published_figures(name):
+    experiment = config.load(f"configs/{name}.py")
+    rate, steps, (queries, passages), rows = STAGES[name]
+    schedule, data = experiment.optimizer.schedule, experiment.data
+    assert (schedule.peak, experiment.steps, schedule.total_steps) == (rate, steps, steps)
+    assert (experiment.model.max_positions, experiment.model.longest_document) == (8194, 8192)
+    assert (experiment.model.d_model, experiment.model.num_layers) == (1024, 24)
+    assert data.inputs_length == queries
+    if rows is not None:
+        assert data.targets_length == passages
+        shapes = data.batches.shapes
+        assert (shapes[0][1], shapes[-1][1]) == rows
+        assert all(size % 16 == 0 for _, size in shapes)
+
+
+def test_what_each_stage_trains():
+    first, second, third = (config.load(f"configs/{name}.py") for name in STAGES)
+    assert (first.objective.query, first.objective.mask_pool) == ("normalised", 128)
+    assert (second.objective.temperature, second.objective.symmetric) == (0.02, False)
+    objective = third.objective
+    assert (objective.weights, objective.loss_weights) == ((1.0, 0.3, 1.0), (1.0, 0.1, 1.0))
+    assert (objective.distill_from, objective.temperature) == (6_000, 0.02)
+    assert (third.data.layout.negatives, third.data.layout.shuffle_segments) == (7, 0.002)
+    mdeberta = config.load("configs/pretrain/mdeberta_v3_base.py")
+    assert mdeberta.model.vocab_size == mdeberta.objective.generator.vocab_size == 251_000
+    assert mdeberta.objective.generator.num_layers == 6
+    assert mdeberta.data.mixing.temperature == pytest.approx(1 / 0.3)
+
+
+def tiny(experiment):
+    """Four rows of short texts, groups of three at most, and an encoder of one layer."""
+    data = experiment.data
+    lengths = {"batch_size": 4, "inputs_length": 7, "targets_length": 9, "batches": Fixed()}
+    if hasattr(data.layout, "negatives"):
+        layout = dataclasses.replace(data.layout, negatives=min(1, data.layout.negatives))
+        lengths["layout"] = layout
+    objective, sizes = experiment.objective, {"vocab_size": 50, "d_model": 8, "d_ff": 16}
+    sizes |= {"num_heads": 2, "num_layers": 1, "max_positions": 20}
+    if hasattr(objective, "score_block"):
+        objective = dataclasses.replace(objective, score_block=2, distill_from=0)
+    if hasattr(objective, "mask_id"):
+        objective = dataclasses.replace(objective, mask_id=4)
+    return dataclasses.replace(
+        experiment,
+        model=experiment.model.replace(**sizes),
+        objective=objective,
+        data=dataclasses.replace(data, **lengths),
+        compute_dtype="float32",
+        mesh=MeshConfig(),
+    )
+
+
+def batch_of(data):
+    """Rows of random tokens, without padding."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for name, value in empty_row(data).items():
+        shape = (data.batch_size, *value.shape[1:])
+        if name.endswith("_tokens"):
+            found[name] = rng.integers(5, 50, shape).astype(np.int32)
+        elif name.endswith(("positions", "word_ids")):
+            found[name] = np.broadcast_to(np.arange(shape[-1], dtype=np.int32), shape)
+        else:
+            found[name] = np.full(shape, int(name.endswith("segment_ids")), np.int32)
+    return found
+
+
+@pytest.mark.parametrize("name", [*STAGES, "finetune/m3_tiny"])
+def test_a_step_at_a_tiny_size(name):
+    experiment = tiny(config.load(f"configs/{name}.py"))
+    learner = learner_of(experiment)
+    updates, mesh = learner.updates(), make_mesh(MeshConfig())
+    layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
+    state = init_state(learner.init, joint_optimizer(updates), layout, seed=0)
+    before = jax.tree.map(np.asarray, state.params)
+    step = make_train_step(updates, mesh=mesh, layout=layout, seed=0, microbatches=2)
+    # The rate of the first step is 0, as it is warmed up.
+    for _ in range(2):
+        state, metrics = step(state, batch_of(experiment.data))
+    assert np.isfinite(metrics["loss"])
+    assert float(metrics["gradient_norm"]) > 0
+    moved = jax.tree.map(lambda a, b: np.any(a != np.asarray(b)), before, state.params)
+    assert sum(jax.tree.leaves(moved)) > 0.8 * len(jax.tree.leaves(moved))

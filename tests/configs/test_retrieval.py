@@ -1,0 +1,96 @@
+"""The recipes of retrievers: the published figures, and a step of each at a tiny size."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from t5x_lite import config
+from t5x_lite.data.layouts import Groups, Ranked
+from t5x_lite.optim.updates import joint_optimizer
+from t5x_lite.run.loading import learner_of
+from t5x_lite.run.step_sizes import empty_row
+from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.train.state import init_state, state_shardings
+from t5x_lite.train.step import make_train_step
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# start, group, batch, lengths of query and passage, rate, steps
+RECIPES = {
+    "dpr": (2, 128, (32, 256), 2e-5, 18_400),
+    "retromae_msmarco": (16, 128, (32, 140), 2e-5, 15_717),
+    "retromae_beir": (2, 1024, (32, 144), 1e-5, 4_912),
+    "cocondenser_msmarco": (8, 64, (32, 128), 5e-6, 23_576),
+    "cross_encoder_msmarco": (65, 16, (64, 200), 1e-5, 125_735),
+    "retromae_distill": (16, 128, (32, 140), 2e-5, 15_717),
+    "sts": (1, 16, (128, 128), 2e-5, 1_440),
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_the_checkout(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_published_figures(name):
+    experiment = config.load(f"configs/finetune/{name}.py")
+    group, batch, lengths, rate, steps = RECIPES[name]
+    data, layout = experiment.data, experiment.data.layout
+    assert isinstance(layout, Groups)
+    assert (1 + layout.negatives, data.batch_size) == (group, batch)
+    assert (data.inputs_length, data.targets_length) == lengths
+    schedule = experiment.optimizer.schedule
+    assert (schedule.peak, experiment.steps, schedule.total_steps) == (rate, steps, steps)
+    assert isinstance(layout, Ranked) == (name == "cross_encoder_msmarco")
+
+
+def tiny(experiment):
+    """Four rows of short texts, groups of three at most, and an encoder of one layer."""
+    layout = experiment.data.layout
+    layout = dataclasses.replace(layout, negatives=min(2, layout.negatives))
+    sizes = {"vocab_size": 50, "d_model": 8, "d_ff": 16, "num_heads": 2, "num_layers": 1}
+    data = dataclasses.replace(
+        experiment.data, layout=layout, batch_size=4, inputs_length=5, targets_length=9
+    )
+    return dataclasses.replace(
+        experiment, model=experiment.model.replace(**sizes), data=data, compute_dtype="float32"
+    )
+
+
+def batch_of(data):
+    """Rows of random tokens, without padding."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for name, value in empty_row(data).items():
+        shape = (data.batch_size, *value.shape[1:])
+        if name.endswith("_tokens"):
+            found[name] = rng.integers(5, 50, shape).astype(np.int32)
+        elif name == "teacher_scores":
+            found[name] = rng.uniform(0, 5, shape).astype(np.float32)
+        else:
+            found[name] = np.full(shape, int(name.endswith("segment_ids")), np.int32)
+    return found
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_step_at_a_tiny_size(name):
+    experiment = tiny(config.load(f"configs/finetune/{name}.py"))
+    learner = learner_of(experiment)
+    updates, mesh = learner.updates(), make_mesh(MeshConfig())
+    layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
+    state = init_state(learner.init, joint_optimizer(updates), layout, seed=0)
+    before = jax.tree.map(np.asarray, state.params)
+    step = make_train_step(updates, mesh=mesh, layout=layout, seed=0, microbatches=2)
+    # The rate of the first step is 0 where it is warmed up.
+    for _ in range(2):
+        state, metrics = step(state, batch_of(experiment.data))
+    assert np.isfinite(metrics["loss"])
+    assert float(metrics["gradient_norm"]) > 0
+    moved = jax.tree.map(lambda a, b: np.any(a != np.asarray(b)), before, state.params)
+    assert sum(jax.tree.leaves(moved)) > 0.8 * len(jax.tree.leaves(moved))

@@ -1,0 +1,70 @@
+"""Examples of a task as text, to be shown."""
+
+import dataclasses
+import json
+
+import pytest
+
+from t5x_lite.data.columns import Columns
+from t5x_lite.data.config import Data
+from t5x_lite.errors import InputError
+
+pytest.importorskip("seqio")
+
+from t5x_lite.data.live.demonstrations import Demonstration, demonstrations
+from t5x_lite.vocabulary.loading import load_vocabulary
+
+LONG = "a story that is longer than any row " * 4
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tiny_vocabulary):
+    return load_vocabulary(tiny_vocabulary)
+
+
+@pytest.fixture
+def data(tmp_path, tiny_vocabulary):
+    rows = [("it rains", "wet"), ("it rains", "dry"), (LONG, "dry"), ("snow", "wet")]
+    for split in ("train", "test"):
+        lines = [{"text": text, "label": label} for text, label in rows]
+        lines = lines if split == "train" else [{"text": "ice"}]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return Data(
+        task="tasks.files:classify",
+        vocabulary=str(tiny_vocabulary),
+        directory=str(tmp_path),
+        columns=Columns(inputs="Q: {text}", targets="{label}", labels=("wet", "dry")),
+        inputs_length=16,
+        targets_length=8,
+    )
+
+
+def test_texts_are_whole_and_different(data, vocabulary, caplog):
+    caplog.set_level("INFO", logger="t5x_lite")
+    assert demonstrations(data, vocabulary, split="train", pool=None) == [
+        Demonstration("Q: it rains", "wet"),
+        Demonstration(f"Q: {LONG}", "dry"),
+        Demonstration("Q: snow", "wet"),
+    ]
+    assert len(demonstrations(data, vocabulary, split="train", pool=4)) == 3
+    assert not [told for told in caplog.messages if "drawn from" in told]
+
+
+def test_the_first_of_a_long_split(data, vocabulary, caplog):
+    caplog.set_level("INFO", logger="t5x_lite")
+    found = demonstrations(data, vocabulary, split="train", pool=2)
+    assert found == [Demonstration("Q: it rains", "wet")]
+    (told,) = [message for message in caplog.messages if "drawn from" in message]
+    assert told.endswith(
+        "are drawn from the first 2 of its split train; --evaluation.few-shot.pool changes it"
+    )
+
+
+def test_what_cannot_be_shown(data, vocabulary):
+    with pytest.raises(InputError, match="has no labels in split 'test' to be shown"):
+        demonstrations(data, vocabulary, split="test", pool=None)
+    with pytest.raises(InputError, match="has no split 'validation': there are train, test"):
+        demonstrations(data, vocabulary, split="validation", pool=None)
+    gone = dataclasses.replace(data, directory=f"{data.directory}/gone")
+    with pytest.raises(InputError, match="no train, validation or test file"):
+        demonstrations(gone, vocabulary, split="train", pool=None)

@@ -1,0 +1,94 @@
+"""Vectors of queries and passages: the head's projection, two towers, T5's encoder."""
+
+import jax
+import numpy as np
+import pytest
+
+from t5x_lite import trees
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.errors import InputError
+from t5x_lite.heads.base import by_name
+from t5x_lite.heads.dense import Dense
+from t5x_lite.learner import Learner
+from t5x_lite.models.t5_encoder import T5EncoderConfig
+from t5x_lite.objectives.contrastive import Contrastive, dpr
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Constant
+from tests.objectives.encoder_rows import CLS, MODEL, SEP, groups, random
+
+BATCH = groups([[CLS, 10, SEP], [CLS, 11, 12, SEP]], [[[CLS, 20, SEP]], [[CLS, 21, 22, SEP]]])
+
+
+def rows_of(learner, params, batch=BATCH):
+    bound = learner.bind(params)
+    return bound(batch).rows
+
+
+def test_two_towers_begin_alike_and_are_trained_apart():
+    learner = Learner.of(MODEL, dpr(), optimizer=AdamW(schedule=Constant(value=0.1)))
+    params = jax.jit(learner.init)(jax.random.key(0))
+    assert set(params) == {"model", "towers"}
+    own, passage = trees.flatten(params["model"]), trees.flatten(params["towers"]["passage"])
+    assert own.keys() == passage.keys()
+    assert all(np.array_equal(own[path], passage[path]) for path in own)
+    other = jax.tree.map(lambda x: x, random(learner.shapes))
+    same = {"model": other["model"], "towers": {"passage": other["model"]}}
+    one = Learner.of(MODEL, dpr(towers="one"))
+    for name, value in rows_of(one, {"model": other["model"]}).items():
+        np.testing.assert_allclose(rows_of(learner, same)[name], value, atol=1e-6)
+    moved = rows_of(learner, other)
+    np.testing.assert_array_equal(moved["queries"], rows_of(learner, same)["queries"])
+    assert np.max(np.abs(moved["passages"] - rows_of(learner, same)["passages"])) > 0.1
+    grads = jax.grad(lambda p: learner.whole_loss(p, BATCH).value())(other)
+    of_passage = trees.flatten(grads["towers"]["passage"])
+    assert np.any(np.asarray(of_passage["layers/mlp/wi/kernel"]) != 0)
+    assert all(map(learner.trains, trees.flatten(learner.shapes)))
+    assert learner.bind(other).encoder("query") is not learner.bind(other).encoder("passage")
+
+
+def test_adapters_do_not_stand_in_towers():
+    with pytest.raises(InputError, match="the objective has the tower passage besides"):
+        Learner.of(MODEL, dpr(), adapters=(Lora(rank=2),))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_projection_reads_the_pooled_state(tied):
+    objective = Contrastive(projection=3, tied_projection=tied, normalize=False)
+    learner = Learner.of(MODEL, objective)
+    paths = sorted(path for path in trees.flatten(learner.shapes) if path.startswith("heads/"))
+    roles = ["query"] if tied else ["query", "passage"]
+    named = [f"heads/dense/{role}/{leaf}" for role in roles for leaf in ("bias", "kernel")]
+    assert paths == sorted(named)
+    params = random(learner.shapes)
+    hidden = learner.bind_model(params)(BATCH["passage_tokens"][:, 0])
+    layer = params["heads"]["dense"][roles[-1]]
+    expected = hidden[:, 0] @ layer["kernel"] + layer["bias"]
+    found = rows_of(learner, params)["passages"][:, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_none_stands_for_is_the_checkpoint_s():
+    kept = by_name([Dense(pooling="mean", normalize=False, projection=4, tied=False)])
+    resolved = Contrastive().resolved(kept)
+    assert resolved == Contrastive(
+        pooling="mean", normalize=False, projection=4, tied_projection=False
+    )
+    (head,) = Contrastive(projection=8).heads(kept)
+    assert (head.projection, head.tied, head.pooling) == (8, True, "mean")
+
+
+def test_t5_s_encoder_trains():
+    model = T5EncoderConfig(
+        vocab_size=50, d_model=8, d_kv=4, d_ff=16, num_heads=2, num_layers=1, dropout_rate=0.0
+    )
+    learner = Learner.of(model, Contrastive(pooling="mean"))
+    params = jax.jit(learner.init)(jax.random.key(0))
+    batch = groups([[10, 1], [11, 1]], [[[20, 1]], [[21, 22, 1]]])
+    value, grads = jax.value_and_grad(lambda p: learner.whole_loss(p, batch).value())(params)
+    assert np.isfinite(value)
+    assert all(np.any(np.asarray(leaf) != 0) for leaf in jax.tree.leaves(grads["model"]["encoder"]))
+    with pytest.raises(InputError, match=r"do not begin with \[CLS\]"):
+        Learner.of(model, Contrastive())
+    shapes = {"query_tokens": (16,), "passage_tokens": (3, 32)}
+    flops = Contrastive().forward_flops(model, shapes)
+    assert flops == model.layer_flops(16) + 3 * model.layer_flops(32)

@@ -1,0 +1,57 @@
+"""Exports of retrievers and cross-encoders, loaded by sentence-transformers: the same scores."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from t5x_lite.data.layouts import Groups
+from t5x_lite.objectives.contrastive import Contrastive
+from t5x_lite.run.cross_encoder import CrossEncoder
+from t5x_lite.run.embedding import embed
+from t5x_lite.run.interchange import export_hf
+from tests.encoder_checkpoint import write_ranker
+
+pytestmark = pytest.mark.oracle
+torch = pytest.importorskip("torch")
+sentence_transformers = pytest.importorskip("sentence_transformers")
+
+PAIRS = [("a b", "c"), ("a", "d e f g"), ("b c", "h"), ("a b", "a b")]
+TEXTS = ["a b c", "d", "a zz b", "e f g h i j"]
+
+
+def test_a_cross_encoder_has_the_same_scores(tmp_path):
+    checkpoint = write_ranker(tmp_path)
+    export_hf(checkpoint, tmp_path / "theirs")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of their own parts
+        loaded = sentence_transformers.CrossEncoder(
+            str(tmp_path / "theirs"), device="cpu", max_length=12
+        )
+        theirs = loaded.predict(PAIRS, activation_fn=torch.nn.Identity())
+    ours = CrossEncoder.load(str(checkpoint), batch_size=2).scores(PAIRS)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_two_towers_with_projections_have_the_same_vectors(tmp_path, normalize):
+    objective = Contrastive(
+        towers="two", projection=5, tied_projection=False, normalize=normalize, pooling="cls"
+    )
+    checkpoint = write_ranker(tmp_path, objective=objective, layout=Groups(), targets_length=12)
+    export_hf(checkpoint, tmp_path / "theirs", sentence_transformers=True)
+    (tmp_path / "in.txt").write_text("\n".join(TEXTS))
+    found = {}
+    for role in ("query", "passage"):
+        output = str(tmp_path / f"{role}.npy")
+        embed(str(checkpoint), input=str(tmp_path / "in.txt"), output=output, role=role)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of their own parts
+            loaded = sentence_transformers.SentenceTransformer(
+                str(tmp_path / "theirs" / f"{role}_model"), device="cpu"
+            )
+            theirs = loaded.encode(TEXTS, batch_size=2)
+        found[role] = np.load(output)
+        assert found[role].shape == (4, 5)
+        np.testing.assert_allclose(found[role], theirs, rtol=1e-5, atol=1e-5)
+    assert np.max(np.abs(found["query"] - found["passage"])) > 0.01

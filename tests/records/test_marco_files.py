@@ -1,0 +1,64 @@
+"""Queries and judgements beside a collection."""
+
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.records.marco_files import read_pairs, splits
+
+COLLECTION = "0\tpassage zero\n007\tpassage seven\n7\tanother seven\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(**files):
+        (tmp_path / "collection.tsv").write_text(COLLECTION)
+        for name, content in files.items():
+            (tmp_path / f"{name.replace('__', '.')}.tsv").write_text(content)
+        return str(tmp_path)
+
+    return write
+
+
+def pairs(directory, split="train"):
+    return read_pairs(directory, split, [f"{directory}/collection.tsv"])
+
+
+def test_queries_with_their_passages(write):
+    directory = write(
+        queries__train="1\twhat is zero\n02\twhat is seven\n3\tunjudged\n",
+        qrels__train="1\t0\t0\t1\n02\t0\t007\t1\n02\t0\t7\t1\n1\t0\t7\t0\n",
+    )
+    assert [(each.query, list(each.positives)) for each in pairs(directory)] == [
+        ("what is zero", ["passage zero"]),
+        ("what is seven", ["passage seven", "another seven"]),
+    ]
+    assert splits(directory) == ("train",)
+    with pytest.raises(InputError, match="has no queries of the split validation"):
+        pairs(directory, "validation")
+
+
+def test_judgements_of_two_columns_and_the_small_split(write):
+    directory = write(queries__dev__small="1\tseven\n", qrels__dev__small="1 7\n\n")
+    assert splits(directory) == ("validation",)
+    assert [list(each.positives) for each in pairs(directory, "validation")] == [["another seven"]]
+
+
+@pytest.mark.parametrize(
+    ("queries", "qrels", "message"),
+    [
+        ("1\ta\n", "1\t0\t0\n", r"qrels\.train\.tsv:1: must have 2 or 4 fields, got 3"),
+        ("1\n", "1\t0\t0\t1\n", r"queries\.train\.tsv:1: must have 2 fields, got 1"),
+        ("1\ta\n", "2\t0\t0\t1\n", r"qrels\.train\.tsv:1: the query '2' is not in"),
+        ("1\ta\n", "1\t0\t0\tx\n", r"qrels\.train\.tsv:1: the score must be a whole number"),
+        ("1\ta\n", "1\t0\t9\t1\n", r"1 passages that answer are not in the collection, .* '9'"),
+    ],
+)
+def test_what_is_wrong_is_named(write, queries, qrels, message):
+    with pytest.raises(InputError, match=message):
+        pairs(write(queries__train=queries, qrels__train=qrels))
+
+
+def test_a_directory_without_queries_is_refused(tmp_path):
+    for directory in ("", str(tmp_path)):
+        with pytest.raises(InputError, match=r"has no queries\.train\.tsv with a qrels\.train"):
+            splits(directory)

@@ -1,0 +1,161 @@
+"""Runs and qrels in all forms, there and back, and what is refused, by file and line."""
+
+import gzip
+import itertools
+
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.records.run_files import (
+    Ranked,
+    Ranking,
+    format_of,
+    ranked,
+    read_qrels,
+    read_run,
+    write_qrels,
+    write_run,
+)
+
+RANKINGS = [
+    Ranking("007", [Ranked("NA", 2.5, 1), Ranked("1e5", 0.1 + 0.2, 2)]),
+    Ranking("a", [Ranked("NA", -1.0, 1)]),
+]
+
+
+def written(tmp_path, text, name="run.trec"):
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_trec_run_there_and_back(tmp_path):
+    path = str(tmp_path / "run.trec")
+    write_run(path, RANKINGS, tag="mine")
+    with open(path) as file:
+        assert file.read() == (
+            "007 Q0 NA 1 2.5 mine\n007 Q0 1e5 2 0.30000000000000004 mine\na Q0 NA 1 -1.0 mine\n"
+        )
+    assert list(read_run(path)) == RANKINGS
+
+
+def test_a_marco_run_has_no_scores(tmp_path):
+    path = str(tmp_path / "run.tsv")
+    write_run(path, RANKINGS)
+    with open(path) as file:
+        assert file.read() == "007\tNA\t1\n007\t1e5\t2\na\tNA\t1\n"
+    assert [[one.document for one in ranking.documents] for ranking in read_run(path)] == [
+        ["NA", "1e5"],
+        ["NA"],
+    ]
+    assert next(iter(read_run(path))).documents[0] == Ranked("NA", None, 1)
+
+
+def test_json_holds_ids_with_spaces_and_empty_rankings(tmp_path):
+    path = str(tmp_path / "run.jsonl")
+    rankings = [Ranking("q 1", [Ranked("d 1", 1.5, 1)]), Ranking("q 2", [])]
+    write_run(path, rankings)
+    assert list(read_run(path)) == rankings
+
+
+def test_the_rank_column_orders_and_gaps_are_allowed(tmp_path):
+    path = written(tmp_path, "q Q0 b 7 9.0 x\nq Q0 a 2 1.0 x\n\nr Q0 c 1 1 x\n")
+    first, second = read_run(path)
+    assert first.documents == [Ranked("a", 1.0, 2), Ranked("b", 9.0, 7)]
+    assert second == Ranking("r", [Ranked("c", 1.0, 1)])
+
+
+def test_a_compressed_run_is_read_lazily(tmp_path):
+    path = tmp_path / "run.trec.gz"
+    lines = (f"{q} Q0 d{i} {i} 1.0 x\n" for q in range(3) for i in range(1, 4))
+    path.write_bytes(gzip.compress("".join([*lines, "broken\n"]).encode()))
+    read = read_run(str(path))
+    assert [one.query for one in itertools.islice(read, 2)] == ["0", "1"]
+    with pytest.raises(InputError, match=r"run.trec.gz:10: must be query, Q0"):
+        list(read)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("q Q0 a 1 1 x\nq Q0 a 2 1 x\n", r"run.trec:2: 'a' is in the ranking of 'q' already"),
+        ("q a 1\nq a 2\n", r"run.trec:2: 'a' is in the ranking"),
+        ("q a 1\nq b 1\n", r"run.trec:2: the query 'q' has the rank 1 already"),
+        ("q a 0\n", r"run.trec:1: a rank must be a whole number from 1, got '0'"),
+        ("q Q0 a x 1 x\n", r"run.trec:1: a rank"),
+        ("q Q0 a 1 nan x\n", r"run.trec:1: a score must be a finite number, got 'nan'"),
+        ("q a 1\nr a 1\nq b 2\n", r"run.trec:3: the query 'q' has lines above"),
+        ("q a 1\nq Q0 b 2 1 x\n", r"run.trec:2: must be query"),
+        ("q a\n", r"run.trec:1: must be query"),
+    ],
+)
+def test_what_is_no_run_is_refused(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        list(read_run(written(tmp_path, text)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"query": "q"}\n', "documents"),
+        ('{"query": "q", "documents": [1]}\n', "documents"),
+        ('{"query": "q", "documents": ["a"], "scores": []}\n', "scores"),
+        ('{"query": "q", "documents": ["a", "a"]}\n', "already"),
+        ('{"query": "q", "documents": []}\n{"query": "q", "documents": []}\n', "lines above"),
+    ],
+)
+def test_what_is_no_json_run_is_refused(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        list(read_run(written(tmp_path, text, "run.jsonl")))
+
+
+@pytest.mark.parametrize("name", ["a b", "", " "])
+def test_ids_that_a_line_cannot_hold_are_not_written(tmp_path, name):
+    with pytest.raises(InputError, match="white space"):
+        write_run(str(tmp_path / "run.trec"), [Ranking("q", ranked([(name, 1.0)]))])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_without_scores_is_no_trec_run(tmp_path):
+    with pytest.raises(ValueError, match="needs a score"):
+        write_run(str(tmp_path / "run"), [Ranking("q", [Ranked("a", None, 1)])])
+
+
+def test_the_name_says_the_format():
+    assert [format_of(name) for name in ("a", "a.tsv.gz", "a.jsonl", "a.run")] == [
+        "trec",
+        "marco",
+        "jsonl",
+        "trec",
+    ]
+    assert format_of("a.tsv", "trec") == "trec"
+    with pytest.raises(InputError, match="one word"):
+        write_run("a", [], tag="a b")
+
+
+def test_qrels_in_three_forms(tmp_path):
+    expected = {"1": {"a": 2, "b": 0}, "NA": {"a": 1}}
+    trec = written(tmp_path, "1 0 a 2\n1\t0\tb\t0\nNA 0 a 1\n", "qrels")
+    beir = written(tmp_path, "query-id\tcorpus-id\tscore\n1\ta\t2\n1\tb\t0\nNA\ta\t1\n", "b.tsv")
+    assert read_qrels(trec) == read_qrels(beir) == expected
+    assert read_qrels(written(tmp_path, "1\ta\n1\ta\n2\tb\n", "c")) == {
+        "1": {"a": 1},
+        "2": {"b": 1},
+    }
+    write_qrels(str(tmp_path / "out"), expected)
+    assert read_qrels(str(tmp_path / "out")) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 a 1\n", r"qrels:1: three columns need the header"),
+        ("1 0 a 1\n1 a\n", r"qrels:2: must be query, 0, document, score"),
+        ("1 0 a x\n", r"qrels:1: a score must be a whole number, got 'x'"),
+        ("1 0 a 1\n1 0 a 2\n", r"qrels:2: 'a' has another score"),
+        ("\n", "no judgement"),
+    ],
+)
+def test_what_are_no_qrels_is_refused(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        read_qrels(written(tmp_path, text, "qrels"))

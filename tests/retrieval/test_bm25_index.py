@@ -1,0 +1,88 @@
+"""The inverted index: its postings, a build in blocks, and one that was killed."""
+
+import numpy as np
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.retrieval import bm25_index
+from t5x_lite.retrieval.bm25_index import InvertedIndex, build
+
+TEXTS = [("d0", "a b a"), ("d1", "b c"), ("d2", ""), ("d3", "a c c d"), ("d4", "é b")]
+
+
+def made(tmp_path, texts=TEXTS, name="index"):
+    build(str(tmp_path / name), texts, analyzer="whitespace", identity={"input": "x"})
+    return InvertedIndex.open(tmp_path / name)
+
+
+def content(directory):
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
+
+
+def test_postings(tmp_path):
+    index = made(tmp_path)
+    found = {
+        t: tuple(x.tolist() for x in index.postings(t)) for t in ("a", "b", "c", "é", "no", "")
+    }
+    assert found == {
+        "a": ([0, 3], [2, 1]),
+        "b": ([0, 1, 4], [1, 1, 1]),
+        "c": ([1, 3], [1, 2]),
+        "é": ([4], [1]),
+        "no": ([], []),
+        "": ([], []),
+    }
+    assert index.lengths.tolist() == [3, 2, 0, 4, 2]
+    assert list(index.ids) == ["d0", "d1", "d2", "d3", "d4"]
+    assert index.settings["total_length"] == 11
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
+
+
+@pytest.mark.parametrize("postings", [1, 3, 100])
+def test_blocks_change_nothing(tmp_path, monkeypatch, postings):
+    made(tmp_path, name="whole")
+    monkeypatch.setattr(bm25_index, "BLOCK_POSTINGS", postings)
+    made(tmp_path, name="parts")
+    assert content(tmp_path / "parts") == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("killed", range(5))
+def test_a_killed_build_goes_on(tmp_path, monkeypatch, killed):
+    made(tmp_path, name="whole")
+    monkeypatch.setattr(bm25_index, "BLOCK_POSTINGS", 2)
+
+    def dying():
+        yield from TEXTS[:killed]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made(tmp_path, dying(), "again")
+    assert not (tmp_path / "again").exists()
+    with pytest.raises(InputError, match=r"another index \(other analyzer\)"):
+        build(str(tmp_path / "again"), TEXTS, analyzer="english", identity={"input": "x"})
+    made(tmp_path, name="again")
+    assert content(tmp_path / "again") == content(tmp_path / "whole")
+
+
+def test_documents_without_a_term(tmp_path):
+    index = made(tmp_path, [("a", " "), ("b", "")])
+    assert index.settings["postings"] == 0
+    assert len(index.postings("x")[0]) == 0
+
+
+def test_what_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no document"):
+        made(tmp_path, [])
+    with pytest.raises(InputError, match="the id 'd0' comes twice"):
+        made(tmp_path, [*TEXTS, ("d0", "x")], "twice")
+    made(tmp_path, name="whole")
+    with pytest.raises(InputError, match="is there already"):
+        made(tmp_path, name="whole")
+    with pytest.raises(InputError, match="no BM25 index"):
+        InvertedIndex.open(tmp_path / "no")
+    np.save(tmp_path / "whole" / "lengths.npy", np.zeros(2, np.int32))
+    with pytest.raises(InputError, match=r"damaged \(documents"):
+        InvertedIndex.open(tmp_path / "whole")
+    (tmp_path / "whole" / "ends.npy").unlink()
+    with pytest.raises(InputError, match=r"ends.npy: No such file"):
+        InvertedIndex.open(tmp_path / "whole")

@@ -1,0 +1,118 @@
+"""faiss behind the extra: exact where it is exact, better with more work, and what is refused."""
+
+import builtins
+import json
+
+import numpy as np
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.records.vector_shards import VectorShards
+from t5x_lite.retrieval.exact_runs import search_shards
+from t5x_lite.retrieval.faiss_index import FaissIndex, Settings, build, library, usual_kind
+from t5x_lite.run.indexing import recall
+
+pytest.importorskip("faiss")
+RNG = np.random.default_rng(0)
+CENTRES = RNG.standard_normal((40, 16)).astype(np.float32)
+VECTORS = CENTRES[RNG.integers(0, 40, 3000)] + 0.4 * RNG.standard_normal((3000, 16))
+VECTORS = (VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)).astype(np.float32)
+QUERIES = VECTORS[:50] + 0.05 * RNG.standard_normal((50, 16)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("vectors")
+    np.save(directory / "a.npy", VECTORS[:2000])
+    np.save(directory / "b.npy", VECTORS[2000:])
+    corpus = directory / "corpus.txt"
+    corpus.write_text("x\n" * 3000)
+    paths = [str(directory / name) for name in ("a.npy", "b.npy")]
+    return VectorShards.open(paths, ids=[str(corpus)])
+
+
+@pytest.fixture(scope="module")
+def exact(shards):
+    return search_shards(shards, QUERIES, depth=10)
+
+
+def made(tmp_path, shards, kind, **settings):
+    build(str(tmp_path / "index"), shards, kind, settings=Settings(**settings))
+    return FaissIndex.open(str(tmp_path / "index"))
+
+
+def test_flat_is_exact(tmp_path, shards, exact):
+    index = made(tmp_path, shards, "Flat")
+    found = index.search(QUERIES, depth=10)
+    np.testing.assert_array_equal(found.rows, exact.rows)
+    np.testing.assert_allclose(found.scores, exact.scores, atol=1e-5)
+    assert index.name(7) == "7"
+    assert len(index) == 3000
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "values", "least"),
+    [
+        ("IVF32,Flat", "nprobe", (1, 4, 32), 1.0),
+        ("HNSW16,Flat", "ef_search", (10, 32, 128), 0.95),
+        ("IVF16,PQ8", "nprobe", (1, 4, 16), 0.3),
+    ],
+)
+def test_more_work_finds_more(tmp_path, shards, exact, kind, option, values, least):
+    index = made(tmp_path, shards, kind)
+    recalls = [recall(index.search(QUERIES, depth=10, **{option: v}), exact) for v in values]
+    assert recalls[-1] >= least
+    if "PQ" not in kind:  # what codes lose, no list gives back
+        assert recalls == sorted(recalls)
+
+
+def test_the_seed_decides(tmp_path, shards):
+    for name in ("one", "two"):
+        build(str(tmp_path / name), shards, "IVF16,PQ8", settings=Settings(train_vectors=1000))
+    assert (tmp_path / "one" / "index.faiss").read_bytes() == (
+        tmp_path / "two" / "index.faiss"
+    ).read_bytes()
+    assert json.loads((tmp_path / "one" / "index.json").read_text())["kind"] == "IVF16,PQ8"
+
+
+def test_fewer_documents_than_are_asked_for(tmp_path, shards):
+    found = made(tmp_path, shards, "Flat").search(QUERIES[:1], depth=9999)
+    assert found.rows.shape == (1, 3000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("Tree", "no index 'Tree'"),
+        ("IVF16,PQ7", "the bytes of PQ must divide them"),
+        ("IVF4000,Flat", "needs at least 4000 vectors, and there are 3000"),
+    ],
+)
+def test_a_kind_that_is_none(tmp_path, shards, kind, message):
+    with pytest.raises(InputError, match=message):
+        made(tmp_path, shards, kind)
+    assert not (tmp_path / "index").exists()
+
+
+def test_what_is_refused(tmp_path, shards):
+    index = made(tmp_path, shards, "Flat")
+    with pytest.raises(InputError, match="have 3 numbers, and those of the index 16"):
+        index.search(QUERIES[:, :3], depth=1)
+    with pytest.raises(InputError, match="is there already"):
+        made(tmp_path, shards, "Flat")
+    with pytest.raises(InputError, match="index build makes one"):
+        FaissIndex.open(str(tmp_path / "no"))
+    (tmp_path / "index" / "index.faiss").write_bytes(b"x")
+    with pytest.raises(InputError, match="damaged"):
+        FaissIndex.open(str(tmp_path / "index"))
+
+
+def test_without_the_package(monkeypatch):
+    imported = builtins.__import__
+    monkeypatch.setattr("importlib.import_module", lambda name: imported("no_such_package"))
+    with pytest.raises(InputError, match="faiss-cpu"):
+        library()
+
+
+def test_the_usual_kind():
+    assert usual_kind(1_000_000) == "IVF4000,Flat"

@@ -1,0 +1,57 @@
+"""index build, search and bench, as commands."""
+
+import json
+
+import numpy as np
+import pytest
+
+from t5x_lite.records.run_files import read_run
+from t5x_lite.run.indexing import bench_index, build_index, search_index
+from t5x_lite.run.searching import search
+
+pytest.importorskip("faiss")
+
+
+@pytest.fixture
+def files(tmp_path):
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((600, 8), dtype=np.float32)
+    np.save(tmp_path / "corpus.npy", vectors)
+    np.save(tmp_path / "queries.npy", vectors[:20])
+    return tmp_path
+
+
+def found(path):
+    return {one.query: [ranked.document for ranked in one.documents] for one in read_run(path)}
+
+
+def test_build_and_search(files):
+    corpus, queries = str(files / "corpus.npy"), str(files / "queries.npy")
+    build_index([corpus], output=str(files / "flat"), kind="Flat")
+    runs = {}
+    for same_ids in ("keep", "drop"):
+        options = {"queries": queries, "depth": 5, "same_ids": same_ids}
+        search_index(str(files / "flat"), output=str(files / "a.trec"), **options)
+        search([corpus], output=str(files / "b.trec"), **options)
+        runs[same_ids] = found(str(files / "a.trec"))
+        assert runs[same_ids] == found(str(files / "b.trec"))
+    assert runs["keep"]["3"] != runs["drop"]["3"]
+    build_index([corpus], output=str(files / "usual"))
+    assert json.loads((files / "usual" / "index.json").read_text())["kind"] == "IVF98,Flat"
+
+
+def test_bench(files, capsys):
+    corpus, queries = str(files / "corpus.npy"), str(files / "queries.npy")
+    for name, kind in (("ivf", "IVF8,Flat"), ("hnsw", "HNSW8,Flat"), ("flat", "Flat")):
+        build_index([corpus], output=str(files / name), kind=kind)
+    indexes = [str(files / name) for name in ("ivf", "hnsw", "flat")]
+    lines = bench_index(
+        indexes, [corpus], queries=queries, nprobe=[1, 8], ef_search=[16, 64],
+        output=str(files / "bench.jsonl"),
+    )  # fmt: skip
+    assert [line["index"] for line in lines] == [
+        "exact", "IVF8,Flat", "IVF8,Flat", "HNSW8,Flat", "HNSW8,Flat", "Flat",
+    ]  # fmt: skip
+    assert lines[1]["recall"] < lines[2]["recall"] == lines[-1]["recall"] == 1.0
+    assert (files / "bench.jsonl").read_text() == capsys.readouterr().out
+    assert all(line["queries_per_second"] > 0 for line in lines)

@@ -1,0 +1,68 @@
+"""bm25 build and search, as commands."""
+
+import json
+
+import pytest
+
+from t5x_lite.cli import main
+from t5x_lite.errors import InputError
+from t5x_lite.records.run_files import read_run
+from t5x_lite.run import lexical
+from t5x_lite.run.lexical import build_bm25, search_bm25
+
+TEXTS = {"a": "wings flutter", "b": "a wing and a tail", "c": "tails"}
+
+
+@pytest.fixture
+def index(tmp_path):
+    lines = [{"_id": name, "title": "On", "text": text} for name, text in TEXTS.items()]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / "queries.tsv").write_text("q1\tthe wing\na\ttail wings\nq3\tnothing\n")
+    build_bm25([str(tmp_path / "corpus.jsonl")], output=str(tmp_path / "index"))
+    return tmp_path
+
+
+def found(directory, **options):
+    path = str(directory / options.pop("output", "run.jsonl"))
+    search_bm25(
+        str(directory / "index"), queries=str(directory / "queries.tsv"), output=path, **options
+    )
+    return {one.query: [d.document for d in one.documents] for one in read_run(path)}
+
+
+def test_a_run(index):
+    assert found(index) == {"q1": ["a", "b"], "a": ["b", "c", "a"], "q3": []}
+    assert found(index, same_ids="drop", depth=1)["a"] == ["b"]
+    assert found(index, output="run.trec").keys() == {"q1", "a"}
+
+
+def test_a_killed_search_goes_on(index, monkeypatch):
+    whole = found(index)
+    monkeypatch.setattr(lexical, "_CHUNK", 1)
+    ranking, calls = lexical._ranking, []
+
+    def dying(*args, **options):
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return ranking(*args, **options)
+
+    monkeypatch.setattr(lexical, "_ranking", dying)
+    with pytest.raises(KeyboardInterrupt):
+        found(index, output="again.jsonl")
+    assert found(index, output="again.jsonl") == whole
+    assert len(calls) == 4
+
+
+def test_what_is_wrong_is_one_line(index, capsys):
+    assert main(f"bm25 build --input {index}/corpus.jsonl --output {index}/index".split()) == 2
+    assert "is there already" in capsys.readouterr().err
+    command = f"bm25 search --index {index}/no --queries {index}/queries.tsv --output {index}/r"
+    assert main(command.split()) == 2
+    assert "no BM25 index" in capsys.readouterr().err
+    (index / "empty").write_text("")
+    with pytest.raises(InputError, match="no query"):
+        search_bm25(str(index / "index"), queries=str(index / "empty"), output=str(index / "r"))
+    (index / "twice.tsv").write_text("q\tx\nq\ty\n")
+    with pytest.raises(InputError, match=r"twice.tsv:2: the id 'q' comes twice"):
+        search_bm25(str(index / "index"), queries=str(index / "twice.tsv"), output=str(index / "r"))

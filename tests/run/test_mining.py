@@ -1,0 +1,210 @@
+"""mine: from a run and from a checkpoint, from pairs and from a BEIR directory; killed."""
+
+import json
+
+import numpy as np
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.records import pairs
+from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
+from t5x_lite.retrieval.mine import Rules
+from t5x_lite.run import mining_search
+from t5x_lite.run.embedding import embed
+from t5x_lite.run.mining import RunSource, mine
+from t5x_lite.run.mining_search import EncoderSource
+from t5x_lite.run.searching import QueryEncoder, search
+from tests.encoder_checkpoint import write_checkpoint
+
+CORPUS = {"1": "a b", "2": "c", "3": "A, b!", "4": "d e f", "5": "g", "6": "h a", "7": "b c d"}
+QUERIES = {"q1": "a c", "q2": "c", "q3": "e"}
+QRELS = [("q1", "1", 1), ("q1", "5", 1), ("q1", "4", 0), ("q2", "7", 1), ("q3", "4", 1)]
+TOP = Rules(first=0, last=7, negatives=3, take="top")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, compile_once):
+    return str(write_checkpoint(tmp_path_factory.mktemp("encoder"), "bert"))
+
+
+@pytest.fixture
+def beir(tmp_path):
+    directory = tmp_path / "beir"
+    (directory / "qrels").mkdir(parents=True)
+    for name, texts in (("corpus", CORPUS), ("queries", QUERIES)):
+        lines = [json.dumps({"_id": key, "text": text}) for key, text in texts.items()]
+        (directory / f"{name}.jsonl").write_text("\n".join(lines))
+    rows = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in QRELS)]
+    (directory / "qrels" / "train.tsv").write_text("\n".join(rows))
+    return directory
+
+
+@pytest.fixture
+def run(tmp_path):
+    order = {"q1": "3154267", "q2": "2741", "q3": ""}
+    path = str(tmp_path / "run.jsonl")
+    write_run(
+        path,
+        [
+            Ranking(query, ranked([(name, 9.0 - i) for i, name in enumerate(names)]))
+            for query, names in order.items()
+        ],
+    )
+    return path
+
+
+def mined(output, **options):
+    mine(output=str(output), **options)
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    return lines, json.loads(output.with_name(f"{output.name}.settings.json").read_text())
+
+
+def test_a_run_of_a_directory(beir, run, tmp_path):
+    lines, settings = mined(tmp_path / "m.jsonl", input=str(beir), source=RunSource(run), rules=TOP)
+    assert lines[0] == {
+        "id": "q1",
+        "query": "a c",
+        "pos": ["a b", "g"],
+        "neg": ["d e f", "c", "h a"],  # neither 3, which has the words of 1, nor 1, nor 5
+        "pos_ids": ["1", "5"],
+        "neg_ids": ["4", "2", "6"],
+        "pos_scores": [8.0, 7.0],
+        "neg_scores": [6.0, 5.0, 4.0],
+    }
+    assert lines[1]["neg_ids"] == ["4", "1"]  # 2 has the query's words, 7 answers
+    assert lines[2]["neg"] == []
+    assert lines[2]["pos_scores"] == [None]
+    assert settings["report"] == {
+        "queries": 3,
+        "negatives": 5,
+        "filled": 0,
+        "queries_with_too_few": 2,
+        "queries_with_none": 1,
+        "dropped": {"answer": 3, "not taken": 1, "words of an answer": 1, "words of the query": 1},
+    }
+    assert settings["rules"]["take"] == "top"
+    assert sorted(path.name for path in tmp_path.glob("m.*")) == [
+        "m.jsonl",
+        "m.jsonl.settings.json",
+    ]
+    for line in lines:
+        pairs.checked(line, "m.jsonl:1")
+
+
+def test_margins_and_random_ones(beir, run, tmp_path):
+    rules = Rules(first=0, last=7, negatives=3, take="top", margin=2.0, fill="random")
+    lines, settings = mined(
+        tmp_path / "m.jsonl", input=str(beir), source=RunSource(run), rules=rules
+    )
+    assert lines[0]["neg_ids"][:3] == ["2", "6", "7"]  # the lowest answer has 7.0
+    assert settings["report"]["filled"] == 3 + 3 - 1
+    assert lines[1]["neg_ids"][0] == "1"
+    assert None in lines[1]["neg_scores"]
+    again, _ = mined(tmp_path / "n.jsonl", input=str(beir), source=RunSource(run), rules=rules)
+    assert again == lines
+
+
+def test_a_file_of_pairs_is_its_own_pool(tmp_path, run):
+    source = tmp_path / "pairs.jsonl"
+    records = [
+        {"id": "q1", "query": "a c", "pos": ["x"], "pos_ids": ["1"], "prompt": "p: ", "type": "t"},
+        {"id": 2, "query": "A C?", "pos": ["y"], "pos_ids": [5]},
+        {"id": "q3", "query": "z", "pos": ["w"], "pos_ids": ["4"], "neg": ["v"], "neg_ids": ["2"]},
+    ]
+    source.write_text("\n".join(map(json.dumps, records)))
+    write_run(run, [Ranking("q1", ranked([("5", 3.0), ("4", 2.0), ("2", 1.0)]))])
+    lines, _ = mined(tmp_path / "m.jsonl", input=str(source), source=RunSource(run), rules=TOP)
+    assert lines[0]["neg_ids"] == ["4", "2"]  # 5 answers the same query in the next line
+    assert (lines[0]["prompt"], lines[0]["type"]) == ("p: ", "t")
+    assert lines[2]["neg"] == []  # what was there is replaced
+
+
+def test_a_checkpoint_is_as_its_search(beir, checkpoint, tmp_path):
+    how = {"pooling": "cls", "normalize": False, "batch_size": 2}
+    source = EncoderSource(checkpoint=checkpoint, **how)
+    lines, _ = mined(tmp_path / "m.jsonl", input=str(beir), source=source, rules=TOP)
+    vectors = str(tmp_path / "c.npy")
+    embed(checkpoint, input=str(beir / "corpus.jsonl"), output=vectors, **how)
+    run = str(tmp_path / "r.trec")
+    search(
+        [vectors],
+        ids=[str(beir / "corpus.jsonl")],
+        queries=str(beir / "queries.jsonl"),
+        encoder=QueryEncoder(checkpoint, **how),
+        output=run,
+    )
+    by_run, _ = mined(tmp_path / "n.jsonl", input=str(beir), source=RunSource(run), rules=TOP)
+    given = EncoderSource(checkpoint=checkpoint, vectors=(vectors,), **how)
+    by_vectors, _ = mined(tmp_path / "o.jsonl", input=str(beir), source=given, rules=TOP)
+    for one, other, third in zip(lines, by_run, by_vectors, strict=True):
+        assert one["neg"] == other["neg"] == third["neg"]
+        for scores in ("pos_scores", "neg_scores"):
+            np.testing.assert_allclose(one[scores], other[scores], rtol=1e-5)
+    assert {one.query for one in read_run(run)} == {*QUERIES}
+
+
+def test_answers_that_the_passages_lack_are_scored(beir, checkpoint, tmp_path):
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"query": "a", "pos": ["k"]}))
+    source = EncoderSource(checkpoint=checkpoint, pooling="cls", batch_size=2)
+    files = {"input": str(tmp_path / "pairs.jsonl"), "passages": [str(beir / "corpus.jsonl")]}
+    lines, _ = mined(tmp_path / "m.jsonl", source=source, rules=TOP, **files)
+    assert len(lines[0]["neg"]) == 3
+    assert len(lines[0]["pos_scores"]) == 1
+    assert "neg_ids" not in lines[0]  # the answer has no id
+
+
+def test_a_command_that_was_killed_goes_on(beir, checkpoint, tmp_path, monkeypatch):
+    source = EncoderSource(checkpoint=checkpoint, pooling="cls", batch_size=2)
+    whole, _ = mined(tmp_path / "m.jsonl", input=str(beir), source=source, rules=TOP)
+    monkeypatch.setattr(mining_search, "_CHUNK_BATCHES", 1)
+    written = mining_search.write_atomically
+
+    def killed(path, content):
+        written(path, content)
+        if content == b"4":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(mining_search, "write_atomically", killed)
+    output = tmp_path / "n.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        mined(output, input=str(beir), source=source, rules=TOP)
+    assert not output.exists()
+    assert (tmp_path / "n.jsonl.partial" / "passages.done").exists()
+    other = EncoderSource(checkpoint=checkpoint, pooling="mean", batch_size=2)
+    with pytest.raises(InputError, match=r"n.jsonl.partial is of another command \(other source\)"):
+        mined(output, input=str(beir), source=other, rules=TOP)
+    monkeypatch.setattr(mining_search, "write_atomically", written)
+    again, _ = mined(output, input=str(beir), source=source, rules=TOP)
+    assert [one["neg"] for one in again] == [one["neg"] for one in whole]
+    assert not (tmp_path / "n.jsonl.partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("rankings", "message"),
+    [
+        ([("q9", "1")], "names the query 'q9', which the input lacks"),
+        ([("q1", "9")], "names the document '9', which the passages lack"),
+        ([], "no ranking"),
+    ],
+)
+def test_a_run_that_does_not_fit(beir, run, tmp_path, rankings, message):
+    write_run(run, [Ranking(query, ranked([(name, 1.0)])) for query, name in rankings])
+    with pytest.raises(InputError, match=message):
+        mine(input=str(beir), output=str(tmp_path / "m.jsonl"), source=RunSource(run))
+    assert not (tmp_path / "m.jsonl").exists()
+
+
+def test_what_does_not_fit(beir, checkpoint, tmp_path):
+    output = str(tmp_path / "m.jsonl")
+    (tmp_path / "run.tsv").write_text("q1\t2\t1\n")
+    source = RunSource(str(tmp_path / "run.tsv"))
+    with pytest.raises(InputError, match="has no scores"):
+        mine(input=str(beir), output=output, source=source, rules=Rules(margin=0.1))
+    with pytest.raises(InputError, match="no judgements of the split test: give --split train"):
+        mine(input=str(beir), output=output, source=source, split="test")
+    np.save(tmp_path / "v.npy", np.zeros((3, 12), np.float32))
+    wrong = EncoderSource(checkpoint=checkpoint, vectors=(str(tmp_path / "v.npy"),), pooling="cls")
+    with pytest.raises(InputError, match="3 vectors, and there are 7 passages"):
+        mine(input=str(beir), output=output, source=wrong)
+    with pytest.raises(InputError, match="--output must be a file"):
+        mine(input=str(beir), output="-", source=source)

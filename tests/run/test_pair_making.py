@@ -1,0 +1,131 @@
+"""pairs: of WET files, JSON lines and text, twice bitwise the same, and killed in between."""
+
+import gzip
+import json
+
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.records import pairs
+from t5x_lite.retrieval.pair_filters import Filters
+from t5x_lite.run import pair_making
+from t5x_lite.run.pair_making import make_pairs
+
+SHORT = Filters(min_query_words=1, min_passage_words=2)
+
+
+def made(output, inputs, **options):
+    make_pairs([str(path) for path in inputs], output=str(output), **options)
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    return lines, json.loads(output.with_name(f"{output.name}.report.json").read_text())
+
+
+def record(url, text):
+    body = text.encode()
+    head = (
+        f"WARC/1.0\r\nWARC-Type: conversion\r\nWARC-Target-URI: {url}\r\n"
+        f"WARC-Date: 2019-04-24T09:23:58Z\r\nContent-Type: text/plain\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body + b"\r\n\r\n"
+
+
+@pytest.fixture
+def wet(tmp_path):
+    path = tmp_path / "a.warc.wet.gz"
+    pages = [
+        record(f"http://x/{i}", f"Page number {i % 7}\nsome words of page {i % 5} here")
+        for i in range(30)
+    ]
+    path.write_bytes(b"".join(map(gzip.compress, [*pages, b"WARC/1.0\r\nbroken"])))
+    return path
+
+
+def test_pages_twice_and_killed_are_bitwise_the_same(wet, tmp_path, monkeypatch):
+    filters = Filters(min_passage_words=3, max_queries=4)
+    lines, report = made(tmp_path / "one.jsonl", [wet], rule="title_body", filters=filters)
+    assert lines[0] == {
+        "query": "Page number 0",
+        "pos": ["some words of page 0 here"],
+        "source": "http://x/0",
+    }
+    for number, line in enumerate(lines, start=1):
+        pairs.checked(line, f"f:{number}")
+    assert report["pairs"] == report["documents"] == 30
+    assert report["kept"] + sum(report["dropped"].values()) == report["pairs"]
+    assert report["dropped"] == {"passage of too many queries": 10}
+    assert (report["kept"], report["damaged"]) == (20, 1)
+    monkeypatch.setattr(pair_making, "_CHUNK", 4)
+    made(tmp_path / "two.jsonl", [wet], rule="title_body", filters=filters)
+    whole = (tmp_path / "one.jsonl").read_bytes()
+    assert (tmp_path / "two.jsonl").read_bytes() == whole
+    keep, calls = pair_making.Sieve.keep, []
+
+    def killed(self, raw):
+        calls.append(raw)
+        if len(calls) == 17:
+            raise KeyboardInterrupt
+        return keep(self, raw)
+
+    monkeypatch.setattr(pair_making.Sieve, "keep", killed)
+    output = tmp_path / "three.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        made(output, [wet], rule="title_body", filters=filters)
+    assert not output.exists()
+    assert (tmp_path / "three.jsonl.partial").read_text().count("\n") == 16
+    monkeypatch.setattr(pair_making.Sieve, "keep", keep)
+    _, again = made(output, [wet], rule="title_body", filters=filters)
+    assert output.read_bytes() == whole
+    assert again == report
+
+
+def test_text_files_and_json_lines(tmp_path):
+    (tmp_path / "a.txt").write_text("Emma\nby Jane Austen\n\n\nalone\n\nPersuasion\nby\nthe same\n")
+    (tmp_path / "b.jsonl").write_text(
+        json.dumps({"title": "T", "text": "a b", "lang": "de", "url": "u"})
+    )
+    inputs = [tmp_path / "a.txt", tmp_path / "b.jsonl"]
+    lines, report = made(
+        tmp_path / "o.jsonl", inputs, rule="title_body", filters=SHORT, languages=["en"]
+    )
+    assert lines == [
+        {"query": "Emma", "pos": ["by Jane Austen"], "source": f"{inputs[0]}:1", "lang": "en"},
+        {"query": "Persuasion", "pos": ["by\nthe same"], "source": f"{inputs[0]}:7", "lang": "en"},
+        {"query": "T", "pos": ["a b"], "source": "u", "lang": "de"},
+    ]
+    assert (report["documents"], report["documents_without_pair"]) == (4, 1)
+
+
+def test_aligned_files(tmp_path):
+    for name, text in (("a.en", "one two\nthree four\n"), ("a.de", "eins zwei\ndrei vier\n")):
+        (tmp_path / name).write_text(text)
+    inputs = [tmp_path / "a.en", tmp_path / "a.de"]
+    options = {"rule": "parallel", "languages": ["en", "de"], "filters": SHORT}
+    lines, _ = made(tmp_path / "o.jsonl", inputs, **options)
+    assert [(one["query"], *one["pos"], one["lang"]) for one in lines] == [
+        ("one two", "eins zwei", "en-de"),
+        ("eins zwei", "one two", "de-en"),
+        ("three four", "drei vier", "en-de"),
+        ("drei vier", "three four", "de-en"),
+    ]
+    (tmp_path / "a.de").write_text("eins zwei\n")
+    with pytest.raises(InputError, match=r"a.de ends before line 2, and the other file goes on"):
+        made(tmp_path / "p.jsonl", inputs, **options)
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (["a.txt"], {"rule": "x"}, "there is no rule 'x': give one of title_body"),
+        (["a.txt"], {"rule": "parallel"}, "line by line: got 1 files"),
+        (["a.txt", "a.txt"], {"rule": "parallel"}, "--languages must be one, or the two"),
+        (["a.txt"], {"rule": "title_body", "languages": ["a", "b"]}, "got a b"),
+        (["b.txt"], {"rule": "title_body"}, "b.txt: cannot be read"),
+        (["a.txt"], {"rule": "title_body"}, "found no pair in 1 documents"),
+    ],
+)
+def test_what_is_wrong(tmp_path, names, options, message):
+    (tmp_path / "a.txt").write_text("alone")
+    with pytest.raises(InputError, match=message):
+        made(tmp_path / "o.jsonl", [tmp_path / name for name in names], **options)
+    assert not (tmp_path / "o.jsonl").exists()

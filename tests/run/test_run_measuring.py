@@ -1,0 +1,92 @@
+"""fuse and evaluate-run: numbers, comparisons, answers, and the page."""
+
+import json
+
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
+from t5x_lite.run.run_measuring import evaluate_run, fuse, run_names
+
+FIRST = [Ranking("q", ranked([("a", 3.0), ("b", 2.0)])), Ranking("r", ranked([("x", 1.0)]))]
+SECOND = [Ranking("q", ranked([("b", 3.0), ("c", 2.0)])), Ranking("z", ranked([("a", 1.0)]))]
+QRELS = "q 0 a 1\nq 0 c 0\nr 0 x 2\nr 0 y 1\ns 0 a 1\n"
+
+
+@pytest.fixture
+def files(tmp_path):
+    write_run(str(tmp_path / "one.trec"), FIRST)
+    write_run(str(tmp_path / "two.tsv"), SECOND)
+    (tmp_path / "qrels").write_text(QRELS)
+    return [str(tmp_path / name) for name in ("one.trec", "two.tsv")], str(tmp_path / "qrels")
+
+
+def test_means_and_comparisons(files, tmp_path, capsys, caplog):
+    runs, qrels = files
+    result = evaluate_run(
+        runs, qrels=qrels, metrics=["mrr@10", "hole@10"], output=str(tmp_path / "out")
+    )
+    assert json.loads(capsys.readouterr().out) == result
+    assert result["queries"] == 3
+    assert result["runs"]["one"] == {
+        "mrr@10": pytest.approx(2 / 3),
+        "hole@10": pytest.approx(0.5 / 3),
+    }
+    assert result["runs"]["two"]["mrr@10"] == 0.0
+    assert result["p_values"]["two"]["mrr@10"] == 0.5
+    assert "1 of 3 judged queries have no ranking" in caplog.text
+    lines = (tmp_path / "out" / "two.queries.jsonl").read_text().splitlines()
+    assert json.loads(lines[0]) == {"query": "q", "mrr@10": 0.0, "hole@10": 0.5}
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text()) == result
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "nDCG@k" in page
+    assert "two against one" in page
+
+
+def test_answers_in_place_of_judgements(files, tmp_path):
+    runs, _ = files
+    (tmp_path / "answers.jsonl").write_text(
+        '{"_id": "q", "answers": ["Paris"]}\n{"_id": "r", "answers": ["no"]}\n'
+    )
+    texts = {"a": "Oslo", "b": "in Paris", "c": "Rome", "x": "none"}
+    lines = [{"_id": name, "title": "T", "text": text} for name, text in texts.items()]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    options = {"answers": str(tmp_path / "answers.jsonl"), "cuts": [1, 2]}
+    result = evaluate_run(runs, corpus=[str(tmp_path / "corpus.jsonl")], **options)
+    assert result["runs"] == {
+        "one": {"top@1": 0.0, "top@2": 0.5},
+        "two": {"top@1": 0.5, "top@2": 0.5},
+    }
+    (tmp_path / "corpus.jsonl").write_text(json.dumps(lines[0]))
+    with pytest.raises(InputError, match=r"--corpus lacks 3 passages of the runs, such as 'b'"):
+        evaluate_run(runs, corpus=[str(tmp_path / "corpus.jsonl")], **options)
+
+
+def test_a_fused_run(files, tmp_path):
+    runs, _ = files
+    fuse(runs, output=str(tmp_path / "fused.trec"), k=2)
+    found = {q: [d.document for d in ds] for q, ds in read_run(str(tmp_path / "fused.trec"))}
+    assert found == {"q": ["b", "a"], "r": ["x"], "z": ["a"]}
+    with pytest.raises(InputError, match="has no scores"):
+        fuse(runs, output=str(tmp_path / "sum.trec"), method="sum")
+    assert not (tmp_path / "sum.trec").exists()
+
+
+def test_names_of_runs():
+    assert run_names(["a/x.trec", "b/y.trec.gz"]) == {"x": "a/x.trec", "y": "b/y.trec.gz"}
+    assert run_names(["a/x.trec", "b/x.trec"]) == {p: p for p in ("a/x.trec", "b/x.trec")}
+    with pytest.raises(InputError, match="twice"):
+        run_names(["a", "a"])
+
+
+def test_what_cannot_be_measured(files):
+    runs, qrels = files
+    for options in ({}, {"qrels": qrels, "answers": "x"}):
+        with pytest.raises(InputError, match="give --qrels, or --answers"):
+            evaluate_run(runs, **options)
+    with pytest.raises(InputError, match="no metric 'x'"):
+        evaluate_run(runs, qrels=qrels, metrics=["x"])
+    with open(qrels, "w") as file:
+        file.write("other 0 a 1\n")
+    with pytest.raises(InputError, match="no query of the qrels"):
+        evaluate_run(runs, qrels=qrels)

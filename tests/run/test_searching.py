@@ -1,0 +1,91 @@
+"""search: exact, by files of vectors or with a checkpoint, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.records.run_files import read_run
+from t5x_lite.run.embedding import embed
+from t5x_lite.run.searching import QueryEncoder, search
+from tests.encoder_checkpoint import write_checkpoint
+
+DOCUMENTS = np.array([[1, 2], [3, 0], [1, 2], [0, 5], [2, 1]], np.float32)
+QUERIES = np.array([[1, 0], [0, 1]], np.float32)
+
+
+def texts(path, names, words=None):
+    words = words or names
+    records = [{"_id": n, "title": "", "text": w} for n, w in zip(names, words, strict=True)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    np.save(tmp_path / "corpus.npy", DOCUMENTS)
+    np.save(tmp_path / "queries.npy", QUERIES)
+    return {
+        "vectors": [str(tmp_path / "corpus.npy")],
+        "ids": [texts(tmp_path / "corpus.jsonl", "abcde")],
+        "queries": str(tmp_path / "queries.npy"),
+        "query_ids": [texts(tmp_path / "queries.jsonl", "ba")],
+    }
+
+
+def found(path):
+    return {one.query: [(d, s) for d, s, _ in one.documents] for one in read_run(str(path))}
+
+
+def run(files, output, **options):
+    options = {**files, **options}
+    search(options.pop("vectors"), output=str(output), **options)
+    return found(output)
+
+
+def test_a_run_of_vectors(files, tmp_path):
+    assert run(files, tmp_path / "run.trec", depth=3) == {
+        "b": [("b", 3.0), ("e", 2.0), ("a", 1.0)],
+        "a": [("d", 5.0), ("a", 2.0), ("c", 2.0)],
+    }
+    assert sorted(path.name for path in tmp_path.glob("run*")) == ["run.trec"]
+    dropped = run(files, tmp_path / "run.jsonl", same_ids="drop")
+    assert [name for name, _ in dropped["b"]] == ["e", "a", "c", "d"]
+    assert [name for name, _ in dropped["a"]] == ["d", "c", "e", "b"]
+    plain = run({**files, "ids": [], "query_ids": []}, tmp_path / "plain.trec", depth=1)
+    assert plain == {"0": [("1", 3.0)], "1": [("3", 5.0)]}
+
+
+def test_queries_of_a_checkpoint_are_as_their_vectors(tmp_path, compile_once):
+    checkpoint = str(write_checkpoint(tmp_path, "bert"))
+    corpus = texts(tmp_path / "c.jsonl", ["1", "2", "3"], ["a b c", "c", "b c a a"])
+    queries = texts(tmp_path / "q.jsonl", ["x", "y"], ["a b", "c c"])
+    for source, output in ((corpus, "c.npy"), (queries, "q.npy")):
+        embed(checkpoint, input=source, output=str(tmp_path / output), batch_size=2, pooling="cls")
+    vectors = {"vectors": [str(tmp_path / "c.npy")], "ids": [corpus]}
+    by_file = run(
+        {**vectors, "queries": str(tmp_path / "q.npy"), "query_ids": [queries]}, tmp_path / "a.trec"
+    )
+    encoder = QueryEncoder(checkpoint, pooling="cls", batch_size=2)
+    by_model = run({**vectors, "queries": queries, "encoder": encoder}, tmp_path / "b.trec")
+    assert by_file.keys() == by_model.keys() == {"x", "y"}
+    for query, documents in by_file.items():
+        assert [d for d, _ in documents] == [d for d, _ in by_model[query]]
+        np.testing.assert_allclose([s for _, s in documents], [s for _, s in by_model[query]], 1e-5)
+
+
+def test_what_does_not_fit(files, tmp_path):
+    with pytest.raises(InputError, match=r"5 ids, and .* 2 vectors"):
+        run({**files, "query_ids": files["ids"]}, tmp_path / "run")
+    twice = [texts(tmp_path / "twice.jsonl", "aa")]
+    with pytest.raises(InputError, match="the id 'a' comes twice"):
+        run({**files, "query_ids": twice}, tmp_path / "run")
+    np.save(tmp_path / "none.npy", np.zeros((0, 2), np.float32))
+    with pytest.raises(InputError, match="no query"):
+        run({**files, "queries": str(tmp_path / "none.npy"), "query_ids": []}, tmp_path / "run")
+    with pytest.raises(InputError, match="one word"):
+        run(files, tmp_path / "run", tag="a b")
+    (tmp_path / "run.partial.npz").write_bytes(b"x")
+    with pytest.raises(InputError, match="not the state of a search"):
+        run(files, tmp_path / "run")
