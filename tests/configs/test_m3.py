@@ -115,4 +115,10 @@ def test_a_step_at_a_tiny_size(name):
     assert np.isfinite(metrics["loss"])
     assert float(metrics["gradient_norm"]) > 0
     moved = jax.tree.map(lambda a, b: np.any(a != np.asarray(b)), before, state.params)
-    assert sum(jax.tree.leaves(moved)) > 0.8 * len(jax.tree.leaves(moved))
+    still = [
+        jax.tree_util.keystr(path)
+        for path, value in jax.tree_util.tree_leaves_with_path(moved)
+        if not value and path[-1].key in ("kernel", "embedding")
+    ]
+    # So early a step is below the rounding of a norm's scale of 1, and a relu may hide a head's bias.
+    assert not still, still
