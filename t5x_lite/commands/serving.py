@@ -32,7 +32,7 @@ Counts = Annotated[tuple[int, ...], tyro.conf.arg(metavar="N [N ...]")]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Serve:
-    """Answer over HTTP and JSON: POST /predict, /score, /embed; a page to try it at /.
+    """Answer over HTTP and JSON: POST /predict, /score, /embed, /rerank; a page to try it at /.
 
     Listens on this machine alone; any other --host needs an access token, in the environment
     variable T5X_LITE_TOKEN or in --token-file. Ready when every program is compiled (GET /ready).
@@ -49,8 +49,8 @@ class Serve:
       base: where the base of a checkpoint is that holds its trained part alone; where it was, if
         not given.
       adapters: the modules in use.
-      endpoints: predict, score, embed; if not given, predict and score of a model that writes text,
-        embed of an encoder.
+      endpoints: predict, score, embed, rerank; if not given, predict and score of a model that
+        writes text, rerank of a cross-encoder, embed of another encoder.
       batch_size: texts that go through the model at once at most.
       lengths: tokens that inputs are padded to, each a power of two and a program of its own; if
         not given, the longest, a quarter of it, and so on.

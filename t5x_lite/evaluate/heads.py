@@ -113,12 +113,18 @@ class HeadAnswers(Generator):
         params: Params,
         inputs: Sequence[np.ndarray],
         answers: Callable[[np.ndarray, np.ndarray], _T],
+        *,
+        static_length: int | None = None,
     ) -> list[_T]:
-        """What a function makes of the logits of each row and of the places of its second text."""
+        """What a function makes of the logits of each row and of the places of its second text.
+
+        Rows are padded to `static_length`, or else to a power of two that holds the longest.
+        """
         found: dict[int, _T] = {}
         order = sorted(range(len(inputs)), key=lambda row: len(inputs[row]))
         for rows in batched(order, self._batch_size):
-            length = min(padded_length(max(len(inputs[row]) for row in rows)), self._longest)
+            needed = padded_length(max(len(inputs[row]) for row in rows))
+            length = min(needed, self._longest) if static_length is None else static_length
             tokens = np.full((self._batch_size, length), self._pad_id, np.int32)
             segments = np.zeros_like(tokens)
             for place, row in enumerate(rows):

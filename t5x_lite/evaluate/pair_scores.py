@@ -19,14 +19,19 @@ from t5x_lite.types import Params
 class PairScores(HeadAnswers):
     """The logit of a head of one class; options are those of `HeadAnswers`."""
 
-    def of(self, params: Params, rows: Sequence[np.ndarray]) -> Float[np.ndarray, " n"]:
+    def of(
+        self, params: Params, rows: Sequence[np.ndarray], *, static_length: int | None = None
+    ) -> Float[np.ndarray, " n"]:
         """The logit of each row, in order.
 
         Args:
           params: of the learner.
           rows: int32 tokens of each.
+          static_length: tokens that rows are padded to; None is a power of two that holds them.
         """
-        found = self._of_rows(params, rows, lambda logits, _: float(logits[0]))
+        found = self._of_rows(
+            params, rows, lambda logits, _: float(logits[0]), static_length=static_length
+        )
         return np.array(found, np.float32)
 
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:

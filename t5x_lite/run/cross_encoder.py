@@ -71,8 +71,22 @@ class CrossEncoder:
             fit.
         """
         loaded = load_using(checkpoint, step=step, use=use, mesh=mesh)
-        head = loaded.learner.heads.get(_HEAD)
-        if head is None or not head.scores_texts:
+        return cls.of(
+            loaded, batch_size=batch_size, length=length, query_length=query_length, mesh=mesh
+        )
+
+    @classmethod
+    def of(
+        cls,
+        loaded: Loaded,
+        *,
+        batch_size: int = 32,
+        length: int | None = None,
+        query_length: int | None = None,
+        mesh: Mesh | None = None,
+    ) -> "CrossEncoder":
+        """That of a checkpoint which is read; see `load`."""
+        if not scores_texts(loaded):
             raise InputError(
                 f"checkpoint {loaded.directory}: has no head {_HEAD!r} of one class, which scores "
                 "a query with a passage: train one by objective Ranker"
@@ -112,25 +126,36 @@ class CrossEncoder:
 
     def rows(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
         """The tokens of each (query, passage): [CLS] query [SEP] passage [SEP]."""
+        return [row for row, _ in self.rows_and_cuts(pairs)]
+
+    def rows_and_cuts(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[np.ndarray, bool]]:
+        """The tokens of each (query, passage), and whether one of its texts was cut."""
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
         encoded = self.loaded.vocabulary.encode_batch(texts)
         ids = {
             text: without_special(found, self.tokens)
             for text, found in zip(texts, encoded, strict=True)
         }
-        cut = self._cut
-        return [
-            joined(
-                cut(ids[query], self.query_length),
-                cut(ids[passage], self.length),
-                size=self.length,
-                separators=self.tokens.separators,
-            )
-            for query, passage in pairs
-        ]
+        return [self._row(ids[query], ids[passage]) for query, passage in pairs]
+
+    def _row(self, query: Sequence[int], passage: Sequence[int]) -> tuple[np.ndarray, bool]:
+        row = joined(
+            self._cut(query, self.query_length),
+            self._cut(passage, self.length),
+            size=self.length,
+            separators=self.tokens.separators,
+        )
+        whole = len(query) + len(passage) + 2 + self.tokens.separators
+        return row, len(row) < whole
 
     def _cut(self, ids: Sequence[int], length: int) -> np.ndarray:
         return np.array([self.tokens.cls_id, *ids[: length - 2], self.tokens.sep_id], np.int32)
+
+
+def scores_texts(loaded: Loaded) -> bool:
+    """Whether a checkpoint has the head of one class that scores a query with a passage."""
+    head = loaded.learner.heads.get(_HEAD)
+    return head is not None and head.scores_texts
 
 
 def _lengths(loaded: Loaded, length: int | None, query_length: int | None) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The table of what `t5x-lite serve` answers: predict, score, embed.
+"""The table of what `t5x-lite serve` answers: predict, score, embed, rerank.
 
     ENDPOINTS["predict"](model, Asked(decoding=Decoding(num_beams=4)))
 
@@ -8,6 +8,7 @@ ENDPOINTS; the routes, the batches, the warm-up, the metrics and the page follow
 """
 
 import dataclasses
+import functools
 import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from t5x_lite.decoding.config import NUM_SEEDS, Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.heads.dense import Role
 from t5x_lite.models.pooling import Pooling
+from t5x_lite.run.cross_encoder import CrossEncoder
 from t5x_lite.run.long_texts import LongInputs
 from t5x_lite.run.text_to_text import TextToText, check_finite
 from t5x_lite.serve import requests
@@ -264,10 +266,73 @@ class Embed:
         return list(outcomes)
 
 
+class Rerank:
+    """{"query", "passages"} -> "score" and "rank"; the score is the cross-encoder's raw logit."""
+
+    fields = frozenset({"query", "passages"})
+
+    def __init__(self, model: TextToText, asked: Asked):
+        first, *others = model.members
+        if others:
+            raise InputError("rerank takes one checkpoint: an ensemble of rankers is not served")
+        self._asked = asked
+        make = functools.partial(CrossEncoder.of, first, length=model.asked_length)
+        self._encoders = _BySize(lambda size: make(batch_size=size))
+        self._encoder: CrossEncoder = self._encoders.get(1)  # without its head refused at the start
+        longest = self._encoder.length
+        static = asked.static_lengths(longest)
+        self._lengths = tuple(sorted({min(length, longest) for length in static}))
+        passages = ["Type a passage here.", "A passage that answers better gets a lower rank."]
+        self.example = {"query": "Type a query here.", "passages": passages}
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The static lengths of rows."""
+        return [(length,) for length in self._lengths]
+
+    def warm_row(self, shape: tuple[int, ...]) -> Any:
+        """A payload that fills a shape."""
+        return np.ones(shape[0], np.int32), False
+
+    def rows(self, record: Mapping[str, Any]) -> list[Row]:
+        """One for each passage."""
+        query = requests.optional_text(record, "query")
+        if not query:
+            raise Refused(400, 'The request must have "query", a string with something in it.')
+        passages = requests.texts(record, "passages", most=self._asked.max_rows)
+        rows = self._encoder.rows_and_cuts([(query, passage) for passage in passages])
+        cut = [place for place, (_, is_cut) in enumerate(rows) if is_cut]
+        _check_cut(cut, self._asked, length=self._encoder.length)
+        return [Row((fit(self._lengths, len(row)),), (row, is_cut)) for row, is_cut in rows]
+
+    def answer(
+        self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
+    ) -> list[dict[str, Any] | Refused]:
+        """The scores of a batch."""
+        rows, cut = zip(*payloads, strict=True)
+        encoder = self._encoders.get(size)
+        scores = encoder.scorer.of(encoder.loaded.params, rows, static_length=lengths[0])
+        return [
+            _finite(_with_cut({"score": score}, one), score)
+            for score, one in zip(scores.tolist(), cut, strict=True)
+        ]
+
+    def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
+        """Those of the passages in their order; the best passage has rank 1."""
+        del record
+        order = np.argsort([-outcome["score"] for outcome in outcomes], kind="stable")
+        ranks = np.argsort(order, kind="stable") + 1
+        return [
+            {"rank": rank, **outcome}
+            for rank, outcome in zip(ranks.tolist(), outcomes, strict=True)
+        ]
+
+
 ENDPOINTS: dict[str, Callable[[TextToText, Asked], Any]] = {
     "predict": Predict,
     "score": Score,
     "embed": Embed,
+    "rerank": Rerank,
 }
 
 

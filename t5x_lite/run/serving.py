@@ -16,6 +16,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.extras import install_command
 from t5x_lite.options import did_you_mean
 from t5x_lite.run.best_step import Step
+from t5x_lite.run.cross_encoder import scores_texts
 from t5x_lite.run.endpoints import ENDPOINTS, Asked
 from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.serve.batching import Batcher
@@ -83,7 +84,7 @@ def serve(
       address: where.
       step: the step to take from work directories: its number, "best", or None for the newest.
       use: names of modules, with commas between; "" is the base alone, None all of the checkpoint.
-      endpoints: names of `ENDPOINTS`; none is predict and score, or embed of an encoder.
+      endpoints: names of `ENDPOINTS`; none is what fits the checkpoint, see `_usual`.
       batch_size: texts that go through the model at once at most.
       wait: seconds that a text waits for others at most while the device is idle.
       inputs_length: tokens of an input at most; None is what the model was trained with.
@@ -215,9 +216,11 @@ class _Answering:
 
 
 def _usual(model: TextToText) -> tuple[str, ...]:
-    """The endpoints of a model that writes text, or of an encoder."""
-    writes = all(hasattr(member.learner.model_type, "prefill") for member in model.members)
-    return ("predict", "score") if writes else ("embed",)
+    """The endpoints of a model that writes text, of a cross-encoder, or of another encoder."""
+    if all(hasattr(member.learner.model_type, "prefill") for member in model.members):
+        return ("predict", "score")
+    ranks = all(scores_texts(member) for member in model.members)
+    return ("rerank",) if ranks else ("embed",)
 
 
 def _check_names(endpoints: Sequence[str]) -> None:

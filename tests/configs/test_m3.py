@@ -120,5 +120,5 @@ def test_a_step_at_a_tiny_size(name):
         for path, value in jax.tree_util.tree_leaves_with_path(moved)
         if not value and path[-1].key in ("kernel", "embedding")
     ]
-    # So early a step is below the rounding of a norm's scale of 1, and a relu may hide a head's bias.
+    # So early a step is below the rounding of a norm's scale; a relu may hide a head's bias.
     assert not still, still

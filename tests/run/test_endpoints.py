@@ -8,11 +8,12 @@ import pytest
 
 import t5x_lite
 from t5x_lite.decoding.config import Decoding
-from t5x_lite.run.endpoints import ENDPOINTS, Asked, Embed, Predict, Score
+from t5x_lite.run.cross_encoder import CrossEncoder
+from t5x_lite.run.endpoints import ENDPOINTS, Asked, Embed, Predict, Rerank, Score
 from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.serve.limits import Refused
 from tests import t5_checkpoint
-from tests.encoder_checkpoint import write_checkpoint
+from tests.encoder_checkpoint import write_checkpoint, write_ranker
 
 DECODING = Decoding(max_decode_length=4)
 TEXTS = ["the a", "a", "", " ".join(["the"] * 40)]
@@ -32,6 +33,12 @@ def model(t5, compile_once):
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
     return str(write_checkpoint(tmp_path_factory.mktemp("bert"), "bert"))
+
+
+@pytest.fixture(scope="module")
+def ranker(tmp_path_factory, compile_once):
+    del compile_once
+    return str(write_ranker(tmp_path_factory.mktemp("ranker")))
 
 
 def answers(endpoint, record, *, size=4):
@@ -96,6 +103,45 @@ def test_vectors_are_those_of_python(bert):
     np.testing.assert_allclose(prefixed["vector"], expected[0], rtol=1e-5, atol=1e-6)
 
 
+def test_ranks_are_those_of_the_cross_encoder(ranker):
+    endpoint = Rerank(TextToText.load([ranker]), Asked(max_rows=4))
+    passages = ["c", "h i j k l m n o p", "d e", ""]
+    results = answers(endpoint, {"query": "a b", "passages": passages})
+    expected = CrossEncoder.load(ranker).scores([("a b", passage) for passage in passages])
+    np.testing.assert_allclose([one["score"] for one in results], expected, rtol=1e-5, atol=1e-6)
+    best_first = sorted(range(4), key=lambda place: -expected[place])
+    assert sorted(range(4), key=lambda place: results[place]["rank"]) == best_first
+    assert sorted(one["rank"] for one in results) == [1, 2, 3, 4]
+    assert [one.get("cut") for one in results] == [None, True, None, None]
+    [long_query] = answers(endpoint, {"query": "a b c d e f", "passages": "c"})
+    assert long_query["cut"] is True
+
+
+@pytest.mark.parametrize(
+    ("record", "sentence"),
+    [
+        ({"passages": "a"}, 'must have "query"'),
+        ({"query": "", "passages": "a"}, 'must have "query"'),
+        ({"query": ["a"], "passages": "a"}, '"query" must be a string, got a list'),
+        ({"query": "a"}, 'must have "passages"'),
+        ({"query": "a", "passages": []}, "at least one text"),
+        ({"query": "a", "passages": ["a"] * 9}, "may have 8 texts, got 9"),
+        ({"query": "a", "passages": ["a", "b " * 20]}, "Text 1 is longer than 12 tokens"),
+    ],
+)
+def test_requests_to_rerank_that_are_refused(ranker, record, sentence):
+    asked = Asked(max_rows=8, long_inputs="refuse")
+    with pytest.raises(Refused, match=sentence):
+        Rerank(TextToText.load([ranker]), asked).rows(record)
+
+
+def test_only_one_cross_encoder_ranks(ranker, bert):
+    with pytest.raises(t5x_lite.errors.InputError, match="has no head 'classifier' of one class"):
+        Rerank(TextToText.load([bert]), Asked())
+    with pytest.raises(t5x_lite.errors.InputError, match="rerank takes one checkpoint"):
+        Rerank(TextToText.load([ranker, ranker]), Asked())
+
+
 @pytest.mark.parametrize(
     ("name", "record", "sentence"),
     [
@@ -136,7 +182,7 @@ def test_a_result_that_is_not_finite_is_an_error_of_its_own_row(model, monkeypat
     assert good == {"log_likelihood": -1.0, "num_tokens": 2}
 
 
-def test_no_program_is_compiled_after_the_shapes(model, bert):
+def test_no_program_is_compiled_after_the_shapes(model, bert, ranker):
     """Every length of texts, number of rows and seed meets a program that the warm-up made."""
     encoder = TextToText.load([bert])
     asked = Asked(decoding=DECODING, targets_length=20, max_rows=8, pooling="mean")
@@ -144,6 +190,10 @@ def test_no_program_is_compiled_after_the_shapes(model, bert):
         "predict": (Predict(model, asked), lambda text: {"inputs": text, "seed": len(text)}),
         "score": (Score(model, asked), lambda text: {"inputs": text, "targets": text[:30]}),
         "embed": (Embed(encoder, asked), lambda text: {"texts": text}),
+        "rerank": (
+            Rerank(TextToText.load([ranker]), asked),
+            lambda text: {"query": "a b", "passages": text},
+        ),
     }
     sizes = (1, 2)
     for endpoint, _ in endpoints.values():

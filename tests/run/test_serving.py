@@ -17,6 +17,7 @@ from scripts.bench.serve_load import ask, hostile, request, steady
 from t5x_lite.errors import InputError
 from t5x_lite.run import serving
 from t5x_lite.run.serving import Address
+from t5x_lite.run.text_to_text import TextToText
 from tests import encoder_checkpoint, t5_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,6 +110,14 @@ def test_a_text_to_text_model_serves_endures_and_ends(tiny_vocabulary, compile_o
 
 
 @pytest.mark.slow
+def test_what_a_checkpoint_answers_when_nobody_says(tmp_path, tiny_vocabulary):
+    t5 = t5_checkpoint.write_checkpoint(tmp_path / "t5", tiny_vocabulary)
+    bert = encoder_checkpoint.write_checkpoint(tmp_path / "bert", "bert")
+    ranker = encoder_checkpoint.write_ranker(tmp_path / "ranker")
+    usual = [serving._usual(TextToText.load([str(each)])) for each in (t5, bert, ranker)]
+    assert usual == [("predict", "score"), ("embed",), ("rerank",)]
+
+
 def test_an_encoder_embeds_behind_a_token_and_ends_by_ctrl_c(compile_once, tmp_path):
     checkpoint = encoder_checkpoint.write_checkpoint(tmp_path, "bert")
     (tmp_path / "token").write_text("correct-horse-battery\n")
