@@ -34,6 +34,23 @@ hypothesis.settings.register_profile("t5x_lite", derandomize=True, deadline=None
 hypothesis.settings.load_profile("t5x_lite")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Cases that a test's mark `gate` does not name are exhaustive."""
+    named: dict[str, set[str]] = {}
+    for item in items:
+        mark = item.get_closest_marker("gate")
+        if mark is None or not isinstance(item, pytest.Function):
+            continue
+        case = item.callspec.id
+        named.setdefault(item.nodeid.removesuffix(f"[{case}]"), set(mark.args)).discard(case)
+        if case not in mark.args:
+            item.add_marker(pytest.mark.exhaustive)
+    wrong = {name: cases for name, cases in named.items() if cases}
+    if wrong and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"a mark `gate` names cases that are not there: {wrong}")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips accelerator tests where JAX has only the CPU."""
     if item.get_closest_marker("accelerator"):

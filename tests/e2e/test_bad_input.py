@@ -178,14 +178,14 @@ def test_wrong_files_of_a_task(refused, tiny_glue, file, content, message):
 def test_a_bad_line_far_into_the_text_stops_the_run_with_its_checkpoints(
     capfd, english_lines, tiny_run
 ):
-    lines = [line.encode() for line in english_lines[:400]]
-    write("text/a.txt", b"\n".join([*lines[:390], b"caf\xe9", *lines[390:]]))
+    lines = [line.encode() for line in english_lines[:200]]
+    write("text/a.txt", b"\n".join([*lines[:190], b"caf\xe9", *lines[190:]]))
     write("text/validation.txt", lines[0])
     line = (
         "train tiny.json --workdir w --data.directory text --steps 1000 --log-period 50 "
         "--evaluation.period 1000"
     )
-    expected = "error: text/a.txt:391: not UTF-8: convert it to UTF-8"
+    expected = "error: text/a.txt:191: not UTF-8: convert it to UTF-8"
     assert main(line.split()) == 2  # text that fits into memory is read at the start
     assert capfd.readouterr().err.splitlines()[-1] == expected
     assert not Path("w/checkpoints").exists() or not saved_steps(Path("w/checkpoints"))
@@ -193,7 +193,7 @@ def test_a_bad_line_far_into_the_text_stops_the_run_with_its_checkpoints(
     *progress, message = capfd.readouterr().err.splitlines()
     assert message == expected
     assert all(line.startswith("step ") or " parameters on " in line for line in progress)
-    assert saved_steps(Path("w/checkpoints"))[-1] >= 15
+    assert saved_steps(Path("w/checkpoints"))[-1] >= 5
 
 
 @pytest.mark.slow

@@ -79,6 +79,11 @@ def test_several_processes_train_and_measure_as_one(alone, count):
         np.testing.assert_allclose(losses, alone[kind]["losses"], rtol=1e-5)
         np.testing.assert_allclose(found[0][kind]["sums"], alone[kind]["sums"], rtol=1e-4)
     assert alone["plain"]["losses"] != alone["dropout"]["losses"]
+    assert len(found[0]["cached"]["losses"]) == 3  # a contrastive loss in parts, with dropout
+    assert found[0]["cached"]["losses"][2] < found[0]["cached"]["losses"][0]
+    cached, expected = found[0]["cached"], alone["cached"]
+    np.testing.assert_allclose(cached["losses"], expected["losses"], rtol=1e-5)
+    np.testing.assert_allclose(cached["sums"], expected["sums"], rtol=1e-4, atol=1e-5)
     measured, expected = found[0]["evaluation"], alone["evaluation"]
     assert measured.pop("texts") == expected["texts"]
     assert len(measured["scores"]) == 8

@@ -23,7 +23,7 @@ from t5x_lite.config import Hosts
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.evaluate.generate import Generator
 from t5x_lite.evaluate.loss import LossEvaluator
-from t5x_lite.learner import Bound
+from t5x_lite.learner import Bound, Learner
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import bind, init, shapes
 from t5x_lite.objectives.seq2seq import Seq2Seq
@@ -32,9 +32,11 @@ from t5x_lite.optim.schedules import Constant
 from t5x_lite.optim.updates import Update
 from t5x_lite.run import hosts, preemption
 from t5x_lite.sharding import MeshConfig, batch_part, check_divisible, make_mesh, put_batch
+from t5x_lite.train.microbatches import Parts
 from t5x_lite.train.state import init_state, state_shardings
 from t5x_lite.train.step import make_train_step
 from t5x_lite.train.stop import StopSignals
+from tests.e2e.encoder_gradients import DESCENT, LEARNERS, pairs
 
 ROWS = 8
 STEPS = 20
@@ -115,13 +117,7 @@ class Training:
 
     def sums(self):
         """Of every leaf of the state, numbers that every process can read: its sums."""
-        weigh = jax.jit(
-            lambda state: [
-                jnp.stack([jnp.sum(jnp.square(leaf)), jnp.sum(leaf * _ramp(leaf))])
-                for leaf in jax.tree.leaves((state.params, state.optimizer))
-            ]
-        )
-        return [leaf.tolist() for leaf in jax.device_get(weigh(self.state))]
+        return sums_of((self.state.params, self.state.optimizer))
 
     def evaluate(self):
         """The held-out loss, and what the model writes."""
@@ -140,6 +136,17 @@ class Training:
             "scores": [best.score for best, *_ in found],
             "texts": [best.text for best, *_ in found],
         }
+
+
+def sums_of(tree):
+    """Of every leaf the sum of its squares, and one that depends on the order."""
+    weigh = jax.jit(
+        lambda tree: [
+            jnp.stack([jnp.sum(jnp.square(leaf)), jnp.sum(leaf * _ramp(leaf))])
+            for leaf in jax.tree.leaves(tree)
+        ]
+    )
+    return [leaf.tolist() for leaf in jax.device_get(weigh(tree))]
 
 
 class _Numbers:
@@ -210,7 +217,28 @@ def process(job):
         training = Training(make_mesh(config), dropout=dropout)
         found[name] = {"losses": training.run(), "sums": training.sums()}
     found["evaluation"] = training.evaluate()
+    found["cached"] = cached_pairs(make_mesh(MeshConfig()))
     return found
+
+
+def cached_pairs(mesh):
+    """Losses and sums of the parameters of three contrastive steps in two cached parts."""
+    learner = Learner.of(*LEARNERS["contrastive"])
+    layout = state_shardings(mesh, learner.axes, {})
+    update = Update(learner.loss, DESCENT, lambda _: 1.0, joint=learner.joint)
+    parts = Parts(count=2, mode="cached")
+    step = make_train_step([update], mesh=mesh, layout=layout, seed=0, microbatches=parts)
+    state = init_state(learner.init, DESCENT, layout, seed=0)
+    part, num_parts = batch_part(mesh)
+    batch = pairs(2 * ROWS)
+    own = slice(part * 2 * ROWS // num_parts, (part + 1) * 2 * ROWS // num_parts)
+    losses = []
+    with jax.set_mesh(mesh):
+        rows_of_mine = put_batch({name: value[own] for name, value in batch.items()}, mesh)
+        for _ in range(3):
+            state, metrics = step(state, rows_of_mine)
+            losses.append(float(metrics["loss"]))
+    return {"losses": losses, "sums": sums_of(state.params)}
 
 
 def endless():

@@ -107,6 +107,7 @@ def beam_search(config):
 
 
 @pytest.mark.parametrize("variant", goldens.VARIANTS)
+@pytest.mark.gate("t5", "umt5")
 def test_beams_are_those_of_transformers(release, variant):
     golden, directory = release(variant)
     checkpoint = read_hf(directory)

@@ -133,6 +133,7 @@ def test_who_waits_in_vain_ends_by_one_line():
 
 
 @pytest.mark.parametrize("code", [15, 2])
+@pytest.mark.gate("15")
 def test_who_is_stopped_while_waiting_ends_at_once(code):
     program = (
         "import signal, threading, os\n"
@@ -281,6 +282,10 @@ with hosts.ending_together(OverflowError):
         ),
         ("OverflowError('agreed')", 1, "OverflowError: agreed"),
     ],
+)
+@pytest.mark.gate(
+    "InputError('no such\\\\nfile')-2-error: process 2 of 4: no such file",
+    "OverflowError('agreed')-1-OverflowError: agreed",
 )
 def test_several_processes_end_by_one_line(error, code, said):
     done = subprocess.run(

@@ -186,9 +186,10 @@ def test_a_chunk_of_the_raw_length_gives_just_these_lengths(inputs_length, densi
     assert len(ended["targets"]) == targets_length
 
 
-def test_10_000_random_examples_invert():
+@pytest.mark.parametrize("number", [1_000, pytest.param(10_000, marks=pytest.mark.exhaustive)])
+def test_random_examples_invert(number):
     draw = np.random.default_rng(0)
-    for index in range(10_000):
+    for index in range(number):
         tokens = draw.integers(3, 31000, size=draw.integers(0, 300))
         density, mean = draw.choice([0.1, 0.15, 0.25, 0.5]), draw.choice([1.0, 2.0, 3.0, 10.0])
         key = {"seed": 0, "epoch": 0, "index": index, "sentinel_start": 32099}
