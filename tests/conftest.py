@@ -5,6 +5,7 @@ decorates its functions and dataclasses with jaxtyping and beartype, so a test t
 of the wrong shape fails at the call. TensorFlow is imported by no test at collection.
 """
 
+import gc
 import os
 import pathlib
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ import pytest
 
 if TYPE_CHECKING:
     from t5x_lite.config import Experiment
+
+_HAS_PROC = pathlib.Path("/proc/self/statm").exists()
 
 jaxtyping.install_import_hook("t5x_lite", "beartype.beartype")
 
@@ -71,6 +74,18 @@ def _own_project() -> Iterator[None]:
     yield
     if project.opened() != before:
         project.open_again(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _bounded_memory() -> Iterator[None]:
+    """After a file of tests, what they compiled is let go where a process has come to 4 GiB."""
+    yield
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1]) if _HAS_PROC else 0
+    if pages * os.sysconf("SC_PAGE_SIZE") > 4 << 30:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -101,6 +101,7 @@ def batch_of(data):
 
 
 @pytest.mark.parametrize("name", [*STAGES, "finetune/m3_tiny"])
+@pytest.mark.gate("pretrain/m3_retromae", "finetune/m3")
 def test_a_step_at_a_tiny_size(name):
     experiment = tiny(config.load(f"configs/{name}.py"))
     learner = learner_of(experiment)

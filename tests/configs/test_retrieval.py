@@ -79,6 +79,7 @@ def batch_of(data):
 
 
 @pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.gate("retromae_msmarco", "retromae_distill", "cross_encoder_msmarco", "sts")
 def test_a_step_at_a_tiny_size(name):
     experiment = tiny(config.load(f"configs/finetune/{name}.py"))
     learner = learner_of(experiment)

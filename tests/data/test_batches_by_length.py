@@ -94,6 +94,7 @@ def test_a_bucket_that_is_full_is_the_next_batch(source, vocabulary):
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.gate("cache-False", "cache-True", "on the fly-True")
 def test_a_run_that_goes_on_has_the_batches_that_it_would_have_had(source, vocabulary, shuffle):
     source = dataclasses.replace(source, shuffle=shuffle)
     batches = train(source, vocabulary)

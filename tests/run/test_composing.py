@@ -80,6 +80,7 @@ def test_composed_and_merged(place, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.gate("float32")
 def test_an_empty_delta_is_bitwise_the_base(place, tmp_path, dtype):
     base = write_base(tmp_path / "t5", "t5", dtype=dtype)
     write_run(tmp_path / "a", "t5", base, f"rte = {LORA}")

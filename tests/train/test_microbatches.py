@@ -146,6 +146,7 @@ def relative(found, expected):
         pytest.param(8, marks=[pytest.mark.slow, pytest.mark.exhaustive]),
     ],
 )
+@pytest.mark.gate("2")
 def test_cached_recomputed_and_uncached_are_the_same_with_dropout(num):
     expected, loss = uncached(num)
     for mode in ("cached", "recompute"):
@@ -182,6 +183,7 @@ def temporary_bytes(rows, parts):
 
 
 @pytest.mark.parametrize("mode", ["cached", "recompute"])
+@pytest.mark.gate("cached")
 def test_the_memory_of_parts_grows_as_their_vectors_and_scores_do(mode):
     """At 16 rows a part; the plain step's grows as the batch does."""
     small, large = (temporary_bytes(rows, Parts(count=rows // 16, mode=mode)) for rows in (64, 512))

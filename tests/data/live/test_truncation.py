@@ -90,6 +90,7 @@ def first_chunks(data, vocabulary, number):
     return found[: int((totals <= number).sum())]
 
 
+@pytest.mark.gate("stream")
 def test_every_pass_has_the_first_tokens_and_cuts_them_anew(data, vocabulary, where):
     chunks = first_chunks(data, vocabulary, 1000)
     assert len(chunks) == 1000 // len(chunks[0]) > 8
@@ -115,6 +116,7 @@ def test_a_stream_is_shuffled_by_the_buffer(data, vocabulary, monkeypatch):
     assert found[: len(chunks)] != chunks
 
 
+@pytest.mark.gate("stream")
 def test_a_position_goes_on(data, vocabulary, where):
     first = dataclasses.replace(data, first_tokens=1000, pack=True)
     batches = train(first, vocabulary)
@@ -138,6 +140,7 @@ def test_a_position_goes_on(data, vocabulary, where):
             every.restore(state)
 
 
+@pytest.mark.gate("held")
 def test_processes_divide_the_first_tokens(data, vocabulary, where):
     chunks = first_chunks(data, vocabulary, 1000)
     first = dataclasses.replace(data, first_tokens=1000, shuffle=False)
