@@ -7,6 +7,9 @@
     beir         a BEIR directory: corpus.jsonl, queries.jsonl, qrels/train.tsv
     marco        a collection with queries.train.tsv and qrels.train.tsv, as MS MARCO's
                  (`t5x_lite.records.marco_files`)
+    nli          *train*.jsonl and *dev*.jsonl of SNLI or MultiNLI: what a premise entails answers
+                 it, what contradicts it does not (`t5x_lite.records.nli_files`)
+    triplets     *.tsv, a line of query, passage that answers and passage that does not, with tabs
     titles       a collection of passages (`tasks.encoder:passages`): its title is the query of each
     stsb         GLUE's STS-B/{train,dev}.tsv: two sentences, and their grade from 0 to 5 as the
                  teacher's score (data.layout Groups(teacher=True), objective CosineRegression)
@@ -15,9 +18,9 @@
 
 All files but BEIR's and those of queries may be compressed, and end in .gz or .zst then. A query is
 cut at data.inputs_length tokens, a passage at data.targets_length; data.layout.negatives says how
-many of a query's "neg" go with it, drawn anew in each epoch. What of jsonl, same_text and titles is
-held out for validation is said in `t5x_lite.data.tasks.text_files`; BEIR's dev.tsv and MS MARCO's
-queries.dev.tsv are "validation".
+many of a query's "neg" go with it, drawn anew in each epoch. What of jsonl, triplets, same_text and
+titles is held out for validation is said in `t5x_lite.data.tasks.text_files`; BEIR's dev.tsv and MS
+MARCO's queries.dev.tsv are "validation".
 """
 
 from functools import partial
@@ -28,10 +31,15 @@ import tensorflow as tf
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.tasks import benchmarks, stages
 from t5x_lite.data.tasks import pairs as pair_task
-from t5x_lite.data.tasks.text_files import collection_files
-from t5x_lite.data.tasks.text_source import json_objects, passage_texts, text_lines
+from t5x_lite.data.tasks.text_files import collection_files, files_of_both
+from t5x_lite.data.tasks.text_source import (
+    json_objects,
+    parsed_lines,
+    passage_texts,
+    text_lines,
+)
 from t5x_lite.errors import InputError
-from t5x_lite.records import beir_files, marco_files, pairs
+from t5x_lite.records import beir_files, marco_files, nli_files, pairs, triplet_files
 from t5x_lite.records.passages import Passage
 from tasks.glue import STSB
 from tasks.text import source
@@ -73,6 +81,26 @@ def marco(arguments: TaskArguments) -> seqio.Task:
 
     found = stages.source(splits, texts, one_to_one=True)
     return pair_task.pair_task("pairs_marco", arguments, source=found)
+
+
+def nli(arguments: TaskArguments) -> seqio.Task:
+    """The premises of SNLI or MultiNLI, what they entail and what contradicts them."""
+    files = nli_files.split_files(arguments.directory)
+
+    def texts(split: str) -> tf.data.Dataset:
+        return stages.text_documents(
+            [pairs.to_json(one) for one in nli_files.read_pairs(files[split])]
+        )
+
+    found = stages.source(tuple(files), texts, one_to_one=True)
+    return pair_task.pair_task("pairs_nli", arguments, source=found)
+
+
+def triplets(arguments: TaskArguments) -> seqio.Task:
+    """Lines of a query, a passage that answers it and one that does not."""
+    read = partial(parsed_lines, parse=triplet_files.checked)
+    found = source(arguments.directory, read, files=partial(files_of_both, suffixes=(".tsv",)))
+    return pair_task.pair_task("pairs_triplets", arguments, source=found)
 
 
 def titles(arguments: TaskArguments) -> seqio.Task:

@@ -141,6 +141,21 @@ def pairs(root, lines):
         (root / f"{name}.jsonl").write_text("\n".join(rows))
 
 
+def triplets(root, lines):
+    rows = (f"{line[:40]}\t{line}\t{lines[0]}\n" for line in lines)
+    (root / "triples.train.tsv").write_text("".join(rows))
+
+
+def inferences(root, lines):
+    rows = [
+        json.dumps({"gold_label": label, "sentence1": line[:40], "sentence2": f"{line} {label}"})
+        for line in lines
+        for label in ("entailment", "contradiction")
+    ]
+    for split in ("train", "dev"):
+        (root / f"snli_1.0_{split}.jsonl").write_text("\n".join(rows))
+
+
 def own_files(root, lines):
     rows = [json.dumps({"text": line[:80], "label": f"{i % 2}.0"}) for i, line in enumerate(lines)]
     for split in ("train", "validation"):
@@ -176,6 +191,8 @@ FILES = {
     "tasks.encoder:jsonl_spans": span_lists,
     "tasks.files": own_files,
     "tasks.pairs": pairs,
+    "tasks.pairs:nli": inferences,
+    "tasks.pairs:triplets": triplets,
     "tasks.text": text_files,
     "tasks.tokens": tagged,
     "tasks.xnli": xnli,

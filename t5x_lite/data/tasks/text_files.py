@@ -27,21 +27,31 @@ FILES_PER_HELD_OUT_FILE = 20
 
 
 def split_files(directory: str) -> dict[str, Sequence[DataPath]]:
+    """The files of text of "train" and "validation"; see `files_of_both`."""
+    return files_of_both(directory, suffixes=SUFFIXES)
+
+
+def files_of_both(directory: str, *, suffixes: tuple[str, ...]) -> dict[str, Sequence[DataPath]]:
     """The files of "train" and "validation", sorted; one and the same list where lines are split.
+
+    Args:
+      directory: that holds them.
+      suffixes: of their names.
 
     Raises:
       InputError: if there is not a directory, or there are no files for one of the two.
     """
-    root = data_path(directory)
+    root, shown = data_path(directory), " or ".join(f"*{suffix}" for suffix in suffixes)
     if not directory or not root.is_dir():
         raise InputError(
-            f"data.directory {directory!r} is not a directory: it must hold *.txt or *.jsonl files"
+            f"data.directory {directory!r} is not a directory: it must hold {shown} files"
         )
-    validation = [*_text_files(root / "validation"), *_text_files(root, pattern="validation*")]
-    others = [file for file in _text_files(root) if file not in validation]
-    train = sorted([*_text_files(root / "train"), *others])
+    files = functools.partial(_text_files, suffixes=suffixes)
+    validation = [*files(root / "validation"), *files(root, pattern="validation*")]
+    others = [file for file in files(root) if file not in validation]
+    train = sorted([*files(root / "train"), *others])
     if not train:
-        raise InputError(f"no *.txt or *.jsonl file to train on in data.directory {directory}")
+        raise InputError(f"no {shown} file to train on in data.directory {directory}")
     if validation:
         return {"train": train, "validation": sorted(validation)}
     if len(train) < FILES_PER_HELD_OUT_FILE:
@@ -85,9 +95,11 @@ def _one_list(files: Sequence[DataPath]) -> dict[str, Sequence[DataPath]]:
     return {"train": files, "validation": files}
 
 
-def _text_files(directory: DataPath, *, pattern: str = "*") -> list[DataPath]:
+def _text_files(
+    directory: DataPath, *, suffixes: tuple[str, ...], pattern: str = "*"
+) -> list[DataPath]:
     found = sorted(directory.glob(pattern))
-    return [f for f in found if plain_name(f).endswith(SUFFIXES) and f.is_file()]
+    return [f for f in found if plain_name(f).endswith(suffixes) and f.is_file()]
 
 
 def files_matching(directory: str, pattern: str) -> list[str]:

@@ -3,6 +3,7 @@
     text_lines([Path("a.txt"), Path("c4-train.00000-of-00001.json.gz")])   # {"text": "..."}, ...
     text_documents([Path("b.txt")])        # the same, of what blank lines divide
     json_objects([Path("c.jsonl")], parse)   # the same, of what is made of each object
+    parsed_lines([Path("c.tsv")], parse)     # the same, of what is made of each line
     passage_texts([Path("collection.tsv")])  # the same, of titles and texts of passages
     text_lines(["d.txt"], shuffle=Shuffle(seed=0, epoch=epoch))   # the same, in another order
 
@@ -110,6 +111,31 @@ def json_objects(
 
     def of_line(line: bytes, where: str) -> bytes:
         return parse(_object(line, where=where), where).encode()
+
+    return _made(_blocks(Files(files), keep, shuffle), of_line)
+
+
+def parsed_lines(
+    files: Sequence[str | DataPath],
+    parse: Callable[[str, str], str],
+    *,
+    keep: Callable[[Tensor], Tensor] | None = None,
+    shuffle: Shuffle | None = None,
+) -> Dataset:
+    """What is made of each non-empty line of text files; else as `json_objects`.
+
+    Args:
+      files: see `text_lines`.
+      parse: from a line and its place, "file:line", to a text; see `json_objects`.
+      keep: as of `json_objects`.
+      shuffle: as of `text_lines`.
+
+    Raises:
+      InputError: a file cannot be read.
+    """
+
+    def of_line(line: bytes, where: str) -> bytes:
+        return parse(line.decode(), where).encode()
 
     return _made(_blocks(Files(files), keep, shuffle), of_line)
 

@@ -1,0 +1,31 @@
+"""Triplets of a query, a passage that answers it and one that does not, a line with tabs each.
+
+    who wrote Emma TAB Jane Austen wrote Emma. TAB Emma Stone is an actress.
+
+That is the form of MS MARCO's triples.train.small.tsv. Lines of one query are rows of their own.
+
+Source: the README of microsoft/MSMARCO-Passage-Ranking.
+"""
+
+from t5x_lite.errors import InputError
+from t5x_lite.records.pairs import Pairs, to_json
+
+
+def checked(line: str, where: str) -> str:
+    """A line as `pairs.from_json` reads it.
+
+    Args:
+      line: without its end.
+      where: its place, "file:line".
+
+    Raises:
+      InputError: it has no three texts.
+    """
+    texts = [text.strip() for text in line.split("\t")]
+    if len(texts) != 3 or not all(texts):
+        raise InputError(
+            f"{where}: must be a query, a passage that answers it and one that does not, with tabs "
+            f"between them, got {line[:60]!r}"
+        )
+    query, positive, negative = texts
+    return to_json(Pairs(query, [positive], [negative]))

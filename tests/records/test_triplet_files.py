@@ -1,0 +1,19 @@
+"""Lines of a query, a passage that answers it and one that does not."""
+
+import pytest
+
+from t5x_lite.errors import InputError
+from t5x_lite.records.pairs import Pairs, from_json
+from t5x_lite.records.triplet_files import checked
+
+
+def test_a_line():
+    assert from_json(checked(" who \twrote it\tdid not", "a.tsv:1")) == Pairs(
+        "who", ["wrote it"], ["did not"]
+    )
+
+
+@pytest.mark.parametrize("line", ["who\twrote it", "who\twrote it\t", "a\tb\tc\td", "\tb\tc"])
+def test_a_line_without_three_texts(line):
+    with pytest.raises(InputError, match=r"^a\.tsv:7: must be a query, a passage that answers"):
+        checked(line, "a.tsv:7")
