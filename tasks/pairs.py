@@ -5,6 +5,8 @@
     jsonl        DIR's *.jsonl, objects {"query": str, "pos": [str, ...], "neg": [str, ...]}, and
                  perhaps a teacher's "pos_scores" and "neg_scores"
     beir         a BEIR directory: corpus.jsonl, queries.jsonl, qrels/train.tsv
+    dpr          *train*.json and *dev*.json as DPR's, arrays of questions with "positive_ctxs" and
+                 "hard_negative_ctxs" (`t5x_lite.records.dpr_files`)
     marco        a collection with queries.train.tsv and qrels.train.tsv, as MS MARCO's
                  (`t5x_lite.records.marco_files`)
     nli          *train*.jsonl and *dev*.jsonl of SNLI or MultiNLI: what a premise entails answers
@@ -39,7 +41,7 @@ from t5x_lite.data.tasks.text_source import (
     text_lines,
 )
 from t5x_lite.errors import InputError
-from t5x_lite.records import beir_files, marco_files, nli_files, pairs, triplet_files
+from t5x_lite.records import beir_files, dpr_files, marco_files, nli_files, pairs, triplet_files
 from t5x_lite.records.passages import Passage
 from tasks.glue import STSB
 from tasks.text import source
@@ -94,6 +96,18 @@ def nli(arguments: TaskArguments) -> seqio.Task:
 
     found = stages.source(tuple(files), texts, one_to_one=True)
     return pair_task.pair_task("pairs_nli", arguments, source=found)
+
+
+def dpr(arguments: TaskArguments) -> seqio.Task:
+    """The questions of DPR's files, with what answers them and hard negatives."""
+    files = dpr_files.split_files(arguments.directory)
+
+    def texts(split: str) -> tf.data.Dataset:
+        found = dpr_files.read_pairs(files[split])
+        return stages.text_documents([pairs.to_json(one) for one in found])
+
+    found = stages.source(tuple(files), texts, one_to_one=True)
+    return pair_task.pair_task("pairs_dpr", arguments, source=found)
 
 
 def triplets(arguments: TaskArguments) -> seqio.Task:

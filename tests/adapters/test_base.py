@@ -67,12 +67,11 @@ ALWAYS = {
     *(("deberta", adapter) for adapter in ("bottleneck", "parallel", "dora", "ia3")),
 }
 SLOW = {
-    *(("t5", adapter) for adapter in ("dora", "ia3", "options", "compacter", "t5_adapter")),
+    *(("t5", adapter) for adapter in ("dora", "ia3", "options", "t5_adapter")),
     ("bert", "ia3_before"),
     ("bert", "compacter"),
-    ("deberta", "t5_adapter"),
 }
-"""With these, each kind has been tried on two families; the others are exhaustive."""
+"""With these, each kind has been tried; the others are exhaustive."""
 SELDOM = ("ia3_before", "compacter", "t5_adapter")
 
 
@@ -152,8 +151,12 @@ def test_on_every_family(host, adapter):
     ("host", "fields"),
     [
         ("t5", {"unroll": True, "attention": "blocked", "attention_block": 2}),
-        ("t5", {"remat": "full"}),
-        ("deberta", {"unroll": True, "attention": "blocked", "attention_block": 2}),
+        pytest.param("t5", {"remat": "full"}, marks=pytest.mark.exhaustive),
+        pytest.param(
+            "deberta",
+            {"unroll": True, "attention": "blocked", "attention_block": 2},
+            marks=pytest.mark.exhaustive,
+        ),
         ("bert", {"remat": "dots"}),
     ],
 )

@@ -24,7 +24,7 @@ LAST = Layers(last=1)
 
 
 @pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.gate("t5", "deberta")
+@pytest.mark.gate("t5")
 def test_a_copy_trains_as_the_base_would(host):
     """At the start it is the base; its gradient is that of the base's own layer."""
     bare, batch = learner(host)

@@ -57,6 +57,7 @@ class Words:
 
 
 @pytest.mark.parametrize("how", [{"num_beams": 3, "num_return": 2}, {"temperature": 1.0}])
+@pytest.mark.gate("how0")
 def test_decoding_and_ensembles_with_modules_are_those_of_the_merged_model(how):
     plain, batch = learner("t5")
     made, _ = learner("t5", MODULES[0])

@@ -52,7 +52,23 @@ ALWAYS = {
     ("deberta", "lora"),
     ("t5_1_0", "ia3"),
 }
-"""The others are of the slow tests."""
+SLOW = {
+    *(("bert", method) for method in ("double_seq_bn", "post_ln")),
+    *(("deberta", method) for method in ("seq_bn", "par_bn", "norms", "gate")),
+    *(("t5_1_0", method) for method in ("post_ln", "compacter_plus_plus", "cross")),
+    *(("t5_1_1", method) for method in ("double_seq_bn", "compacter")),
+    ("deberta", "compacter_plus_plus"),
+}
+"""With these, each method has been tried on two hosts; the others are exhaustive."""
+
+
+def marked(host, method):
+    """The marks of a case."""
+    if (host, method) in ALWAYS:
+        return ()
+    return [pytest.mark.slow, *[pytest.mark.exhaustive] * ((host, method) not in SLOW)]
+
+
 _SITES = {
     "attention.output": "after_attention",
     "output": "after_mlp",
@@ -189,7 +205,7 @@ def run(golden, host, method, config):
 
 @pytest.mark.parametrize(
     ("host", "method"),
-    [pytest.param(*case, marks=() if case in ALWAYS else pytest.mark.slow) for case in CASES],
+    [pytest.param(*case, marks=marked(*case)) for case in CASES],
 )
 def test_as_the_library(golden, host, method):
     (out, grads), (their_out, their_grads) = run(golden, host, method, METHODS[method])

@@ -60,6 +60,7 @@ def gradients_of_kernels(text):
 
 
 @pytest.mark.parametrize("host", ["t5", "deberta"])
+@pytest.mark.gate("t5")
 def test_no_step_of_a_module_makes_the_gradient_of_a_frozen_kernel(host):
     """In bfloat16 no step of a module does, nor in float32; full fine-tuning makes them."""
     sides = {"full": "float32", "lora": "bfloat16", "seq_bn": "float32"}

@@ -222,6 +222,7 @@ def largest_difference(found, expected):
 
 
 @pytest.mark.parametrize("microbatches", [2, 4])
+@pytest.mark.gate("2")
 def test_microbatches_have_the_loss_and_the_gradient_of_the_whole_batch(microbatches):
     _, _, expected, metrics = after_a_step(1, dropout=0.0)
     _, _, gradient, ours = after_a_step(microbatches, dropout=0.0)
@@ -234,6 +235,7 @@ def test_microbatches_have_the_loss_and_the_gradient_of_the_whole_batch(microbat
 
 
 @pytest.mark.parametrize("wrong", [False, True])
+@pytest.mark.gate("False")
 def test_a_microbatch_has_the_same_dropout_in_both_passes(wrong):
     """Beside the gradient of the same parts under the same keys, without a cache; or other keys."""
     made, params, gradient, metrics = after_a_step(2, dropout=0.1)

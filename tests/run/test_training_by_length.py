@@ -85,6 +85,7 @@ def params_of(workdir):
 
 
 @pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.gate("True")
 def test_a_run_compiles_a_program_a_shape_and_goes_on(experiment, tmp_path, steps, cached):
     if not cached:
         data = dataclasses.replace(experiment.data, cache="")

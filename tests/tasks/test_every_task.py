@@ -24,7 +24,6 @@ from tests.tasks import benchmark_directory
 
 BY_DEFAULT = {
     "tasks.squad:squad_v2",
-    "tasks.text:iid_15_u_u",
     "tasks.text:language_model",
     "tasks.text:prefix_lm",
 }
@@ -156,6 +155,19 @@ def inferences(root, lines):
         (root / f"snli_1.0_{split}.jsonl").write_text("\n".join(rows))
 
 
+def questions(root, lines):
+    rows = [
+        {
+            "question": line[:40],
+            "positive_ctxs": [{"title": "", "text": line}],
+            "hard_negative_ctxs": [{"title": line[:9], "text": lines[0]}],
+        }
+        for line in lines
+    ]
+    for split in ("train", "dev"):
+        (root / f"biencoder-{split}.json").write_text(json.dumps(rows, indent=2))
+
+
 def own_files(root, lines):
     rows = [json.dumps({"text": line[:80], "label": f"{i % 2}.0"}) for i, line in enumerate(lines)]
     for split in ("train", "validation"):
@@ -191,6 +203,7 @@ FILES = {
     "tasks.encoder:jsonl_spans": span_lists,
     "tasks.files": own_files,
     "tasks.pairs": pairs,
+    "tasks.pairs:dpr": questions,
     "tasks.pairs:nli": inferences,
     "tasks.pairs:triplets": triplets,
     "tasks.text": text_files,

@@ -1,0 +1,176 @@
+"""DPR's training files: JSON arrays of questions, what answers them, and hard negatives.
+
+    [{"question": "who wrote emma",
+      "positive_ctxs": [{"title": "Emma (novel)", "text": "Emma is by Jane Austen."}],
+      "hard_negative_ctxs": [{"title": "Emma Stone", "text": "She is an actress."}], ...}, ...]
+
+become {"query": "who wrote emma", "pos": ["Emma (novel) Emma is by Jane Austen."], "neg": [...]}.
+Questions without a passage that answers them are left out, as DPR does. "negative_ctxs" (random
+ones) stand in for hard negatives where there are none. Other fields are not read.
+
+Source: Karpukhin et al. 2020, "Dense Passage Retrieval", section 3.2, and the README of
+facebookresearch/DPR, "Retriever input data format".
+"""
+
+import codecs
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+from t5x_lite.buckets.paths import DataPath, data_path
+from t5x_lite.errors import InputError
+from t5x_lite.records.compressed import open_text, plain_name
+from t5x_lite.records.pairs import Pairs
+from t5x_lite.records.passages import titled_text
+
+_PARTS = {"train": ("train",), "validation": ("dev", "validation")}
+_BYTES = 1 << 20
+"""Read at a time: the files are of several gigabytes."""
+_SPACE = " \t\r\n"
+_JSON = json.JSONDecoder()
+
+_logger = logging.getLogger(__name__)
+
+
+def split_files(directory: str) -> dict[str, list[DataPath]]:
+    """The files of each split: *.json with "train" in the name, and with "dev" or "validation".
+
+    Raises:
+      InputError: there is none to train on.
+    """
+    root = data_path(directory)
+    there = sorted(root.glob("*")) if directory and root.is_dir() else []
+    there = [file for file in there if plain_name(file).endswith(".json") and file.is_file()]
+    found = {
+        split: [file for file in there if any(part in file.name for part in parts)]
+        for split, parts in _PARTS.items()
+    }
+    if not found["train"]:
+        raise InputError(
+            f"data.directory {directory!r} has no *train*.json of DPR, an array of objects with "
+            '"question", "positive_ctxs" and "hard_negative_ctxs"'
+        )
+    return {split: files for split, files in found.items() if files}
+
+
+def read_pairs(files: Sequence[DataPath]) -> Iterator[Pairs]:
+    """The questions of files, in order.
+
+    Raises:
+      InputError: a file cannot be read or is no such array, or no question has an answer.
+    """
+    num_read = num_left_out = 0
+    for file in files:
+        for number, record in enumerate(array_elements(file), start=1):
+            pairs = _pairs(record, where=f"{file}: question {number}")
+            num_read += 1
+            num_left_out += pairs is None
+            if pairs is not None:
+                yield pairs
+    if num_read == num_left_out:
+        raise InputError(f"{', '.join(map(str, files))}: no question has a passage that answers it")
+    _logger.info("%d questions, %d without a passage that answers", num_read, num_left_out)
+
+
+def array_elements(file: DataPath) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON array, one in memory at a time.
+
+    Raises:
+      InputError: the file cannot be read, or is not one array of objects.
+    """
+    try:
+        with open_text(file) as stream:
+            text = _Text(stream)
+            text.take("[", where=f"{file}: must be a JSON array of objects")
+            number = 0
+            while text.sign() != "]" or number:
+                number += 1
+                yield text.object_(where=f"{file}: question {number}")
+                if text.sign() != ",":
+                    break
+                text.take(",", where="")
+            text.take("]", where=f"{file}: after question {number}")
+            if text.sign():
+                raise InputError(f"{file}: something stands behind the array")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {file}: {error}") from error
+
+
+class _Text:
+    """The text of a stream, read as it is needed."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._text, self._at = "", 0
+
+    def sign(self) -> str:
+        """The next sign that is no space; "" at the end."""
+        while True:
+            rest = self._text[self._at : self._at + 1]
+            if rest and rest not in _SPACE:
+                return rest
+            self._at += len(rest)
+            if not rest and not self._more(_BYTES):
+                return ""
+
+    def take(self, sign: str, *, where: str) -> None:
+        """Goes on behind a sign.
+
+        Raises:
+          InputError: another one is next.
+        """
+        if self.sign() != sign:
+            raise InputError(f"{where}: expected {sign}, got {self.sign() or 'the end'}")
+        self._at += 1
+
+    def object_(self, *, where: str) -> dict[str, Any]:
+        """The object that is next.
+
+        Raises:
+          InputError: there is none.
+        """
+        if self.sign() != "{":
+            raise InputError(f"{where}: must be an object, got {self.sign() or 'the end'}")
+        size = _BYTES
+        while True:
+            try:
+                found, self._at = _JSON.raw_decode(self._text, self._at)
+                return found
+            except json.JSONDecodeError as error:
+                of_the_end = error.pos > len(self._text) - 16 or "Unterminated" in error.msg
+                if not of_the_end or not self._more(size):
+                    raise InputError(f"{where}: not JSON: {error.msg}") from error
+                size *= 2
+
+    def _more(self, size: int) -> bool:
+        """Whether there was more to read."""
+        found = self._stream.read(size)
+        self._text = self._text[self._at :] + self._decoder.decode(found, final=not found)
+        self._at = 0
+        return bool(found)
+
+
+def _pairs(record: Mapping[str, Any], *, where: str) -> Pairs | None:
+    """A question with its passages; None without one that answers it."""
+    question = record.get("question")
+    if not isinstance(question, str) or not question.strip():
+        raise InputError(f'{where}: must have "question", a text')
+    positive = _passages(record, "positive_ctxs", where=where)
+    negative = _passages(record, "hard_negative_ctxs", where=where)
+    negative = negative or _passages(record, "negative_ctxs", where=where)
+    if not positive:
+        return None
+    return Pairs(question.strip(), positive, [text for text in negative if text not in positive])
+
+
+def _passages(record: Mapping[str, Any], name: str, *, where: str) -> list[str]:
+    passages = record.get(name, [])
+    for passage in passages if isinstance(passages, list) else [None]:
+        if not isinstance(passage, dict) or not isinstance(passage.get("text"), str):
+            raise InputError(f'{where}: "{name}" must be a list of objects with "text"')
+        if not isinstance(passage.get("title") or "", str):
+            raise InputError(f'{where}: "title" in "{name}" must be a text')
+    texts = (titled_text({**each, "title": each.get("title") or ""}) for each in passages)
+    return list(dict.fromkeys(text for text in texts if text))
