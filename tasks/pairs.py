@@ -9,6 +9,8 @@
                  "hard_negative_ctxs" (`t5x_lite.records.dpr_files`)
     marco        a collection with queries.train.tsv and qrels.train.tsv, as MS MARCO's
                  (`t5x_lite.records.marco_files`)
+    miracl       MIRACL's directories of the languages that are there: passages judged not to answer
+                 a query are its negatives (`t5x_lite.records.miracl_files`)
     nli          *train*.jsonl and *dev*.jsonl of SNLI or MultiNLI: what a premise entails answers
                  it, what contradicts it does not (`t5x_lite.records.nli_files`)
     triplets     *.tsv, a line of query, passage that answers and passage that does not, with tabs
@@ -41,7 +43,15 @@ from t5x_lite.data.tasks.text_source import (
     text_lines,
 )
 from t5x_lite.errors import InputError
-from t5x_lite.records import beir_files, dpr_files, marco_files, nli_files, pairs, triplet_files
+from t5x_lite.records import (
+    beir_files,
+    dpr_files,
+    marco_files,
+    miracl_files,
+    nli_files,
+    pairs,
+    triplet_files,
+)
 from t5x_lite.records.passages import Passage
 from tasks.glue import STSB
 from tasks.text import source
@@ -83,6 +93,18 @@ def marco(arguments: TaskArguments) -> seqio.Task:
 
     found = stages.source(splits, texts, one_to_one=True)
     return pair_task.pair_task("pairs_marco", arguments, source=found)
+
+
+def miracl(arguments: TaskArguments) -> seqio.Task:
+    """The queries of MIRACL's languages, with passages that answer them and that do not."""
+    directory = arguments.directory
+
+    def texts(split: str) -> tf.data.Dataset:
+        found = miracl_files.read_pairs(directory, split)
+        return stages.text_documents([pairs.to_json(one) for one in found])
+
+    found = stages.source(miracl_files.splits(directory), texts, one_to_one=True)
+    return pair_task.pair_task("pairs_miracl", arguments, source=found)
 
 
 def nli(arguments: TaskArguments) -> seqio.Task:

@@ -50,28 +50,52 @@ def read_pairs(directory: str, split: str, collection: Sequence[str | DataPath])
     names = _names(directory, split)
     if names is None:
         raise InputError(f"data.directory {directory!r} has no queries of the split {split}")
-    queries = {fields[0]: fields[1] for _, fields in _rows(names[0], (2,))}
-    answers: dict[str, list[str]] = {}
-    for where, fields in _rows(names[1], (2, 4), by_space=True):
+    return judged_pairs(*names, collection)
+
+
+def judged_pairs(
+    queries: str, qrels: str, collection: Sequence[str | DataPath], *, negatives: bool = False
+) -> list[Pairs]:
+    """The queries of a file that some passage answers; the collection is read through once.
+
+    Args:
+      queries: a file of ids and texts.
+      qrels: a file of judgements.
+      collection: files of passages.
+      negatives: whether passages that were judged not to answer are the negatives; else they are
+        not read.
+
+    Raises:
+      InputError: a file is wrong, a query or a passage that is judged is missing.
+    """
+    texts = {fields[0]: fields[1] for _, fields in _rows(queries, (2,))}
+    judged: dict[str, tuple[list[str], list[str]]] = {}
+    for where, fields in _rows(qrels, (2, 4), by_space=True):
         if len(fields) == 4 and not fields[3].lstrip("-").isdigit():
             raise InputError(f"{where}: the score must be a whole number, got {fields[3]!r}")
-        if fields[0] not in queries:
-            raise InputError(f"{where}: the query {fields[0]!r} is not in {names[0]}")
-        if len(fields) == 2 or int(fields[3]) > 0:
-            answers.setdefault(fields[0], []).append(fields[-2] if len(fields) == 4 else fields[1])
-    wanted = {passage for each in answers.values() for passage in each}
-    texts = {
+        if fields[0] not in texts:
+            raise InputError(f"{where}: the query {fields[0]!r} is not in {queries}")
+        answers = len(fields) == 2 or int(fields[3]) > 0
+        if answers or negatives:
+            both = judged.setdefault(fields[0], ([], []))
+            both[not answers].append(fields[2] if len(fields) == 4 else fields[1])
+    judged = {query: both for query, both in judged.items() if both[0]}
+    wanted = {passage for both in judged.values() for each in both for passage in each}
+    passages = {
         passage.id: passage.whole
         for path in collection
         for passage in read_passages(str(path))
         if passage.id in wanted
     }
-    if missing := sorted(wanted - texts.keys()):
+    if missing := sorted(wanted - passages.keys()):
         raise InputError(
-            f"{names[1]}: {len(missing)} passages that answer are not in the collection, such as "
+            f"{qrels}: {len(missing)} passages that are judged are not in the collection, such as "
             f"{missing[0]!r}: do the two belong together?"
         )
-    return [Pairs(queries[q], [texts[p] for p in each]) for q, each in answers.items()]
+    return [
+        Pairs(texts[query], *([passages[name] for name in each] for each in both))
+        for query, both in judged.items()
+    ]
 
 
 def _names(directory: str, split: str) -> tuple[str, str] | None:

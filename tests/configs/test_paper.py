@@ -145,6 +145,7 @@ def test_a_step_of_the_released_recipe(name, directory, tiny_vocabulary, tmp_pat
 
 @pytest.mark.slow  # 25 tasks
 @pytest.mark.parametrize("name", ["t5_small", "multi_task"])
+@pytest.mark.gate("multi_task")
 def test_a_step_of_all_tasks(name, directory, tiny_vocabulary, tmp_path, compile_once):
     found = one_step(f"configs/paper/{name}.py", directory, tiny_vocabulary, tmp_path / "run")
     assert 4 < found["loss"] < 10

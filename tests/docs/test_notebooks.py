@@ -25,6 +25,7 @@ def test_a_notebook_has_no_outputs(path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # scripts/docs.sh runs it
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_cells_run(path, monkeypatch, capsys, compile_once):
     del compile_once

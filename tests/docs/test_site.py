@@ -73,6 +73,7 @@ def test_a_notebook_becomes_a_page(pages):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # scripts/docs.sh runs it
 def test_the_site_is_built_without_a_warning(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file",

@@ -1,7 +1,7 @@
 """Gradients of encoders' objectives on one device and on meshes of eight; prints JSON.
 
-Run by test_encoder_meshes.py in a process with eight CPU devices; the arguments are "m3" or
-"others", and meshes.
+Run by test_encoder_meshes.py in a process with eight CPU devices; the arguments are a JSON list of
+names of `LEARNERS` and `IN_PARTS`, or "all", and meshes.
 """
 
 import json
@@ -227,18 +227,25 @@ def largest_error_in_parts(name, meshes, *, mode):
     return found
 
 
-IN_PARTS = (("contrastive", "cached"), ("contrastive", "recompute"), ("m3", "cached"))
+IN_PARTS = {
+    "contrastive, cached": ("contrastive", "cached"),
+    "contrastive, recompute": ("contrastive", "recompute"),
+    "m3, cached": ("m3", "cached"),
+}
 
 
 def main(names, meshes):
     """Prints the errors of the learners of these names."""
-    found = {name: largest_error(*LEARNERS[name], meshes=meshes) for name in names}
-    for name, mode in IN_PARTS:
-        if name in names:
-            found[f"{name}, {mode}"] = largest_error_in_parts(name, meshes, mode=mode)
+    found = {}
+    for name in names:
+        if name in IN_PARTS:
+            learner, mode = IN_PARTS[name]
+            found[name] = largest_error_in_parts(learner, meshes, mode=mode)
+        else:
+            found[name] = largest_error(*LEARNERS[name], meshes=meshes)
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    only, *meshes = sys.argv[1:]
-    main([name for name in LEARNERS if (name == "m3") == (only == "m3")], meshes)
+    names, *meshes = sys.argv[1:]
+    main([*LEARNERS, *IN_PARTS] if names == "all" else json.loads(names), meshes)

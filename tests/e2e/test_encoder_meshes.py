@@ -12,24 +12,34 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("encoder_gradients.py")
 
 
+TENSOR = "data 2, fsdp 2, tensor 2"
+SOME = ("electra", "deberta", "methods", "contrastive", "contrastive, cached")
+M3 = ("m3", "m3, cached")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("which", "meshes", "num"),
+    ("names", "meshes", "num"),
     [
-        ("others", ["data 2, fsdp 2, tensor 2"], 10 + 2 * 2),
-        ("m3", ["data 2, fsdp 2, tensor 2"], 2 + 2),
-        pytest.param("others", ["data 8", "fsdp 8"], 2 * 10 + 2 * 2, marks=pytest.mark.exhaustive),
-        pytest.param("m3", ["data 8", "fsdp 8"], 2 * 2 + 2, marks=pytest.mark.exhaustive),
+        pytest.param(json.dumps(SOME), [TENSOR], 4 + 3, id="some"),
+        pytest.param(json.dumps(M3), [TENSOR], 1 + 3, id="m3"),
+        pytest.param(
+            "all",
+            [TENSOR, "data 8", "fsdp 8"],
+            9 * 3 + 3 * 5,
+            id="all",
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
-def test_gradients_on_eight_devices_are_those_on_one(which, meshes, num):
+def test_gradients_on_eight_devices_are_those_on_one(names, meshes, num):
     # Two programs to the last digits: they are compiled with the fusions that users get.
     flags = (
         os.environ["XLA_FLAGS"]
         + " --xla_cpu_use_fusion_emitters=true --xla_force_host_platform_device_count=8"
     )
     done = subprocess.run(
-        [sys.executable, str(PROGRAM), which, *meshes],
+        [sys.executable, str(PROGRAM), names, *meshes],
         env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
         capture_output=True,
         text=True,

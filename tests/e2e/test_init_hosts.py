@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def first_loss(directory, experiment, *, count=1, steps=1):
+def first_loss(directory, experiment, compiled, *, count=1, steps=1):
     """The loss of the first step, of a run in so many processes."""
     config.save(experiment, directory.with_suffix(".json"))
     with socket.socket() as probe:
@@ -39,7 +39,7 @@ def first_loss(directory, experiment, *, count=1, steps=1):
                 *("--workdir", str(directory), "--steps", str(steps)),
                 *([*hosts, "--hosts.process-id", str(i)] if count > 1 else []),
             ],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+            env={**os.environ, **compiled, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -60,25 +60,32 @@ def plain(tiny_experiment):
 
 
 @pytest.mark.exhaustive
-def test_two_processes_begin_from_shared_layers_as_shared_and_as_plain(plain, tmp_path):
+def test_two_processes_begin_from_shared_layers_as_shared_and_as_plain(
+    plain, tmp_path, compile_once
+):
     shared = dataclasses.replace(plain, model=plain.model.replace(share_layers=True))
-    first_loss(tmp_path / "shared", shared)
+    first_loss(tmp_path / "shared", shared, compile_once)
     init = Init(checkpoint=str(tmp_path / "shared"))
     found = [
-        first_loss(tmp_path / name, dataclasses.replace(kind, init=init, seed=1), count=2)
+        first_loss(
+            tmp_path / name, dataclasses.replace(kind, init=init, seed=1), compile_once, count=2
+        )
         for name, kind in (("as_shared", shared), ("as_plain", plain))
     ]
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
-def test_two_processes_leave_a_frozen_base_to_its_checkpoint(plain, tmp_path):
-    first_loss(tmp_path / "base", plain)
-    init = Init(checkpoint=str(tmp_path / "base"))
+def test_two_processes_leave_a_frozen_base_to_its_checkpoint(
+    plain, tiny_run, tmp_path, compile_once
+):
+    init = Init(checkpoint=str(tiny_run))
     part = dataclasses.replace(plain, init=init, adapters=Adapters(add=("lora = lora(r=2)",)))
     for steps in (1, 2):  # the second time each process reads the base and compares its part
-        first_loss(tmp_path / "part", part, count=2, steps=steps)
+        first_loss(tmp_path / "part", part, compile_once, count=2, steps=steps)
     paths = items.saved_leaves(tmp_path / "part" / "checkpoints" / "2" / "params")
     assert {path.split("/")[0] for path in paths} == {"adapters"}
-    ours, base = (Loaded.from_checkpoint(str(tmp_path / n), step=None) for n in ("part", "base"))
+    ours, base = (
+        Loaded.from_checkpoint(str(run), step=None) for run in (tmp_path / "part", tiny_run)
+    )
     assert ours.step == 2
     jax.tree.map(np.testing.assert_array_equal, ours.params["model"], base.params["model"])

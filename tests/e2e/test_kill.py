@@ -26,8 +26,8 @@ from t5x_lite.optim.unfreezing import Gradual
 from t5x_lite.run.training import train
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS = int(os.environ.get("T5X_LITE_KILLS", "3"))
-STEPS = 80 * max(3, KILLS)
+KILLS = int(os.environ.get("T5X_LITE_KILLS", "2"))
+STEPS = 80 * max(2, KILLS)
 
 # `t5x-lite train`, which writes a digest of each batch that a step is given to $SEEN.
 PROGRAM = """

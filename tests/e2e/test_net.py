@@ -20,7 +20,15 @@ RECORDS = json.loads(goldens.RECORDS.read_text())
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
 BFLOAT16 = {"t5", "bert"}
 # Kin of other runs: left to the exhaustive tests.
-KIN = {"electra_nes", "prefix_lm", "retromae_basic", "spans", "t5_live"}
+KIN = {
+    "electra_es",
+    "electra_nes",
+    "prefix_lm",
+    "retromae_basic",
+    "spans",
+    "t5_live",
+    "t5_shared",
+}
 
 
 @pytest.fixture(scope="module")

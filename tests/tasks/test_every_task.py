@@ -168,6 +168,22 @@ def questions(root, lines):
         (root / f"biencoder-{split}.json").write_text(json.dumps(rows, indent=2))
 
 
+def languages(root, lines):
+    for kind in ("topics", "qrels"):
+        (root / "miracl-v1.0-sw" / kind).mkdir(parents=True)
+    (root / "miracl-corpus-v1.0-sw").mkdir()
+    rows = {
+        "topics": "".join(f"{i}\t{line[:40]}\n" for i, line in enumerate(lines)),
+        "qrels": "".join(f"{i}\tQ0\t{i}\t1\n{i}\tQ0\t0\t0\n" for i in range(1, len(lines))),
+    }
+    for kind, content in rows.items():
+        for split in ("train", "dev"):
+            name = f"{kind}.miracl-v1.0-sw-{split}.tsv"
+            (root / "miracl-v1.0-sw" / kind / name).write_text(content)
+    passages = (json.dumps({"docid": i, "title": "", "text": x}) for i, x in enumerate(lines))
+    (root / "miracl-corpus-v1.0-sw" / "docs-0.jsonl").write_text("\n".join(passages))
+
+
 def own_files(root, lines):
     rows = [json.dumps({"text": line[:80], "label": f"{i % 2}.0"}) for i, line in enumerate(lines)]
     for split in ("train", "validation"):
@@ -204,6 +220,7 @@ FILES = {
     "tasks.files": own_files,
     "tasks.pairs": pairs,
     "tasks.pairs:dpr": questions,
+    "tasks.pairs:miracl": languages,
     "tasks.pairs:nli": inferences,
     "tasks.pairs:triplets": triplets,
     "tasks.text": text_files,
