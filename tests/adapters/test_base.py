@@ -67,7 +67,7 @@ ALWAYS = {
     *(("deberta", adapter) for adapter in ("bottleneck", "parallel", "dora", "ia3")),
 }
 SLOW = {
-    *(("t5", adapter) for adapter in ("dora", "ia3", "options", "t5_adapter")),
+    *(("t5", adapter) for adapter in ("dora", "options", "t5_adapter")),
     ("bert", "ia3_before"),
     ("bert", "compacter"),
 }

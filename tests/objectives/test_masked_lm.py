@@ -140,7 +140,9 @@ OF_THE_TINY_VOCABULARY = BertConfig(
     ("objective", "pack"),
     [
         (MaskedLM(mask_id=399), True),
-        pytest.param(RetroMAE(mask_id=399), False, marks=pytest.mark.slow),
+        pytest.param(
+            RetroMAE(mask_id=399), False, marks=[pytest.mark.slow, pytest.mark.exhaustive]
+        ),
         pytest.param(
             Electra(generator=OF_THE_TINY_VOCABULARY, mask_id=399, sharing="gdes", decoupled=True),
             True,

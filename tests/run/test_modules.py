@@ -128,7 +128,7 @@ def test_modules_of_one_base_in_one_process(part, run, place, tmp_path):
     np.testing.assert_allclose(own.score(pairs), alone[str(other)], rtol=1e-6)
     for use, message in {
         "rtee": "no module is called 'rtee'; did you mean rte",
-        "Fuse(rte, style)": "the block Fuse comes with a later version",
+        "Fuse(rte, style)": "has no fusion called rte_style; it has none: train one by",
     }.items():
         with pytest.raises(InputError, match=message):
             model.use(use)

@@ -99,6 +99,7 @@ def test_exactly_k_entries_and_nothing_else_moved(lottery):
 
 
 @pytest.mark.parametrize("removed", ["phases/sparse_1/checkpoints/2", "checkpoints/4"])
+@pytest.mark.gate("phases/sparse_1/checkpoints/2")
 def test_a_run_that_was_killed_goes_on_bit_for_bit(lottery, run, removed):
     """In a phase, or in the last one: as if the later checkpoints were not made yet."""
     name = f"killed_{removed.count('/')}"
@@ -172,6 +173,7 @@ def test_diff_pruning_finishes_with_k_values(run):
     np.testing.assert_array_equal(np.sort(chosen), np.sort(everything)[-chosen.size :])
 
 
+@pytest.mark.exhaustive
 def test_pruning_rewinds_and_drops_in_rounds(run):
     line = "a = prune(density=0.25, rounds=2, rewind_step=1, train_steps=2)"
     workdir = run("prune", line)

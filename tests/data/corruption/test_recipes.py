@@ -272,7 +272,9 @@ COUNTS = {
 }
 BY_DEFAULT = {"span_3_15_u_u", "iid_15_u_u", *t5_goldens.OTHERS}
 ALL = [
-    pytest.param(name, marks=[] if name in BY_DEFAULT else [pytest.mark.slow])
+    pytest.param(
+        name, marks=[] if name in BY_DEFAULT else [pytest.mark.slow, pytest.mark.exhaustive]
+    )
     for name in (*t5_goldens.SPANS, *t5_goldens.IID, *t5_goldens.OTHERS)
 ]
 
