@@ -27,7 +27,9 @@ titles is held out for validation is said in `t5x_lite.data.tasks.text_files`; B
 MARCO's queries.dev.tsv are "validation".
 """
 
+from collections.abc import Callable, Iterable
 from functools import partial
+from types import ModuleType
 
 import seqio
 import tensorflow as tf
@@ -36,12 +38,7 @@ from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.tasks import benchmarks, stages
 from t5x_lite.data.tasks import pairs as pair_task
 from t5x_lite.data.tasks.text_files import collection_files, files_of_both
-from t5x_lite.data.tasks.text_source import (
-    json_objects,
-    parsed_lines,
-    passage_texts,
-    text_lines,
-)
+from t5x_lite.data.tasks.text_source import json_objects, parsed_lines, passage_texts, text_lines
 from t5x_lite.errors import InputError
 from t5x_lite.records import (
     beir_files,
@@ -52,9 +49,10 @@ from t5x_lite.records import (
     pairs,
     triplet_files,
 )
-from t5x_lite.records.passages import Passage
 from tasks.glue import STSB
 from tasks.text import source
+
+Read = Callable[[str], Iterable[pairs.Pairs]]
 
 
 def jsonl(arguments: TaskArguments) -> seqio.Task:
@@ -72,64 +70,33 @@ def same_text(arguments: TaskArguments) -> seqio.Task:
 
 def beir(arguments: TaskArguments) -> seqio.Task:
     """The queries and the documents of a BEIR directory."""
-
-    def texts(split: str) -> tf.data.Dataset:
-        found = beir_files.read_pairs(arguments.directory, split)
-        return stages.text_documents([pairs.to_json(one) for one in found])
-
-    found = stages.source(beir_files.splits(arguments.directory), texts, one_to_one=True)
-    return pair_task.pair_task("pairs_beir", arguments, source=found)
+    return _of_directory("beir", arguments, beir_files)
 
 
 def marco(arguments: TaskArguments) -> seqio.Task:
     """The queries of a directory like MS MARCO's, and the passages that answer them."""
     directory = arguments.directory
-    splits = marco_files.splits(directory)
 
-    def texts(split: str) -> tf.data.Dataset:
+    def read(split: str) -> list[pairs.Pairs]:
         collection = collection_files(directory, named=True)["train"]
-        found = marco_files.read_pairs(directory, split, collection)
-        return stages.text_documents([pairs.to_json(one) for one in found])
+        return marco_files.read_pairs(directory, split, collection)
 
-    found = stages.source(splits, texts, one_to_one=True)
-    return pair_task.pair_task("pairs_marco", arguments, source=found)
+    return _read_whole("marco", arguments, marco_files.splits(directory), read)
 
 
 def miracl(arguments: TaskArguments) -> seqio.Task:
     """The queries of MIRACL's languages, with passages that answer them and that do not."""
-    directory = arguments.directory
-
-    def texts(split: str) -> tf.data.Dataset:
-        found = miracl_files.read_pairs(directory, split)
-        return stages.text_documents([pairs.to_json(one) for one in found])
-
-    found = stages.source(miracl_files.splits(directory), texts, one_to_one=True)
-    return pair_task.pair_task("pairs_miracl", arguments, source=found)
+    return _of_directory("miracl", arguments, miracl_files)
 
 
 def nli(arguments: TaskArguments) -> seqio.Task:
     """The premises of SNLI or MultiNLI, what they entail and what contradicts them."""
-    files = nli_files.split_files(arguments.directory)
-
-    def texts(split: str) -> tf.data.Dataset:
-        return stages.text_documents(
-            [pairs.to_json(one) for one in nli_files.read_pairs(files[split])]
-        )
-
-    found = stages.source(tuple(files), texts, one_to_one=True)
-    return pair_task.pair_task("pairs_nli", arguments, source=found)
+    return _of_directory("nli", arguments, nli_files)
 
 
 def dpr(arguments: TaskArguments) -> seqio.Task:
     """The questions of DPR's files, with what answers them and hard negatives."""
-    files = dpr_files.split_files(arguments.directory)
-
-    def texts(split: str) -> tf.data.Dataset:
-        found = dpr_files.read_pairs(files[split])
-        return stages.text_documents([pairs.to_json(one) for one in found])
-
-    found = stages.source(tuple(files), texts, one_to_one=True)
-    return pair_task.pair_task("pairs_dpr", arguments, source=found)
+    return _of_directory("dpr", arguments, dpr_files)
 
 
 def triplets(arguments: TaskArguments) -> seqio.Task:
@@ -141,17 +108,9 @@ def triplets(arguments: TaskArguments) -> seqio.Task:
 
 def titles(arguments: TaskArguments) -> seqio.Task:
     """The title of each passage of a collection as a query, and its text as what answers it."""
-    read = partial(passage_texts, write=_titled)
+    read = partial(passage_texts, write=pairs.titled)
     found = source(arguments.directory, read, files=collection_files)
     return pair_task.pair_task("pairs_titles", arguments, source=found)
-
-
-def _titled(passage: Passage) -> str:
-    """A pair of a passage; "" of one without a title, or without a text besides it."""
-    text = passage.text.strip().removeprefix(passage.title.strip()).strip()
-    if not passage.title.strip() or not text:
-        return ""
-    return pairs.to_json(pairs.Pairs(passage.title.strip(), [text]))
 
 
 def stsb(arguments: TaskArguments) -> seqio.Task:
@@ -163,12 +122,29 @@ def stsb(arguments: TaskArguments) -> seqio.Task:
             "be that folder itself"
         )
 
-    def texts(split: str) -> tf.data.Dataset:
-        found = [
+    def read(split: str) -> list[pairs.Pairs]:
+        return [
             pairs.Pairs(one["sentence1"], [one["sentence2"]], [], [one["label"]])
             for one in STSB.records(folder / STSB.files[split], split)
         ]
-        return stages.text_documents([pairs.to_json(one) for one in found])
 
-    found = stages.source(("train", "validation"), texts, one_to_one=True)
-    return pair_task.pair_task("pairs_stsb", arguments, source=found)
+    return _read_whole("stsb", arguments, ("train", "validation"), read)
+
+
+def _of_directory(name: str, arguments: TaskArguments, files: ModuleType) -> seqio.Task:
+    """A task of a directory that a module of `t5x_lite.records` reads."""
+    directory = arguments.directory
+    read = partial(files.read_pairs, directory)
+    return _read_whole(name, arguments, files.splits(directory), read)
+
+
+def _read_whole(
+    name: str, arguments: TaskArguments, splits: tuple[str, ...], read: Read
+) -> seqio.Task:
+    """A task of files that are read before the first pair; `read` gives the pairs of a split."""
+
+    def texts(split: str) -> tf.data.Dataset:
+        return stages.text_documents([pairs.to_json(one) for one in read(split)])
+
+    found = stages.source(splits, texts, one_to_one=True)
+    return pair_task.pair_task(f"pairs_{name}", arguments, source=found)

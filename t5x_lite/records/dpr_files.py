@@ -33,6 +33,16 @@ _JSON = json.JSONDecoder()
 _logger = logging.getLogger(__name__)
 
 
+def splits(directory: str) -> tuple[str, ...]:
+    """The splits that have files; see `split_files`."""
+    return tuple(split_files(directory))
+
+
+def read_pairs(directory: str, split: str) -> Iterator[Pairs]:
+    """The questions of a split; see `pairs_of`."""
+    return pairs_of(split_files(directory)[split])
+
+
 def split_files(directory: str) -> dict[str, list[DataPath]]:
     """The files of each split: *.json with "train" in the name, and with "dev" or "validation".
 
@@ -54,7 +64,7 @@ def split_files(directory: str) -> dict[str, list[DataPath]]:
     return {split: files for split, files in found.items() if files}
 
 
-def read_pairs(files: Sequence[DataPath]) -> Iterator[Pairs]:
+def pairs_of(files: Sequence[DataPath]) -> Iterator[Pairs]:
     """The questions of files, in order.
 
     Raises:

@@ -93,8 +93,8 @@ def judged_pairs(
             f"{missing[0]!r}: do the two belong together?"
         )
     return [
-        Pairs(texts[query], *([passages[name] for name in each] for each in both))
-        for query, both in judged.items()
+        Pairs(texts[query], [passages[p] for p in right], [passages[p] for p in wrong])
+        for query, (right, wrong) in judged.items()
     ]
 
 

@@ -25,6 +25,16 @@ _PARTS = {"train": ("train",), "validation": ("dev", "validation")}
 _logger = logging.getLogger(__name__)
 
 
+def splits(directory: str) -> tuple[str, ...]:
+    """The splits that have files; see `split_files`."""
+    return tuple(split_files(directory))
+
+
+def read_pairs(directory: str, split: str) -> list[Pairs]:
+    """The premises of a split; see `pairs_of`."""
+    return pairs_of(split_files(directory)[split])
+
+
 def split_files(directory: str) -> dict[str, list[DataPath]]:
     """The files of each split: *.jsonl with "train" in the name, and with "dev" or "validation".
 
@@ -46,7 +56,7 @@ def split_files(directory: str) -> dict[str, list[DataPath]]:
     return {split: files for split, files in found.items() if files}
 
 
-def read_pairs(files: Sequence[DataPath]) -> list[Pairs]:
+def pairs_of(files: Sequence[DataPath]) -> list[Pairs]:
     """The premises of files that entail something; all files are one list of sentences.
 
     Raises:

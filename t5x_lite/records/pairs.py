@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from t5x_lite.errors import InputError
+from t5x_lite.records.passages import Passage
 
 SCORES = ("pos_scores", "neg_scores")
 """Fields of a teacher's scores."""
@@ -71,6 +72,13 @@ def to_json(pairs: Pairs) -> str:
         if ids is not None:
             record[name] = [*ids]
     return json.dumps(record)
+
+
+def titled(passage: Passage) -> str:
+    """A passage's title and what its text says besides, as JSON; "" without one of the two."""
+    title = passage.title.strip()
+    text = passage.text.strip().removeprefix(title).strip()
+    return to_json(Pairs(title, [text])) if title and text else ""
 
 
 def same_text(text: str) -> Pairs:

@@ -7,7 +7,7 @@ import pytest
 
 from t5x_lite.errors import InputError
 from t5x_lite.records import dpr_files
-from t5x_lite.records.dpr_files import read_pairs, split_files
+from t5x_lite.records.dpr_files import pairs_of, split_files
 
 
 def passage(text, title=""):
@@ -45,7 +45,7 @@ FOUND = [
 
 
 def found(*files):
-    return [(one.query, list(one.positives), list(one.negatives)) for one in read_pairs(files)]
+    return [(one.query, list(one.positives), list(one.negatives)) for one in pairs_of(files)]
 
 
 @pytest.mark.parametrize("size", [1, 7, 1 << 20])

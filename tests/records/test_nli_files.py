@@ -6,7 +6,7 @@ import json
 import pytest
 
 from t5x_lite.errors import InputError
-from t5x_lite.records.nli_files import read_pairs, split_files
+from t5x_lite.records.nli_files import pairs_of, split_files
 
 ROWS = [
     ("entailment", "A man plays.", "Someone plays."),
@@ -35,7 +35,7 @@ def test_what_is_entailed_answers_and_what_contradicts_does_not(tmp_path):
     (tmp_path / "snli_1.0_test.jsonl").write_text("not read")
     files = split_files(str(tmp_path))
     assert {split: len(each) for split, each in files.items()} == {"train": 2, "validation": 1}
-    [found] = read_pairs(files["train"])
+    [found] = pairs_of(files["train"])
     assert (found.query, sorted(found.positives), list(found.negatives)) == (
         "A man plays.",
         ["A person plays.", "Someone plays."],
@@ -55,7 +55,7 @@ def test_what_is_entailed_answers_and_what_contradicts_does_not(tmp_path):
 def test_files_that_are_damaged(tmp_path, content, message):
     (tmp_path / "train.jsonl").write_text(content)
     with pytest.raises(InputError, match=message):
-        read_pairs(split_files(str(tmp_path))["train"])
+        pairs_of(split_files(str(tmp_path))["train"])
 
 
 def test_a_directory_without_them(tmp_path):
