@@ -222,6 +222,7 @@ FILES = {
     "tasks.pairs:dpr": questions,
     "tasks.pairs:miracl": languages,
     "tasks.pairs:nli": inferences,
+    "tasks.pairs:stsb": benchmark_directory.write,
     "tasks.pairs:triplets": triplets,
     "tasks.text": text_files,
     "tasks.tokens": tagged,
