@@ -18,13 +18,17 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
-from t5x_lite.buckets.paths import DataPath, data_path
+from t5x_lite.buckets.paths import DataPath
 from t5x_lite.errors import InputError
-from t5x_lite.records.compressed import open_text, plain_name
+from t5x_lite.records import named_splits
+from t5x_lite.records.compressed import open_text
 from t5x_lite.records.pairs import Pairs
 from t5x_lite.records.passages import titled_text
 
-_PARTS = {"train": ("train",), "validation": ("dev", "validation")}
+_EXPECTED = (
+    '*train*.json of DPR, an array of objects with "question", "positive_ctxs" and '
+    '"hard_negative_ctxs"'
+)
 _BYTES = 1 << 20
 """Read at a time: the files are of several gigabytes."""
 _SPACE = " \t\r\n"
@@ -44,24 +48,8 @@ def read_pairs(directory: str, split: str) -> Iterator[Pairs]:
 
 
 def split_files(directory: str) -> dict[str, list[DataPath]]:
-    """The files of each split: *.json with "train" in the name, and with "dev" or "validation".
-
-    Raises:
-      InputError: there is none to train on.
-    """
-    root = data_path(directory)
-    there = sorted(root.glob("*")) if directory and root.is_dir() else []
-    there = [file for file in there if plain_name(file).endswith(".json") and file.is_file()]
-    found = {
-        split: [file for file in there if any(part in file.name for part in parts)]
-        for split, parts in _PARTS.items()
-    }
-    if not found["train"]:
-        raise InputError(
-            f"data.directory {directory!r} has no *train*.json of DPR, an array of objects with "
-            '"question", "positive_ctxs" and "hard_negative_ctxs"'
-        )
-    return {split: files for split, files in found.items() if files}
+    """The files of each split; see `named_splits`."""
+    return named_splits.split_files(directory, suffix=".json", expected=_EXPECTED)
 
 
 def pairs_of(files: Sequence[DataPath]) -> Iterator[Pairs]:

@@ -13,14 +13,16 @@ Source: Gao et al. 2021, "SimCSE", section 4; Bowman et al. 2015 and Williams et
 import logging
 from collections.abc import Sequence
 
-from t5x_lite.buckets.paths import DataPath, data_path
+from t5x_lite.buckets.paths import DataPath
 from t5x_lite.errors import InputError
-from t5x_lite.records.compressed import plain_name
+from t5x_lite.records import named_splits
 from t5x_lite.records.json_lines import read_examples
 from t5x_lite.records.pairs import Pairs
 
 LABELS = ("entailment", "neutral", "contradiction", "-")
-_PARTS = {"train": ("train",), "validation": ("dev", "validation")}
+_EXPECTED = (
+    '*train*.jsonl of SNLI or MultiNLI, objects with "gold_label", "sentence1" and "sentence2"'
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -36,24 +38,8 @@ def read_pairs(directory: str, split: str) -> list[Pairs]:
 
 
 def split_files(directory: str) -> dict[str, list[DataPath]]:
-    """The files of each split: *.jsonl with "train" in the name, and with "dev" or "validation".
-
-    Raises:
-      InputError: there is none to train on.
-    """
-    root = data_path(directory)
-    there = sorted(root.glob("*")) if directory and root.is_dir() else []
-    there = [file for file in there if plain_name(file).endswith(".jsonl") and file.is_file()]
-    found = {
-        split: [file for file in there if any(part in file.name for part in parts)]
-        for split, parts in _PARTS.items()
-    }
-    if not found["train"]:
-        raise InputError(
-            f"data.directory {directory!r} has no *train*.jsonl of SNLI or MultiNLI, objects with "
-            '"gold_label", "sentence1" and "sentence2"'
-        )
-    return {split: files for split, files in found.items() if files}
+    """The files of each split; see `named_splits`."""
+    return named_splits.split_files(directory, suffix=".jsonl", expected=_EXPECTED)
 
 
 def pairs_of(files: Sequence[DataPath]) -> list[Pairs]:
