@@ -48,6 +48,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rows", nargs="+", default=[], metavar="SIZE=ROWS", help=f"else {ROWS}")
     parser.add_argument("--remat", nargs="+", default=[], metavar="SIZE=POLICY", help=f"{REMAT}")
     parser.add_argument("--attention", default="plain", choices=ATTENTION)
+    parser.add_argument("--unroll", action="store_true", help="layers one by one, not by a scan")
     parser.add_argument("--lengths", nargs=2, type=int, default=[512, 114], help="of a row")
     parser.add_argument("--dropout", nargs="+", type=float, default=[0.0, 0.1])
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
@@ -143,6 +144,7 @@ def model_of(work: dict) -> Any:
     fields = {"dropout_rate": work.get("dropout", 0.0)}
     if "remat" in work:
         fields |= {"remat": work["remat"], "attention": work["attention"]}
+        fields |= {"unroll": True} if work.get("unroll") else {}
     if work["size"] == "tiny":
         sizes: dict[str, Any] = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_heads": 2}
         layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
@@ -355,6 +357,7 @@ def works(options: argparse.Namespace) -> Iterator[dict]:
                 "rows": chosen(options.rows, size, ROWS[size]),
                 "remat": chosen(options.remat, size, REMAT.get(size, "none")),
                 "attention": options.attention,
+                "unroll": options.unroll,
                 "dropout": dropout,
                 "steps": options.steps,
                 "tokens": options.tokens,

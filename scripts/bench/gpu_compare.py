@@ -36,6 +36,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--lengths", nargs=2, type=int, default=[512, 114], help="of a row")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--remat", default="none")
+    parser.add_argument("--unroll", action="store_true", help="layers one by one, not by a scan")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--tokens", help="a folder of gpu.py's --write-tokens")
     parser.add_argument("--within", type=float, default=1e-2, help="how far losses may be apart")
@@ -213,7 +214,8 @@ def kill_and_resume(
 def lines_of(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The lines, in order."""
     common = {name: getattr(options, name) for name in ("size", "rows", "lengths", "dtype")}
-    common |= {name: getattr(options, name) for name in ("tokens", "dropout", "remat", "steps")}
+    common |= {name: getattr(options, name) for name in ("tokens", "dropout", "remat", "unroll")}
+    common["steps"] = options.steps
     end = time.monotonic() + options.budget
     found: dict[str, dict] = {}
     work: dict[str, Any] = {}

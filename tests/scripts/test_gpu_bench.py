@@ -60,3 +60,15 @@ def test_kinds_of_attention_beside_each_other_and_a_killed_run(tmp_path):
     assert agreement["apart"]["cudnn"] < 1e-2
     assert (killed["code"], killed["saved"]) == (-9, [3])
     assert (resumed["from_step"], resumed["losses"]) == (3, cudnn["losses"][3:])
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_steps_of_encoders_and_modules(tmp_path):
+    command = [str(SCRIPT), "encoders", "--dry-run", "--only", "cached", "lora"]
+    done = subprocess.run(command, env=bare(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout[-3000:], done.stderr[-3000:])
+    cached, lora = map(json.loads, done.stdout.splitlines())
+    assert (cached["parts"], lora["parts"]) == (2, 1)
+    assert all(line["flops"] > 0 < line["tokens_per_second"] for line in (cached, lora))
+    assert lora["losses"][-1] < lora["losses"][0]
