@@ -56,6 +56,7 @@ def test_the_module_has_the_compute_dtype():
         assert made.bind_model(params).token_embedding.table[...].dtype == jnp.dtype(dtype)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("per_layer", [False, True])
 @pytest.mark.gate("True")
 def test_shared_layers_are_an_ordinary_t5_that_reads_the_encoder_twice(per_layer):

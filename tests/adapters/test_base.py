@@ -89,6 +89,7 @@ def of_the_base(host):
     return made, jax.jit(lambda params: outputs(made, params, batch))
 
 
+@pytest.mark.gate("t5-lora", "bert-options", "deberta-parallel")
 @pytest.mark.parametrize(
     ("host", "adapter"),
     [pytest.param(host, name, marks=marked(host, name)) for host in HOSTS for name in ADAPTERS],
@@ -185,11 +186,11 @@ def test_however_layers_are_run(host, fields):
         np.testing.assert_allclose(leaf, expected[path], rtol=1e-4, atol=least, err_msg=path)
 
 
+@pytest.mark.gate("lora")
 @pytest.mark.parametrize(
     "adapter",
     [pytest.param(name, marks=pytest.mark.slow if name in SELDOM else ()) for name in ADAPTERS],
 )
-@pytest.mark.gate("lora", "bottleneck", "options")
 def test_decoding_with_fused_kernels_is_decoding_without(adapter):
     made, batch = learner("t5", ADAPTERS[adapter])
     straight = Learner.of(made.model.unrolled(), made.objective, adapters=made.adapters)

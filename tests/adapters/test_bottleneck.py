@@ -168,6 +168,7 @@ def test_beginnings():
         assert kernel.std() == pytest.approx(0.01 * 0.88, rel=0.02)
 
 
+@pytest.mark.exhaustive
 def test_layers_of_other_widths():
     """Layers count from 0, the decoder's after the encoder's; what is masked is 0 and not read."""
     config = seq_bn(reduction=4.0, reductions=((3, 2.0),), leave_out=(1,))

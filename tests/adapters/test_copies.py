@@ -56,6 +56,7 @@ def test_a_copy_trains_as_the_base_would(host):
         )
 
 
+@pytest.mark.gate("adapters1")
 @pytest.mark.parametrize(
     "adapters",
     [
@@ -81,6 +82,7 @@ def test_merging_writes_the_copy_and_a_delta_adds_it(adapters):
         assert moved == (path in parts), path
 
 
+@pytest.mark.exhaustive
 def test_few_layers_are_few_numbers_of_a_delta():
     model = T5Config(**SIZES, d_kv=4, num_encoder_layers=3, num_decoder_layers=1)
     made = Learner.of(model, Seq2Seq(), adapters=(parse_module("top = layers(last=1)"),))

@@ -28,6 +28,7 @@ RUNNING = {
 }
 
 
+@pytest.mark.gate("t5")
 @pytest.mark.parametrize("host", HOSTS)
 def test_gradients_do_not_depend_on_how_layers_are_run(host):
     """One after the other or in a scan, recomputed or kept, with blocked or plain attention."""
@@ -80,6 +81,7 @@ def test_decoding_and_ensembles_with_modules_are_those_of_the_merged_model(how):
         ]
 
 
+@pytest.mark.exhaustive
 def test_contrastive_parts_of_a_batch_are_the_whole_batch():
     """The rows of all parts meet, and modules get the gradient of the whole."""
     model, _, _ = HOSTS["bert"]

@@ -56,6 +56,7 @@ def learner(family, *adapters):
 SELDOM = ("prefix_lm", "enhanced_mask_decoder")
 
 
+@pytest.mark.gate("t5_encoder")
 @pytest.mark.parametrize(
     "family",
     [pytest.param(name, marks=pytest.mark.slow if name in SELDOM else ()) for name in FAMILIES],

@@ -20,6 +20,7 @@ def trained(made):
     return {path: leaf.shape for path, leaf in flat.items() if made.trains(f"adapters/{path}")}
 
 
+@pytest.mark.exhaustive
 def test_d_numbers_train_and_begin_as_the_base():
     """The lambdas of SAID are taken from d: its code counts one too many, z among them."""
     made, batch = learner("bert", said(name="a", d=20, targets=KERNELS))

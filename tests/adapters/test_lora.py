@@ -53,6 +53,7 @@ def test_scale_and_size():
         Lora(rank=0)
 
 
+@pytest.mark.gate("bert")
 @pytest.mark.parametrize("host", ["t5", "bert"])
 def test_the_table_of_tokens(host):
     """E + s A B, in the output layer that reads the table, too; as a delta and merged alike."""

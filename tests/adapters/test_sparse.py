@@ -128,6 +128,7 @@ def test_gates():
     assert many.min() == 0
 
 
+@pytest.mark.exhaustive
 def test_the_relaxed_phase_of_diff_pruning():
     adapter = Diff(name="a", penalty=0.5, structured=True, targets=(f"model/{WI}",))
     made, batch = learner("bert", adapter)

@@ -72,6 +72,7 @@ def test_no_step_of_a_module_makes_the_gradient_of_a_frozen_kernel(host):
     assert not [name for name, gradients in found.items() if gradients]
 
 
+@pytest.mark.gate("bert")
 @pytest.mark.parametrize("host", ["t5", "bert"])
 def test_a_step_of_biases_needs_less_memory_than_one_of_lora(host):
     """The gradient of A needs what goes into a layer; that of a bias does not."""

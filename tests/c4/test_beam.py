@@ -92,6 +92,7 @@ def test_bundles_that_are_run_twice_count_once(crawl, by_local, tmp_path):
     assert (files(tmp_path / "out"), tally.to_json()) == (shards, counts)
 
 
+@pytest.mark.exhaustive
 def test_pages_that_are_equal_in_everything(tmp_path):
     """Without deduplication by URL, one of them keeps its spans; the others lose all."""
     text = "\n".join(f"Sentence number {number} of this page it is." for number in range(6))
@@ -143,6 +144,7 @@ def test_a_job_that_ended_while_nobody_waited_is_finished(crawl, by_local, tmp_p
     assert files(tmp_path / "out") == by_local(cleaning)[0]
 
 
+@pytest.mark.exhaustive
 def test_an_input_that_vanished_is_named(crawl, tmp_path):
     gone = dataclasses.replace(expand_inputs([str(crawl)])[0], path=str(tmp_path / "gone.wet"))
     from t5x_lite.c4 import beam
@@ -200,6 +202,7 @@ def test_the_pipeline_and_the_options_of_dataflow(crawl, tmp_path):
     assert side_inputs == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_two_worker_processes_on_the_portable_job_service(crawl, by_local, tmp_path):

@@ -100,8 +100,8 @@ def batch_of(data):
     return found
 
 
+@pytest.mark.gate("finetune/m3")
 @pytest.mark.parametrize("name", [*STAGES, "finetune/m3_tiny"])
-@pytest.mark.gate("pretrain/m3_retromae", "finetune/m3")
 def test_a_step_at_a_tiny_size(name):
     experiment = tiny(config.load(f"configs/{name}.py"))
     learner = learner_of(experiment)

@@ -143,6 +143,7 @@ def test_a_step_of_the_released_recipe(name, directory, tiny_vocabulary, tmp_pat
     assert 4 < found["loss"] < 10
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow  # 25 tasks
 @pytest.mark.parametrize("name", ["t5_small", "multi_task"])
 @pytest.mark.gate("multi_task")

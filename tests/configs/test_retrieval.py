@@ -78,8 +78,8 @@ def batch_of(data):
     return found
 
 
+@pytest.mark.gate("retromae_distill", "cross_encoder_msmarco")
 @pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.gate("retromae_msmarco", "retromae_distill", "cross_encoder_msmarco", "sts")
 def test_a_step_at_a_tiny_size(name):
     experiment = tiny(config.load(f"configs/finetune/{name}.py"))
     learner = learner_of(experiment)

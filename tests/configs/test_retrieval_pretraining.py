@@ -144,6 +144,7 @@ def test_a_step_of_each(name, directory, vocabulary, tmp_path, compile_once):
     one_step(name, directory, vocabulary, tmp_path / "run")
 
 
+@pytest.mark.exhaustive
 def test_a_step_of_condenser_and_of_cocondenser_from_it(
     directory, vocabulary, tmp_path, compile_once, caplog
 ):

@@ -114,6 +114,7 @@ def test_a_step_of_pretraining(name, tiny_text, tiny_vocabulary, tmp_path, compi
     assert 4 < found["validation/loss"] < 10
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["paper_lm", "paper_prefix_lm"])
 @pytest.mark.gate("paper_lm")
 def test_a_step_of_fine_tuning(name, tiny_glue, tiny_vocabulary, tmp_path, compile_once):

@@ -55,6 +55,7 @@ def run(code, *, level=None):
     )
 
 
+@pytest.mark.exhaustive
 def test_tensorflow_takes_no_device_and_writes_nothing_of_its_import_and_of_errors():
     done = run(ERROR)
     assert (done.stdout, done.stderr) == ("[]\n", "")
@@ -66,6 +67,7 @@ def test_without_tensorflow_the_error_says_what_to_install():
     assert done.stdout.endswith(f": {install_command('data')}\n")
 
 
+@pytest.mark.gate("0-0")
 @pytest.mark.parametrize(("level", "kept"), [(None, "3"), ("0", "0")])
 def test_the_level_that_jax_sets_is_raised_and_a_persons_is_not(level, kept):
     assert run(LEVEL, level=level).stdout == f"{kept}\n"

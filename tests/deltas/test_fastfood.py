@@ -67,6 +67,7 @@ def test_lengths_stay_about_as_they_are():
         assert np.mean(norms) == pytest.approx(np.sqrt(8), rel=0.05)
 
 
+@pytest.mark.exhaustive
 def test_parts_are_added_negated_and_made_for_each_layer():
     space = Subspace("model/w", (2, 3, 4), True, seed=5)
     z, scale = np.arange(1.0, 7.0, dtype=np.float32), np.array([1.0, 2.0], np.float32)

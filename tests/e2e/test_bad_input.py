@@ -196,6 +196,7 @@ def test_a_bad_line_far_into_the_text_stops_the_run_with_its_checkpoints(
     assert saved_steps(Path("w/checkpoints"))[-1] >= 5
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_tensorflow_adds_nothing_to_the_one_line(run, english_lines, tiny_glue, compile_once):
     """In a process whose TF_CPP_MIN_LOG_LEVEL nobody has set but JAX, as a user's is."""

@@ -21,6 +21,7 @@ sys.exit(f"found {found}" if found else 0)
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_cache_is_all_that_training_needs(tiny_experiment, tmp_path):
     cache(tiny_experiment, output=str(tmp_path / "cache"))

@@ -85,6 +85,7 @@ def start(tiny_experiment, compile_once, tmp_path):
     return run
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_cache_in_a_bucket_trains_as_the_local_one(start, tmp_path):
     local = start("here")

@@ -46,6 +46,7 @@ def losses(workdir):
     return {record["step"]: record["loss"] for record in records if "loss" in record}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_two_processes_begin_and_one_or_four_go_on(tiny_experiment, tmp_path):

@@ -36,6 +36,7 @@ def saved(tmp_path_factory):
     return workdir
 
 
+@pytest.mark.gate("flip")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_whatever_file_is_damaged_the_last_good_step_is_used(saved, tmp_path, damage):
     names = files_of(saved / "checkpoints" / "10")
@@ -76,6 +77,7 @@ def test_the_damaged_step_can_be_saved_again(saved, tmp_path):
         assert_restores(manager, 10)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_by_the_command_line(tiny_run, tiny_experiment, tmp_path, compile_once):
     """Training goes back to the good step and says so; predict and evaluate refuse in one line."""

@@ -22,7 +22,7 @@ M3 = ("m3", "m3, cached")
     ("names", "meshes", "num"),
     [
         pytest.param(json.dumps(SOME), [TENSOR], 4 + 3, id="some"),
-        pytest.param(json.dumps(M3), [TENSOR], 1 + 3, id="m3"),
+        pytest.param(json.dumps(M3), [TENSOR], 1 + 3, id="m3", marks=pytest.mark.exhaustive),
         pytest.param(
             "all",
             [TENSOR, "data 8", "fsdp 8"],

@@ -41,6 +41,7 @@ def lines(workdir):
     return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_hung_step_ends_the_run_and_a_restart_resumes_it(
     tmp_path, tiny_experiment, tiny_run, compile_once

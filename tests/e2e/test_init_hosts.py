@@ -75,6 +75,7 @@ def test_two_processes_begin_from_shared_layers_as_shared_and_as_plain(
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_two_processes_leave_a_frozen_base_to_its_checkpoint(
     plain, tiny_run, tmp_path, compile_once
 ):

@@ -100,8 +100,7 @@ def lines(workdir):
     return path.read_text().count("\n") if path.exists() else 0
 
 
-# On the fly and whole: each of the two others has one of both.
-@pytest.fixture(params=[pytest.param("task", marks=pytest.mark.exhaustive), "cache", "modules"])
+@pytest.fixture(params=["task", "cache", "modules"])
 def experiment(request, tiny_experiment, tmp_path):
     """A run whose data are read on the fly or from a cache, or whose modules unfreeze."""
     data = tiny_experiment.data
@@ -135,6 +134,7 @@ def with_modules(tiny_experiment, directory):
     )
 
 
+@pytest.mark.gate("cache")
 @pytest.mark.slow
 def test_killed_again_and_again(tmp_path, experiment, compile_once):
     config.save(experiment, tmp_path / "tiny.json")

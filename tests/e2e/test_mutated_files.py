@@ -41,6 +41,7 @@ def test_some_damaged_files_of_every_kind():
     check(fuzz(5, *names), 5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_some_damaged_files_of_slow_kinds():
     check(fuzz(20, *SLOW), 20)

@@ -21,6 +21,8 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
 BFLOAT16 = {"t5", "bert"}
 # Kin of other runs: left to the exhaustive tests.
 KIN = {
+    "classify",
+    "deberta_gdes",
     "electra_es",
     "electra_nes",
     "prefix_lm",
@@ -28,6 +30,7 @@ KIN = {
     "spans",
     "t5_live",
     "t5_shared",
+    "t5_sst2",
 }
 
 

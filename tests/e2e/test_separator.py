@@ -57,6 +57,7 @@ def run(experiment, tmp_path_factory, compile_once):
     return workdir
 
 
+@pytest.mark.exhaustive
 def test_a_score_is_that_of_the_row_of_training(run):
     from t5x_lite.data.live import pipeline
 

@@ -87,10 +87,10 @@ def of_the_table(record, *, parts):
     ]
 
 
+@pytest.mark.gate("mesh2")
 @pytest.mark.parametrize(
     "mesh", [MeshConfig(data=4), MeshConfig(data=1, fsdp=4), MeshConfig(data=2, tensor=2)]
 )
-@pytest.mark.gate("mesh1", "mesh2")
 def test_what_parts_scatter_is_reduced_in_their_loop(in_parts, mesh):
     sizes = [f"--mesh.{name}={getattr(mesh, name)}" for name in ("data", "fsdp", "tensor")]
     reductions = of_the_table(planned(in_parts, "v5e:2x2", *sizes), parts=mesh.tensor)

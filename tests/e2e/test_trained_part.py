@@ -80,6 +80,7 @@ def test_the_trained_part_alone_is_saved_and_resumed(part, run):
     assert [(step / "files" / BASE_FILE).exists() for step in steps] == [True, False]
 
 
+@pytest.mark.exhaustive
 def test_a_chosen_part_and_a_base_with_a_base(part, run, place):
     second = run("second", 5, adapters=Adapters(), train=("model/decoder",), start="part")
     step = second / "checkpoints" / "5"
@@ -186,6 +187,7 @@ def test_export_merges(part, tmp_path):
     assert np.abs(np.asarray(base) - ours).max() > 1e-4
 
 
+@pytest.mark.exhaustive
 def test_a_base_in_bfloat16_is_the_same_base(part, run, place, caplog):
     adapters = dataclasses.replace(LORA, base_dtype="bfloat16")
     with caplog.at_level("INFO"):

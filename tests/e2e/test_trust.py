@@ -136,6 +136,7 @@ def test_a_checkpoint_that_names_a_module_is_refused(here, run):
         assert not (here / "RAN").exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_classes_of_one_s_own_project(here, run):
     """Trusted where the command's own config names them, or where it is said."""

@@ -73,6 +73,7 @@ def texts(num, length, *, seed):
     return tokens, rng.random((num, length)).astype(np.float32) * (tokens > 3)
 
 
+@pytest.mark.gate("scores_by_pairs", "scores_by_terms")
 @pytest.mark.parametrize("way", [scores, scores_by_pairs, scores_by_terms])
 def test_scores_are_those_of_vectors_of_the_vocabulary(way, monkeypatch):
     asked, shown = texts(3, 5, seed=0), texts(6, 7, seed=1)

@@ -106,8 +106,8 @@ def beam_search(config):
     return jax.jit(lambda params, inputs: decode(bind(graphdef, params), inputs, decoding=decoding))
 
 
+@pytest.mark.gate("t5")
 @pytest.mark.parametrize("variant", goldens.VARIANTS)
-@pytest.mark.gate("t5", "umt5")
 def test_beams_are_those_of_transformers(release, variant):
     golden, directory = release(variant)
     checkpoint = read_hf(directory)

@@ -99,6 +99,7 @@ def test_scanned_unrolled_and_rematerialised_are_one_function():
         )
 
 
+@pytest.mark.gate("learned-True-2")
 @pytest.mark.parametrize(
     ("positions", "share", "block"),
     [("learned", True, 2), ("relative_bias", True, 2), ("learned", False, 100)],

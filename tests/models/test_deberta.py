@@ -190,6 +190,7 @@ def test_the_definition(name):
     assert np.isfinite(states).all()
 
 
+@pytest.mark.exhaustive
 def test_packed_is_separate():
     config = SMALL.replace(conv_kernel_size=3, position_biased_input=True)
     params, run = random_params(config), compiled(config)

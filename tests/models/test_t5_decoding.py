@@ -103,9 +103,9 @@ def decoded_logits(config, params, *, prepare=False):
     return run(params)
 
 
+@pytest.mark.gate("shared 1.0-prepared", "umT5-scanned")
 @pytest.mark.parametrize("prepare", [False, True], ids=["scanned", "prepared"])
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.gate("1.1-scanned", "shared 1.0-prepared", "umT5-scanned")
 def test_decoding_equals_the_whole_forward_pass(config, prepare):
     params = filled(config)[1]
     config_run = config.replace(unroll=STRAIGHT) if prepare else config

@@ -82,6 +82,7 @@ def run(config, model):
     return model(INPUTS, TARGETS, **packed), model.target_logits(INPUTS, TARGETS[:, 1:])
 
 
+@pytest.mark.gate("T5")
 @pytest.mark.parametrize(
     "config",
     [T5, SHARED, UMT5, LM, PREFIX, ENCODER],

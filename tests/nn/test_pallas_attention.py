@@ -86,6 +86,7 @@ def check(case, given):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.gate("decoder, packed")
 @pytest.mark.parametrize("case", ["decoder, packed", "prefix"])
 def test_it_is_plain_attention_in_output_and_gradients(case):
     given = operands(case)

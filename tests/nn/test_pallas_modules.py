@@ -23,6 +23,7 @@ BATCH = {  # more tokens than a block of 8 holds
 }
 
 
+@pytest.mark.gate("module1")
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [Lora(rank=2, sites=PROJECTIONS), Ia3(sites=PROJECTIONS)])
 def test_logits_and_gradients(module, monkeypatch):

@@ -77,6 +77,7 @@ def test_what_none_stands_for_is_the_checkpoint_s():
     assert (head.projection, head.tied, head.pooling) == (8, True, "mean")
 
 
+@pytest.mark.exhaustive
 def test_t5_s_encoder_trains():
     model = T5EncoderConfig(
         vocab_size=50, d_model=8, d_kv=4, d_ff=16, num_heads=2, num_layers=1, dropout_rate=0.0

@@ -1,5 +1,6 @@
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from t5x_lite.objectives.block_scores import (
     of_lexical,
@@ -19,6 +20,7 @@ def test_the_passages_of_a_block_and_of_a_row():
     np.testing.assert_array_equal(own_group(of_block, 2, 2), [[0, 1], [12, 13], [24, 25], [36, 37]])
 
 
+@pytest.mark.exhaustive
 def test_blocks_are_parts_of_one_block():
     rng = np.random.default_rng(0)
     query, passage = (rng.integers(4, 9, shape).astype(np.int32) for shape in ((4, 5), (4, 2, 6)))

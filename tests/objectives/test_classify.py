@@ -213,6 +213,7 @@ def tuned(pretrained, glue, workdir, *, task, num_classes, **fields):
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_pair_s_entailment_is_learned_and_measured(pretrained, glue, tmp_path, capsys):
     from t5x_lite.run.measuring import evaluate

@@ -84,6 +84,7 @@ def test_the_loss_is_that_of_numpy(pooling, normalize):
     assert tuple(map(float, loss.metrics["accuracy"])) == (right, 3.0)
 
 
+@pytest.mark.exhaustive
 def test_a_row_of_padding_has_no_part_in_the_loss():
     pad = jax.tree.map(lambda x: jnp.concatenate([x, jnp.zeros_like(x[:1])]), BATCH)
     queries = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)

@@ -65,6 +65,7 @@ def literal(kind, scores, teacher, *, temperature, teacher_temperature):
     return losses
 
 
+@pytest.mark.gate("m3_kd")
 @pytest.mark.parametrize("kind", ["kl", "m3_kd"])
 def test_a_literal_implementation(kind):
     rng = np.random.default_rng(0)
@@ -83,6 +84,7 @@ def test_a_literal_implementation(kind):
     assert np.all(np.isfinite(jax.grad(value)(jnp.asarray(scores, jnp.float32))))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["kl", "m3_kd"])
 def test_rows_of_padding_and_without_a_teacher_count_nothing(kind):
     batch = pairs(teacher=np.log(TARGETS))

@@ -93,6 +93,7 @@ def experiment(tiny_experiment, tmp_path):
     )
 
 
+@pytest.mark.exhaustive
 def test_a_prefix_language_model_trains(experiment, tmp_path):
     from t5x_lite.run.training import train
 

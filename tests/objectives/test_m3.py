@@ -163,6 +163,7 @@ def test_negatives_of_the_group_alone():
     assert float(loss.value()) == pytest.approx(np.mean(alone), rel=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_a_row_of_padding_has_no_part_in_the_loss():
     rng = np.random.default_rng(2)
     scores = [np.abs(rng.normal(size=(3, 3))) for _ in NAMES]

@@ -146,7 +146,7 @@ OF_THE_TINY_VOCABULARY = BertConfig(
         pytest.param(
             Electra(generator=OF_THE_TINY_VOCABULARY, mask_id=399, sharing="gdes", decoupled=True),
             True,
-            marks=pytest.mark.slow,
+            marks=[pytest.mark.slow, pytest.mark.exhaustive],
         ),
     ],
     ids=["masked_lm", "retromae", "electra"],

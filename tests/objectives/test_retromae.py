@@ -189,6 +189,7 @@ def test_both_decoders_equal_numpy(packed, changes):
     assert all(term.scale == 1.0 for term in loss.terms.values())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("changes", [{}, {"decoder": "basic"}])
 def test_blocked_attention_gives_the_same_loss(changes):
     config = objective(**changes)
@@ -292,6 +293,7 @@ def test_the_decoder_reads_the_sentence():
     assert wrong > right + 0.5
 
 
+@pytest.mark.gate("enhanced")
 @pytest.mark.parametrize("decoder", ["enhanced", "basic"])
 def test_padding_may_be_longer_than_the_table_of_positions(decoder):
     graphdef, params, _ = learner(objective(decoder=decoder))

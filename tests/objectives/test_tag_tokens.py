@@ -59,6 +59,7 @@ def test_cross_entropy_at_the_labelled_tokens(packed):
     assert tuple(map(float, loss.metrics["accuracy"])) == (right, 4.0)
 
 
+@pytest.mark.exhaustive
 def test_the_parts_of_a_batch_are_the_batch():
     graphdef, params, _ = learner(TagTokens(num_classes=3))
     batch = batch_of()

@@ -76,6 +76,7 @@ def test_best_params(tiny_run, tmp_path):
             BestParams.of(several, model, names, mesh=mesh, step=step)
 
 
+@pytest.mark.exhaustive
 def test_a_single_task_is_reported_at_its_best_step(
     tiny_experiment, tiny_glue, tmp_path, caplog, compile_once
 ):

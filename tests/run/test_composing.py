@@ -99,6 +99,7 @@ def test_bfloat16_says_what_it_loses(place, tmp_path, caplog):
     assert "of the delta" in caplog.text
 
 
+@pytest.mark.exhaustive
 def test_modules_that_no_kernel_holds_stay(place, tmp_path):
     merge(place / "bn", tmp_path / "merged")
     found = config(tmp_path / "merged")
@@ -132,6 +133,7 @@ def test_a_whole_run_with_its_base(place, tmp_path):
         np.testing.assert_allclose(x, base[path] - 0.25, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_heads_of_two_runs(tmp_path):
     base = write_base(tmp_path / "bert", "bert")
     for name, seed in (("a", 1), ("b", 2)):
@@ -207,6 +209,7 @@ def test_what_is_wrong_is_said_before_anything_is_read(place, tmp_path):
         compose("fisher(a)", tmp_path / "no", deltas=places, fishers=["b=nowhere"])
 
 
+@pytest.mark.exhaustive
 def test_a_delta_without_a_name_of_its_base(place, tmp_path):
     delta = load(place / "a")
     save(type(delta)(delta.parts), tmp_path / "plain")
@@ -219,6 +222,7 @@ def test_a_delta_without_a_name_of_its_base(place, tmp_path):
     assert open_delta(tmp_path / "plain").files == {}
 
 
+@pytest.mark.exhaustive
 def test_a_delta_without_files_brings_its_modules(place, tmp_path):
     save(load(place / "bn"), tmp_path / "bn")
     merge(tmp_path / "bn", tmp_path / "merged")

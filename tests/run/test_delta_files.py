@@ -97,6 +97,7 @@ def test_a_run_with_lora(base, lora):
         np.testing.assert_allclose(x, merged[path], atol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_a_run_saved_whole_is_its_own_base(base, lora, tmp_path):
     config = experiment("t5", "a = lora(r=2, alpha=3.0)")
     whole = write_step(tmp_path / "whole", config, lora[1])
@@ -233,6 +234,7 @@ def test_trained_arrays_that_the_base_lacks(base, lora, tmp_path):
         load(run, base=where)
 
 
+@pytest.mark.exhaustive
 def test_a_base_by_a_relative_path(base, tmp_path, monkeypatch):
     tuned = {path: x + 1.0 for path, x in base[1].items()}
     run = write_step(tmp_path / "tuned", experiment("t5"), tuned)

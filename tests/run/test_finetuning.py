@@ -122,6 +122,7 @@ def test_what_is_missing(t5, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.gate("bert")
 @pytest.mark.parametrize("kind", ["t5", "bert"])
 def test_it_trains_and_resumes(kind, request, table, tmp_path, caplog):
     caplog.set_level("INFO", "t5x_lite")

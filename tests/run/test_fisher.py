@@ -36,6 +36,7 @@ def _data(monkeypatch):
     )
 
 
+@pytest.mark.exhaustive
 def test_two_runs_are_merged_by_their_diagonals(tmp_path, monkeypatch):
     base = write_base(tmp_path / "bert", "bert")
     for name, seed in (("a", 1), ("b", 2)):

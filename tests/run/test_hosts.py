@@ -117,6 +117,7 @@ def test_jax_keeps_all_gpus_and_leaves_sigterm_alone():
     assert done.returncode == -signal.SIGTERM
 
 
+@pytest.mark.exhaustive
 def test_who_waits_in_vain_ends_by_one_line():
     program = (
         "from t5x_lite.config import Hosts; from t5x_lite.run import hosts\n"

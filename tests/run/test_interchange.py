@@ -55,6 +55,7 @@ def same(ours, theirs):
         np.testing.assert_array_equal(array, theirs[name], err_msg=name)
 
 
+@pytest.mark.gate("umt5")
 @pytest.mark.parametrize("variant", ["t5", "mt5", "umt5", "byt5"])
 def test_in_out_and_in_again_is_bit_equal(release, tmp_path, variant):
     golden, source = release(variant)

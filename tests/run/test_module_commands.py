@@ -62,6 +62,7 @@ def written(command, out):
     return out.read_text()
 
 
+@pytest.mark.exhaustive
 def test_a_base_elsewhere(place, tmp_path, capsys):
     """`--base` finds it; without it, and with another base, a line says what is wrong."""
     at_home, moved = {}, tmp_path / "moved"

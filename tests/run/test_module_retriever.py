@@ -22,6 +22,7 @@ from tests.encoder_checkpoint import write_checkpoint
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.exhaustive
 def test_a_retriever(tmp_path, compile_once):
     """Of two steps, by the command line."""
     base = write_checkpoint(tmp_path, "bert")

@@ -96,6 +96,7 @@ def test_a_loaded_module_stays_as_it_was(part, run, place, tiny_experiment):
         run("no_base", 5, adapters=adapters, init=Init(), data=data)
 
 
+@pytest.mark.exhaustive
 def test_two_at_one_site_and_nothing_that_trains(part, run):
     adapters = Adapters(add=("b = lora(r=2)",), load=(f"old={part}",))
     with pytest.raises(InputError, match=r"where another one is: leave one out of --adapters.use"):
@@ -107,6 +108,7 @@ def test_two_at_one_site_and_nothing_that_trains(part, run):
         run("unknown", 5, adapters=Adapters(load=(f"x={two}",)))
 
 
+@pytest.mark.exhaustive
 def test_modules_of_one_base_in_one_process(part, run, place, tmp_path):
     """Each answers as its own checkpoint does, and without one the base answers."""
     other = run("style", 5, adapters=Adapters(add=("style = par_bn()",)))

@@ -71,6 +71,7 @@ def equal(ours, theirs):
         np.testing.assert_array_equal(leaf, theirs[path], err_msg=path)
 
 
+@pytest.mark.exhaustive
 def test_exactly_k_entries_and_nothing_else_moved(lottery):
     """Two rounds choose K / 2 each, by how far entries moved; ties never make more than K."""
     names = {path.name for path in (lottery / "phases").iterdir()}
@@ -141,10 +142,8 @@ def test_what_a_phase_needs(lottery, run, monkeypatch):
         phases.prepared(fresh, stopped)
 
 
-@pytest.mark.parametrize(
-    "select",
-    ["magnitude", *(pytest.param(s, marks=pytest.mark.exhaustive) for s in ("random", "fisher"))],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("select", ["magnitude", "random", "fisher"])
 def test_scores_that_need_no_training(run, select):
     line = f"a = sparse(density=0.02, select={select!r}, scope='per_tensor', examples=2)"
     workdir = run(select, line)
@@ -160,6 +159,7 @@ def test_scores_that_need_no_training(run, select):
             np.testing.assert_array_equal(indices, np.sort(order))
 
 
+@pytest.mark.exhaustive
 def test_diff_pruning_finishes_with_k_values(run):
     line = "a = diff(density=0.01, relaxed_steps=2, penalty=1e-6, alpha_rate=10)"
     workdir = run("diff", line)

@@ -49,6 +49,7 @@ def run(experiment, tmp_path, **options):
     return json.loads(done.stdout)
 
 
+@pytest.mark.exhaustive
 def test_eight_cpu_devices(tiny_experiment, tmp_path):
     experiment = dataclasses.replace(
         tiny_experiment,

@@ -38,6 +38,7 @@ def params_of(workdir):
     return trees.flatten(Loaded.from_checkpoint(str(workdir), step=None).params)
 
 
+@pytest.mark.exhaustive
 def test_the_rate_goes_on_and_a_run_that_is_resumed_too(going_on, tmp_path, compile_once, caplog):
     with caplog.at_level(logging.INFO):
         train(dataclasses.replace(going_on, workdir=str(tmp_path / "whole")))

@@ -42,6 +42,7 @@ def whole(experiment, tmp_path_factory, compile_once):
     return workdir
 
 
+@pytest.mark.exhaustive
 def test_a_mixture_trains_and_goes_on_bit_for_bit(experiment, whole, tmp_path, compile_once):
     parts = dataclasses.replace(experiment, workdir=str(tmp_path / "parts"))
     train(dataclasses.replace(parts, steps=3))

@@ -71,6 +71,7 @@ def suite_of(tiny_run, experiment):
 NAMES = ["glue_sst2/accuracy", "glue_sst2/score", "glue_rte/accuracy", "glue_rte/score", "score"]
 
 
+@pytest.mark.exhaustive
 def test_the_tasks_that_are_there_are_measured(tiny_run, mixed, caplog, compile_once):
     caplog.set_level("INFO", logger="t5x_lite")
     suite, loaded = suite_of(tiny_run, mixed)

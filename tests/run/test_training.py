@@ -150,6 +150,7 @@ def test_init_takes_the_step_that_is_asked_for(train, told, finished, caplog):
         train(init=Init(step=5))
 
 
+@pytest.mark.exhaustive
 def test_a_mode_against_the_name_is_warned_of(train, told, caplog):
     caplog.set_level("INFO", logger="t5x_lite")
     train(checkpoints=Checkpoints(best="validation/loss", best_mode="max"))
@@ -157,6 +158,7 @@ def test_a_mode_against_the_name_is_warned_of(train, told, caplog):
     assert any(message.startswith(warning) for message in caplog.messages)
 
 
+@pytest.mark.exhaustive
 def test_a_run_whose_config_has_the_mode_of_before_goes_on(train, told, finished):
     path = finished / "config.json"
     saved = json.loads(path.read_text())
@@ -175,6 +177,7 @@ def test_a_run_whose_config_has_the_mode_of_before_goes_on(train, told, finished
     assert int(told.state.step) == 10
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_even_where_its_initial_weights_are_gone(train, told, finished):
     from t5x_lite.data.live import pipeline
 
@@ -190,6 +193,7 @@ def test_a_run_goes_on_even_where_its_initial_weights_are_gone(train, told, fini
         np.testing.assert_array_equal(eleventh[name], value)
 
 
+@pytest.mark.gate("optimizer")
 @pytest.mark.parametrize("lost", ["params/manifest.ocdbt", "optimizer", "files/data"])
 def test_a_damaged_checkpoint_is_passed_over_loudly(train, told, finished, lost, caplog):
     directory = finished / "checkpoints" / "10"
@@ -222,6 +226,7 @@ def test_where_all_checkpoints_are_damaged_nothing_changes(train, told, finished
     assert files_below(finished) == before
 
 
+@pytest.mark.exhaustive
 def test_the_position_in_the_data_is_that_of_as_many_processes(train, told, finished):
     directory = finished / "checkpoints" / "10"
     shutil.copy(directory / "files/data/process_0", directory / "files/data/process_1")

@@ -47,6 +47,7 @@ def test_the_dry_run_on_a_bare_machine(tmp_path):
     assert decode["tokens_per_second"] > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_kinds_of_attention_beside_each_other_and_a_killed_run(tmp_path):
     command = [str(SCRIPT), "compare", "--dry-run", "--attention", "blocked", "cudnn"]

@@ -20,6 +20,7 @@ def bench(monkeypatch):
     return train_step
 
 
+@pytest.mark.exhaustive
 def test_both_learn_the_same(bench, tmp_path):
     shape = bench.Shape(
         {"d_model": 16, "d_ff": 24, "heads": 2, "layers": 2, "d_kv": 4},

@@ -135,6 +135,7 @@ def test_pages_of_tfds(c4, tfds_directory, below):
     assert texts(source, "validation") == PAGES["validation"]
 
 
+@pytest.mark.exhaustive
 def test_a_dataset_of_tfds_may_hold_out_nothing(c4, tmp_path, vocabulary):
     """As Wikipedia does."""
     from t5x_lite.data.config import Data

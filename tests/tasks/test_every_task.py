@@ -2,8 +2,8 @@
 
 Tasks are found in the source, by what their functions return, and their layouts by their features;
 a new module in tasks/ that reads files of its own needs them in `FILES`, and a new task nothing.
-The first task of each module and those in `BY_DEFAULT` are tried by default, the others by
-`pytest -m exhaustive`.
+Those in `BY_DEFAULT`, one of each layout, are tried by default, the others by `pytest -m
+exhaustive`.
 """
 
 import ast
@@ -23,9 +23,14 @@ from tests import tokenizer_files
 from tests.tasks import benchmark_directory
 
 BY_DEFAULT = {
+    "tasks.choices:jsonl",
+    "tasks.encoder:documents",
+    "tasks.glue:cola",
+    "tasks.pairs:jsonl",
     "tasks.squad:squad_v2",
     "tasks.text:language_model",
-    "tasks.text:prefix_lm",
+    "tasks.text:span_corruption",
+    "tasks.tokens:conll",
 }
 OF_CHARACTERS = {"tasks.squad:squad_v2"}
 """Tasks of spans alone, for vocabularies that know the characters of their tokens."""
@@ -71,15 +76,10 @@ def test_tasks_are_found():
 
 
 def marked(tasks):
-    """The tasks as parameters, marked as slow those that are like another."""
-    seen = set()
+    """The tasks as parameters; those that are like another are exhaustive."""
     for task in tasks:
-        module = task.partition(":")[0]
-        like_another = module in seen and task not in BY_DEFAULT
-        seen.add(module)
-        yield pytest.param(
-            task, marks=[pytest.mark.slow, pytest.mark.exhaustive] if like_another else []
-        )
+        marks = [] if task in BY_DEFAULT else [pytest.mark.slow, pytest.mark.exhaustive]
+        yield pytest.param(task, marks=marks)
 
 
 @pytest.fixture(scope="module")

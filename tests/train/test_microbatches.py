@@ -155,6 +155,7 @@ def test_cached_recomputed_and_uncached_are_the_same_with_dropout(num):
         assert relative(grads, expected) < 1e-6, mode
 
 
+@pytest.mark.exhaustive
 def test_another_key_in_the_second_pass_would_be_seen():
     found, _ = in_parts(Parts(count=2))
     assert relative(found, uncached(2, wrong=True)[0]) > 1e-2
@@ -182,6 +183,7 @@ def temporary_bytes(rows, parts):
     return step.lower(state, batch).compile().memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["cached", "recompute"])
 @pytest.mark.gate("cached")
 def test_the_memory_of_parts_grows_as_their_vectors_and_scores_do(mode):

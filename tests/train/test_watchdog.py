@@ -71,6 +71,7 @@ def test_a_step_that_stops_all_of_python_ends_too(tmp_path):
     assert "in never_lets_go" in done.stderr
 
 
+@pytest.mark.gate("evaluation")
 @pytest.mark.parametrize("what", ["evaluation", "off"])
 def test_what_is_no_step_may_take_long(what, tmp_path):
     done, _ = run(what, tmp_path)

@@ -67,6 +67,7 @@ def tokens(directory, split):
     return [example["tokens"].tolist() for example in cache.split(split).read(there)]
 
 
+@pytest.mark.exhaustive
 def test_the_examples_are_those_of_one_file_after_another(
     from_beam, texts, data, vocabulary, tmp_path
 ):

@@ -95,6 +95,7 @@ def packed(lines):
     return fill
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("fill", [plain, packed])
 @pytest.mark.gate("packed")
 def test_texts(pipeline, vocabulary, places, english_lines, monkeypatch, fill):
@@ -117,6 +118,7 @@ def test_texts(pipeline, vocabulary, places, english_lines, monkeypatch, fill):
     assert_equal_batches(held_out[1], held_out[0])
 
 
+@pytest.mark.exhaustive
 def test_a_few_batches_read_a_part_of_a_text(pipeline, vocabulary, places, monkeypatch):
     """And list the directory only when the task begins."""
     from t5x_lite.data.tasks import shuffling
@@ -143,6 +145,7 @@ def test_a_few_batches_read_a_part_of_a_text(pipeline, vocabulary, places, monke
     assert_equal_batches(found, take(pipeline.train_batches(data(here), vocabulary, seed=3), 10))
 
 
+@pytest.mark.exhaustive
 def test_c4s_shards(pipeline, vocabulary, places, english_lines):
     def fill(directory):
         for split, count in (("train", 2), ("validation", 1)):
@@ -157,6 +160,7 @@ def test_c4s_shards(pipeline, vocabulary, places, english_lines):
     assert_equal_batches(*(take(batches, 8) for batches in both))
 
 
+@pytest.mark.exhaustive
 def test_ones_own_files_and_benchmarks(pipeline, vocabulary, places):
     from t5x_lite.data.columns import Columns
 

@@ -135,9 +135,9 @@ def test_a_restored_position_knows_its_epoch(train, caplog):
     assert told(again, 5) == expected
 
 
+@pytest.mark.gate("layout0-True")
 @pytest.mark.parametrize("pack", [True, False])
 @pytest.mark.parametrize("layout", [layouts.Seq2Seq(), layouts.PrefixLM(), layouts.ConcatLM()])
-@pytest.mark.gate("layout0-True", "layout1-False", "layout2-True")
 def test_batches_are_those_of_a_task_whose_epochs_are_not_counted(
     train, layout, pack, monkeypatch, epochs
 ):

@@ -238,6 +238,7 @@ def mixed(named):
     return name
 
 
+@pytest.mark.exhaustive
 def test_a_mixture_reads_no_more_than_its_task_alone(vocabulary, mixed, documents, read_documents):
     from t5x_lite.data.live import pipeline
 
@@ -258,6 +259,7 @@ def test_a_mixture_reads_no_more_than_its_task_alone(vocabulary, mixed, document
         assert read_documents() < alone + DOCUMENTS / 10  # tf.data reads ahead by its own judgement
 
 
+@pytest.mark.exhaustive
 def test_documents_are_counted_once_and_up_to_the_limit(
     vocabulary, mixed, documents, read_documents, caplog
 ):
@@ -282,6 +284,7 @@ def test_documents_are_counted_once_and_up_to_the_limit(
     assert sum(counting in message for message in caplog.messages) == 2
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("named")
 def test_a_constant_rate_that_stays_is_told(vocabulary, mixed, documents, caplog):
     from t5x_lite.data.live import pipeline

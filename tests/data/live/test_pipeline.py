@@ -292,8 +292,8 @@ def test_a_file_sorted_by_label_trains_on_both_labels(pipeline, data, vocabulary
     assert tokens(epochs[0]) != tokens(epochs[1])
 
 
+@pytest.mark.gate("1")
 @pytest.mark.parametrize("before", [0, 1, 2, 4, 5])  # 2.5 batches are a pass
-@pytest.mark.gate("1", "5")
 def test_data_in_memory_go_on_where_they_were(pipeline, data, vocabulary, tmp_path, before):
     task = sorted_by_label(tmp_path, data, 50)
     batches = pipeline.train_batches(task, vocabulary, seed=1)

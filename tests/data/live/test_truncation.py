@@ -140,6 +140,7 @@ def test_a_position_goes_on(data, vocabulary, where):
             every.restore(state)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.gate("held")
 def test_processes_divide_the_first_tokens(data, vocabulary, where):
     chunks = first_chunks(data, vocabulary, 1000)

@@ -163,6 +163,7 @@ def test_a_saved_iterator_goes_on(pipeline, data, vocabulary, pack):
     assert_equal_batches(list(itertools.islice(again, 20)), expected)
 
 
+@pytest.mark.gate("wordpiece")
 def test_the_cache_gives_the_same_rows_in_every_epoch(pipeline, data, vocabulary, cache):
     data = dataclasses.replace(data, pack=False)
     from_cache = dataclasses.replace(data, cache=cache)
@@ -195,6 +196,7 @@ def test_packed_rows_of_the_cache_hold_the_same_documents(pipeline, data, vocabu
     batches.close()
 
 
+@pytest.mark.gate("wordpiece")
 def test_a_cache_is_read_without_tensorflow(data, vocabulary, cache):
     code = (
         "import sys\n"

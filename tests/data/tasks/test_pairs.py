@@ -81,6 +81,7 @@ def test_special_tokens_that_a_text_spells_out_are_unknown(vocabulary):
     ]
 
 
+@pytest.mark.gate("each")
 @pytest.mark.parametrize(
     "layout",
     [

@@ -100,6 +100,7 @@ def batches(tmp_path, write, tiny_vocabulary, *, number, restore_at=None, **colu
     return np.stack(found)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.gate("True")
 def test_the_same_rows_give_the_same_batches(tmp_path, tiny_vocabulary, stream):
@@ -134,6 +135,7 @@ def test_a_stream_holds_out_the_same_rows_as_memory(tmp_path):
     assert 0 < len(shown[True, "validation"]) < NUM_ROWS / 5
 
 
+@pytest.mark.exhaustive
 def test_a_bad_row_of_a_stream_is_named(tmp_path, tiny_vocabulary):
     rows = table()
     rows[400] = {"text": "no stars"}
