@@ -52,12 +52,14 @@ class Site:
       dense: the dense layer there; the one that reads what is hidden; or of a site after a block
         the layer's first one.
       first: number of the stack's first layer; a decoder's come after the encoder's.
+      heads: of the attention, at a site of keys and values; there `dense` makes the keys.
     """
 
     stack: str
     name: str
     dense: Dense
     first: int
+    heads: int | None = None
 
     @property
     def num_layers(self) -> int:
@@ -153,6 +155,7 @@ class Adapter:
         dense: Factory | None = None,
         hidden: Factory | None = None,
         block: Factory | None = None,
+        key: Factory | None = None,
         sites: Sequence[str] | None = None,
         where: Callable[[Site], bool] = lambda site: True,
         rngs: nnx.Rngs,
@@ -165,6 +168,7 @@ class Adapter:
             is meant.
           hidden: makes it for what the last layer of a block reads.
           block: makes it for the place after a block.
+          key: makes it for the keys and values of an attention.
           sites: patterns in place of the config's own.
           where: whether a site that the patterns mean gets a module.
           rngs: the stream "params" is used.
@@ -175,7 +179,7 @@ class Adapter:
         patterns = self.sites if sites is None else tuple(sites)
         found: dict[str, dict[str, nnx.Module]] = {}
         there: dict[str, None] = {}
-        for site, module in _sites(model, dense=dense, hidden=hidden, block=block):
+        for site, module in _sites(model, dense=dense, hidden=hidden, block=block, key=key):
             there[site.name] = None
             if any(covers(pattern, site.name) for pattern in patterns) and where(site):
                 found.setdefault(site.stack, {})[site.name] = stacked(
@@ -193,7 +197,12 @@ class Adapter:
 
 
 def _sites(
-    model: Any, *, dense: Factory | None, hidden: Factory | None, block: Factory | None
+    model: Any,
+    *,
+    dense: Factory | None,
+    hidden: Factory | None,
+    block: Factory | None,
+    key: Factory | None,
 ) -> Iterator[tuple[Site, Factory]]:
     """The sites of the kinds that have a factory, with it."""
     before = 0
@@ -208,6 +217,10 @@ def _sites(
             if factory is not None:
                 for name, host in hosts.items():
                     yield Site(stack, name, host, before), factory
+        if key is not None:
+            for name, attention in layers.key_sites().items():
+                host = there[f"{name.removesuffix('prefix')}key"]
+                yield Site(stack, name, host, before, attention.num_heads), key
         before += first.kernel.shape[0]
 
 
@@ -259,6 +272,8 @@ class AdapterModules(nnx.Module):
                 layers = stacks[stack]
                 hosts = {**layers.dense_sites(), **layers.hidden_sites()}
                 host, slot = (hosts[site], "slot") if site in hosts else (layers, site)
+                if site in layers.key_sites():
+                    host, slot = layers.key_sites()[site], "prefix"
                 setattr(host, slot, self._slot(tree, stack, site))
 
     def _slot(self, tree: str | Block, stack: str, site: str) -> nnx.Module:
@@ -388,14 +403,15 @@ def merge(model: nnx.Module) -> None:
     """Adds what stands in slots to the kernels, and empties the slots; in place.
 
     Raises:
-      InputError: a slot holds what no kernel can: an adapter after a block.
+      InputError: a slot holds what no kernel can: an adapter after a block, or a prefix.
     """
     for stack, layers in stacks_of(model).items():
-        for site in layers.block_sites():
-            if getattr(layers, site) is not None:
-                raise InputError(
-                    f"the adapter at {stack}/{site} cannot be merged into the model's kernels"
-                )
+        full = [site for site in layers.block_sites() if getattr(layers, site) is not None]
+        full += [site for site, host in layers.key_sites().items() if host.prefix is not None]
+        if full:
+            raise InputError(
+                f"the adapter at {stack}/{full[0]} cannot be merged into the model's kernels"
+            )
         dense_sites = layers.dense_sites()
         for site, dense in dense_sites.items():
             if dense.slot is not None:

@@ -28,6 +28,7 @@ from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.masks import Movement, Prune, Supermask, threshold
 from t5x_lite.adapters.parts import BitFit, Norms, Params
+from t5x_lite.adapters.prefix import Prefix, mam
 from t5x_lite.adapters.sparse import Diff, SparseTuning
 from t5x_lite.adapters.t5_adapter import T5Adapter
 from t5x_lite.adapters.union import Union
@@ -48,6 +49,8 @@ METHODS: dict[str, Callable[..., Adapter]] = {
     "layers": Layers,
     "copy": Copy,
     "heads": Heads,
+    "prefix": Prefix,
+    "mam": mam,
     "t5_adapter": T5Adapter,
     "sparse": SparseTuning,
     "diff": Diff,
@@ -66,7 +69,7 @@ SHORT = {"r": "rank", "rslora": "rank_stabilised", "d": "width"}
 FIRST = {"params": "train", "copy": "of", "heads": "sites"}
 """Method -> the option whose values may stand first in the brackets, without its name."""
 
-LATER = (*("prefix", "prompt", "inv", "seq_bn_inv", "hyper", "mam", "unipelt"),)
+LATER = ("prompt", "inv", "seq_bn_inv", "hyper", "unipelt")
 """Methods of the literature that have a name here, and no code yet."""
 
 LATER_BLOCKS = ("Route",)
@@ -106,6 +109,9 @@ def write_module(adapter: Adapter) -> str:
       InputError: no method makes such a config.
     """
     if isinstance(adapter, Union):
+        for method, constructor in METHODS.items():
+            if constructor(name=adapter.name) == adapter:
+                return f"{adapter.name} = {method}()"
         lines = [write_module(member).partition(" = ")[2] for member in adapter.members]
         return f"{adapter.name} = {' + '.join(lines)}"
     best: tuple[int, str] | None = None
@@ -133,6 +139,8 @@ def options_of(method: str) -> dict[str, Any]:
     config = type(METHODS[method](name="module"))
     added = {} if isinstance(METHODS[method], type) else _hints(METHODS[method])
     fields = {field.name for field in dataclasses.fields(config)}
+    if config is Union:  # its own fields are its methods, which the constructor makes
+        fields = set()
     hints = {name: hint for name, hint in _hints(config).items() if name in fields}
     return {
         name: hint

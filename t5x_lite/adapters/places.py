@@ -6,8 +6,15 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from t5x_lite.adapters.composition import Block, Fuse, Split, names_of, path_of, walk
-from t5x_lite.adapters.slot_trees import BlockTree, DenseTree, FusionLayer, HiddenTree, SlotTree
+from t5x_lite.adapters.composition import Block, Fuse, Split, Stack, names_of, path_of, walk
+from t5x_lite.adapters.slot_trees import (
+    BlockTree,
+    DenseTree,
+    FusionLayer,
+    HiddenTree,
+    KeyTree,
+    SlotTree,
+)
 from t5x_lite.deltas.parts import Part
 from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import stacked
@@ -17,6 +24,7 @@ Places = Mapping[str, tuple[tuple[str, str], ...]]
 """Name of a module -> (stack, site) of its places."""
 
 _BLOCK = "after_"
+_PREFIX = "/prefix"
 
 
 class Modules(nnx.Module):
@@ -148,6 +156,8 @@ def tree_class(site: str) -> type[SlotTree]:
     """What composes modules at a site."""
     if site.startswith(_BLOCK):
         return BlockTree
+    if site.endswith(_PREFIX):
+        return KeyTree
     return HiddenTree if site.endswith("/hidden") else DenseTree
 
 
@@ -165,10 +175,16 @@ def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str,
         where = path_of(above, f"{kinds[node].lower()} {node!r}")
         if above and not places[node]:
             raise InputError(f"{where} stands at no site, so no block composes it: name it alone")
+        prefix = next((p for p in places[node] if p[1].endswith(_PREFIX)), None)
         for block in above:
+            kind = type(block).__name__
+            if prefix is not None and not isinstance(block, Stack):
+                raise InputError(
+                    f"{where} stands at {'/'.join(prefix)}, where {kind} has nothing to compose: "
+                    "name it outside of blocks, or in a Stack, which gives both keys and values"
+                )
             if not isinstance(block, Fuse | Split):
                 continue
-            kind = type(block).__name__
             other = next((p for p in places[node] if not p[1].startswith(_BLOCK)), None)
             if other is not None:
                 raise InputError(

@@ -3,6 +3,7 @@
     BlockTree     in place of the residual tail of a block
     DenseTree     at a dense layer
     HiddenTree    at what the last layer of a block reads
+    KeyTree       at the keys and values of an attention
 
 A module alone stands in its slot itself. `ids` are put in with the batch: the number of each row's
 child, once for each layer, so that a scan slices them.
@@ -163,6 +164,16 @@ class HiddenTree(SlotTree):
           InputError: rows differ.
         """
         return self._run(KernelState(kernel, None, has_bias=False)).kernel
+
+
+class KeyTree(SlotTree):
+    """A `KeySlot`: the keys and values of all modules, one after the other."""
+
+    def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
+        """Keys and values."""
+        pairs = [leaf() for leaf in self.leaves.all().values()]
+        keys, values = (jnp.concatenate(each) for each in zip(*pairs, strict=True))
+        return keys, values
 
 
 class FusionLayer(nnx.Module):

@@ -18,7 +18,7 @@ has several (rank_pattern, alpha_pattern, layers_to_transform, a regular express
 zeros, which no step of training moves, and B another factor; the result is the same.
 
 What cannot interchange is refused by the name of the field: a bias, what moves the base (pissa,
-olora, corda, loftq), tokens, replicated layers; prompts and prefixes come later.
+olora, corda, loftq), tokens, replicated layers, prompts and prefixes.
 Source: huggingface/peft 0.21, config.py, tuners/lora, tuners/ia3, utils/save_and_load.py.
 """
 

@@ -41,7 +41,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     config = read_json(where)
     kind = config.get("peft_type")
     if kind in _LATER:
-        raise InputError(f"{where}: peft_type {kind}: prompts and prefixes come later")
+        raise InputError(f"{where}: peft_type {kind}: prompts and prefixes of PEFT are not read")
     if kind not in _METHODS:
         raise InputError(
             f"{where}: peft_type {kind!r} cannot interchange; {' and '.join(_METHODS)} can"

@@ -19,9 +19,14 @@ from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.pattern import EVERYTHING, Pattern
 from t5x_lite.nn.products import einsum
 from t5x_lite.nn.reductions import sum_leading
-from t5x_lite.nn.slots import HiddenSlot
+from t5x_lite.nn.slots import HiddenSlot, KeySlot
 from t5x_lite.sharding import constrain, traced_kind
 from t5x_lite.types import Array, Key
+
+Prefix = tuple[Float[Array, "P H K"], Float[Array, "P H K"]]
+"""Keys and values."""
+
+_PREFIX = 1  # number of a prefix's draws among those of its attention
 
 
 def _masked_logits(query: Array, key: Array, bias: Array | None, mask: Array | None) -> Array:
@@ -98,6 +103,7 @@ def dot_product_attention(
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
     share_dropout: bool = True,
+    prefix: Prefix | None = None,
 ) -> Float[Array, "B T H K"]:
     """Attention over all keys, unscaled.
 
@@ -114,29 +120,64 @@ def dot_product_attention(
       dropout_key: None is deterministic.
       share_dropout: whether all queries of a head drop the same keys, as in T5; else each query and
         key have a draw of their own, as in BERT.
+      prefix: keys and values that all queries see, without a bias; all queries of a head drop the
+        same of them. With one there is neither kernel nor cuDNN's attention.
 
     Returns:
       The weighted values, in the dtype of value.
     """
     mask: Any = pattern.mask
     bias: Any = pattern.bias
+    before = None
+    if prefix is not None:
+        before = of_rows(prefix, len(value), dropout_rate, key=dropout_key)
     value, draws = dropped_values(value, dropout_rate, key=dropout_key, share=share_dropout)
     if isinstance(mask, Visibility) and mask.fused:
-        if draws is None and cudnn.is_taken(traced_kind(), value.dtype):
+        if draws is None and before is None and cudnn.is_taken(traced_kind(), value.dtype):
             return cudnn.cudnn_attention(query, key, value, visible=mask, bias=bias)
         bias = None if bias is None else bias.block(query.shape[1], 0, key.shape[1])[None]
         mask = mask.dense(query.shape[1])
     if isinstance(mask, Visibility):
-        if mask.kernel and mask.hidden is None and mask.itself and draws is None:
+        takes = mask.hidden is None and mask.itself and draws is None and before is None
+        if mask.kernel and takes:
             # Late: importing Pallas takes as long as importing this package.
             from t5x_lite.nn.pallas_attention import pallas_attention
 
             return pallas_attention(query, key, value, visible=mask, bias=bias)
-        return blocked_attention(query, key, value, visible=mask, bias=bias, draws=draws)
+        return blocked_attention(
+            query, key, value, visible=mask, bias=bias, draws=draws, prefix=before
+        )
     kept = None
     if draws is not None:
         kept = draws.kept((query.shape[0], query.shape[2], query.shape[1], key.shape[1]))
+    if before is not None:
+        key, value = (jnp.concatenate(pair, 1) for pair in zip(before, (key, value), strict=True))
+        mask, kept = (with_room(each, before[0].shape[1], True) for each in (mask, kept))
+        bias = with_room(bias, before[0].shape[1], 0)
     return softmax_attention(query, key, value, bias, mask, kept)
+
+
+def of_rows(
+    prefix: Prefix, num: int, rate: float, *, key: Key | None
+) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
+    """The keys and values of a prefix for each row, with what dropout does to the values.
+
+    Args:
+      prefix: keys and values.
+      num: B.
+      rate: of the dropout of attention weights.
+      key: as the attention has it; None is no dropout.
+    """
+    keys, values = (jnp.broadcast_to(x, (num, *x.shape)) for x in prefix)
+    own = None if key is None else jax.random.fold_in(key, _PREFIX)
+    return keys, dropped_values(values, rate, key=own, share=True)[0]
+
+
+def with_room(x: Array | None, num: int, value: bool | int) -> Array | None:
+    """An array of masks or biases [.., S] with a value for so many keys before the others."""
+    if x is None:
+        return None
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(num, 0)], constant_values=value)
 
 
 def dropped_values(
@@ -166,6 +207,7 @@ def attention_by_head(
     value: Float[Array, "B H S K"],
     *,
     pattern: Pattern = EVERYTHING,
+    prefix: Prefix | None = None,
 ) -> Float[Array, "B T H K"]:
     """What `dot_product_attention` computes, for few queries over the keys and values of a cache.
 
@@ -177,16 +219,22 @@ def attention_by_head(
     mask: Any = pattern.mask
     bias: Any = pattern.bias
     batch_size, length, num_heads, _ = query.shape
-    query = jnp.tile(query.swapaxes(1, 2), (1, key.shape[1] // num_heads, 1, 1))
+    queries = query.swapaxes(1, 2)
+    query = jnp.tile(queries, (1, key.shape[1] // num_heads, 1, 1))
     logits = einsum("BGTK,BGKS->BGTS", query, key)
     logits = logits.reshape(batch_size, -1, num_heads, length, key.shape[-1])
     logits = jnp.moveaxis(logits, 1, 3).reshape(batch_size, num_heads, length, -1)
     logits = logits[..., : value.shape[2]]
     logits = logits if bias is None else logits + bias
     logits = logits if mask is None else jnp.where(mask, logits, MASKED)
+    if prefix is not None:
+        logits = jnp.concatenate([logits, einsum("BHTK,PHK->BHTP", queries, prefix[0])], axis=-1)
     weights = jnp.exp(logits - jnp.max(logits, -1, keepdims=True))
     scale = 1.0 / jnp.sum(weights, axis=-1, keepdims=True)
-    mixed = einsum("BHTS,BHSK->BHTK", weights.astype(value.dtype), value)
+    weights = weights.astype(value.dtype)
+    mixed = einsum("BHTS,BHSK->BHTK", weights[..., : value.shape[2]], value)
+    if prefix is not None:
+        mixed = mixed + einsum("BHTP,PHK->BHTK", weights[..., value.shape[2] :], prefix[1])
     return (mixed * scale).astype(value.dtype).swapaxes(1, 2)
 
 
@@ -209,6 +257,7 @@ class Attention(nnx.Module):
     """
 
     slot: HiddenSlot | None = None  # an adapter's scale of the mixed values
+    prefix: KeySlot | None = None  # an adapter's keys and values
     joint: FusedDense | None = None  # after `join`, in place of query, key and value
     joint_out: FusedDense | None = None  # and of out
 
@@ -331,8 +380,13 @@ class Attention(nnx.Module):
             dropout_rate=self.dropout_rate,
             dropout_key=key,
             share_dropout=self.share_dropout,
+            prefix=self.own_prefix(),
         )
         return self.close(mixed)
+
+    def own_prefix(self) -> Prefix | None:
+        """Keys and values of the slot."""
+        return None if self.prefix is None else self.prefix()
 
     def attend_by_head(
         self,
@@ -343,7 +397,8 @@ class Attention(nnx.Module):
         pattern: Pattern = EVERYTHING,
     ) -> Float[Array, "B T D"]:
         """Attends from a few positions to the keys and values of a cache."""
-        return self.close(attention_by_head(queries, keys, values, pattern=pattern))
+        prefix = self.own_prefix()
+        return self.close(attention_by_head(queries, keys, values, pattern=pattern, prefix=prefix))
 
     def __call__(
         self,

@@ -11,6 +11,7 @@ query, the largest logit and the sum of the exponentials, and computes each bloc
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,9 @@ from t5x_lite.types import Array
 Rows = tuple[Array | None, ...]
 """Of a Visibility: keys, queries and both_ways; and hidden and picked, where it may have them; and
 the key of dropout, where it draws for each query and key."""
+
+Pair = tuple[Array, Array]
+"""Keys and values."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +77,7 @@ def blocked_attention(
     visible: Visibility,
     bias: RelativeTable | None = None,
     draws: WeightDropout | None = None,
+    prefix: tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]] | None = None,
 ) -> Float[Array, "B T H K"]:
     """softmax(query key^T + bias) value, the softmax in float32.
 
@@ -87,6 +92,7 @@ def blocked_attention(
       visible: which keys a query sees, and how many make a block; S need not be a multiple of it.
       bias: a relative bias; its table gets a gradient.
       draws: of dropout, for each block of keys anew, in the backward pass again; values are scaled.
+      prefix: keys and values that all queries see, without a bias: the block before the first.
 
     Raises:
       ValueError: a block of less than 1 key.
@@ -95,14 +101,21 @@ def blocked_attention(
     rows = (visible.keys, visible.queries, visible.both_ways, visible.hidden, visible.picked)
     if draws is not None:
         rules, rows = dataclasses.replace(rules, dropout_rate=draws.rate), (*rows, draws.key)
-    return _attend(rules, query, key, value, None if bias is None else bias.table, rows)
+    table = None if bias is None else bias.table
+    return _attend(rules, query, key, value, table, rows, prefix)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
-    rules: Rules, query: Array, key: Array, value: Array, table: Array | None, rows: Rows
+    rules: Rules,
+    query: Array,
+    key: Array,
+    value: Array,
+    table: Array | None,
+    rows: Rows,
+    prefix: Pair | None = None,
 ) -> Array:
-    return forward(rules, query, key, value, table, rows)[0]
+    return forward(rules, query, key, value, table, rows, prefix)[0]
 
 
 def _num_blocks(rules: Rules, num_keys: int) -> int:
@@ -172,12 +185,33 @@ def _by_query(x: Array) -> Array:
     return x.swapaxes(1, 2)[..., None]
 
 
-def forward(
-    rules: Rules, query: Array, key: Array, value: Array, table: Array | None, rows: Rows
-) -> tuple[Array, tuple]:
-    """The output, and what `backward` takes, at its end output, largest logits and scales."""
+def _begin(query: Array, prefix: Pair | None, dtype: jnp.dtype) -> tuple[Array, Array, Array]:
+    """Largest logits, sums of exponentials and mixed values before the first block."""
     batch, num_queries, heads, _ = query.shape
-    num_keys, dtype = key.shape[1], value.dtype
+    if prefix is None:
+        return (
+            jnp.full((batch, heads, num_queries), -jnp.inf, jnp.float32),
+            jnp.zeros((batch, heads, num_queries), jnp.float32),
+            jnp.zeros(query.shape, jnp.float32),
+        )
+    logits = einsum("BTHK,BPHK->BHTP", query, prefix[0])
+    largest = jnp.max(logits, axis=-1)
+    weights = jnp.exp(logits - largest[..., None])
+    mixed = einsum("BHTP,BPHK->BTHK", weights.astype(dtype), prefix[1])
+    return largest, jnp.sum(weights, axis=-1), mixed
+
+
+def forward(
+    rules: Rules,
+    query: Array,
+    key: Array,
+    value: Array,
+    table: Array | None,
+    rows: Rows,
+    prefix: Pair | None = None,
+) -> tuple[Array, tuple]:
+    """The output, and what `backward` takes: at its end output, largest logits and scales."""
+    num_queries, num_keys, dtype = query.shape[1], key.shape[1], value.dtype
     keys, values = _padded(rules, key), _padded(rules, value)
 
     def add_block(state: tuple) -> tuple:
@@ -200,12 +234,7 @@ def forward(
     _, largest, normaliser, total = jax.lax.while_loop(
         lambda state: state[0] < num_blocks,
         add_block,
-        (
-            jnp.int32(0),
-            jnp.full((batch, heads, num_queries), -jnp.inf, jnp.float32),
-            jnp.zeros((batch, heads, num_queries), jnp.float32),
-            jnp.zeros(query.shape, jnp.float32),
-        ),
+        (jnp.int32(0), *_begin(query, prefix, dtype)),
     )
     # Not their logarithm: where all is masked, 1e10 + log(S) is 1e10 in float32.
     scale = 1.0 / normaliser
@@ -213,7 +242,7 @@ def forward(
     return out, (query, key, value, table, rows, out, largest, scale)
 
 
-def backward(rules: Rules, saved: tuple, g: Array) -> tuple:
+def backward(rules: Rules, saved: tuple, g: Array, prefix: Pair | None = None) -> tuple:
     """The gradients of what `forward` takes."""
     query, key, value, table, rows, out, largest, scale = saved
     num_queries, num_keys, dtype = query.shape[1], key.shape[1], value.dtype
@@ -244,14 +273,34 @@ def backward(rules: Rules, saved: tuple, g: Array) -> tuple:
             grad_table = grad_table + grad
         return (grad_query, grad_table), (grad_key.astype(dtype), grad_value.astype(dtype))
 
-    zeros = jnp.zeros(query.shape, jnp.float32), None if table is None else jnp.zeros_like(table)
+    before, grad_prefix = jnp.zeros(query.shape, jnp.float32), None
+    if prefix is not None:
+        logits = einsum("BTHK,BPHK->BHTP", query, prefix[0])
+        weights = jnp.exp(logits - largest[..., None]).astype(dtype)
+        grad_weights = einsum("BTHK,BPHK->BHTP", g, prefix[1])
+        grad_logits = (weights.astype(jnp.float32) * (grad_weights - inner)).astype(dtype)
+        before = einsum("BHTP,BPHK->BTHK", grad_logits, prefix[0])
+        grad_prefix = (
+            einsum("BHTP,BTHK->BPHK", grad_logits, query).astype(dtype),
+            einsum("BHTP,BTHK->BPHK", weights, g).astype(dtype),
+        )
+    zeros = before, None if table is None else jnp.zeros_like(table)
     (grad_query, grad_table), blocks = jax.lax.scan(
         add_block, zeros, jnp.arange(_num_blocks(rules, num_keys))
     )
     grad_key, grad_value = (
         jnp.moveaxis(grad, 0, 1).reshape(keys.shape)[:, :num_keys] for grad in blocks
     )
-    return grad_query.astype(dtype), grad_key, grad_value, grad_table, None
+    return grad_query.astype(dtype), grad_key, grad_value, grad_table, None, grad_prefix
 
 
-_attend.defvjp(forward, backward)
+def _forward(rules: Rules, *given: Any) -> tuple[Array, tuple]:
+    out, saved = forward(rules, *given)
+    return out, (saved, given[-1])
+
+
+def _backward(rules: Rules, saved: tuple, g: Array) -> tuple:
+    return backward(rules, saved[0], g, saved[1])
+
+
+_attend.defvjp(_forward, _backward)

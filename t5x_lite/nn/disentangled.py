@@ -28,7 +28,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float, Int
 
-from t5x_lite.nn.attention import Attention, dropped_values
+from t5x_lite.nn.attention import Attention, dropped_values, of_rows
 from t5x_lite.nn.dense import Dense, truncated_normal
 from t5x_lite.nn.distance_attention import Distances, Operands, attend, attend_in_blocks
 from t5x_lite.nn.dropout import dropout, split_key
@@ -198,10 +198,13 @@ class DisentangledAttention(Attention):
             project = self.query if self.shared else self.position_query
             projected = (project.product(rows) * self.scale).astype(x.dtype)
             position_query = self._written_out(projected, distances.index)
+        before = self.own_prefix()
+        if before is not None:
+            before = of_rows(before, len(x), self.dropout_rate, key=weights_key)
         values, draws = dropped_values(
             values, self.dropout_rate, key=weights_key, share=self.share_dropout
         )
-        operands = Operands(queries, keys, values, position_key, position_query)
+        operands = Operands(queries, keys, values, position_key, position_query, *(before or ()))
         if not isinstance(mask, Visibility):
             return self.close(attend(operands, mask, draws))
         others = mask.causal or mask.hidden is not None or not mask.itself

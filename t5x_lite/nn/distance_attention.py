@@ -43,6 +43,8 @@ class Operands(NamedTuple):
       value: projected values.
       position_key: keys of the distances k - q = -(T - 1), ..., T - 1; None without that term.
       position_query: queries of the distances q - k in the same order; None without that term.
+      prefix_key: keys that all queries see by content alone, before the others; None is none.
+      prefix_value: their values.
     """
 
     query: Float[Array, "B T H K"]
@@ -50,6 +52,8 @@ class Operands(NamedTuple):
     value: Float[Array, "B S H K"]
     position_key: Float[Array, "W H K"] | None
     position_query: Float[Array, "W H K"] | None
+    prefix_key: Float[Array, "B P H K"] | None = None
+    prefix_value: Float[Array, "B P H K"] | None = None
 
 
 def by_distance(x: Float[Array, "*batch T W"]) -> Float[Array, "*batch T S"]:
@@ -120,7 +124,27 @@ def attend(
     """
     logits = _logits(operands)
     kept = None if draws is None else draws.kept(logits.shape)
-    return masked_weighting(logits, operands.value, mask, kept)
+    return _weighted(logits, operands, mask, kept)
+
+
+def _weighted(
+    logits: Float[Array, "B H T S"],
+    operands: Operands,
+    mask: Bool[Array, "#B 1 #T S"],
+    kept: Bool[Array, "B H T S"] | None,
+) -> Float[Array, "B T H K"]:
+    """`masked_weighting` with the prefix before the keys."""
+    key, value = operands.prefix_key, operands.prefix_value
+    if key is None or value is None:
+        return masked_weighting(logits, operands.value, mask, kept)
+    room = [(0, 0)] * 3 + [(key.shape[1], 0)]
+    before = einsum("BTHK,BPHK->BHTP", operands.query, key)
+    return masked_weighting(
+        jnp.concatenate([before, logits], axis=-1),
+        jnp.concatenate([value, operands.value], axis=1),
+        jnp.pad(mask, room, constant_values=True),
+        None if kept is None else jnp.pad(kept, room, constant_values=True),
+    )
 
 
 def _logits(operands: Operands) -> Float[Array, "B H T S"]:
@@ -201,7 +225,7 @@ def _block(
     ids = jnp.pad(segment_ids, ((0, 0), (0, -length % block)))
     mask = segments(jax.lax.dynamic_slice_in_dim(ids, start, block, axis=1), segment_ids)
     kept = None if key is None else WeightDropout(key, rate).kept(logits.shape, index)
-    return masked_weighting(logits, here.value, mask, kept)
+    return _weighted(logits, here, mask, kept)
 
 
 def _by_keys_blocks(

@@ -162,6 +162,10 @@ class EncoderLayer(PreNormLayer):
         """The blocks by the names of their hidden sites."""
         return {"attention/hidden": self.attention, "mlp/hidden": self.mlp}
 
+    def key_sites(self) -> dict[str, Attention]:
+        """The attention by the name of its site."""
+        return {"attention/prefix": self.attention}
+
     def block_sites(self) -> tuple[str, ...]:
         """The names of its slots."""
         return ("after_attention", "after_mlp")
@@ -212,6 +216,11 @@ class DecoderLayer(PreNormLayer):
         """The blocks by the names of their hidden sites."""
         cross = {"cross_attention/hidden": self.cross_attention} if self.crosses else {}
         return {"attention/hidden": self.self_attention, **cross, "mlp/hidden": self.mlp}
+
+    def key_sites(self) -> dict[str, Attention]:
+        """The attentions by the names of their sites."""
+        cross = {"cross_attention/prefix": self.cross_attention} if self.crosses else {}
+        return {"attention/prefix": self.self_attention, **cross}
 
     def block_sites(self) -> tuple[str, ...]:
         """The names of its slots."""

@@ -228,7 +228,7 @@ def _backward(call: _Call, saved: tuple, g: Array) -> tuple:
 
     def elsewhere(*given: Any) -> tuple:
         *saved, g = given
-        return blocked.backward(call.rules, tuple(saved), g)[:-1]
+        return blocked.backward(call.rules, tuple(saved), g)[:4]
 
     if call.interpret:
         return *kernel(*saved, g), None

@@ -159,6 +159,10 @@ class PostNormLayer(nnx.Module):
         """The blocks by the names of their hidden sites."""
         return {"attention/hidden": self.attention, "mlp/hidden": self.mlp}
 
+    def key_sites(self) -> dict[str, Attention]:
+        """The attention by the name of its site."""
+        return {"attention/prefix": self.attention}
+
     def block_sites(self) -> tuple[str, ...]:
         """The names of its slots."""
         return ("after_attention", "after_mlp")

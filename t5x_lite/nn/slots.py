@@ -2,6 +2,7 @@
 
     Dense.slot                 DenseSlot    x W -> x W + branch(x), and the bias
     Attention.slot, MLP.slot   HiddenSlot   what the last layer of the block reads
+    Attention.prefix           KeySlot      keys and values besides those of the source
     layer.after_attention      BlockSlot    in place of x + f, or norm(x + f)
     layer.after_cross_attention
     layer.after_mlp
@@ -13,6 +14,7 @@ those of all families:
     cross_attention/query ...           of a decoder
     mlp/in    mlp/gate    mlp/out       the gate is that of a gated layer
     attention/hidden    cross_attention/hidden    mlp/hidden
+    attention/prefix    cross_attention/prefix
 
 A slot of a stacked layer has stacked parameters, and a scan slices them with the layer's own.
 """
@@ -99,6 +101,15 @@ class HiddenSlot(Protocol):
 
 
 @runtime_checkable
+class KeySlot(Protocol):
+    """Keys and values that every query of an attention sees, besides those of its source."""
+
+    def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
+        """Keys and values; no mask and no bias is theirs."""
+        ...
+
+
+@runtime_checkable
 class BlockSlot(Protocol):
     """What stands in place of the residual tail of a block."""
 
@@ -146,6 +157,10 @@ class Host(Protocol):
 
     def hidden_sites(self) -> dict[str, Any]:
         """Name of a site -> the block, whose `slot` is a `HiddenSlot`."""
+        ...
+
+    def key_sites(self) -> dict[str, Any]:
+        """Name of a site -> the attention, whose `prefix` is a `KeySlot`."""
         ...
 
     def block_sites(self) -> tuple[str, ...]:

@@ -1,0 +1,232 @@
+"""Prefix tuning: keys and values that every query sees (Li and Liang 2021, arXiv:2101.00190).
+
+    attention(x) = softmax(q [Pk; k]^T + [0; bias]) [Pv; v]        Pk, Pv [P, H, K], of each layer
+
+They are learned by way of a network of each attention of a stack (encoder, decoder and across),
+which need not be kept (`ejected`):
+
+    h = tanh(E W1 + b1)        E [P, D], once for all layers
+    Pk, Pv = h W2 + b2         W2 [M, 2, H, K], of each layer
+
+No query is masked from a prefix, so rows may be packed. Tokens keep their distances, and a prefix
+has no relative bias; in DeBERTa it has content alone. (The library `adapters` counts a T5's
+distances from the first of the prefix, so all of them are off by P.) Nothing of it is in the cache
+of decoding: one prefix is there for all rows. A prefix takes part of the softmax, so it changes
+what a model computes from the first step on.
+"""
+
+import dataclasses
+import math
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Float
+
+from t5x_lite.adapters.base import ADAPTERS, Adapter, Site
+from t5x_lite.adapters.bottleneck import par_bn
+from t5x_lite.adapters.places import Modules
+from t5x_lite.adapters.union import Union
+from t5x_lite.errors import InputError
+from t5x_lite.nn.products import einsum
+from t5x_lite.types import Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prefix(Adapter):
+    """Keys and values before those of the tokens.
+
+    Attributes:
+      sites: attentions.
+      length: P.
+      hidden: M, the width of the network.
+      flat: whether keys and values are parameters themselves, without a network.
+      encoder: whether the encoder of an encoder-decoder has prefixes; a model of one stack has.
+      cross: whether cross-attention has prefixes.
+    """
+
+    name: str = "prefix"
+    sites: tuple[str, ...] = ("(cross_)?attention/prefix",)
+    length: int = 30
+    hidden: int = 512
+    flat: bool = False
+    encoder: bool = True
+    cross: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.length < 1 or self.hidden < 1:
+            raise InputError(
+                f"length and hidden of a prefix must be at least 1: got {self.length} and "
+                f"{self.hidden}"
+            )
+
+    def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "PrefixModules":
+        """Makes the keys and values, or what they are made by."""
+        several = "decoder" in model.stacks()  # pyright: ignore[reportAttributeAccessIssue]
+        widths: dict[tuple[str, str], int] = {}
+
+        def key(site: Site, rngs: nnx.Rngs) -> LayerPrefix:
+            widths[site.stack, site.name] = site.d_model
+            assert site.heads is not None
+            sizes = (site.heads, site.dense.kernel.shape[-1] // site.heads)
+            return LayerPrefix(sizes, length=self.length, hidden=self._hidden, rngs=rngs)
+
+        def where(site: Site) -> bool:
+            if site.name.startswith("cross_"):
+                return self.cross
+            return self.encoder or not several or site.stack != "encoder"
+
+        found = self.at_sites(model, key=key, where=where, rngs=rngs)
+        return PrefixModules(found, {} if self.flat else widths, self, rngs=rngs)
+
+    @property
+    def _hidden(self) -> int | None:
+        return None if self.flat else self.hidden
+
+
+class PrefixModules(Modules):
+    """The prefixes, and their networks at adapters/NAME/network.
+
+    Args:
+      found: as of `Modules`.
+      widths: D by the place of a prefix that has a network.
+      config: of the adapter.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(
+        self,
+        found: Mapping[str, Mapping[str, nnx.Module]],
+        widths: Mapping[tuple[str, str], int],
+        config: Prefix,
+        *,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(found)
+        self.has_networks = bool(widths)
+        if widths:
+            made: dict[str, dict[str, nnx.Module]] = {}
+            for (stack, site), width in widths.items():
+                made.setdefault(stack, {})[site] = Network(config, width, rngs=rngs)
+            self.network = Modules(made)
+
+    def complete(self) -> None:
+        """Puts into each layer what its network makes for all of them; in place."""
+        if not self.has_networks:
+            return
+        for place in self.places:
+            prefix: LayerPrefix = self.at(*place)
+            states = self.network.at(*place)()
+            layers = jnp.broadcast_to(states, (prefix.kernel.shape[0], *states.shape))
+            prefix.states = nnx.Variable(layers, logical=("layers", None, None))
+
+
+class Network(nnx.Module):
+    """h = tanh(E W1 + b1); E is N(0, 1), the others as torch's Linear begins.
+
+    Args:
+      config: of the adapter.
+      width: D.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, config: Prefix, width: int, *, rngs: nnx.Rngs):
+        embedding = jax.random.normal(rngs.params(), (config.length, width), jnp.float32)
+        self.embedding = nnx.Param(embedding, logical=(None, None))
+        kernel, bias = _linear(width, (config.hidden,), rngs=rngs)
+        self.kernel = nnx.Param(kernel, logical=(None, None))
+        self.bias = nnx.Param(bias, logical=(None,))
+
+    def __call__(self) -> Float[Array, "P M"]:
+        """The states, in the dtype of the parameters."""
+        kernel = self.kernel[...]
+        states = einsum("PD,DM->PM", self.embedding[...], kernel)
+        return jnp.tanh(states + self.bias[...].astype(jnp.float32)).astype(kernel.dtype)
+
+
+class LayerPrefix(nnx.Module):
+    """A `KeySlot`: the keys and values of one layer.
+
+    Args:
+      sizes: H and K.
+      length: P.
+      hidden: M; None is no network, and keys and values are parameters, N(0, 1) at first.
+      rngs: the stream "params" is used.
+    """
+
+    states: nnx.Variable | None = None  # h [P, M], from `PrefixModules.complete`
+
+    def __init__(self, sizes: tuple[int, int], *, length: int, hidden: int | None, rngs: nnx.Rngs):
+        self.length = length
+        self.has_network = hidden is not None
+        axes = (None, "heads", "kv")
+        if hidden is None:
+            pair = jax.random.normal(rngs.params(), (2, length, *sizes), jnp.float32)
+            self.keys = nnx.Param(pair[0], logical=axes)
+            self.values = nnx.Param(pair[1], logical=axes)
+            return
+        kernel, bias = _linear(hidden, (2, *sizes), rngs=rngs)
+        self.kernel = nnx.Param(kernel, logical=(None, *axes))
+        self.bias = nnx.Param(bias, logical=axes)
+
+    def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
+        """Keys and values, in the dtype of the parameters."""
+        if not self.has_network:
+            return self.keys[...], self.values[...]
+        if self.states is None:
+            raise ValueError("a prefix needs its network's states: complete the modules first")
+        kernel = self.kernel[...]
+        made = einsum("PM,MCHK->CPHK", self.states[...].astype(kernel.dtype), kernel)
+        made = made + self.bias[...].astype(jnp.float32)[:, None]
+        return made[0].astype(kernel.dtype), made[1].astype(kernel.dtype)
+
+    def kind(self) -> Hashable:
+        """Equal for prefixes of one length."""
+        return (type(self), self.length, self.has_network)
+
+
+def _linear(size: int, out: tuple[int, ...], *, rngs: nnx.Rngs) -> tuple[Array, Array]:
+    """Kernel and bias as torch's Linear begins: uniform, up to 1 / sqrt(size)."""
+    bound = 1.0 / math.sqrt(size)
+    kernel, bias = (
+        jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound)
+        for shape in ((size, *out), out)
+    )
+    return kernel, bias
+
+
+def ejected(adapter: Prefix, params: Mapping[str, Any]) -> tuple[Prefix, dict[str, Array]]:
+    """A prefix without its network: what it makes are the parameters.
+
+    Args:
+      adapter: with a network, or without one, which changes nothing.
+      params: its parameters by path, of other modules too.
+
+    Returns:
+      The config, and its parameters by path, in float32.
+    """
+    below = f"{ADAPTERS}{adapter.name}/"
+    own = {path: jnp.asarray(x) for path, x in params.items() if path.startswith(below)}
+    if adapter.flat:
+        return adapter, own
+    made: dict[str, Array] = {}
+    for path, embedding in own.items():
+        if not path.startswith(f"{below}network/") or not path.endswith("/embedding"):
+            continue
+        place = path.removeprefix(f"{below}network/").removesuffix("/embedding")
+        network = path.removesuffix("/embedding")
+        states = einsum("PD,DM->PM", embedding, own[f"{network}/kernel"])
+        states = jnp.tanh(states + own[f"{network}/bias"])
+        pairs = jnp.einsum("PM,NMCHK->NCPHK", states, own[f"{below}{place}/kernel"])
+        pairs = pairs + own[f"{below}{place}/bias"][:, :, None]
+        made[f"{below}{place}/keys"], made[f"{below}{place}/values"] = pairs[:, 0], pairs[:, 1]
+    return dataclasses.replace(adapter, flat=True), made
+
+
+def mam(*, name: str = "mam", length: int = 30, hidden: int = 800, reduction: float = 2.0) -> Union:
+    """Prefixes and a parallel bottleneck (He et al. 2022, arXiv:2110.04366, "MAM adapter")."""
+    prefix = Prefix(name=name, length=length, hidden=hidden)
+    return Union(name=name, members=(prefix, par_bn(name=name, reduction=reduction)))
