@@ -34,12 +34,16 @@ from t5x_lite.adapters.slot_trees import REGULARISATION, SlotTree
 from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dense import Dense
+from t5x_lite.nn.slots import TokenHost
 from t5x_lite.options import did_you_mean
 from t5x_lite.trees import covers
 from t5x_lite.types import Array, Batch, Key, Params
 
 ADAPTERS = "adapters/"
 """Beginning of the paths of all adapters' parameters."""
+
+PROMPT = "prompt"
+"""Site of what stands before the tokens, in no layer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +105,11 @@ class Adapter:
         check_patterns("sites", self.sites)
         if not self.sites:
             raise InputError(f"adapter {self.name!r} has no sites: say where it goes")
+
+    @property
+    def unpackable(self) -> str:
+        """Why rows must be of one text; "" where they may be packed."""
+        return ""
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
         """Patterns of what trains where it is used: its own parameters, and perhaps some others.
@@ -274,6 +283,8 @@ class AdapterModules(nnx.Module):
                 host, slot = (hosts[site], "slot") if site in hosts else (layers, site)
                 if site in layers.key_sites():
                     host, slot = layers.key_sites()[site], "prefix"
+                if site == PROMPT:
+                    host, slot = model, PROMPT
                 setattr(host, slot, self._slot(tree, stack, site))
 
     def _slot(self, tree: str | Block, stack: str, site: str) -> nnx.Module:
@@ -405,6 +416,8 @@ def merge(model: nnx.Module) -> None:
     Raises:
       InputError: a slot holds what no kernel can: an adapter after a block, or a prefix.
     """
+    if isinstance(model, TokenHost) and model.prompt is not None:
+        raise InputError("a prompt cannot be merged into the model's kernels")
     for stack, layers in stacks_of(model).items():
         full = [site for site in layers.block_sites() if getattr(layers, site) is not None]
         full += [site for site, host in layers.key_sites().items() if host.prefix is not None]

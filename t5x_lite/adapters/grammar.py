@@ -29,6 +29,7 @@ from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.masks import Movement, Prune, Supermask, threshold
 from t5x_lite.adapters.parts import BitFit, Norms, Params
 from t5x_lite.adapters.prefix import Prefix, mam
+from t5x_lite.adapters.prompt import Prompt
 from t5x_lite.adapters.sparse import Diff, SparseTuning
 from t5x_lite.adapters.t5_adapter import T5Adapter
 from t5x_lite.adapters.union import Union
@@ -51,6 +52,7 @@ METHODS: dict[str, Callable[..., Adapter]] = {
     "heads": Heads,
     "prefix": Prefix,
     "mam": mam,
+    "prompt": Prompt,
     "t5_adapter": T5Adapter,
     "sparse": SparseTuning,
     "diff": Diff,
@@ -69,7 +71,7 @@ SHORT = {"r": "rank", "rslora": "rank_stabilised", "d": "width"}
 FIRST = {"params": "train", "copy": "of", "heads": "sites"}
 """Method -> the option whose values may stand first in the brackets, without its name."""
 
-LATER = ("prompt", "inv", "seq_bn_inv", "hyper", "unipelt")
+LATER = ("inv", "seq_bn_inv", "hyper", "unipelt")
 """Methods of the literature that have a name here, and no code yet."""
 
 LATER_BLOCKS = ("Route",)

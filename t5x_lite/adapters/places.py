@@ -183,6 +183,8 @@ def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str,
                     f"{where} stands at {'/'.join(prefix)}, where {kind} has nothing to compose: "
                     "name it outside of blocks, or in a Stack, which gives both keys and values"
                 )
+            if any(site == "prompt" for _, site in places[node]):
+                raise InputError(f"{where} stands before the tokens: name it outside of blocks")
             if not isinstance(block, Fuse | Split):
                 continue
             other = next((p for p in places[node] if not p[1].startswith(_BLOCK)), None)

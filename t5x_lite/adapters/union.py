@@ -51,6 +51,11 @@ class Union(Adapter):
         named = tuple(dataclasses.replace(member, name=self.name) for member in self.members)
         object.__setattr__(self, "members", named)
 
+    @property
+    def unpackable(self) -> str:
+        """Why a method cannot have packed rows."""
+        return next((why for member in self.members if (why := member.unpackable)), "")
+
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
         """What the methods train."""
         paths = tuple(paths)

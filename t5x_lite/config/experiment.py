@@ -265,7 +265,9 @@ class Experiment:
                 f"objective {type(self.objective).__name__} needs data.layout "
                 f"{names_of(layouts)}, got {self.data.layout.name}"
             )
-        if self.data.pack and (reason := self.objective.unpackable):
+        reasons = [self.objective, *self.adapters.added.values()]
+        reason = next((why for each in reasons if (why := each.unpackable)), "")
+        if self.data.pack and reason:
             raise InputError(f"{reason}, which must be of one document: set --data.pack False")
         at_least(1, {name: getattr(self, name) for name in ("steps", "log_period")})
         _check_searches(self.data.refresh.period, self.checkpoints.period)

@@ -189,6 +189,10 @@ class TokenModel(nnx.Module):
         """Token embeddings."""
         return constrain(self.token_embedding(tokens), "batch", "length", "activation_embed")
 
+    def token_table(self) -> Float[Array, "V D"]:
+        """The table of tokens."""
+        return self.token_embedding.table[...]
+
     def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Next-token logits in float32."""
         if self.joint_output is not None:

@@ -30,6 +30,7 @@ from t5x_lite.nn.norms import LayerNorm
 from t5x_lite.nn.post_norm import PostNormConfig
 from t5x_lite.nn.remat import check_remat, more_remat
 from t5x_lite.nn.scan import AttentionKind, Running, check_precision
+from t5x_lite.nn.slots import TokenSlot, after_prompt
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
 
@@ -283,6 +284,7 @@ class EncoderModel(nnx.Module):
     """
 
     layers: Any  # of the subclass
+    prompt: TokenSlot | None = None  # stands in the call alone, not in `start`
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.config = config
@@ -327,7 +329,17 @@ class EncoderModel(nnx.Module):
             token_types=token_types,
             key=embedding_key,
         )
-        return self.apply_layers(x, mask=mask, key=layers_key)
+        if self.prompt is None:
+            return self.apply_layers(x, mask=mask, key=layers_key)
+        ids = {"keys": mask.keys, "queries": mask.queries}
+        seen = {n: None if i is None else after_prompt(i, self.prompt) for n, i in ids.items()}
+        mask = dataclasses.replace(mask, **seen)
+        x = self.prompt(x, self.token_table())
+        return self.apply_layers(x, mask=mask, key=layers_key)[:, self.prompt.length :]
+
+    def token_table(self) -> Float[Array, "V E"]:
+        """The table of tokens."""
+        return self.embedding.token[...]
 
     def encode(self, tokens: Int[Array, "B S"], **options: Any) -> Float[Array, "B S D"]:
         """The call under the name that it has in T5."""

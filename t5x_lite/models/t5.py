@@ -32,6 +32,7 @@ from t5x_lite.nn.layers import LayerConfig
 from t5x_lite.nn.mlp import FeedForward
 from t5x_lite.nn.remat import check_remat, more_remat
 from t5x_lite.nn.scan import AttentionKind, Running, check_precision
+from t5x_lite.nn.slots import TokenSlot, after_prompt
 from t5x_lite.nn.stack import Decoder, Encoder
 from t5x_lite.types import Array, Key
 from t5x_lite.views import Same, View
@@ -237,6 +238,8 @@ class T5(TokenModel):
       rngs: the stream "params" is used.
     """
 
+    prompt: TokenSlot | None = None
+
     def __init__(self, config: T5Config, *, rngs: nnx.Rngs):
         self.token_embedding = Embedding(config.vocab_size, config.d_model, rngs=rngs)
         layer, running = config.layer, config.running
@@ -258,15 +261,22 @@ class T5(TokenModel):
         *,
         segment_ids: Int[Array, "B S"] | None = None,
         key: Key | None = None,
-    ) -> Float[Array, "B S D"]:
-        """The encoder's output.
+    ) -> Float[Array, "B _ D"]:
+        """The encoder's output, of a prompt's rows, too.
 
         Args:
           tokens: padded with 0.
           segment_ids: of packed examples, from 1; 0 is padding.
           key: turns dropout on.
         """
-        return self.encoder(self.embed(tokens), mask=masks.of_encoder(tokens, segment_ids), key=key)
+        x = self.embed(tokens)
+        if self.prompt is not None:
+            if segment_ids is not None:
+                raise InputError(
+                    "a prompt stands before rows, which must be of one text: set data.pack False"
+                )
+            x, tokens = self.prompt(x, self.token_table()), after_prompt(tokens, self.prompt)
+        return self.encoder(x, mask=masks.of_encoder(tokens, segment_ids), key=key)
 
     def __call__(
         self,
@@ -309,7 +319,8 @@ class T5(TokenModel):
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
         """What the output layer makes the logits of; the arguments are those of the call."""
-        cross_mask = masks.across(encoder_input_tokens, encoder_segment_ids, decoder_segment_ids)
+        seen = after_prompt(encoder_input_tokens, self.prompt)
+        cross_mask = masks.across(seen, encoder_segment_ids, decoder_segment_ids)
         encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)
         encoded = self.encode(
             encoder_input_tokens, segment_ids=encoder_segment_ids, key=encoder_key
@@ -358,7 +369,7 @@ class T5(TokenModel):
             self.embed(prefix.tokens),
             self.encode(inputs),
             valid=prefix.valid,
-            cross_mask=masks.padding(inputs),
+            cross_mask=masks.padding(after_prompt(inputs, self.prompt)),
             max_length=max_length,
         )
         return self.logits(hidden[:, -1:])[:, 0], cache

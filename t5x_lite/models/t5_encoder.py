@@ -16,6 +16,7 @@ from t5x_lite.models.base import RowShapes, TokenModel
 from t5x_lite.models.t5 import StackConfig
 from t5x_lite.nn import masks
 from t5x_lite.nn.embedding import Embedding
+from t5x_lite.nn.slots import TokenSlot, after_prompt
 from t5x_lite.nn.stack import Encoder
 from t5x_lite.types import Array, Key
 
@@ -58,6 +59,8 @@ class T5Encoder(TokenModel):
       rngs: the stream "params" is used.
     """
 
+    prompt: TokenSlot | None = None
+
     def __init__(self, config: T5EncoderConfig, *, rngs: nnx.Rngs):
         self.token_embedding = Embedding(config.vocab_size, config.d_model, rngs=rngs)
         self.encoder = Encoder(
@@ -82,7 +85,13 @@ class T5Encoder(TokenModel):
           segment_ids: of packed examples, from 1; 0 is padding.
           key: turns dropout on.
         """
-        return self.encoder(self.embed(tokens), mask=masks.of_encoder(tokens, segment_ids), key=key)
+        x = self.embed(tokens)
+        if self.prompt is None:
+            return self.encoder(x, mask=masks.of_encoder(tokens, segment_ids), key=key)
+        ids = None if segment_ids is None else after_prompt(segment_ids, self.prompt)
+        mask = masks.of_encoder(after_prompt(tokens, self.prompt), ids)
+        x = self.prompt(x, self.token_table())
+        return self.encoder(x, mask=mask, key=key)[:, self.prompt.length :]
 
     def encode(
         self,

@@ -3,6 +3,7 @@
     Dense.slot                 DenseSlot    x W -> x W + branch(x), and the bias
     Attention.slot, MLP.slot   HiddenSlot   what the last layer of the block reads
     Attention.prefix           KeySlot      keys and values besides those of the source
+    model.prompt               TokenSlot    rows before those of the tokens, in an encoder
     layer.after_attention      BlockSlot    in place of x + f, or norm(x + f)
     layer.after_cross_attention
     layer.after_mlp
@@ -15,6 +16,7 @@ those of all families:
     mlp/in    mlp/gate    mlp/out       the gate is that of a gated layer
     attention/hidden    cross_attention/hidden    mlp/hidden
     attention/prefix    cross_attention/prefix
+    prompt                              of a model, not of its layers
 
 A slot of a stacked layer has stacked parameters, and a scan slices them with the layer's own.
 """
@@ -23,7 +25,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Float
+import jax.numpy as jnp
+from jaxtyping import Float, Int
 
 from t5x_lite.types import Array, Key
 
@@ -107,6 +110,49 @@ class KeySlot(Protocol):
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
         """Keys and values; no mask and no bias is theirs."""
         ...
+
+
+@runtime_checkable
+class TokenSlot(Protocol):
+    """Rows that stand before the embedded tokens of a text."""
+
+    @property
+    def length(self) -> int:
+        """P, how many."""
+        ...
+
+    def __call__(
+        self, x: Float[Array, "B S D"], table: Float[Array, "V _"]
+    ) -> Float[Array, "B L D"]:
+        """The rows and the tokens: [B, P + S, D].
+
+        Args:
+          x: embedded tokens.
+          table: of the tokens.
+        """
+        ...
+
+
+@runtime_checkable
+class TokenHost(Protocol):
+    """A model with an encoder, which has a place for a `TokenSlot`."""
+
+    prompt: Any
+
+    def stacks(self) -> dict[str, Any]:
+        """Its stacked layers by name."""
+        ...
+
+    def token_table(self) -> Any:
+        """The table of tokens [V, E]; its shape is enough."""
+        ...
+
+
+def after_prompt(rows: Int[Array, "B S"], prompt: TokenSlot | None) -> Int[Array, "B _"]:
+    """Tokens or segment ids with a 1 for each row of a prompt before them, for masks."""
+    if prompt is None:
+        return rows
+    return jnp.pad(rows, ((0, 0), (prompt.length, 0)), constant_values=1)
 
 
 @runtime_checkable
