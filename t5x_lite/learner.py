@@ -210,6 +210,9 @@ class Learner:
         if self.adapters:
             bound.adapters.attach(bound.model)
             bound.adapters.see(bound.model, adapter_ids)
+            if not self.objective.models():  # whose tokens another model predicts
+                for name in self.heads:
+                    bound.adapters.attach_output(bound.model, bound.heads[name])
         return bound
 
     def _changed(self, params: Params, *, key: Key | None = None) -> Params:

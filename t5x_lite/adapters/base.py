@@ -34,7 +34,7 @@ from t5x_lite.adapters.slot_trees import REGULARISATION, SlotTree
 from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.slots import TokenHost
+from t5x_lite.nn.slots import OutputHost, TokenHost
 from t5x_lite.options import did_you_mean
 from t5x_lite.trees import covers
 from t5x_lite.types import Array, Batch, Key, Params
@@ -42,8 +42,8 @@ from t5x_lite.types import Array, Batch, Key, Params
 ADAPTERS = "adapters/"
 """Beginning of the paths of all adapters' parameters."""
 
-PROMPT = "prompt"
-"""Site of what stands before the tokens, in no layer."""
+OF_MODEL = ("prompt", "invertible")
+"""Sites of a model, not of its layers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,9 +283,14 @@ class AdapterModules(nnx.Module):
                 host, slot = (hosts[site], "slot") if site in hosts else (layers, site)
                 if site in layers.key_sites():
                     host, slot = layers.key_sites()[site], "prefix"
-                if site == PROMPT:
-                    host, slot = model, PROMPT
+                if site in OF_MODEL:
+                    host, slot = model, site
                 setattr(host, slot, self._slot(tree, stack, site))
+
+    def attach_output(self, model: nnx.Module, head: Any) -> None:
+        """Puts the inverse of what stands after the embeddings into the head; in place."""
+        if isinstance(model, TokenHost) and isinstance(head, OutputHost):
+            head.inverse = model.invertible
 
     def _slot(self, tree: str | Block, stack: str, site: str) -> nnx.Module:
         """The module of a site, or a tree with its modules of that site."""
@@ -416,8 +421,10 @@ def merge(model: nnx.Module) -> None:
     Raises:
       InputError: a slot holds what no kernel can: an adapter after a block, or a prefix.
     """
-    if isinstance(model, TokenHost) and model.prompt is not None:
-        raise InputError("a prompt cannot be merged into the model's kernels")
+    if isinstance(model, TokenHost):
+        for site, slot in zip(OF_MODEL, (model.prompt, model.invertible), strict=True):
+            if slot is not None:
+                raise InputError(f"the adapter at {site} cannot be merged into the model's kernels")
     for stack, layers in stacks_of(model).items():
         full = [site for site in layers.block_sites() if getattr(layers, site) is not None]
         full += [site for site, host in layers.key_sites().items() if host.prefix is not None]

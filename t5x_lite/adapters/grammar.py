@@ -25,6 +25,7 @@ from t5x_lite.adapters.copies import Copy, Layers
 from t5x_lite.adapters.fastfood import Fastfood, said
 from t5x_lite.adapters.heads import Heads
 from t5x_lite.adapters.ia3 import Ia3
+from t5x_lite.adapters.invertible import Invertible, seq_bn_inv
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.masks import Movement, Prune, Supermask, threshold
 from t5x_lite.adapters.parts import BitFit, Norms, Params
@@ -51,6 +52,8 @@ METHODS: dict[str, Callable[..., Adapter]] = {
     "copy": Copy,
     "heads": Heads,
     "prefix": Prefix,
+    "inv": Invertible,
+    "seq_bn_inv": seq_bn_inv,
     "mam": mam,
     "prompt": Prompt,
     "t5_adapter": T5Adapter,
@@ -71,7 +74,7 @@ SHORT = {"r": "rank", "rslora": "rank_stabilised", "d": "width"}
 FIRST = {"params": "train", "copy": "of", "heads": "sites"}
 """Method -> the option whose values may stand first in the brackets, without its name."""
 
-LATER = ("inv", "seq_bn_inv", "hyper", "unipelt")
+LATER = ("hyper", "unipelt")
 """Methods of the literature that have a name here, and no code yet."""
 
 LATER_BLOCKS = ("Route",)

@@ -12,6 +12,7 @@ from t5x_lite.adapters.slot_trees import (
     DenseTree,
     FusionLayer,
     HiddenTree,
+    InvertibleTree,
     KeyTree,
     SlotTree,
 )
@@ -25,6 +26,7 @@ Places = Mapping[str, tuple[tuple[str, str], ...]]
 
 _BLOCK = "after_"
 _PREFIX = "/prefix"
+_INVERTIBLE = "invertible"
 
 
 class Modules(nnx.Module):
@@ -158,6 +160,8 @@ def tree_class(site: str) -> type[SlotTree]:
         return BlockTree
     if site.endswith(_PREFIX):
         return KeyTree
+    if site == _INVERTIBLE:
+        return InvertibleTree
     return HiddenTree if site.endswith("/hidden") else DenseTree
 
 
@@ -175,13 +179,13 @@ def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str,
         where = path_of(above, f"{kinds[node].lower()} {node!r}")
         if above and not places[node]:
             raise InputError(f"{where} stands at no site, so no block composes it: name it alone")
-        prefix = next((p for p in places[node] if p[1].endswith(_PREFIX)), None)
+        special = next((p for p in places[node] if p[1].endswith((_PREFIX, _INVERTIBLE))), None)
         for block in above:
             kind = type(block).__name__
-            if prefix is not None and not isinstance(block, Stack):
+            if special is not None and not isinstance(block, Stack):
                 raise InputError(
-                    f"{where} stands at {'/'.join(prefix)}, where {kind} has nothing to compose: "
-                    "name it outside of blocks, or in a Stack, which gives both keys and values"
+                    f"{where} stands at {'/'.join(special)}, where {kind} has nothing to compose: "
+                    "name it outside of blocks or in a Stack, which takes all of them"
                 )
             if any(site == "prompt" for _, site in places[node]):
                 raise InputError(f"{where} stands before the tokens: name it outside of blocks")

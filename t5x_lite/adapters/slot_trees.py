@@ -4,6 +4,7 @@
     DenseTree     at a dense layer
     HiddenTree    at what the last layer of a block reads
     KeyTree       at the keys and values of an attention
+    InvertibleTree    after the embeddings
 
 A module alone stands in its slot itself. `ids` are put in with the batch: the number of each row's
 child, once for each layer, so that a scan slices them.
@@ -174,6 +175,22 @@ class KeyTree(SlotTree):
         pairs = [leaf() for leaf in self.leaves.all().values()]
         keys, values = (jnp.concatenate(each) for each in zip(*pairs, strict=True))
         return keys, values
+
+
+class InvertibleTree(SlotTree):
+    """An `InvertibleSlot`: the modules of a Stack in order, and their inverses in the other."""
+
+    def __call__(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
+        """All of them."""
+        for leaf in self.leaves.all().values():
+            x = leaf(x)
+        return x
+
+    def inverse(self, y: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
+        """The inverses, the last first."""
+        for leaf in reversed(self.leaves.all().values()):
+            y = leaf.inverse(y)
+        return y
 
 
 class FusionLayer(nnx.Module):

@@ -15,6 +15,7 @@ from t5x_lite.models.base import ModelConfig
 from t5x_lite.nn.activations import Activation, activate
 from t5x_lite.nn.norms import LayerNorm
 from t5x_lite.nn.products import einsum
+from t5x_lite.nn.slots import InvertibleSlot
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array
 
@@ -53,6 +54,8 @@ class MaskedLMHead(nnx.Module):
       stddev: of the kernel at the start.
       rngs: the stream "params" is used.
     """
+
+    inverse: InvertibleSlot | None = None
 
     def __init__(
         self,
@@ -94,4 +97,5 @@ class MaskedLMHead(nnx.Module):
     def transform(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch E"]:
         """What is multiplied with the table."""
         x = activate(self.dense.product(hidden), self.activation)
-        return self.norm(x.astype(hidden.dtype))
+        x = self.norm(x.astype(hidden.dtype))
+        return x if self.inverse is None else self.inverse.inverse(x)

@@ -27,7 +27,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from t5x_lite.errors import InputError
-from t5x_lite.models.encoder import EncoderConfig, EncoderModel, document_positions
+from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.nn.activations import Activation, activate
 from t5x_lite.nn.bind import bind, split, stacked
 from t5x_lite.nn.dense import Dense
@@ -38,6 +38,7 @@ from t5x_lite.nn.embedding import lookup
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.norms import LayerNorm
 from t5x_lite.nn.pattern import Pattern
+from t5x_lite.nn.positions import document_positions
 from t5x_lite.nn.products import einsum
 from t5x_lite.nn.scan import scan_layers
 from t5x_lite.sharding import constrain

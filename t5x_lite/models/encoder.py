@@ -27,10 +27,11 @@ from t5x_lite.nn.dropout import dropout, split_key
 from t5x_lite.nn.embedding import lookup
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.norms import LayerNorm
+from t5x_lite.nn.positions import document_positions
 from t5x_lite.nn.post_norm import PostNormConfig
 from t5x_lite.nn.remat import check_remat, more_remat
 from t5x_lite.nn.scan import AttentionKind, Running, check_precision
-from t5x_lite.nn.slots import TokenSlot, after_prompt
+from t5x_lite.nn.slots import InvertibleSlot, TokenSlot, seen_after_prompt
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
 
@@ -236,17 +237,6 @@ class EncoderConfig(ModelConfig):
         )
 
 
-def document_positions(segment_ids: Int[Array, "B S"]) -> Int[Array, "B S"]:
-    """Positions from 0 within each run of one segment id: [1, 1, 2, 2, 2] -> [0, 1, 0, 1, 2].
-
-    Padding, 0, is at position 0: it may be longer than a table of positions.
-    """
-    place = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None]
-    begins = jnp.pad(segment_ids[:, 1:] != segment_ids[:, :-1], ((0, 0), (1, 0)))
-    positions = place - jax.lax.cummax(jnp.where(begins, place, 0), axis=1)
-    return jnp.where(segment_ids > 0, positions, 0)
-
-
 class Embeddings(nnx.Module):
     """The tables and the norm of their sum.
 
@@ -284,6 +274,7 @@ class EncoderModel(nnx.Module):
     """
 
     layers: Any  # of the subclass
+    invertible: InvertibleSlot | None = None
     prompt: TokenSlot | None = None  # stands in the call alone, not in `start`
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
@@ -331,10 +322,7 @@ class EncoderModel(nnx.Module):
         )
         if self.prompt is None:
             return self.apply_layers(x, mask=mask, key=layers_key)
-        ids = {"keys": mask.keys, "queries": mask.queries}
-        seen = {n: None if i is None else after_prompt(i, self.prompt) for n, i in ids.items()}
-        mask = dataclasses.replace(mask, **seen)
-        x = self.prompt(x, self.token_table())
+        x, mask = self.prompt(x, self.token_table()), seen_after_prompt(mask, self.prompt)
         return self.apply_layers(x, mask=mask, key=layers_key)[:, self.prompt.length :]
 
     def token_table(self) -> Float[Array, "V E"]:
@@ -382,6 +370,7 @@ class EncoderModel(nnx.Module):
         if positions is None and segment_ids is not None:
             positions = document_positions(segment_ids)
         x = self.embeddings(tokens, positions=positions, token_types=token_types, key=key)
+        x = x if self.invertible is None else self.invertible(x)
         return self.project(x), self.visibility(tokens, segment_ids)
 
     def apply_layers(

@@ -32,7 +32,7 @@ from t5x_lite.nn.layers import LayerConfig
 from t5x_lite.nn.mlp import FeedForward
 from t5x_lite.nn.remat import check_remat, more_remat
 from t5x_lite.nn.scan import AttentionKind, Running, check_precision
-from t5x_lite.nn.slots import TokenSlot, after_prompt
+from t5x_lite.nn.slots import InvertibleSlot, TokenSlot, after_prompt
 from t5x_lite.nn.stack import Decoder, Encoder
 from t5x_lite.types import Array, Key
 from t5x_lite.views import Same, View
@@ -239,6 +239,7 @@ class T5(TokenModel):
     """
 
     prompt: TokenSlot | None = None
+    invertible: InvertibleSlot | None = None
 
     def __init__(self, config: T5Config, *, rngs: nnx.Rngs):
         self.token_embedding = Embedding(config.vocab_size, config.d_model, rngs=rngs)
@@ -270,6 +271,7 @@ class T5(TokenModel):
           key: turns dropout on.
         """
         x = self.embed(tokens)
+        x = x if self.invertible is None else self.invertible(x)
         if self.prompt is not None:
             if segment_ids is not None:
                 raise InputError(

@@ -16,7 +16,7 @@ from t5x_lite.models.base import RowShapes, TokenModel
 from t5x_lite.models.t5 import StackConfig
 from t5x_lite.nn import masks
 from t5x_lite.nn.embedding import Embedding
-from t5x_lite.nn.slots import TokenSlot, after_prompt
+from t5x_lite.nn.slots import InvertibleSlot, TokenSlot, after_prompt
 from t5x_lite.nn.stack import Encoder
 from t5x_lite.types import Array, Key
 
@@ -60,6 +60,7 @@ class T5Encoder(TokenModel):
     """
 
     prompt: TokenSlot | None = None
+    invertible: InvertibleSlot | None = None
 
     def __init__(self, config: T5EncoderConfig, *, rngs: nnx.Rngs):
         self.token_embedding = Embedding(config.vocab_size, config.d_model, rngs=rngs)
@@ -86,6 +87,7 @@ class T5Encoder(TokenModel):
           key: turns dropout on.
         """
         x = self.embed(tokens)
+        x = x if self.invertible is None else self.invertible(x)
         if self.prompt is None:
             return self.encoder(x, mask=masks.of_encoder(tokens, segment_ids), key=key)
         ids = None if segment_ids is None else after_prompt(segment_ids, self.prompt)

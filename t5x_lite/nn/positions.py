@@ -200,3 +200,14 @@ class RelativeBias(nnx.Module):
             bidirectional=bidirectional,
             max_distance=self.max_distance,
         )
+
+
+def document_positions(segment_ids: Int[Array, "B S"]) -> Int[Array, "B S"]:
+    """Positions from 0 within each run of one segment id: [1, 1, 2, 2, 2] -> [0, 1, 0, 1, 2].
+
+    Padding, 0, is at position 0: it may be longer than a table of positions.
+    """
+    place = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None]
+    begins = jnp.pad(segment_ids[:, 1:] != segment_ids[:, :-1], ((0, 0), (1, 0)))
+    positions = place - jax.lax.cummax(jnp.where(begins, place, 0), axis=1)
+    return jnp.where(segment_ids > 0, positions, 0)

@@ -4,6 +4,7 @@
     Attention.slot, MLP.slot   HiddenSlot   what the last layer of the block reads
     Attention.prefix           KeySlot      keys and values besides those of the source
     model.prompt               TokenSlot    rows before those of the tokens, in an encoder
+    model.invertible           InvertibleSlot    after an encoder's embeddings
     layer.after_attention      BlockSlot    in place of x + f, or norm(x + f)
     layer.after_cross_attention
     layer.after_mlp
@@ -16,7 +17,7 @@ those of all families:
     mlp/in    mlp/gate    mlp/out       the gate is that of a gated layer
     attention/hidden    cross_attention/hidden    mlp/hidden
     attention/prefix    cross_attention/prefix
-    prompt                              of a model, not of its layers
+    prompt    invertible                of a model, not of its layers
 
 A slot of a stacked layer has stacked parameters, and a scan slices them with the layer's own.
 """
@@ -28,6 +29,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
+from t5x_lite.nn.masks import Visibility
 from t5x_lite.types import Array, Key
 
 
@@ -135,9 +137,10 @@ class TokenSlot(Protocol):
 
 @runtime_checkable
 class TokenHost(Protocol):
-    """A model with an encoder, which has a place for a `TokenSlot`."""
+    """A model with an encoder, which has places for a `TokenSlot` and an `InvertibleSlot`."""
 
     prompt: Any
+    invertible: Any
 
     def stacks(self) -> dict[str, Any]:
         """Its stacked layers by name."""
@@ -153,6 +156,34 @@ def after_prompt(rows: Int[Array, "B S"], prompt: TokenSlot | None) -> Int[Array
     if prompt is None:
         return rows
     return jnp.pad(rows, ((0, 0), (prompt.length, 0)), constant_values=1)
+
+
+def seen_after_prompt(mask: Visibility, prompt: TokenSlot) -> Visibility:
+    """Which keys are seen where a prompt stands before them; its rows see the first segment."""
+    ids = (mask.keys, mask.queries)
+    keys, queries = (None if each is None else after_prompt(each, prompt) for each in ids)
+    return dataclasses.replace(mask, keys=keys, queries=queries)
+
+
+@runtime_checkable
+class InvertibleSlot(Protocol):
+    """What becomes of the embedded tokens, and the inverse of it."""
+
+    def __call__(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
+        """What the rest of the model reads."""
+        ...
+
+    def inverse(self, y: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
+        """What is multiplied with the table of tokens."""
+        ...
+
+
+@runtime_checkable
+class OutputHost(Protocol):
+    """A head that multiplies states with the table of tokens."""
+
+    inverse: Any
+    """Of the model's `InvertibleSlot`."""
 
 
 @runtime_checkable

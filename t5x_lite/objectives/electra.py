@@ -45,8 +45,9 @@ from t5x_lite.heads.base import Head, HeadModules
 from t5x_lite.heads.mlm import Mlm
 from t5x_lite.heads.rtd import Rtd, RtdKind
 from t5x_lite.models.base import ModelConfig, RowShapes
-from t5x_lite.models.encoder import EncoderConfig, EncoderModel, document_positions
+from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.nn.dropout import split_key
+from t5x_lite.nn.positions import document_positions
 from t5x_lite.objectives import masking
 from t5x_lite.objectives.base import Loss, Objective, Phase, Term
 from t5x_lite.objectives.masked_lm import (

@@ -37,11 +37,12 @@ from t5x_lite.heads.base import Head, HeadModules
 from t5x_lite.heads.dense import Dense, dense_of
 from t5x_lite.heads.mlm import MaskedLMHead, Mlm
 from t5x_lite.models.base import ModelConfig, Output, RowShapes
-from t5x_lite.models.encoder import EncoderConfig, EncoderModel, document_positions
+from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dropout import split_key
 from t5x_lite.nn.embedding import lookup
 from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.positions import document_positions
 from t5x_lite.nn.post_norm import PostNormLayer
 from t5x_lite.nn.scan import Running, scan_layers
 from t5x_lite.objectives import masking

@@ -5,8 +5,9 @@ import pytest
 
 from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
-from t5x_lite.models.encoder import EncoderConfig, EncoderModel, document_positions
+from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.positions import document_positions
 
 SIZES = {
     "vocab_size": 11,
