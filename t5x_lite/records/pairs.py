@@ -5,7 +5,9 @@
 A teacher's scores of the passages may stand beside them: "pos_scores": [9.5, 7.0], "neg_scores":
 [0.25]. null is none. So may ids, "pos_ids": ["p7", "p9"] and "neg_ids", by which a passage that
 answers is known where it stands among the negatives of another row. A "prompt" begins the query, as
-instructions do.
+instructions do; and each passage, too, where "type" says that both are texts of one kind, by a name
+of FlagEmbedding: "symmetric_sts" or "symmetric_clustering". Its other types, such as "normal",
+"symmetric_class" and "only_1neg", change nothing: data.layout.negatives says how many there are.
 """
 
 import json
@@ -20,6 +22,9 @@ SCORES = ("pos_scores", "neg_scores")
 """Fields of a teacher's scores."""
 IDS = ("pos_ids", "neg_ids")
 """Fields of the passages' ids."""
+
+_PROMPTED = ("symmetric_sts", "symmetric_clustering")
+"""Types whose passages begin with the prompt, too."""
 
 _LARGEST = 3e38  # of float32
 
@@ -117,9 +122,14 @@ def checked(record: Mapping[str, Any], where: str) -> str:
         _checked_ids(record, name, texts, where)
         for name, texts in zip(IDS, lists.values(), strict=True)
     )
-    query = (prompt or "") + record["query"]
-    found = Pairs(query, lists["pos"], lists["neg"], positive, negative, named, unnamed)
-    return to_json(found)
+    kind = record.get("type")
+    if not isinstance(kind, str | None):
+        raise InputError(f'{where}: "type" must be a string, got {kind!r}')
+    before = prompt or ""
+    texts = [lists["pos"], lists["neg"]]
+    if kind in _PROMPTED:
+        texts = [[before + text for text in each] for each in texts]
+    return to_json(Pairs(before + record["query"], *texts, positive, negative, named, unnamed))
 
 
 def _checked_ids(

@@ -67,3 +67,13 @@ def test_ids_and_prompts():
     ):
         with pytest.raises(InputError, match=message):
             pairs.checked({**record, **wrong}, "f:1")
+
+
+@pytest.mark.parametrize("kind", ["normal", "symmetric_class", "only_1neg", None, "symmetric_sts"])
+def test_passages_of_symmetric_types_have_the_prompt(kind):
+    record = {"query": "q", "pos": ["a"], "neg": ["b"], "prompt": "sts: ", "type": kind}
+    read = pairs.from_json(pairs.checked(record, "f:1"))
+    before = "sts: " if kind == "symmetric_sts" else ""
+    assert read == Pairs("sts: q", [f"{before}a"], [f"{before}b"])
+    with pytest.raises(InputError, match='f:1: "type" must be a string, got 3'):
+        pairs.checked({**record, "type": 3}, "f:1")
