@@ -120,15 +120,15 @@ class ImportT5X:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImportAdapter:
-    """Import a module that PEFT (LoRA, rsLoRA, DoRA, (IA)^3) or composable-sft saved.
+    """Import a module of PEFT, of the library adapters or of composable-sft.
 
     It holds the module, and the head that came along, and names its base. predict, evaluate and
     train --adapters.load take it.
 
     Attributes:
-      source: the directory (adapter_config.json and adapter_model.safetensors or .bin; or
-        pytorch_diff.bin), or ORG/NAME of PEFT's at the hub (extra hub); a directory of that name
-        wins.
+      source: the directory (adapter_config.json and adapter_model.safetensors or .bin, of adapters
+        adapter.safetensors or pytorch_adapter.bin; or pytorch_diff.bin), or ORG/NAME at the hub
+        (extra hub); a directory of that name wins.
       destination: the directory to write; it must not exist yet.
       base: the model that it was trained on, a work directory or a step directory, as import hf
         writes.

@@ -34,13 +34,14 @@ from t5x_lite.config import Experiment
 from t5x_lite.config.json import to_json
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
-from t5x_lite.interop import hf_config
+from t5x_lite.interop import adapters_library, hf_config
+from t5x_lite.interop.adapters_library import is_library, read_library
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.encoder_families import is_encoder, with_family
 from t5x_lite.interop.encoder_heads import SUFFIXES
 from t5x_lite.interop.hub import find_source
 from t5x_lite.interop.module_hosts import Hosts, head_modules, hosts_of, refuse_views
-from t5x_lite.interop.peft import Site, read_peft, to_module
+from t5x_lite.interop.peft import PeftFile, Site, read_peft, to_module
 from t5x_lite.interop.peft_config import CONFIG
 from t5x_lite.interop.peft_heads import head_of
 from t5x_lite.interop.peft_writing import write_peft
@@ -70,11 +71,12 @@ def import_adapter(
     name: str = "adapter",
     revision: str | None = None,
 ) -> Path:
-    """Imports a module that PEFT saved.
+    """Imports a module that PEFT or the library `adapters` saved.
 
     Args:
       source: a directory with adapter_config.json and adapter_model.safetensors or
-        adapter_model.bin, or the name of one at the hub (`interop.hub`).
+        adapter_model.bin, of `adapters` adapter.safetensors or pytorch_adapter.bin; or the name of
+        one at the hub (`interop.hub`).
       destination: a new directory.
       base: the model that it was trained on: a work directory or a step directory.
       step: of a work directory: its number, "best", or None for the newest.
@@ -90,7 +92,8 @@ def import_adapter(
         is left behind then.
     """
     at_hub = find_source(source, revision=revision)
-    file = read_peft(at_hub.directory)
+    library = is_library(at_hub.directory)
+    file = read_library(at_hub.directory) if library else read_peft(at_hub.directory)
     where = Path(find_step(local_path(base, what="base"), step=step))
     checkpoint_manifest.verify(where, "params", "files")
     files = checkpointing.step_files(where)
@@ -103,19 +106,22 @@ def import_adapter(
     refuse_views(where, views_of(experiment.model, experiment.objective))
     kind = model_type_of(files)
     heads = heads_of(experiment.objective, experiment.heads)
+    kept = file.kept() if isinstance(file, PeftFile) else {}
     head = head_of(
         file.config_file,
         file.config,
-        file.kept(),
+        kept,
         model=experiment.model,
         model_type=kind,
         heads=heads,
     )
     hosts = hosts_of(experiment.model, head, model_type=kind, where=where)
     params = lazy_params(where)
-    module = to_module(
-        file, hosts, name=name, norms=functools.cache(functools.partial(_norms, hosts, params))
-    )
+    if isinstance(file, PeftFile):
+        norms = functools.cache(functools.partial(_norms, hosts, params))
+        module = to_module(file, hosts, name=name, norms=norms)
+    else:
+        module = adapters_library.to_module(file, hosts, name=name)
     made = _with_head(experiment, head)
     made = dataclasses.replace(
         made,
@@ -131,7 +137,7 @@ def import_adapter(
             **{name: content for name, content in files.items() if goes_along(name)},
             checkpointing.CONFIG_FILE: to_json(made).encode(),
             BASE_FILE: dataclasses.replace(empty, arrays=leaves).content(),
-            f"{_PEFT}/{CONFIG}": file.config_file.read_bytes(),
+            f"{'adapters' if library else _PEFT}/{CONFIG}": file.config_file.read_bytes(),
             **source_file(at_hub),
         }
         _write(directory, contents, module.arrays)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from t5x_lite.adapters.bottleneck import seq_bn
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.checkpoints import manifest
 from t5x_lite.checkpoints.manifest import find_damage
@@ -18,6 +19,7 @@ from t5x_lite.run.adapter_interchange import export_adapter, import_adapter
 from t5x_lite.run.loading import Loaded
 from t5x_lite.run.modules import TrainedModule
 from tests.encoder_checkpoint import write_checkpoint
+from tests.interop import test_adapters_library as library
 from tests.interop.peft_files import LORA, bert_lora, random, write
 
 START = "adapters/adapter/encoder/attention"
@@ -132,4 +134,27 @@ def test_arrays_of_the_base_that_trained_beside_it(base, source, tmp_path):
     path.write_text(json.dumps(experiment))
     manifest.write(tmp_path / "ours")
     with pytest.raises(InputError, match=r"ours: model/.* trained beside the module, and a direct"):
+        export_adapter(tmp_path / "ours", tmp_path / "back")
+
+
+def test_a_module_of_the_library_adapters(base, tmp_path):
+    bottleneck = {"adapter_down.0.weight": (3, 12), "adapter_down.0.bias": (3,)}
+    bottleneck |= {"adapter_up.weight": (12, 3), "adapter_up.bias": (12,)}
+    tensors = random(
+        {
+            f"bert.encoder.layer.{layer}.output.adapters.sst.{leaf}": shape
+            for layer in range(2)
+            for leaf, shape in bottleneck.items()
+        }
+    )
+    source = library.write(tmp_path / "theirs", "sst", library.BN, tensors)
+    import_adapter(source, tmp_path / "ours", base=base, name="sst")
+    loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
+    assert loaded.learner.adapters == (seq_bn(name="sst", reduction=4.0),)
+    up = np.stack([tensors[f"bert.encoder.layer.{i}.output.adapters.sst.adapter_up.weight"].T
+                   for i in range(2)])  # fmt: skip
+    found = loaded.params["adapters"]["sst"]["encoder"]["after_mlp"]["up"]["kernel"]
+    np.testing.assert_array_equal(found, up)
+    assert (tmp_path / "ours" / "files" / "adapters" / "adapter_config.json").is_file()
+    with pytest.raises(InputError, match="PEFT has no Bottleneck as module 'sst'"):
         export_adapter(tmp_path / "ours", tmp_path / "back")

@@ -1,0 +1,440 @@
+"""Directories of the library `adapters` and of adapter-transformers, in.
+
+    adapter_config.json      {"config": {"mh_adapter": false, "reduction_factor": 16, ...}, ...}
+    pytorch_adapter.bin      or adapter.safetensors
+
+| theirs, below the host's layer | ours, below adapters/NAME/STACK/SITE |
+|---|---|
+| adapters.NAME.adapter_down.0.weight [r, d] | down/kernel [N, d, r]; adapter_down.1 behind a norm |
+| adapters.NAME.adapter_up.weight [d, r] | up/kernel [N, r, d] |
+| adapter_{down.0,up}.{W_left,W_right,b} | {down,up}/{left,right,bias} of a Compacter |
+| shared_parameters.NAME.phm_rule | rule |
+| loras.NAME.lora_A [r, in], lora_B [out, r] | as PEFT's (`interop.peft`) |
+| loras.NAME.lora_B [out, 1] of composition_mode "scale" | scale [N, out]: (IA)^3, "before" |
+| invertible_adapters.NAME.{F,G}.{0,2} | invertible/{f,g}/{down,up} |
+
+What is after attention is "attention.output" in BERT and layer.0 in T5; after the feed-forward
+block "output" and the last layer; across, layer.1 of a decoder. A head in a file of its own is left
+out.
+Source: adapter-hub/adapters 1.3, configuration/adapter_config.py, methods/bottleneck.py, lora.py.
+"""
+
+import dataclasses
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from t5x_lite.adapters.base import ADAPTERS, Adapter
+from t5x_lite.adapters.bottleneck import Bottleneck
+from t5x_lite.adapters.compacter import Compacter
+from t5x_lite.adapters.ia3 import Ia3
+from t5x_lite.adapters.invertible import Invertible
+from t5x_lite.adapters.union import Union
+from t5x_lite.errors import InputError
+from t5x_lite.interop import peft
+from t5x_lite.interop.hf_config import read_json
+from t5x_lite.interop.module_hosts import Hosts
+from t5x_lite.interop.peft_config import CONFIG
+from t5x_lite.interop.rules import check_finite
+from t5x_lite.interop.tensor_files import read_safetensors
+from t5x_lite.interop.torch_files import read_torch
+from t5x_lite.nn.activations import Activation
+
+_SAFETENSORS, _TORCH = "adapter.safetensors", "pytorch_adapter.bin"
+_HEADS = ("head_config.json",)
+
+_BOTTLENECK = {
+    "mh_adapter": None,
+    "output_adapter": None,
+    "reduction_factor": None,
+    "non_linearity": None,
+    "original_ln_before": False,
+    "original_ln_after": True,
+    "ln_before": False,
+    "ln_after": False,
+    "is_parallel": False,
+    "scaling": 1.0,
+    "use_gating": False,
+    "residual_before_ln": True,
+    "adapter_residual_before_ln": False,
+    "inv_adapter": None,
+    "inv_adapter_reduction_factor": None,
+    "cross_adapter": False,
+    "leave_out": (),
+    "dropout": 0.0,
+    "phm_layer": False,
+    "phm_dim": 4,
+    "phm_rank": 1,
+    "factorized_phm_W": True,
+    "shared_phm_rule": True,
+    "shared_W_phm": False,
+    "factorized_phm_rule": False,
+    "phm_bias": True,
+}
+"""Field -> its value where a file of an earlier version lacks it; None: it must be there."""
+_LORA = {
+    "selfattn_lora": True,
+    "intermediate_lora": False,
+    "output_lora": False,
+    "attn_matrices": None,
+    "r": 8,
+    "alpha": 8,
+    "composition_mode": "add",
+    "use_gating": False,
+    "leave_out": (),
+    "dropout": 0.0,
+}
+_OF_TRAINING = (
+    *("architecture", "init_weights", "init_weights_seed", "learn_phm", "phm_c_init", "dtype"),
+    *("phm_init_range", "hypercomplex_nonlinearity"),
+)
+"""Fields that say how a module begins."""
+_SITES = {
+    "attention.output": "after_attention",
+    "output": "after_mlp",
+    "encoder layer.0": "after_attention",
+    "encoder layer.1": "after_mlp",
+    "decoder layer.0": "after_attention",
+    "decoder layer.1": "after_cross_attention",
+    "decoder layer.2": "after_mlp",
+}
+"""What holds a bottleneck there, in T5 with its stack -> site."""
+_LEAVES = {
+    "adapter_down.weight": "down/kernel",
+    "adapter_down.bias": "down/bias",
+    "adapter_down.W_left": "down/left",
+    "adapter_down.W_right": "down/right",
+    "adapter_down.b": "down/bias",
+    "adapter_up.weight": "up/kernel",
+    "adapter_up.bias": "up/bias",
+    "adapter_up.W_left": "up/left",
+    "adapter_up.W_right": "up/right",
+    "adapter_up.b": "up/bias",
+    "adapter_norm_before.weight": "norm_before/scale",
+    "adapter_norm_before.bias": "norm_before/bias",
+    "adapter_norm_after.weight": "norm_after/scale",
+    "adapter_norm_after.bias": "norm_after/bias",
+    "scaling": "scale",
+    "gate.weight": "gate/kernel",
+    "gate.bias": "gate/bias",
+}
+_INVERTIBLE = {"F": "f", "G": "g", "0": "down", "2": "up", "weight": "kernel", "bias": "bias"}
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LibraryFile:
+    """A directory of the library.
+
+    Attributes:
+      where: the file of the tensors.
+      config_file: adapter_config.json.
+      config: what its "config" says, with what earlier versions left out.
+      name: of the module there.
+      tensors: by name; float32.
+    """
+
+    where: Path
+    config_file: Path
+    config: Mapping[str, Any]
+    name: str
+    tensors: Mapping[str, np.ndarray]
+
+    @property
+    def is_lora(self) -> bool:
+        """Whether it is of LoRA or (IA)^3; else it is of bottlenecks."""
+        return self.config["architecture"] == "lora"
+
+
+def is_library(directory: Path) -> bool:
+    """Whether a directory is one of the library, and not of PEFT."""
+    where = directory / CONFIG
+    return where.is_file() and "peft_type" not in (found := read_json(where)) and "config" in found
+
+
+def read_library(directory: Path) -> LibraryFile:
+    """What a directory holds.
+
+    Raises:
+      InputError: it is incomplete or damaged, or of a method that cannot become one of ours.
+    """
+    where = directory / CONFIG
+    found = read_json(where)
+    name, config = found.get("name"), found["config"]
+    if not isinstance(name, str) or not isinstance(config, dict):
+        raise InputError(f"{where}: must have the module's name, and its config as an object")
+    config = _complete(where, config)
+    path, torch = directory / _SAFETENSORS, directory / _TORCH
+    if path.is_file():
+        arrays: Mapping[str, Any] = read_safetensors(path)
+    elif torch.is_file():
+        path, arrays = torch, read_torch(torch)
+    else:
+        raise InputError(f"{directory}: holds neither {_SAFETENSORS} nor {_TORCH}")
+    if any((directory / each).is_file() for each in _HEADS):
+        _logger.warning("%s: its head is left out: the module alone is imported", directory)
+    tensors = {}
+    for tensor, array in arrays.items():
+        check_finite(path, tensor, array)
+        tensors[tensor] = np.asarray(array, np.float32)
+    if config["architecture"] == "lora" and _is_old(found) and config["r"] != config["alpha"]:
+        config["alpha"] = config["r"]  # as the library reads files of before 1.1
+    return LibraryFile(where=path, config_file=where, config=config, name=name, tensors=tensors)
+
+
+def _is_old(found: Mapping[str, Any]) -> bool:
+    """Whether a file is of before 1.1 of the library, or of adapter-transformers."""
+    match = re.fullmatch(r"adapters\.(\d+)\.(\d+).*", str(found.get("version", "")))
+    return match is None or (int(match[1]), int(match[2])) < (1, 1)
+
+
+def _complete(where: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with what it leaves out.
+
+    Raises:
+      InputError: a field is unknown or missing, or of what no module of ours does.
+    """
+    kind = config.get("architecture")
+    if kind not in (None, "lora"):
+        raise InputError(
+            f"{where}: architecture {kind!r} is not read: bottlenecks, Compacter, LoRA, (IA)^3 and "
+            "invertible adapters are"
+        )
+    fields = _LORA if kind == "lora" else _BOTTLENECK
+    for field, value in config.items():
+        if field not in fields and field not in _OF_TRAINING and value:
+            raise InputError(f"{where}: {field} {str(value)[:60]!r} is not supported")
+    made = {**fields, **{name: value for name, value in config.items() if name in fields}}
+    for field, value in made.items():
+        if value is None and field in fields and fields[field] is None and field not in _NONE:
+            raise InputError(f"{where}: lacks {field}")
+    return {**made, "architecture": kind}
+
+
+_NONE = ("inv_adapter", "inv_adapter_reduction_factor")
+"""Fields of which None is a value."""
+
+
+def to_module(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
+    """A module of ours of a directory.
+
+    Args:
+      file: the directory.
+      hosts: the layers of the base.
+      name: of the module.
+
+    Raises:
+      InputError: the tensors are not those of the config and the base, or say what no module of
+        ours can.
+    """
+    if file.is_lora:
+        return _lora(file, hosts, name=name)
+    arrays = _bottleneck_arrays(file, hosts)
+    inverse = _invertible_arrays(file)
+    sites = {path.split("/")[1] for path in arrays if path != "rule"}
+    if not arrays:
+        raise InputError(f"{file.where}: holds no tensor of a module {file.name!r}")
+    adapter: Adapter = _bottleneck(file, sites, name=name)
+    if not inverse:
+        return _module(adapter, arrays)
+    rest = file.config["inv_adapter_reduction_factor"]
+    nice = Invertible(name=name, reduction=int(rest or 2))
+    union = Union(name=name, members=(adapter, nice))
+    method = type(adapter).__name__.lower()
+    own = {f"{method}/{path}": array for path, array in arrays.items()}
+    return _module(union, {**own, **{f"invertible/{path}": x for path, x in inverse.items()}})
+
+
+def _module(adapter: Adapter, arrays: Mapping[str, np.ndarray]) -> peft.Module:
+    below = f"{ADAPTERS}{adapter.name}/"
+    return peft.Module(adapter=adapter, arrays={below + path: x for path, x in arrays.items()})
+
+
+def _bottleneck(file: LibraryFile, sites: set[str], *, name: str) -> Bottleneck:
+    """The config of a bottleneck."""
+    config, where = file.config, file.config_file
+    wanted = {
+        "after_attention": config["mh_adapter"],
+        "after_mlp": config["output_adapter"],
+        "after_cross_attention": config["cross_adapter"],
+    }
+    for site in sites:
+        if not wanted[site]:
+            raise InputError(f"{file.where}: has tensors {site}, and {where} says that it has none")
+    reduction, reductions = config["reduction_factor"], ()
+    if isinstance(reduction, dict):
+        found = {key: float(value) for key, value in reduction.items()}
+        reduction = found.pop("default", next(iter(found.values()), 16.0))
+        reductions = tuple((int(key), value) for key, value in sorted(found.items()))
+    residual: Any = {True: "pre", False: "post_ln", "post_add": "post_add"}
+    reads = "sum" if config["original_ln_before"] else "output"
+    after = "sum" if config["adapter_residual_before_ln"] else "branch"
+    options: dict[str, Any] = {
+        "name": name,
+        "sites": tuple(site for site in wanted if site in sites),
+        "reduction": float(reduction),
+        "activation": config["non_linearity"],
+        "reads": "input" if config["is_parallel"] else reads,
+        "residual": residual[config["residual_before_ln"]],
+        "scale": config["scaling"],
+        "dropout_rate": float(config["dropout"]),
+        "ln_before": bool(config["ln_before"]),
+        "ln_after": after if config["ln_after"] else "none",
+        "original_ln_after": bool(config["original_ln_after"]),
+        "gate": "all_tokens" if config["use_gating"] else "none",
+    }
+    if config["is_parallel"] and (config["ln_before"] or config["ln_after"]):
+        raise InputError(f"{where}: norms of a parallel bottleneck are not supported")
+    if config["non_linearity"] not in get_args(Activation):
+        raise InputError(
+            f"{where}: non_linearity {config['non_linearity']!r} is not supported: "
+            f"{', '.join(get_args(Activation))} are"
+        )
+    try:
+        if not config["phm_layer"]:
+            left = tuple(map(int, config["leave_out"]))
+            return Bottleneck(**options, reductions=reductions, leave_out=left)
+        plain = {"factorized_phm_W": True, "shared_phm_rule": True, "phm_bias": True}
+        plain |= {"shared_W_phm": False, "factorized_phm_rule": False}
+        for field, value in plain.items():
+            if config[field] != value:
+                raise InputError(f"{where}: {field} {config[field]} is not supported")
+        return Compacter(**options, phm_dim=config["phm_dim"], phm_rank=config["phm_rank"])
+    except (InputError, TypeError) as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]:
+    """Below the module: path -> array; narrower layers and those left out have zeros."""
+    found: dict[str, dict[int, np.ndarray]] = {}
+    rule = {}
+    pattern = re.compile(
+        r"(?:.*\.)?(encoder|decoder)\.(?:layer|block)\.(\d+)\.(.*)\.adapters\."
+        rf"{re.escape(file.name)}\.(.*)"
+    )
+    for name, array in file.tensors.items():
+        if name.endswith(f"shared_parameters.{file.name}.phm_rule"):
+            rule["rule"] = array
+            continue
+        match = pattern.fullmatch(name)
+        if match is None:
+            if "invertible_adapters" not in name:
+                raise InputError(f"{file.where}: {name} is of no module that is supported here")
+            continue
+        stack, layer, above, part = match.groups()
+        part = re.sub(r"adapter_down\.[01]\.", "adapter_down.", part)
+        if file.config["ln_before"] and ".adapter_down.0." in name:
+            continue  # the norm, which is there by its own name, too
+        site = _SITES.get(above) or _SITES.get(f"{stack} {above}")
+        if site is None or part not in _LEAVES:
+            raise InputError(f"{file.where}: {name} is of no place that a module of ours can have")
+        leaf = _LEAVES[part]
+        array = array.T if leaf.endswith("kernel") else array
+        found.setdefault(f"{stack}/{site}/{leaf}", {})[int(layer)] = array
+    numbers = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
+    made = {}
+    for path, by_layer in found.items():
+        num = numbers.get(path.partition("/")[0], 0)
+        if max(by_layer) >= num:
+            raise InputError(f"{file.where}: {path}: layer {max(by_layer)}, and the base has {num}")
+        missing = set(range(num)) - set(by_layer)
+        if missing and not file.config["leave_out"]:
+            raise InputError(f"{file.where}: {path}: lacks layer {min(missing)}")
+        shape = np.max([array.shape for array in by_layer.values()], axis=0)
+        whole = np.zeros((num, *shape), np.float32)
+        for layer, array in by_layer.items():
+            whole[(layer, *map(slice, array.shape))] = array
+        made[path] = whole
+    return {**made, **rule}
+
+
+def _invertible_arrays(file: LibraryFile) -> dict[str, np.ndarray]:
+    """Below an invertible adapter: path -> array; {} without one.
+
+    Raises:
+      InputError: it is of GLOW, or of another activation than relu.
+    """
+    kind = file.config["inv_adapter"]
+    if not kind:
+        return {}
+    activation = file.config["non_linearity"]
+    if kind != "nice" or str(activation) != "relu":
+        raise InputError(
+            f"{file.config_file}: inv_adapter {kind!r} with {activation} is not supported: "
+            "'nice' with relu is"
+        )
+    pattern = (
+        rf"(?:.*\.)?invertible_adapters\.{re.escape(file.name)}\.([FG])\.([02])\.(weight|bias)"
+    )
+    found = {}
+    for name, array in file.tensors.items():
+        if match := re.fullmatch(pattern, name):
+            path = "/".join(_INVERTIBLE[part] for part in match.groups())
+            found[f"encoder/invertible/{path}"] = array.T
+    if len(found) != 8:
+        raise InputError(f"{file.where}: an invertible adapter has 8 tensors, and {len(found)} are")
+    return found
+
+
+def _lora(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
+    """LoRA under PEFT's names, which `interop.peft` reads; or (IA)^3."""
+    config = file.config
+    mode = config["composition_mode"]
+    if mode not in ("add", "scale") or config["use_gating"]:
+        what = "use_gating" if config["use_gating"] else f"composition_mode {mode!r}"
+        raise InputError(f"{file.config_file}: {what} is not supported")
+    marker = f".loras.{file.name}."
+    tensors: dict[str, np.ndarray] = {}
+    for tensor, array in file.tensors.items():
+        layer, found, leaf = tensor.partition(marker)
+        if not found or leaf not in ("lora_A", "lora_B"):
+            raise InputError(f"{file.where}: {tensor} is of no module that is supported here")
+        tensors[f"{layer}.{leaf}.weight"] = array
+    if mode == "scale":
+        return _ia3(file, tensors, hosts, name=name)
+    said = {"peft_type": "LORA", "r": config["r"], "lora_alpha": config["alpha"]}
+    said["lora_dropout"] = config["dropout"]
+    as_peft = peft.PeftFile(
+        where=file.where, config_file=file.config_file, config=said, tensors=tensors
+    )
+    return peft.to_module(as_peft, hosts, name=name, norms=_no_norms)
+
+
+def _no_norms(site: peft.Site) -> np.ndarray:
+    raise ValueError(f"no norms are asked for, of {site}")
+
+
+def _ia3(
+    file: LibraryFile, tensors: Mapping[str, np.ndarray], hosts: Hosts, *, name: str
+) -> peft.Module:
+    """Scales of what layers give, before the activation of a feed-forward block."""
+    arrays: dict[str, np.ndarray] = {}
+    there: dict[str, set[int]] = {}
+    for tensor, array in tensors.items():
+        layer, _, leaf = tensor.removesuffix(".weight").rpartition(".")
+        hit = hosts.find(layer)
+        if hit is None:
+            raise InputError(f"{file.where}: {layer} is no dense layer of the base")
+        if leaf == "lora_A":
+            continue
+        place = hosts.places[hit[0]]
+        layers, _, out = hosts.kernels[place.stack, place.site]
+        if array.size != out:
+            raise InputError(f"{file.where}: {tensor} has {array.size} numbers, not {out}")
+        path = f"{place.stack}/{place.site}/scale"
+        arrays.setdefault(path, np.ones((layers, out), np.float32))[place.layer] = array.reshape(-1)
+        there.setdefault(path, set()).add(place.layer)
+    short = next((path for path, found in there.items() if len(found) < len(arrays[path])), None)
+    if short is not None or not arrays:
+        raise InputError(f"{file.where}: (IA)^3 in some layers alone is not supported: {short}")
+    sites = dict.fromkeys(path.partition("/")[2].removesuffix("/scale") for path in arrays)
+    outputs = tuple(site for site in sites if not site.startswith("mlp/"))
+    usual = {site for _, site in hosts.kernels if re.fullmatch(Ia3().sites[0], site)}
+    said: dict[str, Any] = {} if set(outputs) == usual else {"sites": outputs}
+    made = Ia3(name=name, place="before", feed_forward="mlp/in" in sites, **said)
+    return _module(made, arrays)
