@@ -58,7 +58,6 @@ def test_the_module_has_the_compute_dtype():
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("per_layer", [False, True])
-@pytest.mark.gate("True")
 def test_shared_layers_are_an_ordinary_t5_that_reads_the_encoder_twice(per_layer):
     shared = learner(share_layers=True, relative_bias_per_layer=per_layer)
     whole = learner(relative_bias_per_layer=per_layer)

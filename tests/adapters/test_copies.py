@@ -23,8 +23,8 @@ from tests.adapters.hosts import HOSTS, SIZES, learner, outputs, random
 LAST = Layers(last=1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.gate("t5")
 def test_a_copy_trains_as_the_base_would(host):
     """At the start it is the base; its gradient is that of the base's own layer."""
     bare, batch = learner(host)

@@ -78,6 +78,7 @@ def test_nothing_but_the_entries_moves():
     assert metrics["loss"] > 0
 
 
+@pytest.mark.exhaustive
 def test_the_gradient_of_a_value_is_that_of_its_weight_and_l1_is_of_all_arrays():
     made, batch = learner("bert", ADAPTER)
     bare, _ = learner("bert")

@@ -62,6 +62,7 @@ def by_local(crawl, tmp_path_factory):
     return make
 
 
+@pytest.mark.gate("released-en-changes0")
 @pytest.mark.parametrize(
     ("name", "variant", "changes"),
     [
@@ -70,7 +71,6 @@ def by_local(crawl, tmp_path_factory):
         ("released", "en.noclean", {"languages": ()}),
     ],
 )
-@pytest.mark.gate("released-en-changes0", "released-en.noclean-changes2")
 def test_shards_manifest_and_tally_are_those_of_the_local_driver(
     crawl, by_local, tmp_path, name, variant, changes
 ):

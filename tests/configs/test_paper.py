@@ -122,8 +122,8 @@ def one_step(path, directory, vocabulary, workdir, **data):
     return {name: value for line in lines for name, value in line.items()}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["size_2x", "size_4x", "triangular"])
-@pytest.mark.gate("triangular")  # others differ in sizes, which are tiny here
 def test_a_step_of_pretraining(name, directory, tiny_vocabulary, tmp_path, compile_once):
     path = f"configs/paper/{name}.py"
     found = one_step(path, directory / "c4", tiny_vocabulary, tmp_path / "run")
@@ -146,7 +146,6 @@ def test_a_step_of_the_released_recipe(name, directory, tiny_vocabulary, tmp_pat
 @pytest.mark.exhaustive
 @pytest.mark.slow  # 25 tasks
 @pytest.mark.parametrize("name", ["t5_small", "multi_task"])
-@pytest.mark.gate("multi_task")
 def test_a_step_of_all_tasks(name, directory, tiny_vocabulary, tmp_path, compile_once):
     found = one_step(f"configs/paper/{name}.py", directory, tiny_vocabulary, tmp_path / "run")
     assert 4 < found["loss"] < 10

@@ -78,7 +78,7 @@ def batch_of(data):
     return found
 
 
-@pytest.mark.gate("retromae_distill", "cross_encoder_msmarco")
+@pytest.mark.gate("retromae_distill")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_step_at_a_tiny_size(name):
     experiment = tiny(config.load(f"configs/finetune/{name}.py"))

@@ -101,11 +101,11 @@ def one_step(path, directory, vocabulary, workdir, **data):
 QUICK = ("lm_denoising", "prefix_lm_lm")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     [pytest.param(row[0], marks=[] if row[0] in QUICK else pytest.mark.slow) for row in ROWS],
 )
-@pytest.mark.gate("prefix_lm_lm")
 def test_a_step_of_pretraining(name, tiny_text, tiny_vocabulary, tmp_path, compile_once):
     found = one_step(
         f"configs/paper/table2_{name}.py", tiny_text, tiny_vocabulary, tmp_path / "run"
@@ -116,7 +116,6 @@ def test_a_step_of_pretraining(name, tiny_text, tiny_vocabulary, tmp_path, compi
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["paper_lm", "paper_prefix_lm"])
-@pytest.mark.gate("paper_lm")
 def test_a_step_of_fine_tuning(name, tiny_glue, tiny_vocabulary, tmp_path, compile_once):
     found = one_step(
         f"configs/finetune/{name}.py",

@@ -175,6 +175,7 @@ def test_wrong_files_of_a_task(refused, tiny_glue, file, content, message):
     assert message in refused(line)
 
 
+@pytest.mark.exhaustive
 def test_a_bad_line_far_into_the_text_stops_the_run_with_its_checkpoints(
     capfd, english_lines, tiny_run
 ):

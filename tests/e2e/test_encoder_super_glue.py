@@ -114,6 +114,7 @@ def test_record_is_learned_and_all_its_queries_are_answered(experiment, tmp_path
     assert evaluate(few, [str(tmp_path / "run")])["validation/exact_match"] == 1.0
 
 
+@pytest.mark.exhaustive
 def test_wsc_is_learned_from_both_labels(experiment, tmp_path, compile_once):
     write(tmp_path / "WSC", wsc)
     trained = dataclasses.replace(

@@ -290,8 +290,8 @@ def test_how_layers_are_run_changes_nothing(setting):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("share", "block"), [(True, 3), (False, 7)])
-@pytest.mark.gate("True-3")
 def test_blocks_of_queries_are_the_same_function(share, block):
     config = SMALL.replace(num_layers=2, conv_kernel_size=3, dropout_rate=0.1)
     config = config.replace(enhanced_mask_decoder=True, attention_dropout_rate=0.3)

@@ -107,6 +107,7 @@ def test_the_masked_lm_terms_of_parts_are_sums_over_the_batch(trained):
     assert float(both.terms["head"].weight) == float(whole.terms["head"].weight)
 
 
+@pytest.mark.exhaustive
 def test_the_contrastive_loss_counts_all_spans_and_reaches_all_parameters(trained):
     _, params, value = trained
     batch = spans()

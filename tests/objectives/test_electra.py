@@ -116,8 +116,8 @@ def terms_and_gradients(learner, params):
     return [jax.grad(total)(params, name) for name in ("generator", "discriminator")]
 
 
+@pytest.mark.gate("gdes")
 @pytest.mark.parametrize("sharing", SHARINGS)
-@pytest.mark.gate("es", "gdes")
 def test_which_tables_the_losses_move(made, sharing):
     learner, params = made[sharing]
     of_g, of_d = jax.jit(functools.partial(terms_and_gradients, learner))(params)

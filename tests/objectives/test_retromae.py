@@ -169,6 +169,7 @@ def visible_reference(config, batch, key):
     return seen
 
 
+@pytest.mark.gate("True-changes1", "False-changes2")
 @pytest.mark.parametrize(
     ("packed", "changes"),
     [

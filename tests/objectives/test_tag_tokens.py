@@ -71,6 +71,7 @@ def test_the_parts_of_a_batch_are_the_batch():
     np.testing.assert_allclose(parts[0].plus(parts[1]).value(), whole.value(), rtol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_every_parameter_gets_a_gradient_and_a_key_is_dropout():
     graphdef, params, _ = learner(TagTokens(num_classes=3), MODEL.replace(dropout_rate=0.3))
     batch = batch_of()

@@ -171,6 +171,7 @@ def test_heads_of_two_runs(tmp_path):
         merge(tmp_path / "wide", tmp_path / "no")
 
 
+@pytest.mark.exhaustive
 def test_another_base_is_refused(place, tmp_path):
     base = write_base(tmp_path / "t5", "t5", dtype=ml_dtypes.bfloat16)
     write_run(tmp_path / "a", "t5", base, f"rte = {LORA}")

@@ -62,6 +62,7 @@ def same(ours, theirs):
         np.testing.assert_array_equal(array, theirs[name], err_msg=name)
 
 
+@pytest.mark.gate("roberta", "electra_generator")
 @pytest.mark.parametrize("variant", goldens.VARIANTS)
 def test_in_out_and_in_again_is_bit_equal(tmp_path, variant):
     golden, source = release(tmp_path, variant)

@@ -51,6 +51,7 @@ def test_a_mixture_trains_and_goes_on_bit_for_bit(experiment, whole, tmp_path, c
     assert all(np.array_equal(found[path], expected[path]) for path in expected)
 
 
+@pytest.mark.exhaustive
 def test_each_task_has_its_own_metrics(experiment, whole, tmp_path):
     metrics = evaluate(experiment, [str(whole)], output=str(tmp_path / "out"))
     for name in ("count_first", "count_length", "count_random"):

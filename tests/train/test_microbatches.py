@@ -185,7 +185,6 @@ def temporary_bytes(rows, parts):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["cached", "recompute"])
-@pytest.mark.gate("cached")
 def test_the_memory_of_parts_grows_as_their_vectors_and_scores_do(mode):
     """At 16 rows a part; the plain step's grows as the batch does."""
     small, large = (temporary_bytes(rows, Parts(count=rows // 16, mode=mode)) for rows in (64, 512))

@@ -67,6 +67,7 @@ def kinds(count=7000, **changes):
     return seen
 
 
+@pytest.mark.exhaustive
 def test_denoisers_are_equally_likely_and_fill_their_inputs():
     seen = kinds()
     room = {d: chunk_lengths(d, 511)[0] for d in DENOISERS}

@@ -33,6 +33,7 @@ def seqio_rows(taken, sizes):
     return np.array(found)
 
 
+@pytest.mark.gate("layout0-True", "layout1-True", "layout3-False")
 @pytest.mark.parametrize("pack", [True, False])
 @pytest.mark.parametrize("layout", SEQIOS)
 def test_rows_are_those_of_seqio(layout, pack):

@@ -97,7 +97,6 @@ def packed(lines):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("fill", [plain, packed])
-@pytest.mark.gate("packed")
 def test_texts(pipeline, vocabulary, places, english_lines, monkeypatch, fill):
     """By parts or from the front, in the same order; killed and resumed."""
     from t5x_lite.data.tasks import shuffling

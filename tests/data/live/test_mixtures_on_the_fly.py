@@ -101,6 +101,7 @@ def texts(batches, vocabulary, count):
     return [vocabulary.decode([int(t) for t in row if t > 1]) for row in rows]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("named")
 def test_tasks_are_drawn_at_their_rates(vocabulary):
     from t5x_lite.data.live import pipeline

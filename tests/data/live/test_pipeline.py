@@ -243,6 +243,7 @@ def test_the_position_in_files_that_changed_is_refused(pipeline, stream, vocabul
         pipeline.train_batches(stream, vocabulary, seed=0).restore(state)
 
 
+@pytest.mark.exhaustive
 def test_a_position_of_an_earlier_order_begins_anew_and_says_so(pipeline, data, vocabulary, caplog):
     batches = pipeline.train_batches(data, vocabulary, seed=3)
     expected = take(batches, 2)

@@ -116,7 +116,7 @@ def test_a_stream_is_shuffled_by_the_buffer(data, vocabulary, monkeypatch):
     assert found[: len(chunks)] != chunks
 
 
-@pytest.mark.gate("stream")
+@pytest.mark.exhaustive
 def test_a_position_goes_on(data, vocabulary, where):
     first = dataclasses.replace(data, first_tokens=1000, pack=True)
     batches = train(first, vocabulary)
@@ -141,7 +141,6 @@ def test_a_position_goes_on(data, vocabulary, where):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.gate("held")
 def test_processes_divide_the_first_tokens(data, vocabulary, where):
     chunks = first_chunks(data, vocabulary, 1000)
     first = dataclasses.replace(data, first_tokens=1000, shuffle=False)

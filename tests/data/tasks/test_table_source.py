@@ -102,7 +102,6 @@ def batches(tmp_path, write, tiny_vocabulary, *, number, restore_at=None, **colu
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.gate("True")
 def test_the_same_rows_give_the_same_batches(tmp_path, tiny_vocabulary, stream):
     wanted, *others = (
         batches(tmp_path, write, tiny_vocabulary, number=8, stream=stream) for write in WRITERS
