@@ -27,6 +27,8 @@ from t5x_lite.models.pooling import Pooling, check_pooling, pool
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array
 
+Projected = Literal["identity", "tanh"]
+"""What becomes of a projection's result."""
 Role = Literal["query", "passage"]
 """What a text is to another; where both are alike it is a query."""
 
@@ -56,6 +58,7 @@ class Dense(Head):
       default_prompt: the name of the one that a text without a kind begins with; "" is none.
       projection: numbers of a vector, by a linear layer behind the pooling; None has no such layer.
       tied: whether queries and passages have the same.
+      activation: of the projection's result, before the length is 1; LaBSE has "tanh".
     """
 
     name: str = "dense"
@@ -66,12 +69,15 @@ class Dense(Head):
     default_prompt: str = ""
     projection: int | None = None
     tied: bool = True
+    activation: Projected = "identity"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_pooling("pooling", self.pooling)
         if self.max_length is not None and self.max_length < 1:
             raise InputError(f"max_length must be at least 1: got {self.max_length}")
+        if self.activation != "identity" and self.projection is None:
+            raise InputError(f"activation {self.activation} is of a projection, and there is none")
         if self.projection is not None and self.projection < 1:
             raise InputError(f"projection must be at least 1, or None: got {self.projection}")
         names = [prompt.name for prompt in self.prompts]
@@ -172,6 +178,7 @@ class DenseHead(nnx.Module):
         if self.config.projection is not None:
             layer = getattr(self, "query" if self.config.tied else role)
             pooled = layer.product(pooled.astype(layer.kernel[...].dtype)).astype(jnp.float32)
+            pooled = jnp.tanh(pooled) if self.config.activation == "tanh" else pooled
         return constrain(pooled, "batch", None)
 
 

@@ -3,7 +3,7 @@
     modules.json                            the encoder, the pooling and, if asked for, the norm
     sentence_bert_config.json               tokens of a text at most
     1_Pooling/config.json                   of which states a vector is made
-    2_Dense/                                what a pooled state is multiplied with: written alone
+    2_Dense/                                what a pooled state is multiplied with
     2_Normalize/config.json                 that it has length 1; nothing is in it
     config_sentence_transformers.json       prompts, and how vectors are compared
 
@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from t5x_lite.errors import InputError
-from t5x_lite.heads.dense import Dense, Prompt
+from t5x_lite.heads.dense import Dense, Projected, Prompt
 from t5x_lite.interop.hf_config import LARGEST, read_json
+from t5x_lite.interop.sentence_projection import Projection, read_projection
 from t5x_lite.models.pooling import Pooling
 
 PROJECTION = "2_Dense"
@@ -28,6 +29,10 @@ _MODULES = "sentence_transformers.models."
 _KINDS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 _NAMES: dict[Pooling, str] = {"cls": "cls_token", "mean": "mean_tokens"}
 _MODE = "pooling_mode_"
+_CLASSES: dict[Projected, str] = {
+    "identity": "torch.nn.modules.linear.Identity",
+    "tanh": "torch.nn.modules.activation.Tanh",
+}
 _LIST = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
 _LENGTHS = tuple(
@@ -51,15 +56,16 @@ def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | No
     modules = _modules(directory)
     kinds = [kind for kind, _ in modules]
     for kind, _ in modules:
-        if kind not in ("Transformer", "Pooling", "Normalize"):
+        if kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
             raise InputError(
                 f"{directory / _LIST}: the module {kind} is not supported, only Transformer, "
-                "Pooling and Normalize: its vectors would be others"
+                "Pooling, Dense and Normalize: its vectors would be others"
             )
-    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
+    rest = [["Dense"] * dense + ["Normalize"] * norm for dense in (0, 1) for norm in (0, 1)]
+    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in rest:
         raise InputError(
             f"{directory / _LIST}: the modules must be Transformer, Pooling and, at the end, "
-            f"Normalize; got {', '.join(kinds) or 'none'}"
+            f"perhaps Dense and Normalize; got {', '.join(kinds) or 'none'}"
         )
     if modules[0][1] not in ("", "."):
         raise InputError(
@@ -68,8 +74,13 @@ def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | No
         )
     prompts, default = _prompts(directory)
     pooling = _pooling(directory / modules[1][1] / "config.json", d_model=d_model, prompts=prompts)
+    projection = projection_of(directory, d_model=d_model)
+    own: dict[str, Any] = {}
+    if projection is not None:
+        own = {"projection": projection.size, "activation": projection.activation}
     try:
         return Dense(
+            **own,
             pooling=pooling,
             normalize="Normalize" in kinds,
             max_length=_longest(directory, lowers=lowers),
@@ -78,6 +89,22 @@ def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | No
         )
     except InputError as error:
         raise InputError(f"{directory / _PROMPTS}: {error}") from error
+
+
+def projection_of(directory: Path, *, d_model: int) -> Projection | None:
+    """The projection of a directory; None where its modules.json has none.
+
+    Args:
+      directory: of the model.
+      d_model: size of its states.
+
+    Raises:
+      InputError: it is damaged, or says what is not supported.
+    """
+    if not (directory / _LIST).is_file():
+        return None
+    place = next((path for kind, path in _modules(directory) if kind == "Dense"), None)
+    return None if place is None else read_projection(directory / place, d_model=d_model)
 
 
 def _modules(directory: Path) -> list[tuple[str, str]]:
@@ -176,7 +203,7 @@ def sentence_files(head: Dense, *, d_model: int, max_length: int) -> dict[str, b
         "in_features": d_model,
         "out_features": head.projection,
         "bias": True,
-        "activation_function": "torch.nn.modules.linear.Identity",
+        "activation_function": _CLASSES[head.activation],
     }
     pooling: dict[str, Any] = {"word_embedding_dimension": d_model}
     for kind in _KINDS:

@@ -39,7 +39,8 @@ from t5x_lite.interop.hf_config import CONFIG, read_json
 from t5x_lite.interop.m3 import FILES as M3_FILES
 from t5x_lite.interop.m3 import M3Heads, m3_files, read_m3
 from t5x_lite.interop.rules import LazyArray, Source
-from t5x_lite.interop.sentence_transformers import read_sentences, sentence_files
+from t5x_lite.interop.sentence_projection import Projection
+from t5x_lite.interop.sentence_transformers import projection_of, read_sentences, sentence_files
 from t5x_lite.learner import views_of
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.of_heads import objective_for
@@ -68,6 +69,7 @@ class Release:
       vectors: how it makes vectors of texts, where its files say so.
       condenser: the head layers of a Condenser beside it.
       m3: the heads of a BGE-M3 beside it.
+      projection: of its vectors, where they have one.
     """
 
     checkpoint: EncoderCheckpoint
@@ -76,11 +78,12 @@ class Release:
     vectors: Dense | None
     condenser: CondenserHead | None = None
     m3: M3Heads | None = None
+    projection: Projection | None = None
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """What its arrays are read from."""
-        beside = (self.condenser, self.m3)
+        beside = (self.condenser, self.m3, self.projection)
         return (self.checkpoint, *(each for each in beside if each is not None))
 
     def experiment(self, place: Path) -> Experiment:
@@ -181,6 +184,7 @@ def read_release(
             else None
         ),
         m3=read_m3(source, model, specials=_specials(vocabulary)) if part == "model" else None,
+        projection=projection_of(source, d_model=model.d_model) if part == "model" else None,
     )
 
 

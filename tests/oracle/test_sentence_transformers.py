@@ -186,10 +186,31 @@ def test_a_directory_keeps_its_vectors_on_every_path(tmp_path, default, caplog):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.gate("Tanh-True")
+@pytest.mark.parametrize(("activation", "bias"), [("Tanh", True), ("Identity", False)])
+def test_a_projection_comes_in_and_goes_out(tmp_path, activation, bias):
+    theirs = write_sentences(tmp_path / "plain")
+    parts, torch = (importlib.import_module(n) for n in ("sentence_transformers.models", "torch"))
+    size = theirs.get_sentence_embedding_dimension()
+    dense = parts.Dense(size, 5, bias=bias, activation_function=getattr(torch.nn, activation)())
+    theirs = sentence_transformers.SentenceTransformer(
+        modules=[theirs[0], theirs[1], dense, parts.Normalize()], device="cpu"
+    )
+    theirs.save(str(tmp_path / "st"), create_model_card=False)
+    expected = theirs.encode(LINES)
+    import_hf(tmp_path / "st", tmp_path / "ours")
+    np.testing.assert_allclose(vectors(tmp_path / "ours", tmp_path), expected, atol=1e-5)
+    export_hf(tmp_path / "ours", tmp_path / "out", sentence_transformers=True)
+    again = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    np.testing.assert_allclose(again.encode(LINES), expected, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("break_", "message"),
     [
-        (lambda d: add_module(d, "Dense"), "module Dense is not supported, only Transformer"),
+        (lambda d: add_module(d, "Dropout"), "module Dropout is not supported, only Transformer"),
+        (lambda d: add_module(d, "Dense"), "2_Dense/config.json: there is no such file"),
         (
             lambda d: change(d / "1_Pooling/config.json", pooling_mode="max"),
             "pooling max.* not supp",
