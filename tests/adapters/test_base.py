@@ -147,6 +147,7 @@ def test_on_every_family(host, adapter):
     assert not {path for path in still if adapter != "bitfit" or "/key/" not in path}
 
 
+@pytest.mark.gate("bert-fields3")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("host", "fields"),

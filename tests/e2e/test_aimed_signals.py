@@ -100,7 +100,7 @@ def alone(tmp_path_factory, tiny_experiment, compile_once):
     return experiment
 
 
-@pytest.mark.gate("step", "save")
+@pytest.mark.gate("save")
 @pytest.mark.parametrize("aim", ["step", "evaluation", "last evaluation", "save"])
 def test_a_signal_inside(aim, alone, tmp_path, monkeypatch):
     aimed = dataclasses.replace(alone, workdir=str(tmp_path / "aimed"))

@@ -125,6 +125,7 @@ def test_signals_save_and_the_next_run_goes_on(here, compile_once):
     assert_equal_states(workdir, here / "uninterrupted", step=last + 5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_eight_devices_go_on_where_one_stopped(here, tiny_run, compile_once):
     """The mesh may change; then the numbers are the same but for rounding."""

@@ -184,6 +184,7 @@ def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_p
         evaluate(by_config, [str(place / "t5")])
 
 
+@pytest.mark.exhaustive
 def test_a_module_that_trained_with_its_base(part, run, place):
     """Its base is that of no other run; a base that was saved whole is compared, too."""
     norms = run("norms", 1, adapters=Adapters(add=("t = t5_adapter(d=2)",)))

@@ -99,8 +99,8 @@ def test_exactly_k_entries_and_nothing_else_moved(lottery):
         assert set(indices) < set(late) or set(indices) == set(late)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("removed", ["phases/sparse_1/checkpoints/2", "checkpoints/4"])
-@pytest.mark.gate("phases/sparse_1/checkpoints/2")
 def test_a_run_that_was_killed_goes_on_bit_for_bit(lottery, run, removed):
     """In a phase, or in the last one: as if the later checkpoints were not made yet."""
     name = f"killed_{removed.count('/')}"
