@@ -1,0 +1,67 @@
+"""The module Dense of a sentence-transformers directory."""
+
+import json
+
+import numpy as np
+import pytest
+
+from t5x_lite import trees
+from t5x_lite.errors import InputError
+from t5x_lite.heads.dense import Dense
+from t5x_lite.interop.sentence_projection import read_projection
+from t5x_lite.interop.sentence_transformers import (
+    projection_of,
+    read_sentences,
+    sentence_files,
+)
+from t5x_lite.interop.tensor_files import write_safetensors
+
+
+def directory_of(head, tmp_path, **tensors):
+    """What an export of a head writes beside the encoder, and the projection's tensors."""
+    for name, content in sentence_files(head, d_model=4, max_length=8).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    lazy = {
+        f"linear.{name}": trees.LazyArray(x.shape, x.dtype, lambda x=x: x)
+        for name, x in tensors.items()
+    }
+    write_safetensors(tmp_path / "2_Dense" / "model.safetensors", lazy)
+    return tmp_path
+
+
+WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+@pytest.mark.parametrize("activation", ["identity", "tanh"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_projection_is_read_as_it_is_written(tmp_path, activation, normalize):
+    head = Dense(
+        pooling="cls", normalize=normalize, max_length=8, projection=3, activation=activation
+    )
+    bias = {"bias": np.ones(3, np.float32)} if normalize else {}
+    source = directory_of(head, tmp_path, weight=WEIGHT, **bias)
+    assert read_sentences(source, d_model=4, lowers=False) == head
+    found = projection_of(source, d_model=4)
+    np.testing.assert_array_equal(found.array("heads/dense/query/kernel"), WEIGHT.T)
+    expected = np.ones(3) if normalize else np.zeros(3)
+    np.testing.assert_array_equal(found.array("heads/dense/query/bias"), expected)
+
+
+def test_a_projection_that_cannot_be_read(tmp_path):
+    head = Dense(pooling="cls", projection=3)
+    source = directory_of(head, tmp_path, weight=WEIGHT, bias=np.ones(2, np.float32)) / "2_Dense"
+    with pytest.raises(InputError, match=r"linear.bias has shape \(2,\), not \(3,\)"):
+        read_projection(source, d_model=4)
+    with pytest.raises(InputError, match=r"has shape \(3, 4\), and the encoder's states have 5"):
+        read_projection(source, d_model=5)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "activation_function": "a.GELU"}))
+    with pytest.raises(InputError, match="activation GELU is not supported: Identity, Tanh are"):
+        read_projection(source, d_model=4)
+    (source / "model.safetensors").unlink()
+    (source / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="holds neither model"):
+        read_projection(source, d_model=4)
+    with pytest.raises(InputError, match="activation tanh is of a projection, and there is none"):
+        Dense(activation="tanh")
