@@ -56,7 +56,8 @@ class Site:
       dense: the dense layer there; the one that reads what is hidden; or of a site after a block
         the layer's first one.
       first: number of the stack's first layer; a decoder's come after the encoder's.
-      heads: of the attention, at a site of keys and values; there `dense` makes the keys.
+      heads: number of the attention's heads, where the site is its keys and values; `dense` makes
+        the keys there.
     """
 
     stack: str

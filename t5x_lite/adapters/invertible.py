@@ -38,7 +38,7 @@ class Invertible(Adapter):
 
     Attributes:
       sites: "invertible".
-      reduction: of the width of a half in F and G.
+      reduction: F and G are as wide as a half divided by this.
     """
 
     name: str = "inv"
@@ -75,7 +75,7 @@ class Nice(nnx.Module):
 
     Args:
       size: E of what it changes.
-      reduction: of the width of a half.
+      reduction: F and G are as wide as a half divided by this.
       rngs: the stream "params" is used.
     """
 
@@ -110,9 +110,9 @@ class Coupling(nnx.Module):
     """Two dense layers with a relu between; kernels N(0, 0.02), biases 0 at first.
 
     Args:
-      size: of the input.
-      width: between the layers.
-      out: of the output.
+      size: numbers of the input.
+      width: numbers between the layers.
+      out: numbers of the output.
       rngs: the stream "params" is used.
     """
 

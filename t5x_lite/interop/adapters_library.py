@@ -24,7 +24,7 @@ import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
@@ -144,6 +144,18 @@ class LibraryFile:
     config: Mapping[str, Any]
     name: str
     tensors: Mapping[str, np.ndarray]
+
+    library: ClassVar[str] = "adapters"
+    """Name of the folder that keeps adapter_config.json."""
+
+    def kept(self) -> dict[str, np.ndarray]:
+        """The tensors of a head; none, which would be in files of its own."""
+        return {}
+
+    def module(self, hosts: Hosts, *, name: str, norms: peft.Norms) -> peft.Module:
+        """See `to_module`; no norms are asked for."""
+        del norms
+        return to_module(self, hosts, name=name)
 
     @property
     def is_lora(self) -> bool:

@@ -27,7 +27,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -85,6 +85,9 @@ class PeftFile:
     config: Mapping[str, Any]
     tensors: Mapping[str, np.ndarray]
 
+    library: ClassVar[str] = "peft"
+    """Name of the folder that keeps adapter_config.json."""
+
     @property
     def leaves(self) -> tuple[str, ...]:
         """Ends of the names of the module's tensors."""
@@ -94,6 +97,10 @@ class PeftFile:
         """The tensors that are of no adapter: those of modules_to_save."""
         ends = tuple(f".{leaf}" for leaf in self.leaves)
         return {name: array for name, array in self.tensors.items() if not name.endswith(ends)}
+
+    def module(self, hosts: Hosts, *, name: str, norms: Norms) -> "Module":
+        """See `to_module`."""
+        return to_module(self, hosts, name=name, norms=norms)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ An imported directory is a step directory that holds the module, and leaves the 
     files/config.json        the base's Experiment, with the module
     files/base.json          the base: where it is, and a digest of each of its arrays
     files/vocabulary/        the base's; huggingface/ too
-    files/peft/              adapter_config.json of the source
+    files/peft/              adapter_config.json of the source; files/adapters/ of that library
     manifest.json            checksums of all of these, written last
 """
 
@@ -34,14 +34,14 @@ from t5x_lite.config import Experiment
 from t5x_lite.config.json import to_json
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
-from t5x_lite.interop import adapters_library, hf_config
+from t5x_lite.interop import hf_config
 from t5x_lite.interop.adapters_library import is_library, read_library
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.encoder_families import is_encoder, with_family
 from t5x_lite.interop.encoder_heads import SUFFIXES
 from t5x_lite.interop.hub import find_source
 from t5x_lite.interop.module_hosts import Hosts, head_modules, hosts_of, refuse_views
-from t5x_lite.interop.peft import PeftFile, Site, read_peft, to_module
+from t5x_lite.interop.peft import PeftFile, Site, read_peft
 from t5x_lite.interop.peft_config import CONFIG
 from t5x_lite.interop.peft_heads import head_of
 from t5x_lite.interop.peft_writing import write_peft
@@ -58,7 +58,6 @@ from t5x_lite.trees import LazyArray
 
 Format = Literal["peft"]
 
-_PEFT = "peft"
 _HUGGINGFACE = f"huggingface/{hf_config.CONFIG}"
 
 
@@ -92,8 +91,8 @@ def import_adapter(
         is left behind then.
     """
     at_hub = find_source(source, revision=revision)
-    library = is_library(at_hub.directory)
-    file = read_library(at_hub.directory) if library else read_peft(at_hub.directory)
+    read = read_library if is_library(at_hub.directory) else read_peft
+    file = read(at_hub.directory)
     where = Path(find_step(local_path(base, what="base"), step=step))
     checkpoint_manifest.verify(where, "params", "files")
     files = checkpointing.step_files(where)
@@ -106,22 +105,18 @@ def import_adapter(
     refuse_views(where, views_of(experiment.model, experiment.objective))
     kind = model_type_of(files)
     heads = heads_of(experiment.objective, experiment.heads)
-    kept = file.kept() if isinstance(file, PeftFile) else {}
     head = head_of(
         file.config_file,
         file.config,
-        kept,
+        file.kept(),
         model=experiment.model,
         model_type=kind,
         heads=heads,
     )
     hosts = hosts_of(experiment.model, head, model_type=kind, where=where)
     params = lazy_params(where)
-    if isinstance(file, PeftFile):
-        norms = functools.cache(functools.partial(_norms, hosts, params))
-        module = to_module(file, hosts, name=name, norms=norms)
-    else:
-        module = adapters_library.to_module(file, hosts, name=name)
+    norms = functools.cache(functools.partial(_norms, hosts, params))
+    module = file.module(hosts, name=name, norms=norms)
     made = _with_head(experiment, head)
     made = dataclasses.replace(
         made,
@@ -137,7 +132,7 @@ def import_adapter(
             **{name: content for name, content in files.items() if goes_along(name)},
             checkpointing.CONFIG_FILE: to_json(made).encode(),
             BASE_FILE: dataclasses.replace(empty, arrays=leaves).content(),
-            f"{'adapters' if library else _PEFT}/{CONFIG}": file.config_file.read_bytes(),
+            f"{file.library}/{CONFIG}": file.config_file.read_bytes(),
             **source_file(at_hub),
         }
         _write(directory, contents, module.arrays)
@@ -346,7 +341,7 @@ def _own_modules(hosts: Hosts, base: Base | None) -> list[str]:
 
 def _base_name(files: Mapping[str, bytes], base: Base | None) -> str:
     """base_model_name_or_path: what an imported module said, or the checkpoint of the base."""
-    said = _of_json(files.get(f"{_PEFT}/{CONFIG}", b"{}")).get("base_model_name_or_path")
+    said = _of_json(files.get(f"{PeftFile.library}/{CONFIG}", b"{}")).get("base_model_name_or_path")
     if isinstance(said, str):
         return said
     return "" if base is None else base.checkpoint
