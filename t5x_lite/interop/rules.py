@@ -318,6 +318,13 @@ class Source:
         """
         raise TypeError(f"{type(self).__name__} does not define read")
 
+    def lazy_arrays(self, prefix: str = "") -> dict[str, LazyArray]:
+        """Our arrays, each read when it is needed, by their paths behind a prefix."""
+        return {
+            prefix + path: LazyArray(shape, self.dtype(path), functools.partial(self.array, path))
+            for path, shape in self.shapes.items()
+        }
+
     def dtype(self, path: str) -> np.dtype:
         """The dtype of one of our arrays there; of layers that differ, the widest."""
         dtypes = [self.tensors[piece.name].dtype for piece in self._pieces(path)]

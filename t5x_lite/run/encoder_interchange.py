@@ -38,8 +38,8 @@ from t5x_lite.interop.hf import common_dtype
 from t5x_lite.interop.hf_config import CONFIG, read_json
 from t5x_lite.interop.m3 import FILES as M3_FILES
 from t5x_lite.interop.m3 import M3Heads, m3_files, read_m3
+from t5x_lite.interop.pooler import POOLER, read_pooler
 from t5x_lite.interop.rules import LazyArray, Source
-from t5x_lite.interop.sentence_projection import Projection
 from t5x_lite.interop.sentence_transformers import projection_of, read_sentences, sentence_files
 from t5x_lite.learner import views_of
 from t5x_lite.models.base import ModelConfig
@@ -78,13 +78,18 @@ class Release:
     vectors: Dense | None
     condenser: CondenserHead | None = None
     m3: M3Heads | None = None
-    projection: Projection | None = None
+    projection: Source | None = None
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """What its arrays are read from."""
         beside = (self.condenser, self.m3, self.projection)
         return (self.checkpoint, *(each for each in beside if each is not None))
+
+    def arrays(self) -> dict[str, LazyArray]:
+        """The learner's parameters by path, each read when it is needed."""
+        found = [source.lazy_arrays() for source in self.sources]
+        return {path: array for arrays in found for path, array in arrays.items()}
 
     def experiment(self, place: Path) -> Experiment:
         """A config around the model.
@@ -165,15 +170,12 @@ def read_release(
     checkpoint = read_encoder(family, source, hf_config, where=where, weights=weights)
     model = checkpoint.model
     vocabulary = read_encoder_tokenizer(source, vocab_size=model.vocab_size, pad_id=model.pad_id)
+    vectors, projection = _vectors(source, model, vocabulary) if part == "model" else (None, None)
     return Release(
         checkpoint=checkpoint,
         vocabulary=vocabulary,
         tokenizer=kept_files(source, vocabulary),
-        vectors=(
-            read_sentences(source, d_model=model.d_model, lowers=_lowers(vocabulary))
-            if part == "model"
-            else None
-        ),
+        vectors=vectors,
         condenser=(
             read_condenser(
                 *(source, model, checkpoint.head),
@@ -184,8 +186,23 @@ def read_release(
             else None
         ),
         m3=read_m3(source, model, specials=_specials(vocabulary)) if part == "model" else None,
-        projection=projection_of(source, d_model=model.d_model) if part == "model" else None,
+        projection=projection,
     )
+
+
+def _vectors(
+    source: Path, model: ModelConfig, vocabulary: Tokenizer
+) -> tuple[Dense | None, Source | None]:
+    """How a directory makes vectors, and the arrays of that; None where it does not say."""
+    own = read_sentences(source, d_model=model.d_model, lowers=_lowers(vocabulary))
+    pooler = read_pooler(source, d_model=model.d_model)
+    if pooler is None:
+        return own, projection_of(source, d_model=model.d_model)
+    if own is not None:
+        raise InputError(
+            f"{source}: {POOLER} and modules.json both say how vectors are made; keep one of them"
+        )
+    return pooler.head, pooler
 
 
 def _specials(vocabulary: Tokenizer) -> tuple[int, ...]:

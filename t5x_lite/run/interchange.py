@@ -12,10 +12,9 @@ An imported directory is a step directory without an optimizer, which every `--c
 Arrays go through one by one, so the memory that is needed is that of the largest few.
 """
 
-import functools
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.encoders import Family
 from t5x_lite.interop.hf import read_hf
 from t5x_lite.interop.hub import find_source
-from t5x_lite.interop.rules import LazyArray, Source
+from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.t5x import read_t5x
 from t5x_lite.interop.tokenizer import read_tokenizer
 from t5x_lite.models.t5 import T5Config
@@ -42,7 +41,7 @@ from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.options import suggesting
-from t5x_lite.run import encoder_interchange
+from t5x_lite.run import encoder_interchange, tower_import
 from t5x_lite.run.exporting import (
     GENERATION,
     HUGGINGFACE,
@@ -78,7 +77,8 @@ def import_hf(
 ) -> Path:
     """Imports a model of Hugging Face: T5, mT5, umT5, ByT5 or Flan-T5, or an encoder.
 
-    Encoders are BERT, RoBERTa, XLM-R, ELECTRA and DeBERTa; their heads come along.
+    Encoders are BERT, RoBERTa, XLM-R, ELECTRA and DeBERTa; their heads come along. A retriever of
+    two encoders is a directory with query_model and passage_model (`run.tower_import`).
 
     Args:
       source: a directory with config.json, weights (safetensors, PyTorch's or Flax's; sharded too)
@@ -103,21 +103,66 @@ def import_hf(
     """
     at_hub = find_source(source, revision=revision, generator=part == "generator")
     where, more = at_hub.directory, source_file(at_hub)
-    with new_directory(destination) as directory, tempfile.TemporaryDirectory() as scratch:
-        config = hf_config.read_config(where)
-        if part == "generator":
-            config = encoder_interchange.generator_config(where, config)
-        family = encoder_families.family_of(config)
-        options: dict[str, Any] = {"dtype": dtype, "more": more}
-        if family is not None:
-            options |= {"part": part, "skip_from": skip_from}
-            _import_encoder(family, where, directory, destination, config, **options)
-        elif skip_from is not None:
-            raise InputError("--skip-from is for the head of a Condenser, which stands on a BERT")
+    towers = tower_import.directories_of(where)
+    if towers and (part != "model" or skip_from is not None):
+        raise InputError(f"--part and --skip-from are for one model, and {source} holds two")
+    with new_directory(destination) as directory:
+        if towers:
+            found = tower_import.read_towers(where, towers)
+            _import_towers(found, directory, destination, dtype=dtype, more=more)
         else:
-            options |= {"sentinels": sentinels, "scratch": Path(scratch)}
-            _import_t5(where, directory, destination, config, **options)
+            options: dict[str, Any] = {"part": part, "skip_from": skip_from, "dtype": dtype}
+            _import_model(where, directory, destination, sentinels=sentinels, more=more, **options)
     return _made(destination)
+
+
+def _import_model(
+    source: Path,
+    directory: Path,
+    destination: str | Path,
+    *,
+    part: encoder_interchange.Part,
+    skip_from: int | None,
+    sentinels: Layout,
+    dtype: Dtype,
+    more: Mapping[str, bytes],
+) -> None:
+    """Imports one model."""
+    config = hf_config.read_config(source)
+    if part == "generator":
+        config = encoder_interchange.generator_config(source, config)
+    family = encoder_families.family_of(config)
+    options: dict[str, Any] = {"dtype": dtype, "more": more}
+    if family is not None:
+        options |= {"part": part, "skip_from": skip_from}
+        _import_encoder(family, source, directory, destination, config, **options)
+    elif skip_from is not None:
+        raise InputError("--skip-from is for the head of a Condenser, which stands on a BERT")
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            options |= {"sentinels": sentinels, "scratch": Path(scratch)}
+            _import_t5(source, directory, destination, config, **options)
+
+
+def _import_towers(
+    found: tower_import.TwoTowers,
+    directory: Path,
+    destination: str | Path,
+    *,
+    dtype: Dtype,
+    more: Mapping[str, bytes],
+) -> None:
+    """Imports a retriever of two directories; the files kept are those of queries."""
+    query = found.releases["query"]
+    kept = {hf_config.CONFIG: as_json(found.configs["query"]), **query.tokenizer}
+    _write(
+        directory,
+        found.arrays(),
+        found.experiment(_vocabulary_of(destination)),
+        query.vocabulary,
+        dtype=dtype,
+        files={f"{HUGGINGFACE}/{name}": content for name, content in kept.items()} | dict(more),
+    )
 
 
 def _import_t5(
@@ -151,7 +196,7 @@ def _import_t5(
     files |= more
     _warn_of_few_tokens(source, vocabulary, vocab_size=found.config.vocab_size)
     experiment = _experiment(found.config, vocabulary, _vocabulary_of(destination))
-    _write(directory, [found], experiment, vocabulary, dtype=dtype, files=files)
+    _write(directory, found.lazy_arrays(MODEL), experiment, vocabulary, dtype=dtype, files=files)
 
 
 def _made(destination: str | Path) -> Path:
@@ -189,10 +234,9 @@ def _import_encoder(
     kept = {hf_config.CONFIG: as_json(config), **found.tokenizer}
     _write(
         directory,
-        found.sources,
+        found.arrays(),
         found.experiment(_vocabulary_of(destination)),
         found.vocabulary,
-        prefix="",
         dtype=dtype,
         files={f"{HUGGINGFACE}/{name}": content for name, content in kept.items()} | dict(more),
     )
@@ -242,7 +286,8 @@ def import_t5x(
         _warn_of_few_tokens(source, loaded, vocab_size=found.config.vocab_size)
         place = _vocabulary_of(destination)
         experiment = _experiment(found.config, loaded, place, trained_steps=found.step or 0)
-        _write(directory, [found], experiment, loaded, dtype=dtype, files={})
+        arrays = found.lazy_arrays(MODEL)
+        _write(directory, arrays, experiment, loaded, dtype=dtype, files={})
     return _made(destination)
 
 
@@ -271,15 +316,14 @@ def _load_vocabulary(path: str | Path, *, extra_ids: int | None) -> Vocabulary:
 
 def _write(
     directory: Path,
-    sources: Sequence[Source],
+    arrays: Mapping[str, LazyArray],
     experiment: Experiment,
     vocabulary: Vocabulary,
     *,
-    prefix: str = MODEL,
     dtype: Dtype,
     files: Mapping[str, bytes],
 ) -> None:
-    """Writes the step directory; `prefix` is what stands before the sources' paths there."""
+    """Writes the step directory."""
     contents = {
         checkpointing.CONFIG_FILE: to_json(experiment).encode(),
         **{
@@ -292,15 +336,8 @@ def _write(
         path = directory / "files" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    arrays = {
-        prefix + path: cast(
-            LazyArray(shape, found.dtype(path), functools.partial(found.array, path)),
-            dtype,
-        )
-        for found in sources
-        for path, shape in found.shapes.items()
-    }
-    write_params(directory / "params", arrays)
+    casted = {path: cast(array, dtype) for path, array in arrays.items()}
+    write_params(directory / "params", casted)
     checkpoint_manifest.write(directory)
 
 

@@ -9,7 +9,7 @@ from t5x_lite.data.layouts import Groups
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.run.cross_encoder import CrossEncoder
 from t5x_lite.run.embedding import embed
-from t5x_lite.run.interchange import export_hf
+from t5x_lite.run.interchange import export_hf, import_hf
 from tests.encoder_checkpoint import write_ranker
 
 pytestmark = pytest.mark.oracle
@@ -40,6 +40,7 @@ def test_two_towers_with_projections_have_the_same_vectors(tmp_path, normalize):
     )
     checkpoint = write_ranker(tmp_path, objective=objective, layout=Groups(), targets_length=12)
     export_hf(checkpoint, tmp_path / "theirs", sentence_transformers=True)
+    import_hf(tmp_path / "theirs", tmp_path / "again")
     (tmp_path / "in.txt").write_text("\n".join(TEXTS))
     found = {}
     for role in ("query", "passage"):
@@ -53,5 +54,8 @@ def test_two_towers_with_projections_have_the_same_vectors(tmp_path, normalize):
             theirs = loaded.encode(TEXTS, batch_size=2)
         found[role] = np.load(output)
         assert found[role].shape == (4, 5)
+        again = str(tmp_path / f"{role}_again.npy")
+        embed(str(tmp_path / "again"), input=str(tmp_path / "in.txt"), output=again, role=role)
+        np.testing.assert_array_equal(np.load(again), found[role])
         np.testing.assert_allclose(found[role], theirs, rtol=1e-5, atol=1e-5)
     assert np.max(np.abs(found["query"] - found["passage"])) > 0.01
