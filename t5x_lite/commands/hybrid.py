@@ -2,15 +2,10 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-import tyro
-
-from t5x_lite.commands.options import Count, Directory, Text, Texts, at_least
+from t5x_lite.commands.options import Count, Directory, Text, Texts, Three, Two, at_least
 from t5x_lite.options import OptionError
-
-Three = Annotated[tuple[float, float, float], tyro.conf.arg(metavar="X X X")]
-Two = Annotated[tuple[float, float], tyro.conf.arg(metavar="X X")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,8 @@ OptionalStep = Annotated[int | Literal["best"] | None, tyro.conf.arg(metavar="N|
 Number = Annotated[float, tyro.conf.arg(metavar="X")]
 OptionalNumber = Annotated[float | None, tyro.conf.arg(metavar="X")]
 Text = Annotated[str, tyro.conf.arg(metavar="TEXT")]
+Two = Annotated[tuple[float, float], tyro.conf.arg(metavar="X X")]
+Three = Annotated[tuple[float, float, float], tyro.conf.arg(metavar="X X X")]
 Texts = Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT [TEXT ...]")]
 OptionalText = Annotated[str | None, tyro.conf.arg(metavar="TEXT")]
 LongInputs = Literal["cut", "refuse"]

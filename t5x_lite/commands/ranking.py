@@ -15,6 +15,8 @@ from t5x_lite.commands.options import (
     OptionalFile,
     OptionalStep,
     Text,
+    Texts,
+    Three,
     at_least,
 )
 from t5x_lite.project import trusting_checkpoints
@@ -110,12 +112,14 @@ class Rerank:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScorePairs:
-    """Write a cross-encoder's scores beside the passages of a file of pairs, to distil from.
+    """Write scores beside the passages of a file of pairs, to distil from.
 
-    The same command again goes on where it was killed.
+    They are a cross-encoder's, or those of the heads of a BGE-M3. The same command again goes on
+    where it was killed.
 
     Attributes:
-      checkpoint: a work directory or a step directory of a cross-encoder.
+      checkpoint: a work directory or a step directory of a cross-encoder, or with --heads of a
+        BGE-M3.
       input: JSON lines {"query", "pos", "neg"}; - is standard input.
       output: the same with "pos_scores" and "neg_scores"; - is standard output.
       negatives_top: of so many negatives of a query, the first, there are scores, and null of the
@@ -125,10 +129,13 @@ class ScorePairs:
       base: where the base of a checkpoint is that holds its trained part alone; where it was, if
         not given.
       adapters: the modules in use.
-      batch_size: pairs scored at once.
-      inputs_length: tokens of query and passage together; what the model was trained with if not
-        given. The passage alone is cut.
+      batch_size: pairs scored at once; with --heads texts.
+      inputs_length: tokens of query and passage together, or with --heads of a passage; what the
+        model was trained with if not given. The passage alone is cut.
       query_length: tokens of a query at most; what the model was trained with if not given.
+      heads: the heads of a BGE-M3 that score: some of dense, lexical and multi_vector.
+      weights: of the dense, the lexical and the multi-vector score, whose weighted mean over the
+        heads is written.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
     """
@@ -143,6 +150,8 @@ class ScorePairs:
     batch_size: Count = 32
     inputs_length: OptionalCount = None
     query_length: OptionalCount = None
+    heads: Texts = ()
+    weights: Three = (1.0, 1.0, 1.0)
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
@@ -174,4 +183,6 @@ class ScorePairs:
                 batch_size=self.batch_size,
                 inputs_length=self.inputs_length,
                 query_length=self.query_length,
+                heads=self.heads,
+                weights=self.weights,
             )

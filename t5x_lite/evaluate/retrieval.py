@@ -18,11 +18,12 @@ Source: Thakur et al. 2021, arXiv:2104.08663.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import numpy as np
@@ -31,10 +32,13 @@ from jax.sharding import Mesh
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.embed import Embedder
 from t5x_lite.evaluate.generate import Bind
+from t5x_lite.evaluate.head_retrieval import Chunk, HeadCorpus, rank_all
+from t5x_lite.evaluate.head_vectors import HeadEmbedder
 from t5x_lite.metrics import ranking
 from t5x_lite.models.pooling import Pooling, check_pooling
 from t5x_lite.records import beir_files
 from t5x_lite.records.prefetch import Prefetch
+from t5x_lite.retrieval.hybrid import Ways
 from t5x_lite.retrieval.search import ExactSearch
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.text_rows import TextRows
@@ -66,6 +70,11 @@ class Retrieval:
       query_prefix: text before every query, as some models ask for; None is the checkpoint's
         prompt for queries, if it has one.
       document_prefix: text before every document; None is as for queries.
+      ways: rankings by the heads of a BGE-M3, each measured by itself as WAY/ndcg_at_10: some of
+        dense, lexical, multi_vector, dense_lexical and all (`retrieval.hybrid`); () is the one by
+        the vector. What they need of the corpus is held in memory.
+      weights: of the dense, the lexical and the multi-vector score in "all".
+      pair_weights: of the dense and the lexical score in "dense_lexical".
       same_ids: whether a document that has a query's id is in that query's ranking. "drop" leaves
         it out, as BEIR does; where queries are documents (ArguAna, Quora) each would find itself.
         "auto" leaves it out where it has the query's text, too, with its title or without: ids that
@@ -79,9 +88,16 @@ class Retrieval:
     document_length: int | None = None
     query_prefix: str | None = None
     document_prefix: str | None = None
+    ways: tuple[str, ...] = ()
+    weights: tuple[float, float, float] = (1.0, 0.3, 1.0)
+    pair_weights: tuple[float, float] = (1.0, 0.3)
     same_ids: SameIds = "auto"
 
     def __post_init__(self) -> None:
+        try:
+            self.rankings()
+        except InputError as error:
+            raise InputError(f"evaluation.retrieval: {error}") from error
         if self.pooling is not None:
             check_pooling("evaluation.retrieval.pooling", self.pooling)
         if self.same_ids not in get_args(SameIds):
@@ -93,6 +109,10 @@ class Retrieval:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"evaluation.retrieval.{name} must be at least 1, got {value}")
+
+    def rankings(self) -> Ways:
+        """The rankings by heads."""
+        return Ways(names=self.ways, weights=self.weights, pair_weights=self.pair_weights)
 
 
 class Found(NamedTuple):
@@ -106,8 +126,9 @@ class RetrievalEvaluator:
     """Measures rankings of a BEIR directory's documents; made once, run as often as needed.
 
     Attributes:
-      rankings: what the last run found for each query, best first.
-      per_query: its metrics by query.
+      runs: what the last run found, by way, for each query, best first; the ranking by the vector
+        is that of the way "".
+      per_query: its metrics by way and query.
     """
 
     def __init__(
@@ -121,6 +142,7 @@ class RetrievalEvaluator:
         max_length: int = 512,
         mesh: Mesh | None = None,
         whole: Bind | None = None,
+        heads: HeadEmbedder | None = None,
     ):
         """Reads queries and judgements, and goes through the corpus once to check it.
 
@@ -134,6 +156,7 @@ class RetrievalEvaluator:
           max_length: tokens that the model can read.
           mesh: whose devices share the texts, and the queries in the search; None is one device.
           whole: as for `Embedder`.
+          heads: encodes for the heads of `settings.ways`, where there are ways.
 
         Raises:
           InputError: the directory or a file in it is wrong, or lacks what the judgements name; a
@@ -161,15 +184,16 @@ class RetrievalEvaluator:
             whole=whole,
         )
         self._chunk, self._mesh = CHUNK_BATCHES * batch_size, mesh
-        self.rankings: dict[str, list[Found]] = {}
-        self.per_query: dict[str, dict[str, float]] = {}
+        self._heads = heads
+        self.runs: dict[str, dict[str, list[Found]]] = {}
+        self.per_query: dict[str, dict[str, dict[str, float]]] = {}
 
     def names(self) -> list[str]:
         """The names of the metrics."""
-        return list(ranking.NAMES)
+        return [_named(way, name) for way in self._settings.ways or ("",) for name in ranking.NAMES]
 
     def run(self, params: Params) -> dict[str, float]:
-        """The means of nDCG@10, MRR@10 and Recall@100 over the queries.
+        """The means of nDCG@10, MRR@10 and Recall@100 over the queries, of each way.
 
         Args:
           params: what `bind` takes.
@@ -182,29 +206,76 @@ class RetrievalEvaluator:
             (self._settings.query_prefix or "") + text for text in self._judged.queries.values()
         ]
         queries = self._rows(texts, length=self._lengths["query"])
+        search = self._by_vector if self._heads is None else self._by_heads
+        runs, cut = search(params, names, queries.rows)
+        self._tell_cut(len(queries.longer), cut)
+        self.runs = {
+            way: {
+                name: [Found(*one) for one in found]
+                for name, found in zip(names, found_by, strict=True)
+            }
+            for way, found_by in runs.items()
+        }
+        self._check_rankings()
+        for way, rankings in self.runs.items():
+            found = {q: [one.document for one in best] for q, best in rankings.items()}
+            self.per_query[way] = ranking.per_query(self._judged.judgements, found)
+        return {
+            _named(way, name): value
+            for way, per_query in self.per_query.items()
+            for name, value in ranking.means(per_query).items()
+        }
+
+    def _by_vector(
+        self, params: Params, names: Sequence[str], queries: Sequence[np.ndarray]
+    ) -> tuple[dict[str, list[Any]], int]:
+        """The rankings by the vector, and how many documents were cut."""
         search = ExactSearch(
-            self._embedder.run(params, queries.rows),
+            self._embedder.run(params, queries),
             depth=DEPTH,
             names=[name if self._drops(name) else None for name in names],
             mesh=self._mesh,
         )
-        cut, done, told = 0, 0, time.monotonic()
+        cut = 0
+        for documents, rows, longer in self._chunks():
+            search.add(self._embedder.run(params, rows, role="passage"), documents)
+            cut += longer
+        return {"": list(search.results())}, cut
+
+    def _by_heads(
+        self, params: Params, names: Sequence[str], queries: Sequence[np.ndarray]
+    ) -> tuple[dict[str, list[Any]], int]:
+        """The rankings by heads, and how many documents were cut."""
+        assert self._heads is not None
+        cut = 0
+
+        def chunks() -> Iterator[Chunk]:
+            nonlocal cut
+            for documents, rows, longer in self._chunks():
+                cut += longer
+                yield Chunk(documents, rows)
+
+        encode = functools.partial(self._heads.several, params)
+        corpus, asked = HeadCorpus(encode, chunks()), encode(queries)
+        ranked = rank_all(corpus, asked, self._settings.rankings(), num=len(names))
+        return {
+            way: [
+                [one for one in found if one[0] != name or not self._drops(name)][:DEPTH]
+                for name, found in zip(names, each, strict=True)
+            ]
+            for way, each in ranked.items()
+        }, cut
+
+    def _chunks(self) -> Iterator[tuple[list[str], list[np.ndarray], int]]:
+        """`_documents`, made ahead, with a line a minute."""
+        done, told = 0, time.monotonic()
         with contextlib.closing(Prefetch(self._documents(), depth=2)) as chunks:
             for documents, rows, longer in chunks:
-                search.add(self._embedder.run(params, rows, role="passage"), documents)
-                cut, done = cut + longer, done + len(documents)
+                yield documents, rows, longer
+                done += len(documents)
                 if time.monotonic() - told > _TELL_SECONDS and jax.process_index() == 0:
                     _logger.info("%d documents searched", done)
                     told = time.monotonic()
-        self._tell_cut(len(queries.longer), cut)
-        self.rankings = {
-            name: [Found(*found) for found in results]
-            for name, results in zip(names, search.results(), strict=True)
-        }
-        self._check_rankings()
-        found = {q: [one.document for one in best] for q, best in self.rankings.items()}
-        self.per_query = ranking.per_query(self._judged.judgements, found)
-        return ranking.means(self.per_query)
 
     def _drops(self, query: str) -> bool:
         """Whether a document of the query's id is left out of the query's ranking."""
@@ -253,7 +324,7 @@ class RetrievalEvaluator:
 
     def _tell_cut(self, queries: int, documents: int) -> None:
         """Says, after the first run, how many texts were too long."""
-        if self.rankings or jax.process_index():
+        if self.runs or jax.process_index():
             return
         for kind, number in (("query", queries), ("document", documents)):
             if number:
@@ -267,13 +338,18 @@ class RetrievalEvaluator:
 
     def _check_rankings(self) -> None:
         """What is not judged may come twice: that is seen where it is found."""
-        for best in self.rankings.values():
+        for best in (best for rankings in self.runs.values() for best in rankings.values()):
             names = [one.document for one in best]
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise InputError(
                     f"{self._settings.directory}: corpus.jsonl has the id {twice!r} more than once"
                 )
+
+
+def _named(way: str, metric: str) -> str:
+    """A metric's name."""
+    return f"{way}/{metric}" if way else metric
 
 
 def trec_lines(rankings: Mapping[str, Sequence[Found]]) -> Iterator[str]:

@@ -297,7 +297,7 @@ def _evaluate(
         metrics,
         chosen,
         submissions,
-        rankings=measurement.retrieval.rankings if measurement.retrieval is not None else {},
+        rankings=measurement.retrieval.runs if measurement.retrieval is not None else {},
     )
     outcome.tell()
     if output is not None:

@@ -6,7 +6,8 @@ predictions.jsonl               {"inputs", "targets", "prediction"} a line; of a
 predictions/glue_rte.jsonl      one file a task
 submission/glue/RTE.tsv         the files for a benchmark's server
 submission/squad_v2.0/          predictions.json and null_odds.json, of the split that was measured
-rankings.trec                   of retrieval, what was found for each query, for trec_eval
+rankings.trec                   of retrieval, what was found for each query, for trec_eval; of
+rankings/WAY.trec               several heads, a file a way
 """
 
 import dataclasses
@@ -55,7 +56,7 @@ class Outcome:
       metrics: named "<split>/<name>".
       chosen: the checkpoints with which tasks were answered.
       submissions: the files for servers, checked before the measuring.
-      rankings: of retrieval, by query.
+      rankings: of retrieval, by way and by query; the way of the vector is "".
     """
 
     suite: TaskSuite | None
@@ -63,7 +64,7 @@ class Outcome:
     metrics: Mapping[str, float]
     chosen: SameParams
     submissions: Submissions
-    rankings: Mapping[str, Sequence[Found]] = dataclasses.field(default_factory=dict)
+    rankings: Mapping[str, Mapping[str, Sequence[Found]]] = dataclasses.field(default_factory=dict)
 
     def tell(self) -> None:
         """Logs how many predictions were invalid, and a mixture's table, on the first process."""
@@ -112,9 +113,10 @@ class Outcome:
                 file.write({**summary, **self._more()})
             self._write_predictions(directory)
             self._write_squad(directory / "submission")
-            if self.rankings:
-                content = "".join(trec_lines(self.rankings)).encode()
-                write_file(content, directory / "rankings.trec")
+            for way, rankings in self.rankings.items():
+                path = directory / (f"rankings/{way}.trec" if way else "rankings.trec")
+                path.parent.mkdir(exist_ok=True)
+                write_file("".join(trec_lines(rankings)).encode(), path)
         self.submissions.write(directory / "submission", self.chosen)
 
     def _more(self) -> dict[str, Any]:

@@ -1,19 +1,24 @@
-"""`t5x-lite score-pairs`: a cross-encoder's scores of the passages of a file of pairs.
+"""`t5x-lite score-pairs`: scores of the passages of a file of pairs.
 
     {"query": "q", "pos": ["a"], "neg": ["b", "c"]}
     {"query": "q", "pos": ["a"], "neg": ["b", "c"], "pos_scores": [9.5], "neg_scores": [0.25, -1]}
 
-That is what distillation reads (`objectives.distill`, data.layout Groups(teacher=True)). All other
-fields stay; scores that are there are replaced. A killed command goes on.
+The scores are those of a cross-encoder, or of the heads of a BGE-M3. That is what distillation
+reads (`objectives.distill`, data.layout Groups(teacher=True)). All other fields stay; scores that
+are there are replaced. A killed command goes on.
 """
 
+import functools
 import hashlib
 import itertools
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
 
 from t5x_lite.errors import InputError
 from t5x_lite.records import pairs
@@ -21,6 +26,7 @@ from t5x_lite.records.json_lines import read_examples, writer
 from t5x_lite.records.resumable import is_resumable, resumable_writer
 from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.cross_encoder import CrossEncoder
+from t5x_lite.run.head_scorer import HeadScorer
 from t5x_lite.sharding import MeshConfig, make_mesh
 
 _AT_A_TIME = 16
@@ -28,6 +34,25 @@ _AT_A_TIME = 16
 _TELL_SECONDS = 60
 
 _logger = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """What says how well passages answer queries."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of what is scored at most."""
+        ...
+
+    @property
+    def query_length(self) -> int:
+        """Tokens of a query at most."""
+        ...
+
+    def scores(self, pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " n"]:
+        """Of each (query, passage)."""
+        ...
 
 
 def score_pairs(
@@ -41,26 +66,34 @@ def score_pairs(
     batch_size: int = 32,
     inputs_length: int | None = None,
     query_length: int | None = None,
+    heads: Sequence[str] = (),
+    weights: Sequence[float] = (1.0, 1.0, 1.0),
 ) -> None:
     """Writes a file of pairs with a teacher's scores.
 
     Args:
-      checkpoint: a work directory or a step directory of a cross-encoder.
+      checkpoint: a work directory or a step directory of a cross-encoder, or with `heads` of a
+        BGE-M3.
       input: *.jsonl of {"query", "pos", "neg"}; "-" is standard input.
       output: *.jsonl, or "-".
       step: of a work directory: its number, "best", or None for the newest.
       use: names of modules, with commas between; None is all of the checkpoint.
       negatives_top: of so many negatives that a query lists, the first, there are scores; null
         stands for the others. None scores all.
-      batch_size: pairs scored at once, rounded up to what the devices can share.
-      inputs_length: tokens of query and passage together.
+      batch_size: pairs scored at once, rounded up to what the devices can share; with heads texts.
+      inputs_length: tokens of query and passage together, or with heads of a passage.
       query_length: tokens of a query at most.
+      heads: that score, some of dense, lexical and multi_vector; () is a cross-encoder.
+      weights: of all three, whose weighted mean is the score (`run.head_scorer`).
 
     Raises:
       InputError: the checkpoint or a line is wrong.
     """
     directory = find_step(checkpoint, step=step)
-    scorer = CrossEncoder.load(
+    load: Any = CrossEncoder.load
+    if heads:
+        load = functools.partial(HeadScorer.load, heads=heads, weights=weights)
+    scorer: Scorer = load(
         str(directory),
         use=use,
         batch_size=batch_size,
@@ -74,6 +107,7 @@ def score_pairs(
         "input": _digest(input),
         "negatives_top": negatives_top,
         "lengths": [scorer.length, scorer.query_length],
+        **({"heads": list(heads), "weights": list(weights)} if heads else {}),
     }
     told, done = time.monotonic(), 0
     goes_on = is_resumable(output) and input != "-"
@@ -101,7 +135,7 @@ def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _scored(
-    some: list[tuple[str, dict[str, Any]]], scorer: CrossEncoder, top: int | None
+    some: list[tuple[str, dict[str, Any]]], scorer: Scorer, top: int | None
 ) -> Iterator[Mapping[str, Any]]:
     """The objects with scores."""
     asked = []

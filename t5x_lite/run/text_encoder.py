@@ -254,26 +254,15 @@ class TextEncoder:
         Raises:
           InputError: the checkpoint lacks one, or it has two encoders, or no [CLS].
         """
-        learner, experiment = self.loaded.learner, self.loaded.experiment
-        where = f"checkpoint {self.loaded.directory}"
-        for way in ways:
-            if way not in learner.heads:
-                raise InputError(
-                    f"{where}: has no head {way!r}, but {', '.join(learner.heads) or 'none'}: "
-                    "train it by objective M3, or import a BGE-M3"
-                )
-        if experiment.objective.more_towers() or not experiment.model.begins_with_cls:
-            raise InputError(f"{where}: several heads read one encoder whose rows begin with [CLS]")
-        return HeadEmbedder(
-            learner.bind,
+        return head_embedder(
+            self.loaded.experiment,
+            self.loaded.learner,
+            self.loaded.vocabulary,
             ways,
+            vectors=self.vectors,
             batch_size=batch_size,
-            pooling=self.vectors.pooling,
-            normalize=self.vectors.normalize,
-            cls_id=encoder_tokens(self.loaded.vocabulary).cls_id,
-            pad_id=self.loaded.vocabulary.pad_id,
-            max_length=most_tokens(experiment),
             mesh=self.mesh,
+            where=f"checkpoint {self.loaded.directory}",
         )
 
     def embedder(
@@ -325,6 +314,53 @@ class TextEncoder:
         )
 
 
+def head_embedder(
+    experiment: Experiment,
+    learner: Learner,
+    vocabulary: Vocabulary,
+    ways: Sequence[str],
+    *,
+    vectors: Vectors,
+    batch_size: int,
+    mesh: Mesh | None,
+    where: str,
+) -> HeadEmbedder:
+    """What several heads make of rows in one pass.
+
+    Args:
+      experiment: of the learner.
+      learner: whose heads are asked.
+      vocabulary: of the model.
+      ways: names of the heads.
+      vectors: how the dense one is made.
+      batch_size: rows encoded at once.
+      mesh: as for `Embedder`.
+      where: what asks, for messages.
+
+    Raises:
+      InputError: there is no such head, there are two encoders, or no [CLS].
+    """
+    for way in ways:
+        if way not in learner.heads:
+            raise InputError(
+                f"{where}: has no head {way!r}, but {', '.join(learner.heads) or 'none'}: "
+                "train it by objective M3, or import a BGE-M3"
+            )
+    if experiment.objective.more_towers() or not experiment.model.begins_with_cls:
+        raise InputError(f"{where}: several heads read one encoder whose rows begin with [CLS]")
+    return HeadEmbedder(
+        learner.bind,
+        ways,
+        batch_size=batch_size,
+        pooling=vectors.pooling,
+        normalize=vectors.normalize,
+        cls_id=encoder_tokens(vocabulary).cls_id,
+        pad_id=vocabulary.pad_id,
+        max_length=most_tokens(experiment),
+        mesh=mesh,
+    )
+
+
 def retrieval_evaluator(
     experiment: Experiment,
     learner: Learner,
@@ -369,6 +405,15 @@ def retrieval_evaluator(
         name: head.prompt(*names) if getattr(settings, name) is None else getattr(settings, name)
         for name, names in prompts.items()
     }
+    heads = None
+    if settings.ways:
+        heads = head_embedder(
+            *(experiment, learner, vocabulary, settings.rankings().heads),
+            vectors=vectors,
+            batch_size=batch_size,
+            mesh=mesh,
+            where="evaluation.retrieval.ways",
+        )
     return RetrievalEvaluator(
         learner.bind_model,
         rows_of(experiment, vocabulary),
@@ -378,4 +423,5 @@ def retrieval_evaluator(
         max_length=max(lengths.values()) if most is None else most,
         mesh=mesh,
         whole=whole_of(experiment, learner),
+        heads=heads,
     )

@@ -67,7 +67,7 @@ def evaluator(directory):
 
 
 def names(evaluator):
-    return {q: [one.document for one in best] for q, best in evaluator.rankings.items()}
+    return {q: [one.document for one in best] for q, best in evaluator.runs[""].items()}
 
 
 def test_rankings_and_their_metrics(evaluator):
@@ -75,7 +75,7 @@ def test_rankings_and_their_metrics(evaluator):
     metrics = made.run({})
     # cosines with "dog run": the dog 1/2, run and dog dog 1/sqrt(2), dog run 1.
     assert names(made) == {"q1": ["q1", "d2", "d3", "d1"], "q2": ["d1", "d2", "d3", "q1"]}
-    assert [one.score for one in made.rankings["q1"]] == pytest.approx([1, 0.5**0.5, 0.5**0.5, 0.5])
+    assert [one.score for one in made.runs[""]["q1"]] == pytest.approx([1, 0.5**0.5, 0.5**0.5, 0.5])
     first, second = 1 / np.log2(5), 1.0
     assert metrics == {
         "ndcg_at_10": pytest.approx((first + second) / 2),
@@ -83,7 +83,7 @@ def test_rankings_and_their_metrics(evaluator):
         "recall_at_100": 1.0,
     }
     assert list(metrics) == made.names()
-    assert made.per_query["q1"]["mrr_at_10"] == pytest.approx(1 / 4)
+    assert made.per_query[""]["q1"]["mrr_at_10"] == pytest.approx(1 / 4)
     assert made.run({}) == metrics
 
 
@@ -141,7 +141,7 @@ def test_judged_documents_that_are_missing_count_as_not_found(evaluator, directo
     [message] = caplog.messages
     assert message.endswith("lacks 1 of the judged documents; they count as not found")
     made.run({})
-    recall = {query: found["recall_at_100"] for query, found in made.per_query.items()}
+    recall = {query: found["recall_at_100"] for query, found in made.per_query[""].items()}
     assert recall == {"q1": 1.0, "q2": pytest.approx(2 / 3), "q3": 0.0}
 
 
