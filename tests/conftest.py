@@ -26,6 +26,8 @@ import hypothesis
 import jaxtyping
 import pytest
 
+from tests import turns
+
 if TYPE_CHECKING:
     from t5x_lite.config import Experiment
 
@@ -37,9 +39,19 @@ hypothesis.settings.register_profile("t5x_lite", derandomize=True, deadline=None
 hypothesis.settings.load_profile("t5x_lite")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds --turn."""
+    parser.addoption(
+        "--turn",
+        metavar="COMMIT",
+        help="of the slow and oracle tests a sixth alone, and of the exhaustive ones a sixtieth: "
+        "those whose turn it is at a commit",
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Cases that a test's mark `gate` does not name are exhaustive."""
+    """Cases that a test's mark `gate` does not name are exhaustive; --turn leaves tests out."""
     named: dict[str, set[str]] = {}
     for item in items:
         mark = item.get_closest_marker("gate")
@@ -52,6 +64,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wrong = {name: cases for name, cases in named.items() if cases}
     if wrong and not any("::" in argument for argument in config.args):
         raise pytest.UsageError(f"a mark `gate` names cases that are not there: {wrong}")
+    if (commit := config.getoption("--turn")) is not None:
+        left = [item for item in items if not turns.is_due(item, commit)]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if turns.is_due(item, commit)]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -60,6 +60,7 @@ def test_a_tpu_is_left_to_jax(no_choice, monkeypatch):
 
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra `plan`")
 @pytest.mark.skipif(accelerators.has_tpu(), reason="needs a machine without a TPU")
+@pytest.mark.slow
 def test_jax_starts_without_a_word(no_choice):
     program = (
         "from t5x_lite.config import Hosts\n"

@@ -24,6 +24,7 @@ def model(tiny_run, compile_once):
     return t5x_lite.load(tiny_run, batch_size=2)
 
 
+@pytest.mark.slow
 def test_the_package_imports_without_jax():
     program = "import sys, t5x_lite; assert 'jax' not in sys.modules; t5x_lite.load"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -66,6 +67,7 @@ def test_n_best(model):
     assert all(first.score >= second.score for first, second in found)
 
 
+@pytest.mark.slow
 def test_seeds_of_texts(model):
     sampled = {"max_decode_length": 6, "temperature": 2.0}
     found = model.generate(["a"] * 4, seeds=[None, 5, 6, 5], **sampled)
@@ -92,6 +94,7 @@ def test_broken_weights_are_no_numbers(model, monkeypatch):
             answer()
 
 
+@pytest.mark.slow
 def test_prompts_for_all_and_for_each(model):
     assert all(
         text.startswith("the second") for text in model.generate(TEXTS, prompts="the second")
@@ -149,6 +152,7 @@ def test_choices_that_contradict_each_other(model):
         model.rank(TEXTS, [])
 
 
+@pytest.mark.slow
 def test_load(tiny_run, model, compile_once):
     with pytest.raises(InputError, match="checkpoint none: no such directory"):
         t5x_lite.load("none")

@@ -144,6 +144,7 @@ def test_no_module_is_named_after_nothing():
     assert [str(n) for n in sorted(names) if BANNED_MODULE_NAMES & {n.stem, *n.parent.parts}] == []
 
 
+@pytest.mark.slow
 def test_the_functional_dialect_of_flax():
     violations = [
         f"{package_path(path)} {violation}"
@@ -231,6 +232,7 @@ def defined_names(path: pathlib.Path) -> set[str]:
     return names
 
 
+@pytest.mark.slow
 def test_what_is_imported_of_our_own_exists():
     """Of slow tests and scripts, too, in which no other tool finds a name that has moved."""
     ours = ("t5x_lite", "tasks", "configs", "tests", "scripts")
@@ -321,6 +323,7 @@ def run_python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_package_imports_without_tensorflow():
     modules = [
         ".".join(("t5x_lite", *path.relative_to(PACKAGE).with_suffix("").parts))

@@ -23,6 +23,7 @@ LABELLED = {
 }
 
 
+@pytest.mark.slow
 def test_it_is_called_as_the_objective_is():
     bound = Bound(MODEL, Classify(num_classes=2), rngs=nnx.Rngs(0))
     loss = bound(LABELLED)

@@ -49,6 +49,7 @@ def test_shapes_without_arrays():
     assert not made.views
 
 
+@pytest.mark.slow
 def test_the_module_has_the_compute_dtype():
     params = jax.jit(learner().init)(jax.random.key(0))
     for dtype in ("float32", "bfloat16"):
@@ -112,6 +113,7 @@ LABELLED = {
 }
 
 
+@pytest.mark.slow
 def test_a_head_that_the_loss_does_not_read_is_frozen():
     """No gradient, no decay, no optimizer state; after the steps it is what it was."""
     made = Learner.of(

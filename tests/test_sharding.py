@@ -380,6 +380,7 @@ EIGHT_DEVICES = """
 """
 
 
+@pytest.mark.slow
 def test_eight_devices_give_the_loss_and_gradient_of_one():
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(EIGHT_DEVICES)],

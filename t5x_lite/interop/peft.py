@@ -18,7 +18,7 @@ has several (rank_pattern, alpha_pattern, layers_to_transform, a regular express
 zeros, which no step of training moves, and B another factor; the result is the same.
 
 What cannot interchange is refused by the name of the field: a bias, what moves the base (pissa,
-olora, corda, loftq), tokens, replicated layers, prompts and prefixes.
+olora, corda, loftq), tokens, replicated layers, prefixes; `interop.peft_prompts` has prompts.
 Source: huggingface/peft 0.21, config.py, tuners/lora, tuners/ia3, utils/save_and_load.py.
 """
 
@@ -123,13 +123,7 @@ def read_peft(directory: Path) -> PeftFile:
       InputError: it is incomplete or damaged, or cannot become a module of ours.
     """
     config = read_config(directory)
-    path, torch = directory / SAFETENSORS, directory / _TORCH
-    if path.is_file():
-        arrays: Mapping[str, Any] = read_safetensors(path)
-    elif torch.is_file():
-        path, arrays = torch, read_torch(torch)
-    else:
-        raise InputError(f"{directory}: holds neither {SAFETENSORS} nor {_TORCH}")
+    path, arrays = arrays_of(directory)
     tensors: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
         if not name.startswith(PREFIX):
@@ -141,6 +135,20 @@ def read_peft(directory: Path) -> PeftFile:
         short = name.removeprefix(PREFIX).replace(f"{MAGNITUDE}.weight", MAGNITUDE)
         tensors[short] = np.asarray(array, np.float32)
     return PeftFile(where=path, config_file=directory / CONFIG, config=config, tensors=tensors)
+
+
+def arrays_of(directory: Path) -> tuple[Path, Mapping[str, Any]]:
+    """The file of a directory's tensors, and these by name.
+
+    Raises:
+      InputError: there is none, or it is damaged.
+    """
+    path, torch = directory / SAFETENSORS, directory / _TORCH
+    if path.is_file():
+        return path, read_safetensors(path)
+    if torch.is_file():
+        return torch, read_torch(torch)
+    raise InputError(f"{directory}: holds neither {SAFETENSORS} nor {_TORCH}")
 
 
 def to_module(file: PeftFile, hosts: Hosts, *, name: str, norms: Norms) -> Module:

@@ -16,6 +16,7 @@ import numpy as np
 from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import EMBEDDING, Lora
+from t5x_lite.adapters.prompt import Prompt
 from t5x_lite.errors import InputError
 from t5x_lite.interop.module_hosts import Hosts, head_modules
 from t5x_lite.interop.peft import (
@@ -31,6 +32,7 @@ from t5x_lite.interop.peft import (
 )
 from t5x_lite.interop.peft_config import CONFIG, expression_of, targets_of
 from t5x_lite.interop.peft_heads import TASKS
+from t5x_lite.interop.peft_prompts import prompt_of
 from t5x_lite.interop.rules import check_finite
 from t5x_lite.interop.tensor_files import write_safetensors
 from t5x_lite.trees import LazyArray
@@ -60,10 +62,14 @@ def write_peft(
     Raises:
       InputError: PEFT has no such module, naming the rule.
     """
+    if isinstance(adapter, Prompt):
+        said, tensors = prompt_of(adapter, arrays, hosts, where=where)
+        common = {"base_model_name_or_path": base, "inference_mode": True}
+        return _write(directory, {**common, **said}, tensors, where=where)
     if not isinstance(adapter, Lora | Ia3):
         raise InputError(
             f"checkpoint {where}: PEFT has no {type(adapter).__name__} as module "
-            f"{adapter.name!r}; of ours it has lora and ia3"
+            f"{adapter.name!r}; of ours it has lora, ia3 and prompt"
         )
     own = f"{ADAPTERS}{adapter.name}/"
     leaves: dict[Site, dict[str, np.ndarray]] = {}
@@ -91,12 +97,23 @@ def write_peft(
         "task_type": _task(hosts),
         **said,
     }
+    named = {PREFIX + name: array for name, array in tensors.items()}
+    return _write(directory, config, named, where=where)
+
+
+def _write(
+    directory: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    *,
+    where: object,
+) -> None:
+    """Writes the two files."""
     for name, array in tensors.items():
         check_finite(f"checkpoint {where}", name, array)
     (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    write_safetensors(
-        directory / SAFETENSORS, {PREFIX + name: _lazy(array) for name, array in tensors.items()}
-    )
+    lazy = {name: _lazy(array) for name, array in tensors.items()}
+    write_safetensors(directory / SAFETENSORS, lazy)
 
 
 def _check_written(

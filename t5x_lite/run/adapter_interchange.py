@@ -44,6 +44,7 @@ from t5x_lite.interop.module_hosts import Hosts, head_modules, hosts_of, refuse_
 from t5x_lite.interop.peft import PeftFile, Site, read_peft
 from t5x_lite.interop.peft_config import CONFIG
 from t5x_lite.interop.peft_heads import head_of
+from t5x_lite.interop.peft_prompts import is_prompt, read_prompt
 from t5x_lite.interop.peft_writing import write_peft
 from t5x_lite.learner import views_of
 from t5x_lite.objectives.of_heads import objective_for
@@ -91,8 +92,7 @@ def import_adapter(
         is left behind then.
     """
     at_hub = find_source(source, revision=revision)
-    read = read_library if is_library(at_hub.directory) else read_peft
-    file = read(at_hub.directory)
+    file = _read_file(at_hub.directory)
     where = Path(find_step(local_path(base, what="base"), step=step))
     checkpoint_manifest.verify(where, "params", "files")
     files = checkpointing.step_files(where)
@@ -118,8 +118,10 @@ def import_adapter(
     norms = functools.cache(functools.partial(_norms, hosts, params))
     module = file.module(hosts, name=name, norms=norms)
     made = _with_head(experiment, head)
+    pack = made.data.pack and not module.adapter.unpackable
     made = dataclasses.replace(
         made,
+        data=dataclasses.replace(made.data, pack=pack),
         adapters=Adapters(add=(write_module(module.adapter),)),
         init=Init(checkpoint=str(where.absolute())),
         train=(),
@@ -137,6 +139,13 @@ def import_adapter(
         }
         _write(directory, contents, module.arrays)
     return Path(destination)
+
+
+def _read_file(directory: Path) -> Any:
+    """What a directory holds, by the library that saved it."""
+    if is_library(directory):
+        return read_library(directory)
+    return read_prompt(directory) if is_prompt(directory) else read_peft(directory)
 
 
 def _write(directory: Path, files: Mapping[str, bytes], arrays: Mapping[str, np.ndarray]) -> None:

@@ -43,6 +43,7 @@ from t5x_lite.interop.rules import LazyArray, Source
 from t5x_lite.interop.sentence_transformers import projection_of, read_sentences, sentence_files
 from t5x_lite.learner import views_of
 from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.objectives.of_heads import objective_for
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
@@ -191,7 +192,7 @@ def read_release(
 
 
 def _vectors(
-    source: Path, model: ModelConfig, vocabulary: Tokenizer
+    source: Path, model: EncoderConfig, vocabulary: Tokenizer
 ) -> tuple[Dense | None, Source | None]:
     """How a directory makes vectors, and the arrays of that; None where it does not say."""
     own = read_sentences(source, d_model=model.d_model, lowers=_lowers(vocabulary))

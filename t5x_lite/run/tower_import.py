@@ -126,7 +126,9 @@ def read_towers(source: Path, directories: Mapping[Role, Path]) -> TwoTowers:
     Raises:
       InputError: one is incomplete, damaged or no encoder, or the two differ in more than weights.
     """
-    configs = {role: read_config(path) for role, path in directories.items()}
+    configs: dict[Role, dict[str, Any]] = {
+        role: read_config(path) for role, path in directories.items()
+    }
     releases: dict[Role, Release] = {}
     for role, path in directories.items():
         family = encoder_families.family_of(configs[role])

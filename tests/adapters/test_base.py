@@ -94,6 +94,7 @@ def of_the_base(host):
     ("host", "adapter"),
     [pytest.param(host, name, marks=marked(host, name)) for host in HOSTS for name in ADAPTERS],
 )
+@pytest.mark.slow
 def test_on_every_family(host, adapter):
     """Identity at the start, merged as attached, a frozen base, and nothing of the base moves."""
     plain, plainly = of_the_base(host)

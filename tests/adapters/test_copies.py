@@ -25,6 +25,7 @@ LAST = Layers(last=1)
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.slow
 def test_a_copy_trains_as_the_base_would(host):
     """At the start it is the base; its gradient is that of the base's own layer."""
     bare, batch = learner(host)
@@ -65,6 +66,7 @@ def test_a_copy_trains_as_the_base_would(host):
         (Layers(only=(1, 2)), Lora(rank=2, sites=("attention/.*",))),
     ],
 )
+@pytest.mark.slow
 def test_merging_writes_the_copy_and_a_delta_adds_it(adapters):
     made, batch = learner("t5", *adapters)
     bare, _ = learner("t5")
@@ -114,6 +116,7 @@ def test_the_sum_is_made_before_the_cast():
     assert np.all(np.asarray(model.embedding.token[...], np.float32) == 1 + 2**-7)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_copied():
     for adapter, message in (
         (Copy(), r"'copy' copies nothing: give it paths, copy\('model/...'\)"),

@@ -30,6 +30,7 @@ RUNNING = {
 
 @pytest.mark.gate("t5")
 @pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.slow
 def test_gradients_do_not_depend_on_how_layers_are_run(host):
     """One after the other or in a scan, recomputed or kept, with blocked or plain attention."""
     plain, batch = learner(host, *MODULES)
@@ -59,6 +60,7 @@ class Words:
 
 @pytest.mark.parametrize("how", [{"num_beams": 3, "num_return": 2}, {"temperature": 1.0}])
 @pytest.mark.gate("how0")
+@pytest.mark.slow
 def test_decoding_and_ensembles_with_modules_are_those_of_the_merged_model(how):
     plain, batch = learner("t5")
     made, _ = learner("t5", MODULES[0])

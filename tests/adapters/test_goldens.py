@@ -207,6 +207,7 @@ def run(golden, host, method, config):
     ("host", "method"),
     [pytest.param(*case, marks=marked(*case)) for case in CASES],
 )
+@pytest.mark.slow
 def test_as_the_library(golden, host, method):
     (out, grads), (their_out, their_grads) = run(golden, host, method, METHODS[method])
     np.testing.assert_allclose(out, their_out, rtol=1e-5, atol=1e-5 * np.abs(their_out).max())
@@ -223,6 +224,7 @@ def test_as_the_library(golden, host, method):
 
 @pytest.mark.gate("bert")
 @pytest.mark.parametrize("host", ["bert", "t5_1_1"])
+@pytest.mark.slow
 def test_where_the_library_is_wrong(golden, host):
     """Its DoRA leaves s out of the norm, and scales the bias."""
     arrays, *_ = golden(host)

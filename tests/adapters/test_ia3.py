@@ -15,6 +15,7 @@ from t5x_lite.objectives.seq2seq import Seq2Seq
 from tests.adapters.hosts import learner
 
 
+@pytest.mark.slow
 def test_by_hand():
     dense = Dense(2, 2, axes=("embed", "mlp"), bias=True, rngs=nnx.Rngs(0))
     dense.kernel[...] = jnp.array([[1.0, 0.0], [0.0, 1.0]])

@@ -55,6 +55,7 @@ def test_scale_and_size():
 
 @pytest.mark.gate("bert")
 @pytest.mark.parametrize("host", ["t5", "bert"])
+@pytest.mark.slow
 def test_the_table_of_tokens(host):
     """E + s A B, in the output layer that reads the table, too; as a delta and merged alike."""
     made, _ = learner(host, Lora(rank=1, alpha=2.0, sites=("embedding",)))

@@ -27,6 +27,7 @@ def bind(adapter, *, seed=1):
     return made, params, batch
 
 
+@pytest.mark.slow
 def test_a_supermask_keeps_a_share_of_each_layer_and_the_weights_stand_still():
     made, params, batch = bind(Supermask(name="a", density=0.25, targets=TARGETS))
     own = params["adapters"]["a"]

@@ -27,6 +27,7 @@ IDS = jnp.array([0, 1, 2, 3, 0, 1, 2, 3])
 ROWS = "MultiTask(a, b, Stack(c, d), None)"
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_each_module_alone_and_decode():
     """In one program: teacher forcing by rows, modules alone, and steps of decoding."""
     model, objective, batch = HOSTS["t5"]
@@ -65,6 +66,7 @@ def test_rows_are_those_of_each_module_alone_and_decode():
         made.delta_form(params["adapters"])
 
 
+@pytest.mark.slow
 def test_what_is_merged_is_what_is_attached():
     use = parse_trees("Average(Stack(a, d), b, weights=(0.5, 2))")
     made, batch = learner("t5", MODULES[0], MODULES[1], MODULES[3], use=use)
@@ -82,6 +84,7 @@ def test_what_is_merged_is_what_is_attached():
 USES = ("MultiTask(a, b)", "Parallel(a, b)", "a", "b")
 
 
+@pytest.mark.slow
 def test_a_batch_says_which_module_a_row_has_and_fusions_train():
     """adapter_ids are a feature; frozen modules stay; Parallel has the mean of its children."""
     two = (seq_bn(name="a", reduction=4.0), seq_bn(name="b", reduction=4.0))

@@ -43,6 +43,7 @@ def test_a_line_states_the_entries():
     assert short.entries == ((TOKEN, 2),)
 
 
+@pytest.mark.slow
 def test_nothing_but_the_entries_moves():
     """AdamW's decay moves weights whose gradient is masked alone; these have no state at all."""
     made, batch = learner("bert", ADAPTER)
@@ -79,6 +80,7 @@ def test_nothing_but_the_entries_moves():
 
 
 @pytest.mark.exhaustive
+@pytest.mark.slow
 def test_the_gradient_of_a_value_is_that_of_its_weight_and_l1_is_of_all_arrays():
     made, batch = learner("bert", ADAPTER)
     bare, _ = learner("bert")

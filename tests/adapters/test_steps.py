@@ -61,6 +61,7 @@ def gradients_of_kernels(text):
 
 @pytest.mark.parametrize("host", ["t5", "deberta"])
 @pytest.mark.gate("t5")
+@pytest.mark.slow
 def test_no_step_of_a_module_makes_the_gradient_of_a_frozen_kernel(host):
     """In bfloat16 no step of a module does, nor in float32; full fine-tuning makes them."""
     sides = {"full": "float32", "lora": "bfloat16", "seq_bn": "float32"}
@@ -74,6 +75,7 @@ def test_no_step_of_a_module_makes_the_gradient_of_a_frozen_kernel(host):
 
 @pytest.mark.gate("bert")
 @pytest.mark.parametrize("host", ["t5", "bert"])
+@pytest.mark.slow
 def test_a_step_of_biases_needs_less_memory_than_one_of_lora(host):
     """The gradient of A needs what goes into a layer; that of a bias does not."""
     steps = {name: compiled(host, MODULES[name]) for name in ("bitfit", "lora")}

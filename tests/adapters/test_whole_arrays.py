@@ -43,6 +43,7 @@ class Shift(ArrayAdapter):
         return ArrayModules(self.leaves(model), lambda path, leaf: Shifted(leaf))
 
 
+@pytest.mark.slow
 def test_arrays_change_in_float32_with_draws_of_their_own():
     made, batch = learner("bert", Shift(), dtype="bfloat16")
     params = random(made.shapes)

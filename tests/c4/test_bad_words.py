@@ -68,6 +68,7 @@ ALPHABET = "ab& -_é🖕\u0130\u212aſß\n\u0301"  # dotted capital I, Kelvin si
     text=st.text(ALPHABET, max_size=12),
 )
 @hypothesis.settings(max_examples=300)
+@pytest.mark.slow
 def test_equal_to_the_regular_expression(entries, text):
     pattern = re.compile(r"(?:\W|^)({})(?:\W|$)".format("|".join(map(re.escape, entries))))
     assert (BadWords(entries).find(text) is not None) == bool(pattern.search(text.lower()))

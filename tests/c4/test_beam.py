@@ -71,6 +71,7 @@ def by_local(crawl, tmp_path_factory):
         ("released", "en.noclean", {"languages": ()}),
     ],
 )
+@pytest.mark.slow
 def test_shards_manifest_and_tally_are_those_of_the_local_driver(
     crawl, by_local, tmp_path, name, variant, changes
 ):
@@ -84,6 +85,7 @@ def test_shards_manifest_and_tally_are_those_of_the_local_driver(
     assert tally.splits["train"]["pages"] > 10
 
 
+@pytest.mark.slow
 def test_bundles_that_are_run_twice_count_once(crawl, by_local, tmp_path):
     cleaning = rules(crawl, languages=())
     options = ["--direct_runner_bundle_repeat=1"]
@@ -110,12 +112,14 @@ def test_pages_that_are_equal_in_everything(tmp_path):
 
 
 @pytest.mark.usefixtures("bucket")
+@pytest.mark.slow
 def test_an_output_in_a_bucket(crawl, by_local, bucket):  # noqa: F811
     cleaning = rules(crawl, languages=())
     beam_run(crawl, "gs://bucket/c4", cleaning)
     assert files(bucket / "c4") == by_local(cleaning)[0]
 
 
+@pytest.mark.slow
 def test_the_same_run_again_does_nothing_and_another_is_refused(crawl, tmp_path, monkeypatch):
     cleaning = rules(crawl, languages=())
     first = beam_run(crawl, tmp_path / "out", cleaning)
@@ -128,6 +132,7 @@ def test_the_same_run_again_does_nothing_and_another_is_refused(crawl, tmp_path,
         beam_run(crawl, tmp_path / "out", dataclasses.replace(cleaning, min_words=7))
 
 
+@pytest.mark.slow
 def test_a_job_that_ended_while_nobody_waited_is_finished(crawl, by_local, tmp_path, monkeypatch):
     from t5x_lite.c4 import beam, cluster
 

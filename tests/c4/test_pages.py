@@ -121,6 +121,7 @@ def make_tallies(count):
     return tallies
 
 
+@pytest.mark.slow
 def test_merging_is_commutative_and_associative():
     whole = Tally()
     for tally in make_tallies(60):

@@ -382,6 +382,7 @@ def test_length_and_paragraphs(reference):
         )
 
 
+@pytest.mark.slow
 def test_language(reference, english_lines):
     pytest.importorskip("langdetect")
     identifier = LanguageIdentifier(Cleaning())

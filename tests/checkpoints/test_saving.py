@@ -88,6 +88,7 @@ def test_the_best_one_stays_too_even_over_a_restart(tmp_path, caplog, mode, best
     np.testing.assert_array_equal(got["model"]["kernel"], params(best)["model"]["kernel"])
 
 
+@pytest.mark.slow
 def test_of_a_loss_the_lowest_stays(tmp_path):
     losses = {100: 1.0, 200: 9.0, 300: 2.0, 400: 2.5, 500: 3.0}
     with Checkpoints(tmp_path / "loss", keep=1, best="loss") as manager:

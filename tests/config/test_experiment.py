@@ -368,6 +368,7 @@ def fresh_python(program: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.slow
 def test_a_misspelt_field_of_the_file_is_refused_with_the_line():
     Path("tiny.py").write_text(CONFIG.replace("d_model=16", "d_modle=16"))
     done = fresh_python(
@@ -379,6 +380,7 @@ def test_a_misspelt_field_of_the_file_is_refused_with_the_line():
     )
 
 
+@pytest.mark.slow
 def test_load_needs_neither_tensorflow_nor_tyro_without_overrides():
     program = (
         "import sys\n"

@@ -102,6 +102,7 @@ def batch_of(data):
 
 @pytest.mark.gate("finetune/m3")
 @pytest.mark.parametrize("name", [*STAGES, "finetune/m3_tiny"])
+@pytest.mark.slow
 def test_a_step_at_a_tiny_size(name):
     experiment = tiny(config.load(f"configs/{name}.py"))
     learner = learner_of(experiment)

@@ -124,6 +124,7 @@ def one_step(path, directory, vocabulary, workdir, **data):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["size_2x", "size_4x", "triangular"])
+@pytest.mark.slow
 def test_a_step_of_pretraining(name, directory, tiny_vocabulary, tmp_path, compile_once):
     path = f"configs/paper/{name}.py"
     found = one_step(path, directory / "c4", tiny_vocabulary, tmp_path / "run")
@@ -135,6 +136,7 @@ def test_a_step_of_pretraining(name, directory, tiny_vocabulary, tmp_path, compi
     "name",
     ["t5_small", *(pytest.param(f"t5_{n}", marks=pytest.mark.exhaustive) for n in SIZES[1:])],
 )
+@pytest.mark.slow
 def test_a_step_of_the_released_recipe(name, directory, tiny_vocabulary, tmp_path, compile_once):
     """Of C4 and SQuAD; that all tasks can be mixed is tested with one of them."""
     path = f"configs/paper/{name}.py"

@@ -80,6 +80,7 @@ def batch_of(data):
 
 @pytest.mark.gate("retromae_distill")
 @pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.slow
 def test_a_step_at_a_tiny_size(name):
     experiment = tiny(config.load(f"configs/finetune/{name}.py"))
     learner = learner_of(experiment)

@@ -140,6 +140,7 @@ def one_step(name, directory, vocabulary, workdir, *, init=None):
 
 @pytest.mark.parametrize("name", ["retromae", "electra", "deberta_v3"])
 @pytest.mark.gate("retromae")
+@pytest.mark.slow
 def test_a_step_of_each(name, directory, vocabulary, tmp_path, compile_once):
     one_step(name, directory, vocabulary, tmp_path / "run")
 

@@ -95,6 +95,7 @@ def test_a_bucket_that_is_full_is_the_next_batch(source, vocabulary):
 
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.gate("cache-False", "cache-True", "on the fly-True")
+@pytest.mark.slow
 def test_a_run_that_goes_on_has_the_batches_that_it_would_have_had(source, vocabulary, shuffle):
     source = dataclasses.replace(source, shuffle=shuffle)
     batches = train(source, vocabulary)
@@ -112,6 +113,7 @@ def test_a_run_that_goes_on_has_the_batches_that_it_would_have_had(source, vocab
         again.close()
 
 
+@pytest.mark.slow
 def test_every_process_has_its_rows_of_the_same_batch(source, vocabulary):
     source = dataclasses.replace(
         source, batches=Bucketed({8: 4, 12: 2}), batch_size=2, shuffle=True
@@ -161,6 +163,7 @@ def pair(letter, answer, *others):
 
 
 @pytest.mark.parametrize("from_cache", [False, True])
+@pytest.mark.slow
 def test_groups_go_by_the_longest_passage_that_is_drawn(tmp_path, vocabulary, from_cache):
     """The pool of a has a passage of 12 tokens, which is drawn in some epochs; c has no pool."""
     lines = [pair("a", 4, 12, 5, 5), pair("b", 9), pair("c", 8), pair("d", 3, 3, 3)]

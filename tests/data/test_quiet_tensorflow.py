@@ -61,6 +61,7 @@ def test_tensorflow_takes_no_device_and_writes_nothing_of_its_import_and_of_erro
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
+@pytest.mark.slow
 def test_without_tensorflow_the_error_says_what_to_install():
     done = run(BLOCKED)
     assert done.stdout.startswith("reading text needs TensorFlow and seqio")
@@ -69,6 +70,7 @@ def test_without_tensorflow_the_error_says_what_to_install():
 
 @pytest.mark.gate("0-0")
 @pytest.mark.parametrize(("level", "kept"), [(None, "3"), ("0", "0")])
+@pytest.mark.slow
 def test_the_level_that_jax_sets_is_raised_and_a_persons_is_not(level, kept):
     assert run(LEVEL, level=level).stdout == f"{kept}\n"
 

@@ -108,6 +108,7 @@ def test_early_stopping(early_stopping, expected):
     assert done(-2.0, rule.nothing, 2) == [False]
 
 
+@pytest.mark.slow
 def test_one_beam_of_transformers_is_greedy(hashed):
     decoding = Decoding(max_decode_length=6, length_rule="hf", length_penalty=0.0)
     tokens, scores = beam_search(hashed(), INPUTS, decoding=decoding)

@@ -16,6 +16,7 @@ INPUTS = jnp.array([[3, 2], [5, 0]])
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.slow
 def test_equal_models_are_one(hashed, num_beams):
     model = hashed()
     decoding = Decoding(max_decode_length=5, num_beams=num_beams, num_return=num_beams)

@@ -37,6 +37,7 @@ def test_goes_to_max_length_without_eos(markov):
     ].tolist() == [[3]]
 
 
+@pytest.mark.slow
 def test_goes_on_from_the_prompt(markov):
     prompt = jnp.array([[4, 0], [4, 3], [0, 0]])
     tokens, _ = greedy(
@@ -50,6 +51,7 @@ def test_another_eos(markov):
     assert greedy(markov(AFTER), INPUTS[:1], decoding=decoding)[0].tolist() == [[3, 2, 0, 0]]
 
 
+@pytest.mark.slow
 def test_minimum_length_and_no_repeated_ngram(markov):
     # The EOS after 3 2 is forbidden: 4 is next best.
     decoding = Decoding(max_decode_length=5, min_length=3)
@@ -119,6 +121,7 @@ def sampled(hashed):
     return sample
 
 
+@pytest.mark.slow
 def test_samples_do_not_depend_on_the_batch(sampled):
     inputs = INPUTS.tolist()
     tokens, scores = sampled([0, 1, 2, 3], inputs)
@@ -139,6 +142,7 @@ def test_samples_are_sorted_by_their_log_probability(hashed, sampled):
         assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.slow
 def test_sampling_the_likeliest_alone_is_greedy(hashed):
     decoding = Decoding(max_decode_length=6, temperature=1.0, top_k=1)
     keys = request_keys(0, jnp.arange(4, dtype=jnp.uint32))

@@ -38,6 +38,7 @@ def test_it_is_the_product_of_its_matrices(size, d):
     np.testing.assert_allclose(fastfood(jnp.asarray(z), KEY, size=size), expected, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_the_transform_and_the_permutation():
     x = np.random.default_rng(1).normal(size=1024).astype(np.float32)
     expected = scipy.linalg.hadamard(1024) @ x.astype(np.float64)
@@ -51,6 +52,7 @@ def test_the_transform_and_the_permutation():
     np.testing.assert_array_equal(folded(jnp.arange(5.0), 2), [0 + 2 + 4, 1 + 3])
 
 
+@pytest.mark.slow
 def test_reverse_mode_is_the_adjoint():
     """<P z, g> = <z, P' g>; SAID's own backward pass is 1 / sqrt(L) of it."""
     rng = np.random.default_rng(2)
@@ -59,6 +61,7 @@ def test_reverse_mode_is_the_adjoint():
     np.testing.assert_allclose(jnp.vdot(value, g), jnp.vdot(z, pull(g)[0]), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_lengths_stay_about_as_they_are():
     """Each number of P(z) has a variance of |z|^2 / D, whatever L is."""
     z = jnp.zeros(64).at[:8].set(1.0)

@@ -124,6 +124,7 @@ def test_data_without_text(refused, text):
     assert message.endswith("found no example for split 'train' in text")
 
 
+@pytest.mark.slow
 def test_data_without_anything_to_validate(refused, english_lines):
     write("text/a.txt", "\n".join(english_lines[:50]))
     message = refused("train tiny.json --workdir w --data.directory text")
@@ -166,6 +167,7 @@ def test_a_malformed_line_of_jsonl(refused, content, message):
         ("train.tsv", b"sentence\tlabel\ncaf\xe9\t1\n", "SST-2/train.tsv:2: not UTF-8"),
     ],
 )
+@pytest.mark.slow
 def test_wrong_files_of_a_task(refused, tiny_glue, file, content, message):
     """Those of the validation split too are found before anything is written."""
     shutil.copytree(tiny_glue, "glue")
@@ -280,6 +282,7 @@ def other_vocabulary(english_lines):
 # Weights and work directories.
 
 
+@pytest.mark.slow
 def test_initial_weights_that_do_not_fit(refused, run, english_lines):
     line = "train tiny.json --workdir w --init"
     assert refused(f"{line} none") == "checkpoint none: no such directory"
@@ -306,6 +309,7 @@ def test_a_work_directory_of_another_experiment(refused, run):
     )
 
 
+@pytest.mark.slow
 def test_a_work_directory_with_something_else_in_it(refused):
     write("home/letter.txt", "Dear")
     message = refused("train tiny.json --workdir home")
@@ -384,6 +388,7 @@ def test_vocab_and_report(refused, line, message):
     assert refused(line).startswith(message)
 
 
+@pytest.mark.slow
 def test_a_batch_that_eight_devices_cannot_share(run, tiny_experiment):
     """Training and evaluate, in a process of eight devices."""
     program = (

@@ -62,6 +62,7 @@ def records(directory: str, split: str) -> list[dict[str, str]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_crawl_becomes_c4(here, capsys):
     line = "--input crawl/*.wet.gz --output out --bad-words bad.txt --num-shards 2 --workers 2"
     assert run(f"{line} --cleaning.validation-modulus 5") == 0
@@ -85,6 +86,7 @@ def test_a_crawl_becomes_c4(here, capsys):
     assert len(set(urls)) == len(urls)
 
 
+@pytest.mark.slow
 def test_manifest_and_stats_account_for_every_page(here):
     assert run("--input crawl --output out --bad-words bad.txt --workers 1") == 0
     found, stats = (
@@ -115,6 +117,7 @@ def test_manifest_and_stats_account_for_every_page(here):
     assert len(stats["damaged_records"][0]) == 3
 
 
+@pytest.mark.slow
 def test_the_report_is_a_whole_page(here):
     assert run("--input crawl --output out --bad-words bad.txt --workers 1") == 0
     document = Path("out/report.html").read_text(encoding="utf-8")
@@ -127,6 +130,7 @@ def test_the_report_is_a_whole_page(here):
     assert "<script" not in document
 
 
+@pytest.mark.slow
 def test_the_presets_differ(here):
     assert run("--input crawl --output released --cleaning.languages --workers 1") == 0
     assert run("--input crawl --output paper --preset paper --cleaning.languages --workers 1") == 0

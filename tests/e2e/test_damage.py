@@ -38,6 +38,7 @@ def saved(tmp_path_factory):
 
 @pytest.mark.gate("flip")
 @pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.slow
 def test_whatever_file_is_damaged_the_last_good_step_is_used(saved, tmp_path, damage):
     names = files_of(saved / "checkpoints" / "10")
     assert len(names) > 20

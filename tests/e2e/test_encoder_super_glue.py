@@ -115,6 +115,7 @@ def test_record_is_learned_and_all_its_queries_are_answered(experiment, tmp_path
 
 
 @pytest.mark.exhaustive
+@pytest.mark.slow
 def test_wsc_is_learned_from_both_labels(experiment, tmp_path, compile_once):
     write(tmp_path / "WSC", wsc)
     trained = dataclasses.replace(

@@ -36,6 +36,7 @@ def check(found: list[dict[str, Any]], count: int) -> None:
         print(one["reader"], one["read"], "read", one["refused"], "refused")
 
 
+@pytest.mark.slow
 def test_some_damaged_files_of_every_kind():
     names = [name for name in READERS if name not in SLOW]
     check(fuzz(5, *names), 5)

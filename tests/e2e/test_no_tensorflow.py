@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,6 +46,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experiment, compile_once):
     """From a step directory that was moved elsewhere; training says what it needs."""
     from t5x_lite import config

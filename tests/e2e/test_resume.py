@@ -65,6 +65,7 @@ def environment(compile_once):
     return {**os.environ, **compile_once, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
 
 
+@pytest.mark.slow
 def test_five_steps_and_five_are_ten(tiny_run, tiny_experiment, tmp_path):
     assert tiny_experiment.data.shuffle
     assert tiny_experiment.data.pack

@@ -80,6 +80,7 @@ def test_a_score_is_that_of_the_row_of_training(run):
     )
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_evaluate(run, experiment, tmp_path):
     from t5x_lite.run.answering import predict, score
 
@@ -123,6 +124,7 @@ def test_a_run_goes_on_with_its_own_words(run, experiment, changes, message):
     assert message in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_cache_has_the_same_loss(run, experiment, tmp_path):
     from t5x_lite.run.caching import cache
 

@@ -109,6 +109,7 @@ def test_no_command_runs_what_lies_beside_it(here, run, line, english_lines):
     assert (done.returncode, (here / "RAN").exists()) == (0, False), done.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_an_import_runs_nothing_of_the_directory(here, run):
     done = run("import hf . made")
     assert (done.returncode, (here / "RAN").exists()) == (2, False), done.stderr

@@ -127,6 +127,7 @@ def test_a_prediction_has_its_tokens_and_its_score(generator):
     assert short.score == pytest.approx(2 * log_p, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_best_come_first(generator):
     found = predict(
         generator(batch_size=2, num_beams=3, num_return=3, max_decode_length=4, length_rule="hf")
@@ -146,6 +147,7 @@ def test_outputs_go_on_from_their_prompts(generator, batch_size):
     assert found == ["6", "10", "6 7", "", "49 50"]
 
 
+@pytest.mark.slow
 def test_samples_depend_on_the_number_of_the_input_alone(generator):
     sampling = {"temperature": 3.0, "max_decode_length": 6, "num_return": 2, "seed": 3}
     made = {size: generator(batch_size=size, **sampling) for size in (2, 4)}

@@ -29,6 +29,7 @@ def rows(*texts):
     return [np.array([CLS, *text, SEP], np.int32) for text in texts]
 
 
+@pytest.mark.slow
 def test_all_heads_in_one_pass(encoder):
     given = rows([5, 6, 5, 1], [], [7], [8, 9, 10, 11, 12])
     embedder = encoder.head_embedder(WAYS, batch_size=2)
@@ -55,6 +56,7 @@ def test_all_heads_in_one_pass(encoder):
     assert (empty.dense, empty.vectors) == (None, None)
 
 
+@pytest.mark.slow
 def test_several_cls(encoder):
     texts = ["a b c d e f g", "a b", "c d e"]
     found = encoder.rows(texts, mcls=3)

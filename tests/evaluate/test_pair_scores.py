@@ -1,5 +1,6 @@
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from t5x_lite.evaluate.pair_scores import PairScores
 from t5x_lite.heads.classifier import Classifier
@@ -8,6 +9,7 @@ from t5x_lite.objectives.ranker import Ranker
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, random
 
 
+@pytest.mark.slow
 def test_logits_of_rows_in_their_order():
     learner = Learner.of(MODEL, Ranker())
     assert learner.heads["classifier"] == Classifier(num_classes=1)

@@ -50,6 +50,7 @@ def by_hand(model, inputs, targets):
     return sum(log_probabilities[i, token] for i, token in enumerate(targets))
 
 
+@pytest.mark.slow
 def test_scores_equal_the_sums_computed_by_hand_whatever_the_batch_size_and_order(model, score):
     expected = [by_hand(model, *pair) for pair in zip(INPUTS, TARGETS, strict=True)]
     assert all(value < -1 for value in expected)

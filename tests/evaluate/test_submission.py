@@ -219,6 +219,7 @@ def test_a_wrong_file_is_refused(task, text, message):
         max_size=8,
     ),
 )
+@pytest.mark.slow
 def test_what_is_written_passes_the_check(tmp_path_factory, task, answers):
     said = [
         Answer(index=(number,), text=text, value=float(value) if task == "glue_stsb" else value)

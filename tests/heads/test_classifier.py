@@ -9,6 +9,7 @@ from tests.heads.modules import MODEL, dense, filled, normal
 KEY = jax.random.key(3, impl="unsafe_rbg")
 
 
+@pytest.mark.slow
 def test_classes_come_from_the_first_token():
     head, params = filled(lambda rngs: ClassificationHead(6, 3, dropout_rate=0.5, rngs=rngs))
     hidden = normal(2, 4, 6)

@@ -21,6 +21,7 @@ from t5x_lite.models.presets import t5_small
 from tests.heads.modules import MODEL, dense, filled, normal
 
 
+@pytest.mark.slow
 def test_the_largest_weight_of_each_term_stays():
     tokens = jnp.array([[0, 5, 9, 5, 2, 1], [0, 2, 1, 1, 1, 1], [0, 7, 3, 7, 7, 2]])
     weights = jnp.array([[0.9, 0.2, 0.4, 0.7, 0.1, 0.8], [0.5] * 6, [0.1, 0.3, 0.9, 0.3, 0.2, 0.4]])

@@ -86,6 +86,7 @@ def test_numbers_are_those_of_transformers(release, variant):
 
 
 @pytest.mark.parametrize("variant", ["t5", "umt5"])
+@pytest.mark.slow
 def test_packed_rows_have_the_numbers_of_separate_ones(release, variant):
     golden, directory = release(variant)
     checkpoint = read_hf(directory)
@@ -108,6 +109,7 @@ def beam_search(config):
 
 @pytest.mark.gate("t5")
 @pytest.mark.parametrize("variant", goldens.VARIANTS)
+@pytest.mark.slow
 def test_beams_are_those_of_transformers(release, variant):
     golden, directory = release(variant)
     checkpoint = read_hf(directory)

@@ -20,6 +20,7 @@ def test_equal_seeds_are_equal():
     assert first != interval(accuracy, targets, predictions, samples=50, seed=2)
 
 
+@pytest.mark.slow
 def test_the_width_is_that_of_a_binomial_proportion():
     # 300 of 400 right: the standard error is sqrt(0.75 * 0.25 / 400) = 0.0217.
     low, high = interval(accuracy, [1] * 400, [1] * 300 + [0] * 100, samples=1000)["accuracy"]

@@ -91,6 +91,7 @@ def assert_equal_to_scikit_learn(targets, predictions):
 
 @pytest.mark.filterwarnings("ignore:A single label was found:UserWarning")
 @given(LABELS)
+@pytest.mark.slow
 def test_equal_to_scikit_learn(labels):
     assert_equal_to_scikit_learn(*labels)
 

@@ -79,6 +79,7 @@ def test_padding_changes_nothing():
     assert np.isfinite(run(CONFIG, jnp.zeros((1, 3), jnp.int32))).all()
 
 
+@pytest.mark.slow
 def test_scanned_unrolled_and_rematerialised_are_one_function():
     graphdef, params = parts(CONFIG)
 
@@ -104,6 +105,7 @@ def test_scanned_unrolled_and_rematerialised_are_one_function():
     ("positions", "share", "block"),
     [("learned", True, 2), ("relative_bias", True, 2), ("learned", False, 100)],
 )
+@pytest.mark.slow
 def test_blocked_attention_is_the_same_function(positions, share, block):
     config = CONFIG.replace(positions=positions, attention_dropout_rate=0.3, dropout_rate=0.1)
     config = config.replace(share_attention_dropout=share)
@@ -174,6 +176,7 @@ def test_token_types_are_read():
     np.testing.assert_allclose(plain[1, :3], typed[1, :3], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_other_names_of_the_call():
     graphdef, params = parts(CONFIG)
 

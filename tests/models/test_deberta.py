@@ -205,6 +205,7 @@ def test_packed_is_separate():
             np.testing.assert_allclose(ours[0, 7:11], apart[1, :4], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing_and_its_embedding_is_zero():
     config = SMALL.replace(conv_kernel_size=3)
     params, run = random_params(config), compiled(config)
@@ -216,6 +217,7 @@ def test_padding_changes_nothing_and_its_embedding_is_zero():
     assert not mask.dense(7)[1, 0, 4:].any()
 
 
+@pytest.mark.slow
 def test_padding_may_be_longer_than_the_table_of_positions():
     config = SMALL.replace(max_positions=6, num_layers=1)
     graphdef = structure(config)[0]
@@ -242,6 +244,7 @@ def test_weight_decay_spares_biases_and_norms_alone():
     assert "relative_norm/scale" in spared
 
 
+@pytest.mark.slow
 def test_rows_of_padding_alone_are_finite_with_finite_gradients():
     graphdef = structure(SMALL)[0]
     tokens = jnp.zeros((1, 3), jnp.int32)
@@ -292,6 +295,7 @@ def test_how_layers_are_run_changes_nothing(setting):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("share", "block"), [(True, 3), (False, 7)])
+@pytest.mark.slow
 def test_blocks_of_queries_are_the_same_function(share, block):
     config = SMALL.replace(num_layers=2, conv_kernel_size=3, dropout_rate=0.1)
     config = config.replace(enhanced_mask_decoder=True, attention_dropout_rate=0.3)
@@ -318,6 +322,7 @@ def test_blocks_of_queries_are_the_same_function(share, block):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_key_turns_dropout_on():
     config = SMALL.replace(dropout_rate=0.3, attention_dropout_rate=0.3)
     params, run = random_params(config), compiled(config)

@@ -317,6 +317,7 @@ def test_sharing_needs_stacks_of_one_depth():
         T5_1_1.replace(share_layers=True)
 
 
+@pytest.mark.slow
 def test_initial_parameters():
     config = T5Config(
         vocab_size=300, d_model=64, d_kv=4, d_ff=256, num_heads=32,

@@ -106,6 +106,7 @@ def decoded_logits(config, params, *, prepare=False):
 @pytest.mark.gate("shared 1.0-prepared", "umT5-scanned")
 @pytest.mark.parametrize("prepare", [False, True], ids=["scanned", "prepared"])
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.slow
 def test_decoding_equals_the_whole_forward_pass(config, prepare):
     params = filled(config)[1]
     config_run = config.replace(unroll=STRAIGHT) if prepare else config
@@ -135,6 +136,7 @@ def test_products_are_joined_on_one_device_and_nothing_is_where_layers_are_scann
     assert "lm_head/kernel" in apart
 
 
+@pytest.mark.slow
 def test_bfloat16_decoding_is_near():
     config = T5_1_1.replace(unroll=STRAIGHT)
     low = decoded_logits(config, cast(filled(config)[1], jnp.bfloat16), prepare=True)
@@ -143,6 +145,7 @@ def test_bfloat16_decoding_is_near():
     assert np.sqrt(np.mean((np.asarray(low) - expected) ** 2)) < 0.05 * expected.std()
 
 
+@pytest.mark.slow
 def test_without_a_prompt():
     config = T5_1_1
     graphdef, params = filled(config)
@@ -158,6 +161,7 @@ def test_without_a_prompt():
     np.testing.assert_allclose(*run(params), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_prepared_decoding_moves_neither_keys_nor_weights():
     """In a loop XLA writes new keys in place, and takes no slices of stacked weights."""
     config = T5_1_1.replace(unroll=True, num_heads=5)

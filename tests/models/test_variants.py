@@ -88,6 +88,7 @@ def run(config, model):
     [T5, SHARED, UMT5, LM, PREFIX, ENCODER],
     ids=["T5", "shared", "umT5", "language model", "prefix", "encoder"],
 )
+@pytest.mark.slow
 def test_blocked_attention_changes_nothing(config):
     graphdef, params = filled(config)
     blocked, _ = structure(config.replace(attention="blocked", attention_block=4))

@@ -158,6 +158,7 @@ def test_dropout_drops_what_plain_attention_drops():
     assert np.any(np.abs(got - other) > 0.1)
 
 
+@pytest.mark.slow
 def test_dropout_of_each_query_and_key_draws_in_blocks():
     visible, _ = CASES["across, packed"]
     query, key, value, _, g = operands("across, packed")

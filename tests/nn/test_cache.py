@@ -82,6 +82,7 @@ def test_view_of_several_rows():
     assert cache.own[0][0, 0, 0, 0].tolist() == [1, 2, 7, 8, 0, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_selected_rows_see_their_ancestors():
     cache = caching.repeat(empty(valid=[[1], [1]], room=4), 2)
     cache = write(cache, 10, 11, 20, 21)
@@ -94,6 +95,7 @@ def test_selected_rows_see_their_ancestors():
     assert seen(cache) == [[1, 11, 13, 14], [1, 11, 12, 15], [1, 21, 22, 24], [1, 21, 22, 25]]
 
 
+@pytest.mark.slow
 def test_select_moves_no_key():
     cache = write(caching.repeat(empty(valid=[[1]], room=2), 3), 7, 8, 9)
     moved = caching.select(cache, jnp.array([2, 0, 0]))
@@ -119,6 +121,7 @@ def test_repeat_is_row_major_and_copies_nothing_of_the_inputs():
     assert caching.repeat(cache, 1) is cache
 
 
+@pytest.mark.slow
 def test_repeat_after_some_tokens():
     cache = write(empty(valid=[[1], [1]], room=3), 10, 20)
     cache = write(caching.repeat(cache, 2), 11, 12, 21, 22)

@@ -62,6 +62,7 @@ def test_a_truncated_normal_ends_at_twice_its_deviation():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.slow
 def test_joint_products_are_those_of_each_layer(dtype):
     rng = np.random.default_rng(0)
     kernels = [jnp.asarray(rng.integers(-3, 4, size=(6, width)), dtype) for width in (4, 1, 5)]

@@ -88,6 +88,7 @@ def check(case, given):
 
 @pytest.mark.gate("decoder, packed")
 @pytest.mark.parametrize("case", ["decoder, packed", "prefix"])
+@pytest.mark.slow
 def test_it_is_plain_attention_in_output_and_gradients(case):
     given = operands(case)
     check(case, given)
@@ -101,6 +102,7 @@ def test_the_other_masks(case):
     check(case, operands(case))
 
 
+@pytest.mark.slow
 def test_bfloat16_is_as_near_to_float32_as_plain_attention_is():
     case = "across, packed"
     low = operands(case, dtype=jnp.bfloat16)

@@ -88,6 +88,7 @@ def test_keys_from_another_source_and_a_bias():
     assert not np.allclose(found, run(PARAMS, x, mask=None, bias=None), atol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_query_that_sees_no_key_gives_numbers_and_gradients():
     x, mask = normal(1, 3, 12), jnp.array([[1, 1, 1], [0, 0, 0], [1, 0, 0]], bool)[None, None]
 
@@ -110,6 +111,7 @@ def test_blocks_of_keys_give_what_an_array_gives():
     np.testing.assert_allclose(np.asarray(blocked)[real], np.asarray(plain)[real], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_key_turns_dropout_on():
     x = normal(1, 3, 12)
     one, same, other = (run(PARAMS, x, mask=None, key=k) for k in (KEY, KEY, jax.random.key(4)))

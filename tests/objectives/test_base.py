@@ -90,6 +90,7 @@ def test_an_objective_defines_build():
         Objective().build(MODEL, rngs=nnx.Rngs(0))
 
 
+@pytest.mark.slow
 def test_no_loss_says_how_to_train():
     bound = Bound(MODEL, NoLoss(), rngs=nnx.Rngs(0))
     with pytest.raises(InputError, match=r"no loss.*--init"):

@@ -24,6 +24,7 @@ def rows_of(learner, params, batch=BATCH):
     return bound(batch).rows
 
 
+@pytest.mark.slow
 def test_two_towers_begin_alike_and_are_trained_apart():
     learner = Learner.of(MODEL, dpr(), optimizer=AdamW(schedule=Constant(value=0.1)))
     params = jax.jit(learner.init)(jax.random.key(0))

@@ -31,6 +31,7 @@ def test_padding_and_what_answers_the_query_are_no_negatives():
     assert shown(candidates(twice)) == ["110100", "011100", "110110"]
 
 
+@pytest.mark.slow
 def test_passages_that_the_data_name_as_answers_are_no_negatives():
     batch = groups([QUERY, OTHER], [[[CLS, 20], [CLS, 30]], [[CLS, 21], [CLS, 31]]])
     name = {"a": [1, 0, 0, 2], "b": [3, 4, 5, 6], "c": [7, 0, 0, 0], "": [0] * 4}
@@ -48,6 +49,7 @@ def test_a_passage_that_stands_there_twice_counts_once():
     assert shown(others(batch)) == ["0010", "1000"]
 
 
+@pytest.mark.slow
 def test_a_query_that_stands_there_twice_counts_once():
     batch = groups([QUERY, OTHER, OTHER], [[[CLS, 20]], [[CLS, 21]], [[CLS, 22]]])
     # What answers the other query in one row answers it in both.

@@ -34,6 +34,7 @@ def learner():
     return Learner.of(MODEL, Choose(), optimizer=None)
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_the_texts_one_by_one(learner):
     given = batch(np.random.default_rng(0))
     params = learner.init(jax.random.key(0))
@@ -52,6 +53,7 @@ def test_the_loss_is_that_of_the_texts_one_by_one(learner):
     assert (float(weight), float(loss.metrics["accuracy"][0])) == (2.0, right)
 
 
+@pytest.mark.slow
 def test_every_parameter_gets_a_finite_gradient(learner):
     given = batch(np.random.default_rng(1))
     params = learner.init(jax.random.key(1))

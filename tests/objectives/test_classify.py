@@ -87,6 +87,7 @@ def test_squared_error_of_scores():
 
 
 @pytest.mark.exhaustive
+@pytest.mark.slow
 def test_every_parameter_gets_a_gradient_and_a_key_is_dropout():
     graphdef, params, _ = learner(Classify(num_classes=2), MODEL.replace(dropout_rate=0.3))
     loss = jax.jit(lambda p, key: loss_of(graphdef, p, CLASSES, key).value())

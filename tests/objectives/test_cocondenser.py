@@ -32,6 +32,7 @@ def of(summaries, tokens=None, segments=None):
 GOLDEN = [[[1, 0], [1, 1]], [[0, 1], [0, 2]]]
 
 
+@pytest.mark.slow
 def test_the_loss_of_four_spans():
     loss = of(GOLDEN)
     total, weight, scale = loss.terms["contrastive"]
@@ -42,6 +43,7 @@ def test_the_loss_of_four_spans():
     assert float(loss.metrics["contrastive_accuracy"][0]) == 3.0
 
 
+@pytest.mark.slow
 def test_documents_of_padding_count_nothing():
     two = [*GOLDEN, [[9, 9], [9, 9]]]
     tokens = np.arange(6).reshape(3, 2, 1)
@@ -88,6 +90,7 @@ def part_losses(graphdef, params, batch, number, key):
         yield loss_of(graphdef, params, part, jax.random.fold_in(key, i))
 
 
+@pytest.mark.slow
 def test_the_masked_lm_terms_of_parts_are_sums_over_the_batch(trained):
     """Each masked token weighs as in a whole batch: in the reference's cached step it is double."""
     graphdef, params, _ = trained
@@ -108,6 +111,7 @@ def test_the_masked_lm_terms_of_parts_are_sums_over_the_batch(trained):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.slow
 def test_the_contrastive_loss_counts_all_spans_and_reaches_all_parameters(trained):
     _, params, value = trained
     batch = spans()

@@ -60,6 +60,7 @@ def test_the_head_reads_early_states_and_each_documents_last_cls():
 
 
 @pytest.mark.parametrize("skip_from", [0, 3])
+@pytest.mark.slow
 def test_any_layer_may_be_skipped_from(skip_from):
     model = DEEP if skip_from else DEEP.replace(embedding_size=8)
     graphdef, params, _ = learner(objective(skip_from=skip_from), model)
@@ -84,6 +85,7 @@ def test_parts_of_the_layers_draw_the_dropout_of_the_whole():
     np.testing.assert_allclose(parts, whole, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_late_loss_is_that_of_a_masked_language_model():
     still = DEEP.replace(dropout_rate=0.0, attention_dropout_rate=0.0)
     graphdef, params, _ = learner(objective(), still)
@@ -104,6 +106,7 @@ def test_the_late_loss_is_that_of_a_masked_language_model():
     assert loss.terms["late"].weight == loss.terms["head"].weight
 
 
+@pytest.mark.slow
 def test_special_tokens_do_not_count():
     # 10 words of one piece, [CLS] and [SEP]: round(.25 * 10) is 2, and of 12 tokens it would be 3.
     batch = {
@@ -117,6 +120,7 @@ def test_special_tokens_do_not_count():
     assert float(slots.used.sum()) == 3
 
 
+@pytest.mark.slow
 def test_words_are_masked_whole_and_one_that_exceeds_the_count_is_passed_over():
     # Two words of 3 pieces and one of 1: of 7 tokens round(.3 * 7) = 2 may be masked: the one.
     batch = {
@@ -130,6 +134,7 @@ def test_words_are_masked_whole_and_one_that_exceeds_the_count_is_passed_over():
         assert slots.positions[slots.used > 0].tolist() == [7]
 
 
+@pytest.mark.slow
 def test_packed_documents_have_the_states_that_they_have_alone():
     packed = rows(batch=1, packed=True)
     graphdef, params, _ = learner(objective(skip_from=1), DEEP)
@@ -147,6 +152,7 @@ def test_packed_documents_have_the_states_that_they_have_alone():
         np.testing.assert_allclose(together[:, start : start + size], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_without_the_late_loss_it_is_logged_all_the_same():
     alone, params, _ = learner(objective(late_mlm=False), DEEP)
     both, _, _ = learner(objective(), DEEP)

@@ -45,6 +45,7 @@ def loss_of_vectors(queries, passages, batch, **fields):
     return Contrastive(**fields).joint(rows, batch, step=None)
 
 
+@pytest.mark.slow
 def test_two_queries_by_hand():
     queries = [[1.0, 0.0], [0.0, 1.0]]
     passages = [[[1.0, 0.0]], [[1.0, 1.0]]]
@@ -61,6 +62,7 @@ def test_two_queries_by_hand():
 
 
 @pytest.mark.parametrize(("pooling", "normalize"), [("cls", True), ("mean", False)])
+@pytest.mark.slow
 def test_the_loss_is_that_of_numpy(pooling, normalize):
     objective = Contrastive(temperature=0.5, pooling=pooling, normalize=normalize)
     made = Learner.of(MODEL, objective)
@@ -134,6 +136,7 @@ def test_candidates_of_the_row_and_of_blocks():
         assert float(loss.terms["contrastive"].total) == pytest.approx(info_nce(blocks), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_symmetric_loss_is_the_mean_of_both_directions():
     rng = np.random.default_rng(0)
     queries, passages = (rng.normal(size=(3, 4)).astype(np.float32) for _ in range(2))
@@ -157,6 +160,7 @@ def test_presets():
     )
 
 
+@pytest.mark.slow
 def test_one_text_has_two_views_under_dropout():
     graphdef, params, _ = learner(Contrastive(), MODEL.replace(dropout_rate=0.2))
     texts = [[CLS, 10, 11, SEP], [CLS, 12, 13, SEP]]
@@ -224,6 +228,7 @@ def largest_difference(found, expected):
 
 @pytest.mark.parametrize("microbatches", [2, 4])
 @pytest.mark.gate("2")
+@pytest.mark.slow
 def test_microbatches_have_the_loss_and_the_gradient_of_the_whole_batch(microbatches):
     _, _, expected, metrics = after_a_step(1, dropout=0.0)
     _, _, gradient, ours = after_a_step(microbatches, dropout=0.0)
@@ -237,6 +242,7 @@ def test_microbatches_have_the_loss_and_the_gradient_of_the_whole_batch(microbat
 
 @pytest.mark.parametrize("wrong", [False, True])
 @pytest.mark.gate("False")
+@pytest.mark.slow
 def test_a_microbatch_has_the_same_dropout_in_both_passes(wrong):
     """Beside the gradient of the same parts under the same keys, without a cache; or other keys."""
     made, params, gradient, metrics = after_a_step(2, dropout=0.1)

@@ -30,6 +30,7 @@ def loss_of(scores, batch, **fields):
 
 @pytest.mark.gate("m3_kd-0.732672")
 @pytest.mark.parametrize(("kind", "golden"), [("kl", 0.643669), ("m3_kd", 0.732672)])
+@pytest.mark.slow
 def test_the_goldens(kind, golden):
     batch = pairs(teacher=np.log(TARGETS))
     loss = loss_of(SCORES, batch, distillation=kind)
@@ -68,6 +69,7 @@ def literal(kind, scores, teacher, *, temperature, teacher_temperature):
 
 @pytest.mark.gate("m3_kd")
 @pytest.mark.parametrize("kind", ["kl", "m3_kd"])
+@pytest.mark.slow
 def test_a_literal_implementation(kind):
     rng = np.random.default_rng(0)
     scores, teacher = rng.normal(size=(3, 9)), rng.normal(size=(3, 3))

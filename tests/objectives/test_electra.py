@@ -118,6 +118,7 @@ def terms_and_gradients(learner, params):
 
 @pytest.mark.gate("gdes")
 @pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.slow
 def test_which_tables_the_losses_move(made, sharing):
     learner, params = made[sharing]
     of_g, of_d = jax.jit(functools.partial(terms_and_gradients, learner))(params)
@@ -164,6 +165,7 @@ def test_a_head_of_deberta_shares_tables_alone():
 
 
 @pytest.mark.parametrize("sharing", ["nes", "gdes"])
+@pytest.mark.slow
 def test_what_is_read_is_what_is_exported(sharing):
     learner = Learner.of(DISCRIMINATOR, objective(sharing=sharing))
     params = jax.jit(learner.init)(jax.random.key(0))
@@ -185,6 +187,7 @@ def test_what_is_read_is_what_is_exported(sharing):
     assert set(flatten(exported)) == set(flatten(params["model"]))
 
 
+@pytest.mark.slow
 def test_losses_by_hand(made):
     learner, params = made["gdes"]
     ids = {name: BATCH[f"encoder_{name}"] for name in ("segment_ids", "positions")}

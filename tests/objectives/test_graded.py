@@ -45,6 +45,7 @@ def test_triplets_by_hand(distance, expected):
 
 
 @pytest.mark.parametrize("objective", [CosineRegression(scale=5.0), Triplets()])
+@pytest.mark.slow
 def test_gradients_are_finite_with_padding(objective):
     batch = PAIRS
     if isinstance(objective, Triplets):

@@ -40,6 +40,7 @@ BATCH = {
 }
 
 
+@pytest.mark.slow
 def test_the_model_gets_the_features_that_are_there():
     seen = {}
 
@@ -61,6 +62,7 @@ def test_the_model_gets_the_features_that_are_there():
     assert set(seen) == {"decoder_input_tokens", "key"}
 
 
+@pytest.mark.slow
 def test_every_parameter_gets_a_gradient():
     graphdef, abstract, _ = shapes(lambda rngs: Bound(MODEL, LanguageModel(), rngs=rngs))
     rng = np.random.default_rng(0)
@@ -130,6 +132,7 @@ def test_a_prefix_language_model_trains(experiment, tmp_path):
         ),
     ],
 )
+@pytest.mark.slow
 def test_parts_that_do_not_go_together_are_refused_before_training(
     experiment, part, message, tmp_path
 ):

@@ -138,6 +138,7 @@ def test_rows_of_another_layout_are_refused(objective, batch, message):
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.slow
 def test_logits_in_chunks_change_nothing(tied):
     config = LM.replace(tie_embeddings=tied, dropout_rate=0.0)
     batch = {

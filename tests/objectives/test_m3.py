@@ -67,6 +67,7 @@ GOLDEN = ([[0.9, 0.1], [0.2, 0.8]], [[0.5, 0], [0.1, 0.3]], [[0.7, 0.2], [0.3, 0
     ("preset", "plain", "taught", "final"),
     [(m3, 0.183866, 0.276107, 0.229987), (m3_v1, 1.012105, 0.389902, 1.402007)],
 )
+@pytest.mark.slow
 def test_the_goldens(preset, plain, taught, final):
     batch, rows = rows_of(*GOLDEN)
     objective = preset(temperature=0.5, distill_from=3)
@@ -129,6 +130,7 @@ def literal(scores, objective, *, on, teacher=None, block=None):
         (m3, {"distillation": "m3_kd", "score_block": 2}, 2),
     ],
 )
+@pytest.mark.slow
 def test_a_literal_implementation(preset, options, block):
     rng = np.random.default_rng(0)
     scores = {name: rng.normal(size=(4, 8)) for name in NAMES}
@@ -144,6 +146,7 @@ def test_a_literal_implementation(preset, options, block):
         assert float(loss.value()) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_negatives_of_the_group_alone():
     """More rows than passages of a row: FlagEmbedding loses the joint loss there."""
     rng = np.random.default_rng(1)
@@ -225,6 +228,7 @@ def after_a_step(parts):
     return after.optimizer, {name: float(x) for name, x in metrics.items()}, text
 
 
+@pytest.mark.slow
 def test_parts_have_the_loss_and_the_gradient_of_the_whole_batch():
     gradient, metrics, _ = after_a_step(Parts(count=1))
     other, ours, _ = after_a_step(Parts(count=2))
@@ -266,6 +270,7 @@ def test_heads_and_what_is_known_of_them():
     assert from_json(to_json(m3_v1(score_block=8)), source="here") == m3_v1(score_block=8)
 
 
+@pytest.mark.slow
 def test_what_cannot_be():
     for fields, message in (
         ({"symmetric": True}, "one encoder, and no loss of passages"),

@@ -35,6 +35,7 @@ def made():
     return learner(OBJECTIVE)
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_all_logits_at_the_masked_positions(made):
     graphdef, params, _ = made
     loss = jax.jit(lambda params: bind(graphdef, params)(BATCH))(params)

@@ -59,6 +59,7 @@ def chosen_of(what, counts, seed=0):
     return np.asarray(masking.choose(jnp.asarray(what), jnp.asarray(counts), key=key(seed)))
 
 
+@pytest.mark.slow
 def test_tokens_are_chosen_in_the_exact_number_and_alike():
     what = np.tile(np.concatenate([[0], np.arange(1, 19), [0]]), (4000, 1))
     chosen = chosen_of(what, np.full(4000, 3))
@@ -91,11 +92,13 @@ def test_the_choice_is_the_greedy_one_of_the_reference(seed):
     np.testing.assert_array_equal(chosen_of(what, counts, seed), expected)
 
 
+@pytest.mark.slow
 def test_rows_without_what_can_be_masked():
     assert not chosen_of([[0, 0, 0], [1, 1, 1]], [2, 2]).any()
     assert chosen_of([[0, 1, 0]], [5]).tolist() == [[False, True, False]]
 
 
+@pytest.mark.slow
 def test_several_masks_of_a_row():
     what = jnp.broadcast_to(units()[:, None], (2, 16, 7))
     chosen = np.asarray(masking.choose(what, jnp.full((2, 16), 3), key=key()))

@@ -25,6 +25,7 @@ def batch_of(there=THERE, **more):
     return {"encoder_input_tokens": tokens, "encoder_segment_ids": segments, **more}
 
 
+@pytest.mark.slow
 def test_losses_by_hand():
     loss = RankerLoss(Ranker()).of_logits(LOGITS, batch_of())
     total, weight, _ = loss.terms["listwise"]
@@ -64,6 +65,7 @@ def test_the_head_is_a_classifier_of_one_class():
     assert Ranker().heads(by_name([Classifier(num_classes=3)]))[0].num_classes == 1
 
 
+@pytest.mark.slow
 def test_each_passage_is_read_with_its_query_alone():
     learner = Learner.of(MODEL, Ranker())
     params = random(learner.shapes)

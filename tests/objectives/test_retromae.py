@@ -179,6 +179,7 @@ def visible_reference(config, batch, key):
         (True, {"decoder": "basic", "logits_chunk": None}),
     ],
 )
+@pytest.mark.slow
 def test_both_decoders_equal_numpy(packed, changes):
     config, batch = objective(**changes), rows(packed=packed)
     graphdef, params, _ = learner(config)
@@ -235,6 +236,7 @@ def test_a_query_sees_special_tokens_and_about_half_of_the_others_and_never_itse
     assert 0.3 < share < 0.5
 
 
+@pytest.mark.slow
 def test_every_parameter_gets_a_gradient(made):
     graphdef, params, _ = made
     batch = {**BATCH, "encoder_token_types": BATCH["encoder_positions"] % 2}
@@ -296,6 +298,7 @@ def test_the_decoder_reads_the_sentence():
 
 @pytest.mark.gate("enhanced")
 @pytest.mark.parametrize("decoder", ["enhanced", "basic"])
+@pytest.mark.slow
 def test_padding_may_be_longer_than_the_table_of_positions(decoder):
     graphdef, params, _ = learner(objective(decoder=decoder))
     longer = {name: jnp.pad(leaf, ((0, 0), (0, 2 * LENGTH))) for name, leaf in BATCH.items()}

@@ -32,6 +32,7 @@ def test_literals(labels, area):
     assert float(roc([-9.0, -2.0, 2.0, 100.0], labels).area()) == area
 
 
+@pytest.mark.slow
 def test_sums_of_parts_are_within_the_bound_of_the_exact_area():
     rng = np.random.default_rng(0)
     labels = rng.random(3000) < 0.15

@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from t5x_lite.learner import Bound
@@ -59,6 +60,7 @@ def test_the_model_gets_tokens_and_the_segment_ids_of_packed_batches():
     assert all(value is packed[name] for name, value in features.items())
 
 
+@pytest.mark.slow
 def test_every_parameter_of_a_t5_gets_a_gradient():
     graphdef, abstract, _ = shapes(lambda rngs: Bound(MODEL, Seq2Seq(), rngs=rngs))
     rng = np.random.default_rng(0)

@@ -26,6 +26,7 @@ def made():
     return learner(Spans())
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_numpy(made):
     graphdef, params, _ = made
     loss, grads = jax.jit(

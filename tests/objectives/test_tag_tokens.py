@@ -41,6 +41,7 @@ def batch_of(*, packed=False):
 
 
 @pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.slow
 def test_cross_entropy_at_the_labelled_tokens(packed):
     graphdef, params, _ = learner(TagTokens(num_classes=3))
     batch = batch_of(packed=packed)
@@ -72,6 +73,7 @@ def test_the_parts_of_a_batch_are_the_batch():
 
 
 @pytest.mark.exhaustive
+@pytest.mark.slow
 def test_every_parameter_gets_a_gradient_and_a_key_is_dropout():
     graphdef, params, _ = learner(TagTokens(num_classes=3), MODEL.replace(dropout_rate=0.3))
     batch = batch_of()

@@ -86,6 +86,7 @@ def test_t5_has_tables_below_its_layers_and_norms_above():
 
 
 @pytest.mark.parametrize("optimizer", [AdamW, Adafactor])
+@pytest.mark.slow
 def test_an_update_is_scaled_with_its_decay_and_the_state_is_as_it_was(optimizer):
     axes = {
         "model": {
@@ -119,6 +120,7 @@ def test_an_update_is_scaled_with_its_decay_and_the_state_is_as_it_was(optimizer
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.slow
 def test_norms_and_biases_of_encoders_have_no_weight_decay(name):
     _, _, axes = learner(name)
     spared = {path for path, names in flatten(axes).items() if not decays(names)}

@@ -145,6 +145,7 @@ def of_path(state, path):
 
 @pytest.mark.parametrize(("name", "adapters"), [("adamw", ()), ("adafactor", (Lora(rank=2),))])
 @pytest.mark.gate("adafactor-adapters1")
+@pytest.mark.slow
 def test_one_more_layer_of_each_stack_at_each_boundary(name, adapters):
     model = T5Config(**SIZES, d_kv=4, num_encoder_layers=3, num_decoder_layers=3)
     optimizer = dataclasses.replace(OPTIMIZERS[name], unfreezing=Gradual(total_steps=5))

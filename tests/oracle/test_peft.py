@@ -127,6 +127,29 @@ def test_t5_in_and_out(t5, tmp_path, name):
     np.testing.assert_allclose(t5_logits(there, batch)[real], theirs[real], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("submodules", [1, 2])
+def test_a_prompt_in_and_out(t5, tmp_path, submodules):
+    plain = goldens.load(t5 / "base")
+    batch = goldens.random_batch(plain.config.vocab_size)
+    real = batch["decoder_target_tokens"] > 0
+    before = t5_logits(plain, batch)
+    config = peft.PromptTuningConfig(
+        task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3, num_transformer_submodules=submodules
+    )
+    model = moved(peft.get_peft_model(plain, config))
+    theirs = t5_logits(model, batch)
+    assert np.abs(theirs - before)[real].max() > 1e-2
+    model.save_pretrained(tmp_path / "theirs")
+    import_adapter(tmp_path / "theirs", tmp_path / "ours", base=t5 / "ours")
+    found = our_logits(tmp_path / "ours", batch)
+    np.testing.assert_allclose(found[real], theirs[real], rtol=1e-5, atol=1e-5)
+    export_adapter(tmp_path / "ours", tmp_path / "back")
+    rows = tensors_of(tmp_path / "theirs")["prompt_embeddings"][:3]
+    np.testing.assert_array_equal(tensors_of(tmp_path / "back")["prompt_embeddings"], rows)
+    there = peft.PeftModel.from_pretrained(goldens.load(t5 / "base"), tmp_path / "back").eval()
+    np.testing.assert_allclose(t5_logits(there, batch)[real], theirs[real], rtol=1e-5, atol=1e-5)
+
+
 def test_a_module_of_ours_by_the_commands_of_the_guide(t5, tmp_path):
     """docs/guides/modules.md, "PEFT": the base by `export hf`, the module by `export adapter`."""
     base = Loaded.from_checkpoint(str(t5 / "ours"), step=None)

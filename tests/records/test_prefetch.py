@@ -60,6 +60,7 @@ def test_the_interpreter_ends_while_the_thread_works():
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
+@pytest.mark.slow
 def test_the_thread_ends_with_close_and_with_the_object():
     before = threading.active_count()
     closed, dropped = Prefetch(itertools.count()), Prefetch(itertools.count())

@@ -29,6 +29,7 @@ def test_stems(word, expected):
     assert stem(word) == expected
 
 
+@pytest.mark.slow
 def test_as_another_implementation_stems():
     nltk = pytest.importorskip("nltk.stem.porter")
     other = nltk.PorterStemmer(mode=nltk.PorterStemmer.MARTIN_EXTENSIONS)

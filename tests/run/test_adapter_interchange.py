@@ -40,6 +40,7 @@ def own_paths(directory):
     return set(lazy_params(directory / "params"))
 
 
+@pytest.mark.slow
 def test_a_module_leaves_the_rest_to_its_base(base, source, tmp_path):
     import_adapter(source, tmp_path / "ours", base=base)
     assert find_damage(tmp_path / "ours") is None
@@ -65,6 +66,7 @@ def test_a_module_leaves_the_rest_to_its_base(base, source, tmp_path):
     assert config["base_model_name_or_path"] == "some/base"
 
 
+@pytest.mark.slow
 def test_a_classifier_comes_along_with_its_objective(base, tmp_path):
     head = {"classifier.weight": (3, 12), "classifier.bias": (3,)}
     kept = random(head | {"bert.pooler.dense.weight": (12, 12), "bert.pooler.dense.bias": (12,)})

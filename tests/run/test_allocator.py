@@ -67,6 +67,7 @@ assert allocator._resident() < before + 0.1 * size
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc is Linux's")
+@pytest.mark.slow
 def test_beyond_a_share_of_the_memory_nothing_is_kept(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)

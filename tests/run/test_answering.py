@@ -77,6 +77,7 @@ def test_predictions_are_added_in_order_and_other_fields_are_kept(predict):
     assert answers[3]["prediction"] != "overwritten"
 
 
+@pytest.mark.slow
 def test_predictions_are_the_most_likely_tokens(predict, tiny_run):
     loaded = Loaded.from_checkpoint(str(tiny_run), step=None)
     model = jax.jit(loaded.learner.bind_model(loaded.params))
@@ -90,6 +91,7 @@ def test_predictions_are_the_most_likely_tokens(predict, tiny_run):
     assert predict()[0]["prediction"] == loaded.vocabulary.decode(said)
 
 
+@pytest.mark.slow
 def test_neither_batches_nor_chunks_change_an_answer(predict, monkeypatch):
     expected = predict()
     assert predict(batch_size=5) == expected
@@ -101,6 +103,7 @@ def test_another_step_answers(predict):
     assert len(predict(step=5)) == 5
 
 
+@pytest.mark.slow
 def test_scores_are_the_sums_of_log_softmax(score, tiny_run):
     loaded = Loaded.from_checkpoint(str(tiny_run), step=None)
     model = jax.jit(loaded.learner.bind_model(loaded.params))
@@ -128,6 +131,7 @@ def test_a_score_depends_on_its_own_line_only(score):
     np.testing.assert_allclose(alone, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_inputs_that_are_too_long_are_cut_with_a_warning(score, files, caplog, monkeypatch):
     monkeypatch.setattr(answering, "CHUNK_BATCHES", 1)
     long = {"inputs": "the " * 40, "targets": "the " * 60}
@@ -208,6 +212,7 @@ def test_score_needs_targets(score, files):
 # What is decoded, and how.
 
 
+@pytest.mark.slow
 def test_n_best(predict):
     answers = predict(decoding={"num_beams": 2, "num_return": 2})
     for answer, record in zip(answers, RECORDS, strict=True):
@@ -218,6 +223,7 @@ def test_n_best(predict):
         assert first["score"] >= second["score"]
 
 
+@pytest.mark.slow
 def test_samples_depend_on_seed_and_line_alone(predict, files, monkeypatch):
     sampled = {"temperature": 2.0, "max_decode_length": 5}
 
@@ -236,6 +242,7 @@ def test_samples_depend_on_seed_and_line_alone(predict, files, monkeypatch):
     assert texts() != expected
 
 
+@pytest.mark.slow
 def test_a_line_with_a_seed_does_not_depend_on_its_number(predict, files):
     sampled = {"temperature": 2.0, "max_decode_length": 5}
 
@@ -259,6 +266,7 @@ def test_a_prompt_that_is_too_long_is_refused(predict, files):
         predict()
 
 
+@pytest.mark.slow
 def test_targets_that_are_too_long_are_cut_or_refused(score, files, caplog):
     long = {"inputs": "a", "targets": "the " * 60}
     write(files["input"], RECORDS[2], long, long)
@@ -288,6 +296,7 @@ def test_prompts_of_lines_and_of_the_command(predict, files):
         predict()
 
 
+@pytest.mark.slow
 def test_an_ensemble_answers(predict, tiny_run):
     steps = tiny_run / "checkpoints"
     answers = predict(checkpoints=[str(steps / "10"), str(steps / "10")])
@@ -412,6 +421,7 @@ def asked(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 def test_a_killed_predict_goes_on_where_it_stopped(predict, killed, asked, tmp_path):
     sampled = {"temperature": 2.0, "max_decode_length": 5}
     expected = predict(decoding=sampled)
@@ -442,6 +452,7 @@ def test_other_inputs_or_options_do_not_go_on(predict, killed, asked, files, tmp
     assert asked == []
 
 
+@pytest.mark.slow
 def test_a_killed_score_goes_on_where_it_stopped(score, killed, tmp_path, monkeypatch):
     monkeypatch.setattr(answering, "CHUNK_BATCHES", 1)
     expected = score()

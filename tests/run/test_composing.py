@@ -43,6 +43,7 @@ def logits(directory, host="t5"):
     return outputs(learner, nested(params(directory)), HOSTS[host][2])
 
 
+@pytest.mark.slow
 def test_a_merged_run_is_a_plain_checkpoint(place, tmp_path):
     merge(place / "a", tmp_path / "merged")
     after, base = params(tmp_path / "merged"), params(place / "t5")
@@ -63,6 +64,7 @@ def test_a_merged_run_is_a_plain_checkpoint(place, tmp_path):
         merge(place / "a", tmp_path / "merged")
 
 
+@pytest.mark.slow
 def test_composed_and_merged(place, tmp_path):
     places = [f"{name}={place / name}" for name in "ab"]
     compose("ties(a, b, density=0.2) - 0.5 * b", tmp_path / "abc", deltas=places)
@@ -81,6 +83,7 @@ def test_composed_and_merged(place, tmp_path):
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 @pytest.mark.gate("float32")
+@pytest.mark.slow
 def test_an_empty_delta_is_bitwise_the_base(place, tmp_path, dtype):
     base = write_base(tmp_path / "t5", "t5", dtype=dtype)
     write_run(tmp_path / "a", "t5", base, f"rte = {LORA}")
@@ -91,6 +94,7 @@ def test_an_empty_delta_is_bitwise_the_base(place, tmp_path, dtype):
         np.testing.assert_array_equal(x, base[1][path])
 
 
+@pytest.mark.slow
 def test_bfloat16_says_what_it_loses(place, tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="t5x_lite"):
         merge(place / "a", tmp_path / "half", dtype="bfloat16")
@@ -121,6 +125,7 @@ def test_modules_that_no_kernel_holds_stay(place, tmp_path):
                                                        (("m", "bn"), ("a", "a"))])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_whole_run_with_its_base(place, tmp_path):
     base = params(place / "t5")
     tuned = {path: x + np.float32(0.5) for path, x in base.items()}
@@ -172,6 +177,7 @@ def test_heads_of_two_runs(tmp_path):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.slow
 def test_another_base_is_refused(place, tmp_path):
     base = write_base(tmp_path / "t5", "t5", dtype=ml_dtypes.bfloat16)
     write_run(tmp_path / "a", "t5", base, f"rte = {LORA}")

@@ -31,6 +31,7 @@ def test_rows_and_scores(checkpoint):
     assert sigmoid_or_raw(sigmoid=False)(found) is found
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused(checkpoint, tmp_path):
     with pytest.raises(InputError, match="tokens at most, and rows of 999 are asked for"):
         CrossEncoder.load(str(checkpoint), length=999)

@@ -108,6 +108,7 @@ def test_a_run_saved_whole_is_its_own_base(base, lora, tmp_path):
         load(base[0])
 
 
+@pytest.mark.slow
 def test_trained_biases_are_differences_and_bottlenecks_stay_modules(tmp_path):
     base = write_base(tmp_path / "bert", "bert")
     bias = next(path for path in base[1] if path.endswith("mlp/wi/bias"))
@@ -133,6 +134,7 @@ def test_trained_biases_are_differences_and_bottlenecks_stay_modules(tmp_path):
     assert learner.adapters == delta.config
 
 
+@pytest.mark.slow
 def test_a_whole_run_and_its_base_give_a_task_vector(base, tmp_path):
     config = experiment("t5")
     tuned = {path: x + array(*x.shape) for path, x in base[1].items()}
@@ -149,6 +151,7 @@ def test_a_whole_run_and_its_base_give_a_task_vector(base, tmp_path):
     assert sum(p.values.size for p in few.parts.values()) == round(0.01 * delta.size)
 
 
+@pytest.mark.slow
 def test_another_base_is_refused_with_both_digests(base, lora, tmp_path, caplog):
     other = {**base[1], "model/token_embedding/table": base[1]["model/token_embedding/table"] + 1}
     where = write_step(tmp_path / "other", experiment("t5"), other)
@@ -225,6 +228,7 @@ def test_params_of_a_run_are_those_of_its_base(base, lora):
     assert params_of(experiment("t5")).keys() == base[1].keys()
 
 
+@pytest.mark.slow
 def test_trained_arrays_that_the_base_lacks(base, lora, tmp_path):
     table = "model/token_embedding/table"
     less = {path: x for path, x in base[1].items() if path != table}
@@ -242,6 +246,7 @@ def test_a_base_by_a_relative_path(base, tmp_path, monkeypatch):
     assert load(run, base=base[0].name).base.checkpoint == str(base[0])
 
 
+@pytest.mark.slow
 def test_paths_and_files_of_today(base, tmp_path):
     save(Delta({"model/encoder/layers/wi/kernel": Dense(array(3))}), tmp_path / "old")
     assert set(load(tmp_path / "old").parts) == {"model/encoder/layers/mlp/wi/kernel"}

@@ -45,6 +45,7 @@ def expected(checkpoint, texts, **how):
     return encoder.embedder(batch_size=8).run(encoder.params, encoder.rows(texts).rows)
 
 
+@pytest.mark.slow
 def test_vectors_are_in_the_order_of_the_file(embed, checkpoint, tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.INFO):
         found = embed()
@@ -56,6 +57,7 @@ def test_vectors_are_in_the_order_of_the_file(embed, checkpoint, tmp_path, monke
     np.testing.assert_allclose(embed(), found, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_json_lines_pooling_and_a_prefix(embed, checkpoint, tmp_path):
     pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -78,6 +80,7 @@ def test_standard_input(embed, monkeypatch):
     assert embed(input="-").shape == (5, 12)
 
 
+@pytest.mark.slow
 def test_long_texts_are_cut_or_refused(embed, tmp_path, caplog):
     found = embed(inputs_length=4)
     source = tmp_path / "in.txt"

@@ -123,6 +123,7 @@ def write_torch(path, arrays):
 
 @pytest.mark.parametrize("own_config", [True, False])
 @pytest.mark.gate("True")
+@pytest.mark.slow
 def test_the_generator_of_a_release_of_deberta(tmp_path, own_config):
     golden, source = release(tmp_path, "deberta_v3")
     with pytest.raises(InputError, match=r"holds no pytorch_model\.generator\.bin"):

@@ -53,6 +53,7 @@ def answers(endpoint, record, *, size=4):
     return endpoint.results(record, outcomes)
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_python(model, t5):
     endpoint = Predict(model, Asked(decoding=DECODING, max_rows=4))
     results = answers(endpoint, {"inputs": TEXTS})
@@ -64,6 +65,7 @@ def test_predictions_are_those_of_python(model, t5):
     assert [one.get("cut") for one in results] == [None, None, None, True]
 
 
+@pytest.mark.slow
 def test_several_predictions_and_seeds(model):
     decoding = dataclasses.replace(DECODING, temperature=1.0, num_return=2)
     endpoint = Predict(model, Asked(decoding=decoding))
@@ -75,6 +77,7 @@ def test_several_predictions_and_seeds(model):
     assert one["predictions"][0] == {"text": one["prediction"], "score": one["score"]}
 
 
+@pytest.mark.slow
 def test_log_likelihoods_are_those_of_python(model, t5):
     endpoint = Score(model, Asked(targets_length=8, max_rows=8))
     targets = ["a", "the", "", "the a"]
@@ -91,6 +94,7 @@ def test_log_likelihoods_are_those_of_python(model, t5):
     )
 
 
+@pytest.mark.slow
 def test_vectors_are_those_of_python(bert):
     model = TextToText.load([bert], inputs_length=8)
     endpoint = Embed(model, Asked(pooling="cls", normalize=True))
@@ -182,6 +186,7 @@ def test_a_result_that_is_not_finite_is_an_error_of_its_own_row(model, monkeypat
     assert good == {"log_likelihood": -1.0, "num_tokens": 2}
 
 
+@pytest.mark.slow
 def test_no_program_is_compiled_after_the_shapes(model, bert, ranker):
     """Every length of texts, number of rows and seed meets a program that the warm-up made."""
     encoder = TextToText.load([bert])

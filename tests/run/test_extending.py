@@ -22,6 +22,7 @@ def test_rows_are_repeated_or_drawn():
 
 @pytest.mark.gate("repeat")
 @pytest.mark.parametrize("new_rows", ["repeat", "random"])
+@pytest.mark.slow
 def test_texts_of_the_old_length_have_the_same_vectors(tmp_path, compile_once, new_rows):
     checkpoint = str(write_checkpoint(tmp_path, "xlm_roberta"))
     before = TextEncoder.load(checkpoint, pooling="mean")

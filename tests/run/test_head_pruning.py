@@ -25,6 +25,7 @@ class Source:
             yield {name: np.asarray(x)[row : row + 1] for name, x in HOSTS["bert"][2].items()}
 
 
+@pytest.mark.slow
 def test_half_of_the_heads(tmp_path, monkeypatch):
     monkeypatch.setattr(head_pruning, "batch_source", lambda data: Source())
     monkeypatch.setattr(

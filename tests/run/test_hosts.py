@@ -107,6 +107,7 @@ with hosts.ending_together():
 
 
 @pytest.mark.multiprocess
+@pytest.mark.slow
 def test_jax_keeps_all_gpus_and_leaves_sigterm_alone():
     done = subprocess.run(
         [sys.executable, "-c", JOINED], capture_output=True, text=True, timeout=120
@@ -135,6 +136,7 @@ def test_who_waits_in_vain_ends_by_one_line():
 
 @pytest.mark.parametrize("code", [15, 2])
 @pytest.mark.gate("15")
+@pytest.mark.slow
 def test_who_is_stopped_while_waiting_ends_at_once(code):
     program = (
         "import signal, threading, os\n"
@@ -288,6 +290,7 @@ with hosts.ending_together(OverflowError):
     "InputError('no such\\\\nfile')-2-error: process 2 of 4: no such file",
     "OverflowError('agreed')-1-OverflowError: agreed",
 )
+@pytest.mark.slow
 def test_several_processes_end_by_one_line(error, code, said):
     done = subprocess.run(
         [sys.executable, "-c", ENDING, error], capture_output=True, text=True, check=False

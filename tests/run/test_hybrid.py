@@ -76,6 +76,7 @@ def test_the_same_ids_and_what_is_missing(embedded, checkpoint, tmp_path):
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.slow
 def test_long_texts_with_several_cls(embedded, checkpoint, tmp_path):
     inputs = str(embedded / "corpus.jsonl")
     embed(checkpoint, input=inputs, output=str(tmp_path / "p.npy"), batch_size=4)

@@ -57,6 +57,7 @@ def same(ours, theirs):
 
 @pytest.mark.gate("umt5")
 @pytest.mark.parametrize("variant", ["t5", "mt5", "umt5", "byt5"])
+@pytest.mark.slow
 def test_in_out_and_in_again_is_bit_equal(release, tmp_path, variant):
     golden, source = release(variant)
     import_hf(source, tmp_path / "ours")
@@ -89,6 +90,7 @@ def test_what_is_imported_is_a_checkpoint(release, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_bytes_keep_their_sentinels(release, tmp_path):
     _, source = release("byt5")
     import_hf(source, tmp_path / "hf")
@@ -127,6 +129,7 @@ def test_the_settings_of_the_source_are_kept(release, tmp_path):
     assert config["model_type"] == "mt5"
 
 
+@pytest.mark.slow
 def test_what_was_trained_is_exported(tiny_run, tiny_vocabulary, tmp_path):
     export_hf(tiny_run, tmp_path / "theirs")
     found = read_tensors(tmp_path / "theirs").arrays
@@ -217,6 +220,7 @@ def test_checkpoints_that_cannot_be_exported(release, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["ours", "t5"]
 
 
+@pytest.mark.slow
 def test_layers_that_are_shared_are_there_twice(tiny_experiment, tmp_path):
     layers = {"num_encoder_layers": 1, "num_decoder_layers": 1, "share_layers": True}
     model = tiny_experiment.model.replace(**layers)
@@ -244,6 +248,7 @@ def test_a_damaged_config_of_the_source_is_named(release, tmp_path):
         export_hf(tmp_path / "ours", tmp_path / "theirs")
 
 
+@pytest.mark.slow
 def test_weights_that_are_no_numbers_are_not_exported(release, tmp_path):
     _, source = release("t5")
     import_hf(source, tmp_path / "ours")
@@ -312,6 +317,7 @@ def write_t5x(directory, loaded):
     (directory / "checkpoint").write_bytes(flax.serialization.msgpack_serialize(content))
 
 
+@pytest.mark.slow
 def test_t5x_and_hugging_face_give_the_same(release, tmp_path, tiny_vocabulary):
     _, source = release("t5_1_1")
     import_hf(source, tmp_path / "hf", dtype="float32")

@@ -24,6 +24,7 @@ from tests import tokenizer_files
 from tests.encoder_checkpoint import write_ranker
 
 
+@pytest.mark.slow
 def test_all_three_heads_come_back(tmp_path):
     objective = m3(specials=(0, 1, 2, 3), vector_size=4)
     options = {"layout": layouts.Groups(), "targets_length": 12}
@@ -76,6 +77,7 @@ def experiment(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_warm_up_counts_steps_of_all_runs(experiment, tmp_path, compile_once):
     def run(name, steps):
         changed = dataclasses.replace(experiment, steps=steps, workdir=str(tmp_path / name))

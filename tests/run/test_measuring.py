@@ -65,6 +65,7 @@ def measurement(tiny_run, experiment, *, workdir=None):
     ), loaded
 
 
+@pytest.mark.slow
 def test_names_are_those_of_the_metrics(tiny_run, labelled, evaluated):
     made, loaded = measurement(tiny_run, labelled)
     assert made.names(loaded.learner.shapes) == [*LOSSES, "validation/accuracy", "validation/score"]
@@ -87,6 +88,7 @@ def test_samples_are_added_at_every_evaluation(tiny_run, labelled, tmp_path):
     assert [sample["targets"] for sample in samples[:3]] == ["negative", "positive", "negative"]
 
 
+@pytest.mark.slow
 def test_a_task_without_metrics_has_its_loss(tiny_run, tiny_experiment):
     made, loaded = measurement(tiny_run, tiny_experiment)
     assert not made.evaluators
@@ -114,12 +116,14 @@ def test_evaluate_writes_metrics_and_predictions(evaluated, tiny_glue):
     assert 4 < metrics["validation/loss"] < 8
 
 
+@pytest.mark.slow
 def test_evaluate_prints_one_line_of_json(tiny_run, tiny_experiment, capsys):
     loss_only = dataclasses.replace(tiny_experiment, evaluation=Evaluation(max_batches=1))
     metrics = evaluate(loss_only, [str(tiny_run)], step=5)
     assert json.loads(capsys.readouterr().out) == {"step": 5, **metrics}
 
 
+@pytest.mark.slow
 def test_an_ensemble_has_the_task_s_metrics_alone(tiny_run, labelled, capsys, caplog, tmp_path):
     caplog.set_level("INFO", logger="t5x_lite")
     few = dataclasses.replace(labelled, evaluation=Evaluation(max_examples=4, max_decode_length=4))
@@ -138,6 +142,7 @@ def test_an_ensemble_on_a_task_without_metrics_is_refused(tiny_run, tiny_experim
         evaluate(tiny_experiment, [str(tiny_run), str(tiny_run)])
 
 
+@pytest.mark.slow
 def test_labels_are_ranked(tiny_run, labelled, tmp_path):
     ranked = dataclasses.replace(labelled, evaluation=Evaluation(loss=False, rank=True))
     metrics = evaluate(ranked, [str(tiny_run)], output=str(tmp_path))
@@ -162,6 +167,7 @@ def test_a_task_without_labels_cannot_be_ranked(tiny_run, tiny_experiment):
         evaluate(ranked, [str(tiny_run)])
 
 
+@pytest.mark.slow
 def test_beams_answer(tiny_run, labelled):
     evaluation = Evaluation(
         loss=False, max_examples=2, max_decode_length=4, num_beams=2, length_penalty=1.0
@@ -170,6 +176,7 @@ def test_beams_answer(tiny_run, labelled):
     assert list(evaluate(wide, [str(tiny_run)])) == ["validation/accuracy", "validation/score"]
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_is_gone_is_that_of_the_checkpoint(tiny_run, tiny_experiment, caplog):
     caplog.set_level("INFO", logger="t5x_lite")
     data = dataclasses.replace(tiny_experiment.data, vocabulary="work/vocabulary")
@@ -205,6 +212,7 @@ def test_another_vocabulary_is_refused(tiny_run, labelled, tmp_path):
         evaluate(dataclasses.replace(labelled, data=data), [str(tiny_run)])
 
 
+@pytest.mark.slow
 def test_retrieval_needs_neither_data_nor_task(tmp_path, capsys, monkeypatch, compile_once):
     monkeypatch.chdir(Path(__file__).parents[2])
     pytest.importorskip("pytrec_eval")

@@ -119,6 +119,7 @@ def test_a_file_of_pairs_is_its_own_pool(tmp_path, run):
     assert lines[2]["neg"] == []  # what was there is replaced
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_as_its_search(beir, checkpoint, tmp_path):
     how = {"pooling": "cls", "normalize": False, "batch_size": 2}
     source = EncoderSource(checkpoint=checkpoint, **how)
@@ -143,6 +144,7 @@ def test_a_checkpoint_is_as_its_search(beir, checkpoint, tmp_path):
     assert {one.query for one in read_run(run)} == {*QUERIES}
 
 
+@pytest.mark.slow
 def test_answers_that_the_passages_lack_are_scored(beir, checkpoint, tmp_path):
     (tmp_path / "pairs.jsonl").write_text(json.dumps({"query": "a", "pos": ["k"]}))
     source = EncoderSource(checkpoint=checkpoint, pooling="cls", batch_size=2)
@@ -153,6 +155,7 @@ def test_answers_that_the_passages_lack_are_scored(beir, checkpoint, tmp_path):
     assert "neg_ids" not in lines[0]  # the answer has no id
 
 
+@pytest.mark.slow
 def test_a_command_that_was_killed_goes_on(beir, checkpoint, tmp_path, monkeypatch):
     source = EncoderSource(checkpoint=checkpoint, pooling="cls", batch_size=2)
     whole, _ = mined(tmp_path / "m.jsonl", input=str(beir), source=source, rules=TOP)

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from t5x_lite import trees
 from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
@@ -24,6 +25,7 @@ def bytes_below(directory):
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_lora_of_rank_8(tmp_path):
     """Queries and values of all 36 attentions; the base is all zeros, of which no array is made."""
     start = Init(checkpoint=str(tmp_path / "t5"))

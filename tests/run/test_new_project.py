@@ -69,6 +69,7 @@ def no_other_project():
     sys.modules.update(others)
 
 
+@pytest.mark.slow
 def test_its_configs_and_its_task(short_docs, no_other_project, tmp_path, monkeypatch, capfd):
     from t5x_lite import cli
 

@@ -36,6 +36,7 @@ def scored(checkpoint, source, output="out.jsonl", **options):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_scores_stand_beside_the_passages(checkpoint, source):
     found = scored(checkpoint, source, negatives_top=2)
     scorer = CrossEncoder.load(str(checkpoint))
@@ -53,6 +54,7 @@ def test_scores_stand_beside_the_passages(checkpoint, source):
     assert found[0]["pos_scores"] == pytest.approx(found[2]["pos_scores"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_command_that_was_killed_goes_on(checkpoint, source, monkeypatch):
     monkeypatch.setattr(pair_scoring, "_AT_A_TIME", 1)
     whole = scored(checkpoint, source)

@@ -206,6 +206,7 @@ def test_a_batch_that_does_not_divide(tiny_experiment, one_device):
         plan(dataclasses.replace(tiny_experiment, microbatches=3), devices="cpu:1")
 
 
+@pytest.mark.slow
 def test_every_shape_of_batches_is_compiled(tiny_experiment, one_device, monkeypatch, capsys):
     experiment = dataclasses.replace(
         tiny_experiment,

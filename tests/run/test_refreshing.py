@@ -26,6 +26,7 @@ def test_the_steps_that_are_needed(tmp_path):
     assert refreshing.needed_steps(rule, 4) == []
 
 
+@pytest.mark.slow
 def test_a_search_has_the_nearest_passages_without_the_answers(tmp_path, compile_once, monkeypatch):
     checkpoint = str(write_checkpoint(tmp_path, "bert"))
     encoder = TextEncoder.load(checkpoint, pooling="mean")

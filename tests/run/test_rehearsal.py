@@ -8,6 +8,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.run.rehearsal import rehearse
 
 
+@pytest.mark.slow
 def test_it_says_what_a_run_would_do(tiny_experiment, tmp_path):
     workdir = tmp_path / "run"
     said = rehearse(dataclasses.replace(tiny_experiment, workdir=str(workdir)))
@@ -29,6 +30,7 @@ def test_what_training_would_refuse_is_refused(tiny_experiment, tmp_path):
         rehearse(dataclasses.replace(tiny_experiment, model=model))
 
 
+@pytest.mark.slow
 def test_of_a_run_that_is_there(tiny_run, tiny_experiment):
     before = sorted(path.name for path in tiny_run.rglob("*"))
     said = rehearse(dataclasses.replace(tiny_experiment, workdir=str(tiny_run), steps=20))

@@ -41,6 +41,7 @@ def run(checkpoint, directory, output="out.trec", **options):
     }
 
 
+@pytest.mark.slow
 def test_the_first_depth_is_in_the_order_of_the_scores(checkpoint, directory):
     found = run(checkpoint, directory)
     scorer = CrossEncoder.load(str(checkpoint))
@@ -69,6 +70,7 @@ def test_texts_of_files_and_probabilities(checkpoint, directory):
         assert all(0 < score < 1 for _, score in found[query])
 
 
+@pytest.mark.slow
 def test_a_command_that_was_killed_goes_on(checkpoint, directory, monkeypatch):
     whole = run(checkpoint, directory)
     monkeypatch.setattr(reranking, "_AT_A_TIME", 1)

@@ -173,6 +173,7 @@ def exported(objective, params):
     return Learner.of(BERT, objective).read(params)["model"]["embedding"]
 
 
+@pytest.mark.slow
 def test_tables_that_are_stored_as_differences_are_added_up_for_another_objective(halves):
     got = begun(
         halves(Electra(generator=BERT, sharing="gdes")),
@@ -188,6 +189,7 @@ def test_tables_that_are_stored_as_differences_are_added_up_for_another_objectiv
 
 
 @pytest.mark.parametrize(("with_generator", "difference"), [(True, 0.5), (False, -2.0)])
+@pytest.mark.slow
 def test_a_difference_is_one_from_the_generator_that_there_is(halves, with_generator, difference):
     objective = Electra(generator=BERT, sharing="gdes")
     rules = {} if with_generator else {"rename": ("objective/.* ->",), "leave": ("objective/.*",)}
@@ -236,6 +238,7 @@ def test_layers_that_are_shared_on_one_side_alone(shared, tmp_path, tiny_experim
     assert not any(np.any(leaf == 3.0) for leaf in jax.tree.leaves(got))
 
 
+@pytest.mark.slow
 def test_a_discriminator_of_gdes_begins_with_the_tables_of_a_masked_language_model(halves):
     objective = Electra(generator=BERT, sharing="gdes")
     rename = (r"(model/.*)|objective/.* -> \1",)

@@ -57,6 +57,7 @@ def test_a_run_of_vectors(files, tmp_path):
     assert plain == {"0": [("1", 3.0)], "1": [("3", 5.0)]}
 
 
+@pytest.mark.slow
 def test_queries_of_a_checkpoint_are_as_their_vectors(tmp_path, compile_once):
     checkpoint = str(write_checkpoint(tmp_path, "bert"))
     corpus = texts(tmp_path / "c.jsonl", ["1", "2", "3"], ["a b c", "c", "b c a a"])

@@ -52,6 +52,7 @@ def test_a_mixture_trains_and_goes_on_bit_for_bit(experiment, whole, tmp_path, c
 
 
 @pytest.mark.exhaustive
+@pytest.mark.slow
 def test_each_task_has_its_own_metrics(experiment, whole, tmp_path):
     metrics = evaluate(experiment, [str(whole)], output=str(tmp_path / "out"))
     for name in ("count_first", "count_length", "count_random"):
@@ -65,6 +66,7 @@ def test_each_task_has_its_own_metrics(experiment, whole, tmp_path):
     assert alone["validation/accuracy"] == metrics["validation/count_length/accuracy"]
 
 
+@pytest.mark.slow
 def test_batches_are_those_of_seqio(experiment):
     """The draws of the mixture's tasks are seqio's, of equal seeds."""
     from t5x_lite.data.quiet_tensorflow import seqio
@@ -85,6 +87,7 @@ def test_batches_are_those_of_seqio(experiment):
     assert [row[row > 0].tolist() for row in found] == expected
 
 
+@pytest.mark.slow
 def test_a_cache_of_a_task_and_of_a_mixture(experiment, tmp_path, capsys):
     data = dataclasses.replace(experiment.data, task=NAME + "count_length", pack=False)
     cache(dataclasses.replace(experiment, data=data), output=str(tmp_path / "c"))

@@ -21,6 +21,7 @@ def sparse_run(directory, base):
 
 
 @pytest.mark.parametrize("host", ["bert"])
+@pytest.mark.slow
 def test_out_and_in_again(host, tmp_path):
     base = write_base(tmp_path / "base", host)
     run, arrays = sparse_run(tmp_path / "run", base)
@@ -45,6 +46,7 @@ def test_out_and_in_again(host, tmp_path):
     assert half.extra == {}
 
 
+@pytest.mark.slow
 def test_what_is_refused(tmp_path):
     base = write_base(tmp_path / "base", "bert")
     lora, _ = write_run(tmp_path / "lora", "bert", base, "m = lora(r=2)")

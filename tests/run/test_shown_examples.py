@@ -64,6 +64,7 @@ PROMPTS = [
 ]
 
 
+@pytest.mark.slow
 def test_evaluate_writes_each_trial_and_the_spread(
     tiny_run, asked, tmp_path, capsys, caplog, compile_once
 ):
@@ -102,6 +103,7 @@ def test_evaluate_writes_each_trial_and_the_spread(
     assert tables[0].splitlines()[1].split()[-2:] == ["std", "wordings"]
 
 
+@pytest.mark.slow
 def test_none_is_what_evaluate_did_before(tiny_run, asked, tmp_path, capsys):
     plain = changed(asked, few_shot=FewShot())
     other = changed(asked, few_shot=FewShot(seeds=(3, 4), orders=5, separator="x"))
@@ -188,6 +190,7 @@ def test_prompts_end_in_the_words_of_the_layout(asked, tiny_vocabulary):
     assert vocabulary.eos_id not in prompt.tokens
 
 
+@pytest.mark.slow
 def test_each_task_of_a_mixture_has_examples_of_its_own(
     tiny_run, asked, tiny_glue, tmp_path, capsys, caplog
 ):

@@ -27,6 +27,7 @@ def test_pairs_of_both_forms(tmp_path):
     assert read_pairs(table) == read_pairs(objects) == expected
 
 
+@pytest.mark.slow
 def test_coefficients(tmp_path, compile_once):
     checkpoint = str(write_checkpoint(tmp_path, "bert"))
     pairs = [("a b c", "a b c"), ("a b", "n o"), ("d e", "d f"), ("g", "h i j")]

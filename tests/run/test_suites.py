@@ -52,6 +52,7 @@ def test_bm25_and_runs_of_ones_own(beir, tmp_path, capsys):
         evaluate_suite("beir", beir, output=str(tmp_path / "own"), runs=str(runs))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_and_what_is_there_already(beir, tmp_path, compile_once):
     checkpoint = str(write_checkpoint(tmp_path, "bert"))
     encoder = QueryEncoder(checkpoint, pooling="mean", batch_size=2)

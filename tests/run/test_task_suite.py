@@ -273,6 +273,7 @@ def test_text_that_the_vocabulary_cannot_spell_is_told(tiny_run, mixed, tmp_path
 
 
 @pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_mixture_is_trained_and_each_task_keeps_its_best(mixed, tmp_path, few_glue, caplog):
 
     caplog.set_level("INFO", logger="t5x_lite")

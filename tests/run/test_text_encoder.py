@@ -42,6 +42,7 @@ def states(loaded, rows):
     return [np.asarray(encode(loaded.params, row[None]))[0] for row in rows]
 
 
+@pytest.mark.slow
 def test_vectors_are_those_of_the_rows_without_padding(loaded):
     encoder = TextEncoder.of(loaded)
     rows, longer = encoder.rows(TEXTS)
@@ -57,6 +58,7 @@ def test_vectors_are_those_of_the_rows_without_padding(loaded):
     np.testing.assert_allclose(found, [state[0] for state in by_hand], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_roberta_pads_with_1_and_counts_positions_from_2(tmp_path):
     loaded = Loaded.from_checkpoint(str(write_checkpoint(tmp_path, "roberta")), step=None)
     encoder = TextEncoder.of(loaded, normalize=False)
@@ -116,6 +118,7 @@ def test_retrieval_with_parameters_in_memory(loaded, tmp_path):
         retrieval_evaluator(loaded.experiment, loaded.learner, vocabulary, settings, **options)
 
 
+@pytest.mark.slow
 def test_a_bag_of_words_stands_behind_the_state_of_cls(loaded):
     encoder = TextEncoder.of(loaded, pooling="cls", normalize=False)
     rows, _ = encoder.rows(["a b", "c"])

@@ -160,6 +160,7 @@ def test_one_checkpoint_has_its_own_parameters(model):
     assert model.params is model.members[0].params
 
 
+@pytest.mark.slow
 def test_an_ensemble_scores_by_the_average_of_the_logits(ensemble, compile_once):
     inputs, targets = ensemble.inputs(["the second argument"])[0], ensemble.targets(["a list"])
     assert sorted(ensemble.params) == ["0", "1"]

@@ -108,6 +108,7 @@ def test_the_metrics(tiny_run):
     }
 
 
+@pytest.mark.slow
 def test_a_new_run_starts_from_its_seed(train, told):
     experiment = train(seed=3)
     assert int(told.state.step) == 0
@@ -118,6 +119,7 @@ def test_a_new_run_starts_from_its_seed(train, told):
     assert (periods.total, periods.log, periods.evaluation, periods.checkpoint) == (10, 1, 10, 5)
 
 
+@pytest.mark.slow
 def test_init_takes_the_weights_and_nothing_else(train, told, tiny_run):
     train(init=Init(checkpoint=str(tiny_run)), seed=3)
     jax.tree.map(
@@ -130,6 +132,7 @@ def test_init_takes_the_weights_and_nothing_else(train, told, tiny_run):
     assert not any(np.any(leaf) for leaf in statistics)
 
 
+@pytest.mark.slow
 def test_init_takes_the_step_that_is_asked_for(train, told, finished, caplog):
     caplog.set_level("INFO", logger="t5x_lite")
     for step, loss in ((5, 1.0), (10, 2.0)):
@@ -195,6 +198,7 @@ def test_a_run_goes_on_even_where_its_initial_weights_are_gone(train, told, fini
 
 @pytest.mark.gate("optimizer")
 @pytest.mark.parametrize("lost", ["params/manifest.ocdbt", "optimizer", "files/data"])
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_passed_over_loudly(train, told, finished, lost, caplog):
     directory = finished / "checkpoints" / "10"
     path = directory / lost
@@ -212,6 +216,7 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(train, told, finished, lost,
     assert not directory.exists()
 
 
+@pytest.mark.slow
 def test_where_all_checkpoints_are_damaged_nothing_changes(train, told, finished):
     for step in (5, 10):
         (finished / "checkpoints" / str(step) / "files" / "config.json").write_text("{}")
@@ -260,6 +265,7 @@ def test_the_commands_that_go_on_in_another_number_of_processes(finished, monkey
     assert json.loads(losses[0])["step"] <= 2
 
 
+@pytest.mark.slow
 def test_init_by_rules(train, told, tiny_run):
     rename = ("model/decoder/(.*) ->", "model/encoder/final_norm/scale ->")
     fresh = ("model/decoder/.*", "model/encoder/final_norm/.*")
@@ -276,6 +282,7 @@ def test_init_by_rules(train, told, tiny_run):
         train(init=Init(checkpoint=str(tiny_run), rename=rename), workdir=experiment.workdir + "2")
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_left_as_it_is(train, told, finished):
     before = files_below(finished / "checkpoints")
     train(workdir=str(finished))
@@ -298,6 +305,7 @@ def test_another_vocabulary_in_the_same_place_is_refused(train, told, finished, 
     assert vars(told) == {}
 
 
+@pytest.mark.slow
 def test_the_beginning_of_a_killed_run_is_no_foreign_file(train, told, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".config.json.123").write_text("{")
@@ -305,6 +313,7 @@ def test_the_beginning_of_a_killed_run_is_no_foreign_file(train, told, tmp_path)
     assert int(told.state.step) == 0
 
 
+@pytest.mark.slow
 def test_a_best_metric_that_does_not_exist_is_refused_before_training(train, told, tmp_path):
     with pytest.raises(InputError) as raised:
         train(checkpoints=Checkpoints(best="validation/acuracy"))
@@ -324,6 +333,7 @@ def test_an_unknown_option_of_xla_is_refused_at_the_start(train, told, tmp_path)
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_step_gets_the_options_and_its_precision(train, told, monkeypatch):
     seen = []
     make = training.make_train_step

@@ -86,6 +86,7 @@ def params_of(workdir):
 
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.gate("True")
+@pytest.mark.slow
 def test_a_run_compiles_a_program_a_shape_and_goes_on(experiment, tmp_path, steps, cached):
     if not cached:
         data = dataclasses.replace(experiment.data, cache="")
@@ -109,6 +110,7 @@ def test_a_run_compiles_a_program_a_shape_and_goes_on(experiment, tmp_path, step
     )
 
 
+@pytest.mark.slow
 def test_the_held_out_loss_is_that_of_rows_padded_to_the_longest(experiment, vocabulary):
     learner = learner_of(experiment)
     params = learner.init(jax.random.key(0))

@@ -20,6 +20,7 @@ def bare(folder):
     return {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(folder)}
 
 
+@pytest.mark.slow
 def test_the_dry_run_on_a_bare_machine(tmp_path):
     environment = bare(tmp_path)
     rows = np.random.default_rng(0).integers(2, 64, (6, 20)).astype(np.uint16)

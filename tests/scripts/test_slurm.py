@@ -79,6 +79,7 @@ def environment_of(tmp_path: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if "=" in line)
 
 
+@pytest.mark.slow
 def test_this_jaxlib_knows_every_flag(job, tmp_path):
     job()
     flags = environment_of(tmp_path)["XLA_FLAGS"].split()

@@ -23,6 +23,7 @@ def directory(tmp_path_factory, english_lines):
 # One of each way of reading: in memory, several examples a record, lists, parallel lines.
 @pytest.mark.gate("squad:squad")
 @pytest.mark.parametrize("task", ["glue:mnli", "super_glue:record", "squad:squad", "wmt:ende"])
+@pytest.mark.slow
 def test_a_saved_iterator_goes_on(task, directory, vocabulary):
     from t5x_lite.data.config import Data
     from t5x_lite.data.live import pipeline

@@ -195,6 +195,7 @@ def test_a_bucket_that_cannot_be_read_is_refused(c4, monkeypatch):
         c4.source("gs://b")
 
 
+@pytest.mark.slow
 def test_t5s_names_make_t5s_examples(c4, shards, vocabulary):
     from t5x_lite.data.config import TaskArguments
     from t5x_lite.data.tasks.names import find_task

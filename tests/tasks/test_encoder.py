@@ -45,6 +45,7 @@ def texts(tmp_path, vocabulary):
     return read
 
 
+@pytest.mark.slow
 def test_documents_end_at_blank_lines(texts):
     files = {"prose.txt": PROSE, "validation.txt": "Held out.\n\nToo."}
     assert texts("documents", files, length=40) == [
@@ -84,6 +85,7 @@ def test_objects_of_jsonl_are_documents(texts):
         assert texts(name, files, length=40) == ["the dog. a dog.", "dogs."]
 
 
+@pytest.mark.slow
 def test_about_every_hundredth_document_is_held_out(texts):
     files = {"prose.txt": "\n\n".join(f"dog {i}\nrun" for i in range(1000))}
     train = texts("documents", files, length=20)

@@ -290,6 +290,7 @@ def tried_layouts(task):
 
 @pytest.mark.usefixtures("_small_python_docs")
 @pytest.mark.parametrize("name", list(marked(TASKS)))
+@pytest.mark.slow
 def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocabulary, wordpiece):
     from t5x_lite.data.live import pipeline
 

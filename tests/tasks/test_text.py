@@ -93,6 +93,7 @@ def test_prefix_lm_splits_elsewhere_in_the_next_epoch(text, arguments):
     assert first == [len(e["inputs"]) for e in again]
 
 
+@pytest.mark.slow
 def test_two_chunks_just_fill_a_row_of_the_prefix_lm_layout(text, arguments):
     from t5x_lite.data.config import Data
     from t5x_lite.data.live import pipeline

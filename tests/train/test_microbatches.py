@@ -161,6 +161,7 @@ def test_another_key_in_the_second_pass_would_be_seen():
     assert relative(found, uncached(2, wrong=True)[0]) > 1e-2
 
 
+@pytest.mark.slow
 def test_parts_by_tokens_are_the_step_of_their_number():
     found, value = in_parts(Parts(tokens=4 * (4 + 2 * 6)))
     expected, loss = in_parts(Parts(count=2))

@@ -69,6 +69,7 @@ def test_a_trace_for_a_bucket_is_written_here_and_copied(calls, monkeypatch, tmp
     assert copied.read_bytes() == b"trace"
 
 
+@pytest.mark.slow
 def test_the_profiler_of_jax_writes_a_trace(tmp_path):
     run(Profile(start=1, steps=1), [], steps=[1], directory=str(tmp_path))
     assert [path.suffixes[-2:] for path in tmp_path.rglob("*.xplane.pb")] == [[".xplane", ".pb"]]

@@ -94,6 +94,7 @@ def check(options):
     np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_all_of_them_together_train_as_the_plain_model():
     check(ALL)
 

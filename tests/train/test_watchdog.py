@@ -51,6 +51,7 @@ def run(what, directory):
     return done, time.monotonic() - began
 
 
+@pytest.mark.slow
 def test_a_hung_step_ends_the_run_with_the_stacks(tmp_path):
     done, seconds = run("waits_for_ever", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
@@ -65,6 +66,7 @@ def test_a_hung_step_ends_the_run_with_the_stacks(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_step_that_stops_all_of_python_ends_too(tmp_path):
     done, _ = run("never_lets_go", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
@@ -73,6 +75,7 @@ def test_a_step_that_stops_all_of_python_ends_too(tmp_path):
 
 @pytest.mark.gate("evaluation")
 @pytest.mark.parametrize("what", ["evaluation", "off"])
+@pytest.mark.slow
 def test_what_is_no_step_may_take_long(what, tmp_path):
     done, _ = run(what, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

@@ -53,6 +53,7 @@ def test_decode_stops_at_eos_and_drops_what_is_no_text():
 
 
 @hypothesis.given(st.text())
+@pytest.mark.slow
 def test_text_comes_back(text):
     hypothesis.assume(not any("\ud800" <= c <= "\udfff" for c in text))
     hypothesis.assume(not any(name in text for name in ("<pad>", "</s>", "<unk>")))

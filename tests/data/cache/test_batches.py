@@ -360,6 +360,7 @@ print(len(list(cached.eval_batches(data, vocabulary))))
 """
 
 
+@pytest.mark.slow
 def test_reading_needs_neither_tensorflow_nor_seqio_nor_the_task(directory, train):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(directory)], cwd=ROOT, capture_output=True, text=True

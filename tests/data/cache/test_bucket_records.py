@@ -130,6 +130,7 @@ def test_what_is_asked_for_is_bounded(both, train, directory, monkeypatch):
     assert read_bytes() < 50 * 16_384
 
 
+@pytest.mark.slow
 def test_small_shards_are_held_and_read_once(both, train, directory):
     here, there = both
     assert_equal_batches(take(train(there), 400), take(train(here), 400))  # into the second epoch
@@ -186,6 +187,7 @@ def test_a_bucket_that_fails_for_a_while_is_asked_again(both, train, caplog):
 
 
 @pytest.mark.usefixtures("quick", "unheld")
+@pytest.mark.slow
 def test_a_bucket_that_stays_away_ends_the_run_by_one_line(both, train):
     batches = train(both[1])
     next(batches)

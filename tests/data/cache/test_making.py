@@ -58,6 +58,7 @@ def assert_equal_batches(got, expected):
             np.testing.assert_array_equal(one[name], other[name])
 
 
+@pytest.mark.slow
 def test_seqio_and_the_cache_give_the_same_examples_in_every_epoch(
     pipeline, data, vocabulary, spans
 ):

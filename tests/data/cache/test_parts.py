@@ -58,6 +58,7 @@ def test_the_directory_of_a_worker_is_absolute(job, place, monkeypatch):
     assert not work("validation", 0).error
 
 
+@pytest.mark.slow
 def test_one_shard_gives_the_cache_of_one_process(job, place):
     index = write_cache(
         job.data, job.vocabulary, place / "c", splits=["validation"], shard_bytes=80
@@ -69,6 +70,7 @@ def test_one_shard_gives_the_cache_of_one_process(job, place):
     assert found == index.splits["validation"]
 
 
+@pytest.mark.slow
 def test_parts_are_joined_in_the_order_of_the_source(job, place):
     work = writer(job, place, {"train": 3})
     parts = [work("train", number) for number in (2, 0, 1, 2)]

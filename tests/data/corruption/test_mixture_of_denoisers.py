@@ -68,6 +68,7 @@ def kinds(count=7000, **changes):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.slow
 def test_denoisers_are_equally_likely_and_fill_their_inputs():
     seen = kinds()
     room = {d: chunk_lengths(d, 511)[0] for d in DENOISERS}
@@ -80,6 +81,7 @@ def test_denoisers_are_equally_likely_and_fill_their_inputs():
     assert all(870 < count < 1130 for count in seen.values())
 
 
+@pytest.mark.slow
 def test_the_share_of_the_sequential_denoiser_is_an_option():
     seen = kinds(2000, sequential_share=0.5)
     assert 900 < sum(count for (mode, _, _), count in seen.items() if mode == 5) < 1100

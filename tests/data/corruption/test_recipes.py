@@ -175,6 +175,7 @@ def test_span_corruption_of_two_tokens_keeps_the_first_and_cuts_the_second():
     density=st.sampled_from([0.05, 0.15, 0.3, 0.5, 0.8]),
     mean=st.sampled_from([1.0, 2.0, 3.0, 10.0]),
 )
+@pytest.mark.slow
 def test_a_chunk_of_the_raw_length_gives_just_these_lengths(inputs_length, density, mean):
     raw, targets_length = random_spans_lengths(inputs_length, density, mean)
     options = {"noise_density": density, "mean_noise_span_length": mean, "sentinel_start": 32099}
@@ -280,6 +281,7 @@ ALL = [
 
 
 @pytest.mark.parametrize("name", ALL)
+@pytest.mark.slow
 def test_distributions_are_those_of_the_t5_library(name):
     golden = t5_goldens.read()["objectives"][name]
     number, length = t5_goldens.NUM_EXAMPLES, golden["length"]

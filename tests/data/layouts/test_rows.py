@@ -36,6 +36,7 @@ def seqio_rows(taken, sizes):
 @pytest.mark.gate("layout0-True", "layout1-True", "layout3-False")
 @pytest.mark.parametrize("pack", [True, False])
 @pytest.mark.parametrize("layout", SEQIOS)
+@pytest.mark.slow
 def test_rows_are_those_of_seqio(layout, pack):
     from t5x_lite.data.live import rows as live
     from t5x_lite.data.quiet_tensorflow import tf

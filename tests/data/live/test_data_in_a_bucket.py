@@ -199,6 +199,7 @@ def test_a_mixtures_members_are_in_their_folders(tmp_path, store):  # noqa: F811
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.slow
 def test_a_bucket_that_stays_away_is_one_line(
     pipeline, vocabulary, places, english_lines, monkeypatch
 ):
@@ -232,6 +233,7 @@ def test_an_earlier_position_did_not_know_the_size_of_a_buckets_files():
     assert _with_size({"seed": 1}, current) == {"seed": 1}
 
 
+@pytest.mark.slow
 def test_caches_of_a_buckets_texts_are_written_to_a_bucket(
     vocabulary,
     places,

@@ -118,6 +118,7 @@ def test_whole_epochs_are_counted_and_the_first_repetition_is_told(train, caplog
     assert said(caplog) == ["epoch 2 begins: the data repeats (my:pairs)"]
 
 
+@pytest.mark.slow
 def test_a_restored_position_knows_its_epoch(train, caplog):
     batches = train()
     told(batches, 2)
@@ -138,6 +139,7 @@ def test_a_restored_position_knows_its_epoch(train, caplog):
 @pytest.mark.gate("layout0-True")
 @pytest.mark.parametrize("pack", [True, False])
 @pytest.mark.parametrize("layout", [layouts.Seq2Seq(), layouts.PrefixLM(), layouts.ConcatLM()])
+@pytest.mark.slow
 def test_batches_are_those_of_a_task_whose_epochs_are_not_counted(
     train, layout, pack, monkeypatch, epochs
 ):

@@ -103,6 +103,7 @@ def texts(batches, vocabulary, count):
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("named")
+@pytest.mark.slow
 def test_tasks_are_drawn_at_their_rates(vocabulary):
     from t5x_lite.data.live import pipeline
 
@@ -119,6 +120,7 @@ def test_tasks_are_drawn_at_their_rates(vocabulary):
 
 
 @pytest.mark.usefixtures("named")
+@pytest.mark.slow
 def test_it_draws_what_seqio_s_mixture_draws(vocabulary, named):
     import seqio
 
@@ -138,6 +140,7 @@ def test_it_draws_what_seqio_s_mixture_draws(vocabulary, named):
 
 
 @pytest.mark.usefixtures("named")
+@pytest.mark.slow
 def test_a_saved_position_goes_on(vocabulary):
     from t5x_lite.data.live import pipeline
 
@@ -158,6 +161,7 @@ def test_a_saved_position_goes_on(vocabulary):
 
 
 @pytest.mark.usefixtures("named")
+@pytest.mark.slow
 def test_processes_read_different_examples(vocabulary):
     from t5x_lite.data.live import pipeline
 
@@ -173,6 +177,7 @@ def test_processes_read_different_examples(vocabulary):
 
 
 @pytest.mark.usefixtures("named")
+@pytest.mark.slow
 def test_eval_batches_are_equal_in_every_run(vocabulary):
     from t5x_lite.data.live import pipeline
 

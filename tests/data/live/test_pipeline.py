@@ -98,6 +98,7 @@ def documents(batches, vocabulary):
     return found
 
 
+@pytest.mark.slow
 def test_a_batch_has_seqios_features(pipeline, data, vocabulary):
     batch = next(pipeline.train_batches(data, vocabulary, seed=0))
     assert set(batch) == PACKED
@@ -106,6 +107,7 @@ def test_a_batch_has_seqios_features(pipeline, data, vocabulary):
         assert value.dtype == np.int32
 
 
+@pytest.mark.slow
 def test_unpacked_batches_have_neither_segments_nor_positions(pipeline, data, vocabulary):
     unpacked = dataclasses.replace(data, pack=False)
     batch = next(pipeline.train_batches(unpacked, vocabulary, seed=0))
@@ -130,12 +132,14 @@ def test_the_rows_of_an_epoch_give_back_the_text(pipeline, data, vocabulary, tmp
     assert found[:5000] == expected[:5000]
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_batches_and_others_do_not(pipeline, data, vocabulary):
     one = take(pipeline.train_batches(data, vocabulary, seed=1), 3)
     assert_equal_batches(take(pipeline.train_batches(data, vocabulary, seed=1), 3), one)
     assert tokens(take(pipeline.train_batches(data, vocabulary, seed=2), 3)) != tokens(one)
 
 
+@pytest.mark.slow
 def test_without_shuffling_the_seed_still_decides_what_is_cut(pipeline, data, vocabulary):
     ordered = dataclasses.replace(data, shuffle=False)
     one = next(pipeline.train_batches(ordered, vocabulary, seed=1))
@@ -144,6 +148,7 @@ def test_without_shuffling_the_seed_still_decides_what_is_cut(pipeline, data, vo
     assert documents([one], vocabulary)[:3] == documents([two], vocabulary)[:3]
 
 
+@pytest.mark.slow
 def test_every_epoch_cuts_the_same_text_otherwise(pipeline, data, vocabulary, tmp_path):
     (tmp_path / "train.txt").write_text(
         "this is all there is, and each epoch cuts it elsewhere\n" * 2
@@ -156,6 +161,7 @@ def test_every_epoch_cuts_the_same_text_otherwise(pipeline, data, vocabulary, tm
     assert len({str(row) for row in tokens(batches)}) == 4
 
 
+@pytest.mark.slow
 def test_a_restored_position_goes_on_with_the_next_batch(pipeline, data, vocabulary):
     batches = pipeline.train_batches(data, vocabulary, seed=3)
     take(batches, 5)
@@ -212,6 +218,7 @@ def line_numbers(batches, vocabulary):
     return [int("".join(filter(str.isdigit, text))[-4:]) for text in texts]  # not the 0 of [CLS]
 
 
+@pytest.mark.slow
 def test_a_stream_comes_from_all_of_a_file(pipeline, stream, vocabulary):
     one = line_numbers(take(pipeline.train_batches(stream, vocabulary, seed=0), 240), vocabulary)
     assert len({number // 250 for number in one[:32]}) == 4
@@ -225,6 +232,7 @@ def test_a_stream_comes_from_all_of_a_file(pipeline, stream, vocabulary):
 
 @pytest.mark.parametrize("before", [1, 260])
 @pytest.mark.gate("260")
+@pytest.mark.slow
 def test_a_stream_goes_on_where_it_was(pipeline, stream, vocabulary, before):
     batches = pipeline.train_batches(stream, vocabulary, seed=3)
     take(batches, before)
@@ -244,6 +252,7 @@ def test_the_position_in_files_that_changed_is_refused(pipeline, stream, vocabul
 
 
 @pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_position_of_an_earlier_order_begins_anew_and_says_so(pipeline, data, vocabulary, caplog):
     batches = pipeline.train_batches(data, vocabulary, seed=3)
     expected = take(batches, 2)
@@ -280,6 +289,7 @@ def sorted_by_label(directory, data, count):
     )
 
 
+@pytest.mark.slow
 def test_a_file_sorted_by_label_trains_on_both_labels(pipeline, data, vocabulary, tmp_path):
     task = sorted_by_label(tmp_path, data, 2000)
     batches = pipeline.train_batches(task, vocabulary, seed=0)
@@ -295,6 +305,7 @@ def test_a_file_sorted_by_label_trains_on_both_labels(pipeline, data, vocabulary
 
 @pytest.mark.gate("1")
 @pytest.mark.parametrize("before", [0, 1, 2, 4, 5])  # 2.5 batches are a pass
+@pytest.mark.slow
 def test_data_in_memory_go_on_where_they_were(pipeline, data, vocabulary, tmp_path, before):
     task = sorted_by_label(tmp_path, data, 50)
     batches = pipeline.train_batches(task, vocabulary, seed=1)
@@ -310,6 +321,7 @@ def test_data_in_memory_go_on_where_they_were(pipeline, data, vocabulary, tmp_pa
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
+@pytest.mark.slow
 def test_processes_divide_each_pass(pipeline, stream, vocabulary, monkeypatch, in_memory):
     if in_memory:
         monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 1 << 20)
@@ -329,6 +341,7 @@ def test_processes_divide_each_pass(pipeline, stream, vocabulary, monkeypatch, i
     assert len({*shares[0], *shares[1]}) == len(shares[0]) + len(shares[1]) == 960
 
 
+@pytest.mark.slow
 def test_processes_read_different_examples_in_their_share_of_the_batch(pipeline, data, vocabulary):
     shares = [
         pipeline.train_batches(data, vocabulary, seed=0, process_index=i, process_count=2)
@@ -341,6 +354,7 @@ def test_processes_read_different_examples_in_their_share_of_the_batch(pipeline,
         pipeline.train_batches(data, vocabulary, seed=0, process_count=3)
 
 
+@pytest.mark.slow
 def test_eval_batches_are_one_pass_always_the_same_and_filled_up(pipeline, data, vocabulary):
     one, two = (list(pipeline.eval_batches(data, vocabulary)) for _ in range(2))
     assert_equal_batches(one, two)
@@ -384,6 +398,7 @@ def test_data_without_an_example_are_refused_and_not_repeated(
         pipeline.eval_batches(empty, vocabulary)
 
 
+@pytest.mark.slow
 def test_a_bad_line_that_training_comes_to_is_named(
     pipeline, data, vocabulary, tmp_path, monkeypatch
 ):

@@ -85,6 +85,7 @@ def test_unpacked_rows_of_a_prefix_language_model():
     }
 
 
+@pytest.mark.slow
 def test_a_causal_language_model_may_learn_the_inputs_too():
     expected = {**PREFIX_LM, "decoder_loss_weights": [1] * 14 + [0]}
     del expected["decoder_causal_attention"]

@@ -91,6 +91,7 @@ def first_chunks(data, vocabulary, number):
 
 
 @pytest.mark.gate("stream")
+@pytest.mark.slow
 def test_every_pass_has_the_first_tokens_and_cuts_them_anew(data, vocabulary, where):
     chunks = first_chunks(data, vocabulary, 1000)
     assert len(chunks) == 1000 // len(chunks[0]) > 8
@@ -108,6 +109,7 @@ def test_every_pass_has_the_first_tokens_and_cuts_them_anew(data, vocabulary, wh
     assert len({*inputs}) == len(inputs)  # corrupted anew in each pass
 
 
+@pytest.mark.slow
 def test_a_stream_is_shuffled_by_the_buffer(data, vocabulary, monkeypatch):
     monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)
     chunks = first_chunks(data, vocabulary, 1000)
@@ -117,6 +119,7 @@ def test_a_stream_is_shuffled_by_the_buffer(data, vocabulary, monkeypatch):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_position_goes_on(data, vocabulary, where):
     first = dataclasses.replace(data, first_tokens=1000, pack=True)
     batches = train(first, vocabulary)
@@ -199,6 +202,7 @@ def test_the_first_pairs_are_permuted(tmp_path, vocabulary):
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
+@pytest.mark.slow
 def test_a_cache_has_the_same_examples(data, vocabulary, tmp_path):
     from t5x_lite.data.cache import batches as cached
     from t5x_lite.data.cache.making import write_cache
@@ -222,6 +226,7 @@ def test_a_cache_has_the_same_examples(data, vocabulary, tmp_path):
     assert next(cached.train_batches(cache, vocabulary, seed=0))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_truncated_is_refused(data, vocabulary, caplog):
     with pytest.raises(InputError, match="first_tokens 3 is less than the first training example"):
         train(dataclasses.replace(data, first_tokens=3), vocabulary)

@@ -87,6 +87,7 @@ def test_a_row_for_each_candidate_in_the_order_of_their_names(data, vocabulary):
     assert batch["labels"].tolist() == [[n, 0] for n in (1, 1, 2, 2, 2, 1, 2)]
 
 
+@pytest.mark.slow
 def test_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
     from t5x_lite.data.cache import batches as cached
     from t5x_lite.data.cache.making import write_cache
@@ -103,6 +104,7 @@ def test_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
     other.close()
 
 
+@pytest.mark.slow
 def test_the_rows_of_all_questions_are_permuted_and_a_position_goes_on(data, vocabulary):
     from t5x_lite.data.live import pipeline
 

@@ -50,6 +50,7 @@ def data(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_copa_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
     from t5x_lite.data.cache import batches as cached
     from t5x_lite.data.cache.making import write_cache

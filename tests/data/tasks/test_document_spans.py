@@ -111,6 +111,7 @@ def test_lists_of_spans_are_read_and_wrong_lines_named(tmp_path, words):
         examples(encoder.jsonl_spans(arguments(tmp_path, words, layouts.Spans())))
 
 
+@pytest.mark.slow
 def test_a_task_and_its_cache_give_the_same_rows(tmp_path, words):
     from t5x_lite.data.cache import batches as cached
     from t5x_lite.data.cache.making import write_cache

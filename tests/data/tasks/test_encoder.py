@@ -152,6 +152,7 @@ def test_nothing_is_lost_and_no_document_sees_another(pipeline, data, vocabulary
 
 
 @pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.slow
 def test_a_saved_iterator_goes_on(pipeline, data, vocabulary, pack):
     data = dataclasses.replace(data, pack=pack, shuffle=True)
     batches = pipeline.train_batches(data, vocabulary, seed=1)
@@ -164,6 +165,7 @@ def test_a_saved_iterator_goes_on(pipeline, data, vocabulary, pack):
 
 
 @pytest.mark.gate("wordpiece")
+@pytest.mark.slow
 def test_the_cache_gives_the_same_rows_in_every_epoch(pipeline, data, vocabulary, cache):
     data = dataclasses.replace(data, pack=False)
     from_cache = dataclasses.replace(data, cache=cache)
@@ -197,6 +199,7 @@ def test_packed_rows_of_the_cache_hold_the_same_documents(pipeline, data, vocabu
 
 
 @pytest.mark.gate("wordpiece")
+@pytest.mark.slow
 def test_a_cache_is_read_without_tensorflow(data, vocabulary, cache):
     code = (
         "import sys\n"

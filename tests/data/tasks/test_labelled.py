@@ -123,6 +123,7 @@ def data(tmp_path_factory, english_lines):
     )
 
 
+@pytest.mark.slow
 def test_glue_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
     from t5x_lite.data.cache import batches as cached
     from t5x_lite.data.cache.making import write_cache
@@ -168,6 +169,7 @@ def test_examples_have_what_the_metrics_read(data, vocabulary):
     assert scored.raw["labels"].tolist() == [0, 0]
 
 
+@pytest.mark.slow
 def test_scores_are_the_same_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
     from t5x_lite.data.cache import batches as cached
     from t5x_lite.data.cache.making import write_cache
@@ -189,6 +191,7 @@ def test_scores_are_the_same_on_the_fly_and_from_a_cache(data, vocabulary, tmp_p
         np.testing.assert_array_equal(batch["scores"], np.float32([3.8, np.nan]))
 
 
+@pytest.mark.slow
 def test_scores_begin_anew_where_an_earlier_version_had_none(data, vocabulary, caplog, monkeypatch):
     from t5x_lite.data.live import pipeline
 

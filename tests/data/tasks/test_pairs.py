@@ -89,6 +89,7 @@ def test_special_tokens_that_a_text_spells_out_are_unknown(vocabulary):
         pytest.param(Groups(negatives=2, positives="sample", teacher=True), id="sample"),
     ],
 )
+@pytest.mark.slow
 def test_a_task_and_its_cache_give_the_same_rows(vocabulary, tmp_path, english_lines, layout):
     from t5x_lite.data.cache import batches as cached
     from t5x_lite.data.cache.making import write_cache

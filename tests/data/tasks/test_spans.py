@@ -78,6 +78,7 @@ def test_a_vocabulary_without_characters_is_refused(tiny_vocabulary):
         encoded(load_vocabulary(tiny_vocabulary), (0, 1))
 
 
+@pytest.mark.slow
 def test_squad_as_spans(vocabulary, tmp_path):
     from t5x_lite.data.live import pipeline
     from t5x_lite.data.live import tasks as live_tasks

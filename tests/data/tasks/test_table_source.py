@@ -111,6 +111,7 @@ def test_the_same_rows_give_the_same_batches(tmp_path, tiny_vocabulary, stream):
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.slow
 def test_a_stream_goes_on_where_it_was(tmp_path, tiny_vocabulary):
     """Also in the second epoch, behind the 600 rows of the first."""
     options = {"number": 40, "restore_at": 30, "stream": True}

@@ -121,6 +121,7 @@ def equal(one, other):
         np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_windows_are_rows_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path):
     from t5x_lite.data.cache import batches as cached
     from t5x_lite.data.cache.making import write_cache
@@ -151,6 +152,7 @@ def test_windows_are_rows_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path
             cached.train_batches(dataclasses.replace(from_cache, layout=layout), vocabulary, seed=0)
 
 
+@pytest.mark.slow
 def test_shuffled_windows_go_on_where_they_were(data, vocabulary):
     from t5x_lite.data.live import pipeline
 
