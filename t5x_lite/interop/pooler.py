@@ -11,8 +11,9 @@ Source: staoxiao/RetroMAE, examples/retriever/modeling.py; texttron/tevatron, mo
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -73,22 +74,20 @@ def read_pooler(directory: Path, *, d_model: int) -> Pooler | None:
                 f"{file}: there is no such file, and the other one of a pooler is here"
             )
     config = read_json(where)
-    sizes = [config.get(name) for name in ("input_dim", "output_dim")]
+    found_in, size = (_size(where, config, name) for name in ("input_dim", "output_dim"))
     tied = config.get("tied", True)
-    if not all(type(size) is int and size > 0 for size in sizes) or type(tied) is not bool:
-        raise InputError(
-            f"{where}: input_dim and output_dim must be sizes, and tied true or false: got {config}"
-        )
-    if sizes[0] != d_model:
-        raise InputError(f"{where}: input_dim is {sizes[0]}, and the encoder's states {d_model}")
-    head = Dense(pooling="cls", normalize=False, projection=sizes[1], tied=tied)
+    if not isinstance(tied, bool):
+        raise InputError(f"{where}: tied must be true or false: got {tied!r}")
+    if found_in != d_model:
+        raise InputError(f"{where}: input_dim is {found_in}, and the encoder's states {d_model}")
+    head = Dense(pooling="cls", normalize=False, projection=size, tied=tied)
     found = read_torch(path)
     kinds: dict[Role, str] = {role: _LAYERS[role] for role in get_args(Role)[: 1 if tied else 2]}
     start = f"{HEADS}{head.name}"
     shapes = {
         f"{start}/{role}/{leaf}": shape
         for role in kinds
-        for leaf, shape in (("kernel", (d_model, sizes[1])), ("bias", (sizes[1],)))
+        for leaf, shape in (("kernel", (d_model, size)), ("bias", (size,)))
     }
     rules = [
         rule for role, layer in kinds.items() for rule in dense_rules(f"{start}/{role}", layer)
@@ -100,6 +99,14 @@ def read_pooler(directory: Path, *, d_model: int) -> Pooler | None:
     if tied:
         _check_tied(path, found)
     return Pooler(where=path, shapes=shapes, pieces=wanted, tensors=found, head=head)
+
+
+def _size(where: Path, config: Mapping[str, Any], name: str) -> int:
+    """A size that the config says."""
+    size = config.get(name)
+    if not isinstance(size, int) or size < 1:
+        raise InputError(f"{where}: {name} must be at least 1: got {size!r}")
+    return size
 
 
 def _check_tied(path: Path, found: dict[str, np.ndarray]) -> None:

@@ -56,7 +56,7 @@ def test_what_is_no_pooler(tmp_path):
     with pytest.raises(InputError, match=r"missing: linear_p.bias, linear_p.weight"):
         read_pooler(tmp_path, d_model=4)
     (tmp_path / "pooler_config.json").write_text('{"input_dim": 4}')
-    with pytest.raises(InputError, match="input_dim and output_dim must be sizes"):
+    with pytest.raises(InputError, match="output_dim must be at least 1: got None"):
         read_pooler(tmp_path, d_model=4)
     (tmp_path / "pooler_config.json").unlink()
     with pytest.raises(InputError, match=r"pooler_config.json: there is no such file"):
