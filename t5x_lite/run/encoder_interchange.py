@@ -107,6 +107,7 @@ class Release:
             objective, task = self.m3.objective(self.vectors), "tasks.pairs:jsonl"
             others = [self.m3.lexical, self.m3.multi_vector]
         layout = next(iter(objective.layouts), Encoder)()
+        length = min(512, model.max_positions - model.first_position)
         return Experiment(
             model=model,
             objective=objective,
@@ -116,7 +117,8 @@ class Release:
                 vocabulary=str(place),
                 layout=layout,
                 pack=layout.packs,
-                inputs_length=min(512, model.max_positions - model.first_position),
+                inputs_length=length,
+                targets_length=length,  # of passages, where the layout has some
                 extra_ids=0,
             ),
             optimizer=AdamW(schedule=Constant(value=5e-5)),

@@ -54,7 +54,9 @@ def test_two_encoders_and_two_projections_come_back(two, tmp_path):
     assert experiment.objective.towers == "two"
     head = Dense(pooling="cls", normalize=False, projection=5, tied=False)
     assert [dataclasses.replace(one, max_length=None) for one in experiment.heads] == [head]
-    assert (experiment.data.layout, experiment.data.task) == (Groups(), "tasks.pairs:jsonl")
+    data = experiment.data
+    assert (data.layout, data.task) == (Groups(), "tasks.pairs:jsonl")
+    assert (data.inputs_length, data.targets_length) == (16, 16)  # which is what the model reads
 
 
 def test_equal_encoders_are_one(two, tmp_path):
