@@ -178,13 +178,13 @@ class ImportAdapter:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportAdapter:
-    """Write a module of a checkpoint as PEFT loads it, on the base that export hf writes.
+    """Write a module of a checkpoint as another library loads it, on what export hf writes.
 
     Attributes:
       source: a work directory or a step directory; for sft also what compose wrote.
       destination: the directory to write; it must not exist yet.
-      format: format of the directory: PEFT's, or composable-sft's pytorch_diff.bin of a sparse
-        module or delta.
+      format: format of the directory: PEFT's; that of the library adapters, without the head; or
+        composable-sft's pytorch_diff.bin of a sparse module or delta.
       step: the step to take from a work directory, or best; the newest if not given.
       name: name of the module, where the checkpoint has several.
       no_head: leaves out the head that trained with it.
@@ -194,7 +194,7 @@ class ExportAdapter:
 
     source: Source
     destination: Destination
-    format: Literal["peft", "sft"] = "peft"
+    format: Literal["peft", "adapters", "sft"] = "peft"
     step: OptionalStep = None
     name: OptionalText = None
     no_head: bool = False
@@ -214,7 +214,7 @@ class ExportAdapter:
 
                 if self.name is not None:
                     raise InputError(
-                        "--name is for peft: a file of sft is all that a delta changes"
+                        "--name is of one module: a file of sft is all that a delta changes"
                     )
                 export_sft(self.source, self.destination, step=self.step, head=not self.no_head)
                 return

@@ -44,10 +44,10 @@ from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.interop.torch_files import read_torch
 from t5x_lite.nn.activations import Activation
 
-_SAFETENSORS, _TORCH = "adapter.safetensors", "pytorch_adapter.bin"
+_SAFETENSORS, TORCH = "adapter.safetensors", "pytorch_adapter.bin"
 _HEADS = ("head_config.json",)
 
-_BOTTLENECK = {
+BOTTLENECK = {
     "mh_adapter": None,
     "output_adapter": None,
     "reduction_factor": None,
@@ -76,7 +76,7 @@ _BOTTLENECK = {
     "phm_bias": True,
 }
 """Field -> its value where a file of an earlier version lacks it; None: it must be there."""
-_LORA = {
+LORA = {
     "selfattn_lora": True,
     "intermediate_lora": False,
     "output_lora": False,
@@ -93,7 +93,7 @@ _OF_TRAINING = (
     *("phm_init_range", "hypercomplex_nonlinearity"),
 )
 """Fields that say how a module begins."""
-_SITES = {
+SITES = {
     "attention.output": "after_attention",
     "output": "after_mlp",
     "encoder layer.0": "after_attention",
@@ -103,7 +103,7 @@ _SITES = {
     "decoder layer.2": "after_mlp",
 }
 """What holds a bottleneck there, in T5 with its stack -> site."""
-_LEAVES = {
+LEAVES = {
     "adapter_down.weight": "down/kernel",
     "adapter_down.bias": "down/bias",
     "adapter_down.W_left": "down/left",
@@ -122,7 +122,7 @@ _LEAVES = {
     "gate.weight": "gate/kernel",
     "gate.bias": "gate/bias",
 }
-_INVERTIBLE = {"F": "f", "G": "g", "0": "down", "2": "up", "weight": "kernel", "bias": "bias"}
+INVERTIBLE = {"F": "f", "G": "g", "0": "down", "2": "up", "weight": "kernel", "bias": "bias"}
 
 _logger = logging.getLogger(__name__)
 
@@ -181,13 +181,13 @@ def read_library(directory: Path) -> LibraryFile:
     if not isinstance(name, str) or not isinstance(config, dict):
         raise InputError(f"{where}: must have the module's name, and its config as an object")
     config = _complete(where, config)
-    path, torch = directory / _SAFETENSORS, directory / _TORCH
+    path, torch = directory / _SAFETENSORS, directory / TORCH
     if path.is_file():
         arrays: Mapping[str, Any] = read_safetensors(path)
     elif torch.is_file():
         path, arrays = torch, read_torch(torch)
     else:
-        raise InputError(f"{directory}: holds neither {_SAFETENSORS} nor {_TORCH}")
+        raise InputError(f"{directory}: holds neither {_SAFETENSORS} nor {TORCH}")
     if any((directory / each).is_file() for each in _HEADS):
         _logger.warning("%s: its head is left out: the module alone is imported", directory)
     tensors = {}
@@ -217,7 +217,7 @@ def _complete(where: Path, config: Mapping[str, Any]) -> dict[str, Any]:
             f"{where}: architecture {kind!r} is not read: bottlenecks, Compacter, LoRA, (IA)^3 and "
             "invertible adapters are"
         )
-    fields = _LORA if kind == "lora" else _BOTTLENECK
+    fields = LORA if kind == "lora" else BOTTLENECK
     for field, value in config.items():
         if field not in fields and field not in _OF_TRAINING and value:
             raise InputError(f"{where}: {field} {str(value)[:60]!r} is not supported")
@@ -342,10 +342,10 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
         part = re.sub(r"adapter_down\.[01]\.", "adapter_down.", part)
         if file.config["ln_before"] and ".adapter_down.0." in name:
             continue  # the norm, which is there by its own name, too
-        site = _SITES.get(above) or _SITES.get(f"{stack} {above}")
-        if site is None or part not in _LEAVES:
+        site = SITES.get(above) or SITES.get(f"{stack} {above}")
+        if site is None or part not in LEAVES:
             raise InputError(f"{file.where}: {name} is of no place that a module of ours can have")
-        leaf = _LEAVES[part]
+        leaf = LEAVES[part]
         array = array.T if leaf.endswith("kernel") else array
         found.setdefault(f"{stack}/{site}/{leaf}", {})[int(layer)] = array
     numbers = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
@@ -386,7 +386,7 @@ def _invertible_arrays(file: LibraryFile) -> dict[str, np.ndarray]:
     found = {}
     for name, array in file.tensors.items():
         if match := re.fullmatch(pattern, name):
-            path = "/".join(_INVERTIBLE[part] for part in match.groups())
+            path = "/".join(INVERTIBLE[part] for part in match.groups())
             found[f"encoder/invertible/{path}"] = array.T
     if len(found) != 8:
         raise InputError(f"{file.where}: an invertible adapter has 8 tensors, and {len(found)} are")

@@ -9,8 +9,6 @@ less the one before it. Theirs are tensors of one layer, [out, in]; ours are sta
 """
 
 import math
-import struct
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from t5x_lite.deltas.parts import Sparse
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
 from t5x_lite.interop import hf, hf_config
+from t5x_lite.interop import torch_writing as writing
 from t5x_lite.interop.encoder_families import is_encoder, with_family
 from t5x_lite.interop.encoders import MODEL, learner_shapes
 from t5x_lite.interop.rules import Piece, check_finite, pieces
@@ -204,20 +203,12 @@ def write_sft(
                 values = np.asarray(part.values, np.float32)[flat[places]]
                 diffs.append((piece.name, _encoded(theirs.shape, places, values, storages)))
     whole = [
-        (piece.name, _tensor(piece.to_theirs(piece.of(heads[_ours(piece)])), storages))
+        (piece.name, writing.tensor(piece.to_theirs(piece.of(heads[_ours(piece)])), storages))
         for piece in table
         if _ours(piece) in heads
     ]
-    pickled = _dict([(_DIFFS, _dict(diffs)), (_WHOLE, _dict(whole))])
-    with zipfile.ZipFile(directory / FILE, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("archive/data.pkl", b"\x80\x02" + pickled + b".")
-        archive.writestr("archive/byteorder", b"little")
-        for key, content in enumerate(storages):
-            archive.writestr(f"archive/data/{key}", content)
-        archive.writestr("archive/version", b"3\n")
-
-
-# A pickle of protocol 2, as torch.save writes it: what `torch_files` reads.
+    pickled = writing.mapping([(_DIFFS, writing.mapping(diffs)), (_WHOLE, writing.mapping(whole))])
+    writing.write_archive(directory / FILE, pickled, storages)
 
 
 def _encoded(
@@ -225,37 +216,7 @@ def _encoded(
 ) -> bytes:
     """One tensor's size, steps and values."""
     steps = np.diff(places, prepend=0)
-    listed = b"](" + b"".join(map(_number, steps.tolist())) + b"e"
-    shape = b"ctorch\nSize\n(" + _numbers(size) + b"tR"
-    items = [("size", shape), ("index_steps", listed), ("values", _tensor(values, storages))]
-    return _dict(items)
-
-
-def _tensor(array: np.ndarray, storages: list[bytes]) -> bytes:
-    """A float32 tensor, whose elements become one more storage."""
-    array = np.ascontiguousarray(array, "<f4")
-    storages.append(array.tobytes())
-    strides = [stride // array.itemsize for stride in array.strides]
-    key = _text(str(len(storages) - 1))
-    storage = b"(" + _text("storage") + b"ctorch\nFloatStorage\n" + key + _text("cpu")
-    storage += _number(array.size) + b"tQ"
-    hooks = b"ccollections\nOrderedDict\n)R"
-    rest = _number(0) + _numbers(array.shape) + _numbers(strides) + b"\x89" + hooks
-    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + rest + b"tR"
-
-
-def _dict(items: Sequence[tuple[str, bytes]]) -> bytes:
-    return b"}(" + b"".join(_text(key) + value for key, value in items) + b"u"
-
-
-def _text(value: str) -> bytes:
-    content = value.encode()
-    return b"X" + struct.pack("<I", len(content)) + content
-
-
-def _number(value: int) -> bytes:
-    return b"J" + struct.pack("<i", value)
-
-
-def _numbers(values: Sequence[int]) -> bytes:
-    return b"(" + b"".join(map(_number, values)) + b"t"
+    listed = b"](" + b"".join(map(writing.number, steps.tolist())) + b"e"
+    shape = b"ctorch\nSize\n(" + writing.numbers(size) + b"tR"
+    items = [("size", shape), ("index_steps", listed), ("values", writing.tensor(values, storages))]
+    return writing.mapping(items)

@@ -1,4 +1,4 @@
-"""`t5x-lite import adapter` and `t5x-lite export adapter`: modules of PEFT, in and out.
+"""`t5x-lite import adapter` and `t5x-lite export adapter`: modules of PEFT and `adapters`.
 
 An imported directory is a step directory that holds the module, and leaves the rest to its base:
 
@@ -13,6 +13,7 @@ An imported directory is a step directory that holds the module, and leaves the 
 import dataclasses
 import functools
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +37,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
 from t5x_lite.interop import hf_config
 from t5x_lite.interop.adapters_library import is_library, read_library
+from t5x_lite.interop.adapters_writing import write_library
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.encoder_families import is_encoder, with_family
 from t5x_lite.interop.encoder_heads import SUFFIXES
@@ -57,7 +59,9 @@ from t5x_lite.run.loading import learner_of, read_experiment
 from t5x_lite.run.model_card import source_file
 from t5x_lite.trees import LazyArray
 
-Format = Literal["peft"]
+Format = Literal["peft", "adapters"]
+
+_logger = logging.getLogger(__name__)
 
 _HUGGINGFACE = f"huggingface/{hf_config.CONFIG}"
 
@@ -222,7 +226,7 @@ def export_adapter(
     name: str | None = None,
     head: bool = True,
 ) -> Path:
-    """Exports a module as PEFT's `PeftModel.from_pretrained` loads it.
+    """Exports a module as PEFT's `PeftModel.from_pretrained` loads it, or `adapters`' load_adapter.
 
     The directory goes on what `t5x-lite export hf` writes of its base.
 
@@ -230,7 +234,8 @@ def export_adapter(
       checkpoint: a work directory or a step directory.
       destination: a new directory.
       step: of a work directory: its number, "best", or None for the newest.
-      form: of the directory.
+      form: of the directory: of PEFT, or of the library `adapters`, which keeps heads apart: a head
+        that trained with the module is left out there, and a line says so.
       name: name of the module, where the checkpoint has several.
       head: whether the head that trained with it comes along.
 
@@ -238,10 +243,9 @@ def export_adapter(
       The directory that was made.
 
     Raises:
-      InputError: there is no such module or PEFT has none like it, the checkpoint is damaged, or
-        the destination exists; nothing is left behind then.
+      InputError: there is no such module or the library has none like it, the checkpoint is
+        damaged, or the destination exists; nothing is left behind then.
     """
-    del form
     where = Path(find_step(local_path(checkpoint, what="checkpoint"), step=step))
     checkpoint_manifest.verify(where, "params", "files")
     files = checkpointing.step_files(where)
@@ -252,6 +256,11 @@ def export_adapter(
     _refuse_trained(experiment, params, where=where)
     left = Base.read(files, where=where)
     kept = None if not head else _trained_head(experiment, params, left, where=where)
+    if kept is not None and form == "adapters":
+        _logger.warning(
+            "%s: its head %s is left out: the module alone is written", where, kept.name
+        )
+        kept = None
     kind = model_type_of(files)
     hosts = hosts_of(
         experiment.model,
@@ -264,6 +273,10 @@ def export_adapter(
         paths += _own_modules(hosts, left)
     arrays = {path: params[path].read().astype(np.float32) for path in paths}
     with new_directory(destination) as directory:
+        if form == "adapters":
+            name = _base_name(files, left)
+            write_library(directory, adapter, arrays, hosts, base=name, where=where)
+            return Path(destination)
         write_peft(
             directory,
             adapter,

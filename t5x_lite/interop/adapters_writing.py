@@ -1,0 +1,268 @@
+"""Directories of the library `adapters`, written: the inverse of `interop.adapters_library`.
+
+    adapter_config.json      {"config": {...}, "name": "rte", "version": "adapters.1.3.0", ...}
+    pytorch_adapter.bin      the file that its `load_adapter` reads
+
+Bottlenecks, Compacter, both with an invertible adapter, LoRA, and (IA)^3 "before" have a form
+there. Names are without the prefix of a model's class, which the library adds. What it has no form
+for is refused by name.
+
+Source: adapter-hub/adapters 1.3, loading.py, configuration/adapter_config.py.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.adapters.base import ADAPTERS, Adapter
+from t5x_lite.adapters.bottleneck import Bottleneck
+from t5x_lite.adapters.compacter import Compacter
+from t5x_lite.adapters.ia3 import Ia3
+from t5x_lite.adapters.invertible import Invertible
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.union import Union
+from t5x_lite.errors import InputError
+from t5x_lite.interop.adapters_library import BOTTLENECK, INVERTIBLE, LEAVES, LORA, SITES, TORCH
+from t5x_lite.interop.module_hosts import Hosts
+from t5x_lite.interop.peft_config import CONFIG
+from t5x_lite.interop.rules import check_finite
+from t5x_lite.interop.torch_writing import write_torch
+
+_VERSION = "adapters.1.3.0"
+_MATRICES = {"query": "q", "key": "k", "value": "v"}
+_BLOCKS = {"mlp/in": "intermediate_lora", "mlp/out": "output_lora"}
+
+Tensors = dict[str, np.ndarray]
+
+
+def write_library(
+    directory: Path,
+    adapter: Adapter,
+    arrays: Mapping[str, np.ndarray],
+    hosts: Hosts,
+    *,
+    base: str,
+    where: object,
+) -> None:
+    """Writes adapter_config.json and pytorch_adapter.bin.
+
+    Args:
+      directory: where.
+      adapter: config of the module.
+      arrays: the module's by path.
+      hosts: the layers of the base.
+      base: model_name.
+      where: the checkpoint, for messages.
+
+    Raises:
+      InputError: the library has no such module, naming the rule.
+    """
+    said = f"checkpoint {where}: module {adapter.name!r}"
+    start = f"{ADAPTERS}{adapter.name}/"
+    own = {path.removeprefix(start): x for path, x in arrays.items() if path.startswith(start)}
+    config, tensors = _files(adapter, own, hosts, said=said)
+    for name, array in tensors.items():
+        check_finite(said, name, array)
+    _, d_model, _ = next(iter(hosts.kernels.values()))
+    content = {
+        "config": config,
+        "hidden_size": d_model,
+        "model_class": None,
+        "model_name": base,
+        "model_type": hosts.model_type,
+        "name": adapter.name,
+        "version": _VERSION,
+    }
+    (directory / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    write_torch(directory / TORCH, tensors)
+
+
+def _files(
+    adapter: Adapter, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
+) -> tuple[dict[str, Any], Tensors]:
+    """The config, and the tensors by name."""
+    if isinstance(adapter, Lora):
+        return _lora(adapter, own, hosts, said=said)
+    if isinstance(adapter, Ia3):
+        return _ia3(adapter, own, hosts, said=said)
+    if isinstance(adapter, Bottleneck):
+        return _bottleneck(adapter, own, hosts, said=said)
+    if isinstance(adapter, Union) and len(adapter.members) == 2:
+        block, nice = adapter.members
+        if isinstance(block, Bottleneck) and isinstance(nice, Invertible):
+            return _with_inverse(block, nice, own, hosts, said=said)
+    raise InputError(
+        f"{said}: `adapters` has no {type(adapter).__name__} like it; of ours it has bottlenecks, "
+        "compacter, both with inv, lora and ia3"
+    )
+
+
+def _bottleneck(
+    adapter: Bottleneck, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
+) -> tuple[dict[str, Any], Tensors]:
+    refused = {
+        "reads='normed'": adapter.reads == "normed",
+        "gate='real_tokens'": adapter.gate == "real_tokens",
+        "a parallel one with norms": adapter.reads == "input"
+        and (adapter.ln_before or adapter.ln_after != "none"),
+    }
+    if bad := next((what for what, is_so in refused.items() if is_so), None):
+        raise InputError(f"{said}: `adapters` has no bottleneck with {bad}")
+    reduction: Any = adapter.reduction
+    if adapter.reductions:
+        reduction = {"default": reduction, **{str(k): value for k, value in adapter.reductions}}
+    sites = {path.split("/")[1] for path in own if path != "rule"}
+    residual: dict[str, Any] = {"pre": True, "post_ln": False, "post_add": "post_add"}
+    config = {
+        **BOTTLENECK,
+        "architecture": None,
+        "mh_adapter": "after_attention" in sites,
+        "output_adapter": "after_mlp" in sites,
+        "cross_adapter": "after_cross_attention" in sites,
+        "reduction_factor": reduction,
+        "non_linearity": adapter.activation,
+        "original_ln_before": adapter.reads == "sum",
+        "original_ln_after": adapter.original_ln_after,
+        "ln_before": adapter.ln_before,
+        "ln_after": adapter.ln_after != "none",
+        "is_parallel": adapter.reads == "input",
+        "scaling": adapter.scale,
+        "use_gating": adapter.gate != "none",
+        "residual_before_ln": residual[adapter.residual],
+        "adapter_residual_before_ln": adapter.ln_after == "sum",
+        "leave_out": list(adapter.leave_out),
+        "dropout": adapter.dropout_rate,
+    }
+    if isinstance(adapter, Compacter):
+        config |= {"phm_layer": True, "phm_dim": adapter.phm_dim, "phm_rank": adapter.phm_rank}
+    return config, _block_tensors(adapter, own, hosts)
+
+
+def _block_tensors(adapter: Bottleneck, own: Mapping[str, np.ndarray], hosts: Hosts) -> Tensors:
+    """The tensors of blocks; of a layer as many numbers as it has."""
+    num = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
+    is_t5 = "decoder" in num
+    first = {"encoder": 0, "decoder": num.get("encoder", 0)}
+    names = {leaf: name for name, leaf in LEAVES.items()}
+    if not isinstance(adapter, Compacter):  # whose biases have other names
+        names |= {"down/bias": "adapter_down.bias", "up/bias": "adapter_up.bias"}
+    places = {}
+    for theirs, site in SITES.items():
+        stack, _, layer = theirs.rpartition(" ")
+        if is_t5 == bool(stack):
+            places[stack or "encoder", site] = layer
+    body = "block" if is_t5 else "layer"
+    down = "adapter_down.1." if adapter.ln_before else "adapter_down.0."
+    tensors: Tensors = {}
+    for path, array in own.items():
+        if path == "rule":
+            tensors[f"shared_parameters.{adapter.name}.phm_rule"] = array
+            continue
+        stack, site, leaf = path.split("/", 2)
+        for layer in range(num[stack]):
+            _, d_model, _ = hosts.kernels[stack, "attention/query"]
+            width = adapter.width(d_model, first[stack] + layer)
+            if not width:
+                continue
+            value = array[layer]
+            if not isinstance(adapter, Compacter):
+                value = value[:, :width] if leaf == "down/kernel" else value
+                value = value[:width] if leaf in ("up/kernel", "down/bias") else value
+            value = value.T if leaf.endswith("kernel") else value
+            above = f"{stack}.{body}.{layer}.{places[stack, site]}.adapters.{adapter.name}."
+            tensors[above + names[leaf].replace("adapter_down.", down)] = value
+            if adapter.ln_before and leaf.startswith("norm_before/"):
+                again = names[leaf].replace("adapter_norm_before.", "adapter_down.0.")
+                tensors[above + again] = value
+    return tensors
+
+
+def _with_inverse(
+    block: Bottleneck,
+    nice: Invertible,
+    own: Mapping[str, np.ndarray],
+    hosts: Hosts,
+    *,
+    said: str,
+) -> tuple[dict[str, Any], Tensors]:
+    """A bottleneck with an invertible adapter, whose activation is the bottleneck's there."""
+    if block.activation != "relu":
+        raise InputError(
+            f"{said}: the invertible adapter of `adapters` has the bottleneck's activation, "
+            f"{block.activation}, and ours relu"
+        )
+    start = f"{type(block).__name__.lower()}/"
+    mine = {path.removeprefix(start): x for path, x in own.items() if path.startswith(start)}
+    config, tensors = _bottleneck(block, mine, hosts, said=said)
+    config |= {"inv_adapter": "nice", "inv_adapter_reduction_factor": nice.reduction}
+    above = "encoder." if ("decoder", "attention/query") in hosts.kernels else ""
+    parts = {ours: theirs for theirs, ours in INVERTIBLE.items()}
+    for path, array in own.items():
+        if path.startswith("invertible/"):
+            names = [parts[part] for part in path.split("/")[-3:]]
+            tensors[f"{above}invertible_adapters.{block.name}.{'.'.join(names)}"] = array.T
+    return config, tensors
+
+
+def _lora(
+    adapter: Lora, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
+) -> tuple[dict[str, Any], Tensors]:
+    if adapter.dora:
+        raise InputError(f"{said}: DoRA's vectors are not written for `adapters`")
+    tensors: Tensors = {}
+    sites = {path.rpartition("/")[0] for path in own}
+    for body, written in hosts.bodies.items():
+        place = hosts.places[written]
+        site = f"{place.stack}/{place.site}"
+        if site in sites:
+            for leaf in ("a", "b"):
+                name = f"{body}.loras.{adapter.name}.lora_{leaf.upper()}"
+                tensors[name] = own[f"{site}/{leaf}"][place.layer].T
+    alpha = adapter.scale * adapter.rank
+    whole = int(alpha) if float(alpha).is_integer() else alpha
+    places = _lora_places(sites, hosts, said=said)
+    return {**LORA, "architecture": "lora", "r": adapter.rank, "alpha": whole, **places}, tensors
+
+
+def _ia3(
+    adapter: Ia3, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
+) -> tuple[dict[str, Any], Tensors]:
+    if adapter.attention_out or (adapter.feed_forward and adapter.place == "after"):
+        raise InputError(
+            f"{said}: `adapters` scales a feed-forward block before its activation, and nothing "
+            "that an attention's output layer reads: place='before', attention_out=False"
+        )
+    sites = {path.rpartition("/")[0] for path in own}
+    tensors = {}
+    for body, written in hosts.bodies.items():
+        place = hosts.places[written]
+        site = f"{place.stack}/{place.site}"
+        if site in sites:
+            vector = own[f"{site}/scale"][place.layer]
+            tensors[f"{body}.loras.{adapter.name}.lora_B"] = vector[:, None]
+    config = {**LORA, "architecture": "lora", "composition_mode": "scale", "r": 1, "alpha": 1}
+    return config | _lora_places(sites, hosts, said=said), tensors
+
+
+def _lora_places(sites: set[str], hosts: Hosts, *, said: str) -> dict[str, Any]:
+    """The fields that name layers; they name the same in every stack, and in every attention.
+
+    Raises:
+      InputError: the module's layers are others.
+    """
+    names = {site.partition("/")[2].removeprefix("cross_") for site in sites}
+    wanted = {
+        f"{stack}/{site}" for stack, site in hosts.kernels if site.removeprefix("cross_") in names
+    }
+    matrices = [short for name, short in _MATRICES.items() if f"attention/{name}" in names]
+    known = {f"attention/{name}" for name in _MATRICES} | set(_BLOCKS)
+    if (odd := sorted(names - known)) or wanted != sites:
+        raise InputError(
+            f"{said}: `adapters` names layers of all stacks by query, key, value, intermediate and "
+            f"output, and this module's are others: {', '.join(odd or sorted(wanted - sites))}"
+        )
+    blocks = {field: site in names for site, field in _BLOCKS.items()}
+    return {"selfattn_lora": bool(matrices), "attn_matrices": matrices, **blocks}
