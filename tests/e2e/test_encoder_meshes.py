@@ -33,11 +33,9 @@ M3 = ("m3", "m3, cached")
     ],
 )
 def test_gradients_on_eight_devices_are_those_on_one(names, meshes, num):
-    # Two programs to the last digits: they are compiled with the fusions that users get.
-    flags = (
-        os.environ["XLA_FLAGS"]
-        + " --xla_cpu_use_fusion_emitters=true --xla_force_host_platform_device_count=8"
-    )
+    # Two programs to the last digits: they are compiled as users compile. With the little effort of
+    # other tests a gradient of LoRA at the keys differs by 1.3e-5 on a processor without AVX-512.
+    flags = "--xla_force_host_platform_device_count=8"
     done = subprocess.run(
         [sys.executable, str(PROGRAM), names, *meshes],
         env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
