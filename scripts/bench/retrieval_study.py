@@ -1,4 +1,4 @@
-"""E4, E5, E6, E7 and E11: pilots of fine-tuned retrievers, by the command line alone.
+"""E4 to E8 and E11: pilots of fine-tuned retrievers, by the command line alone.
 
     python scripts/bench/retrieval_study.py negatives --beir CRANFIELD --prose NOVELS \
         --vocabulary vocab.txt --output WORK [--base-steps 600] [--steps 200] [--seed 0]
@@ -9,6 +9,7 @@
 | `teacher` (E5) | a cross-encoder that ranks BM25's first 100 again; a bi-encoder that learns from its scores, and one that learns from the same rows without them |
 | `heads` (E6) | M3; without learning from the sum; with equal weights; with 50 steps of the heads alone before |
 | `long` (E7) | chapters of novels, found by sentences that were taken out of them: M3's ways, one [CLS] and several |
+| `lengths` (E8) | steps on pieces of 40 to 1,400 words, in batches of one shape and by length: tokens a second, and the share of padding |
 | `stages` (E11) | M3's fine-tuning alone, behind RetroMAE, and behind RetroMAE and pairs of sentences |
 
 All begin with one small BERT of bert_tiny.py that learned from the novels and the documents of
@@ -404,7 +405,56 @@ def long(study: Study) -> None:
     study.measure("long", runs, qrels=str(folder / "qrels" / "test.tsv"))
 
 
+SHAPES = {64: 32, 128: 16, 256: 8, 512: 4, 1024: 2, 2048: 1}
+_CONFIG = """import dataclasses
+
+from configs.finetune.contrastive_tiny import experiment as tiny
+from t5x_lite.data.shapes import Fixed, Scheduled
+
+experiment = dataclasses.replace(
+    tiny,
+    model=tiny.model.replace(max_positions=2048, attention="blocked"),
+    data=dataclasses.replace(
+        tiny.data, inputs_length=64, targets_length=2048, batch_size=1, batches={batches}
+    ),
+)
+"""
+
+
+def lengths(study: Study) -> None:
+    """E8."""
+    folder = study.work / "lengths"
+    folder.mkdir(exist_ok=True)
+    texts = folder / "train.jsonl"
+    if not texts.exists():
+        records, sizes = [], (1, 1, 1, 1, 2, 2, 4, 8, 12)
+        for novel in sorted(Path(study.options.prose).glob("*.txt"))[: study.options.novels]:
+            parts = list(passages(novel))[:400]
+            for place, part in enumerate(parts[:-12:4]):
+                size = sizes[place % len(sizes)]
+                words = " ".join(parts[4 * place : 4 * place + size]).split()
+                cut = words[: 40 if place % 3 == 0 else None]
+                records.append({"query": " ".join(part.split()[:12]), "pos": [" ".join(cut)]})
+        texts.write_text("".join(json.dumps(record) + "\n" for record in records))
+    arms, own = [], ("--data.directory", str(folder), *study._common())
+    for name, batches in (("fixed", "Fixed()"), ("scheduled", f"Scheduled({SHAPES})")):
+        config = folder / f"{name}.py"
+        config.write_text(_CONFIG.format(batches=batches))
+        cache = folder / f"{name}_cache"
+        made = ("cache", str(config), *own, "--splits", "train", "--output", str(cache))
+        run_all([Made(cache, made)], at_once=1)
+        more = ("--data.cache", str(cache), "--log-period", "20")
+        arms.append(Arm(folder / name, study.options.steps, (str(config), *own, *more)))
+    for arm in arms:  # one after the other: they are timed
+        run_all([arm], at_once=1)
+        rates = arm.metric("tokens_per_second")
+        last = [rate for step, rate in rates.items() if step > arm.steps // 2]
+        lines = [line for line in arm.log.read_text().splitlines() if "padding of the" in line]
+        print(json.dumps({"arm": arm.workdir.name, "tokens_per_second": last, "log": lines}))
+
+
 STUDIES = {
+    "lengths": lengths,
     "negatives": negatives,
     "teacher": teacher,
     "heads": heads,
