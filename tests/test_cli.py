@@ -293,6 +293,7 @@ def fresh_python(*args: str, **kwargs) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("command", [[], ["import"], *(name.split() for name in COMMANDS)])
+@pytest.mark.slow
 def test_help_imports_nothing_heavy(command):
     program = (
         "import sys\n"

@@ -108,6 +108,7 @@ def test_dropout():
     }
 
 
+@pytest.mark.slow
 def test_the_gate_knows_neither_padding_nor_the_future():
     """The library's mean takes both in: its result depends on how a row is padded."""
     rng = np.random.default_rng(0)

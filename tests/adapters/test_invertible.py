@@ -34,6 +34,7 @@ def test_the_inverse_is_exact(size):
     np.testing.assert_allclose(nice(other)[..., :half], y[..., :half] + 1.0, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_output_of_a_masked_language_model_is_inverted():
     model = HOSTS["bert"][0]
     made = Learner.of(model, MaskedLM(mask_id=3), adapters=(Invertible(),))

@@ -98,6 +98,7 @@ def test_room_is_made_before_the_others():
     assert with_room(None, 2, 1) is None
 
 
+@pytest.mark.slow
 def test_a_t5_decodes_by_steps_and_beams_as_it_computes_whole_targets():
     """Scanned and laid out for decoding: prefixes of the encoder, the decoder and across."""
     made, batch = learner("t5", PREFIX)

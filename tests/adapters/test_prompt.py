@@ -70,6 +70,7 @@ def test_a_t5_reads_and_decodes_as_with_three_more_tokens():
 
 
 @pytest.mark.parametrize("host", ["bert", "deberta"])
+@pytest.mark.slow
 def test_an_encoder_gives_the_tokens_alone(host):
     prompt = dataclasses.replace(PROMPT, init="uniform")
     made, batch = learner(host, prompt)

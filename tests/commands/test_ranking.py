@@ -52,7 +52,19 @@ def test_options_of_score_pairs_reach_run(check_call):
         "score-pairs --checkpoint w --input i.jsonl --output - --negatives-top 7",
         "pair_scoring.score_pairs",
         ("w",),
-        {"input": "i.jsonl", "output": "-", "negatives_top": 7, **LENGTHS},
+        {"input": "i.jsonl", "output": "-", "negatives_top": 7, **LENGTHS}
+        | {"heads": (), "weights": (1.0, 1.0, 1.0)},
+    )
+
+
+def test_heads_and_weights_of_score_pairs_reach_run(check_call):
+    check_call(
+        "score-pairs --checkpoint w --input i.jsonl --output - --heads dense lexical "
+        "--weights 1 0.3 1",
+        "pair_scoring.score_pairs",
+        ("w",),
+        {"input": "i.jsonl", "output": "-", "negatives_top": None, **LENGTHS}
+        | {"heads": ("dense", "lexical"), "weights": (1.0, 0.3, 1.0)},
     )
 
 

@@ -59,6 +59,7 @@ def test_a_config_loads_and_is_saved_as_it_is(path, tmp_path):
 
 
 @pytest.mark.parametrize("path", CONFIGS)
+@pytest.mark.slow
 def test_the_shapes_of_a_config_trace(path):
     experiment = config.load(path)
     learner = learner_of(experiment)

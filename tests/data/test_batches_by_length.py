@@ -132,6 +132,7 @@ def test_every_process_has_its_rows_of_the_same_batch(source, vocabulary):
         train(odd, vocabulary, process_index=0, process_count=2)
 
 
+@pytest.mark.slow
 def test_held_out_examples_are_all_there(source, vocabulary):
     def evaluate(data, **options):
         return list(batch_source(data).eval_batches(data, vocabulary, **options))

@@ -93,6 +93,7 @@ def write(path, content):
         ("--mesh.data 3", "needs 3 devices and there are 1; set one of --mesh.* to -1"),
     ],
 )
+@pytest.mark.slow
 def test_a_wrong_config(refused, options, message):
     assert message in refused(f"train tiny.json --workdir w {options}")
 
@@ -301,6 +302,7 @@ def test_initial_weights_that_do_not_fit(refused, run, english_lines):
     )
 
 
+@pytest.mark.slow
 def test_a_work_directory_of_another_experiment(refused, run):
     message = refused("train tiny.json --workdir run --steps 20 --seed 1 --model.d-ff 64")
     assert message == (

@@ -354,6 +354,7 @@ def test_parameters_are_sharded_by_their_axes():
     assert axes["convolution/kernel"] == (None, "mlp", "embed")
 
 
+@pytest.mark.slow
 def test_bfloat16_is_near_float32():
     config = SMALL.replace(conv_kernel_size=3)
     params, run = random_params(config), compiled(config)

@@ -261,6 +261,7 @@ def test_a_prompt_is_the_targets_beginning(config):
 
 @BOTH
 @pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.slow
 def test_prepared_is_the_same(config, tied):
     config = config.replace(unroll=2, tie_embeddings=tied)  # True would be equal to 1
     graphdef, params = filled(config)

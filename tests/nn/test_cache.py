@@ -211,6 +211,7 @@ def test_blocks_of_keys_and_back(num_slots, num_rows, shape):
 
 
 @pytest.mark.parametrize("num_rows", [1, 3, 4])
+@pytest.mark.slow
 def test_steps_write_into_blocks_and_the_last_slots_when_there_is_no_room(num_rows):
     num_slots = 25 * num_rows if num_rows > 1 else 70
     rng = np.random.default_rng(0)

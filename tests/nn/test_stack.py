@@ -183,6 +183,7 @@ def test_decoder_scanned_is_unrolled_is_a_loop():
 
 
 @pytest.mark.parametrize("layout", ["scanned", "unrolled", "apart", "joined"])
+@pytest.mark.slow
 def test_prefill_and_steps_are_the_whole(layout):
     """A stack without cross-attention, some positions of it both ways; two rows for each input."""
     x = normal(2, 6, 8)

@@ -141,17 +141,16 @@ OF_THE_TINY_VOCABULARY = BertConfig(
     ("objective", "pack"),
     [
         (MaskedLM(mask_id=399), True),
-        pytest.param(
-            RetroMAE(mask_id=399), False, marks=[pytest.mark.slow, pytest.mark.exhaustive]
-        ),
+        pytest.param(RetroMAE(mask_id=399), False, marks=pytest.mark.exhaustive),
         pytest.param(
             Electra(generator=OF_THE_TINY_VOCABULARY, mask_id=399, sharing="gdes", decoupled=True),
             True,
-            marks=[pytest.mark.slow, pytest.mark.exhaustive],
+            marks=pytest.mark.exhaustive,
         ),
     ],
     ids=["masked_lm", "retromae", "electra"],
 )
+@pytest.mark.slow
 def test_encoders_train_on_text(objective, pack, tiny_experiment, tmp_path):
     """Through `t5x-lite train`, and on from its checkpoint."""
     from t5x_lite.run.training import train

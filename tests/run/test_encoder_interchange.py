@@ -64,6 +64,7 @@ def same(ours, theirs):
 
 @pytest.mark.gate("roberta", "electra_generator")
 @pytest.mark.parametrize("variant", goldens.VARIANTS)
+@pytest.mark.slow
 def test_in_out_and_in_again_is_bit_equal(tmp_path, variant):
     golden, source = release(tmp_path, variant)
     import_hf(source, tmp_path / "ours")

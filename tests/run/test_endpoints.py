@@ -107,6 +107,7 @@ def test_vectors_are_those_of_python(bert):
     np.testing.assert_allclose(prefixed["vector"], expected[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_ranks_are_those_of_the_cross_encoder(ranker):
     endpoint = Rerank(TextToText.load([ranker]), Asked(max_rows=4))
     passages = ["c", "h i j k l m n o p", "d e", ""]

@@ -28,6 +28,9 @@ pytest.importorskip("seqio")
 PAIR = "index\tsentence1\tsentence2"
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def few_glue(tmp_path_factory, english_lines):
     """SST-2 without a test file, and RTE and WNLI with one; the others are not there."""

@@ -141,6 +141,7 @@ def test_lengths_that_hold_no_chunk_are_refused(text, arguments, name, message):
         "ul2",
     ],
 )
+@pytest.mark.slow
 def test_a_cache_gives_the_same_examples(text, arguments, name):
     from t5x_lite.data.cache.recipe import Recipe
     from t5x_lite.data.cache.task_recipe import recipe_of

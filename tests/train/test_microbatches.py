@@ -142,11 +142,12 @@ def relative(found, expected):
     [
         1,
         2,
-        pytest.param(4, marks=pytest.mark.slow),
-        pytest.param(8, marks=[pytest.mark.slow, pytest.mark.exhaustive]),
+        4,
+        pytest.param(8, marks=pytest.mark.exhaustive),
     ],
 )
 @pytest.mark.gate("2")
+@pytest.mark.slow
 def test_cached_recomputed_and_uncached_are_the_same_with_dropout(num):
     expected, loss = uncached(num)
     for mode in ("cached", "recompute"):

@@ -101,6 +101,7 @@ def test_a_position_goes_on_with_the_next_batch(train, after):
 
 @pytest.mark.parametrize("pack", [True, False])
 @pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.slow
 def test_any_number_of_processes_gives_the_same_global_batches(train, pack, count):
     expected = take(train(pack=pack), 40)
     shares = [train(pack=pack, index=i, count=count) for i in range(count)]

@@ -91,6 +91,7 @@ def examples_of(batches):
     return sorted(found)
 
 
+@pytest.mark.slow
 def test_the_held_out_examples_are_the_same(pipeline, data, vocabulary, spans):
     from_cache = dataclasses.replace(data, cache=str(spans))
     expected = examples_of(pipeline.eval_batches(data, vocabulary))
@@ -106,6 +107,7 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize(("task", "layout"), LAYOUTS)
+@pytest.mark.slow
 def test_the_layouts_of_language_models(pipeline, data, vocabulary, tmp_path, task, layout):
     data = dataclasses.replace(
         data, task=f"tasks.text:{task}", layout=layout, pack=False, targets_length=64

@@ -14,15 +14,9 @@ from t5x_lite.data.tasks import shuffling
 from t5x_lite.errors import InputError
 from t5x_lite.records import line_blocks
 
-PACKED = {
-    "encoder_input_tokens",
-    "encoder_segment_ids",
-    "encoder_positions",
-    "decoder_input_tokens",
-    "decoder_target_tokens",
-    "decoder_loss_weights",
-    "decoder_segment_ids",
-    "decoder_positions",
+PACKED = {"encoder_input_tokens", "encoder_segment_ids", "encoder_positions"} | {
+    f"decoder_{name}"
+    for name in ("input_tokens", "target_tokens", "loss_weights", "segment_ids", "positions")
 }
 
 
@@ -388,10 +382,10 @@ def test_a_split_that_is_not_there_is_refused(pipeline, data, vocabulary):
 def test_data_without_an_example_are_refused_and_not_repeated(
     pipeline, data, vocabulary, tmp_path, content
 ):
-    (tmp_path / "train.txt").write_text(content)
-    (tmp_path / "validation.txt").write_text(content)
-    empty = dataclasses.replace(data, directory=str(tmp_path))
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.txt").write_text(content)
     assert len(vocabulary.encode("a")) == 1  # too short to corrupt
+    empty = dataclasses.replace(data, directory=str(tmp_path))
     with pytest.raises(InputError, match=f"no example for split 'train' in {tmp_path}"):
         pipeline.train_batches(empty, vocabulary, seed=0)
     with pytest.raises(InputError, match="no example for split 'validation'"):
@@ -402,8 +396,8 @@ def test_data_without_an_example_are_refused_and_not_repeated(
 def test_a_bad_line_that_training_comes_to_is_named(
     pipeline, data, vocabulary, tmp_path, monkeypatch
 ):
-    lines = [b"this is a line of text that is long enough to be of use"] * 2000
-    (tmp_path / "train.txt").write_bytes(b"\n".join([*lines, b"caf\xe9"]))
+    lines = [b"this is a line of text that is long enough to be of use"] * 2000 + [b"caf\xe9"]
+    (tmp_path / "train.txt").write_bytes(b"\n".join(lines))
     (tmp_path / "validation.txt").write_bytes(b"caf\xe9")
     bad = dataclasses.replace(data, directory=str(tmp_path))
     with pytest.raises(InputError, match=r"train\.txt:2001: not UTF-8"):
@@ -417,32 +411,29 @@ def test_a_bad_line_that_training_comes_to_is_named(
 
 MY_TASKS = """
 import seqio
-
 from t5x_lite.data.tasks import stages
 
 
 def stars(arguments):
     return stages
 
-
 def starts_with(text):
     return text.startswith("a")
 
 
 def targets_only(arguments):
-    feature = stages.features(arguments.vocabulary)["targets"]
+    features = {"targets": stages.features(arguments.vocabulary)["targets"]}
     return seqio.Task(
         "targets_only",
         source=stages.source(["train", "validation"], lambda split: _texts(split)),
         preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos_after_trim],
-        output_features={"targets": feature},
+        output_features=features,
     )
 
 
 def _texts(split):
-    return stages.text_pairs(["" for _ in "abc"], ["one", "two words", "three"]).map(
-        lambda example: {"targets": example["targets"]}
-    )
+    pairs = stages.text_pairs(["" for _ in "abc"], ["one", "two words", "three"])
+    return pairs.map(lambda example: {"targets": example["targets"]})
 """
 
 
