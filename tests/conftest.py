@@ -44,8 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--turn",
         metavar="COMMIT",
-        help="of the slow and oracle tests a sixth alone, and of the exhaustive ones a sixtieth: "
-        "those whose turn it is at a commit",
+        help="of the slow and oracle tests an eighth alone, and of the exhaustive ones an "
+        "eightieth: those whose turn it is at a commit",
     )
 
 

@@ -248,6 +248,7 @@ def residual_without_slot(
 
 
 @pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.slow
 def test_without_adapters_the_program_is_that_of_layers_without_slots(host, monkeypatch):
     made, batch = learner(host)
     assert "adapters" not in made.shapes

@@ -173,6 +173,7 @@ def test_an_encoder_in_blocks_and_beside_padding(host):
 
 
 @pytest.mark.parametrize("host", ["t5", "deberta"])
+@pytest.mark.slow
 def test_without_its_network_it_gives_the_same(host):
     made, batch = learner(host, PREFIX)
     params = random(made.shapes)

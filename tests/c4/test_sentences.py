@@ -57,6 +57,7 @@ SPACES = [" ", " ", " ", "\n", "", "  ", "\u00a0", "\x1c", "\t", ' "', " ("]
     st.sampled_from([set(), {("word", "next"), ("no", "next")}]),
 )
 @hypothesis.settings(max_examples=500)
+@pytest.mark.slow
 def test_bounds_agree_with_punkt(pieces, abbreviations, collocations):
     from nltk.tokenize import punkt
 

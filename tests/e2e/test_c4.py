@@ -204,6 +204,7 @@ def test_an_output_of_another_run_is_left_alone(here, capfd):
     "content",
     [b"", gzip.compress(b"", mtime=0), b"no crawl at all", b"WARC/1.0\r\n", b"\x1f\x8b\x08" * 99],
 )
+@pytest.mark.slow
 def test_a_file_without_pages_gives_an_empty_c4(here, content, capfd):
     Path("odd.wet.gz").write_bytes(content)
     assert run("--input odd.wet.gz --output out --workers 1") == 0

@@ -120,6 +120,7 @@ def test_beams_are_those_of_transformers(release, variant):
 
 
 @pytest.mark.parametrize("variant", goldens.VARIANTS)
+@pytest.mark.slow
 def test_their_tensors_come_back_bit_for_bit(release, variant):
     golden, directory = release(variant)
     checkpoint = read_hf(directory)

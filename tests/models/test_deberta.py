@@ -174,6 +174,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.slow
 def test_the_definition(name):
     config = SMALL.replace(**VARIANTS[name])
     params = random_params(config)

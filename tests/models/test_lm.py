@@ -235,6 +235,7 @@ def test_target_logits_are_those_of_whole_rows(config):
 
 
 @ALL
+@pytest.mark.slow
 def test_cached_steps_equal_whole_rows(config):
     expected = expected_logits(config)
     logits, cache = apply(config, "prefill", INPUTS, max_length=5)
@@ -294,6 +295,7 @@ def test_rows_are_repeated_and_selected():
 @BOTH
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.gate("3-causal", "3-prefix")
+@pytest.mark.slow
 def test_scores_of_a_search_are_those_of_its_tokens(config, num_beams):
     graphdef, params = filled(config)
     penalty = None if num_beams == 1 else 0.0  # of a beam: its score is the log probability alone

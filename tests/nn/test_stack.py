@@ -302,6 +302,7 @@ def traced(function, *arguments):
 
 
 @pytest.mark.parametrize("config", [SMALL, OWN_BIAS], ids=["one table", "a table in each layer"])
+@pytest.mark.slow
 def test_an_encoder_in_blocks_is_an_encoder(config):
     x, visible = normal(2, 5, 8), masks.of_encoder(TOKENS)
     graphdef, params = filled(encoder(config, num_layers=2))

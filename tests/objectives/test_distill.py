@@ -100,6 +100,7 @@ def test_rows_of_padding_and_without_a_teacher_count_nothing(kind):
     assert float(loss.value()) == pytest.approx(float(expected.value()), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_infonce_beside_it():
     batch = pairs(teacher=np.log(TARGETS))
     loss = loss_of(SCORES, batch, contrastive_weight=0.5, distillation_weight=2.0)

@@ -241,6 +241,7 @@ def test_parts_have_the_loss_and_the_gradient_of_the_whole_batch():
         assert np.any(gradient["heads"][name]["out"]["kernel"])
 
 
+@pytest.mark.slow
 def test_no_array_has_the_vocabulary_or_all_pairs_of_tokens_vectors():
     text = after_a_step(Parts(count=1))[2]
     written = set(re.findall(r"tensor<((?:\d+x)+)[a-z]", text))

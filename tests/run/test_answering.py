@@ -125,6 +125,7 @@ def test_scores_are_the_sums_of_log_softmax(score, tiny_run):
     assert scored[1]["num_tokens"] == 1  # the end
 
 
+@pytest.mark.slow
 def test_a_score_depends_on_its_own_line_only(score):
     expected = [record["log_likelihood"] for record in score()]
     alone = [record["log_likelihood"] for record in score(batch_size=1)]

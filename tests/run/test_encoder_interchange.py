@@ -167,6 +167,7 @@ def test_what_is_imported_is_a_checkpoint(tmp_path):
     assert {leaf.dtype for leaf in flatten(loaded.params).values()} == {jnp.dtype("float32")}
 
 
+@pytest.mark.slow
 def test_a_discriminator_keeps_its_head(tmp_path):
     _, source = release(tmp_path, "electra_discriminator")
     import_hf(source, tmp_path / "ours")

@@ -105,6 +105,7 @@ def test_bytes_keep_their_sentinels(release, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.slow
 def test_dtypes_that_are_asked_for(release, tmp_path, dtype):
     golden, source = release("t5")
     import_hf(source, tmp_path / "ours", dtype="float32")

@@ -140,6 +140,7 @@ def test_missing_files_are_named_with_the_option_that_leaves_them_out(experiment
     )
 
 
+@pytest.mark.slow
 def test_a_checkpoint_imports_no_module_of_its_task(whole, tmp_path):
     """The config of a checkpoint names the task; what reads the weights never imports it."""
     before = project.opened()

@@ -140,6 +140,7 @@ def test_a_supervised_task_can_be_read_with_any_lengths(
 
 
 @pytest.mark.parametrize("bake", [False, True])
+@pytest.mark.slow
 def test_words_at_the_end_of_inputs(pipeline, data, vocabulary, tmp_path, tiny_glue, bake):
     data = dataclasses.replace(
         data,
@@ -208,6 +209,7 @@ def test_what_the_index_says(data, vocabulary, spans):
     assert set(json.loads((spans / "cache.json").read_text())["splits"]) == {"train", "validation"}
 
 
+@pytest.mark.slow
 def test_a_baked_cache_stays_as_in_the_first_epoch(pipeline, data, vocabulary, tmp_path):
     data = dataclasses.replace(data, pack=False)
     index = write_cache(data, vocabulary, tmp_path / "c", splits=["validation"], bake=True)

@@ -169,6 +169,7 @@ def test_a_restored_position_goes_on_with_the_next_batch(pipeline, data, vocabul
     assert_equal_batches(take(other, 1), expected[:1])
 
 
+@pytest.mark.slow
 def test_the_position_of_other_data_is_refused(pipeline, data, vocabulary):
     state = pipeline.train_batches(data, vocabulary, seed=0).state()
     task = "tasks.text:span_5_15_u_u"
@@ -246,7 +247,6 @@ def test_the_position_in_files_that_changed_is_refused(pipeline, stream, vocabul
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
 def test_a_position_of_an_earlier_order_begins_anew_and_says_so(pipeline, data, vocabulary, caplog):
     batches = pipeline.train_batches(data, vocabulary, seed=3)
     expected = take(batches, 2)

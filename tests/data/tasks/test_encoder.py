@@ -120,6 +120,7 @@ def test_special_tokens_that_a_text_spells_out_are_none(vocabulary):
 
 
 @pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.slow
 def test_nothing_is_lost_and_no_document_sees_another(pipeline, data, vocabulary, pack):
     data = dataclasses.replace(data, pack=pack)
     batches = list(pipeline.eval_batches(data, vocabulary, split="train"))

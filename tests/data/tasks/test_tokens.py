@@ -101,6 +101,7 @@ def test_each_word_has_a_space_before_it(write, tmp_path):
 
 
 @pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.slow
 def test_batches_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path, pack):
     from t5x_lite.data.cache import batches as cached
     from t5x_lite.data.cache.making import write_cache
