@@ -95,6 +95,18 @@ def methods(host):
         made["cross"] = adapters.DoubleSeqBnConfig(reduction_factor=4, cross_adapter=True)
     else:
         made["gate"] = adapters.SeqBnConfig(reduction_factor=4, use_gating=True)
+        # The library's scale has no effect with a gate: alpha is r here, which makes it 1.
+        made["gated_lora"] = adapters.LoRAConfig(r=2, alpha=2, use_gating=True)
+        prefix = {"prefix_length": 3, "bottleneck_size": 4}
+        made["network"] = adapters.PrefixTuningConfig(**prefix)
+        made["two_gates"] = adapters.PrefixTuningConfig(
+            **prefix, use_gating=True, shared_gating=False
+        )
+        made["unipelt"] = adapters.UniPELTConfig(
+            prefix_tuning=adapters.PrefixTuningConfig(**prefix),
+            adapter=adapters.SeqBnConfig(reduction_factor=4),
+            lora=adapters.LoRAConfig(r=2, alpha=2),
+        )
     return made
 
 

@@ -29,7 +29,16 @@ from t5x_lite.adapters.composition import (
     path_of,
     walk,
 )
-from t5x_lite.adapters.places import Fusions, Modules, check_places, places_of, tree_class
+from t5x_lite.adapters.places import (
+    Fusions,
+    Modules,
+    check_layers,
+    check_places,
+    layers_of,
+    places_of,
+    stacks_of,
+    tree_class,
+)
 from t5x_lite.adapters.slot_trees import REGULARISATION, SlotTree
 from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import stacked
@@ -215,10 +224,11 @@ def _sites(
     key: Factory | None,
 ) -> Iterator[tuple[Site, Factory]]:
     """The sites of the kinds that have a factory, with it."""
-    before = 0
-    for stack, layers in stacks_of(model).items():
+    stacks = stacks_of(model)
+    numbers = layers_of(stacks)
+    for stack, layers in stacks.items():
         there: dict[str, Dense] = layers.dense_sites()
-        first = next(iter(there.values()))
+        first, before = next(iter(there.values())), numbers[stack].start
         for factory, hosts in (
             (dense, there),
             (hidden, {site: there[_reader(site)] for site in layers.hidden_sites()}),
@@ -231,7 +241,6 @@ def _sites(
             for name, attention in layers.key_sites().items():
                 host = there[f"{name.removesuffix('prefix')}key"]
                 yield Site(stack, name, host, before, attention.num_heads), key
-        before += first.kernel.shape[0]
 
 
 def _reader(site: str) -> str:
@@ -275,25 +284,27 @@ class AdapterModules(nnx.Module):
         """
         self.check()
         stacks, places = stacks_of(model), self._places()
+        layers = layers_of(stacks)
+        check_layers(self._use, layers)
         for name in self._names:
             getattr(self, name).complete()
         for tree in self._use:
             for stack, site in places_of(tree, places):
-                layers = stacks[stack]
-                hosts = {**layers.dense_sites(), **layers.hidden_sites()}
-                host, slot = (hosts[site], "slot") if site in hosts else (layers, site)
-                if site in layers.key_sites():
-                    host, slot = layers.key_sites()[site], "prefix"
+                host_layers = stacks[stack]
+                hosts = {**host_layers.dense_sites(), **host_layers.hidden_sites()}
+                host, slot = (hosts[site], "slot") if site in hosts else (host_layers, site)
+                if site in host_layers.key_sites():
+                    host, slot = host_layers.key_sites()[site], "prefix"
                 if site in OF_MODEL:
                     host, slot = model, site
-                setattr(host, slot, self._slot(tree, stack, site))
+                setattr(host, slot, self._slot(tree, stack, site, layers[stack]))
 
     def attach_output(self, model: nnx.Module, head: Any) -> None:
         """Puts the inverse of what stands after the embeddings into the head; in place."""
         if isinstance(model, TokenHost) and isinstance(head, OutputHost):
             head.inverse = model.invertible
 
-    def _slot(self, tree: str | Block, stack: str, site: str) -> nnx.Module:
+    def _slot(self, tree: str | Block, stack: str, site: str, layers: range) -> nnx.Module:
         """The module of a site, or a tree with its modules of that site."""
         if isinstance(tree, str):
             return getattr(self, tree).at(stack, site)
@@ -304,7 +315,7 @@ class AdapterModules(nnx.Module):
             for title in fusions_of((tree,))
             if self.fusion.stands_at(title, stack, site)
         }
-        return tree_class(site)(tree, leaves, fusions)
+        return tree_class(site)(tree, leaves, fusions, layers=layers)
 
     def see(self, model: nnx.Module, ids: Array | None) -> None:
         """Puts into the slots which child each row of a batch has; in place.
@@ -482,14 +493,3 @@ def check_patterns(field: str, patterns: Iterable[str]) -> None:
             raise InputError(
                 f"{field}: {pattern!r} is not a regular expression ({error})"
             ) from error
-
-
-def stacks_of(model: Any) -> dict[str, Any]:
-    """A model's stacked layers by name.
-
-    Raises:
-      InputError: it has none with slots.
-    """
-    if not hasattr(model, "stacks"):
-        raise InputError(f"a {type(model).__name__} has no layers with slots for adapters")
-    return model.stacks()

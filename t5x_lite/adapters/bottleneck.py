@@ -10,9 +10,7 @@
 | par_bn (He et al. 2021, arXiv:2110.04366) | x | f | after_mlp |
 
 A pre-norm layer (T5) has no norm around the sum. Names and defaults are those of the library
-`adapters`. The gate g (UniPELT, Mao et al. 2022, arXiv:2110.07577) is there the mean over a whole
-row, padding and, in a decoder, the future included; here it is that of the tokens that a token of
-an encoder sees, and in a decoder each token's own.
+`adapters`. `t5x_lite.adapters.gates` has the gate g.
 """
 
 import dataclasses
@@ -27,11 +25,11 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter, Modules, Site
+from t5x_lite.adapters.gates import Gate, check_gate, check_stacks, gates_of, make_gate
 from t5x_lite.errors import InputError
 from t5x_lite.nn.activations import Activation, activate
 from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.dropout import dropout
-from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.norms import LayerNorm
 from t5x_lite.nn.slots import Around
 from t5x_lite.types import Array
@@ -39,7 +37,6 @@ from t5x_lite.types import Array
 Reads = Literal["sum", "output", "input", "normed"]
 Residual = Literal["pre", "post_add", "post_ln"]
 Init = Literal["bert", "mam", "houlsby"]
-Gate = Literal["none", "real_tokens", "all_tokens"]
 NormAfter = Literal["none", "branch", "sum"]
 Scale = Literal["learned", "channel"]
 
@@ -96,6 +93,7 @@ class Bottleneck(Adapter):
             not math.isfinite(self.scale) or not self.scale
         ):
             raise InputError(f"scale must be finite and not 0: got {self.scale}")
+        check_gate(self.gate)
         if not 0.0 <= self.dropout_rate < 1.0:
             raise InputError(f"dropout_rate must be in [0, 1): got {self.dropout_rate}")
         for name, choices in (
@@ -103,7 +101,6 @@ class Bottleneck(Adapter):
             ("residual", Residual),
             ("init", Init),
             ("activation", Activation),
-            ("gate", Gate),
             ("ln_after", NormAfter),
             *((("scale", Scale),) if isinstance(self.scale, str) else ()),
         ):
@@ -140,11 +137,7 @@ class Bottleneck(Adapter):
         num = sum(next(iter(s.dense_sites().values())).kernel.shape[0] for s in stacks.values())
         self._check_layers(num)
         found = self.at_sites(model, block=self.block, rngs=rngs)
-        if self.gate == "all_tokens" and "decoder" in found:
-            raise InputError(
-                "gate 'all_tokens' reads tokens that a decoder does not know yet: take "
-                "'real_tokens'"
-            )
+        check_stacks(self.gate, found)
         for blocks in found.values():
             for block in blocks.values():
                 block.clear_unused()  # pyright: ignore[reportAttributeAccessIssue]
@@ -292,9 +285,7 @@ class BottleneckBlock(nnx.Module):
         if config.ln_after != "none":
             self.norm_after = LayerNorm(d_model, 1e-5)
         if config.gate != "none":
-            init = jax.nn.initializers.normal(0.02)
-            axes = ("embed", None)
-            self.gate = Dense(d_model, 1, axes=axes, initializer=init, bias=True, rngs=rngs)
+            self.gate = make_gate(d_model, "embed", rngs=rngs)
 
     def projection(
         self,
@@ -428,19 +419,7 @@ class BottleneckBlock(nnx.Module):
         added = dropout(added.astype(dtype), config.dropout_rate, key=around.key)
         if config.gate == "none":
             return added
-        return added * self._gates(read, around.mask).astype(dtype)
-
-    def _gates(self, read: Float[Array, "B T D"], mask: Any) -> Float[Array, "B #T 1"]:
-        """The gate of each token, in float32."""
-        gates = jax.nn.sigmoid(self.gate.product(read))
-        if self.config.gate == "all_tokens":
-            return jnp.mean(gates, axis=1, keepdims=True)
-        if isinstance(mask, Visibility):
-            mask = mask.dense(read.shape[1])
-        if mask is None:
-            return gates
-        seen = mask[:, 0].astype(jnp.float32)  # [B, 1 or T, T]
-        return (seen @ gates) / jnp.maximum(jnp.sum(seen, axis=-1, keepdims=True), 1.0)
+        return added * gates_of(self.gate, read, around.mask, config.gate).astype(dtype)
 
     def make_mask(self) -> nnx.Variable | None:
         """The masks [N, R] of a stack's layers; None where all are as wide."""

@@ -12,6 +12,7 @@
 | Split(a, b) | of columns of the row | modules after blocks of an encoder |
 | BatchSplit(a, b) | of contiguous rows | |
 | MultiTask(a, b) | of each row its own, by `adapter_ids` | |
+| Drop(a, layers=(0, 1)) | nothing in some layers | AdapterDrop (arXiv:2010.11918) |
 | Parallel(a, b) | the batch K times, child after child | one of a tree, with Stack alone above it |
 
 `t5x_lite.adapters.evaluation` runs such a tree in a slot. A module that has nothing at a site
@@ -86,6 +87,26 @@ class Average(Block):
             return (1.0 / len(self.children),) * len(self.children)
         total = sum(self.weights) if self.normalize else 1.0
         return tuple(weight / total for weight in self.weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class Drop(Block):
+    """The child in some layers, and nothing in the others (Rücklé et al. 2021, arXiv:2010.11918).
+
+    Attributes:
+      layers: those without it; they count from 0, a decoder's after the encoder's.
+    """
+
+    layers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.children) != 1:
+            raise InputError(f"Drop has one child: got {len(self.children)}; a Stack holds more")
+        if not self.layers:
+            raise InputError("Drop needs layers: the numbers of those that have no module")
+        if min(self.layers) < 0:
+            raise InputError(f"layers of Drop count from 0: got {min(self.layers)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +225,8 @@ class Parallel(Block):
 
 
 BLOCKS: dict[str, type[Block]] = {
-    each.__name__: each for each in (Stack, Average, Fuse, Split, BatchSplit, MultiTask, Parallel)
+    each.__name__: each
+    for each in (Stack, Average, Drop, Fuse, Split, BatchSplit, MultiTask, Parallel)
 }
 """Name in the grammar -> block."""
 

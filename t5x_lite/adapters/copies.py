@@ -19,7 +19,8 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.adapters.arrays import Leaf, Rows, arrays_of
-from t5x_lite.adapters.base import Adapter, Modules, check_patterns, stacks_of
+from t5x_lite.adapters.base import Adapter, Modules, check_patterns
+from t5x_lite.adapters.places import stacks_of
 from t5x_lite.deltas.parts import Dense, Part, Sparse
 from t5x_lite.errors import InputError
 from t5x_lite.trees import covers

@@ -14,7 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 from flax import nnx
 
 from t5x_lite import trees
-from t5x_lite.adapters.base import Adapter, AdapterModules, Modules, stacks_of
+from t5x_lite.adapters.base import Adapter, AdapterModules, Modules
+from t5x_lite.adapters.places import stacks_of
 from t5x_lite.deltas.parts import Part
 from t5x_lite.nn.bind import split
 

@@ -21,6 +21,7 @@ from t5x_lite.adapters.composition import (
     Average,
     BatchSplit,
     Block,
+    Drop,
     Fuse,
     MultiTask,
     Parallel,
@@ -28,9 +29,10 @@ from t5x_lite.adapters.composition import (
     Stack,
     walk,
 )
+from t5x_lite.adapters.kernel_state import weighted_sum, weighted_sum_of_some
 from t5x_lite.errors import InputError
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.nn.slots import Around
+from t5x_lite.nn.slots import Around, GatedSlot
 from t5x_lite.types import Array
 
 Tree = Any  # str | Block | None
@@ -52,10 +54,12 @@ class Evaluation:
     Attributes:
       leaves: modules of the slot by name.
       fusions: layers of Fuse blocks by the names of their parameters.
+      layer: the number of the slot's layer, counted over all stacks; of all layers of a stack.
     """
 
     leaves: Mapping[str, Any]
     fusions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    layer: Array | None = None
 
     def run(self, tree: Tree, state: Any) -> Any:
         """The state after a tree.
@@ -71,6 +75,9 @@ class Evaluation:
             for child in tree.children:
                 state = self.run(child, state)
             return state
+        if isinstance(tree, Drop):
+            kept = jnp.all(jnp.asarray(self.layer)[..., None] != jnp.asarray(tree.layers), axis=-1)
+            return state.where(kept, self.run(tree.children[0], state))
         if isinstance(tree, Average):
             return state.mean([self.run(child, state) for child in tree.children], tree.shares)
         if isinstance(tree, BatchSplit | Parallel):
@@ -190,9 +197,13 @@ class BlockState(RowStates):
         arguments = (self.h, self.x, self.norm, self.around)
         return module.reads(*arguments), module.skip(*arguments)
 
+    def where(self, kept: Array, other: "BlockState") -> "BlockState":
+        """The other state where it is kept."""
+        return dataclasses.replace(self, h=jnp.where(kept, other.h, self.h))
+
     def mean(self, states: Sequence["BlockState"], weights: Sequence[float]) -> "BlockState":
         """The weighted sum."""
-        return dataclasses.replace(self, h=_weighted([s.h for s in states], weights))
+        return dataclasses.replace(self, h=weighted_sum([s.h for s in states], weights))
 
     def parts(self, sizes: Sequence[int]) -> list["BlockState"]:
         """Contiguous rows."""
@@ -248,7 +259,8 @@ class BlockState(RowStates):
 class DenseState(RowStates):
     """The product of a dense layer [B, ..., O] and the bias that is to be added to it.
 
-    The kernel is that with which the layer would give the product; None where rows differ.
+    The kernel is that with which the layer would give the product; None where rows differ. `seen`
+    is for gates.
     """
 
     x: Array
@@ -256,6 +268,7 @@ class DenseState(RowStates):
     kernel: Array | None
     bias: Array | None
     ids: Array | None
+    seen: Any = None
 
     @property
     def num_rows(self) -> int:
@@ -268,6 +281,9 @@ class DenseState(RowStates):
         Raises:
           InputError: it reads the kernel, and rows have other ones.
         """
+        if isinstance(module, GatedSlot):
+            y = module.gated(self.x, self.y, self._kernel(), self.seen)
+            return dataclasses.replace(self, y=y, kernel=None)
         if self.kernel is None and _kind(module) is None:
             raise InputError(
                 f"{name!r} reads the kernel of its layer, and rows have different ones: put it "
@@ -284,15 +300,26 @@ class DenseState(RowStates):
             return self.kernel
         return jnp.zeros((self.x.shape[-1], self.y.shape[-1]), self.x.dtype)
 
+    def where(self, kept: Array, other: "DenseState") -> "DenseState":
+        """The other state where it is kept."""
+        kernel, bias = other.kernel, other.bias
+        if kernel is not None and self.kernel is not None:
+            kernel = jnp.where(kept, kernel, self.kernel)
+        if bias is not self.bias:
+            ours, theirs = (0.0 if each is None else each for each in (self.bias, bias))
+            bias = jnp.where(kept, theirs, ours)
+        y = jnp.where(kept, other.y, self.y)
+        return dataclasses.replace(self, y=y, kernel=kernel, bias=bias)
+
     def mean(self, states: Sequence["DenseState"], weights: Sequence[float]) -> "DenseState":
         """The weighted sum."""
         kernels = [state.kernel for state in states if state.kernel is not None]
-        kernel = _weighted(kernels, weights) if len(kernels) == len(states) else None
+        kernel = weighted_sum(kernels, weights) if len(kernels) == len(states) else None
         return dataclasses.replace(
             self,
-            y=_weighted([state.y for state in states], weights),
+            y=weighted_sum([state.y for state in states], weights),
             kernel=kernel,
-            bias=_mean_bias([state.bias for state in states], weights),
+            bias=weighted_sum_of_some([state.bias for state in states], weights),
         )
 
     def parts(self, sizes: Sequence[int]) -> list["DenseState"]:
@@ -302,7 +329,8 @@ class DenseState(RowStates):
             bias = self.bias
             bias = bias[rows] if bias is not None and bias.ndim > 1 else bias
             ids = None if self.ids is None else self.ids[rows]
-            made.append(DenseState(self.x[rows], self.y[rows], self.kernel, bias, ids))
+            seen = _rows_of(self.seen, rows)
+            made.append(DenseState(self.x[rows], self.y[rows], self.kernel, bias, ids, seen))
         return made
 
     def joined(self, states: Sequence["DenseState"]) -> "DenseState":
@@ -356,9 +384,13 @@ class HiddenState(RowStates):
         """After one module."""
         return dataclasses.replace(self, hidden=module(self.hidden))
 
+    def where(self, kept: Array, other: "HiddenState") -> "HiddenState":
+        """The other state where it is kept."""
+        return dataclasses.replace(self, hidden=jnp.where(kept, other.hidden, self.hidden))
+
     def mean(self, states: Sequence["HiddenState"], weights: Sequence[float]) -> "HiddenState":
         """The weighted sum."""
-        return dataclasses.replace(self, hidden=_weighted([s.hidden for s in states], weights))
+        return dataclasses.replace(self, hidden=weighted_sum([s.hidden for s in states], weights))
 
     def parts(self, sizes: Sequence[int]) -> list["HiddenState"]:
         """Contiguous rows."""
@@ -382,40 +414,6 @@ class HiddenState(RowStates):
         return dataclasses.replace(self, hidden=hidden)
 
 
-@dataclasses.dataclass(frozen=True)
-class KernelState:
-    """Kernel or bias of a layer that gives the same without modules; for merging."""
-
-    kernel: Array | None
-    bias: Array | None
-    has_bias: bool
-
-    @property
-    def num_rows(self) -> int:
-        """There are none.
-
-        Raises:
-          InputError: always: rows that differ have no kernel in common.
-        """
-        raise InputError("modules of rows cannot be merged: rows have no kernel in common")
-
-    def check_ids(self, block: Block) -> None:
-        """Refuses rows, by an InputError."""
-        _ = self.num_rows
-
-    def after(self, module: Any, name: str) -> "KernelState":
-        """After one module."""
-        kernel = None if self.kernel is None else module.of_kernel(self.kernel)
-        bias = module.of_bias(self.bias) if self.has_bias else None
-        return KernelState(kernel, bias, self.has_bias)
-
-    def mean(self, states: Sequence["KernelState"], weights: Sequence[float]) -> "KernelState":
-        """The weighted sum."""
-        kernel = _mean_bias([state.kernel for state in states], weights)
-        bias = _mean_bias([state.bias for state in states], weights)
-        return KernelState(kernel, bias, self.has_bias)
-
-
 def _kind(module: Any) -> Hashable:
     """The kind of a module whose arrays may be gathered; None of another one."""
     return module.kind() if isinstance(module, Alike) else None
@@ -424,18 +422,6 @@ def _kind(module: Any) -> Hashable:
 def _slices(sizes: Sequence[int]) -> list[slice]:
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-
-
-def _weighted(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
-    """sum w_i x_i in float32, in the dtype of x."""
-    total = sum(w * x.astype(jnp.float32) for x, w in zip(arrays, weights, strict=True))
-    return jnp.asarray(total).astype(arrays[0].dtype)
-
-
-def _mean_bias(biases: Sequence[Array | None], weights: Sequence[float]) -> Array | None:
-    """The weighted sum of biases; one that is not there is 0."""
-    known = [(bias, w) for bias, w in zip(biases, weights, strict=True) if bias is not None]
-    return _weighted(*zip(*known, strict=True)) if known else None
 
 
 def _wide(bias: Array | None, y: Array) -> Array:

@@ -29,7 +29,7 @@ from t5x_lite.adapters.invertible import Invertible, seq_bn_inv
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.masks import Movement, Prune, Supermask, threshold
 from t5x_lite.adapters.parts import BitFit, Norms, Params
-from t5x_lite.adapters.prefix import Prefix, mam
+from t5x_lite.adapters.prefix import Prefix, mam, unipelt
 from t5x_lite.adapters.prompt import Prompt
 from t5x_lite.adapters.sparse import Diff, SparseTuning
 from t5x_lite.adapters.t5_adapter import T5Adapter
@@ -55,6 +55,7 @@ METHODS: dict[str, Callable[..., Adapter]] = {
     "inv": Invertible,
     "seq_bn_inv": seq_bn_inv,
     "mam": mam,
+    "unipelt": unipelt,
     "prompt": Prompt,
     "t5_adapter": T5Adapter,
     "sparse": SparseTuning,
@@ -74,7 +75,7 @@ SHORT = {"r": "rank", "rslora": "rank_stabilised", "d": "width"}
 FIRST = {"params": "train", "copy": "of", "heads": "sites"}
 """Method -> the option whose values may stand first in the brackets, without its name."""
 
-LATER = ("hyper", "unipelt")
+LATER = ("hyper",)
 """Methods of the literature that have a name here, and no code yet."""
 
 LATER_BLOCKS = ("Route",)

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite.adapters.base import Adapter, Modules, Site, stacks_of
+from t5x_lite.adapters.base import Adapter, Modules, Site
+from t5x_lite.adapters.places import stacks_of
 from t5x_lite.deltas.parts import Part, Scale
 from t5x_lite.errors import InputError
 from t5x_lite.types import Array

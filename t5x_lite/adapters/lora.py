@@ -16,6 +16,10 @@ DoRA (Liu et al. 2024, arXiv:2402.09353) trains the size of each column apart fr
 
 m begins as |W|. It is stored as m - |W| (`magnitude`, 0 at first), so that it fits the base
 whatever checkpoint that comes from; its gradient is m's. The bias is not scaled, as in PEFT.
+
+A gate (`t5x_lite.adapters.gates`) weighs the branch by the tokens of a row, as in UniPELT:
+y = x W + b + g s (x A) B. No kernel gives the same. (In the library `adapters` s has no effect with
+a gate.)
 """
 
 import dataclasses
@@ -30,6 +34,7 @@ from jaxtyping import Float
 
 from t5x_lite.adapters.arrays import Leaf, table_of
 from t5x_lite.adapters.base import Adapter, Modules, Site
+from t5x_lite.adapters.gates import Gate, check_gate, check_stacks, gates_of, make_gate
 from t5x_lite.deltas.parts import Dora, LowRank, Part
 from t5x_lite.errors import InputError
 from t5x_lite.nn.dense import Dense
@@ -49,6 +54,7 @@ class Lora(Adapter):
       alpha: the scale is alpha / rank.
       rank_stabilised: whether it is alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732).
       dora: whether the size of each column trains apart from its direction.
+      gate: "none"; "real_tokens"; or "all_tokens", the library's, of encoders alone.
     """
 
     name: str = "lora"
@@ -57,6 +63,7 @@ class Lora(Adapter):
     alpha: float = 8.0
     rank_stabilised: bool = False
     dora: bool = False
+    gate: Gate = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,6 +71,10 @@ class Lora(Adapter):
             raise InputError(f"rank must be at least 1: got {self.rank}")
         if not math.isfinite(self.alpha) or not self.alpha:
             raise InputError(f"alpha must be finite and not 0: got {self.alpha}")
+        check_gate(self.gate)
+        for other, name in ((self.dora, "dora"), (EMBEDDING in self.sites, f"site {EMBEDDING!r}")):
+            if self.gate != "none" and other:
+                raise InputError(f"a gate has no {name}: leave one of them out")
         if self.dora and EMBEDDING in self.sites:
             raise InputError(f"dora has no site {EMBEDDING!r}: leave one of them out")
 
@@ -76,11 +87,16 @@ class Lora(Adapter):
         """Makes the branches."""
         module = DirectedBranch if self.dora else LowRankBranch
 
-        def branch(site: Site, rngs: nnx.Rngs) -> LowRankBranch:
+        def branch(site: Site, rngs: nnx.Rngs) -> Factors:
+            if self.gate != "none":
+                return GatedBranch(
+                    site.dense, rank=self.rank, scale=self.scale, gate=self.gate, rngs=rngs
+                )
             return module(site.dense, rank=self.rank, scale=self.scale, rngs=rngs)
 
         layers = tuple(site for site in self.sites if site != EMBEDDING)
         found = self.at_sites(model, dense=branch, sites=layers, rngs=rngs) if layers else {}
+        check_stacks(self.gate, found)
         if EMBEDDING not in self.sites:
             return Modules(found)
         table = table_of(model)
@@ -89,8 +105,8 @@ class Lora(Adapter):
         return TableModules(found, *table, rank=self.rank, scale=self.scale, rngs=rngs)
 
 
-class LowRankBranch(nnx.Module):
-    """A `DenseSlot`: s (x A) B.
+class Factors(nnx.Module):
+    """A and B of a dense layer: B is 0 at the start.
 
     Args:
       host: the dense layer, one or stacked.
@@ -108,6 +124,20 @@ class LowRankBranch(nnx.Module):
         self.b = nnx.Param(jnp.zeros((rank, features_out), jnp.float32), logical=(None, axes[1]))
         self.scale = scale
 
+    def branch(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
+        """s (x A) B in float32."""
+        a, b = self.a[...], self.b[...]
+        batch = "ABCE"[: x.ndim - 1]
+        low = einsum(f"{batch}I,IR->{batch}R", x.astype(a.dtype), a).astype(a.dtype)
+        return self.scale * einsum(f"{batch}R,RO->{batch}O", low, b)
+
+
+class LowRankBranch(Factors):
+    """A `DenseSlot`: s (x A) B.
+
+    Args: as of `Factors`.
+    """
+
     def __call__(
         self,
         x: Float[Array, "*batch I"],
@@ -115,10 +145,7 @@ class LowRankBranch(nnx.Module):
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
         """y with the branch; both in float32."""
-        a, b = self.a[...], self.b[...]
-        batch = "ABCE"[: x.ndim - 1]
-        low = einsum(f"{batch}I,IR->{batch}R", x.astype(a.dtype), a).astype(a.dtype)
-        return y + self.scale * einsum(f"{batch}R,RO->{batch}O", low, b)
+        return y + self.branch(x)
 
     def kind(self) -> Hashable:
         """Equal for branches of one shape and scale."""
@@ -142,6 +169,68 @@ class LowRankBranch(nnx.Module):
     def parts(self) -> dict[str, Part]:
         """The change of its host, as a part of a delta."""
         return {"kernel": LowRank(self.a[...], self.b[...], self.scale)}
+
+
+class GatedBranch(Factors):
+    """A `DenseSlot` and `GatedSlot`: g s (x A) B.
+
+    Args:
+      host: the dense layer, one or stacked.
+      rank: columns of A.
+      scale: s.
+      gate: the kind of g.
+      rngs: the stream "params" is used.
+    """
+
+    per_row = True
+
+    def __init__(self, host: Dense, *, rank: int, scale: float, gate: Gate, rngs: nnx.Rngs):
+        super().__init__(host, rank=rank, scale=scale, rngs=rngs)
+        self.kind_of_gate: Gate = gate
+        self.gate = make_gate(host.kernel.shape[-2], host.axes[0], rngs=rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "*batch I"],
+        y: Float[Array, "*batch O"],
+        kernel: Float[Array, "I O"],
+    ) -> Float[Array, "*batch O"]:
+        """y with the branch, each token with its own gate."""
+        return self.gated(x, y, kernel, None)
+
+    def gated(
+        self,
+        x: Float[Array, "*B T I"],
+        y: Float[Array, "*B T O"],
+        kernel: Float[Array, "I O"],
+        seen: Any,
+    ) -> Float[Array, "*B T O"]:
+        """y with the branch; both in float32. Distances of all rows have each their own gate.
+
+        Raises:
+          InputError: the gate is of all tokens, and the layer reads distances.
+        """
+        del kernel
+        if x.ndim < 3:
+            if self.kind_of_gate == "all_tokens":
+                raise InputError(
+                    "gate 'all_tokens' has no tokens where distances are projected (a DeBERTa's): "
+                    "take 'real_tokens', or other sites, as attention/value"
+                )
+            seen = None
+        return y + gates_of(self.gate, x, seen, self.kind_of_gate) * self.branch(x)
+
+    def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
+        """There is none.
+
+        Raises:
+          InputError: always.
+        """
+        raise InputError("a branch with a gate cannot be merged: rows have no kernel in common")
+
+    def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
+        """The bias as it is."""
+        return bias
 
 
 class DirectedBranch(LowRankBranch):

@@ -6,7 +6,16 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 
-from t5x_lite.adapters.composition import Block, Fuse, Split, Stack, names_of, path_of, walk
+from t5x_lite.adapters.composition import (
+    Block,
+    Drop,
+    Fuse,
+    Split,
+    Stack,
+    names_of,
+    path_of,
+    walk,
+)
 from t5x_lite.adapters.slot_trees import (
     BlockTree,
     DenseTree,
@@ -152,6 +161,40 @@ class Fusions(nnx.Module):
 def places_of(tree: str | Block, places: Places) -> list[tuple[str, str]]:
     """The places at which one of a tree's modules stands."""
     return list(dict.fromkeys(place for name in names_of((tree,)) for place in places[name]))
+
+
+def stacks_of(model: Any) -> dict[str, Any]:
+    """A model's stacked layers by name.
+
+    Raises:
+      InputError: it has none with slots.
+    """
+    if not hasattr(model, "stacks"):
+        raise InputError(f"a {type(model).__name__} has no layers with slots for adapters")
+    return model.stacks()
+
+
+def layers_of(stacks: Mapping[str, Any]) -> dict[str, range]:
+    """The numbers of each stack's layers, counted over all of them: a decoder's come last.
+
+    Args:
+      stacks: a model's stacked layers by name.
+    """
+    found: dict[str, range] = {}
+    before = 0
+    for name, layers in stacks.items():
+        num = next(iter(layers.dense_sites().values())).kernel.shape[0]
+        found[name] = range(before, before + num)
+        before += num
+    return found
+
+
+def check_layers(use: Sequence[str | Block], layers: Mapping[str, range]) -> None:
+    """Refuses, by an InputError, a Drop that names a layer which the model does not have."""
+    num = sum(map(len, layers.values()))
+    for node, _ in (pair for tree in use for pair in walk(tree)):
+        if isinstance(node, Drop) and max(node.layers) >= num:
+            raise InputError(f"{node}: the model's layers are 0 to {num - 1}")
 
 
 def tree_class(site: str) -> type[SlotTree]:

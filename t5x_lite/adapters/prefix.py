@@ -13,6 +13,10 @@ has no relative bias; in DeBERTa it has content alone. (The library `adapters` c
 distances from the first of the prefix, so all of them are off by P.) Nothing of it is in the cache
 of decoding: one prefix is there for all rows. A prefix takes part of the softmax, so it changes
 what a model computes from the first step on.
+
+A gate (`t5x_lite.adapters.gates`) multiplies an encoder's Pk and Pv for each row, as in UniPELT:
+it reads what asks. A decoder, which knows its first token alone when its prefixes are needed, has
+none. (The library `adapters` reads that token there.)
 """
 
 import dataclasses
@@ -26,7 +30,9 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter, Site
-from t5x_lite.adapters.bottleneck import par_bn
+from t5x_lite.adapters.bottleneck import par_bn, seq_bn
+from t5x_lite.adapters.gates import Gate, check_gate, gates_of, make_gate
+from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.places import Modules
 from t5x_lite.adapters.union import Union
 from t5x_lite.errors import InputError
@@ -45,6 +51,8 @@ class Prefix(Adapter):
       flat: whether keys and values are parameters themselves, without a network.
       encoder: whether the encoder of an encoder-decoder has prefixes; a model of one stack has.
       cross: whether cross-attention has prefixes.
+      gate: of an encoder's prefixes: "none"; "real_tokens"; or "all_tokens", the library's.
+      shared_gate: whether keys and values have one gate, or one each.
     """
 
     name: str = "prefix"
@@ -54,17 +62,29 @@ class Prefix(Adapter):
     flat: bool = False
     encoder: bool = True
     cross: bool = True
+    gate: Gate = "none"
+    shared_gate: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_gate(self.gate)
         if self.length < 1 or self.hidden < 1:
             raise InputError(
                 f"length and hidden of a prefix must be at least 1: got {self.length} and "
                 f"{self.hidden}"
             )
 
+    @property
+    def unpackable(self) -> str:
+        """A gate is of a row."""
+        return "" if self.gate == "none" else "the gate of a prefix is that of a whole row"
+
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "PrefixModules":
-        """Makes the keys and values, or what they are made by."""
+        """Makes the keys and values, or what they are made by.
+
+        Raises:
+          InputError: there is no such attention, or a gate, and no encoder.
+        """
         several = "decoder" in model.stacks()  # pyright: ignore[reportAttributeAccessIssue]
         widths: dict[tuple[str, str], int] = {}
 
@@ -72,7 +92,9 @@ class Prefix(Adapter):
             widths[site.stack, site.name] = site.d_model
             assert site.heads is not None
             sizes = (site.heads, site.dense.kernel.shape[-1] // site.heads)
-            return LayerPrefix(sizes, length=self.length, hidden=self._hidden, rngs=rngs)
+            if self.gate != "none" and site.stack != "decoder":
+                return GatedPrefix(self, sizes, site.d_model, rngs=rngs)
+            return LayerPrefix(sizes, length=self.length, hidden=self.network_width, rngs=rngs)
 
         def where(site: Site) -> bool:
             if site.name.startswith("cross_"):
@@ -80,10 +102,16 @@ class Prefix(Adapter):
             return self.encoder or not several or site.stack != "encoder"
 
         found = self.at_sites(model, key=key, where=where, rngs=rngs)
+        if self.gate != "none" and set(found) <= {"decoder"}:
+            raise InputError(
+                f"adapter {self.name!r}: the gate of a prefix is an encoder's, and no encoder has "
+                "prefixes here: leave the gate out"
+            )
         return PrefixModules(found, {} if self.flat else widths, self, rngs=rngs)
 
     @property
-    def _hidden(self) -> int | None:
+    def network_width(self) -> int | None:
+        """M; None without a network."""
         return None if self.flat else self.hidden
 
 
@@ -188,6 +216,35 @@ class LayerPrefix(nnx.Module):
         return (type(self), self.length, self.has_network)
 
 
+class GatedPrefix(LayerPrefix):
+    """A `GatedKeySlot`: g Pk and g Pv.
+
+    Args:
+      config: of the adapter.
+      sizes: H and K.
+      d_model: size of what asks.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, config: Prefix, sizes: tuple[int, int], d_model: int, *, rngs: nnx.Rngs):
+        super().__init__(sizes, length=config.length, hidden=config.network_width, rngs=rngs)
+        self.kind_of_gate: Gate = config.gate
+        self.gate = make_gate(d_model, "embed", num=1 if config.shared_gate else 2, rngs=rngs)
+
+    def gated(
+        self, x: Float[Array, "B T D"], seen: Any
+    ) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
+        """Keys and values of each row; what its first token sees is what the row sees."""
+        gates = gates_of(self.gate, x, seen, self.kind_of_gate)[:, 0, :, None, None, None]
+        keys, values = self()
+        dtype = keys.dtype
+        return (gates[:, 0] * keys).astype(dtype), (gates[:, -1] * values).astype(dtype)
+
+    def kind(self) -> Hashable:
+        """None: a gate sees a row."""
+        return None
+
+
 def _linear(size: int, out: tuple[int, ...], *, rngs: nnx.Rngs) -> tuple[Array, Array]:
     """Kernel and bias as torch's Linear begins: uniform, up to 1 / sqrt(size)."""
     bound = 1.0 / math.sqrt(size)
@@ -212,7 +269,7 @@ def ejected(adapter: Prefix, params: Mapping[str, Any]) -> tuple[Prefix, dict[st
     own = {path: jnp.asarray(x) for path, x in params.items() if path.startswith(below)}
     if adapter.flat:
         return adapter, own
-    made: dict[str, Array] = {}
+    made = {path: x for path, x in own.items() if "/gate/" in path}
     for path, embedding in own.items():
         if not path.startswith(f"{below}network/") or not path.endswith("/embedding"):
             continue
@@ -230,3 +287,11 @@ def mam(*, name: str = "mam", length: int = 30, hidden: int = 800, reduction: fl
     """Prefixes and a parallel bottleneck (He et al. 2022, arXiv:2110.04366, "MAM adapter")."""
     prefix = Prefix(name=name, length=length, hidden=hidden)
     return Union(name=name, members=(prefix, par_bn(name=name, reduction=reduction)))
+
+
+def unipelt(*, name: str = "unipelt", length: int = 10, reduction: float = 16.0) -> Union:
+    """Prefixes, a bottleneck and LoRA, each with a gate (Mao et al. 2022, arXiv:2110.07577)."""
+    prefix = Prefix(name=name, length=length, gate="real_tokens")
+    bottleneck = seq_bn(name=name, reduction=reduction, gate="real_tokens")
+    lora = Lora(name=name, rank=8, alpha=2.0, gate="real_tokens")
+    return Union(name=name, members=(prefix, bottleneck, lora))

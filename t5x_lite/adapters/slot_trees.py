@@ -10,7 +10,7 @@ A module alone stands in its slot itself. `ids` are put in with the batch: the n
 child, once for each layer, so that a scan slices them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,17 +18,18 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite.adapters.composition import Block, walk
+from t5x_lite.adapters.composition import Block, Drop, walk
 from t5x_lite.adapters.evaluation import (
     BlockState,
     DenseState,
     Evaluation,
     HiddenState,
-    KernelState,
 )
+from t5x_lite.adapters.kernel_state import KernelState
 from t5x_lite.errors import InputError
+from t5x_lite.nn.attention import Prefix
 from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.slots import Around
+from t5x_lite.nn.slots import Around, GatedKeySlot, is_per_row
 from t5x_lite.types import Array
 
 REGULARISATION = 0.01
@@ -59,23 +60,34 @@ class SlotTree(nnx.Module):
       tree: a block.
       leaves: modules of the slot, one or stacked, by name.
       fusions: layers of its Fuse blocks by the names of their parameters.
+      layers: the numbers of the stack's layers, counted over all stacks; for a Drop.
     """
 
     ids: nnx.Variable | None = None  # [B], from `see`
+    layer: nnx.Variable | None = None  # its number, where a Drop asks for it
 
     def __init__(
         self,
         tree: Block,
         leaves: Mapping[str, nnx.Module],
         fusions: Mapping[str, nnx.Module] | None = None,
+        *,
+        layers: range = range(0),
     ):
         self.tree = tree
         self.leaves = Named(leaves)
         self.fusions = Named(fusions or {})
+        if any(isinstance(node, Drop) for node, _ in walk(tree)):
+            self.layer = nnx.Variable(jnp.asarray(layers, jnp.int32), logical=("layers",))
 
     @property
     def per_row(self) -> bool:
         """Whether rows of a batch differ in what they get."""
+        return self._has_rows or any(map(is_per_row, self.leaves.all().values()))
+
+    @property
+    def _has_rows(self) -> bool:
+        """Whether a block gives rows different modules."""
         return any(isinstance(node, Block) and node.of_rows for node, _ in walk(self.tree))
 
     def see(self, ids: Array) -> None:
@@ -85,7 +97,8 @@ class SlotTree(nnx.Module):
         self.ids = nnx.Variable(layers, logical=("layers", None))
 
     def _run(self, state: Any) -> Any:
-        return Evaluation(self.leaves.all(), self.fusions.all()).run(self.tree, state)
+        layer = None if self.layer is None else self.layer[...]
+        return Evaluation(self.leaves.all(), self.fusions.all(), layer).run(self.tree, state)
 
     def _ids(self) -> Array | None:
         return None if self.ids is None else self.ids[...]
@@ -115,18 +128,19 @@ class DenseTree(SlotTree):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
         bias: Float[Array, " O"] | None,
+        seen: Any,
     ) -> Float[Array, "*batch O"]:
         """The layer's result, in float32.
 
         Raises:
           InputError: rows differ, and the layer reads what all of them share.
         """
-        if x.ndim < 3 and self.per_row:
+        if x.ndim < 3 and self._has_rows:
             raise InputError(
                 f"{self.tree}: distances are projected once for all rows (a DeBERTa's), so "
                 "modules of rows have no place there: give them other sites, as attention/value"
             )
-        state = self._run(DenseState(x, y, kernel, bias, self._ids()))
+        state = self._run(DenseState(x, y, kernel, bias, self._ids(), seen))
         return state.y if state.bias is None else state.y + state.bias.astype(jnp.float32)
 
     def __call__(
@@ -136,7 +150,7 @@ class DenseTree(SlotTree):
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
         """The result without a bias."""
-        return self.with_bias(x, y, kernel, None)
+        return self.with_bias(x, y, kernel, None, None)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
         """The kernel that gives the same without modules.
@@ -172,9 +186,23 @@ class KeyTree(SlotTree):
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
         """Keys and values."""
-        pairs = [leaf() for leaf in self.leaves.all().values()]
-        keys, values = (jnp.concatenate(each) for each in zip(*pairs, strict=True))
-        return keys, values
+        return _one_after_the_other([leaf() for leaf in self.leaves.all().values()])
+
+    def gated(self, x: Float[Array, "B T D"], seen: Any) -> Prefix:
+        """Keys and values, of each row where a module has a gate."""
+        leaves = self.leaves.all().values()
+        if not any(isinstance(leaf, GatedKeySlot) for leaf in leaves):
+            return self()
+        pairs = [
+            leaf.gated(x, seen) if isinstance(leaf, GatedKeySlot) else leaf() for leaf in leaves
+        ]
+        rows = [tuple(jnp.broadcast_to(y, (len(x), *y.shape[-3:])) for y in pair) for pair in pairs]
+        return _one_after_the_other(rows)
+
+
+def _one_after_the_other(pairs: Sequence[tuple[Array, ...]]) -> Prefix:
+    keys, values = (jnp.concatenate(each, axis=-3) for each in zip(*pairs, strict=True))
+    return keys, values
 
 
 class InvertibleTree(SlotTree):

@@ -396,25 +396,69 @@ def _invertible_arrays(file: LibraryFile) -> dict[str, np.ndarray]:
 def _lora(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
     """LoRA under PEFT's names, which `interop.peft` reads; or (IA)^3."""
     config = file.config
-    mode = config["composition_mode"]
-    if mode not in ("add", "scale") or config["use_gating"]:
-        what = "use_gating" if config["use_gating"] else f"composition_mode {mode!r}"
+    mode, is_gated = config["composition_mode"], bool(config["use_gating"])
+    if mode not in ("add", "scale") or (is_gated and mode == "scale"):
+        what = "(IA)^3 with use_gating" if is_gated else f"composition_mode {mode!r}"
         raise InputError(f"{file.config_file}: {what} is not supported")
     marker = f".loras.{file.name}."
     tensors: dict[str, np.ndarray] = {}
+    gates: dict[str, np.ndarray] = {}
     for tensor, array in file.tensors.items():
         layer, found, leaf = tensor.partition(marker)
+        if found and is_gated and leaf in ("gate.weight", "gate.bias"):
+            gates[f"{layer}.{leaf.removeprefix('gate.')}"] = array
+            continue
         if not found or leaf not in ("lora_A", "lora_B"):
             raise InputError(f"{file.where}: {tensor} is of no module that is supported here")
         tensors[f"{layer}.{leaf}.weight"] = array
     if mode == "scale":
         return _ia3(file, tensors, hosts, name=name)
-    said = {"peft_type": "LORA", "r": config["r"], "lora_alpha": config["alpha"]}
+    # With a gate the library's scale has no effect.
+    alpha = config["r"] if is_gated else config["alpha"]
+    said = {"peft_type": "LORA", "r": config["r"], "lora_alpha": alpha}
     said["lora_dropout"] = config["dropout"]
     as_peft = peft.PeftFile(
         where=file.where, config_file=file.config_file, config=said, tensors=tensors
     )
-    return peft.to_module(as_peft, hosts, name=name, norms=_no_norms)
+    made = peft.to_module(as_peft, hosts, name=name, norms=_no_norms)
+    return _gated(file, made, gates, hosts) if is_gated else made
+
+
+def _gated(
+    file: LibraryFile, module: peft.Module, gates: Mapping[str, np.ndarray], hosts: Hosts
+) -> peft.Module:
+    """The branches with the library's gates, by the layer's name and "weight" or "bias".
+
+    Raises:
+      InputError: the base has a decoder, or a gate is missing.
+    """
+    if any(stack == "decoder" for stack, _ in hosts.kernels):
+        raise InputError(
+            f"{file.config_file}: use_gating in a decoder is not supported: the library's gate "
+            "reads tokens that a decoder does not know yet"
+        )
+    start = f"{ADAPTERS}{module.adapter.name}/"
+    arrays = {
+        f"{path.removesuffix('/a')}/gate/{leaf}": np.full((len(x), *shape), np.nan, np.float32)
+        for path, x in module.arrays.items()
+        if path.endswith("/a")
+        for leaf, shape in (("kernel", (x.shape[1], 1)), ("bias", (1,)))
+    }
+    for name, array in gates.items():
+        layer, _, leaf = name.rpartition(".")
+        if (hit := hosts.find(layer)) is not None:
+            place = hosts.places[hit[0]]
+            path = f"{start}{place.stack}/{place.site}/gate/{_GATE[leaf]}"
+            if path in arrays and arrays[path].shape[1:] == array.T.shape:
+                arrays[path][place.layer] = array.T
+    for path, array in arrays.items():
+        if np.isnan(array).any():
+            raise InputError(f"{file.where}: lacks a gate of {path.removeprefix(start)}")
+    adapter = dataclasses.replace(module.adapter, gate="all_tokens")
+    return peft.Module(adapter=adapter, arrays={**module.arrays, **arrays})
+
+
+_GATE = {"weight": "kernel", "bias": "bias"}
 
 
 def _no_norms(site: peft.Site) -> np.ndarray:

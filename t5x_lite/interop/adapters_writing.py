@@ -212,19 +212,27 @@ def _lora(
 ) -> tuple[dict[str, Any], Tensors]:
     if adapter.dora:
         raise InputError(f"{said}: DoRA's vectors are not written for `adapters`")
+    if adapter.gate == "real_tokens":
+        raise InputError(f"{said}: `adapters` has no LoRA with gate='real_tokens'")
+    is_gated = adapter.gate != "none"  # the library's scale has no effect then
     tensors: Tensors = {}
-    sites = {path.rpartition("/")[0] for path in own}
+    sites = {path.removesuffix("/a") for path in own if path.endswith("/a")}
     for body, written in hosts.bodies.items():
         place = hosts.places[written]
         site = f"{place.stack}/{place.site}"
         if site in sites:
-            for leaf in ("a", "b"):
-                name = f"{body}.loras.{adapter.name}.lora_{leaf.upper()}"
-                tensors[name] = own[f"{site}/{leaf}"][place.layer].T
-    alpha = adapter.scale * adapter.rank
+            above = f"{body}.loras.{adapter.name}"
+            up = own[f"{site}/b"][place.layer].T
+            tensors[f"{above}.lora_A"] = own[f"{site}/a"][place.layer].T
+            tensors[f"{above}.lora_B"] = np.float32(adapter.scale) * up if is_gated else up
+            for ours, theirs in (("kernel", "weight"), ("bias", "bias")) if is_gated else ():
+                gate = own[f"{site}/gate/{ours}"][place.layer]
+                tensors[f"{above}.gate.{theirs}"] = gate.T
+    alpha = adapter.rank if is_gated else adapter.scale * adapter.rank
     whole = int(alpha) if float(alpha).is_integer() else alpha
     places = _lora_places(sites, hosts, said=said)
-    return {**LORA, "architecture": "lora", "r": adapter.rank, "alpha": whole, **places}, tensors
+    said_of = {"r": adapter.rank, "alpha": whole, "use_gating": is_gated}
+    return {**LORA, "architecture": "lora", **said_of, **places}, tensors
 
 
 def _ia3(

@@ -82,6 +82,8 @@ def write_peft(
             f"checkpoint {where}: module {adapter.name!r} stands at the embeddings, where PEFT's "
             "does not move what shares the table: merge it, or train it without this site"
         )
+    if isinstance(adapter, Lora) and adapter.gate != "none":
+        raise InputError(f"checkpoint {where}: PEFT's LoRA has no gate, as {adapter.name!r} has")
     if isinstance(adapter, Lora):
         said, tensors = _lora(adapter, leaves, hosts, norms=norms)
     else:

@@ -19,12 +19,12 @@ from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.pattern import EVERYTHING, Pattern
 from t5x_lite.nn.products import einsum
 from t5x_lite.nn.reductions import sum_leading
-from t5x_lite.nn.slots import HiddenSlot, KeySlot
+from t5x_lite.nn.slots import GatedKeySlot, HiddenSlot, KeySlot
 from t5x_lite.sharding import constrain, traced_kind
 from t5x_lite.types import Array, Key
 
-Prefix = tuple[Float[Array, "P H K"], Float[Array, "P H K"]]
-"""Keys and values."""
+Prefix = tuple[Float[Array, "*#B P H K"], Float[Array, "*#B P H K"]]
+"""Keys and values, of all rows or, with an axis before, of each."""
 
 _PREFIX = 1  # number of a prefix's draws among those of its attention
 
@@ -168,7 +168,7 @@ def of_rows(
       rate: of the dropout of attention weights.
       key: as the attention has it; None is no dropout.
     """
-    keys, values = (jnp.broadcast_to(x, (num, *x.shape)) for x in prefix)
+    keys, values = (jnp.broadcast_to(x, (num, *x.shape[-3:])) for x in prefix)
     own = None if key is None else jax.random.fold_in(key, _PREFIX)
     return keys, dropped_values(values, rate, key=own, share=True)[0]
 
@@ -326,29 +326,31 @@ class Attention(nnx.Module):
         heads = joined.reshape(*joined.shape[:-1], self.num_heads, self.d_kv)
         return constrain(heads, "batch", length, "heads", "kv")
 
-    def scaled_queries(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch J"]:
+    def scaled_queries(
+        self, x: Float[Array, "*batch D"], seen: Any = None
+    ) -> Float[Array, "*batch J"]:
         """Queries of x, multiplied by the scale in float32, before they are divided into heads."""
-        product = self.query.product(x)
+        product = self.query.product(x, seen)
         return (product if self.scale is None else product * self.scale).astype(x.dtype)
 
-    def close(self, mixed: Float[Array, "B T H K"]) -> Float[Array, "B T D"]:
+    def close(self, mixed: Float[Array, "B T H K"], seen: Any = None) -> Float[Array, "B T D"]:
         """Joins the heads and projects them to d_model."""
         mixed = constrain(mixed, "batch", "length", "heads", "kv")
         joined = mixed.reshape(*mixed.shape[:-2], self.num_heads * self.d_kv)
         if self.slot is not None and self.joint_out is None:
             joined = self.slot(joined)
-        out = self.out(joined) if self.joint_out is None else self.joint_out(joined)[0]
+        out = self.out(joined, seen) if self.joint_out is None else self.joint_out(joined)[0]
         return constrain(out, "batch", "length", "activation_embed")
 
     def project(
-        self, source: Float[Array, "B S D"]
+        self, source: Float[Array, "B S D"], seen: Any = None
     ) -> tuple[Float[Array, "B S H K"], Float[Array, "B S H K"]]:
         """Keys and values of a source; once per source, kept in a cache while decoding."""
-        return self.heads(self.key(source)), self.heads(self.value(source))
+        return self.heads(self.key(source, seen)), self.heads(self.value(source, seen))
 
-    def queries(self, x: Float[Array, "B T D"]) -> Float[Array, "B T H K"]:
-        """Queries of x."""
-        return self.heads(self.scaled_queries(x) if self.joint is None else self.joint(x)[0])
+    def queries(self, x: Float[Array, "B T D"], seen: Any = None) -> Float[Array, "B T H K"]:
+        """Queries of x; `seen` is that of `Dense.product`."""
+        return self.heads(self.scaled_queries(x, seen) if self.joint is None else self.joint(x)[0])
 
     def project_all(
         self, x: Float[Array, "B T D"]
@@ -368,8 +370,13 @@ class Attention(nnx.Module):
         *,
         pattern: Pattern = EVERYTHING,
         key: Key | None = None,
+        prefix: Prefix | None = None,
+        seen: Any = None,
     ) -> Float[Array, "B T D"]:
-        """Attends from projected queries to keys and values; see `dot_product_attention`."""
+        """Attends from projected queries to keys and values; see `dot_product_attention`.
+
+        `prefix` is that of `own_prefix`, and `seen` that of `Dense.product`.
+        """
         # Where the length is split over devices, each has some of the queries and all of the keys.
         keys, values = (constrain(y, "batch", None, "heads", "kv") for y in (keys, values))
         mixed = dot_product_attention(
@@ -380,12 +387,14 @@ class Attention(nnx.Module):
             dropout_rate=self.dropout_rate,
             dropout_key=key,
             share_dropout=self.share_dropout,
-            prefix=self.own_prefix(),
+            prefix=self.own_prefix() if prefix is None else prefix,
         )
-        return self.close(mixed)
+        return self.close(mixed, seen)
 
-    def own_prefix(self) -> Prefix | None:
-        """Keys and values of the slot."""
+    def own_prefix(self, x: Array | None = None, seen: Any = None) -> Prefix | None:
+        """Keys and values of the slot, with its gate if `x`, what asks, is given."""
+        if isinstance(self.prefix, GatedKeySlot) and x is not None:
+            return self.prefix.gated(x, seen)
         return None if self.prefix is None else self.prefix()
 
     def attend_by_head(
@@ -408,6 +417,16 @@ class Attention(nnx.Module):
         pattern: Pattern = EVERYTHING,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Attends from x to the source (x itself where None)."""
-        keys, values = self.project(x if source is None else source)
-        return self.attend(self.queries(x), keys, values, pattern=pattern, key=key)
+        """Attends from x to the source (x itself where None), in an encoder."""
+        seen: Any = pattern.mask
+        keys, values = self.project(x if source is None else source, seen)
+        before = self.own_prefix(x, seen)
+        return self.attend(
+            self.queries(x, seen),
+            keys,
+            values,
+            pattern=pattern,
+            key=key,
+            prefix=before,
+            seen=seen,
+        )

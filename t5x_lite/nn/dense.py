@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.nn.products import einsum
-from t5x_lite.nn.slots import DenseSlot, HiddenSlot, WholeSlot
+from t5x_lite.nn.slots import DenseSlot, GatedSlot, HiddenSlot, WholeSlot
 from t5x_lite.types import Array
 
 Initializer = Callable[..., Any]
@@ -65,19 +65,27 @@ class Dense(nnx.Module):
         *_, first, second = self.kernel.get_metadata()["logical"]
         return first, second
 
-    def __call__(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
-        """The result in the dtype of x."""
-        return self.product(x).astype(x.dtype)
+    def __call__(self, x: Float[Array, "*batch I"], seen: Any = None) -> Float[Array, "*batch O"]:
+        """The result in the dtype of x; the arguments are those of `product`."""
+        return self.product(x, seen).astype(x.dtype)
 
-    def product(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
-        """The result in float32, for logits and for activations."""
+    def product(self, x: Float[Array, "*batch I"], seen: Any = None) -> Float[Array, "*batch O"]:
+        """The result in float32, for logits and for activations.
+
+        Args:
+          x: what goes into the layer.
+          seen: for an adapter's gate: which positions of the row a position sees, as of
+            `slots.Around.mask`.
+        """
         batch = "ABCE"[: x.ndim - 1]
         kernel = self.kernel[...]
         product = einsum(f"{batch}I,IO->{batch}O", x.astype(kernel.dtype), kernel)
         if isinstance(self.slot, WholeSlot):
             own = self.bias[...] if self.has_bias else None
-            return self.slot.with_bias(x, product, kernel, own)
-        if self.slot is not None:
+            return self.slot.with_bias(x, product, kernel, own, seen)
+        if isinstance(self.slot, GatedSlot):
+            product = self.slot.gated(x, product, kernel, seen)
+        elif self.slot is not None:
             product = self.slot(x, product, kernel)
         bias = self.effective_bias()
         return product if bias is None else product + bias.astype(jnp.float32)

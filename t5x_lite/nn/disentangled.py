@@ -185,8 +185,8 @@ class DisentangledAttention(Attention):
         if not isinstance(distances, Distances):
             raise ValueError("disentangled attention needs a pattern whose bias is distances")
         weights_key, table_key = split_key(key, 2)
-        queries = self.queries(x)
-        keys, values = (self.heads(of(source), None) for of in (self.key, self.value))
+        queries = self.queries(x, mask)
+        keys, values = (self.heads(of(source, mask), None) for of in (self.key, self.value))
         rows = dropout(distances.rows, self.position_dropout_rate, key=table_key)
         rows = rows.astype(x.dtype)
         position_key = position_query = None
@@ -198,7 +198,7 @@ class DisentangledAttention(Attention):
             project = self.query if self.shared else self.position_query
             projected = (project.product(rows) * self.scale).astype(x.dtype)
             position_query = self._written_out(projected, distances.index)
-        before = self.own_prefix()
+        before = self.own_prefix(x, mask)
         if before is not None:
             before = of_rows(before, len(x), self.dropout_rate, key=weights_key)
         values, draws = dropped_values(
@@ -206,11 +206,12 @@ class DisentangledAttention(Attention):
         )
         operands = Operands(queries, keys, values, position_key, position_query, *(before or ()))
         if not isinstance(mask, Visibility):
-            return self.close(attend(operands, mask, draws))
+            return self.close(attend(operands, mask, draws), mask)
         others = mask.causal or mask.hidden is not None or not mask.itself
         if mask.keys is None or mask.queries is None or others:
             raise ValueError("disentangled attention in blocks sees segments, and nothing else")
-        return self.close(attend_in_blocks(operands, mask.keys, block=mask.block_size, draws=draws))
+        out = attend_in_blocks(operands, mask.keys, block=mask.block_size, draws=draws)
+        return self.close(out, mask)
 
     def _written_out(self, rows: Float[Array, "R D"], index: np.ndarray) -> Array:
         """The heads of a row for each distance: [W, H, K]."""

@@ -150,7 +150,7 @@ class EncoderLayer(PreNormLayer):
         y = self.attention(normed, pattern=pattern, key=keys[0])
         x = self._residual(x, y, keys[1], slot=self.after_attention, source=normed, mask=mask)
         normed = self.mlp_norm(x)
-        y = self.mlp(normed, key=keys[2])
+        y = self.mlp(normed, key=keys[2], seen=mask)
         return self._residual(x, y, keys[3], slot=self.after_mlp, source=normed, mask=mask)
 
     def dense_sites(self) -> dict[str, Dense]:

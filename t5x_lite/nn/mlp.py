@@ -5,7 +5,7 @@ wo(gelu(wi_0 x) * wi_1 x)       T5 1.1: gated, the tanh approximation (Shazeer 2
 wo(gelu(wi x + b) + b)          BERT: biases, exact gelu in float32 (Devlin et al. 2019)
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 from flax import nnx
@@ -91,23 +91,26 @@ class MLP(nnx.Module):
         for name in (*names, "wo"):
             delattr(self, name)
 
-    def _hidden(self, x: Float[Array, "B T D"]) -> Float[Array, "B T F"]:
+    def _hidden(self, x: Float[Array, "B T D"], seen: Any) -> Float[Array, "B T F"]:
         if self.gated:
-            first, second = (self.wi_0(x), self.wi_1(x)) if self.joint is None else self.joint(x)
+            if self.joint is None:
+                first, second = self.wi_0(x, seen), self.wi_1(x, seen)
+            else:
+                first, second = self.joint(x)
             return activate(first, self.activation) * second
         if self.joint is not None:
             return activate(self.joint.products(x)[0], self.activation).astype(x.dtype)
         if self.activation == "relu":  # in float32 its backward pass would keep twice the bytes
-            return jax.nn.relu(self.wi(x))
-        return activate(self.wi.product(x), self.activation).astype(x.dtype)
+            return jax.nn.relu(self.wi(x, seen))
+        return activate(self.wi.product(x, seen), self.activation).astype(x.dtype)
 
     def __call__(
-        self, x: Float[Array, "B T D"], *, key: Key | None = None
+        self, x: Float[Array, "B T D"], *, key: Key | None = None, seen: Any = None
     ) -> Float[Array, "B T D"]:
-        """Applies the block; a key turns dropout on."""
-        hidden = constrain(self._hidden(x), "batch", "length", "mlp")
+        """Applies the block; a key turns dropout on, and `seen` is that of `Dense.product`."""
+        hidden = constrain(self._hidden(x, seen), "batch", "length", "mlp")
         if self.slot is not None and self.joint_out is None:
             hidden = self.slot(hidden)
         hidden = dropout(hidden, self.dropout_rate, key=key, broadcast_axes=(-2,))
-        out = self.wo(hidden) if self.joint_out is None else self.joint_out(hidden)[0]
+        out = self.wo(hidden, seen) if self.joint_out is None else self.joint_out(hidden)[0]
         return constrain(out, "batch", "length", "activation_embed")

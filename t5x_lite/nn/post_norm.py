@@ -142,7 +142,7 @@ class PostNormLayer(nnx.Module):
         """The second half: LayerNorm(x + dropout(mlp(x))); the mask is for an adapter."""
         return residual(
             x,
-            self.mlp(x),
+            self.mlp(x, seen=mask),
             rate=self.dropout_rate,
             key=key,
             norm=self.mlp_norm,

@@ -76,6 +76,7 @@ class WholeSlot(Protocol):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
         bias: Float[Array, " O"] | None,
+        seen: Any,
     ) -> Float[Array, "*batch O"]:
         """The layer's result, in float32.
 
@@ -84,6 +85,29 @@ class WholeSlot(Protocol):
           y: its product, without the bias, in float32.
           kernel: of the layer.
           bias: of the layer.
+          seen: as of `GatedSlot`.
+        """
+        ...
+
+
+@runtime_checkable
+class GatedSlot(Protocol):
+    """A `DenseSlot` that weighs its branch by what the tokens of a row are."""
+
+    def gated(
+        self,
+        x: Float[Array, "*B T I"],
+        y: Float[Array, "*B T O"],
+        kernel: Float[Array, "I O"],
+        seen: Any,
+    ) -> Float[Array, "*B T O"]:
+        """The layer's result without its bias, in float32.
+
+        Args:
+          x: what went into the layer.
+          y: its product, without the bias, in float32.
+          kernel: of the layer.
+          seen: which positions of the row a position sees, as of `Around.mask`.
         """
         ...
 
@@ -111,6 +135,22 @@ class KeySlot(Protocol):
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
         """Keys and values; no mask and no bias is theirs."""
+        ...
+
+
+@runtime_checkable
+class GatedKeySlot(Protocol):
+    """A `KeySlot` of an encoder whose keys and values are weighed for each row."""
+
+    def gated(
+        self, x: Float[Array, "B T D"], seen: Any
+    ) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
+        """Keys and values of each row.
+
+        Args:
+          x: what asks.
+          seen: which positions of the row a position sees, as of `Around.mask`.
+        """
         ...
 
 

@@ -6,6 +6,7 @@ from t5x_lite.adapters.composition import (
     Average,
     BatchSplit,
     Block,
+    Drop,
     Fuse,
     MultiTask,
     Parallel,
@@ -28,6 +29,7 @@ def test_words_and_names():
     assert str(TREE) == "Stack(en, Fuse(sst2, Stack(en, nli)))"
     assert names_of((TREE, "x")) == ("en", "sst2", "nli", "x")
     assert str(MultiTask(("a", None))) == "MultiTask(a, None)"
+    assert str(Drop(("a",), layers=(0, 2))) == "Drop(a, layers=(0, 2))"
     assert str(Split(("a", "b"), splits=(2, "rest"))) == "Split(a, b, splits=(2, 'rest'))"
     assert str(Average(("a",), normalize=True, weights=(2.0,))).endswith("normalize=True)")
     where = [path_of(above, str(node)) for node, above in walk(TREE) if node == "nli"]
@@ -57,6 +59,9 @@ def test_numbers():
         (lambda: Average(("a", "b"), weights=(1.0,)), "weights must be one for each of 2"),
         (lambda: Average(("a", "b"), weights=(1.0, -1.0), normalize=True), "whose sum is 0"),
         (lambda: Fuse(("a",), temperature=0.0), "temperature must be above 0"),
+        (lambda: Drop(("a", "b"), layers=(0,)), "Drop has one child: got 2"),
+        (lambda: Drop(("a",)), "Drop needs layers"),
+        (lambda: Drop(("a",), layers=(0, -1)), "layers of Drop count from 0: got -1"),
         (lambda: Split(("a", "b")), "Split needs splits"),
         (lambda: Split(("a", "b"), splits=("rest", "rest")), "one 'rest' at most"),
         (lambda: Split(("a", "b"), splits=(0, 1)), "splits must be at least 1"),

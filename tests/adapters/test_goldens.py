@@ -15,6 +15,8 @@ from t5x_lite.adapters.bottleneck import double_seq_bn, par_bn, seq_bn
 from t5x_lite.adapters.compacter import compacter, compacter_plus_plus
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.prefix import Prefix
+from t5x_lite.adapters.union import Union
 from t5x_lite.interop.encoder_families import family_of
 from t5x_lite.interop.encoders import read_encoder
 from t5x_lite.interop.hf import read_hf
@@ -39,22 +41,35 @@ METHODS = {
     "ia3": Ia3(name="m", place="before"),
     "cross": double_seq_bn(name="m", reduction=4.0, cross=True),
     "gate": seq_bn(name="m", reduction=4.0, gate="all_tokens"),
+    "gated_lora": Lora(name="m", rank=2, alpha=2.0, gate="all_tokens"),
+    "network": Prefix(name="m", length=3, hidden=4),
+    "two_gates": Prefix(name="m", length=3, hidden=4, gate="all_tokens", shared_gate=False),
+    "unipelt": Union(
+        name="m",
+        members=(
+            Prefix(name="m", length=3, hidden=4, gate="all_tokens"),
+            seq_bn(name="m", reduction=4.0, gate="all_tokens"),
+            Lora(name="m", rank=2, alpha=2.0, gate="all_tokens"),
+        ),
+    ),
 }
+OF_ENCODERS = ("gate", "gated_lora", "network", "two_gates", "unipelt")
 CASES = [
     (host, method)
     for host in HOSTS
     for method in METHODS
-    if method != ("gate" if host.startswith("t5") else "cross")
+    if method not in (OF_ENCODERS if host.startswith("t5") else ("cross",))
+    and (host, method) not in {("deberta", "gated_lora"), ("deberta", "unipelt")}
 ]
 ALWAYS = {
-    *(("bert", method) for method in ("seq_bn", "norms", "compacter", "ia3", "gate")),
+    *(("bert", method) for method in ("seq_bn", "norms", "compacter", "ia3", "gate", "unipelt")),
     *(("t5_1_1", method) for method in ("par_bn", "lora", "cross")),
     ("deberta", "lora"),
     ("t5_1_0", "ia3"),
 }
 SLOW = {
-    *(("bert", method) for method in ("double_seq_bn", "post_ln")),
-    *(("deberta", method) for method in ("seq_bn", "par_bn", "norms", "gate")),
+    *(("bert", method) for method in ("double_seq_bn", "post_ln", "gated_lora", "two_gates")),
+    *(("deberta", method) for method in ("seq_bn", "par_bn", "norms", "gate", "two_gates")),
     *(("t5_1_1", method) for method in ("double_seq_bn", "compacter")),
     ("deberta", "compacter_plus_plus"),
 }
@@ -101,14 +116,43 @@ _PARTS = {
 }
 
 
+_NETWORK = {
+    "wte.weight": "network/encoder/attention/prefix/embedding",
+    "control_trans.0.weight": "network/encoder/attention/prefix/kernel",
+    "control_trans.0.bias": "network/encoder/attention/prefix/bias",
+    "control_trans.2.weight": "encoder/attention/prefix/kernel",
+    "control_trans.2.bias": "encoder/attention/prefix/bias",
+}
+_MEMBERS = {"adapters": "bottleneck/", "loras": "lora/", "prefix_gates": "prefix/"}
+
+
+def network(name, array, method, heads=2):
+    """Our path and array of what makes a prefix; None of other parameters."""
+    match = re.fullmatch(rf".*prefix_tunings\.{method}\.self_prefix\.(.*)", name)
+    if match is None:
+        return None
+    path = _NETWORK[match[1]]
+    if ".2." in name:  # [(layer, key or value, head, K), M], or without M
+        layers, width = 2, 4
+        array = array.reshape(layers, 2, heads, width, *array.shape[1:])
+        array = np.moveaxis(array, -1, 1) if array.ndim > 4 else array
+    elif path.endswith("/kernel"):
+        array = array.T
+    return f"{'prefix/' if method == 'unipelt' else ''}{path}", array
+
+
 def place(name, method):
     """Their name -> our path below the adapter, and the layer."""
     if name.startswith("shared_parameters"):
         return "rule", None
-    stack, number, above, part = re.fullmatch(
-        rf"(encoder|decoder)\.(?:layer|block)\.(\d+)\.(.*)\.(?:adapters|loras)\.{method}\.(.*)",
+    stack, number, above, kind, part = re.fullmatch(
+        r"(encoder|decoder)\.(?:layer|block)\.(\d+)\.(.*)\.(?:prefix_tuning\.)?"
+        rf"(adapters|loras|prefix_gates)\.{method}\.(.*)",
         name,
     ).groups()
+    stack = f"{_MEMBERS[kind]}{stack}" if method == "unipelt" else stack
+    if kind == "prefix_gates":
+        return f"{stack}/attention/prefix/gate/{_PARTS[f'gate.{part}'][5:]}", int(number)
     dense = re.search(r"(\w*)[aA]ttention\.(?:self\.)?(q|k|v|query|key|value)(_proj)?$", above)
     if dense:
         cross = "cross_" if dense[1] == "EncDec" else ""
@@ -116,7 +160,7 @@ def place(name, method):
     elif re.search(r"DenseReluDense\.wi(_1)?$", above):
         site = "mlp/in"
     else:
-        site = _SITES.get(above) or _SITES[f"{stack} {above}"]
+        site = _SITES.get(above) or _SITES[f"{stack.rpartition('/')[2]} {above}"]
     if re.fullmatch(r"adapter_down\.[01]\.(weight|bias)", part):
         ours = "down/kernel" if part.endswith("weight") else "down/bias"
     else:
@@ -129,6 +173,10 @@ def adapted(arrays, method, prefix):
     found, rule = {}, {}
     for key, array in arrays.items():
         if key.startswith(f"{method}/{prefix}/"):
+            made = network(key.removeprefix(f"{method}/{prefix}/"), array, method)
+            if made is not None:
+                rule |= dict([made])
+                continue
             path, layer = place(key.removeprefix(f"{method}/{prefix}/"), method)
             if layer is None:
                 rule[path] = array

@@ -9,7 +9,7 @@ import pytest
 
 from t5x_lite.adapters.grammar import parse_module, write_module
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.prefix import Prefix, ejected, mam
+from t5x_lite.adapters.prefix import Prefix, ejected, mam, unipelt
 from t5x_lite.adapters.use import parse_trees
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
@@ -98,10 +98,8 @@ def test_room_is_made_before_the_others():
     assert with_room(None, 2, 1) is None
 
 
-@pytest.mark.slow
-def test_a_t5_decodes_by_steps_and_beams_as_it_computes_whole_targets():
-    """Scanned and laid out for decoding: prefixes of the encoder, the decoder and across."""
-    made, batch = learner("t5", PREFIX)
+def test_the_parameters_of_a_t5():
+    made, _ = learner("t5", PREFIX)
     assert {path.split("/", 2)[2] for path in flatten(made.shapes) if "adapters" in path} == {
         f"{network}{stack}/prefix/{leaf}"
         for stack in ("encoder/attention", "decoder/attention", "decoder/cross_attention")
@@ -111,6 +109,13 @@ def test_a_t5_decodes_by_steps_and_beams_as_it_computes_whole_targets():
         )
         for leaf in leaves
     }
+
+
+@pytest.mark.parametrize("adapter", [PREFIX, unipelt(length=3, reduction=4.0)])
+@pytest.mark.slow
+def test_a_t5_decodes_by_steps_and_beams_as_it_computes_whole_targets(adapter):
+    """Scanned and laid out for decoding: prefixes of the encoder, the decoder and across."""
+    made, batch = learner("t5", adapter)
     params = random(made.shapes)
     inputs = batch["encoder_input_tokens"][:2]
 
@@ -214,6 +219,7 @@ def test_sizes_are_those_of_the_papers():
     assert size(Prefix()) == 9_872_384
     assert size(Prefix(flat=True)) == 552_960
     assert size(mam()) == 22_493_984
+    assert size(unipelt()) == 11_083_376
 
 
 def test_lines_of_a_config():

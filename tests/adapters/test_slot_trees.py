@@ -1,5 +1,7 @@
 """Composed modules in whole models: rows of a batch as each module alone, decoded and trained."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from t5x_lite.adapters.slot_trees import FusionLayer, Named
 from t5x_lite.adapters.use import parse_trees
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Learner
-from t5x_lite.trees import flatten
+from t5x_lite.trees import flatten, unflatten
 from tests.adapters.hosts import HOSTS, learner, outputs, random
 
 LORA = {"rank": 2, "sites": ("(cross_)?attention/(query|value)", "mlp/in")}
@@ -79,6 +81,55 @@ def test_what_is_merged_is_what_is_attached():
 
     attached, merged = run(params)
     np.testing.assert_allclose(merged, attached, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_layers_without_a_module():
+    """Merged, attached and decoded; a bottleneck is one that was trained with `leave_out`."""
+    lora, ia3 = MODULES[0], MODULES[3]
+    made, batch = learner("t5", lora, ia3, use=parse_trees("Drop(Stack(a, d), layers=(0, 3))"))
+    plain, _ = learner("t5", lora, ia3, use=parse_trees("Stack(a, d)"))
+    base, _ = learner("t5")
+    params = random(made.shapes)
+
+    def without(path, leaf):
+        """The module with nothing in the first encoder layer and the second decoder layer."""
+        layer = 0 if "/encoder/" in path else 1
+        return leaf.at[layer].set(1.0 if path.endswith("scale") else 0.0)
+
+    flat = {path: without(path, leaf) for path, leaf in flatten(params["adapters"]).items()}
+
+    @jax.jit
+    def run(params, less):
+        bound = made.bind_model(params)
+        inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
+        decoder = bound.prepared()
+        logits, cache = decoder.prefill(inputs, max_length=3)
+        steps = [logits]
+        for i in (1, 2):
+            logits, cache = decoder.step(targets[:, i], cache)
+            steps.append(logits)
+        merged = outputs(base, {"model": made.merged(params)}, batch)
+        written_out = outputs(plain, {**params, "adapters": less}, batch)
+        return bound(inputs, targets), written_out, merged, jnp.stack(steps, axis=1)
+
+    found, *others = run(params, unflatten(flat))
+    for other in others:
+        np.testing.assert_allclose(other, found, rtol=1e-5, atol=1e-5)
+    wrong, _ = learner("t5", lora, use=parse_trees("Drop(a, layers=(4,))"))
+    with pytest.raises(InputError, match="the model's layers are 0 to 3"):
+        wrong.merged(random(wrong.shapes))
+
+
+def test_a_bottleneck_that_some_layers_lack():
+    block = seq_bn(name="m", reduction=4.0)
+    dropped, batch = learner("bert", block, use=parse_trees("Drop(m, layers=(1,))"))
+    left_out, _ = learner("bert", dataclasses.replace(block, leave_out=(1,)))
+    params = random(dropped.shapes)
+    found = outputs(dropped, params, batch)
+    np.testing.assert_allclose(found, outputs(left_out, params, batch), rtol=1e-6, atol=1e-6)
+    whole, _ = learner("bert", block)
+    assert np.abs(np.asarray(found - outputs(whole, params, batch))).max() > 1e-2
 
 
 USES = ("MultiTask(a, b)", "Parallel(a, b)", "a", "b")

@@ -30,6 +30,9 @@ RECIPES = {
     "sts": (1, 16, (128, 128), 2e-5, 1_440),
 }
 
+SMALL = ("cross_encoder_tiny", "distill_tiny")
+"""Those of the guide, on a small encoder."""
+
 
 @pytest.fixture(autouse=True)
 def _in_the_checkout(monkeypatch):
@@ -79,7 +82,7 @@ def batch_of(data):
 
 
 @pytest.mark.gate("retromae_distill")
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [*RECIPES, *SMALL])
 @pytest.mark.slow
 def test_a_step_at_a_tiny_size(name):
     experiment = tiny(config.load(f"configs/finetune/{name}.py"))

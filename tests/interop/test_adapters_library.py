@@ -54,6 +54,7 @@ CONFIGS = {
     "ia3": {**IA3, "intermediate_lora": True},
     "cross": {**DOUBLE, "cross_adapter": True},
     "gate": {**BN, "use_gating": True},
+    "gated_lora": {**LORA, "alpha": 2, "use_gating": True},
 }
 
 
@@ -203,7 +204,8 @@ def test_lora_of_before_1_1_has_no_scale(tmp_path):
         ("seq_bn", {"non_linearity": "mish"}, "non_linearity 'mish' is not supported: "),
         ("par_bn", {"ln_after": True}, "norms of a parallel bottleneck are not supported"),
         ("compacter", {"shared_W_phm": True}, "shared_W_phm True is not supported"),
-        ("lora", {"use_gating": True}, "use_gating is not supported"),
+        ("lora", {"use_gating": True}, "lacks a gate of encoder/attention/query/gate/kernel"),
+        ("ia3", {"use_gating": True}, "with use_gating is not supported"),
         ("lora", {"composition_mode": "other"}, "composition_mode 'other' is not supported"),
         ("lora", {"r": 3, "alpha": 3}, r"lora_A.* has shape \(2, 8\), and its config"),
     ],

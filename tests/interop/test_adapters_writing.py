@@ -104,6 +104,7 @@ def test_an_invertible_adapter_comes_along(tmp_path):
     [
         (Prefix(name="lora"), "`adapters` has no Prefix like it"),
         (Lora(dora=True), "DoRA's vectors are not written"),
+        (Lora(gate="real_tokens"), "no LoRA with gate='real_tokens'"),
         (seq_bn(name="lora", reads="normed"), "no bottleneck with reads='normed'"),
         (seq_bn(name="lora", gate="real_tokens"), "no bottleneck with gate='real_tokens'"),
         (par_bn(name="lora", ln_before=True), "a parallel one with norms"),
