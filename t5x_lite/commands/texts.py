@@ -53,6 +53,8 @@ class Vocab:
 
         t5x-lite vocab --input en.txt=10 'de/*.txt=1' --output work/vocabulary --size 32000
 
+    Of such files, and with --alpha, it says into how many pieces their words are cut.
+
     Attributes:
       input: text files in UTF-8; - is standard input. FILE=WEIGHT gives each a share, and FILE may
         be a pattern in quotes then.

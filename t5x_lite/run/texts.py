@@ -1,5 +1,6 @@
 """`t5x-lite vocab` and `t5x-lite report`: neither needs a model."""
 
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,10 @@ from t5x_lite.records.lines import read_lines
 from t5x_lite.records.weighted_lines import Source, tempered_files, weighted_files, weighted_lines
 from t5x_lite.report.compare import compare
 from t5x_lite.report.runs import write_report
-from t5x_lite.vocabulary.loading import ASCII, train_sentencepiece
+from t5x_lite.vocabulary.fertility import fertility
+from t5x_lite.vocabulary.loading import ASCII, load_vocabulary, train_sentencepiece
+
+_logger = logging.getLogger(__name__)
 
 
 @suggesting
@@ -25,6 +29,8 @@ def vocab(
     seed: int = 0,
 ) -> Path:
     """Trains a SentencePiece vocabulary on text files, and prints its path.
+
+    Of files with weights, or of tempered ones, the fertility is told (`vocabulary.fertility`).
 
     Args:
       inputs: files in UTF-8; "-" is standard input. All as "FILE=WEIGHT" are drawn from in these
@@ -58,6 +64,9 @@ def vocab(
         )
     except InputError as error:
         raise _with_weights(error, sources) from error
+    for source in sources or ():
+        found = fertility(read_lines(source.files), load_vocabulary(path))
+        _logger.info("%s: %s", source.name, found)
     print(os.fspath(path))
     return Path(path)
 

@@ -1,6 +1,7 @@
 """vocab and report print the path of what they wrote."""
 
 import json
+import re
 
 import pytest
 
@@ -45,7 +46,8 @@ def test_vocab_of_weighted_files(tmp_path, english_lines, capsys):
     assert not (tmp_path / "d").exists()
 
 
-def test_a_vocabulary_of_an_encoder_from_a_tempered_sample(tmp_path, english_lines, capsys):
+def test_a_vocabulary_of_an_encoder_from_a_tempered_sample(tmp_path, english_lines, capsys, caplog):
+    caplog.set_level("INFO", logger="t5x_lite.run.texts")
     many, few = tmp_path / "many.txt", tmp_path / "few.txt"
     many.write_text("\n".join(english_lines[:400]))
     few.write_text("\n".join(f"Quax quillt {line[:20]}" for line in english_lines[400:420]))
@@ -53,6 +55,8 @@ def test_a_vocabulary_of_an_encoder_from_a_tempered_sample(tmp_path, english_lin
         [str(many), str(few)], output=str(tmp_path / "v"), size=200, alpha=0.3, encoder=True
     )
     assert made.name == "spm.model"
+    assert re.search(r"few.txt: \d\.\d\d pieces a word, \d\.\d characters a piece, ", caplog.text)
+    assert caplog.text.count("pieces a word") == 2
     vocabulary = load_vocabulary(made)
     ids = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.unk_id)
     assert ids == (0, 1, 2, 3)
