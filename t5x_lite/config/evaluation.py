@@ -20,6 +20,8 @@ class Evaluation:
       split: the split of the task that is measured.
       loss: whether to measure the held-out loss.
       max_batches: batches of the held-out loss; None is the whole split.
+      loss_of_each_cache: whether the held-out loss is also that of each cache of data.cache alone,
+        under the name of its directory, such as "validation/en/loss" of languages.
       task_metrics: whether to decode and to compute the task's own metrics.
       max_examples: examples of the task metrics; None is the whole split.
       batch_size: examples decoded at once; None is the data's batch size.
@@ -53,6 +55,7 @@ class Evaluation:
     split: str = "validation"
     loss: bool = True
     max_batches: int | None = 64
+    loss_of_each_cache: bool = False
     task_metrics: bool = True
     max_examples: int | None = None
     batch_size: int | None = None
@@ -75,6 +78,11 @@ class Evaluation:
         )  # fmt: skip
         at_least(1, {f"evaluation.{name}": getattr(self, name) for name in counts})
         at_least(0, {f"evaluation.{n}": getattr(self, n) for n in ("num_samples", "bootstrap")})
+        if self.loss_of_each_cache and not self.loss:
+            raise InputError(
+                "evaluation.loss_of_each_cache is about the held-out loss, which evaluation.loss "
+                "leaves out: set --evaluation.loss True"
+            )
         for line in self.lines:
             try:
                 self.changed(line.values)

@@ -1,5 +1,6 @@
 """The held-out loss: the objective's sums over a whole split, divided once."""
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -33,6 +34,12 @@ class LossEvaluator:
         self._loss = jax.jit(loss_function, out_shardings=replicated(mesh))
         self._batches = batches
         self._mesh = mesh
+
+    def over(self, batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]) -> "LossEvaluator":
+        """The same loss, compiled once, over other batches."""
+        other = copy.copy(self)
+        other._batches = batches
+        return other
 
     def names(self, params: Any) -> list[str]:
         """The names of the metrics, from shapes of the parameters; one batch is read for it."""

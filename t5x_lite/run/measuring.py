@@ -4,11 +4,12 @@ import dataclasses
 import functools
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from t5x_lite import sharding
@@ -72,18 +73,24 @@ class Measurement:
         self._loss: LossEvaluator | None = None
         self.retrieval: RetrievalEvaluator | None = None
         self.suite: TaskSuite | None = None
+        self._of_caches: dict[str, LossEvaluator] = {}
         if settings.loss and ensemble is None:
-            self._loss = LossEvaluator(
-                learner.whole_loss,
-                functools.partial(
+
+            def batches(data: Data) -> Callable[[], Iterable[Mapping[str, np.ndarray]]]:
+                return functools.partial(
                     batch_source(data).eval_batches,
                     data,
                     vocabulary,
                     split=settings.split,
                     max_batches=settings.max_batches,
-                ),
-                mesh=mesh,
-            )
+                )
+
+            self._loss = LossEvaluator(learner.whole_loss, batches(data), mesh=mesh)
+            if settings.loss_of_each_cache:
+                from t5x_lite.data.cache.mixture import each_cache
+
+                for name, alone in each_cache(data, split=settings.split).items():
+                    self._of_caches[name] = self._loss.over(batches(alone))
         if settings.retrieval.directory:
             if ensemble is not None:
                 raise InputError(
@@ -140,6 +147,7 @@ class Measurement:
         found: list[str] = []
         if self._loss is not None:
             found += self._loss.names(params)
+            found += [f"{name}/loss" for name in self._of_caches]
         if self.suite is not None:
             found += self.suite.names()
         if self.retrieval is not None:
@@ -159,6 +167,8 @@ class Measurement:
         result: dict[str, float] = {}
         if self._loss is not None:
             result |= self._loss.run(params)
+            for name, of_cache in self._of_caches.items():
+                result[f"{name}/loss"] = of_cache.run(params)["loss"]
         if self.suite is not None:
             # The task's own metric has the plain name: the token accuracy gives way to it.
             result |= self.suite.run(params if tasks is None else tasks)

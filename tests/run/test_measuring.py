@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from t5x_lite import config
@@ -13,6 +14,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.metrics.ranking import NAMES
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.run import measuring
+from t5x_lite.run.caching import cache
 from t5x_lite.run.loading import Loaded
 from t5x_lite.run.measuring import Measurement, evaluate
 from t5x_lite.run.modules import load_using
@@ -86,6 +88,28 @@ def test_samples_are_added_at_every_evaluation(tiny_run, labelled, tmp_path):
     assert [list(sample) for sample in samples] == [["step", "inputs", "targets", "prediction"]] * 6
     assert samples[0]["inputs"].startswith("sst2 sentence: ")
     assert [sample["targets"] for sample in samples[:3]] == ["negative", "positive", "negative"]
+
+
+@pytest.mark.slow
+def test_the_loss_of_each_cache(tiny_run, tiny_experiment, tmp_path):
+    """One compiled program; that of all is their mean, weighted by tokens."""
+    for name in ("en", "sw"):
+        cache(tiny_experiment, output=str(tmp_path / name), splits=("validation",))
+    caches = tuple(f"{tmp_path / name}={rate}" for name, rate in (("en", 1), ("sw", 1)))
+    both = dataclasses.replace(
+        tiny_experiment,
+        data=dataclasses.replace(tiny_experiment.data, cache=caches),
+        evaluation=Evaluation(loss_of_each_cache=True),
+    )
+    made, loaded = measurement(tiny_run, both)
+    names = [*LOSSES, "validation/en/loss", "validation/sw/loss"]
+    assert made.names(loaded.learner.shapes) == names
+    found = made(5, loaded.params)
+    assert list(found) == names
+    assert found["validation/en/loss"] == found["validation/sw/loss"]
+    np.testing.assert_allclose(found["validation/en/loss"], found["validation/loss"], rtol=0.02)
+    with pytest.raises(InputError, match="is about the held-out loss"):
+        Evaluation(loss=False, loss_of_each_cache=True)
 
 
 @pytest.mark.slow

@@ -20,6 +20,36 @@ from t5x_lite.data.rates import CACHE_PERIOD, Mixing, cache_rates
 from t5x_lite.errors import InputError
 
 
+def each_cache(data: Data, *, split: str) -> dict[str, Data]:
+    """The data of each cache alone, of those that have a split, by the name of its directory.
+
+    Args:
+      data: with data.cache.
+      split: that is read.
+
+    Raises:
+      InputError: there is no data.cache, it is damaged, or two directories have one name.
+    """
+    texts = [data.cache] if isinstance(data.cache, str) else list(data.cache)
+    if not data.cache:
+        raise InputError(
+            "evaluation.loss_of_each_cache needs the caches of --data.cache: data.task "
+            f"{data.task} has none"
+        )
+    found: dict[str, Data] = {}
+    for text in texts:
+        directory, _ = split_rate(text)
+        name = directory.rstrip("/").rpartition("/")[2]
+        if name in found:
+            raise InputError(
+                f"two caches are called {name}, {found[name].cache} and {directory}: "
+                "evaluation.loss_of_each_cache has one name for both"
+            )
+        if split in Cache(directory).index.splits:
+            found[name] = dataclasses.replace(data, cache=directory, mixing=Mixing())
+    return found
+
+
 def mixed_sources(data: Data) -> list[tuple[str, Fraction]]:
     """The caches that data.cache names, each with its share of the examples.
 

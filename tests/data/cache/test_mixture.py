@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.data.cache import batches as cached
-from t5x_lite.data.cache.mixture import mixed_sources
+from t5x_lite.data.cache.mixture import each_cache, mixed_sources
 from t5x_lite.data.config import Data
 from t5x_lite.data.mixtures import Member, Mixture
 from t5x_lite.data.rates import Mixing
@@ -44,6 +44,22 @@ def test_rates_are_from_the_numbers_of_examples(caches):
     assert mixed_sources(data(caches, maximum=10)) == equal
     # The roots of 30 and 10: 0.63397 of the examples.
     assert mixed_sources(data(caches, temperature=2.0))[0][1] == Fraction(6340, 10_000)
+
+
+def test_each_alone(tmp_path, small_cache, recipes, pairs):
+    """Those that have the split, with or without a rate."""
+    made = []
+    for name, splits in (("en", ("train", "validation")), ("sw", ("train",))):
+        examples = {split: pairs(3, longest=4) for split in splits}
+        made.append(str(small_cache(tmp_path / name, examples, recipes.supervised)))
+    both = data((f"{made[0]}=1", f"{made[1]}=2"))
+    found = each_cache(both, split="validation")
+    assert {name: one.cache for name, one in found.items()} == {"en": made[0]}
+    assert list(each_cache(both, split="train")) == ["en", "sw"]
+    with pytest.raises(InputError, match="two caches are called en, "):
+        each_cache(data((made[0], f"{made[0]}/")), split="train")
+    with pytest.raises(InputError, match="loss_of_each_cache needs the caches of"):
+        each_cache(Data(task="a.b:c", vocabulary="bytes"), split="train")
 
 
 def test_one_is_left_out(caches):
