@@ -23,14 +23,14 @@ from t5x_lite.adapters.composition import (
     MultiTask,
     Stack,
     check_nesting,
-    fusions_of,
     names_of,
     parallel_of,
     path_of,
+    trained_of,
     walk,
 )
 from t5x_lite.adapters.places import (
-    Fusions,
+    BlockLayers,
     Modules,
     check_layers,
     check_places,
@@ -272,9 +272,9 @@ class AdapterModules(nnx.Module):
         self._use = tuple(use) or self._names
         for adapter in adapters:
             setattr(self, adapter.name, adapter.build(model, rngs=rngs))
-        if fusions := fusions_of(self._use):
+        for part, blocks in trained_of(self._use).items():
             check_places(self._use, self._places(), dict(self._kinds))
-            self.fusion = Fusions(fusions, self._places(), stacks_of(model), rngs=rngs)
+            setattr(self, part, BlockLayers(blocks, self._places(), stacks_of(model), rngs=rngs))
 
     def attach(self, model: nnx.Module) -> None:
         """Puts the modules into the slots of the model; in place.
@@ -310,12 +310,13 @@ class AdapterModules(nnx.Module):
             return getattr(self, tree).at(stack, site)
         names = [n for n in names_of((tree,)) if (stack, site) in getattr(self, n).places]
         leaves = {name: getattr(self, name).at(stack, site) for name in names}
-        fusions = {
-            title: self.fusion.at(title, stack, site)
-            for title in fusions_of((tree,))
-            if self.fusion.stands_at(title, stack, site)
+        own = {
+            block.key: getattr(self, part).at(title, stack, site)
+            for part, blocks in trained_of((tree,)).items()
+            for title, block in blocks.items()
+            if getattr(self, part).stands_at(title, stack, site)
         }
-        return tree_class(site)(tree, leaves, fusions, layers=layers)
+        return tree_class(site)(tree, leaves, own, layers=layers)
 
     def see(self, model: nnx.Module, ids: Array | None) -> None:
         """Puts into the slots which child each row of a batch has; in place.

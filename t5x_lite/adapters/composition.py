@@ -9,6 +9,7 @@
 | Stack(a, b) | b of a of h | |
 | Average(a, b) | sum w_i h_i | weights 1 / n unless they are given |
 | Fuse(a, b) | a weighted sum of contributions, by attention | AdapterFusion (arXiv:2005.00247) |
+| Route(a, b) | h + sum w_k (h_k - h), w by a router that reads the tokens | |
 | Split(a, b) | of columns of the row | modules after blocks of an encoder |
 | BatchSplit(a, b) | of contiguous rows | |
 | MultiTask(a, b) | of each row its own, by `adapter_ids` | |
@@ -40,7 +41,15 @@ class Block:
     """Whether a child may be None."""
 
     of_rows: ClassVar[bool] = False
-    """Whether rows of a batch differ in what they get."""
+    """Whether rows of a batch differ in what they get, by their numbers."""
+
+    by_content: ClassVar[bool] = False
+    """Whether they do by what they hold."""
+
+    @property
+    def unpackable(self) -> str:
+        """Why rows must be of one text; "" where they may be packed."""
+        return ""
 
     def __post_init__(self) -> None:
         if not self.children:
@@ -110,16 +119,40 @@ class Drop(Block):
 
 
 @dataclasses.dataclass(frozen=True)
-class Fuse(Block):
+class Trained(Block):
+    """Base of the blocks that have parameters of their own.
+
+    Attributes:
+      name: of its parameters, adapters/PART/NAME; "" is the names of its modules, joined.
+    """
+
+    part: ClassVar[str]
+    """What all parameters of its kind are called in paths, and in adapters.train."""
+
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name of its parameters."""
+        return self.name or "_".join(names_of((self,)))
+
+    @property
+    def key(self) -> str:
+        """The name of its layers in a slot."""
+        return f"{self.part}__{self.title}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fuse(Trained):
     """Attention over the children's contributions (Pfeiffer et al. 2021, arXiv:2005.00247).
 
     Attributes:
-      name: of its parameters, adapters/fusion/NAME; "" is the names of its modules, joined.
       temperature: of the softmax.
       static: whether contributions have no value projection.
     """
 
-    name: str = ""
+    part: ClassVar[str] = "fusion"
+
     temperature: float = 1.0
     static: bool = False
 
@@ -128,10 +161,40 @@ class Fuse(Block):
         if not self.temperature > 0:
             raise InputError(f"temperature must be above 0: got {self.temperature}")
 
+
+@dataclasses.dataclass(frozen=True)
+class Route(Trained):
+    """h + sum_k w_k (h_k - h), whose weights a trained router makes of what the tokens are.
+
+    Attributes:
+      by: "example", the mean of a row's tokens in an encoder (in a decoder each token by itself),
+        or "token".
+      kind: "soft", a softmax; "hard", the likeliest child alone, whose gradient is that of its
+        probability; "free", trained numbers, the same for all tokens, which need not sum to 1.
+      temperature: of the softmax.
+    """
+
+    part: ClassVar[str] = "router"
+    bare: ClassVar[bool] = True
+    by_content: ClassVar[bool] = True
+
+    by: Literal["example", "token"] = "example"
+    kind: Literal["soft", "hard", "free"] = "soft"
+    temperature: float = 1.0
+
     @property
-    def title(self) -> str:
-        """The name of its parameters."""
-        return self.name or "_".join(names_of((self,)))
+    def unpackable(self) -> str:
+        """A choice by example is one of a row."""
+        is_one = self.by == "example" and self.kind != "free"
+        return "Route by example chooses once for a row" if is_one else ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.temperature > 0:
+            raise InputError(f"temperature must be above 0: got {self.temperature}")
+        for field, choices in (("by", ("example", "token")), ("kind", ("soft", "hard", "free"))):
+            if getattr(self, field) not in choices:
+                raise InputError(f"{field} is one of {choices}: got {getattr(self, field)!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +289,7 @@ class Parallel(Block):
 
 BLOCKS: dict[str, type[Block]] = {
     each.__name__: each
-    for each in (Stack, Average, Drop, Fuse, Split, BatchSplit, MultiTask, Parallel)
+    for each in (Stack, Average, Drop, Fuse, Route, Split, BatchSplit, MultiTask, Parallel)
 }
 """Name in the grammar -> block."""
 
@@ -254,17 +317,22 @@ def names_of(use: "Sequence[str | Block]") -> tuple[str, ...]:
     return tuple(dict.fromkeys(leaves))
 
 
-def fusions_of(use: "Sequence[str | Block]") -> dict[str, Fuse]:
-    """The Fuse blocks of some trees by the names of their parameters.
+def trained_of(use: "Sequence[str | Block]") -> dict[str, dict[str, Trained]]:
+    """The blocks of some trees that have parameters: part -> name of the parameters -> block.
 
     Raises:
       InputError: two that differ have one name.
     """
-    known: dict[str, Fuse] = {}
+    known: dict[str, dict[str, Trained]] = {}
     for tree in use:
         for node, _ in walk(tree):
-            if isinstance(node, Fuse) and known.setdefault(node.title, node) != node:
-                raise InputError(f"two fusions are called {node.title}: give one another name=")
+            if not isinstance(node, Trained):
+                continue
+            blocks = known.setdefault(node.part, {})
+            if blocks.setdefault(node.title, node) != node:
+                raise InputError(
+                    f"two {node.part}s are called {node.title}: give one another name="
+                )
     return known
 
 

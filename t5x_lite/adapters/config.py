@@ -10,7 +10,7 @@ import re
 from typing import Literal
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter, by_name
-from t5x_lite.adapters.composition import Block, fusions_of
+from t5x_lite.adapters.composition import Block, trained_of, walk
 from t5x_lite.adapters.grammar import RESERVED, parse_module, reserved, write_module
 from t5x_lite.adapters.use import parse_trees, parse_use, write_trees
 from t5x_lite.errors import InputError
@@ -24,12 +24,16 @@ HEAD = r"(?:heads|objective)/.*"
 FUSION = r"adapters/fusion/.*"
 """Paths of the layers of Fuse blocks."""
 
-COMPOSING = (FUSION,)
+ROUTER = r"adapters/router/.*"
+"""Paths of the routers of Route blocks."""
+
+COMPOSING = (FUSION, ROUTER)
 """Paths of what a composition has besides its modules."""
 
 _PARTS = {
     "head": HEAD,
     "fusion": FUSION,
+    "router": ROUTER,
     "norms": r"model/(?:.*/)?\w*norm(?:/.*)?",
     "base": r"model/.*",
 }
@@ -46,9 +50,9 @@ class Adapters:
         one; it is frozen unless `train` names it.
       use: the modules that are in use, with commas between, or blocks that compose them, as
         "Stack(en, Fuse(sst2, nli))" (`t5x_lite.adapters.use`); "" is all that are added and loaded.
-      train: trained parts: names of modules, "fusion" for what Fuse blocks have of their own,
-        "head" for heads and the objective's own layers, "norms" for the model's layer norms, "base"
-        for the whole model; () is what `add` names, fusions, and the head.
+      train: trained parts: names of modules, "fusion" and "router" for what Fuse and Route blocks
+        have, "head" for heads and the objective's own layers, "norms" for the model's layer norms,
+        "base" for the whole model; () is what `add` names, fusions, routers, and the head.
       base_dtype: dtype in which a run keeps the model that is frozen; modules stay float32.
     """
 
@@ -156,6 +160,12 @@ class Adapters:
         return parse_trees(self.use) or self.used
 
     @property
+    def unpackable(self) -> str:
+        """Why rows must be of one text; "" where they may be packed."""
+        blocks = [b for tree in self.composition for b, _ in walk(tree) if isinstance(b, Block)]
+        return next((why for one in (*self.added.values(), *blocks) if (why := one.unpackable)), "")
+
+    @property
     def modules(self) -> tuple[Adapter, ...]:
         """The configs of the modules in use, in their order.
 
@@ -184,8 +194,8 @@ class Adapters:
         if not self.load:
             return ()
         fresh = [name for name in self.used if name in self.added and name not in self.loaded]
-        fusions = COMPOSING if fusions_of(self.composition) else ()
-        return (HEAD, *fusions, *(f"{ADAPTERS}{name}" for name in fresh))
+        composing = [_PARTS[part] for part in trained_of(self.composition)]
+        return (HEAD, *composing, *(f"{ADAPTERS}{name}" for name in fresh))
 
     def canonical(self) -> "Adapters":
         """Equal settings in equal words: `write_module` of each line of `add`, and of `use`."""

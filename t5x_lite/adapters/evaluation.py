@@ -25,11 +25,12 @@ from t5x_lite.adapters.composition import (
     Fuse,
     MultiTask,
     Parallel,
+    Route,
     Split,
     Stack,
     walk,
 )
-from t5x_lite.adapters.kernel_state import weighted_sum, weighted_sum_of_some
+from t5x_lite.adapters.weighted import weighted_sum, weighted_sum_of_some, with_changes
 from t5x_lite.errors import InputError
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.slots import Around, GatedSlot
@@ -53,12 +54,12 @@ class Evaluation:
 
     Attributes:
       leaves: modules of the slot by name.
-      fusions: layers of Fuse blocks by the names of their parameters.
+      own: layers of blocks that train, by `Trained.key`.
       layer: the number of the slot's layer, counted over all stacks; of all layers of a stack.
     """
 
     leaves: Mapping[str, Any]
-    fusions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    own: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     layer: Array | None = None
 
     def run(self, tree: Tree, state: Any) -> Any:
@@ -87,6 +88,8 @@ class Evaluation:
             return state.side_by_side(self._each(tree, state.columns(tree.sizes(state.length))))
         if isinstance(tree, MultiTask):
             return self._of_tasks(tree, state)
+        if isinstance(tree, Route):
+            return self._routed(tree, state)
         assert isinstance(tree, Fuse)
         return self._fused(tree, state)
 
@@ -102,6 +105,19 @@ class Evaluation:
             return state.gathered(modules, str(block))
         return state.chosen([self.run(child, state) for child in block.children])
 
+    def _routed(self, block: Route, state: Any) -> Any:
+        """The children's changes of the state, weighed; where a row has one, it alone is run."""
+        weights = self.own[block.key](block, *state.read())
+        modules = [self.leaves.get(c) if isinstance(c, str) else None for c in block.children]
+        kinds = {_kind(module) for module in modules}
+        one_a_row = block.kind == "hard" and weights.shape[1] == 1
+        if not one_a_row or len(kinds) > 1 or None in kinds:
+            return state.plus([self.run(child, state) for child in block.children], weights)
+        chosen = jnp.argmax(weights[:, 0], axis=-1)
+        made = dataclasses.replace(state, ids=chosen).gathered(modules, str(block))
+        share = jnp.take_along_axis(weights, chosen[:, None, None], axis=-1)
+        return state.plus([dataclasses.replace(made, ids=state.ids)], share)
+
     def _fused(self, block: Fuse, state: Any) -> Any:
         """Attention over what the children that are here add to the state."""
         here = [child for child in block.children if self._is_here(child)]
@@ -113,7 +129,7 @@ class Evaluation:
                 contributions.append(self.run(child, state).h - state.h)
         last = self._last_leaf(here[-1])
         query, skip = state.read_by(last)
-        mixed = self.fusions[block.title](query, contributions, temperature=block.temperature)
+        mixed = self.own[block.key](query, contributions, temperature=block.temperature)
         return dataclasses.replace(
             state, h=mixed + (skip if isinstance(here[-1], str) else state.h)
         )
@@ -204,6 +220,14 @@ class BlockState(RowStates):
     def mean(self, states: Sequence["BlockState"], weights: Sequence[float]) -> "BlockState":
         """The weighted sum."""
         return dataclasses.replace(self, h=weighted_sum([s.h for s in states], weights))
+
+    def read(self) -> tuple[Array, Any]:
+        """What a router reads: what the block read, and which tokens are seen."""
+        return self.around.source, self.around.mask
+
+    def plus(self, states: Sequence["BlockState"], weights: Array) -> "BlockState":
+        """With the changes of others, weighed by [B, T, K]."""
+        return dataclasses.replace(self, h=with_changes(self.h, [s.h for s in states], weights))
 
     def parts(self, sizes: Sequence[int]) -> list["BlockState"]:
         """Contiguous rows."""
@@ -321,6 +345,19 @@ class DenseState(RowStates):
             kernel=kernel,
             bias=weighted_sum_of_some([state.bias for state in states], weights),
         )
+
+    def read(self) -> tuple[Array, Any]:
+        """What a router reads: what the layer does, and which tokens are seen."""
+        return self.x, self.seen
+
+    def plus(self, states: Sequence["DenseState"], weights: Array) -> "DenseState":
+        """With the changes of others, weighed by [B, T, K]."""
+        bias, biases = self.bias, [state.bias for state in states]
+        if not all(each is bias for each in biases):
+            wide = [_wide(each, self.y) for each in (bias, *biases)]
+            bias = with_changes(wide[0], wide[1:], weights)
+        y = with_changes(self.y, [state.y for state in states], weights)
+        return dataclasses.replace(self, y=y, kernel=None, bias=bias)
 
     def parts(self, sizes: Sequence[int]) -> list["DenseState"]:
         """Contiguous rows."""

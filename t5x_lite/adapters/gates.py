@@ -49,12 +49,22 @@ def gates_of(
     gates = jax.nn.sigmoid(dense.product(read))
     if kind == "all_tokens":
         return jnp.mean(gates, axis=-2, keepdims=True)
+    return mean_of_seen(gates, seen)
+
+
+def mean_of_seen(values: Float[Array, "*B T G"], seen: Any) -> Float[Array, "*B #T G"]:
+    """The mean over the tokens that each token sees; None is itself alone.
+
+    Args:
+      values: of each token, in float32.
+      seen: which positions of the row a position sees, as of `slots.Around.mask`.
+    """
     if isinstance(seen, Visibility):
-        seen = seen.dense(read.shape[1])
+        seen = seen.dense(values.shape[1])
     if seen is None:
-        return gates
+        return values
     weights = seen[:, 0].astype(jnp.float32)  # [B, 1 or T, T]
-    return (weights @ gates) / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1.0)
+    return (weights @ values) / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1.0)
 
 
 def check_gate(gate: str) -> None:

@@ -78,9 +78,6 @@ FIRST = {"params": "train", "copy": "of", "heads": "sites"}
 LATER = ("hyper",)
 """Methods of the literature that have a name here, and no code yet."""
 
-LATER_BLOCKS = ("Route",)
-"""Blocks that compose modules, which have names and no code yet."""
-
 RESERVED = ("base", "fusion", "head", "norms", "router")
 """Names of parts in `adapters.train` that are no modules."""
 
@@ -198,8 +195,6 @@ class Source:
             self.refuse(node, "a union, a + b, is of methods: it stands in adapters.add")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             name = node.func.id
-            if name in LATER_BLOCKS:
-                self.refuse(node, f"the block {name} comes with a later version")
             if name in BLOCKS:
                 self.refuse(node, f"{name} composes modules: it stands in adapters.use")
             if name in LATER:

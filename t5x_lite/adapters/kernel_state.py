@@ -5,11 +5,12 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax.numpy as jnp
 
 from t5x_lite.adapters.composition import Block
+from t5x_lite.adapters.weighted import weighted_sum_of_some
 from t5x_lite.errors import InputError
 from t5x_lite.types import Array
 
@@ -35,6 +36,10 @@ class KernelState:
         """Refuses rows, by an InputError."""
         _ = self.num_rows
 
+    def read(self) -> NoReturn:
+        """Refuses what tokens choose, by an InputError."""
+        raise InputError("a Route cannot be merged: tokens have no kernel in common")
+
     def after(self, module: Any, name: str) -> "KernelState":
         """After one module."""
         kernel = None if self.kernel is None else module.of_kernel(self.kernel)
@@ -58,15 +63,3 @@ class KernelState:
         kernel = weighted_sum_of_some([state.kernel for state in states], weights)
         bias = weighted_sum_of_some([state.bias for state in states], weights)
         return KernelState(kernel, bias, self.has_bias)
-
-
-def weighted_sum(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
-    """sum w_i x_i in float32, in the dtype of x."""
-    total = sum(w * x.astype(jnp.float32) for x, w in zip(arrays, weights, strict=True))
-    return jnp.asarray(total).astype(arrays[0].dtype)
-
-
-def weighted_sum_of_some(biases: Sequence[Array | None], weights: Sequence[float]) -> Array | None:
-    """The weighted sum of biases; one that is not there is 0."""
-    known = [(bias, w) for bias, w in zip(biases, weights, strict=True) if bias is not None]
-    return weighted_sum(*zip(*known, strict=True)) if known else None

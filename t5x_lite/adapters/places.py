@@ -1,5 +1,6 @@
 """Modules by the sites at which they stand, and what composes those of one site."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,15 @@ from t5x_lite.adapters.composition import (
     Block,
     Drop,
     Fuse,
+    Route,
     Split,
     Stack,
+    Trained,
     names_of,
     path_of,
     walk,
 )
+from t5x_lite.adapters.routing import RouterLayer
 from t5x_lite.adapters.slot_trees import (
     BlockTree,
     DenseTree,
@@ -28,6 +32,7 @@ from t5x_lite.adapters.slot_trees import (
 from t5x_lite.deltas.parts import Part
 from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import stacked
+from t5x_lite.nn.dense import Dense
 from t5x_lite.types import Array, Key
 
 Places = Mapping[str, tuple[tuple[str, str], ...]]
@@ -102,51 +107,50 @@ class Modules(nnx.Module):
         return node
 
 
-class Fusions(nnx.Module):
-    """The layers of Fuse blocks, at adapters/fusion/NAME/STACK/SITE.
+class BlockLayers(nnx.Module):
+    """The layers of blocks that train, at adapters/PART/NAME/STACK/SITE.
 
     Args:
-      fusions: the blocks by the names of their parameters.
+      blocks: of one part, by the names of their parameters.
       places: of the modules.
       stacks: the model's stacked layers by name.
       rngs: the stream "params" is used.
 
     Raises:
-      InputError: a fusion may not be called so.
+      InputError: a block may not be called so.
     """
 
     def __init__(
         self,
-        fusions: Mapping[str, Fuse],
+        blocks: Mapping[str, Trained],
         places: Places,
         stacks: Mapping[str, Any],
         *,
         rngs: nnx.Rngs,
     ):
-        self.titles = tuple(fusions)
-        for title, block in fusions.items():
-            if hasattr(Fusions, title) or title == "titles" or not title.isidentifier():
-                raise InputError(f"no fusion may be called {title!r}: give it another name=")
+        self.titles = tuple(blocks)
+        for title, block in blocks.items():
+            if hasattr(BlockLayers, title) or title == "titles" or not title.isidentifier():
+                raise InputError(f"no {block.part} may be called {title!r}: give it another name=")
             made: dict[str, dict[str, nnx.Module]] = {}
             for stack, site in places_of(block, places):
-                kernel = next(iter(stacks[stack].dense_sites().values())).kernel
-
-                def layer(rngs: nnx.Rngs, kernel: Any = kernel, block: Fuse = block) -> FusionLayer:
-                    return FusionLayer(kernel.shape[-2], static=block.static, rngs=rngs)
-
-                made.setdefault(stack, {})[site] = stacked(layer, rngs, num=kernel.shape[0])
+                there = stacks[stack].dense_sites()
+                host: Dense = there.get(site) or next(iter(there.values()))
+                made.setdefault(stack, {})[site] = stacked(
+                    functools.partial(_layer_of, block, host), rngs, num=host.kernel.shape[0]
+                )
             setattr(self, title, Modules(made))
 
     def at(self, title: str, stack: str, site: str) -> Any:
-        """The layers of a fusion at a place."""
+        """The layers of a block at a place."""
         return getattr(self, title).at(stack, site)
 
     def stands_at(self, title: str, stack: str, site: str) -> bool:
-        """Whether a fusion has layers there."""
+        """Whether a block has layers there."""
         return (stack, site) in getattr(self, title).places
 
     def penalty(self) -> Array:
-        """|I - Wv|^2 of all layers."""
+        """|I - Wv|^2 of all layers of fusions."""
         layers = [
             modules.at(*place)
             for modules in (getattr(self, title) for title in self.titles)
@@ -156,6 +160,15 @@ class Fusions(nnx.Module):
         for layer in layers:
             total = total + layer.penalty()
         return total
+
+
+def _layer_of(block: Trained, host: Dense, rngs: nnx.Rngs) -> FusionLayer | RouterLayer:
+    """One layer of a block, which reads what a dense layer does."""
+    features = host.kernel.shape[-2]
+    if isinstance(block, Fuse):
+        return FusionLayer(features, static=block.static, rngs=rngs)
+    assert isinstance(block, Route)
+    return RouterLayer(block, features, axis=host.axes[0], rngs=rngs)
 
 
 def places_of(tree: str | Block, places: Places) -> list[tuple[str, str]]:
@@ -232,6 +245,12 @@ def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str,
                 )
             if any(site == "prompt" for _, site in places[node]):
                 raise InputError(f"{where} stands before the tokens: name it outside of blocks")
+            hidden = next((p for p in places[node] if p[1].endswith("/hidden")), None)
+            if isinstance(block, Route) and hidden is not None:
+                raise InputError(
+                    f"{where} stands at {'/'.join(hidden)}, and Route composes modules after "
+                    "blocks and beside dense layers"
+                )
             if not isinstance(block, Fuse | Split):
                 continue
             other = next((p for p in places[node] if not p[1].startswith(_BLOCK)), None)

@@ -59,7 +59,7 @@ class SlotTree(nnx.Module):
     Args:
       tree: a block.
       leaves: modules of the slot, one or stacked, by name.
-      fusions: layers of its Fuse blocks by the names of their parameters.
+      own: layers of its blocks that train, by `Trained.key`.
       layers: the numbers of the stack's layers, counted over all stacks; for a Drop.
     """
 
@@ -70,25 +70,26 @@ class SlotTree(nnx.Module):
         self,
         tree: Block,
         leaves: Mapping[str, nnx.Module],
-        fusions: Mapping[str, nnx.Module] | None = None,
+        own: Mapping[str, nnx.Module] | None = None,
         *,
         layers: range = range(0),
     ):
         self.tree = tree
         self.leaves = Named(leaves)
-        self.fusions = Named(fusions or {})
+        self.own = Named(own or {})
         if any(isinstance(node, Drop) for node, _ in walk(tree)):
             self.layer = nnx.Variable(jnp.asarray(layers, jnp.int32), logical=("layers",))
 
     @property
     def per_row(self) -> bool:
-        """Whether rows of a batch differ in what they get."""
+        """Whether rows, or tokens, of a batch differ in what they get."""
         return self._has_rows or any(map(is_per_row, self.leaves.all().values()))
 
     @property
     def _has_rows(self) -> bool:
-        """Whether a block gives rows different modules."""
-        return any(isinstance(node, Block) and node.of_rows for node, _ in walk(self.tree))
+        """Whether a block gives rows or tokens different modules."""
+        blocks = [node for node, _ in walk(self.tree) if isinstance(node, Block)]
+        return any(block.of_rows or block.by_content for block in blocks)
 
     def see(self, ids: Array) -> None:
         """Puts in the number of each row's child, for each of the layers; in place."""
@@ -98,7 +99,7 @@ class SlotTree(nnx.Module):
 
     def _run(self, state: Any) -> Any:
         layer = None if self.layer is None else self.layer[...]
-        return Evaluation(self.leaves.all(), self.fusions.all(), layer).run(self.tree, state)
+        return Evaluation(self.leaves.all(), self.own.all(), layer).run(self.tree, state)
 
     def _ids(self) -> Array | None:
         return None if self.ids is None else self.ids[...]

@@ -265,8 +265,7 @@ class Experiment:
                 f"objective {type(self.objective).__name__} needs data.layout "
                 f"{names_of(layouts)}, got {self.data.layout.name}"
             )
-        reasons = [self.objective, *self.adapters.added.values()]
-        reason = next((why for each in reasons if (why := each.unpackable)), "")
+        reason = self.objective.unpackable or self.adapters.unpackable
         if self.data.pack and reason:
             raise InputError(f"{reason}, which must be of one document: set --data.pack False")
         at_least(1, {name: getattr(self, name) for name in ("steps", "log_period")})

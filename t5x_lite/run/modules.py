@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from t5x_lite import trees
 from t5x_lite.adapters.base import ADAPTERS, Adapter
-from t5x_lite.adapters.composition import Block, check_answers, fusions_of, names_of
+from t5x_lite.adapters.composition import Block, check_answers, names_of, trained_of
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.adapters.grammar import write_module
 from t5x_lite.adapters.use import parse_trees, write_trees
@@ -272,16 +272,16 @@ class ModulesOf:
 
         Raises:
           InputError: as for `learner`; or the base trained with the checkpoint's own modules, and
-            others are asked for; or it has no such fusion; or rows of a batch would have different
-            modules.
+            others are asked for; or it has no such fusion or router; or rows of a batch would have
+            different modules.
         """
         check_answers(use)
         experiment, names = self._experiment(use), names_of(use)
         self._check_own_base(names)
         params = {part: tree for part, tree in self.loaded.params.items() if part != "adapters"}
         arrays = {name: self.arrays[name] for name in names if name in self.arrays}
-        if fusions := fusions_of(use):
-            arrays["fusion"] = {title: self._fusion(title) for title in fusions}
+        for part, blocks in trained_of(use).items():
+            arrays[part] = {title: self._of_block(part, title) for title in blocks}
         if arrays:
             params["adapters"] = arrays
         return dataclasses.replace(
@@ -291,13 +291,13 @@ class ModulesOf:
             params=params,
         )
 
-    def _fusion(self, title: str) -> Params:
-        """The arrays of a fusion."""
-        known = self.arrays.get("fusion", {})
+    def _of_block(self, part: str, title: str) -> Params:
+        """The arrays of a fusion or a router."""
+        known = self.arrays.get(part, {})
         if title not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise InputError(
-                f"checkpoint {self.loaded.directory} has no fusion called {title}"
+                f"checkpoint {self.loaded.directory} has no {part} called {title}"
                 f"{did_you_mean(title, known)}; {has}: train one by --adapters.use"
             )
         return known[title]

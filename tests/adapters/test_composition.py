@@ -10,14 +10,15 @@ from t5x_lite.adapters.composition import (
     Fuse,
     MultiTask,
     Parallel,
+    Route,
     Split,
     Stack,
     check_answers,
     check_nesting,
-    fusions_of,
     names_of,
     parallel_of,
     path_of,
+    trained_of,
     walk,
 )
 from t5x_lite.errors import InputError
@@ -29,6 +30,7 @@ def test_words_and_names():
     assert str(TREE) == "Stack(en, Fuse(sst2, Stack(en, nli)))"
     assert names_of((TREE, "x")) == ("en", "sst2", "nli", "x")
     assert str(MultiTask(("a", None))) == "MultiTask(a, None)"
+    assert str(Route(("a", None), kind="hard")) == "Route(a, None, kind='hard')"
     assert str(Drop(("a",), layers=(0, 2))) == "Drop(a, layers=(0, 2))"
     assert str(Split(("a", "b"), splits=(2, "rest"))) == "Split(a, b, splits=(2, 'rest'))"
     assert str(Average(("a",), normalize=True, weights=(2.0,))).endswith("normalize=True)")
@@ -47,8 +49,13 @@ def test_numbers():
     assert Parallel(("a", "b", "c")).rows(6) == (2, 2, 2)
     assert parallel_of((Stack(("a", Parallel(("b", "c")))),)) == 2
     assert parallel_of((TREE,)) == 1
-    assert list(fusions_of((TREE,))) == ["sst2_en_nli"]
-    assert list(fusions_of((Fuse(("a", "b"), name="f"),))) == ["f"]
+    assert list(trained_of((TREE,))["fusion"]) == ["sst2_en_nli"]
+    named = (Fuse(("a", "b"), name="f"), Route(("a", None), name="f"))
+    assert {part: list(blocks) for part, blocks in trained_of(named).items()} == {
+        "fusion": ["f"],
+        "router": ["f"],
+    }
+    assert [block.key for block in named] == ["fusion__f", "router__f"]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +66,7 @@ def test_numbers():
         (lambda: Average(("a", "b"), weights=(1.0,)), "weights must be one for each of 2"),
         (lambda: Average(("a", "b"), weights=(1.0, -1.0), normalize=True), "whose sum is 0"),
         (lambda: Fuse(("a",), temperature=0.0), "temperature must be above 0"),
+        (lambda: Route(("a",), temperature=0.0), "temperature must be above 0"),
         (lambda: Drop(("a", "b"), layers=(0,)), "Drop has one child: got 2"),
         (lambda: Drop(("a",)), "Drop needs layers"),
         (lambda: Drop(("a",), layers=(0, -1)), "layers of Drop count from 0: got -1"),
@@ -70,7 +78,7 @@ def test_numbers():
         (lambda: BatchSplit(("a", "b")).rows(3), "a batch has 3 rows"),
         (lambda: Parallel(("a", "b")).rows(3), "a batch of 3 rows is not one for each child"),
         (
-            lambda: fusions_of((Fuse(("a",), name="f"), Fuse(("b",), name="f"))),
+            lambda: trained_of((Fuse(("a",), name="f"), Fuse(("b",), name="f"))),
             "two fusions are called f",
         ),
         (

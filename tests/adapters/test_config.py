@@ -94,5 +94,8 @@ def test_what_is_composed():
     assert made.composition == (Stack(("a", Fuse(("b", "a")))),)
     assert made.canonical().use == "Stack(a, Fuse(b, a))"
     assert made.trained == (HEAD, "adapters/fusion/.*", "adapters/a")
+    assert made.unpackable == ""
+    routed = Adapters(add=("a = lora()", "b = lora()"), use="Stack(Route(a, b))")
+    assert routed.unpackable == "Route by example chooses once for a row"
     assert Adapters(add=("a = lora()",), train=("a", "fusion")).trained[1] == "adapters/fusion/.*"
     assert Adapters(add=("a = lora()", "b = ia3()")).composition == ("a", "b")

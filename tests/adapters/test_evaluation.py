@@ -165,7 +165,7 @@ def after(tree, ids=IDS, h=F):
     state = BlockState(
         jnp.asarray(h), jnp.asarray(X), jax_norm, Around(jnp.asarray(X)), jnp.asarray(ids)
     )
-    return np.asarray(Evaluation(LEAVES, {"f": FUSION}).run(tree, state).h)
+    return np.asarray(Evaluation(LEAVES, {"fusion__f": FUSION}).run(tree, state).h)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.adapters.composition import MultiTask
-from t5x_lite.adapters.kernel_state import KernelState, weighted_sum, weighted_sum_of_some
+from t5x_lite.adapters.kernel_state import KernelState
 from t5x_lite.errors import InputError
 
 
@@ -21,14 +21,9 @@ def test_some_layers_of_a_stack():
     assert kept.bias is None
 
 
-def test_sums():
-    arrays = [jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])]
-    np.testing.assert_array_equal(weighted_sum(arrays, (2.0, -1.0)), [-1.0, 0.0])
-    np.testing.assert_array_equal(weighted_sum_of_some([None, arrays[1]], (2.0, 0.5)), [1.5, 2.0])
-    assert weighted_sum_of_some([None], (1.0,)) is None
-
-
 def test_rows_that_differ():
     state = KernelState(jnp.zeros((1, 3)), None, has_bias=False)
     with pytest.raises(InputError, match="rows have no kernel in common"):
         state.check_ids(MultiTask(("a", "b")))
+    with pytest.raises(InputError, match="a Route cannot be merged: tokens have no kernel"):
+        state.read()

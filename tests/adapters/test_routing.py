@@ -1,0 +1,159 @@
+"""Routing: weights by hand, rows of the module that they chose, gradients, decoding."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from t5x_lite.adapters.bottleneck import seq_bn
+from t5x_lite.adapters.composition import Route
+from t5x_lite.adapters.ia3 import Ia3
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.routing import RouterLayer
+from t5x_lite.adapters.use import parse_trees
+from t5x_lite.errors import InputError
+from t5x_lite.nn.masks import Visibility
+from t5x_lite.trees import flatten
+from tests.adapters.hosts import learner, outputs, random
+
+BLOCKS = tuple(seq_bn(name=name, reduction=4.0, activation="swish") for name in "ab")
+LORAS = tuple(Lora(name=name, rank=2, alpha=4.0) for name in "ab")
+ROUTER = "adapters/router/r/encoder"
+
+
+def test_weights():
+    """Of the mean over what is seen, or of each token; the likeliest; and numbers of their own."""
+    x = jnp.log(jnp.array([[[1.0], [3.0], [9.0]]]))
+    seen = Visibility(keys=jnp.array([[1, 1, 0]]))
+    layer = RouterLayer(Route(("a", "b")), 1, axis=None, rngs=nnx.Rngs(0))
+    layer.logits.kernel[...] = jnp.array([[1.0, 0.0]])
+    token = Route(("a", "b"), by="token")
+    np.testing.assert_allclose(layer(token, x, seen)[0, :, 0], [0.5, 0.75, 0.9], rtol=1e-6)
+    root = 3**0.5
+    soft = layer(Route(("a", "b")), x, seen)
+    np.testing.assert_allclose(soft, [[[root / (1 + root), 1 / (1 + root)]]], rtol=1e-6)
+    cold = layer(Route(("a", "b"), temperature=0.5), x, seen)
+    np.testing.assert_allclose(cold[0, 0, 0], 0.75, rtol=1e-6)
+    hard = dataclasses.replace(token, kind="hard")
+    np.testing.assert_allclose(layer(hard, x, None)[0], [[1, 0], [1, 0], [1, 0]], atol=1e-6)
+
+    def first(x):  # straight through: the gradient is that of the probability
+        return jnp.sum(layer(hard, x, None)[..., 0])
+
+    np.testing.assert_allclose(jax.grad(first)(x)[0, :, 0], [0.25, 0.1875, 0.09], rtol=1e-5)
+    free = RouterLayer(Route(("a", "b"), kind="free"), 1, axis=None, rngs=nnx.Rngs(0))
+    np.testing.assert_array_equal(free(Route(("a", "b"), kind="free"), x, seen), [[[0.5, 0.5]]])
+
+
+@pytest.mark.parametrize("modules", [BLOCKS, LORAS])
+def test_a_row_has_the_module_that_it_chose(modules):
+    """It alone is computed: the other one's numbers, which are none, do not matter."""
+    made, batch = learner("bert", *modules, use=parse_trees("Route(a, b, kind='hard', name='r')"))
+    params = random(made.shapes)
+    flat = flatten(params)
+    for path in flat:
+        if path.startswith(ROUTER) and path.endswith("bias"):
+            flat[path] = jnp.broadcast_to(jnp.array([90.0, -90.0]), flat[path].shape)
+        if path.startswith("adapters/b/"):
+            flat[path] = jnp.full(flat[path].shape, jnp.nan)
+    from t5x_lite.trees import unflatten
+
+    params = unflatten(flat)
+    alone, _ = learner("bert", modules[0])
+    own = {**params, "adapters": {"a": params["adapters"]["a"]}}
+    found = outputs(made, params, batch)
+    np.testing.assert_allclose(found, outputs(alone, own, batch), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_chosen_for_a_row_and_weighed_for_all_are_the_same():
+    """In output and gradients: children that differ in kind are all computed."""
+    wide = seq_bn(name="b", reduction=2.0)
+    same, batch = learner("bert", *BLOCKS, use=parse_trees("Route(a, b, kind='hard', name='r')"))
+    stacked, _ = learner(
+        "bert", *BLOCKS, use=parse_trees("Route(Stack(a), Stack(b), kind='hard', name='r')")
+    )
+    params = random(same.shapes)
+
+    def run(made, theta):
+        return jnp.sum(jnp.square(outputs(made, {**params, "adapters": theta}, batch)))
+
+    each = [
+        jax.jit(jax.value_and_grad(lambda theta, made=made: run(made, theta)))(params["adapters"])
+        for made in (same, stacked)
+    ]
+    np.testing.assert_allclose(each[0][0], each[1][0], rtol=1e-5)
+    theirs = flatten(each[1][1])
+    for path, leaf in flatten(each[0][1]).items():
+        np.testing.assert_allclose(leaf, theirs[path], rtol=1e-4, atol=1e-5, err_msg=path)
+    moved = [p for p, leaf in theirs.items() if p.startswith("router/r/encoder") and leaf.any()]
+    assert len(moved) == 2
+    other, _ = learner("bert", BLOCKS[0], wide, use=parse_trees("Route(a, b, kind='hard')"))
+    assert np.isfinite(outputs(other, random(other.shapes), batch)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+def test_a_t5_decodes_what_it_computes_of_whole_targets(kind):
+    use = parse_trees(f"Route(a, b, None, by='token', kind='{kind}')")
+    made, batch = learner("t5", *LORAS, use=use)
+    params = random(made.shapes)
+
+    @jax.jit
+    def run(params):
+        bound = made.bind_model(params)
+        inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
+        decoder = bound.prepared()
+        logits, cache = decoder.prefill(inputs, max_length=3)
+        steps = [logits]
+        for i in (1, 2):
+            logits, cache = decoder.step(targets[:, i], cache)
+            steps.append(logits)
+        return bound(inputs, targets), jnp.stack(steps, axis=1)
+
+    whole, steps = run(params)
+    np.testing.assert_allclose(steps, whole, rtol=1e-5, atol=1e-5)
+
+
+def test_free_weights_combine_changes():
+    """Two and minus one of the changes: what base and modules alone say together."""
+    made, batch = learner("bert", *LORAS, use=parse_trees("Route(a, b, kind='free', name='r')"))
+    params = random(made.shapes)
+    flat = flatten(params)
+    weights = [path for path in flat if path.startswith(ROUTER)]
+    assert {path.rpartition("/")[2] for path in weights} == {"weights"}
+    one = {**params, "adapters": {**params["adapters"]}}
+    from t5x_lite.trees import unflatten
+
+    flat |= {path: jnp.broadcast_to(jnp.array([1.0, 0.0]), flat[path].shape) for path in weights}
+    one = unflatten(flat)
+    alone, _ = learner("bert", LORAS[0])
+    own = {**params, "adapters": {"a": params["adapters"]["a"]}}
+    found = outputs(made, one, batch)
+    np.testing.assert_allclose(found, outputs(alone, own, batch), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("host", "modules", "use", "message"),
+    [
+        ("t5", (Ia3(name="a"), Ia3(name="b")), "Route(a, b)", "Route composes modules after"),
+        ("bert", LORAS, "Route(a, b, name='at')", "no router may be called 'at'"),
+        ("bert", LORAS, "Stack(Route(a, b, name='r'), Route(b, a, name='r'))", "two routers are"),
+    ],
+)
+def test_what_cannot_be(host, modules, use, message):
+    with pytest.raises(InputError, match=message):
+        learner(host, *modules, use=parse_trees(use))
+
+
+def test_it_trains_and_is_not_merged():
+    made, _ = learner("bert", *LORAS, use=parse_trees("Route(a, b, name='r')"))
+    assert made.trains(f"{ROUTER}/attention/query/logits/kernel")
+    with pytest.raises(InputError, match="a Route cannot be merged"):
+        made.merged(random(made.shapes))
+    deberta, batch = learner("deberta", *LORAS, use=parse_trees("Route(a, b)"))
+    with pytest.raises(InputError, match="distances are projected once for all rows"):
+        outputs(deberta, random(deberta.shapes), batch)
