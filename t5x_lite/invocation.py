@@ -31,4 +31,11 @@ def invoked_as(arguments: Sequence[str]) -> Iterator[None]:
 def command() -> str:
     """The command of this package that runs, or else how the process was started."""
     arguments = _arguments.get()
-    return shlex.join(sys.argv if arguments is None else (_PROG, *arguments))
+    return " ".join(map(quoted, sys.argv if arguments is None else (_PROG, *arguments)))
+
+
+def quoted(word: str) -> str:
+    """A word as a shell takes it: in double quotes where it has single ones and nothing else."""
+    if "'" in word and not set(word) & set('"$`\\!'):
+        return f'"{word}"'
+    return shlex.quote(word)

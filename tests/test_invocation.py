@@ -1,8 +1,11 @@
 """Tests of the remembered command line."""
 
+import shlex
 import sys
 
-from t5x_lite.invocation import command, invoked_as
+import pytest
+
+from t5x_lite.invocation import command, invoked_as, quoted
 
 
 def test_a_command_is_remembered_while_it_runs(monkeypatch):
@@ -10,3 +13,17 @@ def test_a_command_is_remembered_while_it_runs(monkeypatch):
     with invoked_as(["train", "c.py", "--data.prefix", "a b"]):
         assert command() == "t5x-lite train c.py --data.prefix 'a b'"
     assert command() == "'my script.py' --fast"
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("a b", "'a b'"),
+        ("m = lora(sites=('mlp/.*',))", "\"m = lora(sites=('mlp/.*',))\""),
+        ("it's $5", "'it'\"'\"'s $5'"),
+        ("plain", "plain"),
+    ],
+)
+def test_words_of_a_shell(word, shown):
+    assert quoted(word) == shown
+    assert shlex.split(shown) == [word]

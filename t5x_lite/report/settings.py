@@ -6,10 +6,10 @@
 What only the config file can choose, the class of a part, has a name without dashes.
 """
 
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from t5x_lite.invocation import quoted
 from t5x_lite.train.tracking import flat
 
 _TYPE = "type"
@@ -39,4 +39,4 @@ def option_lines(config: Mapping[str, Any]) -> list[str]:
 def _words(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(_words(each) for each in value)
-    return shlex.quote(value) if isinstance(value, str) else str(value)
+    return quoted(value) if isinstance(value, str) else str(value)
