@@ -14,6 +14,7 @@ from flax import nnx
 
 from t5x_lite.adapters.base import Adapter, AdapterModules
 from t5x_lite.adapters.composition import Block
+from t5x_lite.data.config import ADAPTER_IDS
 from t5x_lite.heads.base import Head, HeadModules, by_name
 from t5x_lite.heads.dense import Role
 from t5x_lite.models.base import ModelConfig
@@ -63,6 +64,8 @@ class Bound(nnx.Module):
             more["towers"] = self.towers
         if self.has_adapters:
             batch = self.adapters.of_batch(self.model, batch)
+        elif ADAPTER_IDS in batch:  # of modules that are not in use
+            batch = {name: x for name, x in batch.items() if name != ADAPTER_IDS}
         return self.objective(self.model, self.heads, batch, key=key, **more)
 
     def encoder(self, role: Role) -> Any:

@@ -40,6 +40,7 @@ from t5x_lite.adapters.places import (
     tree_class,
 )
 from t5x_lite.adapters.slot_trees import REGULARISATION, SlotTree
+from t5x_lite.data.config import ADAPTER_IDS
 from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dense import Dense
@@ -344,8 +345,8 @@ class AdapterModules(nnx.Module):
         """
         if self.repeats > 1:
             batch = {name: jnp.concatenate([x] * self.repeats) for name, x in batch.items()}
-        self.see(model, batch.get("adapter_ids"))
-        return {name: x for name, x in batch.items() if name != "adapter_ids"}
+        self.see(model, batch.get(ADAPTER_IDS))
+        return {name: x for name, x in batch.items() if name != ADAPTER_IDS}
 
     def _nodes(self) -> list[str | Block]:
         return [node for tree in self._use for node, _ in walk(tree)]

@@ -24,6 +24,10 @@ TRUNCATIONS = ("first_documents", "first_tokens")
 """Fields of `Data` that leave the first of the training data."""
 
 
+ADAPTER_IDS = "adapter_ids"
+"""The feature [B] that says which child of MultiTask a row has."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Data:
     """The data of one run.
@@ -71,6 +75,9 @@ class Data:
       final_sentinel: whether the targets of span corruption, and of i.i.d. noise with a sentinel
         for each span, always end in a sentinel, as in figure 2 of the T5 paper. The released code
         writes none where the text ends in noise. Labelled tasks pass over it.
+      adapter_of: caches of data.cache and the child of MultiTask that their rows have, as "mnli=0",
+        "rte=1": the name of a cache's directory, or the directory. Rows have the feature
+        `adapter_ids` then.
     """
 
     task: str = ""
@@ -94,6 +101,7 @@ class Data:
     first_tokens: int | None = None
     extra_ids: int = 100
     final_sentinel: bool = False
+    adapter_of: tuple[str, ...] = ()
 
     def __post_init__(self):
         if not isinstance(self.layout, Layout):
@@ -124,6 +132,28 @@ class Data:
             )
         _check_batches(self)
         _check_refresh(self)
+        if self.adapter_of and (self.pack or not self.cache):
+            raise InputError(
+                "data.adapter_of is of caches whose rows have one example: give --data.cache, and "
+                "--data.pack False"
+            )
+        _ = adapter_numbers(self)
+
+
+def adapter_numbers(data: Data) -> dict[str, int]:
+    """The children of MultiTask by the caches of `adapter_of`.
+
+    Raises:
+      InputError: a line is no NAME=NUMBER, or a cache has two.
+    """
+    found: dict[str, int] = {}
+    for line in data.adapter_of:
+        name, equals, number = line.rpartition("=")
+        if not (name and equals and number.isascii() and number.isdigit()):
+            raise InputError(f"data.adapter_of: {line!r} must be CACHE=NUMBER, such as mnli=0")
+        if found.setdefault(name, int(number)) != int(number):
+            raise InputError(f"data.adapter_of gives {name} two numbers")
+    return found
 
 
 def _check_batches(data: Data) -> None:

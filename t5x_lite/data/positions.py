@@ -64,6 +64,8 @@ def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
     own = {name: getattr(data, name) for name in names}
     if data.final_sentinel:  # positions of earlier versions have none
         own["final_sentinel"] = True
+    if data.adapter_of:
+        own["adapter_of"] = list(data.adapter_of)
     own |= truncation_of(data) | wording_of(data)
     return {
         **data.layout.identity(),

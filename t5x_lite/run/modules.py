@@ -13,13 +13,21 @@ from jax.sharding import Mesh
 
 from t5x_lite import trees
 from t5x_lite.adapters.base import ADAPTERS, Adapter
-from t5x_lite.adapters.composition import Block, check_answers, names_of, trained_of
+from t5x_lite.adapters.composition import (
+    Block,
+    MultiTask,
+    check_answers,
+    names_of,
+    trained_of,
+    walk,
+)
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.adapters.grammar import write_module
 from t5x_lite.adapters.use import parse_trees, write_trees
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.base import Base, digests
 from t5x_lite.config import Experiment
+from t5x_lite.data.config import adapter_numbers
 from t5x_lite.errors import InputError
 from t5x_lite.learner import Learner
 from t5x_lite.options import did_you_mean
@@ -177,6 +185,33 @@ def check_init(experiment: Experiment) -> None:
     """Refuses, by an InputError, modules that are loaded into a model that begins anew."""
     if experiment.adapters.loaded and not experiment.init.checkpoint:
         raise InputError("adapters.load needs the base that its modules are of: --init DIR")
+
+
+def check_children(experiment: Experiment) -> None:
+    """Refuses, by an InputError, rows that do not say which module of a MultiTask is theirs."""
+    use = experiment.adapters.composition
+    blocks = [node for tree in use for node, _ in walk(tree) if isinstance(node, MultiTask)]
+    numbers = adapter_numbers(experiment.data)
+    if blocks and not numbers:
+        raise InputError(
+            f"{blocks[0]} needs the number of each row's module: read caches, one for each of "
+            "them, and give --data.adapter-of CACHE=NUMBER for each"
+        )
+    if numbers and not blocks:
+        raise InputError("data.adapter_of is for MultiTask in adapters.use, which has none")
+    for block in blocks:
+        wrong = next((n for n, k in numbers.items() if k >= len(block.children)), None)
+        if wrong is not None:
+            raise InputError(
+                f"data.adapter_of: {block} has children 0 to {len(block.children) - 1}, and "
+                f"{wrong} has number {numbers[wrong]}"
+            )
+    settings = experiment.evaluation
+    if blocks and (settings.task_metrics or settings.retrieval.directory):
+        raise InputError(
+            f"{blocks[0]} trains rows of several modules, and who answers has one: set "
+            "--evaluation.task-metrics False, and evaluate each by --adapters.use NAME afterwards"
+        )
 
 
 def with_loaded_params(params: Params, experiment: Experiment, shapes: Any) -> Params:

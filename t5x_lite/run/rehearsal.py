@@ -58,6 +58,7 @@ def rehearse(experiment: Experiment) -> str:
         experiment = restoring.with_kept_heads(experiment, workdir, step=initial)
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
+    modules.check_children(experiment)
     check_compiler_options(compiler_options(experiment.xla), mesh)
     check_devices(experiment, mesh)
     learner = learner_of(experiment)

@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from t5x_lite.config import Experiment
-from t5x_lite.data.config import Data, lengths_of
+from t5x_lite.data.config import ADAPTER_IDS, Data, lengths_of
 
 
 def empty_row(data: Data) -> dict[str, np.ndarray]:
     """A batch of one row of padding: its features, [1, ...], have a row's shapes and dtypes."""
     none = np.zeros(0, np.int64)
-    return data.layout.lay_out([], none, num_rows=1, lengths=lengths_of(data), pack=data.pack)
+    made = data.layout.lay_out([], none, num_rows=1, lengths=lengths_of(data), pack=data.pack)
+    return {**made, ADAPTER_IDS: np.zeros(1, np.int32)} if data.adapter_of else made
 
 
 def row_shapes(data: Data) -> dict[str, tuple[int, ...]]:

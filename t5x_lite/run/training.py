@@ -150,6 +150,7 @@ def _train(
     experiment = restoring.with_kept_heads(experiment, workdir, step=initial)
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
+    modules.check_children(experiment)
     options = compiler_options(experiment.xla)
     check_compiler_options(options, mesh)
     check_devices(experiment, mesh)

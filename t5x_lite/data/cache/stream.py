@@ -22,7 +22,7 @@ from jaxtyping import Int
 from t5x_lite.data.cache.files import Cache, Split
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.cache.refreshes import Negatives
-from t5x_lite.data.config import Data, lengths_of, trimmed_lengths
+from t5x_lite.data.config import ADAPTER_IDS, Data, adapter_numbers, lengths_of, trimmed_lengths
 from t5x_lite.data.layouts import packing
 from t5x_lite.data.layouts.base import KEY, Layout, longest_joined
 from t5x_lite.data.mixing import Schedule
@@ -163,6 +163,7 @@ class Stream:
         self._schedule = Schedule([source.rate for source in sources])
         sizes = [source.size for source in sources]
         self._size = None if repeat else self._schedule.before_repeating(sizes)
+        self._adapters = _adapters_of(data, sources)
         self._planned: Window | None = None
 
     def window(self, number: int) -> Window:
@@ -248,7 +249,7 @@ class Stream:
     def batch(self, spans: list[Span], *, first: int, num_rows: int) -> dict[str, np.ndarray]:
         """Rows [first, first + num_rows) of those in `spans`; padding where there are no more."""
         examples: list[dict[str, np.ndarray]] = []
-        placed = [np.zeros(0, np.int64)]
+        read, placed = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         before = -first  # the row of the batch at which the span begins
         for span in spans:
             target = span.window.rows - span.start + before
@@ -259,15 +260,33 @@ class Stream:
                 window.sources[chosen], window.epochs[chosen], window.indices[chosen]
             )
             placed.append(target[chosen])
+            read.append(window.sources[chosen])
             before += span.end - span.start
-        return self._layout.lay_out(
+        rows = np.concatenate(placed)
+        made = self._layout.lay_out(
             examples,
-            np.concatenate(placed),
+            rows,
             num_rows=num_rows,
             lengths=self._lengths,
             pack=self._data.pack,
             tokens=self._tokens,
         )
+        return self._with_adapters(made, np.concatenate(read), rows, num_rows=num_rows)
+
+    def _with_adapters(
+        self,
+        made: dict[str, np.ndarray],
+        sources: Int[np.ndarray, " n"],
+        rows: Int[np.ndarray, " n"],
+        *,
+        num_rows: int,
+    ) -> dict[str, np.ndarray]:
+        """Rows with the numbers of their modules, where they have them; those of padding are 0."""
+        if self._adapters is None:
+            return made
+        ids = np.zeros(num_rows, np.int32)
+        ids[rows] = self._adapters[sources]
+        return {**made, ADAPTER_IDS: ids}
 
     def rows(
         self, numbers: Int[np.ndarray, " n"], *, num_rows: int, lengths: Mapping[str, int]
@@ -309,14 +328,16 @@ class Stream:
         num_rows: int,
         lengths: Mapping[str, int],
     ) -> dict[str, np.ndarray]:
-        return self._layout.lay_out(
+        rows = np.arange(len(where[0]))
+        made = self._layout.lay_out(
             self._read(*where),
-            np.arange(len(where[0])),
+            rows,
             num_rows=num_rows,
             lengths=lengths,
             pack=False,
             tokens=self._tokens,
         )
+        return self._with_adapters(made, where[0], rows, num_rows=num_rows)
 
     def longest_of_all(self, k: int) -> Int[np.ndarray, " _"]:
         """The `Layout.longest_stored` of all examples of source k.
@@ -412,6 +433,26 @@ class Stream:
         if not position.row:
             return earlier
         return earlier | Span(self.window(position.window), 0, position.row).repeated
+
+
+def _adapters_of(data: Data, sources: list[Source]) -> Int[np.ndarray, " S"] | None:
+    """The number of each cache's module; None where rows say none.
+
+    Raises:
+      InputError: a cache has none.
+    """
+    if not data.adapter_of:
+        return None
+    numbers = adapter_numbers(data)
+    found = []
+    for directory in (str(source.cache.directory) for source in sources):
+        number = numbers.get(directory, numbers.get(directory.rstrip("/").rpartition("/")[2]))
+        if number is None:
+            raise InputError(
+                f"data.adapter_of has no number for {directory}; it has {', '.join(numbers)}"
+            )
+        found.append(number)
+    return np.array(found, np.int32)
 
 
 def _layout_of(data: Data, sources: list[Source]) -> Layout:

@@ -62,6 +62,48 @@ def test_each_alone(tmp_path, small_cache, recipes, pairs):
         each_cache(Data(task="a.b:c", vocabulary="bytes"), split="train")
 
 
+def test_rows_say_which_cache_they_are_of(caches):
+    numbered = Data(
+        cache=caches, vocabulary="bytes", adapter_of=("cola=1", f"{caches[1]}=0"), pack=False,
+        batch_size=8, inputs_length=8, targets_length=8,
+    )  # fmt: skip
+    from t5x_lite.vocabulary.loading import Bytes
+
+    vocabulary = Bytes()
+    batches = cached.train_batches(numbered, vocabulary, seed=0)
+    plain = cached.train_batches(dataclasses.replace(numbered, adapter_of=()), vocabulary, seed=0)
+    ids = []
+    for _ in range(5):
+        batch, expected = next(batches), next(plain)
+        own = batch.pop("adapter_ids")
+        assert (own.shape, own.dtype) == ((8,), np.int32)
+        assert batch.keys() == expected.keys()
+        ids.append(own)
+    # One of four of the first 40 examples is of the second cache.
+    assert np.concatenate(ids).tolist().count(0) == 10
+    alone = each_cache(numbered, split="train")["cola"]
+    assert next(cached.train_batches(alone, vocabulary, seed=0))["adapter_ids"].tolist() == [1] * 8
+    with pytest.raises(InputError, match=r"data\.adapter_of has no number for .*rte; it has cola"):
+        cached.train_batches(
+            dataclasses.replace(numbered, adapter_of=("cola=0",)), vocabulary, seed=0
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"adapter_of": ("cola",)}, "'cola' must be CACHE=NUMBER"),
+        ({"adapter_of": ("cola=-1",)}, "'cola=-1' must be CACHE=NUMBER"),
+        ({"adapter_of": ("cola=0", "cola=1")}, "gives cola two numbers"),
+        ({"adapter_of": ("cola=0",), "pack": True}, "whose rows have one example"),
+        ({"adapter_of": ("cola=0",), "cache": "", "task": "a:b"}, "is of caches whose rows"),
+    ],
+)
+def test_numbers_that_cannot_be(options, message):
+    with pytest.raises(InputError, match=message):
+        Data(**{"cache": ("a/cola", "a/rte"), "vocabulary": "bytes", "pack": False, **options})
+
+
 def test_one_is_left_out(caches):
     assert mixed_sources(data(caches, leave_out=("glue_cola",))) == [(caches[1], Fraction(1))]
     assert mixed_sources(data(caches, leave_out=("some.glue:rte",))) == [(caches[0], Fraction(1))]
