@@ -17,6 +17,7 @@ from t5x_lite.adapters.composition import (
     Parallel,
     Split,
     Stack,
+    walk,
 )
 from t5x_lite.adapters.evaluation import BlockState, DenseState, Evaluation, HiddenState
 from t5x_lite.adapters.ia3 import HiddenScale, OutputScale
@@ -112,9 +113,7 @@ def fused(tree, h, x, ids):
         for child in tree.children
     ]
     last = tree.children[-1]
-    leaf = last
-    while not isinstance(leaf, str):
-        leaf = leaf.children[-1]
+    leaf = [node for node, _ in walk(last) if isinstance(node, str)][-1]
     _, query, skip = branch(leaf, h, x)
     wq, bq, wk, bk, wv = (
         np.asarray(p[...])
