@@ -260,6 +260,8 @@ class AdapterModules(nnx.Module):
       rngs: the stream "params" is used.
     """
 
+    fusion: BlockLayers  # where there is a Fuse
+
     def __init__(
         self,
         adapters: Sequence[Adapter],
