@@ -123,11 +123,11 @@ class Trained(Block):
     """Base of the blocks that have parameters of their own.
 
     Attributes:
-      name: of its parameters, adapters/PART/NAME; "" is the names of its modules, joined.
+      name: the parameters are at adapters/PART/NAME; "" joins the names of the modules by "_".
     """
 
     part: ClassVar[str]
-    """What all parameters of its kind are called in paths, and in adapters.train."""
+    """PART of the path; `adapters.train` takes the same word."""
 
     name: str = ""
 

@@ -222,7 +222,7 @@ class BlockState(RowStates):
         return dataclasses.replace(self, h=weighted_sum([s.h for s in states], weights))
 
     def read(self) -> tuple[Array, Any]:
-        """What a router reads: what the block read, and which tokens are seen."""
+        """The input of the block and its mask, for a router."""
         return self.around.source, self.around.mask
 
     def plus(self, states: Sequence["BlockState"], weights: Array) -> "BlockState":
@@ -347,7 +347,7 @@ class DenseState(RowStates):
         )
 
     def read(self) -> tuple[Array, Any]:
-        """What a router reads: what the layer does, and which tokens are seen."""
+        """The input of the dense layer and its mask, for a router."""
         return self.x, self.seen
 
     def plus(self, states: Sequence["DenseState"], weights: Array) -> "DenseState":
