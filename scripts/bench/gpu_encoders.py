@@ -44,6 +44,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=10, help="timed steps, after two others")
     parser.add_argument("--remat", default="none", help="of BERT's layers")
     parser.add_argument("--attention", choices=gpu.ATTENTION, default="plain")
+    parser.add_argument("--unroll", action="store_true", help="layers one by one, not by a scan")
     parser.add_argument("--budget", type=float, default=300.0, help="seconds for everything")
     parser.add_argument("--dry-run", action="store_true", help="tiny, on CPU")
     parser.add_argument("--work", help=argparse.SUPPRESS)
@@ -57,9 +58,11 @@ def model_of(work: dict) -> Any:
 
     if work["kind"] in ("full", "lora"):
         size = "tiny" if work["tiny"] else "base"
-        return gpu.model_of({"size": size, "remat": "none", "attention": work["attention"]})
+        wanted = {name: work[name] for name in ("attention", "unroll")}
+        return gpu.model_of({"size": size, "remat": "none", **wanted})
     fields: dict[str, Any] = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
     fields |= {"remat": work["remat"], "attention": work["attention"]}
+    fields |= {"unroll": True} if work["unroll"] else {}
     if work["tiny"]:
         return BertConfig(**TINY, num_layers=2, max_positions=32, **fields)
     return bert_base(**fields)
@@ -203,6 +206,7 @@ def works(options: argparse.Namespace) -> Iterator[dict]:
             "steps": options.steps,
             "remat": options.remat,
             "attention": options.attention,
+            "unroll": options.unroll,
             "tiny": options.dry_run,
         }
         if options.dry_run:
