@@ -24,7 +24,9 @@ from t5x_lite.optim.schedules import Linear
 from t5x_lite.sharding import MeshConfig
 
 LENGTH = 8192
-MODEL = xlm_r_large(max_positions=LENGTH + 2)
+MODEL = xlm_r_large(
+    max_positions=LENGTH + 2, attention="blocked", attention_block=512, remat="full"
+)
 
 experiment = Experiment(
     model=MODEL,

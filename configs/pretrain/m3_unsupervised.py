@@ -9,7 +9,7 @@ temperature is not published; it is 0.02 here, as in fine-tuning. Pairs are JSON
 Command; STAGE_1 is the work directory of m3_retromae.py:
     t5x-lite train configs/pretrain/m3_unsupervised.py --init STAGE_1 --data.directory PAIRS \
         --data.vocabulary LONG/files/vocabulary --workdir WORKDIR
-    t5x-lite plan configs/pretrain/m3_unsupervised.py --topology v5p:8x8x8
+    t5x-lite plan configs/pretrain/m3_unsupervised.py --topology v5p:2x4x4
 """
 
 from configs.pretrain.m3_retromae import LENGTH, MODEL

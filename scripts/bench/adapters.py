@@ -392,9 +392,16 @@ class Side:
         )
 
     def ask(self, what: str) -> dict:
+        self.begin(what)
+        return self.answer()
+
+    def begin(self, what: str) -> None:
+        """Has the child begin, and does not wait for its answer."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         print(json.dumps({"do": what}), file=self.process.stdin, flush=True)
+
+    def answer(self) -> dict:
+        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit(f"a side ended with exit code {self.process.wait()}")
@@ -404,6 +411,13 @@ class Side:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
+
+
+def all_at_once(sides: dict[str, Side], what: str) -> dict[str, dict]:
+    """Has all sides do what is not timed, compiling above all, beside each other."""
+    for side in sides.values():
+        side.begin(what)
+    return {name: side.answer() for name, side in sides.items()}
 
 
 def measure(options: argparse.Namespace, row: str, cores: list[int]) -> list[dict]:
@@ -419,12 +433,12 @@ def measure(options: argparse.Namespace, row: str, cores: list[int]) -> list[dic
             continue
         python = options.peer_python if others else sys.executable
         sides[side] = Side({**work, "side": side}, python=python)
-    first = {name: side.ask("first") for name, side in sides.items()}
+    first = all_at_once(sides, "first")
     timed: dict[str, list[dict]] = {name: [] for name in sides}
     for _ in range(options.rounds):
         for name, side in sides.items():
             timed[name].append(side.ask("time"))
-    sizes_of = {name: side.ask("sizes") for name, side in sides.items()}
+    sizes_of = all_at_once(sides, "sizes")
     for side in sides.values():
         side.end()
     medians = {n: statistics.median(a["seconds"] for a in answers) for n, answers in timed.items()}

@@ -180,7 +180,7 @@ def trainer(work: dict) -> Trainer:
     from t5x_lite.nn.bind import bind, cast, init, shapes
     from t5x_lite.objectives.seq2seq import Seq2Seq
     from t5x_lite.optim.config import Adafactor
-    from t5x_lite.optim.schedules import Constant
+    from t5x_lite.optim.schedules import Constant, Warmup
     from t5x_lite.optim.updates import Update
     from t5x_lite.train.state import init_state, state_shardings
     from t5x_lite.train.step import make_train_step
@@ -197,7 +197,10 @@ def trainer(work: dict) -> Trainer:
         return bind(graphdef, cast(params, dtype))(batch, key=key if work["dropout"] else None)
 
     mesh = sharding.make_mesh(sharding.MeshConfig(), devices=jax.devices()[:1])
-    optimizer = Adafactor(schedule=Constant(value=1e-3))
+    schedule = Constant(value=1e-3)
+    if work.get("warmup"):
+        schedule = Warmup(steps=work["warmup"], then=schedule)
+    optimizer = Adafactor(schedule=schedule)
     built = optimizer.build(axes)
     layout = state_shardings(mesh, axes, optimizer.state_axes(axes, abstract))
 

@@ -7,7 +7,7 @@
 One JSON line each: the losses of all steps, step time, MFU, memory, and how often the program calls
 cuDNN's attention (0 says that it does not run); how far the losses are apart; and of a run that is
 killed by SIGKILL between two checkpoints, how far its losses are from those of the run that was
-not, once it goes on. Every run has the same batches, parameters and dropout. Exit code 1 says that
+not, once it goes on. Every run has the same batches, parameters, dropout and rate. Exit code 1 says that
 one of it failed.
 """
 
@@ -35,6 +35,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--lengths", nargs=2, type=int, default=[512, 114], help="of a row")
     parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--warmup", type=int, default=0, help="steps in which 1e-3 is reached")
     parser.add_argument("--remat", default="none")
     parser.add_argument("--unroll", action="store_true", help="layers one by one, not by a scan")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
@@ -215,7 +216,7 @@ def lines_of(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The lines, in order."""
     common = {name: getattr(options, name) for name in ("size", "rows", "lengths", "dtype")}
     common |= {name: getattr(options, name) for name in ("tokens", "dropout", "remat", "unroll")}
-    common["steps"] = options.steps
+    common |= {"steps": options.steps, "warmup": options.warmup}
     end = time.monotonic() + options.budget
     found: dict[str, dict] = {}
     work: dict[str, Any] = {}
