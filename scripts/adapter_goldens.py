@@ -3,7 +3,7 @@
 It runs in an environment of its own, since that library pins transformers 4.57:
 
     python -m venv GOLDENS
-    GOLDENS/bin/pip install adapters -c scripts/adapter_goldens_constraints.txt
+    GOLDENS/bin/pip install adapters torch -c scripts/adapter_goldens_constraints.txt
     GOLDENS/bin/python scripts/adapter_goldens.py
 
 For each host, a tiny random model, a file holds its config, its weights and inputs; and for each

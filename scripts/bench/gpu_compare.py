@@ -7,8 +7,8 @@
 One JSON line each: the losses of all steps, step time, MFU, memory, and how often the program calls
 cuDNN's attention (0 says that it does not run); how far the losses are apart; and of a run that is
 killed by SIGKILL between two checkpoints, how far its losses are from those of the run that was
-not, once it goes on. Every run has the same batches, parameters, dropout and rate. Exit code 1 says that
-one of it failed.
+not, once it goes on. Every run has the same batches, parameters, dropout and rate. Exit code 1
+says that one of it failed.
 """
 
 import argparse
