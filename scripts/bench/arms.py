@@ -3,6 +3,7 @@
     run_all([Arm(work / "mlm", 400, ("configs/pretrain/bert_tiny.py", "--seed", "0"))], at_once=2)
 
 An arm that is there is not repeated, and one that was stopped goes on. Each has a core of its own.
+What one command makes beside training is a `Made`.
 """
 
 import concurrent.futures
@@ -95,6 +96,32 @@ class Arm:
         """The metric of the last evaluation; None before it is there."""
         found = self.metric(name)
         return found[max(found)] if found else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A file or a directory that one command makes.
+
+    Attributes:
+      output: it is there when the command is done.
+      arguments: of t5x-lite.
+    """
+
+    output: Path
+    arguments: Sequence[str]
+
+    @property
+    def log(self) -> Path:
+        """The file beside the output."""
+        return self.output.with_name(self.output.name + ".log")
+
+    def done(self) -> bool:
+        """Whether the output is there."""
+        return self.output.exists()
+
+    def command(self) -> list[str]:
+        """Makes it."""
+        return t5x_lite(*self.arguments)
 
 
 def run_all(jobs: Sequence[Job], *, at_once: int) -> None:

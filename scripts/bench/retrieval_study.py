@@ -20,46 +20,19 @@ order; shares of a pilot say what the commands do, not what the papers' sizes wo
 """  # noqa: E501
 
 import argparse
-import dataclasses
 import json
 import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from arms import Arm, run_all, t5x_lite
+from arms import Arm, Made, run_all
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 METRICS = ("ndcg@10", "mrr@10", "recall@100")
 WAYS = ("dense", "lexical", "multi_vector", "dense_lexical", "all")
 HEADS = ("--heads", "dense", "lexical", "multi_vector")
-
-
-@dataclasses.dataclass(frozen=True)
-class Made:
-    """A file or a directory that one command makes.
-
-    Attributes:
-      output: it is there when the command is done.
-      arguments: of t5x-lite.
-    """
-
-    output: Path
-    arguments: Sequence[str]
-
-    @property
-    def log(self) -> Path:
-        """The file beside the output."""
-        return self.output.with_name(self.output.name + ".log")
-
-    def done(self) -> bool:
-        """Whether the output is there."""
-        return self.output.exists()
-
-    def command(self) -> list[str]:
-        """Makes it."""
-        return t5x_lite(*self.arguments)
 
 
 class Study:
