@@ -6,12 +6,11 @@ these are; the shares of the languages are not published, XLM-R's are q ~ p^0.3,
 here. The vocabulary is that of the release, whose [MASK] is 250101, or your own of a sample by the
 same shares.
 
-Write a cache of each language's text and mix them, so that a position in the data is a number. The
-shares p^0.3 are written behind the caches: those of one task are not mixed by their sizes yet.
+Write a cache of each language's text and mix them, so that a position in the data is a number:
     for l in en sw; do t5x-lite cache configs/pretrain/mdeberta_v3_base.py --output CACHE/$l \
         --data.directory CC100/$l --data.vocabulary spm.model; done
-    t5x-lite train configs/pretrain/mdeberta_v3_base.py --data.cache CACHE/en=2 CACHE/sw=1 \
-        --data.mixing.temperature 1 --data.vocabulary spm.model --workdir WORKDIR
+    t5x-lite train configs/pretrain/mdeberta_v3_base.py --data.cache CACHE/en CACHE/sw \
+        --data.vocabulary spm.model --workdir WORKDIR
     t5x-lite plan configs/pretrain/mdeberta_v3_base.py --topology v5e:16x16
 """
 

@@ -45,6 +45,8 @@ class Member:
       shared_examples: a name for its training examples where several members have the same ones,
         as GLUE and SuperGLUE have those of RTE: together they are drawn as often as one would be.
       directory: its folder in data.directory, where there is such a folder.
+      cache: its cache, where several caches are of one task, as those of languages are: then this is
+        the member's name, and leave_out knows the last part of it, too.
       measured: whether it has metrics of its own; one whose held-out splits are tasks has none.
       form_of: tasks whose form it is asked in, of a task that is not trained on: only a mixture
         that trains on one of them answers it. It does not count in the mean of the scores.
@@ -57,6 +59,7 @@ class Member:
     unlabelled: bool = False
     shared_examples: str = ""
     directory: str = ""
+    cache: str = ""
     measured: bool = True
     form_of: tuple[str, ...] = ()
 
@@ -77,6 +80,8 @@ class Member:
     @property
     def name(self) -> str:
         """The name of its metrics: "glue_cola" of "tasks.glue:cola"; of seqio its own there."""
+        if self.cache:
+            return self.cache
         module, function = parts_of(self.task)
         if self.task.startswith(f"{SEQIO}:"):
             return function
@@ -240,9 +245,10 @@ class Mixture:
         return rate / of if member.shared_examples else rate
 
 
-def _labels(member: Member) -> tuple[str, str, str]:
+def _labels(member: Member) -> tuple[str, ...]:
     """The names that always stand for a member."""
-    return member.task, parts_of(member.task)[0], member.name
+    last = (member.cache.rpartition("/")[2],) if member.cache else ()
+    return member.task, parts_of(member.task)[0], member.name, *last
 
 
 def mixture_named(name: str) -> Mixture | None:

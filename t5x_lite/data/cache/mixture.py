@@ -3,8 +3,9 @@
     Data(cache=("caches/glue_cola", "caches/glue_rte"), mixing=Mixing(maximum=65536), ...)
 
 Caches are mixed by exact arithmetic (mixing.py), so the rates are rounded to ten-thousandths. Names
-are those of the tasks that the caches were made of; no task is imported. Where data.task names a
-mixture that has these tasks, its constant rates, limits and shared examples count here, too.
+are those of the tasks that the caches were made of; no task is imported. Several caches of one
+task, as of one language each, are mixed by their own numbers. Where data.task names a mixture that
+has these tasks, its constant rates, limits and shared examples count here, too.
 data.mixing.unlabelled needs no such name: caches say whether they hold unlabelled text.
 """
 
@@ -68,7 +69,7 @@ def mixed_sources(data: Data) -> list[tuple[str, Fraction]]:
                 "of data.cache, or leave data.mixing alone"
             )
         return parse_sources(data.cache)
-    if len(set(texts)) < len(texts):
+    if len({text.rstrip("/") for text in texts}) < len(texts):
         raise InputError("data.cache names a directory twice: name it once")
     caches = [Cache(directory) for directory in texts]
     for cache in caches:
@@ -76,33 +77,40 @@ def mixed_sources(data: Data) -> list[tuple[str, Fraction]]:
             raise InputError(
                 f"cache {cache.directory} has no training examples, and can have no rate"
             )
-    left = Mixture(members=_members(data, caches)).without(data.mixing.leave_out)
+    members = _members(data, texts, caches)
+    found = {
+        member.name: (text, cache.index.splits["train"].examples)
+        for member, text, cache in zip(members, texts, caches, strict=True)
+    }
+    left = Mixture(members=members).without(data.mixing.leave_out)
     left = left.with_unlabelled(data.mixing.unlabelled)
-    tasks = {member.task for member in left.members}
-    kept = [
-        (directory, cache)
-        for directory, cache in zip(texts, caches, strict=True)
-        if cache.index.task in tasks
-    ]
-    sizes = {cache.index.task: cache.index.splits["train"].examples for _, cache in kept}
-    rates = cache_rates(left.rates(data.mixing, count=lambda member: sizes[member.task]))
+    rates = cache_rates(left.rates(data.mixing, count=lambda member: found[member.name][1]))
     return [
-        (directory, Fraction(rate, CACHE_PERIOD))
-        for (directory, _), rate in zip(kept, rates, strict=True)
+        (found[member.name][0], Fraction(rate, CACHE_PERIOD))
+        for member, rate in zip(left.members, rates, strict=True)
     ]
 
 
-def _members(data: Data, caches: Sequence[Cache]) -> tuple[Member, ...]:
+def _members(data: Data, texts: Sequence[str], caches: Sequence[Cache]) -> tuple[Member, ...]:
     """The tasks of caches, as the mixture has them that data.task names; their sizes are theirs."""
     tasks = [cache.index.task for cache in caches]
     named = mixture_named(data.task) if data.task and data.task not in tasks else None
     known = {} if named is None else {m.task: m for m in named.members}
-    alone = [Member(task=c.index.task, unlabelled=_is_unlabelled(c)) for c in caches]
-    members = [(known.get(member.task, member), member) for member in alone]
-    return tuple(
-        dataclasses.replace(member, examples=None) if member.is_trained else by_itself
-        for member, by_itself in members
-    )
+    members: list[Member] = []
+    for text, cache in zip(texts, caches, strict=True):
+        task = cache.index.task
+        several = tasks.count(task) > 1
+        alone = Member(
+            task=task, unlabelled=_is_unlabelled(cache), cache=text.rstrip("/") if several else ""
+        )
+        if several and task in known:
+            raise InputError(
+                f"data.task {data.task} has one rate for {task}, and {tasks.count(task)} caches "
+                "are of that task: give each cache a rate, as DIRECTORY=RATE"
+            )
+        member = known.get(task, alone)
+        members.append(dataclasses.replace(member, examples=None) if member.is_trained else alone)
+    return tuple(members)
 
 
 def _is_unlabelled(cache: Cache) -> bool:

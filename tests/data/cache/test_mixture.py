@@ -46,6 +46,38 @@ def test_rates_are_from_the_numbers_of_examples(caches):
     assert mixed_sources(data(caches, temperature=2.0))[0][1] == Fraction(6340, 10_000)
 
 
+def test_caches_of_one_task_are_mixed_by_their_own_numbers(tmp_path, small_cache, recipes, pairs):
+    """As those of languages are: three caches of one task, and one of another task."""
+    sizes = {"en": 30, "sw": 10, "xx": 20}
+    made = {
+        name: str(
+            small_cache(tmp_path / name, {"train": pairs(count, longest=4)}, recipes.supervised)
+        )
+        for name, count in sizes.items()
+    }
+    languages = tuple(made.values())
+
+    def rates(*directories, **mixing):
+        mixed = mixed_sources(data(directories, **mixing))
+        assert [directory for directory, _ in mixed] == list(directories)
+        return [int(rate * 10_000) for _, rate in mixed]
+
+    assert rates(*languages) == [5000, 1667, 3333]
+    assert rates(*languages, by="equal") == [3334, 3333, 3333]
+    # Shares of 30, 10 and 20 to the power 0.3.
+    assert rates(*languages, temperature=1 / 0.3) == [3839, 2761, 3400]
+    left = mixed_sources(data(languages, leave_out=("sw",)))
+    assert left == [(made["en"], Fraction(6, 10)), (made["xx"], Fraction(4, 10))]
+    assert mixed_sources(data(languages, leave_out=(made["sw"],))) == left
+    other = small_cache(
+        tmp_path / "rte", {"train": pairs(20, longest=4)}, recipes.supervised, task="some.glue:rte"
+    )
+    four = mixed_sources(data((*languages, str(other)), leave_out=("en", "xx")))
+    assert four == [(made["sw"], Fraction(3333, 10_000)), (str(other), Fraction(6667, 10_000))]
+    with pytest.raises(InputError, match="names a directory twice"):
+        mixed_sources(data((made["en"], f"{made['en']}/")))
+
+
 def test_each_alone(tmp_path, small_cache, recipes, pairs):
     """Those that have the split, with or without a rate."""
     made = []
@@ -166,6 +198,11 @@ def test_a_mixture_s_constant_rates_and_shared_examples_count(
         tmp_path / "mnli", {"train": pairs(20)}, recipes.supervised, task="some.glue:mnli"
     )
     three = (*caches, str(third))
+    again = small_cache(
+        tmp_path / "again", {"train": pairs(2)}, recipes.supervised, task="some.glue:mnli"
+    )
+    with pytest.raises(InputError, match="and 2 caches"):
+        rates("some_mixtures:all", *three, str(again))
     # 30 and 10 examples count half each, beside 20 others; by itself, one is whole.
     eighths = [Fraction(3, 8), Fraction(1, 8), Fraction(4, 8)]
     assert rates("some_mixtures:shared", *three) == eighths
