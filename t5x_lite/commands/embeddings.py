@@ -63,6 +63,8 @@ class Embed:
       mcls: a [CLS] stands before each of so many tokens of a text, and the vector is the mean of
         their states: BGE-M3's way with long texts, 256 there; one [CLS] if not given.
       vector_numbers: of the vectors of tokens: float16, int8 with a scale of each, or float32.
+      part: I/N, such as 2/8: the I-th of N parts of the texts alone, for so many hosts. The files
+        of all parts, in order, are what search takes as --vectors.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
     """
@@ -87,6 +89,7 @@ class Embed:
     heads: Texts = ("dense",)
     mcls: OptionalCount = None
     vector_numbers: Literal["float16", "int8", "float32"] = "float16"
+    part: OptionalText = None
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
@@ -105,7 +108,10 @@ class Embed:
     def run(self, _: Sequence[str]) -> None:
         """Calls run.embedding.embed."""
         from t5x_lite.checkpoints.base import base_at
+        from t5x_lite.records.shares import Share
         from t5x_lite.run.embedding import embed
+
+        part = None if self.part is None else Share.of_text(self.part)
 
         with trusting_checkpoints(self.trust_project), base_at(self.base):
             embed(
@@ -128,4 +134,5 @@ class Embed:
                 heads=self.heads,
                 mcls=self.mcls,
                 numbers=self.vector_numbers,
+                part=part,
             )

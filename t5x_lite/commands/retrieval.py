@@ -75,6 +75,8 @@ class Search:
       format: trec, marco (MS MARCO's three columns) or jsonl; if not given, what the name says:
         .tsv is marco, .jsonl jsonl, and others trec.
       tag: TREC's name of the run.
+      part: I/N, such as 2/8: the I-th of N parts of the corpus alone, for so many hosts. fuse makes
+        one run of theirs by --method merge.
       trust_project: as for embed.
     """
 
@@ -97,6 +99,7 @@ class Search:
     same_ids: SameIds = "keep"
     format: RunFormat = None
     tag: Text = "t5x_lite"
+    part: OptionalText = None
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
@@ -108,8 +111,10 @@ class Search:
     def run(self, _: Sequence[str]) -> None:
         """Calls run.searching.search."""
         from t5x_lite.checkpoints.base import base_at
+        from t5x_lite.records.shares import Share
         from t5x_lite.run.searching import QueryEncoder, search
 
+        part = None if self.part is None else Share.of_text(self.part)
         encoder = None
         if self.checkpoint is not None:
             encoder = QueryEncoder(
@@ -135,6 +140,7 @@ class Search:
                 same_ids=self.same_ids,
                 format=self.format,
                 tag=self.tag,
+                part=part,
             )
 
 
@@ -224,8 +230,9 @@ class Fuse:
     Attributes:
       runs: the runs.
       output: the fused run.
-      method: rrf (1 / (60 + rank)), sum (scores as they are), or min-max (scores from 0 to 1 in
-        each query).
+      method: rrf (1 / (60 + rank)), sum (scores as they are), min-max (scores from 0 to 1 in each
+        query), or merge (the runs are of parts of one corpus, in its order, as search --part makes
+        them: the documents of all by their scores).
       weights: of the runs, as many; 1 for each if not given.
       depth: documents of each ranking that count.
       k: documents of a fused ranking at most.
@@ -236,7 +243,7 @@ class Fuse:
 
     runs: Files
     output: File
-    method: Literal["rrf", "sum", "min-max"] = "rrf"
+    method: Literal["rrf", "sum", "min-max", "merge"] = "rrf"
     weights: Numbers = ()
     depth: Count = 1000
     k: Count = 1000

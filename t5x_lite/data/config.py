@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.layouts.base import Layout
+from t5x_lite.data.layouts.groups import Groups
 from t5x_lite.data.layouts.seq2seq import Seq2Seq
+from t5x_lite.data.mixing import split_rate
 from t5x_lite.data.rates import Mixing
 from t5x_lite.data.refresh import Refresh
 from t5x_lite.data.shapes import Batches, Fixed
@@ -26,6 +28,9 @@ TRUNCATIONS = ("first_documents", "first_tokens")
 
 ADAPTER_IDS = "adapter_ids"
 """The feature [B] that says which child of MultiTask a row has."""
+OWN_NEGATIVES = "own_negatives"
+"""The feature [B] that says, by a 1, that other rows' passages are no negatives of a row."""
+_NO_IN_BATCH = "no_in_batch_neg"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +83,10 @@ class Data:
       adapter_of: caches of data.cache and the child of MultiTask that their rows have, as "mnli=0",
         "rte=1": the name of a cache's directory, or the directory. Rows have the feature
         `adapter_ids` then.
+      own_negatives: caches of data.cache whose queries are compared with their own row's passages
+        alone, as those of classes or of clusters are, named as in `adapter_of`; a directory whose
+        name ends in no_in_batch_neg, as FlagEmbedding's files are called, is one without being
+        named. Rows of Groups() have the feature `own_negatives` then.
     """
 
     task: str = ""
@@ -102,6 +111,7 @@ class Data:
     extra_ids: int = 100
     final_sentinel: bool = False
     adapter_of: tuple[str, ...] = ()
+    own_negatives: tuple[str, ...] = ()
 
     def __post_init__(self):
         if not isinstance(self.layout, Layout):
@@ -137,7 +147,7 @@ class Data:
                 "data.adapter_of is of caches whose rows have one example: give --data.cache, and "
                 "--data.pack False"
             )
-        _ = adapter_numbers(self)
+        _ = adapter_numbers(self), own_negative_caches(self)
 
 
 def adapter_numbers(data: Data) -> dict[str, int]:
@@ -154,6 +164,39 @@ def adapter_numbers(data: Data) -> dict[str, int]:
         if found.setdefault(name, int(number)) != int(number):
             raise InputError(f"data.adapter_of gives {name} two numbers")
     return found
+
+
+def own_negative_caches(data: Data) -> list[str]:
+    """The directories of `own_negatives`, and those that are ones by their name.
+
+    Raises:
+      InputError: rows have no negatives, or a name is of none of data.cache.
+    """
+    if isinstance(data.layout, Groups) and data.cache:
+        texts = [data.cache] if isinstance(data.cache, str) else data.cache
+        directories = [split_rate(text)[0] for text in texts]
+    elif data.own_negatives:
+        raise InputError(
+            "data.own_negatives is of caches of the layout Groups(): read --data.cache, or set "
+            "--objective.candidates group for all rows"
+        )
+    else:
+        return []
+    unknown = {*data.own_negatives}.difference(*(names_of(path) for path in directories))
+    if unknown:
+        raise InputError(
+            f"data.own_negatives names {min(unknown)}, and data.cache has {', '.join(directories)}"
+        )
+    return [
+        path.rstrip("/")
+        for path in directories
+        if {*names_of(path)} & {*data.own_negatives} or path.rstrip("/").endswith(_NO_IN_BATCH)
+    ]
+
+
+def names_of(directory: str) -> tuple[str, str]:
+    """What the options that name caches call one: its directory, and the last part of that."""
+    return directory, directory.rstrip("/").rpartition("/")[2]
 
 
 def _check_batches(data: Data) -> None:

@@ -45,8 +45,8 @@ class Member:
       shared_examples: a name for its training examples where several members have the same ones,
         as GLUE and SuperGLUE have those of RTE: together they are drawn as often as one would be.
       directory: its folder in data.directory, where there is such a folder.
-      cache: its cache, where several caches are of one task, as those of languages are: then this is
-        the member's name, and leave_out knows the last part of it, too.
+      cache: its cache, where several caches are of one task, as those of languages are: then this
+        is the member's name, and leave_out knows the last part of it, too.
       measured: whether it has metrics of its own; one whose held-out splits are tasks has none.
       form_of: tasks whose form it is asked in, of a task that is not trained on: only a mixture
         that trains on one of them answers it. It does not count in the mean of the scores.

@@ -5,7 +5,14 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from t5x_lite.data.config import Data, rows_named, shapes_of, truncation_of, wording_of
+from t5x_lite.data.config import (
+    Data,
+    own_negative_caches,
+    rows_named,
+    shapes_of,
+    truncation_of,
+    wording_of,
+)
 from t5x_lite.errors import InputError
 
 ON_THE_FLY = b"t5x_lite iterator 2\n"
@@ -66,6 +73,8 @@ def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
         own["final_sentinel"] = True
     if data.adapter_of:
         own["adapter_of"] = list(data.adapter_of)
+    if alone := own_negative_caches(data):
+        own["own_negatives"] = alone
     own |= truncation_of(data) | wording_of(data)
     return {
         **data.layout.identity(),

@@ -4,6 +4,9 @@
     batch      a: 20 30 21 .       b: 20 30 21 .        (of the two 20 the first counts for b)
     group      a: 20 30 . .        b: .  .  21 20
 
+A row whose feature "own_negatives" [B] is 1 is compared with its own passages, and they with it, as
+`group` is, whatever the others are: a passage of a class or a cluster may answer other queries.
+
 Left out are padding; a passage of the same tokens as one that answers the query, in any row that
 asks it; passages that the data name as answers, by ids (features "passage_ids" [B, P, 4] and
 "positive_ids" [B, K, 4], where zeros are none); and of passages of the same tokens all but the
@@ -20,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Int, UInt32
 
+from t5x_lite.data.config import OWN_NEGATIVES
 from t5x_lite.errors import InputError
 from t5x_lite.types import Array, Batch
 
@@ -93,7 +97,7 @@ def _wrong_or_own(batch: Batch, scope: str) -> Bool[Array, "B N"]:
     rows, num = batch["passage_tokens"].shape[:2]
     there = jnp.any(batch["passage_segment_ids"] > 0, axis=2).reshape(1, rows * num)
     wrong = there & ~_answers(batch) & ~_answers_by_id(batch)
-    return (wrong | _own(batch)) & _within(rows, num, scope)
+    return (wrong | _own(batch)) & _within(rows, num, scope) & _allowed(batch)
 
 
 def _answers(batch: Batch) -> Bool[Array, "B N"]:
@@ -137,6 +141,15 @@ def _within(rows: int, num: int, scope: str) -> Bool[Array, "B N"]:
     size = block_size(scope) or 1
     of_passages = jnp.arange(rows * num) // num // size
     return (jnp.arange(rows) // size)[:, None] == of_passages[None]
+
+
+def _allowed(batch: Batch) -> Bool[Array, "B N"]:
+    """All passages but those between rows of which one has its own negatives alone."""
+    rows, num = batch["passage_tokens"].shape[:2]
+    if OWN_NEGATIVES not in batch:
+        return jnp.ones((rows, rows * num), bool)
+    alone = batch[OWN_NEGATIVES] > 0
+    return _within(rows, num, GROUP) | ~(alone[:, None] | jnp.repeat(alone, num)[None])
 
 
 def _first_of_each(candidate: Bool[Array, "B N"], keys: UInt32[Array, "N 2"]) -> Bool[Array, "B N"]:

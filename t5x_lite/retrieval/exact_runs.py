@@ -23,6 +23,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.files import open_atomically
 from t5x_lite.records.prefetch import Prefetch
 from t5x_lite.records.run_files import Ranking, ranked
+from t5x_lite.records.shares import Share
 from t5x_lite.records.vector_shards import Block, VectorShards
 from t5x_lite.retrieval.search import Best, ExactSearch
 
@@ -42,6 +43,7 @@ def search_shards(
     depth: int,
     names: Sequence[str | None] | None = None,
     mesh: Mesh | None = None,
+    part: Share | None = None,
     state: str | None = None,
     identity: Mapping[str, Any] | None = None,
 ) -> Best:
@@ -54,6 +56,7 @@ def search_shards(
       names: of the queries: the document of a query's own name is passed over; None, for one or
         for all, passes over nothing.
       mesh: whose devices share the corpus.
+      part: of the corpus, in whole blocks, which is searched alone.
       state: the file that holds the best so far; None saves none. It stays at the end.
       identity: what makes two searches the same, as JSON.
 
@@ -66,16 +69,26 @@ def search_shards(
             f"the vectors of the queries have {queries.shape[1]} numbers, and those of the corpus "
             f"{shards.size}: one encoder must have made both"
         )
-    start = None if state is None else _saved(state, identity or {})
-    search = ExactSearch(
-        queries, depth=depth, names=names, mesh=mesh, start=start, keeps_names=False
-    )
-    first = 0 if start is None else start.seen
-    if first:
-        _logger.info("going on after %d of %d documents", first, len(shards))
     rows = block_rows(shards.size, queries=len(queries))
+    first, last = 0, len(shards)
+    if part is not None:
+        first, last = part.bounds(last, whole=rows, what="vectors")
+    start = None if state is None else _saved(state, identity or {})
+    if start is not None:
+        first = start.seen
+        _logger.info("going on after %d of %d documents", first, len(shards))
+    search = ExactSearch(
+        queries,
+        depth=depth,
+        names=names,
+        mesh=mesh,
+        start=start,
+        first=first,
+        chunk=min(rows, len(shards)),
+        keeps_names=False,
+    )
     saved = time.monotonic()
-    with contextlib.closing(_ahead(shards, rows=rows, first=first)) as blocks:
+    with contextlib.closing(_ahead(shards, rows=rows, first=first, end=last)) as blocks:
         for block in blocks:
             end = block.first + len(block.vectors)
             own = None if names is None else shards.names(block.first, end)
@@ -88,8 +101,8 @@ def search_shards(
     return search.best()
 
 
-def _ahead(shards: VectorShards, *, rows: int, first: int) -> Prefetch[Block]:
-    return Prefetch(shards.blocks(rows=rows, first=first), depth=1)
+def _ahead(shards: VectorShards, *, rows: int, first: int, end: int) -> Prefetch[Block]:
+    return Prefetch(shards.blocks(rows=rows, first=first, end=end), depth=1)
 
 
 def _add(search: ExactSearch, block: Block, names: Sequence[str] | None) -> None:

@@ -7,8 +7,10 @@
     min-max   the same of scores that are 0 for the last and 1 for the first of each query; where
               all are equal, 1
     rrf       weighted sum of 1 / (60 + rank) (Cormack et al. 2009)
+    merge     runs of parts of one corpus, in its order: the documents of all, by their scores
 
-Documents of equal sums stand in the order of their ids, and queries in that of the first run.
+Documents of equal sums stand in the order of their ids, but those that are merged in that of the
+runs, as in a search of the whole corpus. Queries stand in the order of the first run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ from typing import Literal, get_args
 from t5x_lite.errors import InputError
 from t5x_lite.records.run_files import Ranked, Ranking, ranked
 
-Method = Literal["sum", "min-max", "rrf"]
+Method = Literal["sum", "min-max", "rrf", "merge"]
 RRF_K = 60
 
 Run = Mapping[str, Sequence[Ranked]]
@@ -44,15 +46,21 @@ def fuse(
       rrf_k: what is added to a rank by "rrf".
 
     Raises:
-      InputError: the weights are not as many as the runs, or a run has no scores, which all methods
-        but "rrf" need.
+      InputError: the weights are not as many as the runs, or there are some and runs are merged; a
+        run has no scores, which all methods but "rrf" need; or two that are merged have one
+        document.
     """
     weights = list(weights) or [1.0] * len(runs)
     if len(weights) != len(runs):
         raise InputError(f"there are {len(runs)} runs and {len(weights)} weights")
     if method not in get_args(Method):
         raise InputError(f"the method is one of {', '.join(get_args(Method))}: got {method!r}")
+    if method == "merge" and set(weights) != {1.0}:
+        raise InputError("the scores of runs that are merged are those of one search: no weights")
     for query in dict.fromkeys(query for run in runs for query in run):
+        if method == "merge":
+            yield Ranking(query, ranked(_merged(query, runs, depth)[:k]))
+            continue
         sums: dict[str, float] = {}
         for run, weight in zip(runs, weights, strict=True):
             if query in run:
@@ -60,6 +68,20 @@ def fuse(
                     sums[name] = sums.get(name, 0.0) + weight * value
         best = sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
         yield Ranking(query, ranked(best))
+
+
+def _merged(query: str, runs: Sequence[Run], depth: int) -> list[tuple[str, float]]:
+    """The documents of all runs by falling score, of equal ones those of the first run first."""
+    found: dict[str, float] = {}
+    for run in runs:
+        values = _values(query, run.get(query, ())[:depth], "sum", RRF_K)
+        if twice := found.keys() & values.keys():
+            raise InputError(
+                f"the query {query!r}: document {min(twice)!r} is in two runs, and runs that are "
+                "merged are of parts of a corpus: rrf, sum and min-max fuse runs of one corpus"
+            )
+        found |= values
+    return sorted(found.items(), key=lambda pair: -pair[1])
 
 
 def _values(

@@ -60,6 +60,9 @@ class ExactSearch:
         for all, passes over nothing.
       mesh: whose devices share the documents; None is the first device.
       start: the best of the documents that were searched before, in another process.
+      first: the number of the first document, where there is no `start`.
+      chunk: documents that a shorter chunk is filled up to, so that the last one has the shape of
+        the others.
       keeps_names: whether `results` is asked for, and not `best`: then all documents need names,
         and those of `start` have none.
     """
@@ -72,6 +75,8 @@ class ExactSearch:
         names: Sequence[str | None] | None = None,
         mesh: Mesh | None = None,
         start: Best | None = None,
+        first: int = 0,
+        chunk: int = 0,
         keeps_names: bool = True,
     ):
         check_vectors(queries, what="a query")
@@ -83,7 +88,7 @@ class ExactSearch:
         begun = start or Best(
             np.full((self._num, depth), -np.inf, np.float32),
             np.full((self._num, depth), _NONE, np.int32),
-            0,
+            first,
         )
         scores = _filled(begun.scores, rows, value=-np.inf)
         numbers = _filled(begun.rows, rows, value=_NONE)
@@ -95,7 +100,7 @@ class ExactSearch:
         self._own = {name: row for row, name in enumerate(names or ()) if name is not None}
         self._documents: dict[int, str] = {}
         self._keeps_names = keeps_names
-        self._seen, self._chunk = begun.seen, 0
+        self._seen, self._chunk = begun.seen, -(-chunk // self._parts) * self._parts
         # On one CPU the product is NumPy's: BLAS is faster than XLA's (docs/benchmarks.md).
         self._on_host = self._parts == 1 and jax.default_backend() == "cpu"
         self._better = _compiled(depth, self._parts, mesh, on_host=self._on_host)

@@ -5,6 +5,7 @@ sorted by length. All devices share a batch. The output appears when it is whole
 """
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -26,6 +27,7 @@ from t5x_lite.records.lines import count_lines
 from t5x_lite.records.m3_files import Numbers, Writer
 from t5x_lite.records.passages import PassageFormat
 from t5x_lite.records.prefetch import Prefetch
+from t5x_lite.records.shares import Share
 from t5x_lite.records.text_records import TextRecord, read_texts
 from t5x_lite.records.vector_files import check_vector_file, vector_writer
 from t5x_lite.run.best_step import Step, find_step
@@ -69,6 +71,7 @@ def embed(
     heads: Sequence[str] = ("dense",),
     mcls: int | None = None,
     numbers: Numbers = "float16",
+    part: Share | None = None,
 ) -> Path:
     """Writes the vector of each text of a file, in order.
 
@@ -98,6 +101,8 @@ def embed(
       mcls: a [CLS] stands before each of so many tokens, and the vector is the mean of their states
         (`t5x_lite.evaluate.mcls`); None has one [CLS].
       numbers: of the vectors of tokens: "float16", "int8" or "float32".
+      part: of the texts, whose vectors alone are written: the files of all parts, one behind the
+        other, are the file of one command; None is all of them. The input is read twice.
 
     Returns:
       The file or directory that was written.
@@ -110,7 +115,13 @@ def embed(
     _check_heads(heads, bag_top=bag_top, mcls=mcls, role=role)
     _check_files(input, output, is_directory=several)
     directory = find_step(checkpoint, step=step)
-    records = read_texts(input, format=format, longest=longest_line)
+    read = functools.partial(read_texts, input, format=format, longest=longest_line)
+    records, total = read(), None
+    if part is not None:
+        if several or input == "-":
+            raise InputError("--part goes with a file of texts, and with one file of vectors")
+        bounds = part.bounds(sum(1 for _ in read()), whole=CHUNK_BATCHES * batch_size, what="texts")
+        records, total = itertools.islice(records, *bounds), bounds[1] - bounds[0]
     first = next(records, None)  # a wrong input is seen before a large model is loaded
     if first is None:
         raise InputError(f"{input}: no text to read")
@@ -144,7 +155,7 @@ def embed(
     with (
         vector_writer(output) as file,
         contextlib.closing(Prefetch(chunks, depth=2)) as ahead,
-        counting("embedding", unit="texts", total=count_lines(input)) as advance,
+        counting("embedding", unit="texts", total=total or count_lines(input)) as advance,
     ):
         for chunk in ahead:
             vectors = vectors_of(chunk.rows)

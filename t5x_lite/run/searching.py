@@ -14,6 +14,7 @@ from t5x_lite.models.pooling import Pooling
 from t5x_lite.records.passages import read_passages
 from t5x_lite.records.resumable import is_resumable
 from t5x_lite.records.run_files import RunFormat, SameIds, check_tag, write_run
+from t5x_lite.records.shares import Share
 from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.retrieval.exact_runs import rankings_of, search_shards
 from t5x_lite.run.best_step import Step
@@ -73,6 +74,7 @@ def search(
     same_ids: SameIds = "keep",
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
+    part: Share | None = None,
 ) -> None:
     """Writes the nearest vectors of each query, exactly, as a run.
 
@@ -90,6 +92,7 @@ def search(
       same_ids: whether a document that has a query's id is in that query's ranking.
       format: of the run; None is what its name says.
       tag: TREC's name of the run.
+      part: of the corpus, which is searched alone; None is all of it.
 
     Raises:
       InputError: a file is wrong, or what is there of the output is of another command.
@@ -106,12 +109,14 @@ def search(
         depth=min(depth, len(shards)),
         names=names,
         mesh=make_mesh(MeshConfig()),
+        part=part,
         state=state,
         identity={
             **corpus_identity(vectors),
             "queries": hashlib.sha256(asked.vectors.tobytes()).hexdigest(),
             "depth": depth,
             "same_ids": same_ids,
+            **({"part": part} if part else {}),
             # Names decide what is in a ranking only where equal ones are dropped.
             **({"names": [asked.ids, [*map(os.path.abspath, ids)]]} if names else {}),
         },

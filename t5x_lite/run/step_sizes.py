@@ -5,14 +5,21 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from t5x_lite.config import Experiment
-from t5x_lite.data.config import ADAPTER_IDS, Data, lengths_of
+from t5x_lite.data.config import (
+    ADAPTER_IDS,
+    OWN_NEGATIVES,
+    Data,
+    lengths_of,
+    own_negative_caches,
+)
 
 
 def empty_row(data: Data) -> dict[str, np.ndarray]:
     """A batch of one row of padding: its features, [1, ...], have a row's shapes and dtypes."""
     none = np.zeros(0, np.int64)
     made = data.layout.lay_out([], none, num_rows=1, lengths=lengths_of(data), pack=data.pack)
-    return {**made, ADAPTER_IDS: np.zeros(1, np.int32)} if data.adapter_of else made
+    numbers = {ADAPTER_IDS: data.adapter_of, OWN_NEGATIVES: own_negative_caches(data)}
+    return {**made, **{name: np.zeros(1, np.int32) for name, those in numbers.items() if those}}
 
 
 def row_shapes(data: Data) -> dict[str, tuple[int, ...]]:

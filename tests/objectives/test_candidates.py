@@ -49,6 +49,17 @@ def test_a_passage_that_stands_there_twice_counts_once():
     assert shown(others(batch)) == ["0010", "1000"]
 
 
+def test_rows_with_negatives_of_their_own_are_apart():
+    passages = [[[CLS, 20], [CLS, 30]], [[CLS, 21], [CLS, 31]], [[CLS, 22], [CLS, 32]]]
+    batch = groups([QUERY, OTHER, [CLS, 12, SEP]], passages)
+    batch["own_negatives"] = jnp.array([0, 1, 0])
+    assert shown(candidates(batch)) == ["110011", "001100", "110011"]
+    assert shown(asking(batch)) == ["101", "010", "101"]
+    assert shown(others(batch)) == ["000011", "000000", "110000"]
+    batch["own_negatives"] = jnp.ones(3, jnp.int32)
+    np.testing.assert_array_equal(candidates(batch), candidates(batch, "group"))
+
+
 @pytest.mark.slow
 def test_a_query_that_stands_there_twice_counts_once():
     batch = groups([QUERY, OTHER, OTHER], [[[CLS, 20]], [[CLS, 21]], [[CLS, 22]]])

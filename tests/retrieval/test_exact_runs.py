@@ -8,9 +8,11 @@ import pytest
 
 from t5x_lite.errors import InputError
 from t5x_lite.records.run_files import Ranked
+from t5x_lite.records.shares import Share
 from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.retrieval import exact_runs
 from t5x_lite.retrieval.exact_runs import block_rows, rankings_of, search_shards
+from t5x_lite.retrieval.fusion import fuse
 
 RNG = np.random.default_rng(0)
 VECTORS = RNG.integers(-2, 3, (2500, 4)).astype(np.float32)
@@ -38,6 +40,24 @@ def test_equal_to_sorting_and_ties_in_the_corpus_order(shards, small_blocks):
     assert first.query == "q"
     number = int(expected[0, 0])
     assert first.documents[0] == Ranked(str(number), float(QUERIES[0] @ VECTORS[number]), 1)
+
+
+def test_parts_are_together_a_search_of_all(shards, small_blocks):
+    """2,500 vectors in blocks of 1,024, by three hosts, with one's own document passed over."""
+    names = ["1", None, "2300"]
+    asked = {"depth": 9, "names": names}
+    whole = rankings_of(search_shards(shards, QUERIES, **asked), ["q", "r", "s"], shards.name)
+    runs = []
+    for number in (1, 2, 3):
+        best = search_shards(shards, QUERIES, part=Share(number, 3), **asked)
+        rankings = rankings_of(best, ["q", "r", "s"], shards.name)
+        runs.append(dict(rankings))
+        rows = [int(one.document) for one in runs[-1]["q"]]
+        assert 1024 * (number - 1) <= min(rows)
+        assert max(rows) < 1024 * number
+    assert list(fuse(runs, method="merge", k=9)) == list(whole)
+    with pytest.raises(InputError, match="2500 vectors are 3 blocks of 1024"):
+        search_shards(shards, QUERIES, depth=9, part=Share(4, 4))
 
 
 @pytest.mark.parametrize("kills", [0, 1, 2])

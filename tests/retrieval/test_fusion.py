@@ -55,6 +55,21 @@ def test_places_are_numbered():
     assert first.documents[2] == Ranked("c", 1.0, 3)
 
 
+def test_runs_of_parts_of_a_corpus_are_merged():
+    """By score, and of equal ones in the order of the runs, where others sort by name."""
+    parts = (
+        {"q": ranked([("z", 9.0), ("y", 4.0)]), "r": ranked([("x", 2.0)])},
+        {"q": ranked([("b", 9.0), ("a", 4.0)])},
+    )
+    merged = found(parts, method="merge")
+    assert merged == {"q": [("z", 9.0), ("b", 9.0), ("y", 4.0), ("a", 4.0)], "r": [("x", 2.0)]}
+    assert found(parts, method="merge", k=3)["q"] == merged["q"][:3]
+    with pytest.raises(InputError, match="query 'q': document 'b' is in two runs"):
+        found(method="merge")
+    with pytest.raises(InputError, match="no weights"):
+        found(parts, method="merge", weights=[1.0, 2.0])
+
+
 def test_what_does_not_go_together():
     with pytest.raises(InputError, match="2 runs and 1 weights"):
         found(weights=[1.0])

@@ -12,6 +12,7 @@ import pytest
 
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.embed import Embedder
+from t5x_lite.records.shares import Share
 from t5x_lite.run import embedding
 from t5x_lite.run.text_encoder import TextEncoder
 from tests.encoder_checkpoint import write_checkpoint
@@ -78,6 +79,19 @@ def test_standard_input(embed, monkeypatch):
     content = io.BytesIO("\n".join(TEXTS).encode())
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=content))
     assert embed(input="-").shape == (5, 12)
+
+
+def test_parts_are_together_what_one_command_writes(embed, tmp_path, monkeypatch):
+    monkeypatch.setattr(embedding, "CHUNK_BATCHES", 1)
+    whole = embed()
+    parts = [embed(output=str(tmp_path / f"{i}.npy"), part=Share(i, 2)) for i in (1, 2)]
+    assert [len(part) for part in parts] == [2, 3]
+    assert np.concatenate(parts).tobytes() == whole.tobytes()
+    with pytest.raises(InputError, match="5 texts are 3 blocks of 2"):
+        embed(part=Share(1, 4))
+    for options in ({"input": "-"}, {"heads": ("dense", "lexical")}):
+        with pytest.raises(InputError, match="--part goes with a file of texts, and with one file"):
+            embed(part=Share(1, 2), **options)
 
 
 @pytest.mark.slow

@@ -22,7 +22,16 @@ from jaxtyping import Int
 from t5x_lite.data.cache.files import Cache, Split
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.cache.refreshes import Negatives
-from t5x_lite.data.config import ADAPTER_IDS, Data, adapter_numbers, lengths_of, trimmed_lengths
+from t5x_lite.data.config import (
+    ADAPTER_IDS,
+    OWN_NEGATIVES,
+    Data,
+    adapter_numbers,
+    lengths_of,
+    names_of,
+    own_negative_caches,
+    trimmed_lengths,
+)
 from t5x_lite.data.layouts import packing
 from t5x_lite.data.layouts.base import KEY, Layout, longest_joined
 from t5x_lite.data.mixing import Schedule
@@ -163,7 +172,7 @@ class Stream:
         self._schedule = Schedule([source.rate for source in sources])
         sizes = [source.size for source in sources]
         self._size = None if repeat else self._schedule.before_repeating(sizes)
-        self._adapters = _adapters_of(data, sources)
+        self._numbers = _numbers_of(data, sources)
         self._planned: Window | None = None
 
     def window(self, number: int) -> Window:
@@ -271,9 +280,9 @@ class Stream:
             pack=self._data.pack,
             tokens=self._tokens,
         )
-        return self._with_adapters(made, np.concatenate(read), rows, num_rows=num_rows)
+        return self._with_numbers(made, np.concatenate(read), rows, num_rows=num_rows)
 
-    def _with_adapters(
+    def _with_numbers(
         self,
         made: dict[str, np.ndarray],
         sources: Int[np.ndarray, " n"],
@@ -281,12 +290,11 @@ class Stream:
         *,
         num_rows: int,
     ) -> dict[str, np.ndarray]:
-        """Rows with the numbers of their modules, where they have them; those of padding are 0."""
-        if self._adapters is None:
-            return made
-        ids = np.zeros(num_rows, np.int32)
-        ids[rows] = self._adapters[sources]
-        return {**made, ADAPTER_IDS: ids}
+        """Rows with the features that are numbers of their caches; those of padding are 0."""
+        for name, numbers in self._numbers.items():
+            made[name] = np.zeros(num_rows, np.int32)
+            made[name][rows] = numbers[sources]
+        return made
 
     def rows(
         self, numbers: Int[np.ndarray, " n"], *, num_rows: int, lengths: Mapping[str, int]
@@ -337,7 +345,7 @@ class Stream:
             pack=False,
             tokens=self._tokens,
         )
-        return self._with_adapters(made, where[0], rows, num_rows=num_rows)
+        return self._with_numbers(made, where[0], rows, num_rows=num_rows)
 
     def longest_of_all(self, k: int) -> Int[np.ndarray, " _"]:
         """The `Layout.longest_stored` of all examples of source k.
@@ -435,24 +443,30 @@ class Stream:
         return earlier | Span(self.window(position.window), 0, position.row).repeated
 
 
-def _adapters_of(data: Data, sources: list[Source]) -> Int[np.ndarray, " S"] | None:
-    """The number of each cache's module; None where rows say none.
+def _numbers_of(data: Data, sources: list[Source]) -> dict[str, Int[np.ndarray, " S"]]:
+    """Features of rows that are a number of their cache: that of each cache.
 
     Raises:
-      InputError: a cache has none.
+      InputError: data.adapter_of has no number of one.
     """
-    if not data.adapter_of:
-        return None
-    numbers = adapter_numbers(data)
-    found = []
-    for directory in (str(source.cache.directory) for source in sources):
-        number = numbers.get(directory, numbers.get(directory.rstrip("/").rpartition("/")[2]))
-        if number is None:
-            raise InputError(
-                f"data.adapter_of has no number for {directory}; it has {', '.join(numbers)}"
-            )
-        found.append(number)
-    return np.array(found, np.int32)
+    directories = [str(source.cache.directory) for source in sources]
+    found: dict[str, Int[np.ndarray, " S"]] = {}
+    if data.adapter_of:
+        numbers = adapter_numbers(data)
+        ids = []
+        for directory in directories:
+            named = [numbers[name] for name in names_of(directory) if name in numbers]
+            if not named:
+                raise InputError(
+                    f"data.adapter_of has no number for {directory}; it has {', '.join(numbers)}"
+                )
+            ids.append(named[0])
+        found[ADAPTER_IDS] = np.array(ids, np.int32)
+    if alone := own_negative_caches(data):
+        found[OWN_NEGATIVES] = np.array(
+            [path.rstrip("/") in alone for path in directories], np.int32
+        )
+    return found
 
 
 def _layout_of(data: Data, sources: list[Source]) -> Layout:

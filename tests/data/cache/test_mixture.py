@@ -8,8 +8,11 @@ import pytest
 
 from t5x_lite.data.cache import batches as cached
 from t5x_lite.data.cache.mixture import each_cache, mixed_sources
-from t5x_lite.data.config import Data
+from t5x_lite.data.cache.recipe import Recipe
+from t5x_lite.data.config import Data, own_negative_caches
+from t5x_lite.data.layouts import Groups
 from t5x_lite.data.mixtures import Member, Mixture
+from t5x_lite.data.positions import identity_of
 from t5x_lite.data.rates import Mixing
 from t5x_lite.errors import InputError
 
@@ -119,6 +122,51 @@ def test_rows_say_which_cache_they_are_of(caches):
         cached.train_batches(
             dataclasses.replace(numbered, adapter_of=("cola=0",)), vocabulary, seed=0
         )
+
+
+def test_rows_say_which_caches_have_negatives_of_their_own(tmp_path, small_cache, monkeypatch):
+    """Those that are named, and those whose directory's name says so."""
+    names = ("query", "positives", "negatives")
+    recipe = Recipe(
+        stored=names,
+        outputs=dict.fromkeys(names, False),
+        eos="none",
+        eos_id=1,
+        lengths=dict.fromkeys(names, 4),
+        fixed={"positives": "each", "negatives_top": 200},
+    )
+    monkeypatch.setattr(Groups, "encoder_tokens", lambda self, vocabulary: None)
+    made = {}
+    for first, name in enumerate(("nli", "sts", "classes_no_in_batch_neg")):
+        examples = [[np.array([3, 50 * first + 10 + k, 4], np.int32)] * 3 for k in range(6)]
+        made[name] = str(small_cache(tmp_path / name, {"train": examples}, recipe))
+
+    def of(*caches, own=()):
+        return Data(
+            cache=caches, vocabulary="bytes", layout=Groups(), batch_size=6, inputs_length=4,
+            targets_length=4, pack=False, own_negatives=own,
+        )  # fmt: skip
+
+    data = of(*made.values(), own=("sts",))
+    from t5x_lite.vocabulary.loading import Bytes
+
+    batches, sources = cached.train_batches(data, Bytes(), seed=0), []
+    for _ in range(3):
+        batch = next(batches)
+        sources += [token // 50 for token in batch["query_tokens"][:, 1].tolist()]
+        assert batch["own_negatives"].dtype == np.int32
+        assert batch["own_negatives"].tolist() == [int(k > 0) for k in sources[-6:]]
+    assert {*sources} == {0, 1, 2}
+    assert own_negative_caches(data) == [made["sts"], made["classes_no_in_batch_neg"]]
+    assert own_negative_caches(of(f"{made['nli']}/", own=(f"{made['nli']}/",))) == [made["nli"]]
+    assert "own_negatives" not in next(cached.train_batches(of(made["nli"]), Bytes(), seed=0))
+    assert identity_of(of(made["nli"]), seed=0) != identity_of(
+        of(made["nli"], own=("nli",)), seed=0
+    )
+    with pytest.raises(InputError, match=r"data\.own_negatives names snli, and data\.cache has "):
+        of(made["nli"], own=("snli",))
+    with pytest.raises(InputError, match="own_negatives is of caches of the layout Groups"):
+        Data(cache="a", vocabulary="bytes", own_negatives=("a",))
 
 
 @pytest.mark.parametrize(
