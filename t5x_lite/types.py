@@ -11,7 +11,7 @@ decoder_loss_weights, and with packing *_segment_ids and *_positions.
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 
@@ -24,6 +24,9 @@ Params: TypeAlias = Mapping[str, Any]
 
 Axes: TypeAlias = Mapping[str, Any]
 """A nested dict of the same structure whose leaves are tuples of logical axis names."""
+
+ComputeDtype = Literal["float32", "bfloat16"]
+"""Of activations; what is summed is float32."""
 
 Batch: TypeAlias = Mapping[str, Any]
 """One batch: seqio's feature names to arrays [B, length]."""

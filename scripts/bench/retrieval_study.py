@@ -195,7 +195,8 @@ def negatives(study: Study) -> None:
     if not titles.exists():
         lines = study.pairs.output.read_text().splitlines()
         asked = [json.loads(line)["query"] for line in lines]
-        lines = (json.dumps({"_id": text, "text": text}) for text in dict.fromkeys(asked))
+        # The ids of rows without one are their numbers.
+        lines = (json.dumps({"_id": str(n), "text": text}) for n, text in enumerate(asked))
         titles.write_text("".join(f"{line}\n" for line in lines))
     ranked = study.bm25("titles", str(titles))
     run_all([ranked], at_once=1)

@@ -65,6 +65,7 @@ class Embed:
       vector_numbers: of the vectors of tokens: float16, int8 with a scale of each, or float32.
       part: I/N, such as 2/8: the I-th of N parts of the texts alone, for so many hosts. The files
         of all parts, in order, are what search takes as --vectors.
+      compute_dtype: of the encoder's activations; if not given, that of the checkpoint's run.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
     """
@@ -90,6 +91,7 @@ class Embed:
     mcls: OptionalCount = None
     vector_numbers: Literal["float16", "int8", "float32"] = "float16"
     part: OptionalText = None
+    compute_dtype: Literal["float32", "bfloat16"] | None = None
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
@@ -135,4 +137,5 @@ class Embed:
                 mcls=self.mcls,
                 numbers=self.vector_numbers,
                 part=part,
+                compute_dtype=self.compute_dtype,
             )

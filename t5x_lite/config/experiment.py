@@ -23,7 +23,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from t5x_lite import renames
 from t5x_lite.adapters.config import Adapters
@@ -49,6 +49,7 @@ from t5x_lite.train.early_stopping import EarlyStopping
 from t5x_lite.train.microbatches import Mode, Parts
 from t5x_lite.train.profiling import Profile
 from t5x_lite.train.tracking import Tracking
+from t5x_lite.types import ComputeDtype
 
 MATCHING_FIELDS = (
     *("model", "objective", "heads", "adapters", "train"),
@@ -217,7 +218,7 @@ class Experiment:
     adapters: Adapters = dataclasses.field(default_factory=Adapters)
     train: tuple[str, ...] = ()
     init: Init = dataclasses.field(default_factory=Init)
-    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    compute_dtype: ComputeDtype = "float32"
     matmul_precision: Literal["default", "high", "highest"] = "default"
     log_period: int = 10
     checkpoints: Checkpoints = dataclasses.field(default_factory=Checkpoints)
@@ -286,7 +287,7 @@ class Experiment:
                 f"--optimizer.unfreezing.total-steps {self.steps}"
             )
         at_least(0, {"seed": self.seed})
-        one_of(("float32", "bfloat16"), {"compute_dtype": self.compute_dtype})
+        one_of(get_args(ComputeDtype), {"compute_dtype": self.compute_dtype})
         precisions = ("default", "high", "highest")
         one_of(precisions, {"matmul_precision": self.matmul_precision})
         compiler_options(self.xla)

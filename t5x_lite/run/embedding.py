@@ -34,7 +34,7 @@ from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.long_texts import LongInputs
 from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.sharding import MeshConfig, make_mesh
-from t5x_lite.types import Params
+from t5x_lite.types import ComputeDtype, Params
 
 CHUNK_BATCHES = 32
 """Batches that are held at a time."""
@@ -72,6 +72,7 @@ def embed(
     mcls: int | None = None,
     numbers: Numbers = "float16",
     part: Share | None = None,
+    compute_dtype: ComputeDtype | None = None,
 ) -> Path:
     """Writes the vector of each text of a file, in order.
 
@@ -103,6 +104,7 @@ def embed(
       numbers: of the vectors of tokens: "float16", "int8" or "float32".
       part: of the texts, whose vectors alone are written: the files of all parts, one behind the
         other, are the file of one command; None is all of them. The input is read twice.
+      compute_dtype: of the encoder's activations; None is that of the checkpoint's run.
 
     Returns:
       The file or directory that was written.
@@ -132,6 +134,7 @@ def embed(
         length=inputs_length,
         pooling=pooling,
         normalize=normalize,
+        compute_dtype=compute_dtype,
     )
     begins = encoder.begins_with(prefix, prompt)
     cut = Cutter(encoder, long_inputs, mcls=mcls)

@@ -33,7 +33,7 @@ from t5x_lite.objectives.bag_of_words import bag_scores, largest
 from t5x_lite.run.best_step import Step
 from t5x_lite.run.loading import Loaded
 from t5x_lite.run.modules import load_using
-from t5x_lite.types import Array, Params
+from t5x_lite.types import Array, ComputeDtype, Params
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import Vocabulary
 from t5x_lite.vocabulary.text_rows import Cut, TextRows, text_rows
@@ -154,6 +154,7 @@ class TextEncoder:
         length: int | None = None,
         pooling: Pooling | None = None,
         normalize: bool | None = None,
+        compute_dtype: ComputeDtype | None = None,
     ) -> "TextEncoder":
         """Reads a checkpoint.
 
@@ -165,11 +166,15 @@ class TextEncoder:
           length: tokens of a text at most; None is what the model was trained with.
           pooling: "cls" or "mean"; None is what the checkpoint says.
           normalize: None is what the checkpoint says.
+          compute_dtype: of the activations; None is that of the checkpoint's run.
 
         Raises:
           InputError: the checkpoint is damaged or has no encoder, or cannot do what is asked for.
         """
         loaded = load_using(checkpoint, step=step, use=use, mesh=mesh)
+        if compute_dtype is not None:
+            learner = dataclasses.replace(loaded.learner, dtype=compute_dtype)
+            loaded = dataclasses.replace(loaded, learner=learner)
         return cls.of(loaded, mesh=mesh, length=length, pooling=pooling, normalize=normalize)
 
     @classmethod

@@ -81,6 +81,14 @@ def test_standard_input(embed, monkeypatch):
     assert embed(input="-").shape == (5, 12)
 
 
+def test_activations_in_bfloat16(embed):
+    """Near those in float32, and not equal to them; what is pooled is float32."""
+    exact, rounded = embed(), embed(compute_dtype="bfloat16")
+    assert rounded.dtype == np.float32
+    assert not np.array_equal(exact, rounded)
+    assert np.sum(exact * rounded, axis=1).min() > 0.999
+
+
 def test_parts_are_together_what_one_command_writes(embed, tmp_path, monkeypatch):
     monkeypatch.setattr(embedding, "CHUNK_BATCHES", 1)
     whole = embed()
