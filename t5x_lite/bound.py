@@ -14,11 +14,13 @@ from flax import nnx
 
 from t5x_lite.adapters.base import Adapter, AdapterModules
 from t5x_lite.adapters.composition import Block
+from t5x_lite.adapters.routing import metrics_of, penalties_of
 from t5x_lite.data.config import ADAPTER_IDS
 from t5x_lite.heads.base import Head, HeadModules, by_name
 from t5x_lite.heads.dense import Role
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.towers import Towers
+from t5x_lite.nn import tally
 from t5x_lite.objectives.base import Loss, Objective
 from t5x_lite.types import Batch, Key
 
@@ -55,7 +57,7 @@ class Bound(nnx.Module):
         self.heads = HeadModules(heads_of(objective, heads), model, rngs=rngs)
         if adapters:
             self.adapters = AdapterModules(adapters, self.model, use=use, rngs=rngs)
-        self.has_adapters = bool(adapters)
+        self.has_adapters, self.use = bool(adapters), tuple(use)
 
     def __call__(self, batch: Batch, *, key: Key | None = None, phase: str | None = None) -> Loss:
         """The loss of a batch, or of one of its phases; a key turns dropout on."""
@@ -64,7 +66,11 @@ class Bound(nnx.Module):
             more["towers"] = self.towers
         if self.has_adapters:
             batch = self.adapters.of_batch(self.model, batch)
-        elif ADAPTER_IDS in batch:  # of modules that are not in use
+            with tally.collecting() as found:
+                loss = self.objective(self.model, self.heads, batch, key=key, **more)
+            loss = loss.plus_metrics(metrics_of(found, self.use))
+            return loss if key is None else loss.plus_terms(penalties_of(found, self.use))
+        if ADAPTER_IDS in batch:  # of modules that are not in use
             batch = {name: x for name, x in batch.items() if name != ADAPTER_IDS}
         return self.objective(self.model, self.heads, batch, key=key, **more)
 

@@ -22,10 +22,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from t5x_lite import sharding, trees, views
-from t5x_lite.adapters.base import ADAPTERS, Adapter, AdapterModules, at_step, merge
+from t5x_lite.adapters.base import ADAPTERS, Adapter, AdapterModules, at_step
 from t5x_lite.adapters.composition import Block
 from t5x_lite.adapters.config import COMPOSING, HEAD
 from t5x_lite.adapters.delta_form import delta_form
+from t5x_lite.adapters.merging import merge
 from t5x_lite.bound import Bound, heads_of
 from t5x_lite.deltas.parts import Part
 from t5x_lite.errors import InputError

@@ -4,8 +4,8 @@
     modules = adapter.build(model, rngs=rngs)       # modules["encoder"]["attention"]["query"]
     attach(model, {"lora": modules})                # the model's slots hold them now
 
-Their parameters are at adapters/NAME/STACK/SITE, so at adapters/lora/encoder/attention/query/a, and
-those of the model stay where they are. `t5x_lite.nn.slots` has the names of the sites.
+Their parameters are at adapters/NAME/STACK/SITE, as adapters/lora/encoder/attention/query/a; those
+of the model stay where they are. `t5x_lite.nn.slots` has the sites' names.
 """
 
 import dataclasses
@@ -34,6 +34,7 @@ from t5x_lite.adapters.places import (
     Modules,
     check_layers,
     check_places,
+    check_tasks,
     layers_of,
     places_of,
     stacks_of,
@@ -232,7 +233,7 @@ def _sites(
         first, before = next(iter(there.values())), numbers[stack].start
         for factory, hosts in (
             (dense, there),
-            (hidden, {site: there[_reader(site)] for site in layers.hidden_sites()}),
+            (hidden, {site: there[reader_of(site)] for site in layers.hidden_sites()}),
             (block, dict.fromkeys(layers.block_sites(), first)),
         ):
             if factory is not None:
@@ -244,7 +245,7 @@ def _sites(
                 yield Site(stack, name, host, before, attention.num_heads), key
 
 
-def _reader(site: str) -> str:
+def reader_of(site: str) -> str:
     """Name of the dense layer that reads what is hidden at a site."""
     return f"{site.removesuffix('hidden')}out"
 
@@ -289,8 +290,8 @@ class AdapterModules(nnx.Module):
         stacks, places = stacks_of(model), self._places()
         layers = layers_of(stacks)
         check_layers(self._use, layers)
-        for name in self._names:
-            getattr(self, name).complete()
+        for modules in self._modules().values():
+            modules.complete()
         for tree in self._use:
             for stack, site in places_of(tree, places):
                 host_layers = stacks[stack]
@@ -360,7 +361,7 @@ class AdapterModules(nnx.Module):
 
     def penalties(self) -> dict[str, tuple[Array, float]]:
         """Terms that adapters add to the loss in training, by name: a number and its scale."""
-        each = {name: getattr(self, name).penalty() for name in self._names}
+        each = {name: modules.penalty() for name, modules in self._modules().items()}
         found = {f"{name}_penalty": (x, 1.0) for name, x in each.items() if x is not None}
         if hasattr(self, "fusion"):  # |I - Wv|^2
             found["fusion_penalty"] = (self.fusion.penalty(), REGULARISATION)
@@ -369,6 +370,7 @@ class AdapterModules(nnx.Module):
     def check(self) -> None:
         """Refuses, by an InputError, two trees at one site, and modules where no block has them."""
         check_nesting(self._use)
+        check_tasks(self._use, self._modules())
         check_places(self._use, self._places(), dict(self._kinds))
         for node, above in (pair for tree in self._use for pair in walk(tree)):
             if isinstance(node, str) and above and getattr(self, node).copied():
@@ -405,11 +407,14 @@ class AdapterModules(nnx.Module):
             )
 
     def _places(self) -> dict[str, tuple[tuple[str, str], ...]]:
-        return {name: getattr(self, name).places for name in self._names}
+        return {name: modules.places for name, modules in self._modules().items()}
+
+    def _modules(self) -> dict[str, Modules]:
+        return {name: getattr(self, name) for name in self._names}
 
     def copied(self) -> tuple[str, ...]:
         """Paths of the model's arrays in whose place adapters have others."""
-        return tuple(path for name in self._names for path in getattr(self, name).copied())
+        return tuple(path for modules in self._modules().values() for path in modules.copied())
 
     def read(self, model: Params, *, key: Key | None = None) -> Params:
         """A model's parameters with the arrays that adapters have in place of its own.
@@ -429,42 +434,6 @@ class AdapterModules(nnx.Module):
     def num_unused(self, name: str) -> int:
         """Numbers of an adapter that nothing reads, in layers that are narrower or left out."""
         return getattr(self, name).num_unused()
-
-
-def merge(model: nnx.Module) -> None:
-    """Adds what stands in slots to the kernels, and empties the slots; in place.
-
-    Raises:
-      InputError: a slot holds what no kernel can: an adapter after a block, or a prefix.
-    """
-    if isinstance(model, TokenHost):
-        for site, slot in zip(OF_MODEL, (model.prompt, model.invertible), strict=True):
-            if slot is not None:
-                raise InputError(f"the adapter at {site} cannot be merged into the model's kernels")
-    for stack, layers in stacks_of(model).items():
-        full = [site for site in layers.block_sites() if getattr(layers, site) is not None]
-        full += [site for site, host in layers.key_sites().items() if host.prefix is not None]
-        if full:
-            raise InputError(
-                f"the adapter at {stack}/{full[0]} cannot be merged into the model's kernels"
-            )
-        dense_sites = layers.dense_sites()
-        for site, dense in dense_sites.items():
-            if dense.slot is not None:
-                bias = dense.effective_bias()
-                if bias is not None and not dense.has_bias:
-                    raise InputError(
-                        f"the adapter at {stack}/{site} cannot be merged: the model has no bias"
-                    )
-                dense.kernel[...] = dense.effective_kernel()
-                if bias is not None:
-                    dense.bias[...] = bias
-                dense.slot = None
-        for site, host in layers.hidden_sites().items():
-            if host.slot is not None:
-                reader = dense_sites[_reader(site)]
-                reader.kernel[...] = host.slot.of_kernel(reader.kernel[...])
-                host.slot = None
 
 
 def at_step(adapters: Sequence[Adapter]) -> Callable[[Array], dict[str, Array]] | None:

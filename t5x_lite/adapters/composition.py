@@ -13,6 +13,7 @@
 | Split(a, b) | of columns of the row | modules after blocks of an encoder |
 | BatchSplit(a, b) | of contiguous rows | |
 | MultiTask(a, b) | of each row its own, by `adapter_ids` | |
+| Task(h, of=1) | of a hypernetwork what it makes for a task | |
 | Drop(a, layers=(0, 1)) | nothing in some layers | AdapterDrop (arXiv:2010.11918) |
 | Parallel(a, b) | the batch K times, child after child | one of a tree, with Stack alone above it |
 
@@ -119,6 +120,24 @@ class Drop(Block):
 
 
 @dataclasses.dataclass(frozen=True)
+class Task(Block):
+    """What a hypernetwork makes for one of its tasks.
+
+    Attributes:
+      of: the task's number.
+    """
+
+    of: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.children) != 1 or not isinstance(self.children[0], str):
+            raise InputError("Task has one child, the name of a hypernetwork")
+        if self.of < 0:
+            raise InputError(f"the tasks of a hypernetwork count from 0: got of={self.of}")
+
+
+@dataclasses.dataclass(frozen=True)
 class Trained(Block):
     """Base of the blocks that have parameters of their own.
 
@@ -172,6 +191,9 @@ class Route(Trained):
       kind: "soft", a softmax; "hard", the likeliest child alone, whose gradient is that of its
         probability; "free", trained numbers, the same for all tokens, which need not sum to 1.
       temperature: of the softmax.
+      balance: weight in the loss of K sum_k f_k P_k at each site, f_k the share of the tokens (of
+        rows, by example) whose likeliest child is k, and P_k the mean of w_k: 1 where all children
+        have as much (Fedus et al. 2022, arXiv:2101.03961, section 2.2, weigh it by 0.01).
     """
 
     part: ClassVar[str] = "router"
@@ -181,6 +203,7 @@ class Route(Trained):
     by: Literal["example", "token"] = "example"
     kind: Literal["soft", "hard", "free"] = "soft"
     temperature: float = 1.0
+    balance: float = 0.0
 
     @property
     def unpackable(self) -> str:
@@ -195,6 +218,11 @@ class Route(Trained):
         for field, choices in (("by", ("example", "token")), ("kind", ("soft", "hard", "free"))):
             if getattr(self, field) not in choices:
                 raise InputError(f"{field} is one of {choices}: got {getattr(self, field)!r}")
+        if self.balance < 0 or (self.balance and self.kind == "free"):
+            raise InputError(
+                "balance must not be negative, and free weights have none to balance: got "
+                f"{self.balance}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,7 +317,7 @@ class Parallel(Block):
 
 BLOCKS: dict[str, type[Block]] = {
     each.__name__: each
-    for each in (Stack, Average, Drop, Fuse, Route, Split, BatchSplit, MultiTask, Parallel)
+    for each in (Stack, Average, Drop, Task, Fuse, Route, Split, BatchSplit, MultiTask, Parallel)
 }
 """Name in the grammar -> block."""
 

@@ -10,12 +10,11 @@ first child, and a Stack inside it does so again.) It runs while a program is tr
 """
 
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from t5x_lite.adapters.composition import (
     Average,
@@ -28,7 +27,17 @@ from t5x_lite.adapters.composition import (
     Route,
     Split,
     Stack,
+    Task,
     walk,
+)
+from t5x_lite.adapters.row_states import (
+    RowStates,
+    by_row,
+    chosen_rows,
+    kind_of,
+    rows_of,
+    slices,
+    wide_bias,
 )
 from t5x_lite.adapters.weighted import weighted_sum, weighted_sum_of_some, with_changes
 from t5x_lite.errors import InputError
@@ -37,15 +46,6 @@ from t5x_lite.nn.slots import Around, GatedSlot
 from t5x_lite.types import Array
 
 Tree = Any  # str | Block | None
-
-
-@runtime_checkable
-class Alike(Protocol):
-    """A module whose arrays may be gathered for each row with those of others of its kind."""
-
-    def kind(self) -> Hashable:
-        """Equal for modules of one kind; None of a module that must run by itself."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +70,9 @@ class Evaluation:
         """
         if tree is None or (isinstance(tree, str) and tree not in self.leaves):
             return state
-        if isinstance(tree, str):
-            return state.after(self.leaves[tree], tree)
+        if isinstance(tree, str | Task):
+            module = self._module(tree)
+            return state if module is None else state.after(module, str(tree))
         if isinstance(tree, Stack):
             for child in tree.children:
                 state = self.run(child, state)
@@ -96,11 +97,18 @@ class Evaluation:
     def _each(self, block: Block, parts: Sequence[Any]) -> list[Any]:
         return [self.run(child, part) for child, part in zip(block.children, parts, strict=True)]
 
+    def _module(self, tree: Tree) -> Any:
+        """The module that a leaf names, or a task of one; None of what is not here, or a block."""
+        if isinstance(tree, Task):
+            found = self.leaves.get(str(tree.children[0]))
+            return None if found is None else found.task(tree.of)
+        return self.leaves.get(tree) if isinstance(tree, str) else None
+
     def _of_tasks(self, block: MultiTask, state: Any) -> Any:
         """Each row by the child of its number: arrays are gathered where children are alike."""
         state.check_ids(block)
-        modules = [self.leaves.get(c) if isinstance(c, str) else None for c in block.children]
-        kinds = {_kind(module) for module in modules}
+        modules = [self._module(child) for child in block.children]
+        kinds = {kind_of(module) for module in modules}
         if len(kinds) == 1 and None not in kinds:
             return state.gathered(modules, str(block))
         return state.chosen([self.run(child, state) for child in block.children])
@@ -108,8 +116,8 @@ class Evaluation:
     def _routed(self, block: Route, state: Any) -> Any:
         """The children's changes of the state, weighed; where a row has one, it alone is run."""
         weights = self.own[block.key](block, *state.read())
-        modules = [self.leaves.get(c) if isinstance(c, str) else None for c in block.children]
-        kinds = {_kind(module) for module in modules}
+        modules = [self._module(child) for child in block.children]
+        kinds = {kind_of(module) for module in modules}
         one_a_row = block.kind == "hard" and weights.shape[1] == 1
         if not one_a_row or len(kinds) > 1 or None in kinds:
             return state.plus([self.run(child, state) for child in block.children], weights)
@@ -140,35 +148,6 @@ class Evaluation:
     def _last_leaf(self, tree: Tree) -> Any:
         names = [node for node, _ in walk(tree) if isinstance(node, str) and node in self.leaves]
         return self.leaves[names[-1]]
-
-
-class RowStates:
-    """What states of slots share: rows, and which child each of them has."""
-
-    ids: Array | None
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of the batch, or of the part of it."""
-        raise NotImplementedError
-
-    def check_ids(self, block: Block) -> None:
-        """Refuses, by an InputError, rows without numbers, or another number of rows."""
-        if self.ids is None:
-            raise InputError(
-                f"{block} needs the feature adapter_ids in the batch: the number of each row's "
-                "child"
-            )
-        if self.ids.shape[0] != self.num_rows:
-            raise InputError(
-                f"{block}: adapter_ids are of {self.ids.shape[0]} rows, and a layer has "
-                f"{self.num_rows}"
-            )
-
-    def is_task(self, number: int, ndim: int) -> Array:
-        """Which rows have a child, for arrays of `ndim` axes."""
-        assert self.ids is not None
-        return (self.ids == number).reshape(-1, *(1,) * (ndim - 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,9 +211,9 @@ class BlockState(RowStates):
     def parts(self, sizes: Sequence[int]) -> list["BlockState"]:
         """Contiguous rows."""
         made = []
-        for rows in _slices(sizes):
+        for rows in slices(sizes):
             around = dataclasses.replace(
-                self.around, source=self.around.source[rows], mask=_rows_of(self.around.mask, rows)
+                self.around, source=self.around.source[rows], mask=rows_of(self.around.mask, rows)
             )
             ids = None if self.ids is None else self.ids[rows]
             made.append(BlockState(self.h[rows], self.x[rows], self.norm, around, ids))
@@ -249,7 +228,7 @@ class BlockState(RowStates):
         made, mask = [], self.around.mask
         if isinstance(mask, Visibility):
             mask = mask.dense(self.length)
-        for part in _slices(sizes):
+        for part in slices(sizes):
             seen = None
             if mask is not None:
                 seen = mask[:, :, part if mask.shape[2] > 1 else slice(None), part]
@@ -263,7 +242,7 @@ class BlockState(RowStates):
 
     def chosen(self, states: Sequence["BlockState"]) -> "BlockState":
         """Each row of the state of its number."""
-        return dataclasses.replace(self, h=_chosen(self, [state.h for state in states]))
+        return dataclasses.replace(self, h=chosen_rows(self, [state.h for state in states]))
 
     def gathered(self, modules: Sequence[Any], name: str) -> "BlockState":
         """Each row after the module of its number; the arrays of modules are gathered."""
@@ -276,7 +255,7 @@ class BlockState(RowStates):
             return module.after(h[None], x[None], self.norm, around)[0]
 
         rows = (self.h, self.x, self.around.source, keys)
-        return dataclasses.replace(self, h=_by_row(modules, self.ids, of_row, rows))
+        return dataclasses.replace(self, h=by_row(modules, self.ids, of_row, rows))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -308,7 +287,7 @@ class DenseState(RowStates):
         if isinstance(module, GatedSlot):
             y = module.gated(self.x, self.y, self._kernel(), self.seen)
             return dataclasses.replace(self, y=y, kernel=None)
-        if self.kernel is None and _kind(module) is None:
+        if self.kernel is None and kind_of(module) is None:
             raise InputError(
                 f"{name!r} reads the kernel of its layer, and rows have different ones: put it "
                 "below in a Stack"
@@ -354,7 +333,7 @@ class DenseState(RowStates):
         """With the changes of others, weighed by [B, T, K]."""
         bias, biases = self.bias, [state.bias for state in states]
         if not all(each is bias for each in biases):
-            wide = [_wide(each, self.y) for each in (bias, *biases)]
+            wide = [wide_bias(each, self.y) for each in (bias, *biases)]
             bias = with_changes(wide[0], wide[1:], weights)
         y = with_changes(self.y, [state.y for state in states], weights)
         return dataclasses.replace(self, y=y, kernel=None, bias=bias)
@@ -362,11 +341,11 @@ class DenseState(RowStates):
     def parts(self, sizes: Sequence[int]) -> list["DenseState"]:
         """Contiguous rows."""
         made = []
-        for rows in _slices(sizes):
+        for rows in slices(sizes):
             bias = self.bias
             bias = bias[rows] if bias is not None and bias.ndim > 1 else bias
             ids = None if self.ids is None else self.ids[rows]
-            seen = _rows_of(self.seen, rows)
+            seen = rows_of(self.seen, rows)
             made.append(DenseState(self.x[rows], self.y[rows], self.kernel, bias, ids, seen))
         return made
 
@@ -374,7 +353,7 @@ class DenseState(RowStates):
         """The rows of all."""
         biases = [state.bias for state in states]
         if not all(bias is self.bias for bias in biases):
-            wide = [_wide(bias, state.y) for bias, state in zip(biases, states, strict=True)]
+            wide = [wide_bias(bias, state.y) for bias, state in zip(biases, states, strict=True)]
             bias = jnp.concatenate(wide)
         else:
             bias = self.bias
@@ -385,8 +364,8 @@ class DenseState(RowStates):
         """Each row of the state of its number."""
         bias, biases = self.bias, [state.bias for state in states]
         if not all(each is bias for each in biases):
-            bias = _chosen(self, [_wide(each, self.y) for each in biases])
-        y = _chosen(self, [state.y for state in states])
+            bias = chosen_rows(self, [wide_bias(each, self.y) for each in biases])
+        y = chosen_rows(self, [state.y for state in states])
         return dataclasses.replace(self, y=y, kernel=None, bias=bias)
 
     def gathered(self, modules: Sequence[Any], name: str) -> "DenseState":
@@ -397,104 +376,9 @@ class DenseState(RowStates):
             x, y = row
             return module(x, y, kernel)
 
-        y = _by_row(modules, self.ids, of_row, (self.x, self.y))
+        y = by_row(modules, self.ids, of_row, (self.x, self.y))
         bias = self.bias
         if any(module.of_bias(bias) is not bias for module in modules):
-            rows = _wide(bias, self.y)
-            bias = _by_row(modules, self.ids, lambda module, row: module.of_bias(row), rows)
+            rows = wide_bias(bias, self.y)
+            bias = by_row(modules, self.ids, lambda module, row: module.of_bias(row), rows)
         return dataclasses.replace(self, y=y, kernel=None, bias=bias)
-
-
-@dataclasses.dataclass(frozen=True)
-class HiddenState(RowStates):
-    """What the last layer of a block reads, [B, ..., I]."""
-
-    hidden: Array
-    ids: Array | None
-
-    @property
-    def num_rows(self) -> int:
-        """B."""
-        return self.hidden.shape[0]
-
-    def after(self, module: Any, name: str) -> "HiddenState":
-        """After one module."""
-        return dataclasses.replace(self, hidden=module(self.hidden))
-
-    def where(self, kept: Array, other: "HiddenState") -> "HiddenState":
-        """The other state where it is kept."""
-        return dataclasses.replace(self, hidden=jnp.where(kept, other.hidden, self.hidden))
-
-    def mean(self, states: Sequence["HiddenState"], weights: Sequence[float]) -> "HiddenState":
-        """The weighted sum."""
-        return dataclasses.replace(self, hidden=weighted_sum([s.hidden for s in states], weights))
-
-    def parts(self, sizes: Sequence[int]) -> list["HiddenState"]:
-        """Contiguous rows."""
-        ids = self.ids
-        return [
-            HiddenState(self.hidden[rows], None if ids is None else ids[rows])
-            for rows in _slices(sizes)
-        ]
-
-    def joined(self, states: Sequence["HiddenState"]) -> "HiddenState":
-        """The rows of all."""
-        return dataclasses.replace(self, hidden=jnp.concatenate([s.hidden for s in states]))
-
-    def chosen(self, states: Sequence["HiddenState"]) -> "HiddenState":
-        """Each row of the state of its number."""
-        return dataclasses.replace(self, hidden=_chosen(self, [s.hidden for s in states]))
-
-    def gathered(self, modules: Sequence[Any], name: str) -> "HiddenState":
-        """Each row after the module of its number."""
-        hidden = _by_row(modules, self.ids, lambda module, row: module(row), self.hidden)
-        return dataclasses.replace(self, hidden=hidden)
-
-
-def _kind(module: Any) -> Hashable:
-    """The kind of a module whose arrays may be gathered; None of another one."""
-    return module.kind() if isinstance(module, Alike) else None
-
-
-def _slices(sizes: Sequence[int]) -> list[slice]:
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-
-
-def _wide(bias: Array | None, y: Array) -> Array:
-    """A bias for each row of y: [B, 1, ..., O]."""
-    shape = (y.shape[0], *(1,) * (y.ndim - 2), y.shape[-1])
-    return jnp.broadcast_to(0.0 if bias is None else bias, shape)
-
-
-def _chosen(state: RowStates, arrays: Sequence[Array]) -> Array:
-    """Each row of the array of its number; zeros where no child has it."""
-    made = jnp.zeros_like(arrays[0])
-    for number, array in enumerate(arrays):
-        made = jnp.where(state.is_task(number, array.ndim), array, made)
-    return made
-
-
-def _by_row(
-    modules: Sequence[Any], ids: Array | None, call: Callable[[Any, Any], Array], rows: Any
-) -> Array:
-    """A function of a row and its module for all rows, the modules' arrays gathered by number."""
-    graphdef, _ = nnx.split(modules[0])
-    each = [nnx.to_pure_dict(nnx.split(module)[1]) for module in modules]
-    assert ids is not None
-    of_rows = jax.tree.map(lambda *leaves: jnp.stack(leaves)[ids], *each)
-
-    def one(params: Any, row: Any) -> Array:
-        return call(nnx.merge(graphdef, params), row)
-
-    return jax.vmap(one)(of_rows, rows)
-
-
-def _rows_of(mask: Any, rows: slice) -> Any:
-    """A mask's rows; of what it is made of, those of its arrays."""
-    if isinstance(mask, Visibility):
-        arrays = ("keys", "queries", "both_ways", "hidden", "picked")
-        cut = {name: getattr(mask, name) for name in arrays}
-        cut = {name: array[rows] for name, array in cut.items() if array is not None}
-        return dataclasses.replace(mask, **cut)
-    return mask if mask is None or mask.shape[0] == 1 else mask[rows]

@@ -24,6 +24,7 @@ from t5x_lite.adapters.composition import BLOCKS
 from t5x_lite.adapters.copies import Copy, Layers
 from t5x_lite.adapters.fastfood import Fastfood, said
 from t5x_lite.adapters.heads import Heads
+from t5x_lite.adapters.hyper import hyper
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.invertible import Invertible, seq_bn_inv
 from t5x_lite.adapters.lora import Lora
@@ -43,6 +44,7 @@ METHODS: dict[str, Callable[..., Adapter]] = {
     "par_bn": par_bn,
     "compacter": compacter,
     "compacter_plus_plus": compacter_plus_plus,
+    "hyper": hyper,
     "lora": Lora,
     "ia3": Ia3,
     "bitfit": BitFit,
@@ -74,9 +76,6 @@ SHORT = {"r": "rank", "rslora": "rank_stabilised", "d": "width"}
 
 FIRST = {"params": "train", "copy": "of", "heads": "sites"}
 """Method -> the option whose values may stand first in the brackets, without its name."""
-
-LATER = ("hyper",)
-"""Methods of the literature that have a name here, and no code yet."""
 
 RESERVED = ("base", "fusion", "head", "norms", "router")
 """Names of parts in `adapters.train` that are no modules."""
@@ -189,16 +188,14 @@ class Source:
         line = self._text.encode().splitlines()[:1] or [b""]
         self._fail(len(line[0][:start].decode(errors="replace")) + 1, reason)
 
-    def refuse_later(self, node: ast.AST) -> None:
-        """Refuses by name what is known and has no code yet: blocks, unions, some methods."""
+    def refuse_others(self, node: ast.AST) -> None:
+        """Refuses what stands elsewhere: blocks and unions."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             self.refuse(node, "a union, a + b, is of methods: it stands in adapters.add")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             name = node.func.id
             if name in BLOCKS:
                 self.refuse(node, f"{name} composes modules: it stands in adapters.use")
-            if name in LATER:
-                self.refuse(node, f"the method {name} comes with a later version")
 
     def module(self, name: str, node: ast.expr) -> Adapter:
         """The config of METHOD(OPTION=VALUE, ...), or of a union of such with + between."""
@@ -211,10 +208,10 @@ class Source:
         if isinstance(node, ast.Name) and node.id in METHODS:
             self.refuse(node, f"options stand in brackets: {node.id}()")
         if not isinstance(node, ast.Call):
-            self.refuse_later(node)
+            self.refuse_others(node)
             self.refuse(node, "expected METHOD(OPTION=VALUE, ...)")
         if not isinstance(node.func, ast.Name) or node.func.id not in METHODS:
-            self.refuse_later(node)
+            self.refuse_others(node)
             method = ast.unparse(node.func)
             self.refuse(
                 node,

@@ -14,6 +14,7 @@ from t5x_lite.adapters.composition import (
     Route,
     Split,
     Stack,
+    Task,
     Trained,
     names_of,
     path_of,
@@ -62,6 +63,9 @@ class Modules(nnx.Module):
                     setattr(node, part, Modules())
                 node = getattr(node, part)
             setattr(node, last, (found or {})[stack][site])
+
+    num_tasks: int = 0
+    """Of a hypernetwork, how many tasks it has."""
 
     def complete(self) -> None:
         """Puts into each module what is not stored with it: shared arrays, masks; in place."""
@@ -219,6 +223,28 @@ def tree_class(site: str) -> type[SlotTree]:
     if site == _INVERTIBLE:
         return InvertibleTree
     return HiddenTree if site.endswith("/hidden") else DenseTree
+
+
+def check_tasks(use: Sequence[str | Block], modules: Mapping[str, Modules]) -> None:
+    """Refuses, by an InputError, a hypernetwork outside of a Task, and a task that it has not.
+
+    Args:
+      use: trees.
+      modules: of the trees, by name.
+    """
+    for node, above in (pair for tree in use for pair in walk(tree)):
+        if isinstance(node, str):
+            num = modules[node].num_tasks
+            if num and not (above and isinstance(above[-1], Task)):
+                raise InputError(
+                    f"{path_of(above, node)} is a hypernetwork of {num} tasks: name one of them, "
+                    f"as Task({node}, of=0), in adapters.use"
+                )
+        elif isinstance(node, Task):
+            num = modules[str(node.children[0])].num_tasks
+            if node.of >= num:
+                has = f"has tasks 0 to {num - 1}" if num else "is no hypernetwork"
+                raise InputError(f"{node}: {node.children[0]} {has}")
 
 
 def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str, str]) -> None:

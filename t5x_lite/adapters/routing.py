@@ -7,19 +7,30 @@
 (straight through). "free" are K trained numbers, 1 / K at first: a linear combination of modules.
 Where a row has one choice and the children are alike, the arrays of the chosen module are gathered
 and nothing else is computed; else all children are, and weighed.
+
+The loss has the metrics NAME_entropy, of w in nats, and NAME_share_k, the mean of w_k, over the
+tokens of all sites and layers, and with `balance` the term NAME_balance, a sum over them. Of a
+batch in microbatches that is the mean of those of its parts. Tokens are those that are no padding;
+a decoder, which does not know, counts all.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
-from t5x_lite.adapters.composition import Route
+from t5x_lite.adapters.composition import Block, Route, trained_of
 from t5x_lite.adapters.gates import mean_of_seen
+from t5x_lite.nn import tally
 from t5x_lite.nn.dense import Dense
+from t5x_lite.nn.masks import Visibility
 from t5x_lite.types import Array
+
+_ROUTER = "router/"
+"""Beginning of the names by which `tally` has what a router says."""
 
 
 class RouterLayer(nnx.Module):
@@ -57,6 +68,8 @@ class RouterLayer(nnx.Module):
         if block.by == "example" and seen is not None:
             logits = mean_of_seen(logits, seen)[:, :1]  # what the first token sees is the row
         weights = jax.nn.softmax(logits / block.temperature, axis=-1)
+        if tally.is_collected():
+            tally.add(f"{_ROUTER}{block.title}", _told(weights, seen, length=x.shape[1]))
         if block.kind == "soft":
             return weights
         chosen = jax.nn.one_hot(jnp.argmax(weights, axis=-1), weights.shape[-1])
@@ -65,3 +78,58 @@ class RouterLayer(nnx.Module):
     def penalty(self) -> Float[Array, ""]:
         """None."""
         return jnp.float32(0)
+
+
+def _told(weights: Float[Array, "B _ K"], seen: Any, *, length: int) -> Float[Array, " _"]:
+    """What a router says of a batch: 1, the balance, the entropy, and the mean of each w_k."""
+    num = weights.shape[-1]
+    real = jnp.ones((weights.shape[0], length), bool) if seen is None else _real(seen, length)
+    if weights.shape[1] == 1:
+        real = jnp.any(real, axis=1, keepdims=True)
+    count = real.astype(jnp.float32)[..., None] / jnp.maximum(jnp.sum(real), 1)
+    shares = jnp.sum(count * weights, axis=(0, 1))
+    likeliest = jax.nn.one_hot(jnp.argmax(weights, axis=-1), num)
+    balance = num * jnp.sum(jnp.sum(count * likeliest, axis=(0, 1)) * shares)
+    entropy = -jnp.sum(count * weights * jnp.log(jnp.maximum(weights, 1e-30)))
+    return jnp.concatenate([jnp.stack([jnp.float32(1), balance, entropy]), shares])
+
+
+def _real(seen: Any, length: int) -> Bool[Array, "B T"]:
+    """Which tokens are no padding: they see themselves."""
+    mask: Array = jnp.asarray(seen.dense(length) if isinstance(seen, Visibility) else seen)
+    return mask[:, 0, 0] if mask.shape[2] == 1 else jnp.diagonal(mask[:, 0], axis1=1, axis2=2)
+
+
+def metrics_of(
+    found: Mapping[str, Array], use: Sequence[str | Block]
+) -> dict[str, tuple[Array, Array]]:
+    """The metrics of routers: name -> (total, weight).
+
+    Args:
+      found: what was said while a loss was made, by `tally`.
+      use: the trees with the routers.
+    """
+    metrics: dict[str, tuple[Array, Array]] = {}
+    for title, (count, _, entropy, *shares) in _said(found, use).items():
+        metrics[f"{title}_entropy"] = (entropy, count)
+        metrics |= {f"{title}_share_{k}": (share, count) for k, share in enumerate(shares)}
+    return metrics
+
+
+def penalties_of(
+    found: Mapping[str, Array], use: Sequence[str | Block]
+) -> dict[str, tuple[Array, float]]:
+    """The terms that balance routers: name -> (total, scale); as `metrics_of`."""
+    routers = trained_of(use).get(Route.part, {})
+    said = {title: told[1] for title, told in _said(found, use).items()}
+    return {
+        f"{title}_balance": (said[title], block.balance)
+        for title, block in routers.items()
+        if isinstance(block, Route) and block.balance and title in said
+    }
+
+
+def _said(found: Mapping[str, Array], use: Sequence[str | Block]) -> dict[str, Array]:
+    """What routers have said, by their titles."""
+    titles = trained_of(use).get(Route.part, {})
+    return {t: found[f"{_ROUTER}{t}"] for t in titles if f"{_ROUTER}{t}" in found}

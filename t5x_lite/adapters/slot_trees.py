@@ -19,13 +19,9 @@ from flax import nnx
 from jaxtyping import Float
 
 from t5x_lite.adapters.composition import Block, Drop, walk
-from t5x_lite.adapters.evaluation import (
-    BlockState,
-    DenseState,
-    Evaluation,
-    HiddenState,
-)
+from t5x_lite.adapters.evaluation import BlockState, DenseState, Evaluation
 from t5x_lite.adapters.kernel_state import KernelState
+from t5x_lite.adapters.row_states import HiddenState
 from t5x_lite.errors import InputError
 from t5x_lite.nn.attention import Prefix
 from t5x_lite.nn.dense import Dense

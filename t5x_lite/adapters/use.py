@@ -71,11 +71,11 @@ def _tree(source: Source, node: ast.expr) -> str | Block | None:
     if isinstance(node, ast.Constant) and node.value is None:
         return None
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        source.refuse_later(node)
+        source.refuse_others(node)
         source.refuse(node, _EXPECTED)
     name = node.func.id
     if name not in BLOCKS:
-        source.refuse_later(node)
+        source.refuse_others(node)
         near = did_you_mean(name, BLOCKS)
         source.refuse(node, f"no block is called {name}{near}; the blocks are {', '.join(BLOCKS)}")
     children = tuple(_tree(source, child) for child in node.args)

@@ -99,7 +99,11 @@ class Loss(NamedTuple):
     def plus_terms(self, penalties: Mapping[str, tuple[Array, float]]) -> "Loss":
         """With terms of the parameters alone, (total, scale), the same for each part of a batch."""
         made = {name: Term(x, jnp.float32(1), scale) for name, (x, scale) in penalties.items()}
-        return self._replace(terms={**self.terms, **made})
+        return self._replace(terms={**self.terms, **made}) if made else self
+
+    def plus_metrics(self, metrics: Mapping[str, tuple[Array, Array]]) -> "Loss":
+        """With more metrics, (total, weight)."""
+        return self._replace(metrics={**self.metrics, **metrics}) if metrics else self
 
     def plus(self, other: "Loss") -> "Loss":
         """The sums of two batches together; the scales stay."""

@@ -19,9 +19,10 @@ from t5x_lite.adapters.composition import (
     Stack,
     walk,
 )
-from t5x_lite.adapters.evaluation import BlockState, DenseState, Evaluation, HiddenState
+from t5x_lite.adapters.evaluation import BlockState, DenseState, Evaluation
 from t5x_lite.adapters.ia3 import HiddenScale, OutputScale
 from t5x_lite.adapters.lora import LowRankBranch
+from t5x_lite.adapters.row_states import HiddenState
 from t5x_lite.adapters.slot_trees import FusionLayer
 from t5x_lite.errors import InputError
 from t5x_lite.nn.dense import Dense

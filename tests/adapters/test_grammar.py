@@ -78,7 +78,7 @@ def test_every_method_is_written_in_few_words(method):
             "head = lora()",
             "column 1 of .*: a module may not be called 'head': the name is reserved for a p",
         ),
-        ("a = hyper(length=10)", "column 5 of .*: the method hyper comes with a later version"),
+        ("a = hyper(tasks=0)", "column 5 of .*: tasks of hyper must be at least 1: got 0"),
         ("a = sparse(density=2)", "column 5 .*: density must be above 0 and at most 1: got 2.0"),
         ("a = Stack(b, c)", "column 5 of .*: Stack composes modules: it stands in adapters.use"),
         ("u = lora() + parbn()", "column 14 of .*: no method is called parbn; did you mean par_bn"),

@@ -12,9 +12,10 @@ from t5x_lite.adapters.bottleneck import seq_bn
 from t5x_lite.adapters.composition import Route
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.routing import RouterLayer
+from t5x_lite.adapters.routing import RouterLayer, metrics_of, penalties_of
 from t5x_lite.adapters.use import parse_trees
 from t5x_lite.errors import InputError
+from t5x_lite.nn import tally
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.trees import flatten
 from tests.adapters.hosts import learner, outputs, random
@@ -66,6 +67,81 @@ def test_a_row_has_the_module_that_it_chose(modules):
     own = {**params, "adapters": {"a": params["adapters"]["a"]}}
     found = outputs(made, params, batch)
     np.testing.assert_allclose(found, outputs(alone, own, batch), rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_router_says():
+    """Its balance, entropy and shares over tokens that are no padding, by hand."""
+    layer = RouterLayer(Route(("a", "b")), 1, axis=None, rngs=nnx.Rngs(0))
+    layer.logits.kernel[...] = jnp.array([[1.0, 0.0]])
+    x = jnp.log(jnp.array([[[1 / 3], [3.0], [9.0]], [[3.0], [3.0], [99.0]]]))
+    seen = Visibility(keys=jnp.array([[1, 1, 0], [1, 1, 0]]))
+    use = (Route(("a", "b"), by="token", name="r", balance=0.5),)
+
+    def said(block, seen):
+        with tally.collecting() as found:
+            layer(block, x, seen)
+            layer(block, x, seen)  # as another site
+        metrics = {n: float(total / count) for n, (total, count) in metrics_of(found, use).items()}
+        return metrics, penalties_of(found, use)
+
+    metrics, terms = said(use[0], seen)
+    # Of four tokens w_a is 1/4, 3/4, 3/4, 3/4: f = (3/4, 1/4), P = (5/8, 3/8).
+    assert metrics == pytest.approx(
+        {"r_entropy": 0.5623351, "r_share_0": 0.625, "r_share_1": 0.375}, rel=1e-5
+    )
+    assert terms == {"r_balance": (pytest.approx(2 * 2 * (0.75 * 0.625 + 0.25 * 0.375)), 0.5)}
+    # By example there are two rows, of (0 + log 3) / 2 less log 3 / 2 and of log 3.
+    rows, _ = said(dataclasses.replace(use[0], by="example"), seen)
+    assert rows["r_share_0"] == pytest.approx((0.5 + 0.75) / 2, rel=1e-5)
+    everything, _ = said(use[0], None)
+    assert everything["r_share_0"] == pytest.approx((2.5 + 0.9 + 0.99) / 6, rel=1e-5)
+    assert penalties_of({}, use) == metrics_of({}, use) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["bert", "t5"])
+def test_the_loss_is_balanced(host):
+    """In training alone; the term is 1 at equal shares, has a gradient, and evens out a router."""
+    use = parse_trees("Route(a, b, by='token', kind='hard', name='r', balance=0.5)")
+    made, batch = learner(host, *LORAS, use=use, train=("adapters/router",))
+    params = made.init(jax.random.key(0))
+    loss = jax.jit(lambda params, key: made.loss(params, batch, key))
+    measured = jax.jit(lambda params: made.loss(params, batch))(params)
+    assert "r_balance" not in measured.terms
+    shares = [measured.metrics[f"r_share_{k}"] for k in range(2)]
+    assert sum(float(total) for total, _ in shares) == pytest.approx(float(shares[0][1]))
+    trained = loss(params, jax.random.key(1))
+    term = trained.terms["r_balance"]
+    sites = float(trained.metrics["r_entropy"][1])
+    assert term.scale == 0.5
+    assert float(term.total) == pytest.approx(sites, rel=0.5)  # layers and sites, 1 each or so
+
+    @jax.jit
+    def step(params):
+        def value(params):
+            return made.loss(params, batch, jax.random.key(1)).terms["r_balance"].total
+
+        total, gradient = jax.value_and_grad(value)(params)
+        return total, jax.tree.map(lambda x, g: x - 0.3 * g, params, gradient)
+
+    flat = flatten(params)
+    biases = [p for p in flat if p.startswith("adapters/router") and p.endswith("bias")]
+    for path in biases:  # all tokens take the first child
+        flat[path] = jnp.broadcast_to(jnp.array([1.0, -1.0]), flat[path].shape)
+    from t5x_lite.trees import unflatten
+
+    params, totals = unflatten(flat), []
+    for _ in range(20):
+        total, params = step(params)
+        totals.append(float(total))
+    assert totals[0] == pytest.approx(2 * 0.8808 * sites, rel=0.1)
+    assert totals[-1] < 0.75 * totals[0]
+
+
+@pytest.mark.parametrize("options", [{"balance": -0.1}, {"balance": 0.1, "kind": "free"}])
+def test_a_balance_that_cannot_be(options):
+    with pytest.raises(InputError, match="balance must not be negative, and free weights have"):
+        Route(("a", "b"), **options)
 
 
 @pytest.mark.slow

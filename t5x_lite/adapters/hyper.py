@@ -1,0 +1,233 @@
+"""A hypernetwork: bottlenecks of several tasks, which one network makes (HyperFormer++).
+
+    e = LN(relu([task; layer; site] W1 + b1) W2 + b2)         task, layer and site [E] each, trained
+    Wd, bd, Wu, bu = reshape(e G_k + c_k)                     one G_k [E, ...] for all of them
+
+So tasks share what they have in common, and a task is E numbers. A tree names one of them:
+
+    h = hyper(tasks=2)
+    MultiTask(Task(h, of=0), Task(h, of=1))       in training, by adapter_ids
+    Task(h, of=1)                                 afterwards; `ejected` makes a bottleneck of it
+
+Source: Karimi Mahabadi et al. 2021 (arXiv:2106.04489), section 2.3. The norms of adapters, which
+the authors generate, too, are left out.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Float
+
+from t5x_lite import trees
+from t5x_lite.adapters.base import ADAPTERS, Site
+from t5x_lite.adapters.bottleneck import (
+    Bottleneck,
+    BottleneckBlock,
+    BottleneckModules,
+    double_seq_bn,
+)
+from t5x_lite.errors import InputError
+from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.dense import Dense
+from t5x_lite.nn.norms import LayerNorm
+from t5x_lite.types import Array
+
+_ARRAYS = ("down/kernel", "down/bias", "up/kernel", "up/bias")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hyper(Bottleneck):
+    """Bottlenecks that a network makes of a task, a layer and a site; and as `Bottleneck`.
+
+    Attributes:
+      tasks: how many.
+      embedding: E, numbers of a task, a layer and a site.
+      hidden: size of the network's hidden layer.
+    """
+
+    name: str = "hyper"
+    tasks: int = 2
+    embedding: int = 64
+    hidden: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in ("tasks", "embedding", "hidden"):
+            if getattr(self, field) < 1:
+                raise InputError(f"{field} of hyper must be at least 1: got {getattr(self, field)}")
+        if not super()._is_plain:
+            raise InputError(
+                "hyper has one width for all layers, and no trained scales, norms or gates"
+            )
+
+    def block(self, site: Site, rngs: nnx.Rngs) -> "HyperBlock":
+        """One layer's block, which has no parameters of its own."""
+        return HyperBlock(plain(self), site)
+
+    def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "HyperModules":
+        """Makes the blocks and the network."""
+        return HyperModules(self, self._blocks(model, rngs=rngs), rngs=rngs)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether its parameters are two dense layers: they are a network."""
+        return False
+
+    def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
+        """A number times the last linear maps.
+
+        Raises:
+          InputError: always; `ejected` makes bottlenecks that can be multiplied.
+        """
+        raise InputError(f"the hypernetwork {self.name} cannot be multiplied by {factor}")
+
+
+def hyper(*, name: str = "hyper", cross: bool = False, **changes: Any) -> Hyper:
+    """After attention and feed-forward block, on their outputs."""
+    like = double_seq_bn(cross=cross)
+    options = {"sites": like.sites, "reads": like.reads, "activation": "gelu_new", **changes}
+    return Hyper(name=name, **options)
+
+
+def plain(config: Hyper) -> Bottleneck:
+    """The config of what the network makes."""
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(Bottleneck)}
+    return Bottleneck(**fields)
+
+
+class HyperModules(BottleneckModules):
+    """The blocks, and the network that makes their arrays, at adapters/NAME.
+
+    Args:
+      config: of the module.
+      found: as of `Modules`.
+      rngs: the stream "params" is used.
+    """
+
+    def __init__(self, config: Hyper, found: Any, *, rngs: nnx.Rngs):
+        super().__init__(found)
+        self.num_tasks = config.tasks
+        blocks: list[HyperBlock] = [self.at(*place) for place in self.places]
+        self.site_names = tuple(dict.fromkeys(block.site for block in blocks))
+        size, layers = config.embedding, max((block.layers.stop for block in blocks), default=1)
+        none = (None, None)
+        self.task_embedding, self.layer_embedding, self.site_embedding = (
+            nnx.Param(jax.random.normal(rngs.params(), (num, size), jnp.float32), logical=none)
+            for num in (config.tasks, layers, max(1, len(self.site_names)))
+        )
+        init = jax.nn.initializers.lecun_normal()
+        widths = (3 * size, config.hidden, size)
+        self.inner, self.outer = (
+            Dense(widths[i], widths[i + 1], axes=none, initializer=init, bias=True, rngs=rngs)
+            for i in (0, 1)
+        )
+        self.norm = LayerNorm(size, 1e-5)
+        small = jax.nn.initializers.normal(0.01)
+        for name, shape in blocks[0].shapes().items() if blocks else ():
+            number = 1
+            for each in shape:
+                number *= each
+            made = Dense(size, number, axes=none, initializer=small, bias=True, rngs=rngs)
+            setattr(self, name.replace("/", "_"), made)
+
+    def complete(self) -> None:
+        """Puts the arrays of all tasks into the blocks, once for each layer; in place."""
+        for place in self.places:
+            block: HyperBlock = self.at(*place)
+            block.put(self.arrays(block))
+
+    def arrays(self, block: "HyperBlock") -> dict[str, Float[Array, "N tasks *_"]]:
+        """What the network makes for a block, by the names of its arrays: [layers, tasks, ...]."""
+        embeddings = (self.task_embedding, self.layer_embedding, self.site_embedding)
+        task, layer, site = (each[...] for each in embeddings)
+        numbers = jnp.arange(block.layers.start, block.layers.stop)
+        parts = (
+            task[None],
+            layer[numbers][:, None],
+            site[self.site_names.index(block.site)][None, None],
+        )
+        size = task.shape[-1]
+        shape = (len(block.layers), self.num_tasks, size)
+        given = jnp.concatenate([jnp.broadcast_to(part, shape) for part in parts], axis=-1)
+        hidden = jax.nn.relu(self.inner.product(given))
+        code = self.norm(self.outer.product(hidden))
+        return {
+            name: getattr(self, name.replace("/", "_"))
+            .product(code)
+            .astype(task.dtype)
+            .reshape(*shape[:2], *own)
+            for name, own in block.shapes().items()
+        }
+
+
+class HyperBlock(nnx.Module):
+    """What stands in a slot: the blocks of all tasks, of which a tree names one.
+
+    Args:
+      config: of each block.
+      site: where it stands.
+    """
+
+    def __init__(self, config: Bottleneck, site: Site):
+        def block(rngs: nnx.Rngs) -> BottleneckBlock:
+            return BottleneckBlock(config, site.d_model, rngs=rngs)
+
+        self.site, self.layers = site.name, range(site.first, site.first + site.num_layers)
+        self.graphdef, abstract, _ = shapes(block)
+        self.sizes = tuple((p, tuple(x.shape)) for p, x in trees.flatten(abstract).items())
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of one block's arrays by their paths."""
+        return {name: dict(self.sizes)[name] for name in _ARRAYS}
+
+    def put(self, arrays: Mapping[str, Array]) -> None:
+        """Puts in the arrays of all layers and tasks; in place."""
+        for name, x in arrays.items():
+            axes = ("layers", *(None,) * (x.ndim - 1))
+            setattr(self, name.replace("/", "_"), nnx.Variable(x, logical=axes))
+
+    def task(self, number: int) -> BottleneckBlock:
+        """The block of one task."""
+        own = {name: getattr(self, name.replace("/", "_"))[...][number] for name in _ARRAYS}
+        return bind(self.graphdef, trees.unflatten(own))
+
+    def clear_unused(self) -> None:
+        """Nothing is unused."""
+
+    def num_unused(self) -> int:
+        """Nothing is unused."""
+        return 0
+
+    def reads(self, *arguments: Any) -> Float[Array, "B T D"]:
+        """As of `BottleneckBlock`; it depends on no array."""
+        return self.task(0).reads(*arguments)
+
+    def skip(self, *arguments: Any) -> Float[Array, "B T D"]:
+        """As of `BottleneckBlock`; it depends on no array."""
+        return self.task(0).skip(*arguments)
+
+
+def ejected(
+    config: Hyper, modules: HyperModules, *, task: int, name: str = ""
+) -> tuple[Bottleneck, dict[str, Array]]:
+    """One task's bottleneck, which needs the network no more.
+
+    Args:
+      config: of the hypernetwork.
+      modules: it.
+      task: its number.
+      name: of the bottleneck; "" is the hypernetwork's own.
+
+    Returns:
+      The config of the bottleneck, and its parameters by path.
+    """
+    made = dataclasses.replace(plain(config), name=name or config.name)
+    found: dict[str, Array] = {}
+    for stack, site in modules.places:
+        for path, x in modules.arrays(modules.at(stack, site)).items():
+            found[f"{ADAPTERS}{made.name}/{stack}/{site}/{path}"] = x[:, task]
+    return made, found
