@@ -117,6 +117,31 @@ def output(model, ids, targets):
     return model(input_ids=ids, decoder_input_ids=targets).logits
 
 
+def fused(model, ids, targets, draw):
+    """Two adapters under a fusion: the arrays of a method, with all their parameters."""
+    names = ("fused_a", "fused_b")
+    for name in names:
+        model.add_adapter(name, config=adapters.SeqBnConfig(reduction_factor=4))
+    fusion = adapters.Fuse(*names)
+    model.add_adapter_fusion(fusion)
+    model.set_active_adapters(fusion)
+    model.eval()
+    own = {n: p for n, p in model.named_parameters() if "fused_" in n}
+    for name, param in sorted(own.items()):
+        param.requires_grad_(True)
+        # Scores have no 1 / sqrt(d): of larger ones one adapter would have all the weight.
+        size = 0.3 if ".query." in name or ".key." in name else 1.0
+        param.data.copy_(torch.tensor(size * draw(param.shape)))
+    out = output(model, ids, targets)
+    cotangent = torch.tensor(draw(out.shape))
+    grads = torch.autograd.grad((out * cotangent).sum(), list(own.values()))
+    found = {"fusion/out": out.detach().numpy(), "fusion/cotangent": cotangent.numpy()}
+    for (name, param), grad in zip(own.items(), grads, strict=True):
+        found[f"fusion/theta/{name}"] = param.detach().numpy().copy()
+        found[f"fusion/grad/{name}"] = grad.numpy()
+    return found
+
+
 def main():
     """Writes a file for each host."""
     OUT.mkdir(parents=True, exist_ok=True)
@@ -165,6 +190,8 @@ def main():
                 arrays[f"{method}/grad/{name}"] = grad.numpy()
             model.set_active_adapters(None)
             model.delete_adapter(method)
+        if host in ("bert", "t5_1_1"):
+            arrays |= fused(model, ids, targets, draw)
         np.savez_compressed(OUT / f"{host}.npz", **arrays)
 
 

@@ -17,6 +17,7 @@ from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.prefix import Prefix
 from t5x_lite.adapters.union import Union
+from t5x_lite.adapters.use import parse_trees
 from t5x_lite.interop.encoder_families import family_of
 from t5x_lite.interop.encoders import read_encoder
 from t5x_lite.interop.hf import read_hf
@@ -223,6 +224,17 @@ def golden(tmp_path_factory):
     return read
 
 
+def compiled(call, theta):
+    """Value and gradient as users compile them.
+
+    With the tests' little effort T5 1.0's unscaled attention rounds by 1.6e-4 on a processor
+    without AVX-512.
+    """
+    step = jax.jit(jax.value_and_grad(call, has_aux=True)).lower(theta)
+    effort = {"xla_cpu_use_fusion_emitters": True, "xla_backend_optimization_level": 3}
+    return step.compile(effort)(theta)
+
+
 def run(golden, host, method, config):
     """Our output and gradients with their parameters, and theirs."""
     arrays, model, objective, base = golden(host)
@@ -242,11 +254,7 @@ def run(golden, host, method, config):
             out = bound(ids, segment_ids=jnp.ones_like(ids))
         return jnp.sum(out * arrays[f"{method}/cotangent"]), out
 
-    # As users compile it: with the tests' little effort T5 1.0's unscaled attention rounds by
-    # 1.6e-4 on a processor without AVX-512.
-    step = jax.jit(jax.value_and_grad(call, has_aux=True)).lower(theta)
-    effort = {"xla_cpu_use_fusion_emitters": True, "xla_backend_optimization_level": 3}
-    (_, out), grads = step.compile(effort)(theta)
+    (_, out), grads = compiled(call, theta)
     return (out, grads), (arrays[f"{method}/out"], adapted(arrays, method, "grad"))
 
 
@@ -268,6 +276,59 @@ def test_as_the_library(golden, host, method):
             continue
         least = 1e-4 * max(np.abs(theirs[path]).max(), floor)
         np.testing.assert_allclose(ours, theirs[path], rtol=1e-4, atol=least, err_msg=path)
+
+
+def fused(arrays, kind):
+    """Their arrays of two adapters and of the fusion above them as a nested dict of ours."""
+    found = {}
+    for key, array in arrays.items():
+        if not key.startswith(f"fusion/{kind}/"):
+            continue
+        name = key.removeprefix(f"fusion/{kind}/")
+        match = re.fullmatch(r"(.*)\.adapter_fusion_layer\.fused_a,fused_b\.(\w+)\.(\w+)", name)
+        if match is None:
+            method = re.search(r"fused_\w", name)[0]
+            path, layer = place(name, method)
+            path = f"{method[-1]}/{path}"
+        else:  # as a bias of an adapter at that site would be
+            path, layer = place(f"{match[1]}.adapters.m.scaling", "m")
+            part = "kernel" if match[3] == "weight" else "bias"
+            path = f"fusion/f/{path.removesuffix('scale')}{match[2]}/{part}"
+        found.setdefault(path, {})[layer] = array.T
+    return trees.unflatten({p: np.stack([by[i] for i in sorted(by)]) for p, by in found.items()})
+
+
+@pytest.mark.gate("bert")
+@pytest.mark.parametrize("host", ["bert", "t5_1_1"])
+@pytest.mark.slow
+def test_a_fusion_as_the_library(golden, host):
+    """In output and gradients of the fusion and of both adapters."""
+    arrays, model, objective, base = golden(host)
+    modules = tuple(seq_bn(name=name, reduction=4.0) for name in "ab")
+    use = parse_trees("Fuse(a, b, name='f')")
+    made = Learner.of(model, objective, adapters=modules, use=use)
+    theta = jax.tree.map(jnp.asarray, fused(arrays, "theta"))
+    assert {p: x.shape for p, x in trees.flatten(theta).items()} == {
+        p: x.shape for p, x in trees.flatten(made.shapes["adapters"]).items()
+    }
+    heads = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), made.shapes)
+    ids = jnp.asarray(arrays["ids"], jnp.int32)
+
+    def call(theta):
+        bound = made.bind_model({**heads, "model": base, "adapters": theta})
+        if "targets" in arrays:
+            out = bound(ids, jnp.asarray(arrays["targets"], jnp.int32))
+        else:
+            out = bound(ids, segment_ids=jnp.ones_like(ids))
+        return jnp.sum(out * arrays["fusion/cotangent"]), out
+
+    (_, out), grads = compiled(call, theta)
+    theirs, largest = trees.flatten(fused(arrays, "grad")), np.abs(arrays["fusion/out"]).max()
+    np.testing.assert_allclose(out, arrays["fusion/out"], rtol=1e-5, atol=1e-5 * largest)
+    floor = 0.01 * max(np.linalg.norm(leaf) for leaf in theirs.values())
+    for path, ours in trees.flatten(grads).items():  # a softmax's parts cancel out: by length
+        least = 1e-4 * max(np.linalg.norm(theirs[path]), floor)
+        assert np.linalg.norm(ours - theirs[path]) < least, path
 
 
 @pytest.mark.gate("bert")
