@@ -1,9 +1,18 @@
-"""What the processes of one run tell each other."""
+"""What the processes of one run tell each other, and the threads of one process."""
+
+import threading
 
 import jax
 import numpy as np
 
 _BYTES = 400
+
+ending = threading.Event()
+"""Whether a signal asks this process to end, where it is alone: what waits for long gives up."""
+
+
+class Ended(Exception):
+    """What was waited for did not come before `ending`."""
 
 
 def first_told(text: str) -> str:

@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from t5x_lite import trees
 from t5x_lite.chips import chip
 from t5x_lite.errors import Interrupted
+from t5x_lite.processes import Ended
 from t5x_lite.sharding import batch_part
 from t5x_lite.train.ahead import Ahead, Batches
 from t5x_lite.train.early_stopping import EarlyStopping, Patience
@@ -148,7 +149,10 @@ def fit(
             tracker.message(f"stopped early at step {start}: {patience}")
             return state
         for step in range(start + 1, periods.total + 1):
-            rows, batch = ahead.take()
+            try:
+                rows, batch = ahead.take()
+            except Ended:  # it waits at a step that is saved (`data.refresh`)
+                raise Interrupted(_signal(stop, mesh), step - 1) from None
             with spent.on("profile"):
                 capture.before(step)
             spent.to("compile" if window.compiles else "steps")

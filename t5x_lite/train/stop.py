@@ -29,6 +29,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from t5x_lite.processes import ending
 from t5x_lite.sharding import replicated
 from t5x_lite.types import Array
 
@@ -169,6 +170,7 @@ class StopSignals:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        ending.clear()
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
 
@@ -177,6 +179,8 @@ class StopSignals:
         if self.received is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signum
+        if jax.process_count() == 1:  # several agree on the step to stop after
+            ending.set()
 
 
 @dataclasses.dataclass(frozen=True)

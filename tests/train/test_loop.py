@@ -11,6 +11,7 @@ import pytest
 
 from t5x_lite.chips import Chip
 from t5x_lite.errors import Interrupted
+from t5x_lite.processes import Ended, ending
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train import loop
 from t5x_lite.train.early_stopping import EarlyStopping, Patience
@@ -233,6 +234,26 @@ def test_a_signal_saves_the_step_in_progress(signum):
     assert run.steps("evaluate") == []
     assert run.hurried == [4]
     assert signal.getsignal(signum) is before
+
+
+def test_a_signal_while_the_data_wait_ends_the_run():
+    """Behind a step that is saved, as the data wait for a search of hard negatives."""
+
+    class Waiting(Batches):
+        def __next__(self):
+            if self.handed_out == 4:
+                receive(signal.SIGTERM)()
+                assert ending.wait(10)
+                raise Ended("no search")
+            return super().__next__()
+
+    run = Run()
+    run.batches = Waiting(0)
+    with pytest.raises(Interrupted) as stop:
+        run.fit(total=10, checkpoint=4)
+    assert (stop.value.signum, stop.value.step) == (signal.SIGTERM, 4)
+    assert run.steps("save") == [4]
+    assert not ending.is_set()
 
 
 def test_a_signal_during_an_evaluation_saves_the_next_step():

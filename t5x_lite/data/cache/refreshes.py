@@ -20,6 +20,7 @@ from jaxtyping import Int
 from t5x_lite.data.refresh import Refresh
 from t5x_lite.errors import InputError
 from t5x_lite.files import open_atomically, write_atomically
+from t5x_lite.processes import Ended, ending
 
 POLL_SECONDS = 1.0
 _TELL_SECONDS = 60.0
@@ -155,6 +156,7 @@ class Refreshes:
 
         Raises:
           InputError: one that was used before is missing or another one.
+          Ended: a signal came before a search that is late.
         """
         step, where = self._refresh.searched_by(number), self._refresh.directory
         if not step:
@@ -171,7 +173,8 @@ class Refreshes:
                     step,
                 )
                 told = time.monotonic()
-            time.sleep(POLL_SECONDS)
+            if ending.wait(POLL_SECONDS):
+                raise Ended(f"{where}/{step} did not come")
         found = read(where, step, num_examples=self._num_examples)
         if known not in (None, found.digest):
             raise InputError(

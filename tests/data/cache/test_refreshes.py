@@ -14,6 +14,7 @@ from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.config import Data
 from t5x_lite.data.refresh import Refresh
 from t5x_lite.errors import InputError
+from t5x_lite.processes import Ended, ending
 from t5x_lite.vocabulary.loading import load_vocabulary
 
 CLS, SEP, QUERIES, TOP, STEPS = 3, 4, 5, 4, 11
@@ -118,6 +119,20 @@ def test_killed_at_five_points_with_slow_and_fast_searches(data, vocabulary, lag
         assert saved[0] == kill
         after, _ = run(again, vocabulary, delay=0.05 - delay, saved=saved)
         np.testing.assert_array_equal(before + after, whole)
+
+
+def test_a_signal_ends_the_wait(data, vocabulary):
+    """In the thread that makes batches ahead, too, which closing waits for."""
+    batches = train_batches(data, vocabulary, seed=1)
+    for _ in range(4):
+        next(batches)
+    threading.Timer(0.05, ending.set).start()
+    try:
+        with pytest.raises(Ended, match="/2 did not come"):
+            next(batches)
+        batches.close()
+    finally:
+        ending.clear()
 
 
 def test_a_search_that_was_used_and_is_missing_is_an_error(data, vocabulary):
