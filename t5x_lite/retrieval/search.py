@@ -17,7 +17,7 @@ and depth*G scores are sorted in place of n.
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from jax.sharding import Mesh
 from jaxtyping import Float, Int
 
 from t5x_lite.errors import InputError
+from t5x_lite.retrieval import host_best
 from t5x_lite.sharding import data_parallelism, jit_rows
 from t5x_lite.types import Array
 
@@ -95,15 +96,16 @@ class ExactSearch:
         blocks = [slice(first, first + size) for first in range(0, rows, size)]
         self._host_blocks = [padded[block] for block in blocks]
         self._blocks = [jnp.asarray(block) for block in self._host_blocks]
-        self._scores: list[Array] = [jnp.asarray(scores[block]) for block in blocks]
-        self._rows: list[Array] = [jnp.asarray(numbers[block]) for block in blocks]
+        self._scores: list[Any] = [jnp.asarray(scores[block]) for block in blocks]
+        self._rows: list[Any] = [jnp.asarray(numbers[block]) for block in blocks]
         self._own = {name: row for row, name in enumerate(names or ()) if name is not None}
         self._documents: dict[int, str] = {}
         self._keeps_names = keeps_names
         self._seen, self._chunk = begun.seen, -(-chunk // self._parts) * self._parts
-        # On one CPU the product is NumPy's: BLAS is faster than XLA's (docs/benchmarks.md).
+        # On one CPU all is NumPy's: BLAS is faster than XLA's product (docs/benchmarks.md).
         self._on_host = self._parts == 1 and jax.default_backend() == "cpu"
-        self._better = _compiled(depth, self._parts, mesh, on_host=self._on_host)
+        self._product = np.zeros((0, 0), np.float32)
+        self._better = _compiled(depth, self._parts, mesh)
 
     def add(
         self, vectors: Float[np.ndarray, "n D"], documents: Sequence[str] | None = None
@@ -128,16 +130,29 @@ class ExactSearch:
         own = self._own_rows(documents or ())
         for i, queries in enumerate(self._blocks):
             same = own[i * self._size : (i + 1) * self._size]
+            if self._on_host:
+                self._scores[i], self._rows[i] = host_best.better(
+                    np.asarray(self._scores[i]),
+                    np.asarray(self._rows[i]),
+                    self._multiplied(self._host_blocks[i], padded),
+                    own=same,
+                    count=len(vectors),
+                    first=self._seen,
+                )
+                continue
             counts = (np.int32(len(vectors)), np.int32(self._seen))
             held = (self._scores[i], self._rows[i], same), counts
-            if self._on_host:
-                product = (self._host_blocks[i] @ padded.T)[:, None]
-                self._scores[i], self._rows[i] = self._better(held, product)
-            else:
-                self._scores[i], self._rows[i] = self._better((queries, held), padded)
+            self._scores[i], self._rows[i] = self._better((queries, held), padded)
         if documents is not None and self._keeps_names:
             self._keep_names(documents)
         self._seen += len(vectors)
+
+    def _multiplied(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        """The product [Q, n], in an array that each chunk uses again: fresh pages cost time."""
+        shape = (len(queries), len(documents))
+        if self._product.shape != shape:
+            self._product = np.empty(shape, np.float32)
+        return np.matmul(queries, documents.T, out=self._product)
 
     def wait(self) -> None:
         """Waits for what was added; until then the device reads the vectors."""
@@ -209,12 +224,8 @@ that is passed over; then how many documents the chunk has, and the number of it
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(
-    depth: int, parts: int, mesh: Mesh | None, *, on_host: bool
-) -> Callable[..., tuple[Array, Array]]:
+def _compiled(depth: int, parts: int, mesh: Mesh | None) -> Callable[..., tuple[Array, Array]]:
     """The function of a chunk, which searches of one kind share."""
-    if on_host:
-        return jax.jit(functools.partial(_best_of, depth=depth, parts=parts))
     return jit_rows(functools.partial(_better, depth=depth, parts=parts), mesh)
 
 
