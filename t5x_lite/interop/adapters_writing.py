@@ -20,6 +20,7 @@ import numpy as np
 from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.bottleneck import Bottleneck
 from t5x_lite.adapters.compacter import Compacter
+from t5x_lite.adapters.hyper import Hyper
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.invertible import Invertible
 from t5x_lite.adapters.lora import Lora
@@ -88,11 +89,12 @@ def _files(
         return _lora(adapter, own, hosts, said=said)
     if isinstance(adapter, Ia3):
         return _ia3(adapter, own, hosts, said=said)
-    if isinstance(adapter, Bottleneck):
+    if isinstance(adapter, Bottleneck) and not isinstance(adapter, Hyper):
         return _bottleneck(adapter, own, hosts, said=said)
     if isinstance(adapter, Union) and len(adapter.members) == 2:
         block, nice = adapter.members
-        if isinstance(block, Bottleneck) and isinstance(nice, Invertible):
+        is_plain = not isinstance(block, Hyper)
+        if is_plain and isinstance(block, Bottleneck) and isinstance(nice, Invertible):
             return _with_inverse(block, nice, own, hosts, said=said)
     raise InputError(
         f"{said}: `adapters` has no {type(adapter).__name__} like it; of ours it has bottlenecks, "

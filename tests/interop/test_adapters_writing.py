@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.adapters.bottleneck import par_bn, seq_bn
+from t5x_lite.adapters.hyper import hyper
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.prefix import Prefix
@@ -109,6 +110,7 @@ def test_an_invertible_adapter_comes_along(tmp_path):
         (seq_bn(name="lora", gate="real_tokens"), "no bottleneck with gate='real_tokens'"),
         (par_bn(name="lora", ln_before=True), "a parallel one with norms"),
         (Ia3(name="lora"), "before its activation"),
+        (hyper(name="lora"), "`adapters` has no Hyper like it"),
     ],
 )
 def test_what_the_library_does_not_have(adapter, message, tmp_path):
