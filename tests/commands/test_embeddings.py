@@ -2,6 +2,8 @@
 
 import pytest
 
+from t5x_lite.records.shares import Share
+
 USUAL = {
     "step": None,
     "use": None,
@@ -19,6 +21,8 @@ USUAL = {
     "heads": ("dense",),
     "mcls": None,
     "numbers": "float16",
+    "part": None,
+    "compute_dtype": None,
 }
 
 
@@ -30,7 +34,7 @@ USUAL = {
             "--input - --output o.npy --step 3 --format jsonl --pooling cls --normalize False "
             "--prefix q: --batch-size 8 --inputs-length 64 --long-inputs refuse --longest-line 1 "
             "--adapters.use= --role passage --heads dense lexical --mcls 256 "
-            "--vector-numbers int8",
+            "--vector-numbers int8 --part 2/8 --compute-dtype bfloat16",
             {
                 **USUAL,
                 "step": 3,
@@ -49,6 +53,8 @@ USUAL = {
                 "heads": ("dense", "lexical"),
                 "mcls": 256,
                 "numbers": "int8",
+                "part": Share(2, 8),
+                "compute_dtype": "bfloat16",
             },
         ),
     ],
@@ -61,6 +67,14 @@ def test_options_reach_run(check_call, line, kwargs):
         ("w",),
         {"input": source, "output": "o.npy", **kwargs},
     )
+
+
+def test_a_part_that_is_none(capsys):
+    from t5x_lite.cli import main
+
+    line = "embed --checkpoint w --input i --output o.npy --part 9/8"
+    assert main(line.split()) == 2
+    assert "--part must be I/N, such as 1/4 and 4/4: got '9/8'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--step -1", "--batch-size 0", "--inputs-length 0", "--mcls 0"])

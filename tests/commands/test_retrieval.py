@@ -5,12 +5,13 @@ import pytest
 from t5x_lite.cli import main
 from t5x_lite.commands.retrieval import METRICS
 from t5x_lite.metrics.runs import DEFAULT
+from t5x_lite.records.shares import Share
 from t5x_lite.run.searching import QueryEncoder
 
 
 def test_search(check_call):
     usual = {"ids": (), "query_ids": (), "encoder": None, "depth": 1000, "same_ids": "keep",
-             "format": None, "tag": "t5x_lite"}  # fmt: skip
+             "format": None, "tag": "t5x_lite", "part": None}  # fmt: skip
     check_call(
         "search --vectors a.npy b.npy --queries q.npy --output r",
         "searching.search",
@@ -24,7 +25,7 @@ def test_search_with_a_checkpoint(check_call):
     check_call(
         "search --vectors a.npy --ids c.jsonl --queries q.jsonl --query-ids x --output r "
         "--checkpoint w --step 3 --adapters.use= --batch-size 8 --inputs-length 16 --depth 5 "
-        "--same-ids drop --format marco --tag x --prefix q:",
+        "--same-ids drop --format marco --tag x --prefix q: --part 1/4",
         "searching.search",
         (("a.npy",),),
         {
@@ -37,6 +38,7 @@ def test_search_with_a_checkpoint(check_call):
             "same_ids": "drop",
             "format": "marco",
             "tag": "x",
+            "part": Share(1, 4),
         },
     )
 
