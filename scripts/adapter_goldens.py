@@ -8,10 +8,15 @@ It runs in an environment of its own, since that library pins transformers 4.57:
 
 For each host, a tiny random model, a file holds its config, its weights and inputs; and for each
 method its parameters, the model's output and the gradients of <output, cotangent>. Files are the
-same for the same versions. tests/adapters/test_goldens.py reads them.
+same for the same versions. tests/adapters/test_goldens.py reads them. directories.npz, which
+`adapter_goldens.py directories` writes alone, holds directories that the library saved, file by
+file, with heads and a composition, and what the model gives with them;
+tests/interop/test_adapters_setups.py reads it.
 """
 
 import json
+import sys
+import tempfile
 from pathlib import Path
 
 import adapters
@@ -195,5 +200,71 @@ def main():
         np.savez_compressed(OUT / f"{host}.npz", **arrays)
 
 
+def cases(model):
+    """Name -> what is in use and its head, of modules and heads that the model gets here."""
+    prefix = {"prefix_length": 3, "bottleneck_size": 4}
+    small = adapters.SeqBnConfig(reduction_factor=4)
+    model.add_adapter("first-Task", config=small)
+    model.add_adapter("other", config=small)
+    model.add_adapter("before", config=adapters.PrefixTuningConfig(**prefix))
+    model.add_adapter("flat", config=adapters.PrefixTuningConfig(**prefix, flat=True))
+    model.add_adapter("rows", config=adapters.PromptTuningConfig(prompt_length=3))
+    mam = adapters.MAMConfig(prefix_tuning=adapters.PrefixTuningConfig(**prefix))
+    model.add_adapter("mam", config=mam)
+    fusion = adapters.Fuse("first-Task", "other")
+    model.add_adapter_fusion(fusion)
+    labels = {0: "no", 1: "perhaps", 2: "yes"}
+    model.add_classification_head("before", num_labels=3, id2label=labels)
+    model.add_tagging_head("rows", num_labels=4)
+    model.add_qa_head("flat")
+    model.add_classification_head("mam", num_labels=1, activation_function="gelu")
+    yield "setup", adapters.Stack("before", fusion), "before"
+    for name in ("rows", "flat", "mam"):
+        yield name, name, name
+
+
+def directories():
+    """Writes directories.npz."""
+    rng = np.random.default_rng(7)
+    config = transformers.BertConfig(**{**ENCODER, "max_position_embeddings": 16})
+    model = adapters.BertAdapterModel(config)
+    found = list(cases(model))
+    with torch.no_grad():
+        for name, param in sorted(model.named_parameters()):
+            start = 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0
+            size = 0.3 if ".query." in name or ".key." in name else 0.5
+            draw = size * rng.standard_normal(tuple(param.shape)).astype(np.float32)
+            param.copy_(torch.tensor(start + draw))
+    model.eval()
+    plain = {**config.to_dict(), "architectures": ["BertModel"]}
+    arrays = {"config": np.asarray(json.dumps(plain, sort_keys=True, default=str))}
+    others = ("adapter", "prefix_tuning", "prompt_tuning", "pooler")
+    for name, tensor in model.bert.state_dict().items():
+        if tensor.dtype == torch.float32 and not any(part in name for part in others):
+            arrays[f"base/{name}"] = tensor.numpy().copy()
+    ids = torch.tensor(rng.integers(4, 16, (2, 5)))
+    arrays["ids"] = ids.numpy()
+    for name, use, head in found:
+        model.set_active_adapters(use)
+        model.active_head = head
+        out = model(input_ids=ids)
+        ends = (out.start_logits, out.end_logits) if head == "flat" else ()
+        values = torch.stack(ends, -1) if ends else out.logits
+        arrays[f"out/{name}"] = values.detach().numpy()
+        with tempfile.TemporaryDirectory() as folder:
+            if name == "setup":
+                model.save_adapter_setup(folder, use, head_setup=head)
+            else:
+                model.save_adapter(folder, name, use_safetensors=name == "rows")
+            for path in sorted(Path(folder).rglob("*")):
+                if path.is_file():
+                    content = np.frombuffer(path.read_bytes(), np.uint8)
+                    arrays[f"file/{name}/{path.relative_to(folder)}"] = content
+    OUT.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(OUT / "directories.npz", **arrays)
+
+
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] != ["directories"]:
+        main()
+    directories()

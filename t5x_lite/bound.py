@@ -53,6 +53,7 @@ class Bound(nnx.Module):
         self.model = model.build(rngs=rngs)
         objective.check_model(self.model)
         self.objective = objective.build(model, rngs=rngs)
+        self.reads_tasks = objective.num_tasks > 0
         self.towers = Towers(objective.more_towers(), model, rngs=rngs)
         self.heads = HeadModules(heads_of(objective, heads), model, rngs=rngs)
         if adapters:
@@ -65,12 +66,12 @@ class Bound(nnx.Module):
         if self.towers.names:
             more["towers"] = self.towers
         if self.has_adapters:
-            batch = self.adapters.of_batch(self.model, batch)
+            batch = self.adapters.of_batch(self.model, batch, keep_ids=self.reads_tasks)
             with tally.collecting() as found:
                 loss = self.objective(self.model, self.heads, batch, key=key, **more)
             loss = loss.plus_metrics(metrics_of(found, self.use))
             return loss if key is None else loss.plus_terms(penalties_of(found, self.use))
-        if ADAPTER_IDS in batch:  # of modules that are not in use
+        if ADAPTER_IDS in batch and not self.reads_tasks:  # of modules that are not in use
             batch = {name: x for name, x in batch.items() if name != ADAPTER_IDS}
         return self.objective(self.model, self.heads, batch, key=key, **more)
 

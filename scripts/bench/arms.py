@@ -60,7 +60,7 @@ class Arm:
     Attributes:
       workdir: its work directory, whose parent holds the programs that all of them compiled.
       steps: when it ends.
-      arguments: the config and the changes to it.
+      arguments: the config and the changes to it, which may be given twice: the last one stands.
     """
 
     workdir: Path
@@ -78,11 +78,11 @@ class Arm:
 
     def command(self) -> list[str]:
         """Trains, or goes on."""
-        return t5x_lite(
-            *("train", *self.arguments, "--workdir", str(self.workdir)),
-            *("--steps", str(self.steps), "--checkpoints.period", "500"),
-            *("--compilation-cache", str(self.workdir.parent / "compiled")),
-        )
+        config, *changes = self.arguments
+        compiled = ("--compilation-cache", str(self.workdir.parent / "compiled"))
+        given = merged(("--checkpoints.period", "500", *compiled, *changes))
+        own = ("--workdir", str(self.workdir), "--steps", str(self.steps))
+        return t5x_lite("train", config, *given, *own)
 
     def metric(self, name: str) -> dict[int, float]:
         """A metric at every step that has it; empty before the last step is there."""

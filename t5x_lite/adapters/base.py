@@ -45,7 +45,7 @@ from t5x_lite.data.config import ADAPTER_IDS
 from t5x_lite.errors import InputError
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.slots import OutputHost, TokenHost
+from t5x_lite.nn.slots import OutputHost, PositionHost, TokenHost
 from t5x_lite.options import did_you_mean
 from t5x_lite.trees import covers
 from t5x_lite.types import Array, Batch, Key, Params
@@ -292,6 +292,8 @@ class AdapterModules(nnx.Module):
         check_layers(self._use, layers)
         for modules in self._modules().values():
             modules.complete()
+            if modules.num_before and isinstance(model, PositionHost):
+                model.num_before = modules.num_before
         for tree in self._use:
             for stack, site in places_of(tree, places):
                 host_layers = stacks[stack]
@@ -339,17 +341,27 @@ class AdapterModules(nnx.Module):
                 if isinstance(slot, SlotTree):
                     slot.see(jnp.reshape(ids, (-1,)))
 
-    def of_batch(self, model: nnx.Module, batch: Batch) -> Batch:
+    def of_batch(self, model: nnx.Module, batch: Batch, *, keep_ids: bool = False) -> Batch:
         """The batch as the model reads it, whose `adapter_ids` go into the slots.
 
         Args:
           model: with modules in its slots.
           batch: features; Parallel repeats them, child after child.
+          keep_ids: whether the loss reads `adapter_ids`, too; of Parallel those of the rows that
+            child i repeats and that are not of number i are -1, of no task.
         """
         if self.repeats > 1:
             batch = {name: jnp.concatenate([x] * self.repeats) for name, x in batch.items()}
-        self.see(model, batch.get(ADAPTER_IDS))
-        return {name: x for name, x in batch.items() if name != ADAPTER_IDS}
+        ids = batch.get(ADAPTER_IDS)
+        self.see(model, ids)
+        seen = {name: x for name, x in batch.items() if name != ADAPTER_IDS}
+        if not keep_ids or ids is None:
+            return seen
+        if self.repeats > 1:
+            flat = jnp.reshape(ids, (-1,))
+            child = jnp.repeat(jnp.arange(self.repeats), len(flat) // self.repeats)
+            ids = jnp.where(flat == child, flat, -1)
+        return {**seen, ADAPTER_IDS: ids}
 
     def _nodes(self) -> list[str | Block]:
         return [node for tree in self._use for node, _ in walk(tree)]
@@ -373,6 +385,11 @@ class AdapterModules(nnx.Module):
         check_tasks(self._use, self._modules())
         check_places(self._use, self._places(), dict(self._kinds))
         for node, above in (pair for tree in self._use for pair in walk(tree)):
+            if isinstance(node, str) and above and getattr(self, node).num_before:
+                raise InputError(
+                    f"{path_of(above, node)} lies before the tokens, and nothing can lie before or "
+                    "behind it: name it outside of blocks, or give it place='none'"
+                )
             if isinstance(node, str) and above and getattr(self, node).copied():
                 raise InputError(
                     f"{path_of(above, node)} has arrays in place of the model's, which no block "

@@ -67,6 +67,9 @@ class Modules(nnx.Module):
     num_tasks: int = 0
     """Of a hypernetwork, how many tasks it has."""
 
+    num_before: int = 0
+    """Positions before a row's first token that it takes."""
+
     def complete(self) -> None:
         """Puts into each module what is not stored with it: shared arrays, masks; in place."""
 

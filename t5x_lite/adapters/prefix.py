@@ -17,12 +17,15 @@ what a model computes from the first step on.
 A gate (`t5x_lite.adapters.gates`) multiplies an encoder's Pk and Pv for each row, as in UniPELT:
 it reads what asks. A decoder, which knows its first token alone when its prefixes are needed, has
 none. (The library `adapters` reads that token there.)
+
+In PEFT a prefix lies to the left of a row, `place="left"` here: T5's relative bias reaches it, and
+a BERT's tokens have the positions behind it.
 """
 
 import dataclasses
 import math
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +39,12 @@ from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.places import Modules
 from t5x_lite.adapters.union import Union
 from t5x_lite.errors import InputError
+from t5x_lite.nn.disentangled import DisentangledAttention
 from t5x_lite.nn.products import einsum
 from t5x_lite.types import Array
+
+Place = Literal["none", "left"]
+"""Where the tokens see a prefix to be."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +60,7 @@ class Prefix(Adapter):
       cross: whether cross-attention has prefixes.
       gate: of an encoder's prefixes: "none"; "real_tokens"; or "all_tokens", the library's.
       shared_gate: whether keys and values have one gate, or one each.
+      place: "none", nowhere among the tokens; or "left", before a row's first token.
     """
 
     name: str = "prefix"
@@ -64,6 +72,7 @@ class Prefix(Adapter):
     cross: bool = True
     gate: Gate = "none"
     shared_gate: bool = True
+    place: Place = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,18 +82,27 @@ class Prefix(Adapter):
                 f"length and hidden of a prefix must be at least 1: got {self.length} and "
                 f"{self.hidden}"
             )
+        if self.place not in get_args(Place):
+            raise InputError(f"place is one of {get_args(Place)}: got {self.place!r}")
+        if self.place == "left" and self.gate != "none":
+            raise InputError("a prefix with place='left' has no gate: leave one of them out")
 
     @property
     def unpackable(self) -> str:
-        """A gate is of a row."""
+        """A gate is of a row, and what lies to its left is so of its first text alone."""
+        if self.place == "left":
+            return "a prefix with place='left' lies before the first text of a row"
         return "" if self.gate == "none" else "the gate of a prefix is that of a whole row"
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "PrefixModules":
         """Makes the keys and values, or what they are made by.
 
         Raises:
-          InputError: there is no such attention, or a gate, and no encoder.
+          InputError: there is no such attention; or a gate, and no encoder; or it lies to the left
+            of a DeBERTa's tokens.
         """
+        if self.place == "left":
+            self._check_places(model)
         several = "decoder" in model.stacks()  # pyright: ignore[reportAttributeAccessIssue]
         widths: dict[tuple[str, str], int] = {}
 
@@ -94,7 +112,8 @@ class Prefix(Adapter):
             sizes = (site.heads, site.dense.kernel.shape[-1] // site.heads)
             if self.gate != "none" and site.stack != "decoder":
                 return GatedPrefix(self, sizes, site.d_model, rngs=rngs)
-            return LayerPrefix(sizes, length=self.length, hidden=self.network_width, rngs=rngs)
+            kind = PlacedPrefix if self.place == "left" else LayerPrefix
+            return kind(sizes, length=self.length, hidden=self.network_width, rngs=rngs)
 
         def where(site: Site) -> bool:
             if site.name.startswith("cross_"):
@@ -108,6 +127,15 @@ class Prefix(Adapter):
                 "prefixes here: leave the gate out"
             )
         return PrefixModules(found, {} if self.flat else widths, self, rngs=rngs)
+
+    def _check_places(self, model: Any) -> None:
+        """Refuses a model whose tokens have distances alone, which no prefix has."""
+        for layers in model.stacks().values():
+            if any(isinstance(one, DisentangledAttention) for one in layers.key_sites().values()):
+                raise InputError(
+                    f"adapter {self.name!r}: in a DeBERTa a prefix has content and no position: "
+                    "use place='none'"
+                )
 
     @property
     def network_width(self) -> int | None:
@@ -134,6 +162,7 @@ class PrefixModules(Modules):
         rngs: nnx.Rngs,
     ):
         super().__init__(found)
+        self.num_before = config.length if config.place == "left" else 0
         self.has_networks = bool(widths)
         if widths:
             made: dict[str, dict[str, nnx.Module]] = {}
@@ -214,6 +243,15 @@ class LayerPrefix(nnx.Module):
     def kind(self) -> Hashable:
         """Equal for prefixes of one length."""
         return (type(self), self.length, self.has_network)
+
+
+class PlacedPrefix(LayerPrefix):
+    """A `PlacedKeySlot`: it lies to the left of the tokens."""
+
+    @property
+    def num_before(self) -> int:
+        """P."""
+        return self.length
 
 
 class GatedPrefix(LayerPrefix):

@@ -13,6 +13,7 @@ for the servers are the same.
 
 import dataclasses
 import logging
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from t5x_lite.evaluate.windows import Window, best_answer
 from t5x_lite.heads.base import Head
 from t5x_lite.heads.choice import Choice
 from t5x_lite.heads.classes import ClassHead
+from t5x_lite.heads.classifier import Classifier
 from t5x_lite.heads.span import Span
 from t5x_lite.heads.token import Token
 from t5x_lite.sharding import jit_rows, rounded_rows
@@ -48,6 +50,14 @@ _GIVES = {
     "choice": "one of several choices",
     "token": "a tag for each word",
 }
+
+_FORMS: dict[str, type[Head]] = {
+    "classifier": Classifier,
+    "span": Span,
+    "choice": Choice,
+    "token": Token,
+}
+"""Form of a task -> the kind of head that answers it."""
 
 _logger = logging.getLogger(__name__)
 
@@ -335,20 +345,48 @@ class TokenAnswers(HeadAnswers):
         return [Prediction(text="", ids=tuple(classes), score=0.0)]
 
 
+def head_named(heads: Mapping[str, Head], form: str | None, task: str) -> Head | None:
+    """The head that is called as a task is: "mnli" of glue_mnli_matched; None is none.
+
+    Args:
+      heads: by name.
+      form: as of `check_head`.
+      task: its name.
+    """
+    kinds = _FORMS.values() if form is None else (_FORMS[form],)
+    found = [
+        head
+        for name, head in heads.items()
+        if name not in _OBJECTIVES
+        and isinstance(head, tuple(kinds))
+        and re.search(rf"(?:^|_){re.escape(name)}(?:_|$)", task)
+    ]
+    return max(found, key=lambda head: len(head.name), default=None)
+
+
 def check_head(
-    heads: Mapping[str, Head], form: str | None, labels: Sequence[str] | None, *, where: str
+    heads: Mapping[str, Head],
+    form: str | None,
+    labels: Sequence[str] | None,
+    *,
+    where: str,
+    task: str = "",
 ) -> str:
-    """The name of the head that answers a task.
+    """The name of the head that answers a task: one that is called so, or the one of its form.
 
     Args:
       heads: of the checkpoint, by name.
       form: the one that the task's form asks for; None where it does not say.
       labels: of the task; None where it has no closed set of them.
       where: the task, for messages.
+      task: its name.
 
     Raises:
       InputError: there is no such head, or it has another number of classes.
     """
+    if (named := head_named(heads, form, task)) is not None:
+        _check_classes(named, labels, where=where, remedy="name its classes in --objective.tasks")
+        return named.name
     known = [name for name in _OBJECTIVES if name in heads]
     if not known:
         raise InputError(
@@ -363,13 +401,18 @@ def check_head(
         )
     head = heads[known[0] if form is None else form]
     wanted = 1 if labels is None else len(labels)
+    _check_classes(head, labels, where=where, remedy=f"set --objective.num-classes {wanted}")
+    return head.name
+
+
+def _check_classes(head: Head, labels: Sequence[str] | None, *, where: str, remedy: str) -> None:
+    """Refuses a head with another number of classes than a task has labels."""
+    wanted = 1 if labels is None else len(labels)
     if isinstance(head, ClassHead) and head.num_classes != wanted:
         said = "is a score" if labels is None else f"has the labels {', '.join(labels)}"
         raise InputError(
-            f"objective.num_classes {head.num_classes}: {where} {said}: set "
-            f"--objective.num-classes {wanted}"
+            f"objective.num_classes {head.num_classes} (head {head.name}): {where} {said}: {remedy}"
         )
-    return head.name
 
 
 def head_answers(

@@ -1,7 +1,4 @@
-"""Directories of the library `adapters` and of adapter-transformers, in.
-
-    adapter_config.json      {"config": {"mh_adapter": false, "reduction_factor": 16, ...}, ...}
-    pytorch_adapter.bin      or adapter.safetensors
+"""Modules of the library `adapters`, in: ours of what a directory holds.
 
 | theirs, below the host's layer | ours, below adapters/NAME/STACK/SITE |
 |---|---|
@@ -12,19 +9,19 @@
 | loras.NAME.lora_A [r, in], lora_B [out, r] | as PEFT's (`interop.peft`) |
 | loras.NAME.lora_B [out, 1] of composition_mode "scale" | scale [N, out]: (IA)^3, "before" |
 | invertible_adapters.NAME.{F,G}.{0,2} | invertible/{f,g}/{down,up} |
+| prefix_tuning, prompt_tuning | `interop.adapters_prefixes` |
 
 What is after attention is "attention.output" in BERT and layer.0 in T5; after the feed-forward
-block "output" and the last layer; across, layer.1 of a decoder. A head in a file of its own is left
-out.
-Source: adapter-hub/adapters 1.3, configuration/adapter_config.py, methods/bottleneck.py, lora.py.
+block "output" and the last layer; across, layer.1 of a decoder. The members of a union are known by
+what their names hold.
+Source: adapter-hub/adapters 1.3, methods/bottleneck.py, lora.py.
 """
 
 import dataclasses
-import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -35,64 +32,12 @@ from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.invertible import Invertible
 from t5x_lite.adapters.union import Union
 from t5x_lite.errors import InputError
-from t5x_lite.interop import peft
-from t5x_lite.interop.hf_config import read_json
+from t5x_lite.interop import adapters_prefixes, peft
+from t5x_lite.interop.adapters_files import LibraryFile, read_module
+from t5x_lite.interop.adapters_heads import LibraryHead, read_head
 from t5x_lite.interop.module_hosts import Hosts
-from t5x_lite.interop.peft_config import CONFIG
-from t5x_lite.interop.rules import check_finite
-from t5x_lite.interop.tensor_files import read_safetensors
-from t5x_lite.interop.torch_files import read_torch
 from t5x_lite.nn.activations import Activation
 
-_SAFETENSORS, TORCH = "adapter.safetensors", "pytorch_adapter.bin"
-_HEADS = ("head_config.json",)
-
-BOTTLENECK = {
-    "mh_adapter": None,
-    "output_adapter": None,
-    "reduction_factor": None,
-    "non_linearity": None,
-    "original_ln_before": False,
-    "original_ln_after": True,
-    "ln_before": False,
-    "ln_after": False,
-    "is_parallel": False,
-    "scaling": 1.0,
-    "use_gating": False,
-    "residual_before_ln": True,
-    "adapter_residual_before_ln": False,
-    "inv_adapter": None,
-    "inv_adapter_reduction_factor": None,
-    "cross_adapter": False,
-    "leave_out": (),
-    "dropout": 0.0,
-    "phm_layer": False,
-    "phm_dim": 4,
-    "phm_rank": 1,
-    "factorized_phm_W": True,
-    "shared_phm_rule": True,
-    "shared_W_phm": False,
-    "factorized_phm_rule": False,
-    "phm_bias": True,
-}
-"""Field -> its value where a file of an earlier version lacks it; None: it must be there."""
-LORA = {
-    "selfattn_lora": True,
-    "intermediate_lora": False,
-    "output_lora": False,
-    "attn_matrices": None,
-    "r": 8,
-    "alpha": 8,
-    "composition_mode": "add",
-    "use_gating": False,
-    "leave_out": (),
-    "dropout": 0.0,
-}
-_OF_TRAINING = (
-    *("architecture", "init_weights", "init_weights_seed", "learn_phm", "phm_c_init", "dtype"),
-    *("phm_init_range", "hypercomplex_nonlinearity"),
-)
-"""Fields that say how a module begins."""
 SITES = {
     "attention.output": "after_attention",
     "output": "after_mlp",
@@ -124,112 +69,42 @@ LEAVES = {
 }
 INVERTIBLE = {"F": "f", "G": "g", "0": "down", "2": "up", "weight": "kernel", "bias": "bias"}
 
-_logger = logging.getLogger(__name__)
+_MARKERS = {
+    None: (".adapters.", "shared_parameters.", "invertible_adapters."),
+    "lora": (".loras.",),
+    "prefix_tuning": ("prefix_tunings.", "prefix_gates."),
+}
+"""architecture of a union's member -> what the names of its tensors hold."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LibraryFile:
-    """A directory of the library.
+class LibraryDirectory(LibraryFile):
+    """A directory of the library, of which a module is made.
 
     Attributes:
-      where: the file of the tensors.
-      config_file: adapter_config.json.
-      config: what its "config" says, with what earlier versions left out.
-      name: of the module there.
-      tensors: by name; float32.
+      head: a head that was saved with it.
     """
 
-    where: Path
-    config_file: Path
-    config: Mapping[str, Any]
-    name: str
-    tensors: Mapping[str, np.ndarray]
-
-    library: ClassVar[str] = "adapters"
-    """Name of the folder that keeps adapter_config.json."""
+    head: LibraryHead | None = None
 
     def kept(self) -> dict[str, np.ndarray]:
-        """The tensors of a head; none, which would be in files of its own."""
+        """No tensor is of a head under transformers' names."""
         return {}
 
     def module(self, hosts: Hosts, *, name: str, norms: peft.Norms) -> peft.Module:
-        """See `to_module`; no norms are asked for."""
+        """See `to_module`; no norms are asked for. With the head, if it can become one of ours."""
         del norms
-        return to_module(self, hosts, name=name)
-
-    @property
-    def is_lora(self) -> bool:
-        """Whether it is of LoRA or (IA)^3; else it is of bottlenecks."""
-        return self.config["architecture"] == "lora"
+        made = to_module(self, hosts, name=name)
+        return made if self.head is None else self.head.beside(made)
 
 
-def is_library(directory: Path) -> bool:
-    """Whether a directory is one of the library, and not of PEFT."""
-    where = directory / CONFIG
-    return where.is_file() and "peft_type" not in (found := read_json(where)) and "config" in found
-
-
-def read_library(directory: Path) -> LibraryFile:
+def read_library(directory: Path) -> LibraryDirectory:
     """What a directory holds.
 
     Raises:
       InputError: it is incomplete or damaged, or of a method that cannot become one of ours.
     """
-    where = directory / CONFIG
-    found = read_json(where)
-    name, config = found.get("name"), found["config"]
-    if not isinstance(name, str) or not isinstance(config, dict):
-        raise InputError(f"{where}: must have the module's name, and its config as an object")
-    config = _complete(where, config)
-    path, torch = directory / _SAFETENSORS, directory / TORCH
-    if path.is_file():
-        arrays: Mapping[str, Any] = read_safetensors(path)
-    elif torch.is_file():
-        path, arrays = torch, read_torch(torch)
-    else:
-        raise InputError(f"{directory}: holds neither {_SAFETENSORS} nor {TORCH}")
-    if any((directory / each).is_file() for each in _HEADS):
-        _logger.warning("%s: its head is left out: the module alone is imported", directory)
-    tensors = {}
-    for tensor, array in arrays.items():
-        check_finite(path, tensor, array)
-        tensors[tensor] = np.asarray(array, np.float32)
-    if config["architecture"] == "lora" and _is_old(found) and config["r"] != config["alpha"]:
-        config["alpha"] = config["r"]  # as the library reads files of before 1.1
-    return LibraryFile(where=path, config_file=where, config=config, name=name, tensors=tensors)
-
-
-def _is_old(found: Mapping[str, Any]) -> bool:
-    """Whether a file is of before 1.1 of the library, or of adapter-transformers."""
-    match = re.fullmatch(r"adapters\.(\d+)\.(\d+).*", str(found.get("version", "")))
-    return match is None or (int(match[1]), int(match[2])) < (1, 1)
-
-
-def _complete(where: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config with what it leaves out.
-
-    Raises:
-      InputError: a field is unknown or missing, or of what no module of ours does.
-    """
-    kind = config.get("architecture")
-    if kind not in (None, "lora"):
-        raise InputError(
-            f"{where}: architecture {kind!r} is not read: bottlenecks, Compacter, LoRA, (IA)^3 and "
-            "invertible adapters are"
-        )
-    fields = LORA if kind == "lora" else BOTTLENECK
-    for field, value in config.items():
-        if field not in fields and field not in _OF_TRAINING and value:
-            raise InputError(f"{where}: {field} {str(value)[:60]!r} is not supported")
-    made = {**fields, **{name: value for name, value in config.items() if name in fields}}
-    for field, value in made.items():
-        if value is None and field in fields and fields[field] is None and field not in _NONE:
-            raise InputError(f"{where}: lacks {field}")
-    return {**made, "architecture": kind}
-
-
-_NONE = ("inv_adapter", "inv_adapter_reduction_factor")
-"""Fields of which None is a value."""
+    return LibraryDirectory(**vars(read_module(directory)), head=read_head(directory))
 
 
 def to_module(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
@@ -244,7 +119,14 @@ def to_module(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
       InputError: the tensors are not those of the config and the base, or say what no module of
         ours can.
     """
-    if file.is_lora:
+    kind = file.config["architecture"]
+    if kind == "union":
+        return _union(file, hosts, name=name)
+    if kind == "prefix_tuning":
+        return adapters_prefixes.prefix(file, hosts, name=name)
+    if kind == "prompt_tuning":
+        return adapters_prefixes.prompt(file, hosts, name=name)
+    if kind == "lora":
         return _lora(file, hosts, name=name)
     arrays = _bottleneck_arrays(file, hosts)
     inverse = _invertible_arrays(file)
@@ -260,6 +142,33 @@ def to_module(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
     method = type(adapter).__name__.lower()
     own = {f"{method}/{path}": array for path, array in arrays.items()}
     return _module(union, {**own, **{f"invertible/{path}": x for path, x in inverse.items()}})
+
+
+def _union(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
+    """A union of what its members are, each with the tensors that are its own."""
+    left, made = dict(file.tensors), []
+    for config in file.config["configs"]:
+        markers = _MARKERS.get(config["architecture"])
+        if markers is None:
+            raise InputError(
+                f"{file.config_file}: a union with a {config['architecture']} is not supported"
+            )
+        own = {k: x for k, x in left.items() if any(marker in f".{k}" for marker in markers)}
+        left = {k: x for k, x in left.items() if k not in own}
+        member = dataclasses.replace(file, config=config, tensors=own)
+        made.append(to_module(member, hosts, name=name))
+    if left:
+        raise InputError(f"{file.where}: {min(left)} is of no module that is supported here")
+    try:
+        union = Union(name=name, members=tuple(each.adapter for each in made))
+    except InputError as error:
+        raise InputError(f"{file.config_file}: {error}") from error
+    arrays = {}
+    for each in made:
+        method = type(each.adapter).__name__.lower()
+        start = f"{ADAPTERS}{name}/"
+        arrays |= {f"{method}/{k.removeprefix(start)}": x for k, x in each.arrays.items()}
+    return _module(union, arrays)
 
 
 def _module(adapter: Adapter, arrays: Mapping[str, np.ndarray]) -> peft.Module:

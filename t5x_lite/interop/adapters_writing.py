@@ -3,9 +3,9 @@
     adapter_config.json      {"config": {...}, "name": "rte", "version": "adapters.1.3.0", ...}
     pytorch_adapter.bin      the file that its `load_adapter` reads
 
-Bottlenecks, Compacter, both with an invertible adapter, LoRA, and (IA)^3 "before" have a form
-there. Names are without the prefix of a model's class, which the library adds. What it has no form
-for is refused by name.
+Bottlenecks, Compacter, both with an invertible adapter, LoRA, (IA)^3 "before", prefixes, prompts
+and unions of these have a form there. Names are without the prefix of a model's class, which the
+library adds. What it has no form for is refused by name.
 
 Source: adapter-hub/adapters 1.3, loading.py, configuration/adapter_config.py.
 """
@@ -24,15 +24,32 @@ from t5x_lite.adapters.hyper import Hyper
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.invertible import Invertible
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.prefix import Prefix
+from t5x_lite.adapters.prompt import Prompt
 from t5x_lite.adapters.union import Union
 from t5x_lite.errors import InputError
-from t5x_lite.interop.adapters_library import BOTTLENECK, INVERTIBLE, LEAVES, LORA, SITES, TORCH
+from t5x_lite.heads.base import Head
+from t5x_lite.interop.adapters_files import BOTTLENECK, LORA, TORCH
+from t5x_lite.interop.adapters_heads import write_head
+from t5x_lite.interop.adapters_library import INVERTIBLE, LEAVES, SITES
+from t5x_lite.interop.adapters_prefixes import prefix_files, prompt_files
 from t5x_lite.interop.module_hosts import Hosts
 from t5x_lite.interop.peft_config import CONFIG
 from t5x_lite.interop.rules import check_finite
 from t5x_lite.interop.torch_writing import write_torch
 
 _VERSION = "adapters.1.3.0"
+_CLASSES = {
+    "bert": "BertAdapterModel",
+    "roberta": "RobertaAdapterModel",
+    "xlm-roberta": "XLMRobertaAdapterModel",
+    "electra": "ElectraAdapterModel",
+    "deberta-v2": "DebertaV2AdapterModel",
+    "t5": "T5AdapterModel",
+    "mt5": "MT5AdapterModel",
+}
+"""model_type -> the library's class of the model."""
+_IN_UNIONS = (Lora, Ia3, Bottleneck, Prefix)
 _MATRICES = {"query": "q", "key": "k", "value": "v"}
 _BLOCKS = {"mlp/in": "intermediate_lora", "mlp/out": "output_lora"}
 
@@ -46,17 +63,22 @@ def write_library(
     hosts: Hosts,
     *,
     base: str,
+    head: Head | None = None,
     where: object,
-) -> None:
-    """Writes adapter_config.json and pytorch_adapter.bin.
+) -> bool:
+    """Writes adapter_config.json and pytorch_adapter.bin, and the files of a head.
 
     Args:
       directory: where.
       adapter: config of the module.
-      arrays: the module's by path.
+      arrays: the module's by path, and the head's.
       hosts: the layers of the base.
       base: model_name.
+      head: that trained with the module.
       where: the checkpoint, for messages.
+
+    Returns:
+      Whether the head was written: the library has one like it.
 
     Raises:
       InputError: the library has no such module, naming the rule.
@@ -67,18 +89,25 @@ def write_library(
     config, tensors = _files(adapter, own, hosts, said=said)
     for name, array in tensors.items():
         check_finite(said, name, array)
-    _, d_model, _ = next(iter(hosts.kernels.values()))
-    content = {
-        "config": config,
-        "hidden_size": d_model,
-        "model_class": None,
-        "model_name": base,
-        "model_type": hosts.model_type,
-        "name": adapter.name,
-        "version": _VERSION,
-    }
+    about_it = about(hosts, base=base)
+    content = {**about_it, "config": config, "name": adapter.name}
     (directory / CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
     write_torch(directory / TORCH, tensors)
+    if head is None:
+        return False
+    return write_head(directory, head, arrays, name=adapter.name, said=about_it, where=where)
+
+
+def about(hosts: Hosts, *, base: str) -> dict[str, Any]:
+    """What each config of the library says of the model and of itself."""
+    _, d_model, _ = next(iter(hosts.kernels.values()))
+    return {
+        "hidden_size": d_model,
+        "model_class": _CLASSES.get(hosts.model_type),  # which its heads are read for
+        "model_name": base,
+        "model_type": hosts.model_type,
+        "version": _VERSION,
+    }
 
 
 def _files(
@@ -91,15 +120,39 @@ def _files(
         return _ia3(adapter, own, hosts, said=said)
     if isinstance(adapter, Bottleneck) and not isinstance(adapter, Hyper):
         return _bottleneck(adapter, own, hosts, said=said)
+    if isinstance(adapter, Prefix):
+        return prefix_files(adapter, own, hosts, said=said)
+    if isinstance(adapter, Prompt):
+        return prompt_files(adapter, own, hosts, said=said)
     if isinstance(adapter, Union) and len(adapter.members) == 2:
         block, nice = adapter.members
         is_plain = not isinstance(block, Hyper)
         if is_plain and isinstance(block, Bottleneck) and isinstance(nice, Invertible):
             return _with_inverse(block, nice, own, hosts, said=said)
+    if isinstance(adapter, Union):
+        return _union(adapter, own, hosts, said=said)
     raise InputError(
         f"{said}: `adapters` has no {type(adapter).__name__} like it; of ours it has bottlenecks, "
-        "compacter, both with inv, lora and ia3"
+        "compacter, both with inv, lora, ia3, prefix, prompt and unions of these"
     )
+
+
+def _union(
+    adapter: Union, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
+) -> tuple[dict[str, Any], Tensors]:
+    """The configs of its members, and the tensors of all."""
+    configs, tensors = [], {}
+    for member in adapter.members:
+        start = f"{type(member).__name__.lower()}/"
+        arrays = {k.removeprefix(start): x for k, x in own.items() if k.startswith(start)}
+        if not isinstance(member, _IN_UNIONS):
+            raise InputError(f"{said}: `adapters` has no {type(member).__name__} in a union")
+        config, theirs = _files(member, arrays, hosts, said=said)
+        configs.append(config)
+        if both := tensors.keys() & theirs.keys():
+            raise InputError(f"{said}: two of its members have {min(both)} in `adapters`")
+        tensors |= theirs
+    return {"architecture": "union", "configs": configs}, tensors
 
 
 def _bottleneck(

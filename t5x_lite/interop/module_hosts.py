@@ -51,6 +51,7 @@ class Hosts:
     Attributes:
       places: name -> place, as the writer names them.
       kernels: (stack, site) -> our kernel's shape [N, in, out].
+      num_heads: of each attention.
       paths: (stack, site) -> its path in a learner.
       model_type: of its config.json.
       head: what stands on the model.
@@ -59,6 +60,7 @@ class Hosts:
 
     places: Mapping[str, Place]
     kernels: Mapping[tuple[str, str], tuple[int, int, int]]
+    num_heads: int
     paths: Mapping[tuple[str, str], str]
     model_type: str
     head: Head | None
@@ -95,6 +97,7 @@ def hosts_of(
     """
     if is_encoder(model):
         config, family = with_family(model, where=where)
+        num_heads = config.num_heads
         kind = str(family.from_model(config, head, model_type)["model_type"])
         table = family.table(config, head, kind)
         shapes = learner_shapes(config, head)
@@ -102,6 +105,7 @@ def hosts_of(
         tensors = pieces([rule for rule in table if rule.ours in heads], heads)
     else:
         t5, kind, tensors = hf_config.written(model, where=where), model_type or "t5", []
+        num_heads = t5.num_heads
         table, shapes = hf.table(t5), hf.model_pieces(t5)[0]
     places: dict[str, Place] = {}
     kernels: dict[tuple[str, str], tuple[int, int, int]] = {}
@@ -118,6 +122,7 @@ def hosts_of(
     return Hosts(
         places=places,
         kernels=kernels,
+        num_heads=num_heads,
         paths=paths,
         model_type=kind,
         head=head,

@@ -25,7 +25,7 @@ Source: huggingface/peft 0.21, config.py, tuners/lora, tuners/ia3, utils/save_an
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -37,6 +37,7 @@ from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.errors import InputError
+from t5x_lite.heads.base import Head
 from t5x_lite.interop.module_hosts import Hosts
 from t5x_lite.interop.peft_config import (
     CONFIG,
@@ -110,10 +111,16 @@ class Module:
     Attributes:
       adapter: its config.
       arrays: by path, those of the module and those of a head that came along; float32.
+      others: configs of more modules.
+      use: how they are composed.
+      head: config of a head that came along and that is none of transformers' for the base.
     """
 
     adapter: Adapter
     arrays: Mapping[str, np.ndarray]
+    others: Sequence[Adapter] = ()
+    use: str = ""
+    head: Head | None = None
 
 
 def read_peft(directory: Path) -> PeftFile:

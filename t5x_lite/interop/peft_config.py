@@ -10,7 +10,7 @@ from t5x_lite.interop.hf_config import LARGEST, read_json
 
 CONFIG = "adapter_config.json"
 
-_LATER = ("PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING")
+_LATER = ("P_TUNING", "MULTITASK_PROMPT_TUNING")
 _METHODS = ("LORA", "IA3")
 _HARMLESS = (
     *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path"),
@@ -42,7 +42,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     kind = config.get("peft_type")
     if kind in _LATER:
         raise InputError(
-            f"{where}: peft_type {kind}: of PEFT's, LoRA, (IA)^3 and prompt tuning are read"
+            f"{where}: peft_type {kind}: of PEFT's, LoRA, (IA)^3, prompt and prefix tuning are read"
         )
     if kind not in _METHODS:
         raise InputError(

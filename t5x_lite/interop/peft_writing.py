@@ -16,6 +16,7 @@ import numpy as np
 from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import EMBEDDING, Lora
+from t5x_lite.adapters.prefix import Prefix
 from t5x_lite.adapters.prompt import Prompt
 from t5x_lite.errors import InputError
 from t5x_lite.interop.module_hosts import Hosts, head_modules
@@ -32,6 +33,7 @@ from t5x_lite.interop.peft import (
 )
 from t5x_lite.interop.peft_config import CONFIG, expression_of, targets_of
 from t5x_lite.interop.peft_heads import TASKS
+from t5x_lite.interop.peft_prefixes import HEAD, prefix_of
 from t5x_lite.interop.peft_prompts import prompt_of
 from t5x_lite.interop.rules import check_finite
 from t5x_lite.interop.tensor_files import write_safetensors
@@ -66,10 +68,20 @@ def write_peft(
         said, tensors = prompt_of(adapter, arrays, hosts, where=where)
         common = {"base_model_name_or_path": base, "inference_mode": True}
         return _write(directory, {**common, **said}, tensors, where=where)
+    kept = [piece for piece in hosts.pieces if piece.path in arrays]
+    theirs = {piece.name: piece.to_theirs(piece.of(arrays[piece.path])) for piece in kept}
+    trained = list(head_modules(kept)) or None
+    if isinstance(adapter, Prefix):
+        own = {path: x for path, x in arrays.items() if path.startswith(ADAPTERS)}
+        said, tensors = prefix_of(adapter, own, hosts, where=where)
+        common = {"base_model_name_or_path": base, "inference_mode": True}
+        tensors |= {HEAD + name: array for name, array in theirs.items()}
+        said = {**common, "modules_to_save": trained, **said}
+        return _write(directory, said, tensors, where=where)
     if not isinstance(adapter, Lora | Ia3):
         raise InputError(
             f"checkpoint {where}: PEFT has no {type(adapter).__name__} as module "
-            f"{adapter.name!r}; of ours it has lora, ia3 and prompt"
+            f"{adapter.name!r}; of ours it has lora, ia3, prompt and prefix"
         )
     own = f"{ADAPTERS}{adapter.name}/"
     leaves: dict[Site, dict[str, np.ndarray]] = {}
@@ -89,13 +101,12 @@ def write_peft(
     else:
         said, tensors = _ia3(leaves, hosts)
     _check_written(tensors, leaves, hosts, module=f"checkpoint {where}: module {adapter.name}")
-    kept = [piece for piece in hosts.pieces if piece.path in arrays]
-    tensors |= {piece.name: piece.to_theirs(piece.of(arrays[piece.path])) for piece in kept}
+    tensors |= theirs
     config = {
         "base_model_name_or_path": base,
         "fan_in_fan_out": False,
         "inference_mode": True,
-        "modules_to_save": list(head_modules(kept)) or None,
+        "modules_to_save": trained,
         "task_type": _task(hosts),
         **said,
     }

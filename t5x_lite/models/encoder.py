@@ -276,6 +276,7 @@ class EncoderModel(nnx.Module):
     layers: Any  # of the subclass
     invertible: InvertibleSlot | None = None
     prompt: TokenSlot | None = None  # stands in the call alone, not in `start`
+    num_before: int = 0  # positions that a prefix has
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         self.config = config
@@ -486,15 +487,17 @@ class EncoderModel(nnx.Module):
         Where that is above 0, padding has the row of `pad_id` and is not counted (RoBERTa:
         transformers modeling_roberta.py, create_position_ids_from_input_ids).
         """
-        first, most = self.config.first_position, self.config.max_positions
-        if positions is None and length + first > most:
+        most = self.config.max_positions - self.num_before
+        first = self.config.first_position
+        if (positions is None or self.num_before) and length + first > most:
             raise InputError(
                 f"rows of {length} tokens are longer than the model's {most - first} positions; "
                 "shorten data.inputs_length, or give it a larger model.max_positions"
             )
+        start = first + self.num_before
         if first == 0 or real is None:
             places = jnp.arange(length, dtype=jnp.int32)[None] if positions is None else positions
-            return places + first
+            return places + start
         if positions is None:
             positions = jnp.cumsum(real.astype(jnp.int32), axis=1) - 1
-        return jnp.where(real, positions + first, self.config.pad_id)
+        return jnp.where(real, positions + start, self.config.pad_id)

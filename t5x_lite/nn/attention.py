@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float
 
+from t5x_lite.errors import InputError
 from t5x_lite.nn import cudnn_attention as cudnn
 from t5x_lite.nn.blocked_attention import blocked_attention
 from t5x_lite.nn.dense import FAN_IN_NORMAL, Dense, FusedDense, truncated_normal
@@ -19,7 +20,7 @@ from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.pattern import EVERYTHING, Pattern
 from t5x_lite.nn.products import einsum
 from t5x_lite.nn.reductions import sum_leading
-from t5x_lite.nn.slots import GatedKeySlot, HiddenSlot, KeySlot
+from t5x_lite.nn.slots import GatedKeySlot, HiddenSlot, KeySlot, PlacedKeySlot
 from t5x_lite.sharding import constrain, traced_kind
 from t5x_lite.types import Array, Key
 
@@ -41,7 +42,7 @@ def softmax_attention(
     query: Float[Array, "B T H K"],
     key: Float[Array, "B S H K"],
     value: Float[Array, "B S H K"],
-    bias: Float[Array, "1 H T S"] | None,
+    bias: Float[Array, "#B H T S"] | None,
     mask: Bool[Array, "#B 1 #T S"] | None,
     kept: Bool[Array, "B H T S"] | None = None,
 ) -> Float[Array, "B T H K"]:
@@ -70,11 +71,12 @@ def _attention_forward(
     scale = 1.0 / normaliser.swapaxes(1, 2)[..., None]
     out = einsum("BHTS,BSHK->BTHK", thinned(weights, kept), value)
     out = (out * scale).astype(value.dtype)
-    return out, (query, key, value, weights, scale, out, bias is not None, mask, kept)
+    biases = 0 if bias is None else len(bias)
+    return out, (query, key, value, weights, scale, out, biases, mask, kept)
 
 
 def _attention_backward(saved: tuple, g: Array) -> tuple[Array | None, ...]:
-    query, key, value, weights, scale, out, has_bias, mask, kept = saved
+    query, key, value, weights, scale, out, biases, mask, kept = saved
     dtype = value.dtype
     g32 = g.astype(jnp.float32) * scale
     inner = jnp.sum(g32 * out.astype(jnp.float32), axis=-1).swapaxes(1, 2)[..., None]
@@ -87,7 +89,9 @@ def _attention_backward(saved: tuple, g: Array) -> tuple[Array | None, ...]:
     grad_logits = grad_logits.astype(dtype)
     grad_query = einsum("BHTS,BSHK->BTHK", grad_logits, key).astype(dtype)
     grad_key = einsum("BHTS,BTHK->BSHK", grad_logits, query).astype(dtype)
-    grad_bias = sum_leading(grad_logits.astype(jnp.float32))[None] if has_bias else None
+    grad_bias = grad_logits.astype(jnp.float32) if biases else None
+    if grad_bias is not None and biases == 1:
+        grad_bias = sum_leading(grad_bias)[None]
     return grad_query, grad_key, grad_value, grad_bias, None, None
 
 
@@ -104,6 +108,7 @@ def dot_product_attention(
     dropout_key: Key | None = None,
     share_dropout: bool = True,
     prefix: Prefix | None = None,
+    prefix_bias: Float[Array, "#B H #T P"] | None = None,
 ) -> Float[Array, "B T H K"]:
     """Attention over all keys, unscaled.
 
@@ -120,11 +125,15 @@ def dot_product_attention(
       dropout_key: None is deterministic.
       share_dropout: whether all queries of a head drop the same keys, as in T5; else each query and
         key have a draw of their own, as in BERT.
-      prefix: keys and values that all queries see, without a bias; all queries of a head drop the
-        same of them. With one there is neither kernel nor cuDNN's attention.
+      prefix: keys and values that all queries see; all queries of a head drop the same of them.
+        With one there is neither kernel nor cuDNN's attention.
+      prefix_bias: is added to their logits; None adds nothing.
 
     Returns:
       The weighted values, in the dtype of value.
+
+    Raises:
+      InputError: a prefix has a bias, and attention is in blocks.
     """
     mask: Any = pattern.mask
     bias: Any = pattern.bias
@@ -144,6 +153,11 @@ def dot_product_attention(
             from t5x_lite.nn.pallas_attention import pallas_attention
 
             return pallas_attention(query, key, value, visible=mask, bias=bias)
+        if prefix_bias is not None:
+            raise InputError(
+                "a prefix that lies before the tokens has a relative bias, which attention in "
+                "blocks does not add: use --model.attention plain"
+            )
         return blocked_attention(
             query, key, value, visible=mask, bias=bias, draws=draws, prefix=before
         )
@@ -154,6 +168,9 @@ def dot_product_attention(
         key, value = (jnp.concatenate(pair, 1) for pair in zip(before, (key, value), strict=True))
         mask, kept = (with_room(each, before[0].shape[1], True) for each in (mask, kept))
         bias = with_room(bias, before[0].shape[1], 0)
+        if prefix_bias is not None:
+            rest = bias.shape[-1] - prefix_bias.shape[-1]
+            bias = bias + jnp.pad(prefix_bias, [(0, 0)] * 3 + [(0, rest)])
     return softmax_attention(query, key, value, bias, mask, kept)
 
 
@@ -208,6 +225,7 @@ def attention_by_head(
     *,
     pattern: Pattern = EVERYTHING,
     prefix: Prefix | None = None,
+    prefix_bias: Float[Array, "#B H #T P"] | None = None,
 ) -> Float[Array, "B T H K"]:
     """What `dot_product_attention` computes, for few queries over the keys and values of a cache.
 
@@ -228,7 +246,9 @@ def attention_by_head(
     logits = logits if bias is None else logits + bias
     logits = logits if mask is None else jnp.where(mask, logits, MASKED)
     if prefix is not None:
-        logits = jnp.concatenate([logits, einsum("BHTK,PHK->BHTP", queries, prefix[0])], axis=-1)
+        before = einsum("BHTK,PHK->BHTP", queries, prefix[0])
+        before = before if prefix_bias is None else before + prefix_bias
+        logits = jnp.concatenate([logits, before], axis=-1)
     weights = jnp.exp(logits - jnp.max(logits, -1, keepdims=True))
     scale = 1.0 / jnp.sum(weights, axis=-1, keepdims=True)
     weights = weights.astype(value.dtype)
@@ -379,6 +399,7 @@ class Attention(nnx.Module):
         """
         # Where the length is split over devices, each has some of the queries and all of the keys.
         keys, values = (constrain(y, "batch", None, "heads", "kv") for y in (keys, values))
+        before = self.own_prefix() if prefix is None else prefix
         mixed = dot_product_attention(
             queries,
             keys,
@@ -387,7 +408,8 @@ class Attention(nnx.Module):
             dropout_rate=self.dropout_rate,
             dropout_key=key,
             share_dropout=self.share_dropout,
-            prefix=self.own_prefix() if prefix is None else prefix,
+            prefix=before,
+            prefix_bias=self.prefix_bias(pattern),
         )
         return self.close(mixed, seen)
 
@@ -396,6 +418,11 @@ class Attention(nnx.Module):
         if isinstance(self.prefix, GatedKeySlot) and x is not None:
             return self.prefix.gated(x, seen)
         return None if self.prefix is None else self.prefix()
+
+    def prefix_bias(self, pattern: Pattern) -> Float[Array, "#B H #T P"] | None:
+        """The relative bias of the slot's keys; None of those that lie nowhere."""
+        slot = self.prefix
+        return pattern.bias_before(slot.num_before) if isinstance(slot, PlacedKeySlot) else None
 
     def attend_by_head(
         self,
@@ -406,8 +433,15 @@ class Attention(nnx.Module):
         pattern: Pattern = EVERYTHING,
     ) -> Float[Array, "B T D"]:
         """Attends from a few positions to the keys and values of a cache."""
-        prefix = self.own_prefix()
-        return self.close(attention_by_head(queries, keys, values, pattern=pattern, prefix=prefix))
+        mixed = attention_by_head(
+            queries,
+            keys,
+            values,
+            pattern=pattern,
+            prefix=self.own_prefix(),
+            prefix_bias=self.prefix_bias(pattern),
+        )
+        return self.close(mixed)
 
     def __call__(
         self,

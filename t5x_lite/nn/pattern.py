@@ -9,9 +9,11 @@ beside a mask that is an array, a table that each block reads beside a `Visibili
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from t5x_lite.nn.distance_attention import Distances
@@ -31,6 +33,9 @@ class Pattern:
         DeBERTa's distances, in either form. None is none.
       positions: row positions of queries and of keys, which a relative bias of the first form
         reads.
+      valid: of the slots of a cache that come before the first step, False at the padding that
+        stands before a row's first token; None is no padding.
+      relative: row positions of queries and of keys -> the relative bias; None without one.
 
     Raises:
       ValueError: mask and bias have different forms.
@@ -39,6 +44,8 @@ class Pattern:
     mask: Bool[Array, "_ 1 _ S"] | Visibility | None = None
     bias: Float[Array, "1 H _ S"] | RelativeTable | Distances | None = None
     positions: Positions | None = None
+    valid: Bool[Array, "B _"] | None = None
+    relative: Callable[[Array, Array], Array] | None = None
 
     def __post_init__(self) -> None:
         wrong = jax.Array if isinstance(self.mask, Visibility) else RelativeTable
@@ -64,7 +71,25 @@ class Pattern:
             raise ValueError("a relative bias beside an array needs the pattern's positions")
         else:
             bias = relative(*self.positions, bidirectional=bidirectional)
-        return dataclasses.replace(self, bias=bias)
+
+        def read(queries: Array, keys: Array) -> Array:
+            return relative(queries, keys, bidirectional=bidirectional)
+
+        return dataclasses.replace(self, bias=bias, relative=read)
+
+    def bias_before(self, num: int) -> Float[Array, "#B H #T P"] | None:
+        """The relative bias of so many keys that lie before each row's first token.
+
+        None without a relative bias.
+        """
+        if self.relative is None or self.positions is None:
+            return None
+        queries, keys = self.positions[0], jnp.arange(-num, 0)
+        if self.valid is None:
+            return self.relative(queries, keys)
+        skipped = jnp.sum(~self.valid, axis=1)
+        relative = self.relative
+        return jax.vmap(lambda padding: relative(queries - padding, keys)[0])(skipped)
 
 
 EVERYTHING = Pattern()

@@ -139,6 +139,27 @@ class KeySlot(Protocol):
 
 
 @runtime_checkable
+class PlacedKeySlot(Protocol):
+    """A `KeySlot` whose keys lie before a row's first token, so that a relative bias is theirs."""
+
+    @property
+    def num_before(self) -> int:
+        """P."""
+        ...
+
+
+@runtime_checkable
+class PositionHost(Protocol):
+    """A model whose tokens may have positions in a table.
+
+    Attributes:
+      num_before: positions before a row's first token, which keys of a `PlacedKeySlot` have.
+    """
+
+    num_before: int
+
+
+@runtime_checkable
 class GatedKeySlot(Protocol):
     """A `KeySlot` of an encoder whose keys and values are weighed for each row."""
 

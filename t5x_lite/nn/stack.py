@@ -205,7 +205,7 @@ class Decoder(nnx.Module):
         """
         positions = (jnp.arange(x.shape[1]), jnp.arange(x.shape[1]))
         prefix = caching.prefix_mask(valid, both_ways)
-        pattern = self._biased(Pattern(prefix, positions=positions))
+        pattern = self._biased(Pattern(prefix, positions=positions, valid=valid))
         seen = Pattern(cross_mask)
 
         def call(layer: DecoderLayer, x: Array, _: None) -> tuple[Array, Any]:
@@ -240,7 +240,7 @@ class Decoder(nnx.Module):
           The stack's output for the new tokens, and the cache that includes them.
         """
         slot, mask, positions = caching.view(cache)
-        pattern = self._biased(Pattern(mask, positions=positions))
+        pattern = self._biased(Pattern(mask, positions=positions, valid=cache.valid))
         seen = Pattern(cache.cross_mask)
 
         def call(layer: Any, x: Array, write: Callable, inputs: Any) -> Array:

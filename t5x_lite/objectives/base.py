@@ -160,6 +160,11 @@ class Objective:
 
     layouts: ClassVar[tuple[type[Layout], ...]] = ()
 
+    @property
+    def num_tasks(self) -> int:
+        """Tasks whose numbers, `adapter_ids`, the loss reads of the rows; 0 reads none."""
+        return 0
+
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
         """Makes the module `(model, heads, batch, key) -> Loss`, with parameters or none.
 

@@ -102,7 +102,7 @@ class ClassifyLoss(nnx.Module):
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=model_key)
         logits = heads["classifier"](hidden, key=head_key)
         if self.config.num_classes == 1:
-            return _squared_error(logits[:, 0], batch)
+            return squared_error(logits[:, 0], batch)
         return loss_of_classes(logits, batch["labels"][:, 0])
 
 
@@ -124,8 +124,13 @@ def loss_of_classes(logits: Float[Array, "*B C"], label: Int[Array, "*B"]) -> Lo
     )
 
 
-def _squared_error(predicted: Array, batch: Batch) -> Loss:
-    """Of the rows that have a score."""
+def squared_error(predicted: Float[Array, " B"], batch: Batch) -> Loss:
+    """The squared error of the rows that have a score.
+
+    Args:
+      predicted: the scores of a head.
+      batch: with "scores", NaN where a row has none, or with labels.
+    """
     label = batch["labels"][:, 0]
     # Caches of earlier versions have scores as labels, in thousandths.
     given = jnp.where(label > 0, (label - 1).astype(jnp.float32) / PARTS_OF_SCORE, jnp.nan)

@@ -81,16 +81,27 @@ class SpansLoss(nnx.Module):
         """
         check_labelled(self.config, batch)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=key)
-        logits = span_logits(heads["span"], hidden, batch["encoder_segment_ids"])
-        weights = (batch["labels"][:, 0] > 0).astype(jnp.float32)
-        targets = jnp.maximum(batch["labels"] - 1, 0)
-        losses, _ = cross_entropy(logits, targets)
-        right = jnp.all(jnp.argmax(logits, axis=-1) == targets, axis=-1).astype(jnp.float32)
-        weight = jnp.sum(weights)
-        return Loss(
-            terms={"cross_entropy": Term(jnp.sum(jnp.mean(losses, axis=-1) * weights), weight)},
-            metrics={"accuracy": (jnp.sum(right * weights), weight)},
-        )
+        return loss_of_spans(heads["span"], hidden, batch)
+
+
+def loss_of_spans(head: SpanHead, hidden: Float[Array, "B S D"], batch: Batch) -> Loss:
+    """Cross-entropy of both ends, and the share of answers that are right.
+
+    Args:
+      head: gives the logits of all positions.
+      hidden: the encoder's states.
+      batch: with "labels", the ends + 1; rows whose first one is 0 count 0.
+    """
+    logits = span_logits(head, hidden, batch["encoder_segment_ids"])
+    weights = (batch["labels"][:, 0] > 0).astype(jnp.float32)
+    targets = jnp.maximum(batch["labels"] - 1, 0)
+    losses, _ = cross_entropy(logits, targets)
+    right = jnp.all(jnp.argmax(logits, axis=-1) == targets, axis=-1).astype(jnp.float32)
+    weight = jnp.sum(weights)
+    return Loss(
+        terms={"cross_entropy": Term(jnp.sum(jnp.mean(losses, axis=-1) * weights), weight)},
+        metrics={"accuracy": (jnp.sum(right * weights), weight)},
+    )
 
 
 def span_logits(

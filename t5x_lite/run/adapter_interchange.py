@@ -1,12 +1,14 @@
 """`t5x-lite import adapter` and `t5x-lite export adapter`: modules of PEFT and `adapters`.
 
-An imported directory is a step directory that holds the module, and leaves the rest to its base:
+An imported directory is a step directory that holds the module, or those of a composition, and
+leaves the rest to its base:
 
     params/                  adapters/NAME/..., and the head that came along
     files/config.json        the base's Experiment, with the module
     files/base.json          the base: where it is, and a digest of each of its arrays
     files/vocabulary/        the base's; huggingface/ too
-    files/peft/              adapter_config.json of the source; files/adapters/ of that library
+    files/peft/              adapter_config.json of the source; files/adapters/ of that library,
+                             or its adapter_setup.json
     manifest.json            checksums of all of these, written last
 """
 
@@ -14,7 +16,7 @@ import dataclasses
 import functools
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +24,7 @@ import numpy as np
 
 from t5x_lite import trees
 from t5x_lite.adapters.base import ADAPTERS, Adapter
+from t5x_lite.adapters.composition import Block, names_of, trained_of
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.adapters.grammar import write_module
 from t5x_lite.bound import heads_of
@@ -36,7 +39,9 @@ from t5x_lite.config.json import to_json
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
 from t5x_lite.interop import hf_config
-from t5x_lite.interop.adapters_library import is_library, read_library
+from t5x_lite.interop.adapters_files import is_library
+from t5x_lite.interop.adapters_library import read_library
+from t5x_lite.interop.adapters_setups import is_setup, read_setup, write_setup
 from t5x_lite.interop.adapters_writing import write_library
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.encoder_families import is_encoder, with_family
@@ -46,6 +51,7 @@ from t5x_lite.interop.module_hosts import Hosts, head_modules, hosts_of, refuse_
 from t5x_lite.interop.peft import PeftFile, Site, read_peft
 from t5x_lite.interop.peft_config import CONFIG
 from t5x_lite.interop.peft_heads import head_of
+from t5x_lite.interop.peft_prefixes import is_prefix, read_prefix
 from t5x_lite.interop.peft_prompts import is_prompt, read_prompt
 from t5x_lite.interop.peft_writing import write_peft
 from t5x_lite.learner import views_of
@@ -84,7 +90,7 @@ def import_adapter(
       destination: a new directory.
       base: the model that it was trained on: a work directory or a step directory.
       step: of a work directory: its number, "best", or None for the newest.
-      name: of the module.
+      name: of the module; those of a composition (adapter_setup.json) keep their names.
       revision: branch, tag or commit of a module at the hub; None is main.
 
     Returns:
@@ -121,12 +127,14 @@ def import_adapter(
     params = lazy_params(where)
     norms = functools.cache(functools.partial(_norms, hosts, params))
     module = file.module(hosts, name=name, norms=norms)
-    made = _with_head(experiment, head)
-    pack = made.data.pack and not module.adapter.unpackable
+    made = _with_head(experiment, head or module.head)
+    lines = tuple(map(write_module, (module.adapter, *module.others)))
+    adapters = Adapters(add=lines, use=module.use)
+    pack = made.data.pack and not adapters.unpackable
     made = dataclasses.replace(
         made,
         data=dataclasses.replace(made.data, pack=pack),
-        adapters=Adapters(add=(write_module(module.adapter),)),
+        adapters=adapters,
         init=Init(checkpoint=str(where.absolute())),
         train=(),
     )
@@ -138,7 +146,7 @@ def import_adapter(
             **{name: content for name, content in files.items() if goes_along(name)},
             checkpointing.CONFIG_FILE: to_json(made).encode(),
             BASE_FILE: dataclasses.replace(empty, arrays=leaves).content(),
-            f"{file.library}/{CONFIG}": file.config_file.read_bytes(),
+            f"{file.library}/{file.config_file.name}": file.config_file.read_bytes(),
             **source_file(at_hub),
         }
         _write(directory, contents, module.arrays)
@@ -147,8 +155,12 @@ def import_adapter(
 
 def _read_file(directory: Path) -> Any:
     """What a directory holds, by the library that saved it."""
+    if is_setup(directory):
+        return read_setup(directory)
     if is_library(directory):
         return read_library(directory)
+    if is_prefix(directory):
+        return read_prefix(directory)
     return read_prompt(directory) if is_prompt(directory) else read_peft(directory)
 
 
@@ -234,9 +246,11 @@ def export_adapter(
       checkpoint: a work directory or a step directory.
       destination: a new directory.
       step: of a work directory: its number, "best", or None for the newest.
-      form: of the directory: of PEFT, or of the library `adapters`, which keeps heads apart: a head
-        that trained with the module is left out there, and a line says so.
-      name: name of the module, where the checkpoint has several.
+      form: of the directory: of PEFT, or of the library `adapters`, which has heads of its own: a
+        head that trained with the module and that it has no like of is left out, and a line says
+        so.
+      name: name of the module, where the checkpoint has several. Without one the library
+        `adapters` gets the composition in use, with all of its modules.
       head: whether the head that trained with it comes along.
 
     Returns:
@@ -250,17 +264,24 @@ def export_adapter(
     checkpoint_manifest.verify(where, "params", "files")
     files = checkpointing.step_files(where)
     experiment = read_experiment(where, files)
-    adapter = _chosen(experiment, name, where=where)
+    tree = _composition(experiment) if form == "adapters" and name is None else None
+    modules = {module.name: module for module in experiment.adapters.modules}
+    chosen = (
+        [_chosen(experiment, name, where=where)]
+        if tree is None
+        else [modules[each] for each in names_of((tree,))]
+    )
+    adapter = chosen[0]
     refuse_views(where, views_of(experiment.model, experiment.objective))
     params = lazy_params(where)
     _refuse_trained(experiment, params, where=where)
     left = Base.read(files, where=where)
-    kept = None if not head else _trained_head(experiment, params, left, where=where)
-    if kept is not None and form == "adapters":
-        _logger.warning(
-            "%s: its head %s is left out: the module alone is written", where, kept.name
+    if form == "adapters":
+        own = None if not head else head_for_export(experiment, where=where)
+        return _export_library(
+            Path(destination), chosen, tree, experiment, params, left, own, files, where=where
         )
-        kept = None
+    kept = None if not head else _trained_head(experiment, params, left, where=where)
     kind = model_type_of(files)
     hosts = hosts_of(
         experiment.model,
@@ -273,10 +294,6 @@ def export_adapter(
         paths += _own_modules(hosts, left)
     arrays = {path: params[path].read().astype(np.float32) for path in paths}
     with new_directory(destination) as directory:
-        if form == "adapters":
-            name = _base_name(files, left)
-            write_library(directory, adapter, arrays, hosts, base=name, where=where)
-            return Path(destination)
         write_peft(
             directory,
             adapter,
@@ -287,6 +304,56 @@ def export_adapter(
             where=where,
         )
     return Path(destination)
+
+
+def _export_library(
+    destination: Path,
+    adapters: Sequence[Adapter],
+    tree: Block | None,
+    experiment: Experiment,
+    params: Mapping[str, LazyArray],
+    left: Base | None,
+    head: Head | None,
+    files: Mapping[str, bytes],
+    *,
+    where: Path,
+) -> Path:
+    """A directory of the library `adapters`, of one module or of a composition."""
+    kind = model_type_of(files)
+    hosts = hosts_of(experiment.model, None, model_type=kind, where=where)
+    starts = [f"{ADAPTERS}{adapter.name}/" for adapter in adapters]
+    starts += [f"{ADAPTERS}{part}/" for part in trained_of((tree,) if tree else ())]
+    wanted = tuple(trees.flatten(learner_of(experiment).shapes))
+    heads = [] if head is None else [p for p in wanted if p.startswith(f"{HEADS}{head.name}/")]
+    of_base = {} if left is None else left.arrays
+    if head is not None and all(path in of_base for path in heads):  # which did not train
+        head, heads = None, []
+    elif head is not None and not all(path in params for path in heads):
+        _logger.warning(
+            "%s: its head %s is in part the base's, so it is left out", where, head.name
+        )
+        head, heads = None, []
+    paths = [path for path in params if path.startswith(tuple(starts))]
+    arrays = {path: params[path].read().astype(np.float32) for path in (*paths, *heads)}
+    options = {"base": _base_name(files, left), "head": head, "where": where}
+    with new_directory(destination) as directory:
+        if tree is None:
+            written = write_library(directory, adapters[0], arrays, hosts, **options)
+        else:
+            written = write_setup(directory, tree, adapters, arrays, hosts, **options)
+    if head is not None and not written:
+        _logger.warning(
+            "%s: its head %s is left out: `adapters` has none like it", where, head.name
+        )
+    return destination
+
+
+def _composition(experiment: Experiment) -> Block | None:
+    """The one tree of blocks in use; None where modules stand by themselves."""
+    match experiment.adapters.composition:
+        case (Block() as tree,):
+            return tree
+    return None
 
 
 def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter:

@@ -95,6 +95,7 @@ class Answerers:
             None if form is None else form.head,
             live_tasks.task_labels(task),
             where=self._where,
+            task=task.name,
         )
 
     def named_heads(self, heads: Sequence[Head], task: Any) -> tuple[Head, ...]:

@@ -192,13 +192,28 @@ def check_children(experiment: Experiment) -> None:
     use = experiment.adapters.composition
     blocks = [node for tree in use for node, _ in walk(tree) if isinstance(node, MultiTask)]
     numbers = adapter_numbers(experiment.data)
+    num_tasks = experiment.objective.num_tasks
+    if num_tasks and not numbers:
+        raise InputError(
+            f"objective {type(experiment.objective).__name__} needs the number of each row's task: "
+            "read caches, one for each of them, and give --data.adapter-of CACHE=NUMBER for each"
+        )
+    wrong = next((name for name, k in numbers.items() if num_tasks and k >= num_tasks), None)
+    if wrong is not None:
+        raise InputError(
+            f"data.adapter_of: the objective has tasks 0 to {num_tasks - 1}, and {wrong} has "
+            f"number {numbers[wrong]}"
+        )
     if blocks and not numbers:
         raise InputError(
             f"{blocks[0]} needs the number of each row's module: read caches, one for each of "
             "them, and give --data.adapter-of CACHE=NUMBER for each"
         )
-    if numbers and not blocks:
-        raise InputError("data.adapter_of is for MultiTask in adapters.use, which has none")
+    if numbers and not blocks and not num_tasks:
+        raise InputError(
+            "data.adapter_of is for MultiTask in adapters.use and for objective TaskHeads, and "
+            "neither is there"
+        )
     for block in blocks:
         wrong = next((n for n, k in numbers.items() if k >= len(block.children)), None)
         if wrong is not None:

@@ -299,3 +299,63 @@ def test_it_learns_beside_a_model_of_packed_rows():
 
     together, apart = losses(params)
     np.testing.assert_allclose(together, apart, rtol=1e-5)
+
+
+def test_its_place_is_to_the_left_of_a_berts_tokens():
+    """Whose table is read from row P on, as one with its rows moved is without a place."""
+    left, batch = learner("bert", dataclasses.replace(PREFIX, place="left"))
+    nowhere, _ = learner("bert", PREFIX)
+    params = random(left.shapes)
+    table = params["model"]["embedding"]["position"]
+    moved = jax.tree.map(lambda x: x, params)
+    moved["model"]["embedding"]["position"] = jnp.roll(table, -3, axis=0)
+    found = jax.jit(lambda p: outputs(left, p, batch))(params)
+    run = jax.jit(lambda p: outputs(nowhere, p, batch))
+    np.testing.assert_allclose(found, run(moved), rtol=1e-6, atol=1e-6)
+    assert np.abs(found - run(params)).max() > 1e-3
+    long = {name: jnp.tile(x, (1, 2)) for name, x in batch.items()}
+    with pytest.raises(InputError, match="rows of 8 tokens are longer than"):
+        outputs(left, params, long)
+
+
+def test_its_place_is_to_the_left_of_a_t5s_tokens():
+    """By steps behind prompts of two lengths as in whole targets; and not in blocks."""
+    adapter = dataclasses.replace(PREFIX, place="left", encoder=False, cross=False)
+    made, batch = learner("t5", adapter)
+    params = random(made.shapes)
+    inputs, targets = batch["encoder_input_tokens"][:2], jnp.array([[9, 3, 4, 5], [11, 6, 7, 8]])
+
+    @jax.jit
+    def run(params):
+        model = made.bind_model(params)
+        logits, cache = model.prefill(inputs, max_length=3, prompt=jnp.array([[9, 3], [11, 0]]))
+        rows = [logits]
+        for tokens in (jnp.array([4, 6]), jnp.array([5, 7])):
+            logits, cache = model.step(tokens, cache)
+            rows.append(logits)
+        return jnp.stack(rows, 1), model(inputs, jnp.pad(targets, ((0, 0), (1, 0))))
+
+    steps, whole = run(params)
+    np.testing.assert_allclose(steps[0], whole[0, 2:5], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(steps[1], whole[1, 1:4], rtol=1e-5, atol=1e-5)
+    nowhere, _ = learner("t5", dataclasses.replace(adapter, place="none"))
+    forced = jnp.pad(targets, ((0, 0), (1, 0)))
+    assert np.abs(nowhere.bind_model(params)(inputs, forced) - whole).max() > 1e-3
+    model = dataclasses.replace(HOSTS["t5"][0], attention="blocked")
+    blocked = Learner.of(model, Seq2Seq(), adapters=(adapter,))
+    with pytest.raises(InputError, match="use --model"):
+        blocked.bind_model(params)(inputs, targets)
+
+
+def test_what_has_no_place():
+    left = dataclasses.replace(PREFIX, place="left")
+    with pytest.raises(InputError, match="in a DeBERTa a prefix has content and no position"):
+        learner("deberta", left)
+    with pytest.raises(InputError, match="has no gate: leave one of them out"):
+        Prefix(place="left", gate="real_tokens")
+    with pytest.raises(InputError, match="place"):
+        parse_module("x = prefix(place='right')")
+    other = Lora(name="other")
+    with pytest.raises(InputError, match="nothing can lie before or behind it"):
+        learner("bert", left, other, use=parse_trees("Stack(other, prefix)"))
+    assert "first text" in left.unpackable

@@ -13,7 +13,8 @@ from t5x_lite.adapters.invertible import Invertible
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.union import Union
 from t5x_lite.errors import InputError
-from t5x_lite.interop.adapters_library import is_library, read_library, to_module
+from t5x_lite.interop.adapters_files import is_library
+from t5x_lite.interop.adapters_library import read_library, to_module
 from t5x_lite.interop.encoder_families import family_of
 from t5x_lite.interop.encoders import read_encoder
 from t5x_lite.interop.hf_config import to_model
@@ -193,7 +194,7 @@ def test_lora_of_before_1_1_has_no_scale(tmp_path):
 @pytest.mark.parametrize(
     ("method", "changes", "message"),
     [
-        ("seq_bn", {"architecture": "prefix_tuning"}, "architecture 'prefix_tuning' is not read"),
+        ("seq_bn", {"architecture": "reft"}, "architecture 'reft' is not read"),
         ("seq_bn", {"wings": 2}, "wings '2' is not supported"),
         ("seq_bn", {"mh_adapter": None}, "lacks mh_adapter"),
         (

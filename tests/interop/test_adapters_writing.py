@@ -10,7 +10,9 @@ from t5x_lite.adapters.bottleneck import par_bn, seq_bn
 from t5x_lite.adapters.hyper import hyper
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.parts import Norms
 from t5x_lite.adapters.prefix import Prefix
+from t5x_lite.adapters.prompt import Prompt
 from t5x_lite.errors import InputError
 from t5x_lite.interop.adapters_library import read_library, to_module
 from t5x_lite.interop.adapters_writing import write_library
@@ -103,7 +105,10 @@ def test_an_invertible_adapter_comes_along(tmp_path):
 @pytest.mark.parametrize(
     ("adapter", "message"),
     [
-        (Prefix(name="lora"), "`adapters` has no Prefix like it"),
+        (Prefix(name="lora", place="left"), "`adapters` has no prefix with place='left'"),
+        (Prefix(name="lora", gate="real_tokens"), "has no prefix with gate='real_tokens'"),
+        (Prompt(name="lora", init="vocab"), "it holds differences from rows of the table"),
+        (Norms(name="lora"), "`adapters` has no Norms like it"),
         (Lora(dora=True), "DoRA's vectors are not written"),
         (Lora(gate="real_tokens"), "no LoRA with gate='real_tokens'"),
         (seq_bn(name="lora", reads="normed"), "no bottleneck with reads='normed'"),

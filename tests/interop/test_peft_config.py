@@ -21,7 +21,7 @@ from tests.interop.peft_files import LORA, bert_lora, hosts, module, write
         ({"init_lora_weights": "olora"}, "moves the base"),
         ({"init_lora_weights": "corda"}, "moves the base"),
         ({"some_new_field": 3}, "some_new_field"),
-        ({"peft_type": "PREFIX_TUNING"}, r"of PEFT's, LoRA, .* and prompt tuning are read"),
+        ({"peft_type": "P_TUNING"}, r"of PEFT's, LoRA, .*, prompt and prefix tuning are read"),
         ({"peft_type": "LOHA"}, "peft_type 'LOHA' cannot interchange; LORA and IA3 can"),
         ({"r": "eight"}, "r must be a number from 1"),
         ({"r": 3}, r"lora_A.weight has shape \(2, 8\), and its config and the base say \(3, 8\)"),

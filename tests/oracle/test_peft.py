@@ -15,6 +15,8 @@ from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import manifest
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.cli import main
+from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.generate import decode
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.run.adapter_interchange import export_adapter, import_adapter
 from t5x_lite.run.interchange import export_hf, import_hf
@@ -55,6 +57,7 @@ METHODS = {
         target_modules=["key", "value", "key_proj", "value_proj", "output.dense"],
         feedforward_modules=["output.dense"],
     ),
+    "prefix": lambda _: peft.PrefixTuningConfig(task_type="SEQ_CLS", num_virtual_tokens=3),
 }
 
 
@@ -150,6 +153,48 @@ def test_a_prompt_in_and_out(t5, tmp_path, submodules):
     np.testing.assert_allclose(t5_logits(there, batch)[real], theirs[real], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("projection", [False, True])
+def test_prefixes_in_and_out(t5, tmp_path, projection):
+    """Logits of whole targets there, and tokens of greedy search."""
+    plain = goldens.load(t5 / "base")
+    batch = goldens.random_batch(plain.config.vocab_size)
+    real = batch["decoder_target_tokens"] > 0
+    before = t5_logits(plain, batch)
+    sizes = plain.config
+    config = peft.PrefixTuningConfig(
+        task_type="SEQ_2_SEQ_LM",
+        num_virtual_tokens=3,
+        token_dim=sizes.num_heads * sizes.d_kv,
+        prefix_projection=projection,
+        encoder_hidden_size=5,
+    )
+    model = moved(peft.get_peft_model(plain, config))
+    theirs = t5_logits(model, batch)
+    assert np.abs(theirs - before)[real].max() > 1e-2
+    model.save_pretrained(tmp_path / "theirs")
+    import_adapter(tmp_path / "theirs", tmp_path / "ours", base=t5 / "ours")
+    np.testing.assert_allclose(
+        our_logits(tmp_path / "ours", batch)[real], theirs[real], rtol=1e-5, atol=1e-5
+    )
+    inputs = batch["encoder_input_tokens"][:1]
+    with torch.no_grad():
+        tokens = model.generate(
+            input_ids=torch.from_numpy(inputs).long(), max_new_tokens=6, do_sample=False
+        )[0, 1:].numpy()
+    loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
+    search = Decoding(max_decode_length=6, eos_id=plain.config.eos_token_id)
+
+    @jax.jit
+    def run(params):
+        return decode(loaded.learner.bind_model(params), jnp.asarray(inputs), decoding=search)
+
+    found = run(loaded.params)
+    np.testing.assert_array_equal(np.asarray(found[0])[0, 0, : len(tokens)], tokens)
+    export_adapter(tmp_path / "ours", tmp_path / "back")
+    there = peft.PeftModel.from_pretrained(goldens.load(t5 / "base"), tmp_path / "back").eval()
+    np.testing.assert_allclose(t5_logits(there, batch)[real], theirs[real], rtol=1e-5, atol=1e-5)
+
+
 def test_a_module_of_ours_by_the_commands_of_the_guide(t5, tmp_path):
     """docs/guides/modules.md, "PEFT": the base by `export hf`, the module by `export adapter`."""
     base = Loaded.from_checkpoint(str(t5 / "ours"), step=None)
@@ -181,9 +226,11 @@ def test_a_module_of_ours_by_the_commands_of_the_guide(t5, tmp_path):
 
 OFTEN = {("bert", "lora"), ("bert", "dora"), ("bert", "ia3"), ("roberta", "ia3")}
 OFTEN |= {("electra_discriminator", "lora"), ("deberta_v3", "lora")}
+OFTEN |= {("bert", "prefix"), ("roberta", "prefix")}
 CASES = [
     pytest.param(*case, marks=() if case in OFTEN else (pytest.mark.exhaustive, pytest.mark.slow))
     for case in itertools.product(ENCODERS, METHODS)
+    if case != ("deberta_v3", "prefix")  # PEFT has none
 ]
 
 

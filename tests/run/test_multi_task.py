@@ -59,7 +59,7 @@ def test_each_cache_trains_its_module(both, tmp_path):
         ({"use": "MultiTask(a, b, None)", "task_metrics": True}, "who answers has one"),
         ({"adapter_of": ()}, r"MultiTask\(a, b\) needs the number of each row's module"),
         ({"adapter_of": ("en=0", "sw=2")}, "has children 0 to 1, and sw has number 2"),
-        ({"use": "Stack(a, b)"}, "data.adapter_of is for MultiTask in adapters.use"),
+        ({"use": "Stack(a, b)"}, "data.adapter_of is for MultiTask in adapters.use and for"),
     ],
 )
 def test_what_is_refused_before_anything_is_made(both, changes, message):

@@ -477,6 +477,12 @@ def _layout_of(data: Data, sources: list[Source]) -> Layout:
     """
     first, *others = sources
     layout = data.layout.of_task(first.recipe.outputs)
+    if data.adapter_of:  # several tasks, some of which may have more
+        every: dict[str, None] = {}
+        for source in sources:
+            data.layout.of_task(source.recipe.outputs)
+            every |= dict.fromkeys(source.recipe.outputs)
+        return data.layout.of_task(tuple(every))
     for source in others:
         if data.layout.of_task(source.recipe.outputs) != layout:
             raise InputError(

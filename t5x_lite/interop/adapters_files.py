@@ -1,0 +1,202 @@
+"""Directories of the library `adapters` and of adapter-transformers: what they hold, checked.
+
+    adapter_config.json      {"config": {"mh_adapter": false, "reduction_factor": 16, ...}, ...}
+    pytorch_adapter.bin      or adapter.safetensors
+    head_config.json         of a head that was saved with the module, `interop.adapters_heads`
+
+`interop.adapters_library` makes modules of them.
+Source: adapter-hub/adapters 1.3, configuration/adapter_config.py, loading.py.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from t5x_lite.errors import InputError
+from t5x_lite.interop.hf_config import read_json
+from t5x_lite.interop.peft_config import CONFIG
+from t5x_lite.interop.rules import check_finite
+from t5x_lite.interop.tensor_files import read_safetensors
+from t5x_lite.interop.torch_files import read_torch
+
+_SAFETENSORS, TORCH = "adapter.safetensors", "pytorch_adapter.bin"
+
+BOTTLENECK = {
+    "mh_adapter": None,
+    "output_adapter": None,
+    "reduction_factor": None,
+    "non_linearity": None,
+    "original_ln_before": False,
+    "original_ln_after": True,
+    "ln_before": False,
+    "ln_after": False,
+    "is_parallel": False,
+    "scaling": 1.0,
+    "use_gating": False,
+    "residual_before_ln": True,
+    "adapter_residual_before_ln": False,
+    "inv_adapter": None,
+    "inv_adapter_reduction_factor": None,
+    "cross_adapter": False,
+    "leave_out": (),
+    "dropout": 0.0,
+    "phm_layer": False,
+    "phm_dim": 4,
+    "phm_rank": 1,
+    "factorized_phm_W": True,
+    "shared_phm_rule": True,
+    "shared_W_phm": False,
+    "factorized_phm_rule": False,
+    "phm_bias": True,
+}
+"""Field -> its value where a file of an earlier version lacks it; None: it must be there."""
+LORA = {
+    "selfattn_lora": True,
+    "intermediate_lora": False,
+    "output_lora": False,
+    "attn_matrices": None,
+    "r": 8,
+    "alpha": 8,
+    "composition_mode": "add",
+    "use_gating": False,
+    "leave_out": (),
+    "dropout": 0.0,
+}
+_OF_TRAINING = (
+    *("architecture", "init_weights", "init_weights_seed", "learn_phm", "phm_c_init", "dtype"),
+    *("phm_init_range", "hypercomplex_nonlinearity", "prompt_init", "prompt_init_text"),
+)
+"""Fields that say how a module begins."""
+PREFIX = {
+    "encoder_prefix": True,
+    "cross_prefix": True,
+    "leave_out": (),
+    "flat": False,
+    "prefix_length": 30,
+    "bottleneck_size": 512,
+    "non_linearity": "tanh",
+    "dropout": 0.0,
+    "use_gating": False,
+    "shared_gating": True,
+}
+PROMPT = {"prompt_length": None, "combine": "prefix"}
+_FIELDS: dict[str | None, dict[str, Any]] = {
+    None: BOTTLENECK,
+    "lora": LORA,
+    "prefix_tuning": PREFIX,
+    "prompt_tuning": PROMPT,
+}
+"""architecture -> its fields."""
+_NONE = ("inv_adapter", "inv_adapter_reduction_factor")
+"""Fields of which None is a value."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LibraryFile:
+    """A directory of the library.
+
+    Attributes:
+      where: the file of the tensors.
+      config_file: adapter_config.json.
+      config: what its "config" says, with what earlier versions left out; of a union "configs".
+      name: of the module there.
+      tensors: by name; float32.
+    """
+
+    where: Path
+    config_file: Path
+    config: Mapping[str, Any]
+    name: str
+    tensors: Mapping[str, np.ndarray]
+
+    library: ClassVar[str] = "adapters"
+    """Name of the folder that keeps adapter_config.json."""
+
+
+def is_library(directory: Path) -> bool:
+    """Whether a directory is one of the library, and not of PEFT."""
+    where = directory / CONFIG
+    return where.is_file() and "peft_type" not in (found := read_json(where)) and "config" in found
+
+
+def read_module(directory: Path) -> LibraryFile:
+    """What a directory holds of a module.
+
+    Raises:
+      InputError: it is incomplete or damaged, or of a method that cannot become one of ours.
+    """
+    where = directory / CONFIG
+    if not where.is_file():
+        raise InputError(f"{directory}: holds no {CONFIG}")
+    found = read_json(where)
+    name, config = found.get("name"), found.get("config")
+    if not isinstance(name, str) or not isinstance(config, dict):
+        raise InputError(f"{where}: must have the module's name, and its config as an object")
+    config = _complete(where, config, is_old=_is_old(found))
+    path, tensors = tensors_of(directory, _SAFETENSORS, TORCH)
+    return LibraryFile(where=path, config_file=where, config=config, name=name, tensors=tensors)
+
+
+def tensors_of(directory: Path, safetensors: str, torch: str) -> tuple[Path, dict[str, np.ndarray]]:
+    """The file of a directory's tensors, and these by name, in float32.
+
+    Args:
+      directory: that holds one of two files.
+      safetensors: name of the one.
+      torch: name of the other.
+
+    Raises:
+      InputError: there is none, or it is damaged.
+    """
+    path = directory / safetensors
+    if path.is_file():
+        arrays: Mapping[str, Any] = read_safetensors(path)
+    elif (directory / torch).is_file():
+        path = directory / torch
+        arrays = read_torch(path)
+    else:
+        raise InputError(f"{directory}: holds neither {safetensors} nor {torch}")
+    found = {}
+    for name, array in arrays.items():
+        check_finite(path, name, array)
+        found[name] = np.asarray(array, np.float32)
+    return path, found
+
+
+def _is_old(found: Mapping[str, Any]) -> bool:
+    """Whether a file is of before 1.1 of the library, or of adapter-transformers."""
+    match = re.fullmatch(r"adapters\.(\d+)\.(\d+).*", str(found.get("version", "")))
+    return match is None or (int(match[1]), int(match[2])) < (1, 1)
+
+
+def _complete(where: Path, config: Mapping[str, Any], *, is_old: bool) -> dict[str, Any]:
+    """A config with what it leaves out.
+
+    Raises:
+      InputError: a field is unknown or missing, or of what no module of ours does.
+    """
+    kind = config.get("architecture")
+    if kind == "union" and isinstance(config.get("configs"), list):
+        members = [each if isinstance(each, dict) else {} for each in config["configs"]]
+        complete = [_complete(where, each, is_old=is_old) for each in members]
+        return {"architecture": kind, "configs": complete}
+    if kind not in _FIELDS:
+        raise InputError(
+            f"{where}: architecture {kind!r} is not read: bottlenecks, Compacter, LoRA, (IA)^3, "
+            "prefixes, prompts, unions of these and invertible adapters are"
+        )
+    fields = _FIELDS[kind]
+    for field, value in config.items():
+        if field not in fields and field not in _OF_TRAINING and value:
+            raise InputError(f"{where}: {field} {str(value)[:60]!r} is not supported")
+    made = {**fields, **{name: value for name, value in config.items() if name in fields}}
+    for field, value in made.items():
+        if value is None and fields[field] is None and field not in _NONE:
+            raise InputError(f"{where}: lacks {field}")
+    if kind == "lora" and is_old and made["r"] != made["alpha"]:
+        made["alpha"] = made["r"]  # as the library reads files of before 1.1
+    return {**made, "architecture": kind}

@@ -1,0 +1,220 @@
+"""Heads of the library `adapters` on an encoder, in and out.
+
+    head_config.json              {"config": {"head_type": "classification", "layers": 2, ...}, ...}
+    pytorch_model_head.bin        or model_head.safetensors: heads.NAME.I.{weight,bias}
+
+| head_type | layers | ours |
+|---|---|---|
+| classification | 2: dense, tanh or gelu, out | "classifier"; one label is a score |
+| multiple_choice | 2 | "choice" |
+| tagging | 1: out | "token" |
+| question_answering | 1, two labels | "span" |
+
+A head there has dropout before each layer, which the kind "bert" of ours does not have before its
+first one: the numbers are the same but in training. A head of another form, such as one that reads
+the pooler, is left out, and a line says so.
+Source: adapter-hub/adapters 1.3, heads/base.py.
+"""
+
+import dataclasses
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from t5x_lite.errors import InputError
+from t5x_lite.heads.base import HEADS, Head
+from t5x_lite.heads.choice import Choice
+from t5x_lite.heads.classes import ClassHead
+from t5x_lite.heads.classifier import Classifier, ClassifierKind
+from t5x_lite.heads.span import Span
+from t5x_lite.heads.token import Token
+from t5x_lite.interop.adapters_files import tensors_of
+from t5x_lite.interop.hf_config import read_json
+from t5x_lite.interop.peft import Module
+from t5x_lite.interop.rules import check_finite
+from t5x_lite.interop.torch_writing import write_torch
+
+HEAD_CONFIG = "head_config.json"
+_SAFETENSORS, TORCH = "model_head.safetensors", "pytorch_model_head.bin"
+_KINDS: dict[str, ClassifierKind] = {"tanh": "roberta", "gelu": "electra"}
+"""Activation between two layers -> our kind, which has dropout before both."""
+_LAYERS = {"classification": 2, "multiple_choice": 2, "tagging": 1, "question_answering": 1}
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LibraryHead:
+    """A head in a directory of the library.
+
+    Attributes:
+      where: the file of the tensors.
+      config: what head_config.json says of it.
+      name: of the head there.
+      tensors: by name; float32.
+    """
+
+    where: Path
+    config: Mapping[str, Any]
+    name: str
+    tensors: Mapping[str, np.ndarray]
+
+    def beside(self, module: Module) -> Module:
+        """The module with the head, where it can become one of ours.
+
+        Raises:
+          InputError: the tensors are not those of the config.
+        """
+        head = self._head()
+        if head is None:
+            said = {name: self.config.get(name) for name in ("head_type", "layers", "use_pooler")}
+            _logger.warning("%s: no head of ours is like it: it is left out: %s", self.where, said)
+            return module
+        own = f"{HEADS}{head.name}/"
+        places = {"out": 1} if self.config["layers"] == 1 else {"dense": 1, "out": 4}
+        names = {f"heads.{self.name}.{at}.{leaf}" for at in places.values() for leaf in _LEAVES}
+        if set(self.tensors) != names:
+            raise InputError(
+                f"{self.where}: a {type(head).__name__} has {', '.join(sorted(names))}"
+            )
+        arrays = {
+            f"{own}{layer}/{ours}": np.ascontiguousarray(
+                self.tensors[f"heads.{self.name}.{at}.{theirs}"].T
+            )
+            for layer, at in places.items()
+            for theirs, ours in _LEAVES.items()
+        }
+        size = _outputs(head)
+        if arrays[f"{own}out/kernel"].shape[-1] != size:
+            raise InputError(
+                f"{self.where}: heads.{self.name} gives {arrays[f'{own}out/kernel'].shape[-1]} "
+                f"numbers, and its config says {size}"
+            )
+        return dataclasses.replace(module, arrays={**module.arrays, **arrays}, head=head)
+
+    def _head(self) -> Head | None:
+        """The config of ours; None where there is none like it."""
+        said = self.config
+        kind, layers = said.get("head_type"), said.get("layers")
+        if _LAYERS.get(str(kind)) != layers or said.get("use_pooler"):
+            return None
+        if not said.get("bias", True):
+            return None
+        activation = _KINDS.get(str(said.get("activation_function")))
+        if kind == "question_answering":
+            return Span() if said.get("num_labels") == 2 else None
+        if kind == "tagging":
+            return Token(num_classes=int(said["num_labels"]), labels=self._labels())
+        if activation is None:
+            return None
+        if kind == "multiple_choice":
+            return Choice(kind=activation)
+        return Classifier(
+            num_classes=int(said["num_labels"]), kind=activation, labels=self._labels()
+        )
+
+    def _labels(self) -> tuple[str, ...]:
+        """The names of the classes in their order; () where they have none."""
+        names = self.config.get("label2id") or {}
+        found = tuple(sorted(names, key=lambda name: names[name]))
+        default = all(name == f"LABEL_{number}" for number, name in enumerate(found))
+        return () if default or len(found) != self.config["num_labels"] else found
+
+
+_LEAVES = {"weight": "kernel", "bias": "bias"}
+
+
+def _outputs(head: Head) -> int:
+    if isinstance(head, ClassHead):
+        return head.num_classes
+    return 2 if isinstance(head, Span) else 1
+
+
+def read_head(directory: Path) -> LibraryHead | None:
+    """The head in a directory; None where it has none.
+
+    Raises:
+      InputError: it is incomplete or damaged.
+    """
+    where = directory / HEAD_CONFIG
+    if not where.is_file():
+        return None
+    found = read_json(where)
+    name, config = found.get("name"), found.get("config")
+    if not isinstance(name, str) or not isinstance(config, dict):
+        raise InputError(f"{where}: must have the head's name, and its config as an object")
+    path, tensors = tensors_of(directory, _SAFETENSORS, TORCH)
+    return LibraryHead(where=path, config=config, name=name, tensors=tensors)
+
+
+def write_head(
+    directory: Path,
+    head: Head,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    name: str,
+    said: Mapping[str, Any],
+    where: object,
+) -> bool:
+    """Writes head_config.json and pytorch_model_head.bin.
+
+    Args:
+      directory: where.
+      head: config of the head.
+      arrays: by path, those of the head among them.
+      name: of the head there, the module's.
+      said: what the directory's config says of the model.
+      where: the checkpoint, for messages.
+
+    Returns:
+      Whether the library has such a head; else nothing is written.
+    """
+    config = _config_of(head)
+    if config is None:
+        return False
+    own = f"{HEADS}{head.name}/"
+    places = {"out": 1} if config["layers"] == 1 else {"dense": 1, "out": 4}
+    tensors = {
+        f"heads.{name}.{at}.{theirs}": arrays[f"{own}{layer}/{ours}"].T
+        for layer, at in places.items()
+        for theirs, ours in _LEAVES.items()
+    }
+    for tensor, array in tensors.items():
+        check_finite(f"checkpoint {where}", tensor, array)
+    content = {**said, "config": config, "name": name}
+    (directory / HEAD_CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    write_torch(directory / TORCH, tensors)
+    return True
+
+
+def _config_of(head: Head) -> dict[str, Any] | None:
+    """The library's config of a head; None where it has none like it."""
+    common = {"dropout_prob": None, "bias": True}
+    if isinstance(head, Classifier):
+        kind = {"head_type": "classification", "num_labels": head.num_classes, "layers": 2}
+        kind |= {"activation_function": head.activation, "use_pooler": False}
+        return {**common, **kind, "label2id": _numbers(head)}
+    if isinstance(head, Choice):
+        kind = {"head_type": "multiple_choice", "num_choices": 2, "layers": 2}
+        kind |= {"activation_function": head.activation, "use_pooler": False}
+        return {"dropout_prob": None, **kind, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}
+    if isinstance(head, Token):
+        kind = {"head_type": "tagging", "num_labels": head.num_classes, "layers": 1}
+        return {
+            "dropout_prob": None, **kind, "activation_function": "tanh", "label2id": _numbers(head)
+        }  # fmt: skip
+    if isinstance(head, Span):
+        kind = {"head_type": "question_answering", "num_labels": 2, "layers": 1}
+        labels = {"LABEL_0": 0, "LABEL_1": 1}
+        return {"dropout_prob": None, **kind, "activation_function": "tanh", "label2id": labels}
+    return None
+
+
+def _numbers(head: ClassHead) -> dict[str, int]:
+    """label2id."""
+    names = head.labels or tuple(f"LABEL_{number}" for number in range(head.num_classes))
+    return {name: number for number, name in enumerate(names)}

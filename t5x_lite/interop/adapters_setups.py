@@ -1,0 +1,396 @@
+"""Compositions of the library `adapters`, in and out: adapter_setup.json and what it names.
+
+    DIR/adapter_setup.json      {"adapter_setup": {"type": "Fuse", "children": [...]}, ...}
+    DIR/NAME/                   a module, `interop.adapters_library`; and its head
+    DIR/"a,b"/                  a fusion: adapter_fusion_config.json, and its tensors
+
+| theirs, below SITE.adapter_fusion_layer.NAME | ours, below adapters/fusion/TITLE/STACK/SITE |
+|---|---|
+| query.{weight, bias}, key.{weight, bias} | {query, key}/{kernel, bias} |
+| value.weight, if the fusion is not static | value/kernel |
+
+Blocks are read by what they are for. (In the library a block computes what its first child reads
+for all of them, and Average divides twice: `adapters.composition` has neither.)
+Source: adapter-hub/adapters 1.3, composition.py, loading.py, model_mixin.py (save_adapter_setup).
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from t5x_lite.adapters.base import ADAPTERS, Adapter
+from t5x_lite.adapters.composition import (
+    Average,
+    BatchSplit,
+    Block,
+    Fuse,
+    MultiTask,
+    Parallel,
+    Split,
+    Stack,
+    names_of,
+    walk,
+)
+from t5x_lite.adapters.use import write_trees
+from t5x_lite.errors import InputError
+from t5x_lite.heads.base import Head
+from t5x_lite.interop.adapters_files import tensors_of
+from t5x_lite.interop.adapters_library import SITES, LibraryDirectory, read_library, to_module
+from t5x_lite.interop.adapters_writing import about, write_library
+from t5x_lite.interop.hf_config import read_json
+from t5x_lite.interop.module_hosts import Hosts
+from t5x_lite.interop.peft import Module, Norms
+from t5x_lite.interop.rules import check_finite
+from t5x_lite.interop.torch_writing import write_torch
+
+SETUP = "adapter_setup.json"
+FUSION_CONFIG = "adapter_fusion_config.json"
+_SAFETENSORS, _TORCH = "model_adapter_fusion.safetensors", "pytorch_model_adapter_fusion.bin"
+_FUSION = {
+    "key": True,
+    "query": True,
+    "value": True,
+    "query_before_ln": False,
+    "residual_before": False,
+    "temperature": False,
+    "value_before_softmax": True,
+    "value_initialized": True,
+    "regularization": True,
+    "dropout_prob": None,
+}
+_PREFIXES = {
+    "bert": "bert.",
+    "roberta": "roberta.",
+    "xlm-roberta": "roberta.",
+    "electra": "electra.",
+    "deberta-v2": "deberta.",
+    "t5": "transformer.",
+    "mt5": "transformer.",
+}
+"""model_type -> what stands before the names of its class; the library adds it to a module's names
+and not to a fusion's."""
+_OF_TRAINING = ("value_initialized", "regularization", "dropout_prob")
+_OPTIONS = {"Split": ("splits", "splits"), "BatchSplit": ("batch_sizes", "sizes")}
+_OPTIONS |= {"Average": ("weights", "weights")}
+"""Block -> their option and ours."""
+_BLOCKS: dict[str, type[Block]] = {
+    each.__name__: each for each in (Stack, Fuse, Split, BatchSplit, Parallel, MultiTask, Average)
+}
+_NESTED: dict[str, tuple[str, ...]] = {
+    "Stack": ("Fuse", "Split", "Parallel", "BatchSplit", "Average", "MultiTask"),
+    "Fuse": ("Stack",),
+    "Split": ("Split", "Stack", "BatchSplit", "Average"),
+    "Parallel": ("Stack", "BatchSplit", "Average"),
+    "MultiTask": ("Stack", "Average", "Fuse"),
+    "BatchSplit": ("Stack", "Split", "BatchSplit", "Average"),
+    "Average": ("Stack", "Split", "BatchSplit"),
+}
+"""Blocks that the library reads below each, besides modules."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SetupFile:
+    """A directory with a composition.
+
+    Attributes:
+      where: the directory.
+      config_file: adapter_setup.json.
+      config: its content.
+      tree: the composition, in names that modules have here.
+      modules: the directories of the modules, by those names.
+      head: the module whose directory has the head; None is none.
+    """
+
+    where: Path
+    config_file: Path
+    config: Mapping[str, Any]
+    tree: Block
+    modules: Mapping[str, LibraryDirectory]
+    head: str | None
+
+    library: ClassVar[str] = "adapters"
+
+    def kept(self) -> dict[str, np.ndarray]:
+        """No tensor is of a head under transformers' names."""
+        return {}
+
+    def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
+        """The modules and fusions of ours. They have their own names, and not `name`.
+
+        Raises:
+          InputError: a directory is none, or is of another base.
+        """
+        del name, norms
+        made = {own: to_module(file, hosts, name=own) for own, file in self.modules.items()}
+        adapters = [each.adapter for each in made.values()]
+        arrays = {path: x for each in made.values() for path, x in each.arrays.items()}
+        for block in _fusions(self.tree):
+            arrays |= self._fusion(block, hosts)
+        module = Module(
+            adapter=adapters[0], arrays=arrays, others=adapters[1:], use=write_trees((self.tree,))
+        )
+        file = self.modules.get(self.head or "")
+        return module if file is None or file.head is None else file.head.beside(module)
+
+    def _fusion(self, block: Fuse, hosts: Hosts) -> dict[str, np.ndarray]:
+        """The arrays of a fusion, by path."""
+        theirs = {own: file.name for own, file in self.modules.items()}
+        name = _fusion_name(block, theirs)
+        path, tensors, static = _read_fusion(self.where / name, name)
+        if static != block.static:
+            raise ValueError(f"{path}: the tree says static={block.static}")
+        layers: dict[str, dict[int, np.ndarray]] = {}
+        pattern = re.compile(
+            r"(?:.*\.)?(encoder|decoder)\.(?:layer|block)\.(\d+)\.(.*)\.adapter_fusion_layer\."
+            rf"{re.escape(name)}\.(query|key|value)\.(weight|bias)"
+        )
+        for tensor, array in tensors.items():
+            match = pattern.fullmatch(tensor)
+            stack, layer, above, part, leaf = match.groups() if match else ("", "0", "", "", "")
+            site = SITES.get(above) or SITES.get(f"{stack} {above}")
+            if site is None:
+                raise InputError(f"{path}: {tensor} is of no fusion that is supported here")
+            d_model = hosts.kernels[stack, "attention/query"][1]
+            if array.shape != (d_model,) * array.ndim:
+                raise InputError(f"{path}: {tensor} has shape {array.shape}, and d_model {d_model}")
+            own = f"{ADAPTERS}{block.part}/{block.title}/{stack}/{site}/{part}"
+            own = f"{own}/{'kernel' if leaf == 'weight' else 'bias'}"
+            layers.setdefault(own, {})[int(layer)] = array.T
+        for own, found in layers.items():
+            num = hosts.kernels[own.split("/")[3], "attention/query"][0]
+            if sorted(found) != list(range(num)):
+                raise InputError(f"{path}: of {num} layers, {own} has {sorted(found)}")
+        return {own: np.stack([found[i] for i in sorted(found)]) for own, found in layers.items()}
+
+
+def is_setup(directory: Path) -> bool:
+    """Whether a directory has a composition."""
+    return (directory / SETUP).is_file()
+
+
+def read_setup(directory: Path) -> SetupFile:
+    """What a directory with a composition holds.
+
+    Raises:
+      InputError: it is incomplete or damaged, or has a block that is none of ours.
+    """
+    where = directory / SETUP
+    config = read_json(where)
+    names: dict[str, str] = {}
+    static: dict[str, bool] = {}
+    tree = _tree(where, config.get("adapter_setup"), names, static)
+    if isinstance(tree, str):
+        tree = Stack((tree,))
+    theirs = {own: name for name, own in names.items()}
+    if len(theirs) != len(names):
+        raise InputError(f"{where}: names of modules differ by more than case and punctuation here")
+    modules = {own: read_library(directory / name) for own, name in theirs.items()}
+    for block in _fusions(tree):
+        name = _fusion_name(block, theirs)
+        static[block.title] = _read_fusion(directory / name, name)[2]
+    said = config.get("head_setup")
+    head = names.get(said) if isinstance(said, str) else None
+    return SetupFile(
+        where=directory,
+        config_file=where,
+        config=config,
+        tree=_with_static(tree, static),
+        modules=modules,
+        head=head,
+    )
+
+
+def _tree(where: Path, node: Any, names: dict[str, str], static: dict[str, bool]) -> str | Block:
+    """A tree of ours; the names of its modules go into `names`, theirs -> ours."""
+    if not isinstance(node, dict) or not isinstance(node.get("children"), list):
+        raise InputError(f"{where}: adapter_setup must have types and children: {str(node)[:60]!r}")
+    kind, children = node.get("type"), node["children"]
+    if kind == "single" and len(children) == 1 and isinstance(children[0], str):
+        own = re.sub(r"[^a-z0-9_]", "_", children[0].lower())
+        own = own if own[:1].isalpha() else f"m_{own}"
+        return names.setdefault(children[0], own)
+    if kind not in _BLOCKS:
+        raise InputError(f"{where}: a block {kind!r} is none of {', '.join(_BLOCKS)}")
+    made = tuple(_tree(where, child, names, static) for child in children)
+    theirs, ours = _OPTIONS.get(str(kind), ("", ""))
+    kwargs = dict(node.get("kwargs") or {})
+    value = kwargs.pop(theirs, None)
+    if kwargs:
+        raise InputError(f"{where}: {kind} with {', '.join(kwargs)} is not supported")
+    try:
+        options: dict[str, Any] = {} if value is None else {ours: tuple(value)}
+        return _BLOCKS[str(kind)](made, **options)
+    except (InputError, TypeError) as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _with_static(tree: Any, static: Mapping[str, bool]) -> Any:
+    """A tree whose fusions say whether they are static."""
+    if not isinstance(tree, Block):
+        return tree
+    children = tuple(_with_static(child, static) for child in tree.children)
+    more = {"static": static[tree.title]} if isinstance(tree, Fuse) else {}
+    return dataclasses.replace(tree, children=children, **more)
+
+
+def _fusions(tree: str | Block) -> list[Fuse]:
+    """The fusions of a tree, each once."""
+    found = [node for node, _ in walk(tree) if isinstance(node, Fuse)]
+    return list({block.title: block for block in found}.values())
+
+
+def _fusion_name(block: Fuse, theirs: Mapping[str, str]) -> str:
+    """Their name of a fusion: the last module of each child, with commas between."""
+    return ",".join(theirs[names_of((child,))[-1]] for child in block.children if child is not None)
+
+
+def _read_fusion(directory: Path, name: str) -> tuple[Path, dict[str, np.ndarray], bool]:
+    """The file of a fusion, its tensors, and whether it is static.
+
+    Raises:
+      InputError: it is incomplete or damaged, or of a form that none of ours has.
+    """
+    where = directory / FUSION_CONFIG
+    if not where.is_file():
+        raise InputError(f"{directory}: holds no {FUSION_CONFIG}, which the fusion {name} needs")
+    config = read_json(where).get("config")
+    if not isinstance(config, dict):
+        raise InputError(f"{where}: must have the fusion's config as an object")
+    for field, value in config.items():
+        if field not in (*_OF_TRAINING, "value") and value != _FUSION.get(field, False):
+            raise InputError(f"{where}: {field} {value!r} of a fusion is not supported")
+    path, tensors = tensors_of(directory, _SAFETENSORS, _TORCH)
+    return path, tensors, not config.get("value", True)
+
+
+def write_setup(
+    directory: Path,
+    tree: Block,
+    adapters: Sequence[Adapter],
+    arrays: Mapping[str, np.ndarray],
+    hosts: Hosts,
+    *,
+    base: str,
+    head: Head | None,
+    where: object,
+) -> bool:
+    """Writes a composition, its modules and its fusions.
+
+    Args:
+      directory: where.
+      tree: the composition.
+      adapters: configs of its modules.
+      arrays: theirs, the fusions' and the head's, by path.
+      hosts: the layers of the base.
+      base: model_name.
+      head: what trained with them; it goes along with the first module.
+      where: the checkpoint, for messages.
+
+    Returns:
+      Whether the head was written.
+
+    Raises:
+      InputError: the library has no such composition or module, naming the rule.
+    """
+    said = f"checkpoint {where}: {tree}"
+    written = False
+    for number, adapter in enumerate(adapters):
+        own = directory / adapter.name
+        own.mkdir()
+        first = head if number == 0 else None
+        options = {"base": base, "head": first, "where": where}
+        written = write_library(own, adapter, arrays, hosts, **options) or written
+    names = {adapter.name: adapter.name for adapter in adapters}
+    for block in _fusions(tree):
+        _write_fusion(directory, block, names, arrays, hosts, base=base, said=said)
+    root = tree if isinstance(tree, Stack) else Stack((tree,))
+    head_setup = adapters[0].name if written else None
+    content = {
+        "adapter_setup": _written(root, said=said, level=0),
+        "head_setup": head_setup,
+        "version": about(hosts, base=base)["version"],
+    }
+    (directory / SETUP).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    return written
+
+
+def _written(node: Any, *, said: str, level: int) -> dict[str, Any]:
+    """The JSON of a tree.
+
+    Raises:
+      InputError: the library has no such block, or not there.
+    """
+    if isinstance(node, str):
+        return {"type": "single", "children": [node]}
+    kind = type(node).__name__
+    if node is None or kind not in _BLOCKS:
+        raise InputError(f"{said}: `adapters` has no {node}; its blocks are {', '.join(_BLOCKS)}")
+    if level > 1 and kind != "Stack":
+        raise InputError(f"{said}: `adapters` has blocks two deep, and below those a Stack alone")
+    for child in node.children:
+        if isinstance(child, Block) and type(child).__name__ not in _NESTED[kind]:
+            raise InputError(f"{said}: `adapters` has no {type(child).__name__} in a {kind}")
+    children = [_written(child, said=said, level=level + 1) for child in node.children]
+    found: dict[str, Any] = {"type": kind, "children": children}
+    theirs, ours = _OPTIONS.get(kind, ("", ""))
+    if isinstance(node, Average):
+        if abs(sum(node.shares) - 1.0) > 1e-6:
+            raise InputError(f"{said}: weights of `adapters` add up to 1: got {node.shares}")
+        return {**found, "kwargs": {theirs: list(node.shares)}}
+    if ours:
+        values = list(getattr(node, ours))
+        if not values or "rest" in values:
+            raise InputError(f"{said}: `adapters` needs {theirs} of {kind} as numbers")
+        found["kwargs"] = {theirs: values}
+    return found
+
+
+def _write_fusion(
+    directory: Path,
+    block: Fuse,
+    names: Mapping[str, str],
+    arrays: Mapping[str, np.ndarray],
+    hosts: Hosts,
+    *,
+    base: str,
+    said: str,
+) -> None:
+    """Writes the directory of a fusion."""
+    if block.temperature != 1.0:
+        raise InputError(f"{said}: `adapters` has no fusion with temperature={block.temperature}")
+    name = _fusion_name(block, names)
+    own = f"{ADAPTERS}{block.part}/{block.title}/"
+    is_t5 = any(stack == "decoder" for stack, _ in hosts.kernels)
+    sites = {}
+    for above, site in SITES.items():
+        stack, _, layer = above.rpartition(" ")
+        if is_t5 == bool(stack):
+            sites[stack or "encoder", site] = layer
+    start = _PREFIXES.get(hosts.model_type, "")
+    tensors: dict[str, np.ndarray] = {}
+    for path, array in arrays.items():
+        if not path.startswith(own):
+            continue
+        stack, site, part, leaf = path.removeprefix(own).split("/")
+        for layer, value in enumerate(array):
+            above = f"{start}{stack}.{'block' if is_t5 else 'layer'}.{layer}.{sites[stack, site]}"
+            tensor = f"{above}.adapter_fusion_layer.{name}.{part}."
+            tensors[tensor + ("weight" if leaf == "kernel" else "bias")] = value.T
+    for tensor, array in tensors.items():
+        check_finite(said, tensor, array)
+    config = {**_FUSION, "value": not block.static}
+    content = {
+        **about(hosts, base=base),
+        "adapter_names": name.split(","),
+        "config": config,
+        "name": name,
+    }
+    place = directory / name
+    place.mkdir()
+    (place / FUSION_CONFIG).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
+    write_torch(place / _TORCH, tensors)

@@ -1,0 +1,162 @@
+"""Several heads: each row is read by that of its task, and as a head alone reads it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.use import parse_trees
+from t5x_lite.config.json import from_json, to_json
+from t5x_lite.errors import InputError
+from t5x_lite.heads.classifier import Classifier
+from t5x_lite.heads.span import Span
+from t5x_lite.learner import Learner
+from t5x_lite.objectives.classify import Classify
+from t5x_lite.objectives.spans import Spans
+from t5x_lite.objectives.task_heads import TaskHeads
+from tests.adapters.hosts import random
+from tests.objectives.encoder_rows import MODEL
+from tests.objectives.test_classify import batch_of, glue, pretrained, tuned  # noqa: F401
+
+QUIET = MODEL.replace(dropout_rate=0.0, attention_dropout_rate=0.0)
+OBJECTIVE = TaskHeads(tasks=("three=3", "score=1", "where=span"), scales=(1.0, 2.0, 1.0))
+TERMS = ("three/cross_entropy", "score/squared_error", "where/cross_entropy")
+IDS = [0, 1, 2, 0, 1, -1]
+
+
+def mixed():
+    """Six rows: two of each task but for the last one, of none."""
+    batch = {name: jnp.concatenate([x, x]) for name, x in batch_of([2, 1, 3]).items()}
+    batch["labels"] = jnp.array([[2, 0], [1, 0], [4, 6], [3, 0], [1, 0], [1, 0]])
+    batch["scores"] = jnp.array([np.nan, 3.5, np.nan, np.nan, -1.0, 2.0], jnp.float32)
+    return {**batch, "adapter_ids": jnp.array(IDS)[:, None]}
+
+
+def rows_of(batch, number):
+    """A task's rows."""
+    chosen = np.flatnonzero(np.array(IDS) == number)
+    return {name: x[chosen] for name, x in batch.items() if name != "adapter_ids"}
+
+
+def sums(loss):
+    return {name: tuple(map(float, term)) for name, term in loss.terms.items()}
+
+
+def test_each_term_is_that_of_a_head_alone():
+    made = Learner.of(QUIET, OBJECTIVE)
+    params = random(made.shapes)
+    loss = jax.jit(made.loss)(params, mixed())
+    alone = {"three": Classify(num_classes=3), "score": Classify(num_classes=1), "where": Spans()}
+    for number, (name, objective) in enumerate(alone.items()):
+        one = Learner.of(QUIET, objective)
+        [head] = (head.name for head in objective.heads({}))
+        own = {**params, "heads": {head: params["heads"][name]}}
+        found = jax.jit(one.loss)(own, rows_of(mixed(), number))
+        for term, (total, weight, _) in found.terms.items():
+            np.testing.assert_allclose(loss.terms[f"{name}/{term}"].total, total, rtol=1e-5)
+            assert float(loss.terms[f"{name}/{term}"].weight) == float(weight)
+        for metric, (total, weight) in found.metrics.items():
+            ours = tuple(map(float, loss.metrics[f"{name}/{metric}"]))
+            np.testing.assert_allclose(ours, (float(total), float(weight)), rtol=1e-5)
+    scales = {name: float(term.scale) for name, term in loss.terms.items()}
+    assert scales == dict(zip(TERMS, (1.0, 2.0, 1.0), strict=True))
+    assert float(loss.terms["score/squared_error"].weight) == 2.0
+    labels = jnp.minimum(mixed()["labels"], 3)
+    without = {**mixed(), "labels": labels, "adapter_ids": jnp.zeros((6, 1), jnp.int32)}
+    found = jax.jit(made.loss)(params, without)
+    assert float(found.terms["where/cross_entropy"].total) == 0.0
+    assert np.isfinite(float(found.value()))
+
+
+def test_parts_of_a_batch_are_the_batch():
+    made = Learner.of(QUIET, OBJECTIVE)
+    params, batch = random(made.shapes), mixed()
+
+    @jax.jit
+    def run(params, batch):
+        parts = [{name: x[at : at + 3] for name, x in batch.items()} for at in (0, 3)]
+        first, second = (made.loss(params, part) for part in parts)
+        return made.loss(params, batch).value(), first.plus(second).value()
+
+    whole, parts = run(params, batch)
+    np.testing.assert_allclose(parts, whole, rtol=1e-6)
+
+
+@pytest.mark.parametrize("use", ["MultiTask(a, b, None)", "Parallel(a, b, None)"])
+def test_tasks_with_modules_of_their_own(use):
+    """Of Parallel the child of a row's task answers, and the others do not count."""
+    lora = [Lora(name=name, rank=2, sites=("attention/.*",)) for name in "ab"]
+    made = Learner.of(QUIET, OBJECTIVE, adapters=lora, use=parse_trees(use))
+    params = random(made.shapes)
+    found = sums(jax.jit(made.loss)(params, mixed()))
+    for number, name in enumerate(("a", "b", None)):
+        adapters = [each for each in lora if each.name == name]
+        one = Learner.of(QUIET, OBJECTIVE, adapters=adapters)
+        own = {k: x for k, x in params.items() if k != "adapters" or name}
+        if name:
+            own["adapters"] = {name: params["adapters"][name]}
+        alone = sums(jax.jit(one.loss)(own, mixed()))
+        term = TERMS[number]
+        np.testing.assert_allclose(found[term], alone[term], rtol=1e-5)
+
+
+def test_its_heads_and_what_is_refused():
+    labels = ("no", "perhaps", "yes")
+    known = Classifier(name="three", num_classes=3, labels=labels)
+    three, score, where = OBJECTIVE.heads({"three": known})
+    assert (three, score.num_classes, where) == (known, 1, Span(name="where"))
+    assert from_json(to_json(OBJECTIVE), source="here") == OBJECTIVE
+    for fields, match in (
+        ({"tasks": ("mnli",)}, "must be NAME=CLASSES or NAME=span"),
+        ({"tasks": ("a=2", "a=3")}, "has a twice"),
+        ({"tasks": ("a=0",)}, "num_classes must be at least 1"),
+        ({"tasks": ("a=2",), "scales": (1.0, 2.0)}, "one for each of 1 tasks"),
+    ):
+        with pytest.raises(InputError, match=match):
+            TaskHeads(**fields)
+    with pytest.raises(InputError, match="names no task"):
+        Learner.of(QUIET, TaskHeads())
+    batch = mixed()
+    del batch["adapter_ids"]
+    made = Learner.of(QUIET, OBJECTIVE)
+    with pytest.raises(InputError, match="needs the number of each row's task"):
+        made.loss(random(made.shapes), batch)
+
+
+@pytest.mark.slow
+def test_two_tasks_are_learned_and_each_is_measured_by_its_head(pretrained, glue, tmp_path):  # noqa: F811
+    from t5x_lite.run.caching import cache
+    from t5x_lite.run.measuring import evaluate
+    from t5x_lite.run.training import train
+
+    caches = []
+    for name, num_classes in (("rte", 2), ("stsb", 1)):
+        one = tuned(pretrained, glue, tmp_path / name, task=f"tasks.glue:{name}",
+                    num_classes=num_classes)  # fmt: skip
+        caches.append(str(tmp_path / "caches" / name))
+        cache(one, output=caches[-1], splits=("train", "validation"))
+    experiment = dataclasses.replace(
+        one,
+        objective=TaskHeads(tasks=("rte=2", "stsb=1")),
+        data=dataclasses.replace(one.data, cache=tuple(f"{c}=1" for c in caches),
+                                 adapter_of=("rte=0", "stsb=1")),
+        checkpoints=dataclasses.replace(one.checkpoints, best=None),
+        workdir=str(tmp_path / "both"),
+    )  # fmt: skip
+    metrics = train(experiment)
+    del metrics
+    for name, metric, least in (("rte", "accuracy", 0.99), ("stsb", "pearson_corrcoef", 0.99)):
+        data = dataclasses.replace(one.data, task=f"tasks.glue:{name}")
+        settings = dataclasses.replace(experiment.evaluation, loss=False)
+        own = dataclasses.replace(experiment, data=data, evaluation=settings)
+        found = evaluate(own, [experiment.workdir])
+        assert found[f"validation/{metric}"] > least
+    wrong = dataclasses.replace(experiment.data, adapter_of=("rte=0", "stsb=2"))
+    with pytest.raises(InputError, match="the objective has tasks 0 to 1, and stsb has number 2"):
+        train(dataclasses.replace(experiment, data=wrong, workdir=str(tmp_path / "x")))
+    none = dataclasses.replace(experiment.data, adapter_of=())
+    with pytest.raises(InputError, match="TaskHeads needs the number of each row's task"):
+        train(dataclasses.replace(experiment, data=none, workdir=str(tmp_path / "x")))
