@@ -14,7 +14,7 @@ from flax import nnx
 
 from t5x_lite.adapters.base import Adapter, AdapterModules
 from t5x_lite.adapters.composition import Block
-from t5x_lite.adapters.routing import metrics_of, penalties_of
+from t5x_lite.adapters.routing import metrics_of, penalties_of, routers_of
 from t5x_lite.data.config import ADAPTER_IDS
 from t5x_lite.heads.base import Head, HeadModules, by_name
 from t5x_lite.heads.dense import Role
@@ -58,7 +58,8 @@ class Bound(nnx.Module):
         self.heads = HeadModules(heads_of(objective, heads), model, rngs=rngs)
         if adapters:
             self.adapters = AdapterModules(adapters, self.model, use=use, rngs=rngs)
-        self.has_adapters, self.use = bool(adapters), tuple(use)
+        self.has_adapters = bool(adapters)
+        self.routers = tuple(routers_of(adapters, use).items())
 
     def __call__(self, batch: Batch, *, key: Key | None = None, phase: str | None = None) -> Loss:
         """The loss of a batch, or of one of its phases; a key turns dropout on."""
@@ -69,8 +70,9 @@ class Bound(nnx.Module):
             batch = self.adapters.of_batch(self.model, batch, keep_ids=self.reads_tasks)
             with tally.collecting() as found:
                 loss = self.objective(self.model, self.heads, batch, key=key, **more)
-            loss = loss.plus_metrics(metrics_of(found, self.use))
-            return loss if key is None else loss.plus_terms(penalties_of(found, self.use))
+            routers = dict(self.routers)
+            loss = loss.plus_metrics(metrics_of(found, routers))
+            return loss if key is None else loss.plus_terms(penalties_of(found, routers))
         if ADAPTER_IDS in batch and not self.reads_tasks:  # of modules that are not in use
             batch = {name: x for name, x in batch.items() if name != ADAPTER_IDS}
         return self.objective(self.model, self.heads, batch, key=key, **more)

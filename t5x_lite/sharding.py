@@ -38,6 +38,7 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "vocab": "tensor",
     "embed": "fsdp",
     "mlp": "tensor",
+    "experts": "tensor",
     "heads": "tensor",
     "kv": None,
     "joined_kv": "tensor",

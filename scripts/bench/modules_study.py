@@ -41,13 +41,15 @@ SIZE = (
 )
 SITES = "sites=('.*attention/.*', 'mlp/.*', 'embedding')"
 """LoRA's: a base of few steps has an output table that must move (docs/benchmarks.md)."""
+RATE, OF_MODULES = 1e-2, 3e-3
+"""Rates of all weights, times their scale, and of modules, which have none."""
 FOLDERS = {"sst2": "SST-2", "mrpc": "MRPC", "rte": "RTE"}
 OTHER_TASKS = ("glue_cola", "glue_qqp", "glue_stsb", "glue_mnli", "glue_qnli")
 METHODS: dict[str, tuple[str, float]] = {
-    "full": ("", 1e-3),
-    "lora": (f"x = lora(r=8, {SITES})", 1e-3),
-    "ia3": ("x = ia3()", 3e-3),
-    "seq_bn": ("x = seq_bn(reduction=4)", 1e-3),
+    "full": ("", RATE),
+    "lora": (f"x = lora(r=8, {SITES})", OF_MODULES),
+    "ia3": ("x = ia3()", RATE),
+    "seq_bn": ("x = seq_bn(reduction=4)", OF_MODULES),
     "prompt": ("x = prompt(length=10)", 0.3),
 }
 """Name -> the line of --adapters.add, and the learning rate."""
@@ -120,12 +122,13 @@ class Study:
         task: str,
         line: str = "",
         *more: str,
-        rate: float = 1e-3,
+        rate: float | None = None,
         config: str = "finetune/sst2",
         start: Arm | None = None,
     ) -> Arm:
         """A run on a task, from the base or another run; a line is that of a module."""
         steps = self.options.steps
+        rate = rate or (OF_MODULES if line or "--adapters.load" in more else RATE)
         return Arm(
             self.work / f"{name}_{self.options.seed}",
             steps,
@@ -146,7 +149,8 @@ class Study:
         left_out = (*OTHER_TASKS, *(f"glue_{each}" for each in FOLDERS if each not in tasks))
         mixture = ("--data.mixing.leave-out", *left_out)
         config = "finetune/glue_tiny"
-        arm = self.tuned(name, "sst2", line, *mixture, *more, config=config)
+        rate = OF_MODULES if line or "--adapters.add" in more else RATE
+        arm = self.tuned(name, "sst2", line, *mixture, *more, config=config, rate=rate)
         arguments = list(arm.arguments)
         arguments[arguments.index("--data.task") + 1] = "tasks.mixtures:glue"
         return Arm(arm.workdir, arm.steps, tuple(arguments))
@@ -282,6 +286,7 @@ def language(study: Study) -> None:
             f"text_{name}",
             study.options.steps,
             *(*starts, "--adapters.add", f"{name} = {line}"),
+            *("--optimizer.schedule.peak", str(OF_MODULES)),
         )
         for kind, line in kinds.items()
         for name in ("en", "xx")

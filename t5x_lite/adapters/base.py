@@ -131,6 +131,11 @@ class Adapter:
         """
         return (f"{ADAPTERS}{self.name}",)
 
+    @property
+    def router_balance(self) -> float | None:
+        """Weight of the term that balances its own router; None has none."""
+        return None
+
     def scheduled(self, step: Array) -> dict[str, Array]:
         """Numbers of its own that are functions of the step, by path; they do not train.
 
@@ -292,6 +297,7 @@ class AdapterModules(nnx.Module):
         check_layers(self._use, layers)
         for modules in self._modules().values():
             modules.complete()
+            modules.meet(stacks)
             if modules.num_before and isinstance(model, PositionHost):
                 model.num_before = modules.num_before
         for tree in self._use:
@@ -385,16 +391,13 @@ class AdapterModules(nnx.Module):
         check_tasks(self._use, self._modules())
         check_places(self._use, self._places(), dict(self._kinds))
         for node, above in (pair for tree in self._use for pair in walk(tree)):
-            if isinstance(node, str) and above and getattr(self, node).num_before:
-                raise InputError(
-                    f"{path_of(above, node)} lies before the tokens, and nothing can lie before or "
-                    "behind it: name it outside of blocks, or give it place='none'"
-                )
-            if isinstance(node, str) and above and getattr(self, node).copied():
-                raise InputError(
-                    f"{path_of(above, node)} has arrays in place of the model's, which no block "
-                    "can choose: name it outside of blocks"
-                )
+            if not isinstance(node, str) or not above:
+                continue
+            why = getattr(self, node).alone
+            if getattr(self, node).copied():
+                why = "has arrays in place of the model's, which no block can choose"
+            if why:
+                raise InputError(f"{path_of(above, node)} {why}: name it outside of blocks")
         taken: set[str] = set()
         for tree in self._use:
             own: set[str] = set()

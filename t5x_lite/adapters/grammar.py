@@ -22,6 +22,7 @@ from t5x_lite.adapters.bottleneck import double_seq_bn, par_bn, seq_bn
 from t5x_lite.adapters.compacter import compacter, compacter_plus_plus
 from t5x_lite.adapters.composition import BLOCKS
 from t5x_lite.adapters.copies import Copy, Layers
+from t5x_lite.adapters.experts import Experts
 from t5x_lite.adapters.fastfood import Fastfood, said
 from t5x_lite.adapters.heads import Heads
 from t5x_lite.adapters.hyper import hyper
@@ -45,6 +46,7 @@ METHODS: dict[str, Callable[..., Adapter]] = {
     "compacter": compacter,
     "compacter_plus_plus": compacter_plus_plus,
     "hyper": hyper,
+    "experts": Experts,
     "lora": Lora,
     "ia3": Ia3,
     "bitfit": BitFit,

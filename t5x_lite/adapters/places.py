@@ -70,8 +70,18 @@ class Modules(nnx.Module):
     num_before: int = 0
     """Positions before a row's first token that it takes."""
 
+    alone: str = ""
+    """Why no block may have it; "" where blocks may."""
+
     def complete(self) -> None:
         """Puts into each module what is not stored with it: shared arrays, masks; in place."""
+
+    def meet(self, stacks: Mapping[str, Any]) -> None:
+        """Puts into each module what it has of its host; in place.
+
+        Args:
+          stacks: the model's stacked layers by name.
+        """
 
     def claims(self) -> tuple[str, ...]:
         """Its places, as "encoder/attention/query"; no other adapter may stand at one of them."""

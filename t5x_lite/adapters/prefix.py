@@ -162,7 +162,9 @@ class PrefixModules(Modules):
         rngs: nnx.Rngs,
     ):
         super().__init__(found)
-        self.num_before = config.length if config.place == "left" else 0
+        if config.place == "left":
+            self.num_before = config.length
+            self.alone = "lies before the tokens, and nothing can lie before or behind it"
         self.has_networks = bool(widths)
         if widths:
             made: dict[str, dict[str, nnx.Module]] = {}

@@ -29,7 +29,7 @@ from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.types import Array
 
-_ROUTER = "router/"
+ROUTER = "router/"
 """Beginning of the names by which `tally` has what a router says."""
 
 
@@ -69,7 +69,7 @@ class RouterLayer(nnx.Module):
             logits = mean_of_seen(logits, seen)[:, :1]  # what the first token sees is the row
         weights = jax.nn.softmax(logits / block.temperature, axis=-1)
         if tally.is_collected():
-            tally.add(f"{_ROUTER}{block.title}", _told(weights, seen, length=x.shape[1]))
+            tally.add(f"{ROUTER}{block.title}", told(weights, seen, length=x.shape[1]))
         if block.kind == "soft":
             return weights
         chosen = jax.nn.one_hot(jnp.argmax(weights, axis=-1), weights.shape[-1])
@@ -80,8 +80,14 @@ class RouterLayer(nnx.Module):
         return jnp.float32(0)
 
 
-def _told(weights: Float[Array, "B _ K"], seen: Any, *, length: int) -> Float[Array, " _"]:
-    """What a router says of a batch: 1, the balance, the entropy, and the mean of each w_k."""
+def told(weights: Float[Array, "B _ K"], seen: Any, *, length: int) -> Float[Array, " _"]:
+    """What a router says of a batch: 1, the balance, the entropy, and the mean of each w_k.
+
+    Args:
+      weights: of each token, or of each row, which add up to 1.
+      seen: which positions of the row a position sees, as of `slots.Around.mask`.
+      length: T.
+    """
     num = weights.shape[-1]
     real = jnp.ones((weights.shape[0], length), bool) if seen is None else _real(seen, length)
     if weights.shape[1] == 1:
@@ -100,36 +106,44 @@ def _real(seen: Any, length: int) -> Bool[Array, "B T"]:
     return mask[:, 0, 0] if mask.shape[2] == 1 else jnp.diagonal(mask[:, 0], axis1=1, axis2=2)
 
 
+def routers_of(adapters: Sequence[Any], use: Sequence[str | Block]) -> dict[str, float]:
+    """The routers of a composition and of its modules: name -> the weight of its balance.
+
+    Args:
+      adapters: configs of the modules.
+      use: the trees.
+    """
+    blocks = trained_of(use).get(Route.part, {})
+    found = {title: block.balance for title, block in blocks.items() if isinstance(block, Route)}
+    own = {each.name: each.router_balance for each in adapters}
+    return found | {name: balance for name, balance in own.items() if balance is not None}
+
+
 def metrics_of(
-    found: Mapping[str, Array], use: Sequence[str | Block]
+    found: Mapping[str, Array], routers: Mapping[str, float]
 ) -> dict[str, tuple[Array, Array]]:
     """The metrics of routers: name -> (total, weight).
 
     Args:
       found: what was said while a loss was made, by `tally`.
-      use: the trees with the routers.
+      routers: from `routers_of`.
     """
     metrics: dict[str, tuple[Array, Array]] = {}
-    for title, (count, _, entropy, *shares) in _said(found, use).items():
+    for title, (count, _, entropy, *shares) in _said(found, routers).items():
         metrics[f"{title}_entropy"] = (entropy, count)
         metrics |= {f"{title}_share_{k}": (share, count) for k, share in enumerate(shares)}
     return metrics
 
 
 def penalties_of(
-    found: Mapping[str, Array], use: Sequence[str | Block]
+    found: Mapping[str, Array], routers: Mapping[str, float]
 ) -> dict[str, tuple[Array, float]]:
     """The terms that balance routers: name -> (total, scale); as `metrics_of`."""
-    routers = trained_of(use).get(Route.part, {})
-    said = {title: told[1] for title, told in _said(found, use).items()}
-    return {
-        f"{title}_balance": (said[title], block.balance)
-        for title, block in routers.items()
-        if isinstance(block, Route) and block.balance and title in said
-    }
+    said = _said(found, routers)
+    return {f"{title}_balance": (each[1], routers[title]) for title, each in said.items()
+            if routers[title]}  # fmt: skip
 
 
-def _said(found: Mapping[str, Array], use: Sequence[str | Block]) -> dict[str, Array]:
-    """What routers have said, by their titles."""
-    titles = trained_of(use).get(Route.part, {})
-    return {t: found[f"{_ROUTER}{t}"] for t in titles if f"{_ROUTER}{t}" in found}
+def _said(found: Mapping[str, Array], routers: Mapping[str, float]) -> dict[str, Array]:
+    """What routers have said, by their names."""
+    return {name: found[f"{ROUTER}{name}"] for name in routers if f"{ROUTER}{name}" in found}

@@ -1,0 +1,183 @@
+"""Experts: copies of a layer's feed-forward block, of which a router gives each token some.
+
+    p_t = softmax(a_t W + b)            a_t what the block reads, W [D, E] begins as N(0, 0.02)
+    y_t = sum_k w_tk FFN_{e_tk}(a_t)    the likeliest K experts; w their p, which add up to 1
+
+The experts begin as the base's block (sparse upcycling, Komatsuzaki et al. 2023, arXiv:2212.05055):
+what trains are their differences from it, so nothing changes at first. With K = 1 the weight is 1
+and has the gradient of its probability (straight through). Each token is computed by its own
+experts alone and none is dropped (`t5x_lite.nn.experts`); on a mesh the experts are split over the
+axis `tensor`. `balance` weighs the term of Fedus et al. 2022 (arXiv:2101.03961, section 2.2), as of
+`Route`; the metrics NAME_entropy and NAME_share_k are the router's.
+
+The block's own dropout of its hidden layer has no place in them.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Float
+
+from t5x_lite.adapters.base import Adapter, Modules, Site
+from t5x_lite.adapters.places import stacks_of
+from t5x_lite.adapters.routing import ROUTER, told
+from t5x_lite.errors import InputError
+from t5x_lite.nn import tally
+from t5x_lite.nn.activations import Activation
+from t5x_lite.nn.dense import Dense
+from t5x_lite.nn.experts import ExpertChanges, ExpertWeights, through_experts
+from t5x_lite.nn.mlp import MLP
+from t5x_lite.nn.slots import Around
+from t5x_lite.types import Array
+
+_SITE = "after_mlp"
+_BLOCK = ("mlp/in", "mlp/gate", "mlp/out", "mlp/hidden")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experts(Adapter):
+    """Copies of the feed-forward blocks.
+
+    Attributes:
+      sites: "after_mlp", in all stacks.
+      num: E.
+      top: K.
+      balance: weight in the loss of E sum_e f_e P_e of each layer; 0 is none.
+    """
+
+    name: str = "experts"
+    sites: tuple[str, ...] = (_SITE,)
+    num: int = 4
+    top: int = 1
+    balance: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sites != (_SITE,):
+            raise InputError(f"the site of experts is {_SITE!r}: got {self.sites}")
+        if self.num < 2 or not 1 <= self.top <= self.num:
+            raise InputError(
+                f"experts are 2 or more, and top is from 1 to their number: got num {self.num} and "
+                f"top {self.top}"
+            )
+        if self.balance < 0:
+            raise InputError(f"balance must not be negative: got {self.balance}")
+
+    @property
+    def router_balance(self) -> float | None:
+        """See `Adapter.router_balance`."""
+        return self.balance
+
+    def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "ExpertModules":
+        """Makes the routers, and the differences, which are 0."""
+        stacks: dict[str, Any] = stacks_of(model)
+
+        def layer(site: Site, rngs: nnx.Rngs) -> ExpertLayer:
+            block: MLP = stacks[site.stack].hidden_sites()["mlp/hidden"]
+            sites = block.dense_sites()
+            _, d_model, d_ff = sites["in"].kernel.shape
+            bias = sites["in"].has_bias
+            return ExpertLayer(self, d_model, d_ff, gated="gate" in sites, bias=bias, rngs=rngs)
+
+        return ExpertModules(self.at_sites(model, block=layer, rngs=rngs))
+
+
+class ExpertModules(Modules):
+    """The experts of all layers.
+
+    Args:
+      found: as of `Modules`.
+    """
+
+    alone = "stands in place of the feed-forward block"
+
+    def __init__(self, found: Mapping[str, Mapping[str, nnx.Module]]):
+        super().__init__(found)
+
+    def claims(self) -> tuple[str, ...]:
+        """Its places, and those of the block that it stands for: nothing there would be read."""
+        stacks = dict.fromkeys(stack for stack, _ in self.places)
+        return (*super().claims(), *(f"{stack}/{site}" for stack in stacks for site in _BLOCK))
+
+    def meet(self, stacks: Mapping[str, Any]) -> None:
+        """Puts the base's blocks beside the differences; in place."""
+        for stack, site in self.places:
+            layer: ExpertLayer = self.at(stack, site)
+            block: MLP = stacks[stack].hidden_sites()["mlp/hidden"]
+            layer.activation = block.activation
+            layer.base = nnx.Dict(_arrays_of(block))
+
+
+def _arrays_of(block: MLP) -> dict[str, nnx.Variable]:
+    """The arrays of a stack's blocks, as of one expert each."""
+    sites = block.dense_sites()
+    names = {"wi": "in", "wo": "out", "gate": "gate"}
+    found = {ours: sites[site].kernel[...] for ours, site in names.items() if site in sites}
+    if sites["in"].has_bias:
+        found |= {"bi": sites["in"].bias[...], "bo": sites["out"].bias[...]}
+    axes = ("layers", None, None, None)
+    return {name: nnx.Variable(x[:, None], logical=axes[: x.ndim + 1]) for name, x in found.items()}
+
+
+class ExpertLayer(nnx.Module):
+    """A `BlockSlot`: the router and the experts of a layer.
+
+    Args:
+      config: config of the adapter.
+      d_model: D.
+      d_ff: F.
+      gated: whether the base's block has a gate.
+      bias: whether it has biases.
+      rngs: the stream "params" is used.
+    """
+
+    base: nnx.Dict | None = None  # the block's arrays, from `ExpertModules.meet`
+    activation: Activation = "relu"
+
+    def __init__(
+        self,
+        config: Experts,
+        d_model: int,
+        d_ff: int,
+        *,
+        gated: bool,
+        bias: bool,
+        rngs: nnx.Rngs,
+    ):
+        self.config = config
+        init = jax.nn.initializers.normal(0.02)
+        axes = ("embed", None)
+        self.router = Dense(d_model, config.num, axes=axes, initializer=init, bias=True, rngs=rngs)
+        self.changes = ExpertChanges(config.num, d_model, d_ff, gated=gated, bias=bias)
+
+    def __call__(
+        self,
+        f: Float[Array, "B T D"],
+        x: Float[Array, "B T D"],
+        norm: Callable[[Array], Array] | None,
+        around: Around,
+    ) -> Float[Array, "B T D"]:
+        """norm(y + x), without a norm in a pre-norm layer; f, the base's own, is not read."""
+        if self.base is None:
+            raise ValueError("experts need the base's block: attach them to a model")
+        read = around.source
+        logits = self.router.product(read)
+        share = jax.nn.softmax(logits, axis=-1)
+        if tally.is_collected():
+            said = told(share, around.mask, length=x.shape[1])
+            tally.add(f"{ROUTER}{self.config.name}", said)
+        likeliest, chosen = jax.lax.top_k(share, self.config.top)
+        if self.config.top == 1:
+            weights = 1.0 + likeliest - jax.lax.stop_gradient(likeliest)
+        else:
+            weights = likeliest / jnp.sum(likeliest, axis=-1, keepdims=True)
+        base = ExpertWeights(**{name: each[...] for name, each in self.base.items()})
+        made = through_experts(
+            read, chosen, weights, self.changes.of(base), activation=self.activation
+        )
+        total = x + made.astype(f.dtype)
+        return total if norm is None else norm(total)
