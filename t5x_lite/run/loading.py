@@ -108,7 +108,7 @@ def num_parts(experiment: Experiment, shape: Data, mesh: Mesh) -> int:
     """
     whole = {
         name: jax.ShapeDtypeStruct((shape.batch_size, *value.shape[1:]), value.dtype)
-        for name, value in empty_row(shape).items()
+        for name, value in empty_row(shape, num_tasks=experiment.objective.num_tasks).items()
     }
     return experiment.parts.of(whole, mesh)
 

@@ -248,13 +248,14 @@ def _step(experiment: Experiment, learner: Learner, mesh: Mesh) -> tuple[Any, Tr
 
 def _batch(experiment: Experiment, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
     rows = experiment.data.batch_size
+    row = empty_row(experiment.data, num_tasks=experiment.objective.num_tasks)
     return {
         name: jax.ShapeDtypeStruct(
             (rows, *value.shape[1:]),
             value.dtype,
             sharding=sharding.batch_sharding(mesh, rank=value.ndim),
         )
-        for name, value in empty_row(experiment.data).items()
+        for name, value in row.items()
     }
 
 

@@ -14,17 +14,23 @@ from t5x_lite.data.config import (
 )
 
 
-def empty_row(data: Data) -> dict[str, np.ndarray]:
-    """A batch of one row of padding: its features, [1, ...], have a row's shapes and dtypes."""
+def empty_row(data: Data, *, num_tasks: int = 0) -> dict[str, np.ndarray]:
+    """A batch of one row of padding: its features, [1, ...], have a row's shapes and dtypes.
+
+    Args:
+      data: of the rows.
+      num_tasks: of the objective; rows have the number of one where it is above 0.
+    """
     none = np.zeros(0, np.int64)
     made = data.layout.lay_out([], none, num_rows=1, lengths=lengths_of(data), pack=data.pack)
-    numbers = {ADAPTER_IDS: data.adapter_of, OWN_NEGATIVES: own_negative_caches(data)}
+    numbers = {ADAPTER_IDS: data.adapter_of or num_tasks, OWN_NEGATIVES: own_negative_caches(data)}
     return {**made, **{name: np.zeros(1, np.int32) for name, those in numbers.items() if those}}
 
 
-def row_shapes(data: Data) -> dict[str, tuple[int, ...]]:
-    """The features of a row, with their shapes; no data is read."""
-    return {name: value.shape[1:] for name, value in empty_row(data).items()}
+def row_shapes(data: Data, *, num_tasks: int = 0) -> dict[str, tuple[int, ...]]:
+    """The features of a row, as of `empty_row`, with their shapes; no data is read."""
+    row = empty_row(data, num_tasks=num_tasks)
+    return {name: value.shape[1:] for name, value in row.items()}
 
 
 def row_lengths(data: Data) -> dict[str, int]:

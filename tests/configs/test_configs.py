@@ -64,12 +64,11 @@ def test_the_shapes_of_a_config_trace(path):
     experiment = config.load(path)
     learner = learner_of(experiment)
     size = experiment.data.batch_size
-    batch = {
-        name: jax.ShapeDtypeStruct((size, *shape), "int32")
-        for name, shape in row_shapes(experiment.data).items()
-    }
+    shapes = row_shapes(experiment.data, num_tasks=experiment.objective.num_tasks)
+    batch = {name: jax.ShapeDtypeStruct((size, *shape), "int32") for name, shape in shapes.items()}
     loss = jax.eval_shape(learner.whole_loss, learner.shapes, batch)
-    assert set(loss.metrics) & {"token_accuracy", "accuracy", "squared_error"}
+    metrics = {name.rpartition("/")[2] for name in loss.metrics}
+    assert metrics & {"token_accuracy", "accuracy", "squared_error"}
     optimizer = joint_optimizer(learner.updates())
     layout = state_shardings(make_mesh(MeshConfig()), learner.axes, learner.optimizer_axes())
     state = abstract_state(learner.shapes, optimizer, layout)

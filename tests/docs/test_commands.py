@@ -13,7 +13,7 @@ from tests.docs.commands import ROOT, blocks, command_lines, with_extra
 
 SITE = sorted(path for path in (ROOT / "docs").rglob("*.md") if "adr" not in path.parts)
 PAGES = [ROOT / "README.md", ROOT / "configs/paper/README.md", *SITE]
-RUN = ("first_run", "own_table", "adapters", "encoder")
+RUN = ("first_run", "own_table", "adapters", "composition", "encoder")
 """Tutorials whose commands are run, one after the other in one directory."""
 
 
