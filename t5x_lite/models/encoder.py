@@ -423,16 +423,11 @@ class EncoderModel(nnx.Module):
         Args:
           vectors: one for each position.
           positions: None counts all of them.
-          token_types: as for the call, like key.
+          token_types: as for the call, as key is.
           key: turns dropout on.
         """
-        return self._embed(
-            vectors,
-            real=None,
-            positions=positions,
-            token_types=token_types,
-            key=key,
-        )
+        given = {"positions": positions, "token_types": token_types, "key": key}
+        return self._embed(vectors, real=None, **given)
 
     def project(self, x: Float[Array, "B S E"]) -> Float[Array, "B S D"]:
         """Embeddings to d_model columns; as they are where they have them."""
@@ -487,8 +482,7 @@ class EncoderModel(nnx.Module):
         Where that is above 0, padding has the row of `pad_id` and is not counted (RoBERTa:
         transformers modeling_roberta.py, create_position_ids_from_input_ids).
         """
-        most = self.config.max_positions - self.num_before
-        first = self.config.first_position
+        first, most = self.config.first_position, self.config.max_positions - self.num_before
         if (positions is None or self.num_before) and length + first > most:
             raise InputError(
                 f"rows of {length} tokens are longer than the model's {most - first} positions; "

@@ -12,7 +12,7 @@ from t5x_lite.adapters.bottleneck import seq_bn
 from t5x_lite.adapters.composition import Route
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.routing import RouterLayer, metrics_of, penalties_of
+from t5x_lite.adapters.routing import RouterLayer, metrics_of, penalties_of, routers_of
 from t5x_lite.adapters.use import parse_trees
 from t5x_lite.errors import InputError
 from t5x_lite.nn import tally
@@ -76,13 +76,17 @@ def test_what_a_router_says():
     x = jnp.log(jnp.array([[[1 / 3], [3.0], [9.0]], [[3.0], [3.0], [99.0]]]))
     seen = Visibility(keys=jnp.array([[1, 1, 0], [1, 1, 0]]))
     use = (Route(("a", "b"), by="token", name="r", balance=0.5),)
+    routers = routers_of((), use)
+    assert routers == {"r": 0.5}
 
     def said(block, seen):
         with tally.collecting() as found:
             layer(block, x, seen)
             layer(block, x, seen)  # as another site
-        metrics = {n: float(total / count) for n, (total, count) in metrics_of(found, use).items()}
-        return metrics, penalties_of(found, use)
+        metrics = {
+            n: float(total / count) for n, (total, count) in metrics_of(found, routers).items()
+        }
+        return metrics, penalties_of(found, routers)
 
     metrics, terms = said(use[0], seen)
     # Of four tokens w_a is 1/4, 3/4, 3/4, 3/4: f = (3/4, 1/4), P = (5/8, 3/8).
@@ -95,7 +99,7 @@ def test_what_a_router_says():
     assert rows["r_share_0"] == pytest.approx((0.5 + 0.75) / 2, rel=1e-5)
     everything, _ = said(use[0], None)
     assert everything["r_share_0"] == pytest.approx((2.5 + 0.9 + 0.99) / 6, rel=1e-5)
-    assert penalties_of({}, use) == metrics_of({}, use) == {}
+    assert penalties_of({}, routers) == metrics_of({}, routers) == {}
 
 
 @pytest.mark.slow
