@@ -6,7 +6,7 @@
 | study | arms |
 |---|---|
 | `rows` | all weights, LoRA, (IA)^3, a bottleneck and a prompt on 100, 1,000 and all rows of SST-2; and with labels that are shuffled |
-| `arithmetic` | the differences of SST-2 and MRPC added; that of SST-2 taken from a model that learned both |
+| `arithmetic` | the differences of SST-2 and MRPC added; each taken from a model that learned both |
 | `language` | novels and SST-2 in words that are exchanged: a language's module under a task's (bottlenecks and sparse ones), and the task's alone |
 | `widths` | T5's adapter layers of d 32, 128 and 512, gradual unfreezing, and all weights |
 | `fusion` | on RTE: a fusion of the modules of SST-2 and MRPC, of these and RTE's own, and RTE's alone |
@@ -238,11 +238,13 @@ def arithmetic(study: Study) -> None:
     one, other = study.tuned("sst2", "sst2"), study.tuned("mrpc", "mrpc")
     both = study.mixed("both", ("sst2", "mrpc"), "")
     run_all([one, other, both], at_once=2)
-    more = study.tuned("more", "sst2", "t = sparse(density=0.1)", start=both)
-    run_all([more], at_once=1)
+    runs = {"sst2": one, "mrpc": other, "both": both}
+    sums = {"sum": "sst2 + mrpc", "mean": "0.5 * sst2 + 0.5 * mrpc"}
+    for task in ("sst2", "mrpc"):
+        sums |= {f"without_{task}": f"both - {task}", f"half_{task}": f"both - 0.5 * {task}"}
     made = [
-        study.composed("sum", "a + b", study.base, a=one, b=other),
-        study.composed("less", "-1 * t", both, t=more),
+        study.composed(name, line, study.base, **{k: v for k, v in runs.items() if k in line})
+        for name, line in sums.items()
     ]
     for stage in zip(*made, strict=True):
         run_all(list(stage), at_once=2)

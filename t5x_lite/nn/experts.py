@@ -70,7 +70,8 @@ def through_experts(
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return run(x, chosen, weights, experts, first=0)
-    rows = partition_spec(("batch", "length", None))
+    splits = x.shape[1] % mesh.shape["sequence"] == 0  # decoding has one token at a time
+    rows = partition_spec(("batch", "length" if splits else None, None))
     mapped = jax.shard_map(
         functools.partial(_on_device, run=run),
         in_specs=(rows, rows, rows, partition_spec(("experts",))),
