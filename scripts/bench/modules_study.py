@@ -241,7 +241,7 @@ def arithmetic(study: Study) -> None:
     runs = {"sst2": one, "mrpc": other, "both": both}
     sums = {"sum": "sst2 + mrpc", "mean": "0.5 * sst2 + 0.5 * mrpc"}
     for task in ("sst2", "mrpc"):
-        sums |= {f"without_{task}": f"both - {task}", f"half_{task}": f"both - 0.5 * {task}"}
+        sums |= {f"less_{c}_{task}": f"both - 0.{c} * {task}" for c in (1, 2, 3)}
     made = [
         study.composed(name, line, study.base, **{k: v for k, v in runs.items() if k in line})
         for name, line in sums.items()
