@@ -88,15 +88,23 @@ def command_lines(block: Block) -> list[list[str]]:
 
 
 def with_extra(block: Block) -> str:
-    """The block as a test runs it: the options that it adds stand behind its longer commands."""
+    """The block as a test runs it: the options that it adds stand behind its longer commands.
+
+    They take the place of the same options in a command.
+    """
     if not block.extra:
         return block.text
+    flags = re.findall(r"--\S+", block.extra)
+
+    def changed(found: re.Match[str]) -> str:
+        command = found.group(1)
+        for flag in flags:
+            command = re.sub(rf" {re.escape(flag)}(?: (?!--)\S+)*", "", command)
+        return f"{command} {block.extra}"
+
     joined = re.sub(r"\s*\\\n\s*", " ", block.text)
     return re.sub(
-        r"^(t5x-lite (?:train|evaluate|vocab) .*)$",
-        lambda found: f"{found.group(1)} {block.extra}",
-        joined,
-        flags=re.MULTILINE,
+        r"^( *t5x-lite (?:train|evaluate|vocab) .*)$", changed, joined, flags=re.MULTILINE
     )
 
 
