@@ -39,6 +39,7 @@ SIZE = (
     *("--model.vocab-size", "8192", "--model.d-model", "128", "--model.d-kv", "32"),
     *("--model.d-ff", "256", "--model.num-encoder-layers", "2", "--model.num-decoder-layers", "2"),
 )
+IN_LAYERS = "sites=('.*attention/.*', 'mlp/.*')"
 SITES = "sites=('.*attention/.*', 'mlp/.*', 'embedding')"
 """LoRA's: a base of few steps has an output table that must move (docs/benchmarks.md)."""
 RATE, OF_MODULES = 1e-2, 3e-3
@@ -362,12 +363,13 @@ def fusion(study: Study) -> None:
 
 def routing(study: Study) -> None:
     """One module and three, on three tasks at once."""
-    three = [f"{name} = lora(r=4, {SITES})" for name in "abc"]
-    arms = [study.mixed("one_lora", tuple(FOLDERS), f"x = lora(r=12, {SITES})")]
+    table = "table = lora(r=8, sites='embedding')"  # which no block can choose
+    one = ("--adapters.add", table, f"x = lora(r=12, {IN_LAYERS})")
+    three = ("--adapters.add", table, *(f"{name} = lora(r=4, {IN_LAYERS})" for name in "abc"))
+    arms = [study.mixed("route_none", tuple(FOLDERS), "", *one)]
     for kind in ("soft", "hard"):
-        use = f"Route(a, b, c, by='token', kind='{kind}')"
-        more = ("--adapters.add", *three, "--adapters.use", use)
-        arms.append(study.mixed(f"route_{kind}", tuple(FOLDERS), "", *more))
+        use = ("--adapters.use", f"table, Route(a, b, c, by='token', kind='{kind}')")
+        arms.append(study.mixed(f"route_{kind}", tuple(FOLDERS), "", *three, *use))
     run_all(arms, at_once=1)
     measured = [study.evaluated(arm.workdir, arm) for arm in arms]
     run_all(measured, at_once=2)

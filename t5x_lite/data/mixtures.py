@@ -20,7 +20,7 @@ from typing import Any
 
 from t5x_lite.buckets.objects import can_read
 from t5x_lite.buckets.paths import data_path
-from t5x_lite.data.config import Data, TaskArguments, truncation_of, wording_of
+from t5x_lite.data.config import Data, TaskArguments, names_of, truncation_of, wording_of
 from t5x_lite.data.rates import Mixing
 from t5x_lite.data.tasks.names import SEQIO, find_task, parts_of
 from t5x_lite.data.tasks.seqio_registry import RegisteredMixture
@@ -247,8 +247,8 @@ class Mixture:
 
 def _labels(member: Member) -> tuple[str, ...]:
     """The names that always stand for a member."""
-    last = (member.cache.rpartition("/")[2],) if member.cache else ()
-    return member.task, parts_of(member.task)[0], member.name, *last
+    of_cache = names_of(member.cache) if member.cache else ()
+    return member.task, parts_of(member.task)[0], member.name, *of_cache
 
 
 def mixture_named(name: str) -> Mixture | None:

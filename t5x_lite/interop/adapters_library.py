@@ -38,7 +38,7 @@ from t5x_lite.interop.adapters_heads import LibraryHead, read_head
 from t5x_lite.interop.module_hosts import Hosts
 from t5x_lite.nn.activations import Activation
 
-SITES = {
+_SITES = {
     "attention.output": "after_attention",
     "output": "after_mlp",
     "encoder layer.0": "after_attention",
@@ -75,6 +75,24 @@ _MARKERS = {
     "prefix_tuning": ("prefix_tunings.", "prefix_gates."),
 }
 """architecture of a union's member -> what the names of its tensors hold."""
+
+
+def site_of(stack: str, above: str) -> str | None:
+    """The site of what holds a bottleneck or a fusion there; None of what holds none."""
+    return _SITES.get(above) or _SITES.get(f"{stack} {above}")
+
+
+def holders(hosts: Hosts) -> dict[tuple[str, str], str]:
+    """What holds them in each stack and site, with {} for the layer: the inverse of `site_of`."""
+    is_t5 = any(stack == "decoder" for stack, _ in hosts.kernels)
+    body = "block" if is_t5 else "layer"
+    found = {}
+    for said, site in _SITES.items():
+        stack, _, above = said.rpartition(" ")
+        if is_t5 == bool(stack):
+            stack = stack or "encoder"
+            found[stack, site] = f"{stack}.{body}.{{}}.{above}"
+    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -251,7 +269,7 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
         part = re.sub(r"adapter_down\.[01]\.", "adapter_down.", part)
         if file.config["ln_before"] and ".adapter_down.0." in name:
             continue  # the norm, which is there by its own name, too
-        site = SITES.get(above) or SITES.get(f"{stack} {above}")
+        site = site_of(stack, above)
         if site is None or part not in LEAVES:
             raise InputError(f"{file.where}: {name} is of no place that a module of ours can have")
         leaf = LEAVES[part]

@@ -40,7 +40,13 @@ from t5x_lite.adapters.use import write_trees
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head
 from t5x_lite.interop.adapters_files import tensors_of
-from t5x_lite.interop.adapters_library import SITES, LibraryDirectory, read_library, to_module
+from t5x_lite.interop.adapters_library import (
+    LibraryDirectory,
+    holders,
+    read_library,
+    site_of,
+    to_module,
+)
 from t5x_lite.interop.adapters_writing import about, write_library
 from t5x_lite.interop.hf_config import read_json
 from t5x_lite.interop.module_hosts import Hosts
@@ -152,7 +158,7 @@ class SetupFile:
         for tensor, array in tensors.items():
             match = pattern.fullmatch(tensor)
             stack, layer, above, part, leaf = match.groups() if match else ("", "0", "", "", "")
-            site = SITES.get(above) or SITES.get(f"{stack} {above}")
+            site = site_of(stack, above)
             if site is None:
                 raise InputError(f"{path}: {tensor} is of no fusion that is supported here")
             d_model = hosts.kernels[stack, "attention/query"][1]
@@ -365,12 +371,7 @@ def _write_fusion(
         raise InputError(f"{said}: `adapters` has no fusion with temperature={block.temperature}")
     name = _fusion_name(block, names)
     own = f"{ADAPTERS}{block.part}/{block.title}/"
-    is_t5 = any(stack == "decoder" for stack, _ in hosts.kernels)
-    sites = {}
-    for above, site in SITES.items():
-        stack, _, layer = above.rpartition(" ")
-        if is_t5 == bool(stack):
-            sites[stack or "encoder", site] = layer
+    places = holders(hosts)
     start = _PREFIXES.get(hosts.model_type, "")
     tensors: dict[str, np.ndarray] = {}
     for path, array in arrays.items():
@@ -378,8 +379,8 @@ def _write_fusion(
             continue
         stack, site, part, leaf = path.removeprefix(own).split("/")
         for layer, value in enumerate(array):
-            above = f"{start}{stack}.{'block' if is_t5 else 'layer'}.{layer}.{sites[stack, site]}"
-            tensor = f"{above}.adapter_fusion_layer.{name}.{part}."
+            above = places[stack, site].format(layer)
+            tensor = f"{start}{above}.adapter_fusion_layer.{name}.{part}."
             tensors[tensor + ("weight" if leaf == "kernel" else "bias")] = value.T
     for tensor, array in tensors.items():
         check_finite(said, tensor, array)

@@ -31,7 +31,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head
 from t5x_lite.interop.adapters_files import BOTTLENECK, LORA, TORCH
 from t5x_lite.interop.adapters_heads import write_head
-from t5x_lite.interop.adapters_library import INVERTIBLE, LEAVES, SITES
+from t5x_lite.interop.adapters_library import INVERTIBLE, LEAVES, holders
 from t5x_lite.interop.adapters_prefixes import prefix_files, prompt_files
 from t5x_lite.interop.module_hosts import Hosts
 from t5x_lite.interop.peft_config import CONFIG
@@ -199,17 +199,11 @@ def _bottleneck(
 def _block_tensors(adapter: Bottleneck, own: Mapping[str, np.ndarray], hosts: Hosts) -> Tensors:
     """The tensors of blocks; of a layer as many numbers as it has."""
     num = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
-    is_t5 = "decoder" in num
     first = {"encoder": 0, "decoder": num.get("encoder", 0)}
     names = {leaf: name for name, leaf in LEAVES.items()}
     if not isinstance(adapter, Compacter):  # whose biases have other names
         names |= {"down/bias": "adapter_down.bias", "up/bias": "adapter_up.bias"}
-    places = {}
-    for theirs, site in SITES.items():
-        stack, _, layer = theirs.rpartition(" ")
-        if is_t5 == bool(stack):
-            places[stack or "encoder", site] = layer
-    body = "block" if is_t5 else "layer"
+    places = holders(hosts)
     down = "adapter_down.1." if adapter.ln_before else "adapter_down.0."
     tensors: Tensors = {}
     for path, array in own.items():
@@ -227,7 +221,7 @@ def _block_tensors(adapter: Bottleneck, own: Mapping[str, np.ndarray], hosts: Ho
                 value = value[:, :width] if leaf == "down/kernel" else value
                 value = value[:width] if leaf in ("up/kernel", "down/bias") else value
             value = value.T if leaf.endswith("kernel") else value
-            above = f"{stack}.{body}.{layer}.{places[stack, site]}.adapters.{adapter.name}."
+            above = f"{places[stack, site].format(layer)}.adapters.{adapter.name}."
             tensors[above + names[leaf].replace("adapter_down.", down)] = value
             if adapter.ln_before and leaf.startswith("norm_before/"):
                 again = names[leaf].replace("adapter_norm_before.", "adapter_down.0.")

@@ -24,13 +24,12 @@ from t5x_lite.adapters.prefix import Prefix, ejected
 from t5x_lite.errors import InputError
 from t5x_lite.interop.hf_config import read_json
 from t5x_lite.interop.module_hosts import Hosts
-from t5x_lite.interop.peft import Module, Norms, arrays_of
-from t5x_lite.interop.peft_config import CONFIG, number_of
+from t5x_lite.interop.peft import Module, Norms
+from t5x_lite.interop.peft_config import CONFIG
 from t5x_lite.interop.peft_heads import TASKS, head_arrays
-from t5x_lite.interop.rules import check_finite
+from t5x_lite.interop.peft_tables import ROWS, read_table
 
 KIND = "PREFIX_TUNING"
-ROWS = "prompt_embeddings"
 HEAD = "base_model."
 """Beginning of the names of a head's tensors."""
 _PREFIX = "attention/prefix"
@@ -116,24 +115,17 @@ def read_prefix(directory: Path) -> PrefixFile:
     Raises:
       InputError: it is incomplete or damaged.
     """
-    where = directory / CONFIG
-    config = read_json(where)
-    number = number_of(where, "num_virtual_tokens", config.get("num_virtual_tokens"), least=1)
-    path, tensors = arrays_of(directory)
-    if ROWS not in tensors:
-        raise InputError(f"{path}: holds no {ROWS}")
-    found = {}
-    for name, array in tensors.items():
-        if name != ROWS and not name.startswith(HEAD):
-            raise InputError(f"{path}: {name} is neither {ROWS} nor of a head, {HEAD}...")
-        check_finite(path, name, array)
-        found[name.removeprefix(HEAD)] = np.asarray(array, np.float32)
-    rows = found.pop(ROWS)
-    if rows.ndim != 2 or len(rows) != number:
-        raise InputError(
-            f"{path}: {ROWS} has shape {rows.shape}, and {CONFIG} says {number} virtual tokens"
-        )
-    return PrefixFile(where=path, config_file=where, config=config, rows=rows, head=found)
+    table = read_table(directory)
+    for name in table.others:
+        if not name.startswith(HEAD):
+            raise InputError(f"{table.where}: {name} is neither {ROWS} nor of a head, {HEAD}...")
+    return PrefixFile(
+        where=table.where,
+        config_file=table.config_file,
+        config=table.config,
+        rows=table.rows,
+        head={name.removeprefix(HEAD): array for name, array in table.others.items()},
+    )
 
 
 def prefix_of(

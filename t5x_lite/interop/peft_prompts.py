@@ -23,12 +23,11 @@ from t5x_lite.adapters.prompt import Prompt
 from t5x_lite.errors import InputError
 from t5x_lite.interop.hf_config import read_json
 from t5x_lite.interop.module_hosts import Hosts
-from t5x_lite.interop.peft import Module, Norms, arrays_of
-from t5x_lite.interop.peft_config import CONFIG, number_of
-from t5x_lite.interop.rules import check_finite
+from t5x_lite.interop.peft import Module, Norms
+from t5x_lite.interop.peft_config import CONFIG
+from t5x_lite.interop.peft_tables import ROWS, read_table
 
 KIND = "PROMPT_TUNING"
-ROWS = "prompt_embeddings"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,19 +82,15 @@ def read_prompt(directory: Path) -> PromptFile:
     Raises:
       InputError: it is incomplete or damaged.
     """
-    where = directory / CONFIG
-    config = read_json(where)
-    number = number_of(where, "num_virtual_tokens", config.get("num_virtual_tokens"), least=1)
-    path, tensors = arrays_of(directory)
-    if set(tensors) != {ROWS}:
-        raise InputError(f"{path}: holds {', '.join(sorted(tensors)[:3])}, and not {ROWS} alone")
-    rows = np.asarray(tensors[ROWS], np.float32)
-    check_finite(path, ROWS, rows)
-    if rows.ndim != 2 or len(rows) not in (number, 2 * number):
-        raise InputError(
-            f"{path}: {ROWS} has shape {rows.shape}, and {CONFIG} says {number} virtual tokens"
-        )
-    return PromptFile(where=path, config_file=where, config=config, rows=rows[:number])
+    table = read_table(directory, may_be_double=True)
+    if table.others:
+        raise InputError(f"{table.where}: holds {sorted(table.others)[0]}, and not {ROWS} alone")
+    return PromptFile(
+        where=table.where,
+        config_file=table.config_file,
+        config=table.config,
+        rows=table.rows[: table.number],
+    )
 
 
 def prompt_of(

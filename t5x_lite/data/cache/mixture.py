@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from t5x_lite.data.cache.files import Cache
-from t5x_lite.data.config import Data
+from t5x_lite.data.config import Data, names_of
 from t5x_lite.data.mixing import parse_sources, split_rate
 from t5x_lite.data.mixtures import Member, Mixture, mixture_named
 from t5x_lite.data.rates import CACHE_PERIOD, Mixing, cache_rates
@@ -40,7 +40,7 @@ def each_cache(data: Data, *, split: str) -> dict[str, Data]:
     found: dict[str, Data] = {}
     for text in texts:
         directory, _ = split_rate(text)
-        name = directory.rstrip("/").rpartition("/")[2]
+        _, name = names_of(directory)
         if name in found:
             raise InputError(
                 f"two caches are called {name}, {found[name].cache} and {directory}: "
