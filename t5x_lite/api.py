@@ -72,6 +72,7 @@ def load(
     batch_size: int = 32,
     inputs_length: int | None = None,
     base: str | os.PathLike[str] | None = None,
+    use: str | None = None,
     trust_project: bool = False,
 ) -> "Model":
     """Loads a checkpoint, or several as an ensemble that averages their logits.
@@ -85,6 +86,8 @@ def load(
         the model was trained with.
       base: where the base of a checkpoint is that holds its trained part alone; None is where it
         was when the run began.
+      use: modules of the checkpoint that are in its model, as `Model.use` takes them; None is all,
+        composed as its run did it. Those that are left out come by `Model.add_adapter`.
       trust_project: whether a checkpoint's config may name classes of modules besides those of
         t5x_lite, of your project in the current directory, too: reading it runs them.
 
@@ -95,7 +98,7 @@ def load(
     directories = [os.fspath(checkpoint) for checkpoint in checkpoints]
     where = None if base is None else os.fspath(base)
     with trusting_checkpoints(trust_project), quiet_without_tpu(), base_at(where):
-        model = TextToText.load(directories, step=step, inputs_length=inputs_length)
+        model = TextToText.load(directories, step=step, use=use, inputs_length=inputs_length)
     return Model(model, batch_size=batch_size)
 
 
@@ -158,6 +161,8 @@ class Model:
         Raises:
           InputError: one is not there, or two would stand at one site.
         """
+        if not isinstance(modules, str):
+            raise InputError(f"modules must be a string, such as 'rte, style': got {modules!r}")
         trees = parse_trees(modules)
         held = self._of_checkpoint()
         if trees not in self._used:

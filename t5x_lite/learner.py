@@ -206,7 +206,7 @@ class Learner:
           key: of what adapters draw in training.
           adapter_ids: [B], the rows' children in MultiTask, where no loss hands on a batch.
         """
-        changed = self._changed(params, key=key)
+        changed = self.changed(params, key=key)
         bound: Bound = bind(self.graphdef, cast(changed, jnp.dtype(self.dtype)))
         if self.adapters:
             bound.adapters.attach(bound.model)
@@ -216,7 +216,7 @@ class Learner:
                     bound.adapters.attach_output(bound.model, bound.heads[name])
         return bound
 
-    def _changed(self, params: Params, *, key: Key | None = None) -> Params:
+    def changed(self, params: Params, *, key: Key | None = None) -> Params:
         """The parameters that the module has, with what adapters have in place of the model's."""
         seen = self.read(params)
         if not self._has_copies:
@@ -231,7 +231,7 @@ class Learner:
         Raises:
           InputError: an adapter cannot be merged into kernels.
         """
-        bound: Bound = bind(self.graphdef, self._changed(params))
+        bound: Bound = bind(self.graphdef, self.changed(params))
         if self.adapters:
             bound.adapters.attach(bound.model)
             merge(bound.model)

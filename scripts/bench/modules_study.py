@@ -42,6 +42,8 @@ SIZE = (
 IN_LAYERS = "sites=('.*attention/.*', 'mlp/.*')"
 SITES = "sites=('.*attention/.*', 'mlp/.*', 'embedding')"
 """LoRA's: a base of few steps has an output table that must move (docs/benchmarks.md)."""
+TABLE = "table = lora(r=8, sites='embedding')"
+"""What moves it where the other modules stand in blocks, which cannot choose it."""
 RATE, OF_MODULES = 1e-2, 3e-3
 """Rates of all weights, times their scale, and of modules, which have none."""
 FOLDERS = {"sst2": "SST-2", "mrpc": "MRPC", "rte": "RTE"}
@@ -295,21 +297,24 @@ def language(study: Study) -> None:
         for name in ("en", "xx")
     }
     run_all(list(languages.values()), at_once=2)
-    uses = {"bottleneck": "Stack({}, task)", "sparse": "{}, task"}
+    uses = {"bottleneck": "Stack({}, task), table", "sparse": "{}, task"}
+    alone = {"bottleneck": "task, table", "sparse": "task"}
     tasks = {}
     for kind, line in kinds.items():
         en = str(languages[kind, "en"].workdir)
+        own = alone[kind].split(", ")
+        lines = {"task": f"task = {line}", "table": TABLE}
+        added = ("--adapters.add", *(lines[each] for each in own))
         above = ("--adapters.load", f"en={en}", "--adapters.use", uses[kind].format("en"))
-        added = f"task = {line}"
-        tasks[kind, True] = study.tuned(
-            f"task_{kind}", "sst2", added, *above, "--adapters.train", "task"
-        )
-        tasks[kind, False] = study.tuned(f"task_{kind}_alone", "sst2", added)
+        name, train = f"task_{kind}", ("--adapters.train", *own)
+        options = {"rate": OF_MODULES}
+        tasks[kind, True] = study.tuned(name, "sst2", "", *added, *above, *train, **options)
+        tasks[kind, False] = study.tuned(f"{name}_alone", "sst2", "", *added, **options)
     run_all(list(tasks.values()), at_once=2)
     dev = study.table("sst2", "dev")
     for (kind, stacked), arm in tasks.items():
         model = t5x_lite.load(str(arm.workdir))
-        chosen = {"alone": "task"}
+        chosen = {"alone": alone[kind]}
         if stacked:
             model.add_adapter("xx", str(languages[kind, "xx"].workdir))
             chosen = {name: uses[kind].format(name) for name in ("en", "xx")}
@@ -363,9 +368,8 @@ def fusion(study: Study) -> None:
 
 def routing(study: Study) -> None:
     """One module and three, on three tasks at once."""
-    table = "table = lora(r=8, sites='embedding')"  # which no block can choose
-    one = ("--adapters.add", table, f"x = lora(r=12, {IN_LAYERS})")
-    three = ("--adapters.add", table, *(f"{name} = lora(r=4, {IN_LAYERS})" for name in "abc"))
+    one = ("--adapters.add", TABLE, f"x = lora(r=12, {IN_LAYERS})")
+    three = ("--adapters.add", TABLE, *(f"{name} = lora(r=4, {IN_LAYERS})" for name in "abc"))
     arms = [study.mixed("route_none", tuple(FOLDERS), "", *one)]
     for kind in ("soft", "hard"):
         use = ("--adapters.use", f"table, Route(a, b, c, by='token', kind='{kind}')")

@@ -40,6 +40,7 @@ from t5x_lite.adapters.places import (
     stacks_of,
     tree_class,
 )
+from t5x_lite.adapters.row_states import check_numbers
 from t5x_lite.adapters.slot_trees import REGULARISATION, SlotTree
 from t5x_lite.data.config import ADAPTER_IDS
 from t5x_lite.errors import InputError
@@ -337,8 +338,11 @@ class AdapterModules(nnx.Module):
           model: with modules in its slots.
           ids: `adapter_ids`, of B rows; None is none.
         """
-        if ids is None or not any(isinstance(node, MultiTask) for node in self._nodes()):
+        blocks = [node for node in self._nodes() if isinstance(node, MultiTask)]
+        if ids is None or not blocks:
             return
+        for block in blocks:
+            check_numbers(block, ids)
         for layers in stacks_of(model).values():
             hosts = (*layers.dense_sites().values(), *layers.hidden_sites().values())
             slots = [host.slot for host in hosts]
@@ -423,7 +427,7 @@ class AdapterModules(nnx.Module):
         if other is not None:
             raise InputError(
                 f"{other} composes modules by a block other than Stack, or what no kernel holds, "
-                "so no arrays of a model do the same: name one module by --adapters.use"
+                "so no arrays of a model do the same: name modules by --adapters.use"
             )
 
     def _places(self) -> dict[str, tuple[tuple[str, str], ...]]:
@@ -446,10 +450,15 @@ class AdapterModules(nnx.Module):
         if not self.copied():
             return model
         flat = trees.flatten(model)
-        for number, name in enumerate(self._names):
+        for name in self.in_order():
+            number = self._names.index(name)
             own = None if key is None else jax.random.fold_in(key, number)
             flat |= getattr(self, name).read(flat, key=own)
         return trees.unflatten(flat)
+
+    def in_order(self) -> list[str]:
+        """The names, with what masks arrays behind what adds to them."""
+        return sorted(self._names, key=lambda name: getattr(self, name).masks_arrays)
 
     def num_unused(self, name: str) -> int:
         """Numbers of an adapter that nothing reads, in layers that are narrower or left out."""

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter, Modules, Site
 from t5x_lite.adapters.gates import Gate, check_gate, check_stacks, gates_of, make_gate
@@ -400,11 +400,15 @@ class BottleneckBlock(nnx.Module):
         after = self.norm_after(after) if config.ln_after != "none" else after
         return after if config.ln_after == "sum" else after + skip
 
+    @property
+    def is_here(self) -> Bool[Array, ""] | bool:
+        """Whether the layer is not left out; an array where that is up to its number."""
+        return True if self.mask is None or all(self.widths) else self.mask[...][0] > 0
+
     def _where_it_is(self, state: Array, other: Array) -> Float[Array, "B T D"]:
         """A state, or another one in the layers that are left out."""
-        if self.mask is None or all(self.widths):
-            return state
-        return jnp.where(self.mask[...][0] > 0, state, other)
+        is_here = self.is_here
+        return state if is_here is True else jnp.where(is_here, state, other)
 
     def branch(self, read: Float[Array, "B T D"], around: Around) -> Float[Array, "B T D"]:
         """b(a)."""

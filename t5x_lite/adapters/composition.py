@@ -285,7 +285,12 @@ class BatchSplit(Block):
         """
         sizes = self.sizes or (num // len(self.children),) * len(self.children)
         if sum(sizes) != num:
-            raise InputError(f"{self}: a batch has {num} rows, which the sizes do not make")
+            remedy = (
+                f"add up to {num}: --data.batch-size must be {sum(sizes)}, or give other sizes"
+                if self.sizes
+                else f"be as many for {len(self.children)} children: give sizes=(...)"
+            )
+            raise InputError(f"{self}: a batch has {num} rows, which cannot {remedy}")
         return sizes
 
 
@@ -383,7 +388,8 @@ def check_answers(use: "Sequence[str | Block]") -> None:
             if isinstance(node, Block) and node.of_rows:
                 raise InputError(
                     f"{path_of(above, str(node))} gives rows of a batch different modules, which "
-                    "is for training and `Learner.bind`: name one module by --adapters.use"
+                    "is for training and `Learner.bind`: name one module by --adapters.use, or by "
+                    "use= of t5x_lite.load"
                 )
 
 

@@ -88,6 +88,12 @@ class Adapters:
                     f"adapters.train: the module {name!r} is not in use, so nothing would train "
                     f"it: name it in --adapters.use, which is {self.use!r}"
                 )
+        for part, block in (("fusion", "Fuse"), ("router", "Route")):
+            if part in self.train and not trained_of(self.composition).get(part):
+                raise InputError(
+                    f"adapters.train: {part} is what a {block} block has, and adapters.use "
+                    f"{self.use!r} has none"
+                )
         for name in added:
             if name in self.loaded:
                 continue

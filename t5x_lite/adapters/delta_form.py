@@ -49,7 +49,8 @@ def delta_form(
     places = {id(node): "/".join(map(str, path)) for path, node in nnx.iter_graph(model)}
     stacks, parts, rest = stacks_of(model), {}, []
     shapes = {path: tuple(x.shape) for path, x in trees.flatten(split(model)[1]).items()}
-    for adapter in adapters:
+    configs = {adapter.name: adapter for adapter in adapters}
+    for adapter in (configs[name] for name in modules.in_order()):
         its_modules = getattr(modules, adapter.name)
         own = _parts_of(its_modules, stacks, places)
         if own is None:

@@ -10,6 +10,8 @@ first child, and a Stack inside it does so again.) It runs while a program is tr
 """
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -78,8 +80,7 @@ class Evaluation:
                 state = self.run(child, state)
             return state
         if isinstance(tree, Drop):
-            kept = jnp.all(jnp.asarray(self.layer)[..., None] != jnp.asarray(tree.layers), axis=-1)
-            return state.where(kept, self.run(tree.children[0], state))
+            return state.where(self._keeps(tree), self.run(tree.children[0], state))
         if isinstance(tree, Average):
             return state.mean([self.run(child, state) for child in tree.children], tree.shares)
         if isinstance(tree, BatchSplit | Parallel):
@@ -127,23 +128,52 @@ class Evaluation:
         return state.plus([dataclasses.replace(made, ids=state.ids)], share)
 
     def _fused(self, block: Fuse, state: Any) -> Any:
-        """Attention over what the children that are here add to the state."""
-        here = [child for child in block.children if self._is_here(child)]
+        """Attention over what the children that are in the layer add to the state."""
+        found = [(child, self._is_here(child)) for child in block.children]
+        here = [(child, is_here) for child, is_here in found if is_here is not False]
         contributions = []
-        for child in here:
+        for child, _ in here:
             if isinstance(child, str):
                 contributions.append(state.contribution(self.leaves[child], child))
             else:
                 contributions.append(self.run(child, state).h - state.h)
-        last = self._last_leaf(here[-1])
-        query, skip = state.read_by(last)
-        mixed = self.own[block.key](query, contributions, temperature=block.temperature)
-        return dataclasses.replace(
-            state, h=mixed + (skip if isinstance(here[-1], str) else state.h)
+        query, skip = self._read_by_last(here, state)
+        mixed = self.own[block.key](
+            query,
+            contributions,
+            is_here=[is_here for _, is_here in here],
+            temperature=block.temperature,
         )
+        fused = dataclasses.replace(state, h=mixed + skip)
+        some = functools.reduce(operator.or_, (is_here for _, is_here in here))
+        return fused if some is True else state.where(some, fused)
 
-    def _is_here(self, tree: Tree) -> bool:
-        return any(node in self.leaves for node, _ in walk(tree) if isinstance(node, str))
+    def _read_by_last(self, here: Sequence[tuple[Tree, Any]], state: Any) -> tuple[Array, Array]:
+        """What the last child that is in the layer reads, and what the fusion leaves as it is."""
+        query: Any = None
+        skip: Any = None
+        for child, is_here in here:
+            own, left = state.read_by(self._last_leaf(child))
+            left = left if isinstance(child, str) else state.h
+            if query is None or is_here is True:
+                query, skip = own, left
+            else:
+                query, skip = jnp.where(is_here, own, query), jnp.where(is_here, left, skip)
+        return query, skip
+
+    def _is_here(self, tree: Tree) -> Any:
+        """Whether a tree has a module in the layer; an array where that is up to its number."""
+        if tree is None:
+            return False
+        if isinstance(tree, str | Task):
+            module = self._module(tree)
+            return False if module is None else module.is_here
+        some = functools.reduce(operator.or_, map(self._is_here, tree.children))
+        return some & self._keeps(tree) if isinstance(tree, Drop) else some
+
+    def _keeps(self, block: Drop) -> Array:
+        """Whether the layer is none of those that are dropped."""
+        return jnp.all(jnp.asarray(self.layer)[..., None] != jnp.asarray(block.layers), axis=-1)
 
     def _last_leaf(self, tree: Tree) -> Any:
         names = [node for node, _ in walk(tree) if isinstance(node, str) and node in self.leaves]

@@ -202,6 +202,11 @@ class HyperBlock(nnx.Module):
         """Nothing is unused."""
         return 0
 
+    @property
+    def is_here(self) -> bool:
+        """It is in all layers."""
+        return True
+
     def reads(self, *arguments: Any) -> Float[Array, "B T D"]:
         """As of `BottleneckBlock`; it depends on no array."""
         return self.task(0).reads(*arguments)

@@ -36,7 +36,7 @@ from t5x_lite.types import Array, Key
 
 By = Literal["top", "sigmoid", "value"]
 _LEAST = 0.005
-"""Share of a layer's entries that a mask by the highest scores keeps at least."""
+"""Share of a layer's entries that a mask keeps at least, those of highest scores."""
 _KERNELS = (r"model/.*/kernel",)
 
 
@@ -149,6 +149,7 @@ class Supermask(ArrayAdapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_density(self.density)
+        _check_tau(self.by, self.tau)
         if self.penalty < 0 or self.rate <= 0:
             raise InputError("penalty must be at least 0 and rate above 0")
 
@@ -213,14 +214,15 @@ class Movement(ArrayAdapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_density(self.density)
+        _check_tau(self.by, self.tau)
         if self.penalty < 0 or self.rate <= 0:
             raise InputError("penalty must be at least 0 and rate above 0")
         if min(self.steps, self.warmup, self.cooldown) < 0:
             raise InputError("steps, warmup and cooldown must be at least 0")
         if self.steps and self.warmup + self.cooldown > self.steps:
             raise InputError(
-                f"warmup {self.warmup} and cooldown {self.cooldown} are more than the {self.steps} "
-                "steps"
+                f"warmup {self.warmup} and cooldown {self.cooldown} of {self.name!r} are more than "
+                f"the {self.steps} steps"
             )
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
@@ -295,15 +297,17 @@ class Scored(ArrayModule):
     def kept(self, share: Array | None) -> Bool[Array, "*axes"]:
         """The mask, where a share of each layer is kept."""
         scores = self._scores()
-        if self.by == "value":
-            return scores > self.tau
-        if self.by == "sigmoid":
-            return jax.nn.sigmoid(scores) > self.tau
         rows = scores if self.stacked else scores[None]
         size = math.prod(rows.shape[1:])
-        wished = jnp.round(jnp.asarray(share, jnp.float32) * size).astype(jnp.int32)
-        k = jnp.clip(wished, math.ceil(_LEAST * size), size)
-        return jax.vmap(lambda row: top(row, k))(rows).reshape(scores.shape)
+        k: Any = math.ceil(_LEAST * size)
+        if self.by == "top":
+            wished = jnp.round(jnp.asarray(share, jnp.float32) * size).astype(jnp.int32)
+            k = jnp.clip(wished, k, size)
+        highest = jax.vmap(lambda row: top(row, k))(rows).reshape(scores.shape)
+        if self.by == "top":
+            return highest
+        values = scores if self.by == "value" else jax.nn.sigmoid(scores)
+        return (values > self.tau) | highest
 
     def masked(self, base: Float[Array, "*axes"], share: Array) -> Float[Array, "*axes"]:
         """The array and its difference where the mask is 1."""
@@ -359,6 +363,11 @@ class ScoredModules(ArrayModules):
         module = self.of(path)
         assert isinstance(module, Scored)
         return module
+
+
+def _check_tau(by: By, tau: float) -> None:
+    if by == "sigmoid" and not 0 < tau < 1:
+        raise InputError(f"tau of by='sigmoid' must be between 0 and 1: got {tau}")
 
 
 def _check_density(density: float) -> None:

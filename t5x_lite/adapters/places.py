@@ -70,6 +70,9 @@ class Modules(nnx.Module):
     num_before: int = 0
     """Positions before a row's first token that it takes."""
 
+    masks_arrays: bool = False
+    """Whether it masks what other modules have made of the model's arrays."""
+
     alone: str = ""
     """Why no block may have it; "" where blocks may."""
 
@@ -268,7 +271,13 @@ def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str,
       places: of the modules.
       kinds: name of a module -> name of its method.
     """
+    prompt = next((n for n in names_of(use) if ("encoder", "prompt") in places[n]), None)
     for node, above in (pair for tree in use for pair in walk(tree)):
+        if isinstance(node, Split) and prompt is not None:
+            raise InputError(
+                f"{node} counts the tokens of a row, and the prompt {prompt!r} stands before them: "
+                "leave one of them out"
+            )
         if not isinstance(node, str):
             continue
         where = path_of(above, f"{kinds[node].lower()} {node!r}")

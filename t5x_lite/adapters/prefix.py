@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
+from t5x_lite import trees
 from t5x_lite.adapters.base import ADAPTERS, Adapter, Site
 from t5x_lite.adapters.bottleneck import par_bn, seq_bn
 from t5x_lite.adapters.gates import Gate, check_gate, gates_of, make_gate
@@ -201,9 +202,7 @@ class Network(nnx.Module):
 
     def __call__(self) -> Float[Array, "P M"]:
         """The states, in the dtype of the parameters."""
-        kernel = self.kernel[...]
-        states = einsum("PD,DM->PM", self.embedding[...], kernel)
-        return jnp.tanh(states + self.bias[...].astype(jnp.float32)).astype(kernel.dtype)
+        return _states(self.embedding[...], self.kernel[...], self.bias[...])
 
 
 class LayerPrefix(nnx.Module):
@@ -237,10 +236,7 @@ class LayerPrefix(nnx.Module):
             return self.keys[...], self.values[...]
         if self.states is None:
             raise ValueError("a prefix needs its network's states: complete the modules first")
-        kernel = self.kernel[...]
-        made = einsum("PM,MCHK->CPHK", self.states[...].astype(kernel.dtype), kernel)
-        made = made + self.bias[...].astype(jnp.float32)[:, None]
-        return made[0].astype(kernel.dtype), made[1].astype(kernel.dtype)
+        return _pair(self.states[...], self.kernel[...], self.bias[...])
 
     def kind(self) -> Hashable:
         """Equal for prefixes of one length."""
@@ -285,6 +281,21 @@ class GatedPrefix(LayerPrefix):
         return None
 
 
+def _states(embedding: Array, kernel: Array, bias: Array) -> Float[Array, "P M"]:
+    """h, in the dtype of the parameters."""
+    states = einsum("PD,DM->PM", embedding, kernel)
+    return jnp.tanh(states + bias.astype(jnp.float32)).astype(kernel.dtype)
+
+
+def _pair(
+    states: Array, kernel: Array, bias: Array
+) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
+    """Pk and Pv of a layer, in the dtype of the parameters."""
+    made = einsum("PM,MCHK->CPHK", states.astype(kernel.dtype), kernel)
+    made = made + bias.astype(jnp.float32)[:, None]
+    return made[0].astype(kernel.dtype), made[1].astype(kernel.dtype)
+
+
 def _linear(size: int, out: tuple[int, ...], *, rngs: nnx.Rngs) -> tuple[Array, Array]:
     """Kernel and bias as torch's Linear begins: uniform, up to 1 / sqrt(size)."""
     bound = 1.0 / math.sqrt(size)
@@ -295,18 +306,27 @@ def _linear(size: int, out: tuple[int, ...], *, rngs: nnx.Rngs) -> tuple[Array, 
     return kernel, bias
 
 
-def ejected(adapter: Prefix, params: Mapping[str, Any]) -> tuple[Prefix, dict[str, Array]]:
+def ejected(
+    adapter: Prefix, params: Mapping[str, Any], *, dtype: str = "float32"
+) -> tuple[Prefix, dict[str, Array]]:
     """A prefix without its network: what it makes are the parameters.
 
     Args:
       adapter: with a network, or without one, which changes nothing.
-      params: its parameters by path, of other modules too.
+      params: its parameters, by path or nested, as those of a checkpoint; of other modules, too.
+      dtype: in which the model computes: there it makes the same numbers, bit for bit.
 
     Returns:
       The config, and its parameters by path, in float32.
+
+    Raises:
+      InputError: there are none of the module.
     """
     below = f"{ADAPTERS}{adapter.name}/"
-    own = {path: jnp.asarray(x) for path, x in params.items() if path.startswith(below)}
+    flat = params if any("/" in path for path in params) else trees.flatten(params)
+    own = {path: jnp.asarray(x) for path, x in flat.items() if path.startswith(below)}
+    if not own:
+        raise InputError(f"no parameter is at {below}: these are of another module")
     if adapter.flat:
         return adapter, own
     made = {path: x for path, x in own.items() if "/gate/" in path}
@@ -315,11 +335,12 @@ def ejected(adapter: Prefix, params: Mapping[str, Any]) -> tuple[Prefix, dict[st
             continue
         place = path.removeprefix(f"{below}network/").removesuffix("/embedding")
         network = path.removesuffix("/embedding")
-        states = einsum("PD,DM->PM", embedding, own[f"{network}/kernel"])
-        states = jnp.tanh(states + own[f"{network}/bias"])
-        pairs = jnp.einsum("PM,NMCHK->NCPHK", states, own[f"{below}{place}/kernel"])
-        pairs = pairs + own[f"{below}{place}/bias"][:, :, None]
-        made[f"{below}{place}/keys"], made[f"{below}{place}/values"] = pairs[:, 0], pairs[:, 1]
+        parts = embedding, *(own[f"{network}/{leaf}"] for leaf in ("kernel", "bias"))
+        states = _states(*(x.astype(dtype) for x in parts))
+        layers = zip(own[f"{below}{place}/kernel"], own[f"{below}{place}/bias"], strict=True)
+        pairs = [_pair(states, *(x.astype(dtype) for x in layer)) for layer in layers]
+        for leaf, each in zip(("keys", "values"), zip(*pairs, strict=True), strict=True):
+            made[f"{below}{place}/{leaf}"] = jnp.stack(each).astype(jnp.float32)
     return dataclasses.replace(adapter, flat=True), made
 
 

@@ -30,6 +30,9 @@ from t5x_lite.types import Array
 Start = Literal["uniform", "vocab"]
 
 
+_AMONG = 3, 5003
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prompt(Adapter):
     """Rows before the tokens of an encoder.
@@ -48,7 +51,7 @@ class Prompt(Adapter):
     sites: tuple[str, ...] = ("prompt",)
     length: int = 10
     init: Start = "uniform"
-    among: tuple[int, int] = (3, 5003)
+    among: tuple[int, int] = _AMONG
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -85,11 +88,15 @@ class Prompt(Adapter):
                     f"init 'vocab' needs a table of tokens of d_model {d_model} columns, and it "
                     f"has {columns}: use init='uniform'"
                 )
-            if self.among[1] > rows:
+            first, end = self.among
+            if self.among == _AMONG:  # the first tokens of a smaller table
+                end = min(end, rows)
+            if end > rows:
                 raise InputError(
-                    f"among {self.among} is beyond the table of tokens, which has {rows} rows"
+                    f"adapter {self.name!r}: among {self.among} is beyond the table of tokens, "
+                    f"which has {rows} rows: give among=({first}, {rows})"
                 )
-            ids = np.random.default_rng(self.seed).integers(*self.among, size=self.length)
+            ids = np.random.default_rng(self.seed).integers(first, end, size=self.length)
         shape = (self.length, d_model)
         start = jnp.zeros(shape, jnp.float32)
         if ids is None:

@@ -6,7 +6,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jax.core import Tracer
 
 from t5x_lite.adapters.composition import Block
 from t5x_lite.adapters.weighted import weighted_sum
@@ -51,6 +53,16 @@ class RowStates:
         """Which rows have a child, for arrays of `ndim` axes."""
         assert self.ids is not None
         return (self.ids == number).reshape(-1, *(1,) * (ndim - 1))
+
+
+def check_numbers(block: Block, ids: Array) -> None:
+    """Refuses, by an InputError, numbers of rows that are of no child; not while it is traced."""
+    if isinstance(ids, Tracer):
+        return
+    wrong = next((k for k in np.ravel(np.asarray(ids)) if not 0 <= k < len(block.children)), None)
+    if wrong is not None:
+        last = len(block.children) - 1
+        raise InputError(f"{block} has children 0 to {last}, and adapter_ids have {wrong}")
 
 
 @dataclasses.dataclass(frozen=True)

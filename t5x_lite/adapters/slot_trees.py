@@ -251,11 +251,22 @@ class FusionLayer(nnx.Module):
         query: Float[Array, "B T D"],
         contributions: list[Array],
         *,
+        is_here: Sequence[Array | bool] = (),
         temperature: float = 1.0,
     ) -> Float[Array, "B T D"]:
-        """The weighted sum of contributions [B, T, D] each, in the dtype of the query."""
+        """The weighted sum of contributions [B, T, D] each, in the dtype of the query.
+
+        Args:
+          query: what the last module reads.
+          contributions: of the children.
+          is_here: whether each is in this layer: one that is not has no share; () is all.
+          temperature: T.
+        """
         q = self.query.product(query)
         scores = [jnp.sum(q * self.key.product(u), axis=-1) for u in contributions]
+        if not all(each is True for each in is_here):
+            least = jnp.finfo(jnp.float32).min
+            scores = [jnp.where(on, s, least) for on, s in zip(is_here, scores, strict=True)]
         weights = jax.nn.softmax(jnp.stack(scores) / temperature, axis=0)
         values = contributions if self.static else [self.value.product(u) for u in contributions]
         total = sum(w[..., None] * v for w, v in zip(weights, values, strict=True))

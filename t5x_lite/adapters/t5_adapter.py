@@ -130,6 +130,11 @@ class T5AdapterBlock(nnx.Module):
             )
         return self(h, x, None, around) - x
 
+    @property
+    def is_here(self) -> bool:
+        """It is in all layers."""
+        return True
+
     def contribution(
         self,
         h: Float[Array, "B T D"],

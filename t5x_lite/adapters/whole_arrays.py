@@ -104,7 +104,7 @@ class ArrayModules(Modules):
     Args:
       leaves: path in the model -> array.
       make: (path, array) -> its module; None leaves the array out.
-      exclusive: whether no other module may change these arrays.
+      exclusive: whether they are masks, of which an array has one; others are sums.
     """
 
     def __init__(
@@ -130,6 +130,11 @@ class ArrayModules(Modules):
     def claims(self) -> tuple[str, ...]:
         """The arrays; none of modules that are sums, of which an array may have several."""
         return tuple(MODEL + path for path in self.arrays) if self.exclusive else ()
+
+    @property
+    def masks_arrays(self) -> bool:
+        """Whether it masks what other modules have made of an array."""
+        return self.exclusive
 
     def copied(self) -> tuple[str, ...]:
         """Paths in the model of the arrays that it changes."""

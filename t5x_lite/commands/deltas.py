@@ -7,8 +7,10 @@ from typing import Annotated, ClassVar, Literal
 import tyro
 
 from t5x_lite.commands.options import (
+    ALL_MODULES,
     Count,
     Destination,
+    Modules,
     Number,
     OptionalDirectory,
     OptionalStep,
@@ -79,6 +81,7 @@ class Merge:
       step: the step to take from a work directory, or best, the one that its run found best; the
         newest if not given.
       base: the checkpoint that it is a change of; if not given, the recorded one.
+      adapters: which modules of a run are merged.
       dtype: dtype of the stored weights; for bfloat16 the relative error is shown.
       allow_other_base: uses --base though another one was recorded, and says so.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
@@ -89,6 +92,7 @@ class Merge:
     destination: Destination
     step: OptionalStep = None
     base: OptionalDirectory = None
+    adapters: Modules = ALL_MODULES
     dtype: Literal["float32", "bfloat16"] = "float32"
     allow_other_base: bool = False
     trust_project: bool = False
@@ -108,6 +112,7 @@ class Merge:
                 self.destination,
                 step=self.step,
                 base=self.base,
+                use=self.adapters.use,
                 dtype=self.dtype,
                 allow_other_base=self.allow_other_base,
             )

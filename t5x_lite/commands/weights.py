@@ -183,8 +183,8 @@ class ExportAdapter:
     Attributes:
       source: a work directory or a step directory; for sft also what compose wrote.
       destination: the directory to write; it must not exist yet.
-      format: format of the directory: PEFT's; that of the library adapters, without the head; or
-        composable-sft's pytorch_diff.bin of a sparse module or delta.
+      format: format of the directory: PEFT's; that of the library adapters, whose compositions are
+        written, too; or composable-sft's pytorch_diff.bin of a sparse module or delta.
       step: the step to take from a work directory, or best; the newest if not given.
       name: name of the module, where the checkpoint has several.
       no_head: leaves out the head that trained with it.

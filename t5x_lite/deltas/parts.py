@@ -29,7 +29,7 @@ from jaxtyping import Float
 from t5x_lite.errors import InputError
 from t5x_lite.types import Array
 
-_REMEDY = "make it an ordinary difference first: delta.materialise(base)"
+_REMEDY = "make it an ordinary difference first, by delta.materialise(base) or `materialise(NAME)`"
 
 
 class Part:

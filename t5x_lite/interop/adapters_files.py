@@ -93,6 +93,19 @@ _FIELDS: dict[str | None, dict[str, Any]] = {
 """architecture -> its fields."""
 _NONE = ("inv_adapter", "inv_adapter_reduction_factor")
 """Fields of which None is a value."""
+_FORMS = {
+    **dict.fromkeys(("phm_dim", "phm_rank", "r", "num_labels"), "a whole number"),
+    **dict.fromkeys(("prefix_length", "bottleneck_size", "prompt_length"), "a whole number"),
+    **dict.fromkeys(("alpha", "dropout", "inv_adapter_reduction_factor"), "a number"),
+    **dict.fromkeys(("non_linearity", "composition_mode", "combine", "inv_adapter"), "a string"),
+    "scaling": "a number or a string",
+    "reduction_factor": "a number above 0, or one for each layer and a default",
+    "residual_before_ln": "true, false or 'post_add'",
+    "leave_out": "a list of layers",
+    "attn_matrices": "a list of strings",
+    "label2id": "an object of whole numbers",
+}
+"""Field -> what it must be; the others that stand for true and false are just that."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,6 +180,45 @@ def tensors_of(directory: Path, safetensors: str, torch: str) -> tuple[Path, dic
     return path, found
 
 
+def check_form(where: Path, field: str, value: Any) -> None:
+    """Refuses, by an InputError, the value of a field that is of another kind than it takes."""
+    form = _FORMS.get(field, "true or false")
+    if not _has_form(value, form):
+        raise InputError(f"{where}: {field} must be {form}, got {str(value)[:60]!r}")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value of a JSON file is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _has_form(value: Any, form: str) -> bool:
+    is_number = is_whole(value) or isinstance(value, float)
+    match form:
+        case "true or false":
+            return isinstance(value, bool)
+        case "a whole number":
+            return is_whole(value)
+        case "a number":
+            return is_number
+        case "a string":
+            return isinstance(value, str)
+        case "a number or a string":
+            return is_number or isinstance(value, str)
+        case "a list of strings":
+            return isinstance(value, list) and all(isinstance(each, str) for each in value)
+        case "a list of layers":
+            return isinstance(value, list | tuple) and all(map(is_whole, value))
+        case "an object of whole numbers":
+            return isinstance(value, dict) and all(map(is_whole, value.values()))
+        case "true, false or 'post_add'":
+            return isinstance(value, bool) or value == "post_add"
+    if isinstance(value, dict):
+        each = all(_has_form(one, form) and not isinstance(one, dict) for one in value.values())
+        return bool(value) and each and all(k == "default" or k.isdecimal() for k in value)
+    return is_number and value > 0
+
+
 def _is_old(found: Mapping[str, Any]) -> bool:
     """Whether a file is of before 1.1 of the library, or of adapter-transformers."""
     match = re.fullmatch(r"adapters\.(\d+)\.(\d+).*", str(found.get("version", "")))
@@ -197,6 +249,8 @@ def _complete(where: Path, config: Mapping[str, Any], *, is_old: bool) -> dict[s
     for field, value in made.items():
         if value is None and fields[field] is None and field not in _NONE:
             raise InputError(f"{where}: lacks {field}")
+        if value is not None:
+            check_form(where, field, value)
     if kind == "lora" and is_old and made["r"] != made["alpha"]:
         made["alpha"] = made["r"]  # as the library reads files of before 1.1
     return {**made, "architecture": kind}

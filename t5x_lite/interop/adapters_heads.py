@@ -32,7 +32,7 @@ from t5x_lite.heads.classes import ClassHead
 from t5x_lite.heads.classifier import Classifier, ClassifierKind
 from t5x_lite.heads.span import Span
 from t5x_lite.heads.token import Token
-from t5x_lite.interop.adapters_files import tensors_of
+from t5x_lite.interop.adapters_files import check_form, tensors_of
 from t5x_lite.interop.hf_config import read_json
 from t5x_lite.interop.peft import Module
 from t5x_lite.interop.rules import check_finite
@@ -108,21 +108,25 @@ class LibraryHead:
         if kind == "question_answering":
             return Span() if said.get("num_labels") == 2 else None
         if kind == "tagging":
-            return Token(num_classes=int(said["num_labels"]), labels=self._labels())
+            return Token(num_classes=self._num_labels(), labels=self._labels())
         if activation is None:
             return None
         if kind == "multiple_choice":
             return Choice(kind=activation)
-        return Classifier(
-            num_classes=int(said["num_labels"]), kind=activation, labels=self._labels()
-        )
+        return Classifier(num_classes=self._num_labels(), kind=activation, labels=self._labels())
+
+    def _num_labels(self) -> int:
+        found = self.config.get("num_labels")
+        if found is None:
+            raise InputError(f"{self.where.parent / HEAD_CONFIG}: lacks num_labels")
+        return int(found)
 
     def _labels(self) -> tuple[str, ...]:
         """The names of the classes in their order; () where they have none."""
         names = self.config.get("label2id") or {}
         found = tuple(sorted(names, key=lambda name: names[name]))
         default = all(name == f"LABEL_{number}" for number, name in enumerate(found))
-        return () if default or len(found) != self.config["num_labels"] else found
+        return () if default or len(found) != self._num_labels() else found
 
 
 _LEAVES = {"weight": "kernel", "bias": "bias"}
@@ -147,6 +151,9 @@ def read_head(directory: Path) -> LibraryHead | None:
     name, config = found.get("name"), found.get("config")
     if not isinstance(name, str) or not isinstance(config, dict):
         raise InputError(f"{where}: must have the head's name, and its config as an object")
+    for field in ("num_labels", "label2id"):
+        if config.get(field) is not None:
+            check_form(where, field, config[field])
     path, tensors = tensors_of(directory, _SAFETENSORS, TORCH)
     return LibraryHead(where=path, config=config, name=name, tensors=tensors)
 

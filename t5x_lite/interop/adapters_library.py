@@ -278,12 +278,20 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
     numbers = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
     made = {}
     for path, by_layer in found.items():
-        num = numbers.get(path.partition("/")[0], 0)
+        stack = path.partition("/")[0]
+        num = numbers.get(stack, 0)
+        first = numbers.get("encoder", 0) if stack == "decoder" else 0
+        left = {int(layer) - first for layer in file.config["leave_out"]}
         if max(by_layer) >= num:
             raise InputError(f"{file.where}: {path}: layer {max(by_layer)}, and the base has {num}")
-        missing = set(range(num)) - set(by_layer)
-        if missing and not file.config["leave_out"]:
+        missing = set(range(num)) - set(by_layer) - left
+        if missing:
             raise InputError(f"{file.where}: {path}: lacks layer {min(missing)}")
+        if odd := left & set(by_layer):
+            raise InputError(
+                f"{file.where}: {path}: has layer {min(odd)}, and leave_out of {file.config_file} "
+                "says that it has none"
+            )
         shape = np.max([array.shape for array in by_layer.values()], axis=0)
         whole = np.zeros((num, *shape), np.float32)
         for layer, array in by_layer.items():

@@ -39,7 +39,7 @@ from t5x_lite.adapters.composition import (
 from t5x_lite.adapters.use import write_trees
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head
-from t5x_lite.interop.adapters_files import tensors_of
+from t5x_lite.interop.adapters_files import is_whole, tensors_of
 from t5x_lite.interop.adapters_library import (
     LibraryDirectory,
     holders,
@@ -224,8 +224,15 @@ def _tree(where: Path, node: Any, names: dict[str, str], static: dict[str, bool]
         raise InputError(f"{where}: a block {kind!r} is none of {', '.join(_BLOCKS)}")
     made = tuple(_tree(where, child, names, static) for child in children)
     theirs, ours = _OPTIONS.get(str(kind), ("", ""))
-    kwargs = dict(node.get("kwargs") or {})
+    kwargs = node.get("kwargs") or {}
+    if not isinstance(kwargs, dict):
+        raise InputError(f"{where}: kwargs of {kind} must be an object, got {str(kwargs)[:60]!r}")
+    kwargs = dict(kwargs)
     value = kwargs.pop(theirs, None)
+    is_each: Any = _is_number if kind == "Average" else is_whole
+    if value is not None and not (isinstance(value, list) and all(map(is_each, value))):
+        what = "numbers" if kind == "Average" else "whole numbers"
+        raise InputError(f"{where}: {theirs} of {kind} must be {what}, got {str(value)[:60]!r}")
     if kwargs:
         raise InputError(f"{where}: {kind} with {', '.join(kwargs)} is not supported")
     try:
@@ -233,6 +240,10 @@ def _tree(where: Path, node: Any, names: dict[str, str], static: dict[str, bool]
         return _BLOCKS[str(kind)](made, **options)
     except (InputError, TypeError) as error:
         raise InputError(f"{where}: {error}") from error
+
+
+def _is_number(value: Any) -> bool:
+    return is_whole(value) or isinstance(value, float)
 
 
 def _with_static(tree: Any, static: Mapping[str, bool]) -> Any:

@@ -37,7 +37,10 @@ def read_config(directory: Path) -> dict[str, Any]:
         raise InputError(f"{directory}: no such directory")
     where = directory / CONFIG
     if not where.is_file():
-        raise InputError(f"{directory}: holds no {CONFIG}; give a directory that PEFT saved")
+        raise InputError(
+            f"{directory}: holds no {CONFIG}; give a directory that PEFT "
+            "or the library adapters saved"
+        )
     config = read_json(where)
     kind = config.get("peft_type")
     if kind in _LATER:

@@ -139,7 +139,7 @@ def import_adapter(
         train=(),
     )
     with new_directory(destination) as directory:
-        left = left_to_base(made, module.arrays, params, where=where)
+        left = left_to_base(made, module.arrays, params, source=at_hub.directory, where=where)
         empty = Base.of({}, {}, base=where, steps=directory.parent)
         leaves = {path: leaf_of(path, params[path]) for path in left}
         contents = {
@@ -150,6 +150,8 @@ def import_adapter(
             **source_file(at_hub),
         }
         _write(directory, contents, module.arrays)
+    names = ", ".join(each.name for each in (module.adapter, *module.others))
+    _logger.info("%s: %s of %s", destination, names, source)
     return Path(destination)
 
 
@@ -195,15 +197,28 @@ def left_to_base(
     arrays: Mapping[str, np.ndarray],
     params: Mapping[str, LazyArray],
     *,
+    source: Path,
     where: Path,
 ) -> list[str]:
     """The paths that a module's checkpoint leaves to its base.
 
     Raises:
-      InputError: the base lacks one, or has it in another shape.
+      InputError: the base lacks one, or has it in another shape; or the module's own arrays are not
+        those that its config says on this base.
     """
     wanted = trees.flatten(learner_of(made).shapes)
+    for path, array in arrays.items():
+        shape = tuple(wanted[path].shape) if path in wanted else None
+        if shape != array.shape:
+            has = "has no such array" if shape is None else f"has {shape}"
+            raise InputError(
+                f"{source}: {path} has shape {array.shape}, and such a module of the base {where} "
+                f"{has}: it is of another base, or its config is not of its tensors"
+            )
     left = [path for path in wanted if path not in arrays]
+    lacking = next((path for path in left if path.startswith(ADAPTERS)), None)
+    if lacking is not None:
+        raise InputError(f"{source}: lacks {lacking}, which such a module of the base has")
     for path in left:
         if path not in params:
             raise InputError(

@@ -173,6 +173,7 @@ def merge(
     *,
     step: Step = None,
     base: str | None = None,
+    use: str | None = None,
     dtype: Stored = "float32",
     allow_other_base: bool = False,
 ) -> None:
@@ -186,6 +187,7 @@ def merge(
       destination: a new directory.
       step: of a work directory: its number, "best", or None for the newest.
       base: the checkpoint that it is a change of; None is the recorded one.
+      use: of a run, the names of the modules, with commas between; None is all of its own.
       dtype: of the weights; the log says what bfloat16 loses.
       allow_other_base: whether `base` may be another one than was recorded.
 
@@ -194,7 +196,9 @@ def merge(
         exists; nothing is left behind then.
     """
     with new_directory(destination) as directory:
-        opened = open_delta(source, step=step, base=base, allow_other_base=allow_other_base)
+        opened = open_delta(
+            source, step=step, base=base, use=use, allow_other_base=allow_other_base
+        )
         where, arrays = opened.base()
         _check_recorded(opened, arrays, where, skipped=base is not None)
         files = opened.files or _base_files(where, opened.delta)
@@ -206,6 +210,7 @@ def merge(
             path.write_bytes(content)
         orbax_params.write_params(directory / "params", merged)
         manifest.write(directory)
+    _logger.info("%s: %s with %d changed arrays", destination, where, len(opened.delta.parts))
     if dtype == "bfloat16":
         _logger.info("%s: %s", destination, loss.summary())
 

@@ -43,6 +43,7 @@ from t5x_lite.learner import Learner
 from t5x_lite.remote import local_path
 from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.loading import learner_of, read_experiment
+from t5x_lite.run.modules import using
 from t5x_lite.trees import LazyArray
 
 MERGED = "merged/"
@@ -142,14 +143,17 @@ def open_delta(
     *,
     step: Step = None,
     base: str | os.PathLike[str] | None = None,
+    use: str | None = None,
     allow_other_base: bool = False,
 ) -> Opened:
-    """A directory as a delta; see `load`."""
+    """A directory as a delta; see `load`. `use` names modules of a run; None is all."""
     source = Path(find_step(local_path(os.fspath(directory), what="checkpoint"), step=step))
     manifest.verify(source, "params", "files")
     other = None if base is None else _base_at(base)
     is_delta = (source / "files" / DELTA_FILE).is_file()
-    opened = _of_delta(source, other) if is_delta else _of_run(source, other)
+    if is_delta and use is not None:
+        raise InputError(f"{source} is a delta, of which no modules are chosen: give the run")
+    opened = _of_delta(source, other) if is_delta else _of_run(source, other, use)
     if other is not None:
         where, _ = other
         arrays = opened.base()[1]
@@ -223,12 +227,16 @@ def _of_delta(source: Path, other: tuple[Path, Arrays] | None) -> Opened:
     return Opened(source, delta, merged, reader)
 
 
-def _of_run(source: Path, other: tuple[Path, Arrays] | None) -> Opened:
+def _of_run(source: Path, other: tuple[Path, Arrays] | None, use: str | None) -> Opened:
     """A checkpoint of a run as a change of its base."""
     files = checkpointing.step_files(source)
     experiment = read_experiment(source, files)
+    own: Arrays = orbax_params.lazy_params(source / "params")
+    if use is not None:
+        experiment = using(experiment, use, where=source)
+        names = tuple(f"{ADAPTERS}{each.name}/" for each in experiment.adapters.modules)
+        own = {p: a for p, a in own.items() if not p.startswith(ADAPTERS) or p.startswith(names)}
     learner = learner_of(experiment)
-    own = orbax_params.lazy_params(source / "params")
     recorded = Base.read(files, where=source)
     if recorded is None and other is None:
         if not learner.adapters:

@@ -24,6 +24,7 @@ from t5x_lite.adapters.composition import (
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.adapters.grammar import write_module
 from t5x_lite.adapters.use import parse_trees, write_trees
+from t5x_lite.checkpoints import manifest
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.base import Base, digests
 from t5x_lite.config import Experiment
@@ -182,9 +183,11 @@ def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experi
 
 
 def check_init(experiment: Experiment) -> None:
-    """Refuses, by an InputError, modules that are loaded into a model that begins anew."""
+    """Refuses, by an InputError, modules that are damaged, or loaded into one that begins anew."""
     if experiment.adapters.loaded and not experiment.init.checkpoint:
         raise InputError("adapters.load needs the base that its modules are of: --init DIR")
+    for directory in experiment.adapters.loaded.values():
+        manifest.verify(find_step(directory, step=None), "params", "files")
 
 
 def check_children(experiment: Experiment) -> None:
@@ -372,7 +375,10 @@ class ModulesOf:
             _check_there(name, self.adapters)
         lines = tuple(write_module(self.adapters[name]) for name in names)
         adapters = Adapters(add=lines, use=write_trees(use))
-        return dataclasses.replace(self.loaded.experiment, adapters=adapters, train=())
+        own = self.loaded.experiment
+        pack = own.data.pack and not adapters.unpackable  # who answers packs nothing
+        data = dataclasses.replace(own.data, pack=pack)
+        return dataclasses.replace(own, adapters=adapters, data=data, train=())
 
 
 def load_using(
@@ -396,14 +402,37 @@ def load_using(
         return loaded
     directory = find_step(checkpoint, step=step)
     experiment = read_experiment(directory, checkpointing.step_files(directory))
+    chosen = _chosen(experiment, use, where=directory)
+    loaded = Loaded.from_checkpoint(str(directory), step=None, mesh=mesh)
+    return ModulesOf.of(loaded).using(chosen)
+
+
+def using(experiment: Experiment, use: str, *, where: object) -> Experiment:
+    """The experiment of a checkpoint with some of its modules.
+
+    Args:
+      experiment: of the checkpoint.
+      use: names of modules, with commas between, or blocks of them.
+      where: the checkpoint, for messages.
+
+    Raises:
+      InputError: there is no such module.
+    """
+    chosen, added = _chosen(experiment, use, where=where), experiment.adapters.added
+    lines = tuple(write_module(added[name]) for name in names_of(chosen))
+    adapters = Adapters(add=lines, use=write_trees(chosen))
+    return dataclasses.replace(experiment, adapters=adapters, train=())
+
+
+def _chosen(experiment: Experiment, use: str, *, where: object) -> tuple[str | Block, ...]:
+    """The trees of `use`, of modules that a checkpoint has."""
     try:
         chosen = parse_trees(use)
         for name in names_of(chosen):
             _check_there(name, experiment.adapters.used)
     except InputError as error:
-        raise InputError(f"adapters.use: checkpoint {directory}: {error}") from error
-    loaded = Loaded.from_checkpoint(str(directory), step=None, mesh=mesh)
-    return ModulesOf.of(loaded).using(chosen)
+        raise InputError(f"adapters.use: checkpoint {where}: {error}") from error
+    return chosen
 
 
 def _check_there(name: str, names: Collection[str]) -> None:

@@ -11,15 +11,16 @@
 | `diff()` | relaxed |
 | `prune(rounds=3, rewind_step=50)` | rewind, train_1, train_2, train_3 |
 
-Each phase is a run with an optimizer and a schedule of its own, and heads begin anew in each. Its
-last checkpoint is all that the next one needs, and what is chosen follows from it: so a run that is
-killed in a phase, or between two, goes on bit for bit by the same command.
+Each phase is a run with an optimizer and a schedule of its own, and heads begin anew in each. The
+last phase of `diff` goes on with those of the one before, and where `prune` rewinds to a step they
+are rewound to it, too. Modules that are loaded are in use in all phases, and where the base is
+scored. A phase's last checkpoint is all that the next one needs, and what is chosen follows from
+it: so a run that is killed in a phase, or between two, goes on bit for bit by the same command.
 """
 
 import dataclasses
 import functools
-import itertools
-import zlib
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from t5x_lite import remote, sharding, trees
+from t5x_lite import remote, trees
 from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.choice import choose, kept, numbers_of, share
 from t5x_lite.adapters.config import Adapters
@@ -35,24 +36,21 @@ from t5x_lite.adapters.copies import Copy
 from t5x_lite.adapters.grammar import write_module
 from t5x_lite.adapters.masks import Movement, Prune
 from t5x_lite.adapters.sparse import INDICES, VALUES, Diff, SparseTuning
+from t5x_lite.adapters.use import write_trees
+from t5x_lite.adapters.whole_arrays import ArrayAdapter
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import from_json
-from t5x_lite.data.shapes import Fixed
-from t5x_lite.data.sources import batch_source
-from t5x_lite.deltas.selection import Lazy
 from t5x_lite.errors import InputError
-from t5x_lite.evaluate.fisher import fisher_diagonal
 from t5x_lite.remote import AnyPath
-from t5x_lite.run import restoring
-from t5x_lite.run.fisher import classes_of
+from t5x_lite.run import modules
+from t5x_lite.run.base_scores import initial, scores_of_base
 from t5x_lite.run.loading import learner_of
 from t5x_lite.run.workdir import PHASES
 from t5x_lite.train.early_stopping import EarlyStopping
-from t5x_lite.train.state import TrainState
 from t5x_lite.trees import LazyArray
-from t5x_lite.types import Params
-from t5x_lite.vocabulary.loading import load_vocabulary
+
+_logger = logging.getLogger(__name__)
 
 _MODEL = "model/"
 _Phased = SparseTuning | Diff | Prune
@@ -77,7 +75,7 @@ def prepared(experiment: Experiment, run: Run) -> tuple[Experiment, Start | None
     Raises:
       InputError: two modules have phases, or a phase is wrong.
     """
-    experiment = _with_steps(experiment)
+    experiment = with_steps(experiment)
     phased = [each for each in experiment.adapters.added.values() if _is_open(each)]
     if not phased or not experiment.workdir:
         return experiment, None
@@ -104,8 +102,9 @@ def prepared(experiment: Experiment, run: Run) -> tuple[Experiment, Start | None
         case Diff():
             chosen, start = _diff(phases, adapter)
         case Prune():
-            return experiment, _prune(phases, adapter)
-    return _with_module(experiment, chosen), start
+            chosen, start = None, _prune(phases, adapter)
+    _logger.info("last phase of %s: %s", adapter.name, workdir)
+    return experiment if chosen is None else _with_module(experiment, chosen), start
 
 
 def _is_open(adapter: Adapter) -> bool:
@@ -115,8 +114,12 @@ def _is_open(adapter: Adapter) -> bool:
     )
 
 
-def _with_steps(experiment: Experiment) -> Experiment:
-    """An experiment whose schedules of modules know the steps of the run."""
+def with_steps(experiment: Experiment) -> Experiment:
+    """An experiment whose schedules of modules know the steps of the run.
+
+    Raises:
+      InputError: a schedule is longer.
+    """
     for adapter in experiment.adapters.added.values():
         if isinstance(adapter, Movement) and not adapter.steps:
             adapter = dataclasses.replace(adapter, steps=experiment.steps)
@@ -191,6 +194,7 @@ class _Phases:
             stop_early=EarlyStopping(),
             checkpoints=dataclasses.replace(own.checkpoints, keep=1, best=None, best_mode=None),
         )
+        _logger.info("phase %s of %s: %s", name, self.adapter.name, workdir)
         self.run(phase, start)
         step = workdir / checkpointing.DIRECTORY / str(phase.steps)
         return _Trained(phase, checkpointing.lazy_params(step), f"{ADAPTERS}{adapter.name}/")
@@ -199,16 +203,44 @@ class _Phases:
     def sizes(self) -> dict[str, int]:
         """Number of entries of each array that the module may change, by path in the model."""
         shapes = trees.flatten(learner_of(self.bare).shapes["model"])
-        return {
-            path: leaf.size
-            for path, leaf in shapes.items()
-            if any(trees.covers(each, _MODEL + path) for each in self.adapter.targets)
-        }
+        found: dict[str, int] = {}
+        for pattern in self.adapter.targets:
+            own = {p: x.size for p, x in shapes.items() if trees.covers(pattern, _MODEL + p)}
+            if not own:
+                raise InputError(
+                    f"adapter {self.adapter.name!r}: {pattern!r} matches no parameter of the model"
+                )
+            found |= own
+        return {path: found[path] for path in shapes if path in found}
 
     @property
     def bare(self) -> Experiment:
-        """The experiment without the module."""
+        """The experiment without modules."""
         return dataclasses.replace(self.experiment, adapters=Adapters(), train=())
+
+    @property
+    def beside(self) -> Experiment:
+        """The experiment without the module, and with the others that are in use."""
+        own, name = self.experiment.adapters, self.adapter.name
+        use = tuple(tree for tree in own.composition if tree != name)
+        if not use:
+            return self.bare
+        add = tuple(write_module(each) for each in own.added.values() if each.name != name)
+        adapters = dataclasses.replace(own, add=add, use=write_trees(use), train=())
+        beside = dataclasses.replace(self.experiment, adapters=adapters, train=())
+        return modules.with_loaded(beside, earlier=None)
+
+    @functools.cached_property
+    def others(self) -> Mapping[str, np.ndarray]:
+        """What the other modules in use make of arrays less those of the base, by path."""
+        beside = self.beside
+        if not any(isinstance(each, ArrayAdapter) for each in beside.adapters.modules):
+            return {}
+        params, learner, _ = initial(beside)
+        base = trees.flatten(params["model"])
+        changed = trees.flatten(learner.changed(params)["model"])
+        paths = [path for path in self.sizes if changed[path] is not base[path]]
+        return {path: np.asarray(changed[path]) - np.asarray(base[path]) for path in paths}
 
     def copy(self, *, l1: float = 0.0) -> Copy:
         """The module that trains every array."""
@@ -240,6 +272,14 @@ class _Trained:
         """An array of the model, which was frozen."""
         return self.arrays[_MODEL + path].read().astype(np.float32)
 
+    def rest(self) -> dict[str, np.ndarray]:
+        """The arrays of heads and all else that is neither the model's nor the module's."""
+        return {
+            path: array.read()
+            for path, array in self.arrays.items()
+            if not path.startswith((_MODEL, self.prefix))
+        }
+
     def own(self, path: str) -> np.ndarray:
         """An array of the module."""
         return self.arrays[self.prefix + path].read().astype(np.float32)
@@ -267,7 +307,7 @@ def _sparse(phases: _Phases, adapter: SparseTuning) -> tuple[SparseTuning, Start
     numbers = numbers_of(phases.sizes, adapter.density, scope=adapter.scope)
     has_full = adapter.select in ("lottery", "change") or adapter.full_steps
     if not has_full:
-        places = choose(_scores_of_base(phases, adapter), numbers)
+        places = choose(scores_of_base(phases.beside, adapter, phases.sizes), numbers)
         return phases.chosen(places), _start_of(adapter.name, places, {})
     places: dict[str, np.ndarray] = {}
     values: dict[str, np.ndarray] = {}
@@ -282,7 +322,10 @@ def _sparse(phases: _Phases, adapter: SparseTuning) -> tuple[SparseTuning, Start
             f"full_{number}", copy, adapter.full_steps, begins if values else None
         )
         scores = {
-            path: functools.partial(_score, full, path, adapter, places.get(path), values.get(path))
+            path: functools.partial(
+                *(_score, full, path, adapter, places.get(path), values.get(path)),
+                other=phases.others.get(path) if adapter.select == "magnitude" else None,
+            )
             for path in phases.sizes
         }
         before = places
@@ -327,78 +370,33 @@ def _score(
     adapter: SparseTuning,
     places: np.ndarray | None,
     values: np.ndarray | None,
+    *,
+    other: np.ndarray | None,
 ) -> np.ndarray:
     """How much each entry moved in a full phase, or how large it has become."""
     difference = full.own(path)
     if adapter.select == "magnitude":
-        return np.abs(full.base(path) + difference)
+        whole = full.base(path) + difference
+        return np.abs(whole if other is None else whole + other)
     if places is not None and values is not None:
         difference.reshape(-1)[places] -= values
     return np.abs(difference)
-
-
-def _scores_of_base(phases: _Phases, adapter: SparseTuning) -> Lazy:
-    """Scores that need no training."""
-    if adapter.select == "random":
-        shapes = trees.flatten(learner_of(phases.bare).shapes["model"])
-        seed = phases.experiment.seed
-        return {
-            path: functools.partial(_drawn, path, shapes[path].shape, seed) for path in phases.sizes
-        }
-    params, learner, vocabulary = _initial(phases.bare)
-    if adapter.select == "magnitude":
-        flat = trees.flatten(params["model"])
-        return {p: lambda p=p: np.abs(np.asarray(flat[p], np.float32)) for p in phases.sizes}
-    experiment = phases.experiment
-    data = dataclasses.replace(experiment.data, batch_size=1, pack=False, batches=Fixed())
-    rows = batch_source(data).train_batches(data, vocabulary, seed=experiment.seed)
-    classes = classes_of(learner) if adapter.labels == "expected" else None
-    diagonal = fisher_diagonal(
-        learner.loss, params, itertools.islice(rows, adapter.examples), classes=classes
-    )
-    return {path: lambda path=path: diagonal[_MODEL + path] for path in phases.sizes}
-
-
-def _drawn(path: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Random scores of an array, by its path."""
-    return np.random.default_rng([seed, zlib.crc32(path.encode())]).random(shape, np.float32)
-
-
-def _initial(experiment: Experiment) -> tuple[Params, Any, Any]:
-    """The parameters with which a run without modules begins, its learner and vocabulary."""
-    vocabulary = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
-    learner = learner_of(experiment)
-    mesh = sharding.make_mesh(experiment.mesh)
-    layout = sharding.shardings(mesh, learner.axes)
-    key = jax.random.fold_in(jax.random.key(experiment.seed), 0)
-    params = jax.jit(learner.init, out_shardings=layout)(key)
-    if experiment.init.checkpoint:
-        abstract = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
-            params,
-        )
-        state, _ = restoring.with_initial(
-            TrainState(0, params, {}), experiment, learner, vocabulary, abstract
-        )
-        params = state.params
-    return params, learner, vocabulary
 
 
 def _diff(phases: _Phases, adapter: Diff) -> tuple[Diff, Start]:
     """Chooses the places of `diff`, and the values with which they finish."""
     numbers = numbers_of(phases.sizes, adapter.density, scope=adapter.scope)
     relaxed = phases.trained("relaxed", adapter, adapter.relaxed_steps)
-    named = {
-        path.removeprefix(ADAPTERS): array.read()
-        for path, array in relaxed.arrays.items()
-        if path.startswith(ADAPTERS)
-    }
-    parts, _ = learner_of(relaxed.experiment).delta_form(trees.unflatten(named))
+    own = {p: x.read() for p, x in relaxed.arrays.items() if p.startswith(relaxed.prefix)}
+    named = {path.removeprefix(ADAPTERS): array for path, array in own.items()}
+    alone = dataclasses.replace(phases.bare, adapters=Adapters(add=(write_module(adapter),)))
+    parts, _ = learner_of(alone).delta_form(trees.unflatten(named))
     products = {path: parts[_MODEL + path].dense for path in phases.sizes}
     magnitudes = {path: lambda dense=dense: np.abs(dense()) for path, dense in products.items()}
     places = choose(magnitudes, numbers)
     values = {path: products[path]().reshape(-1)[places[path]] for path in places}
-    return phases.chosen(places), _start_of(adapter.name, places, values)
+    chosen = _start_of(adapter.name, places, values)
+    return phases.chosen(places), lambda: {**relaxed.rest(), **chosen()}
 
 
 def _prune(phases: _Phases, adapter: Prune) -> Start:
@@ -409,7 +407,7 @@ def _prune(phases: _Phases, adapter: Prune) -> Start:
         rewound = phases.trained("rewind", copy, adapter.rewind_step)
 
     def start(masks: Mapping[str, np.ndarray] | None) -> dict[str, np.ndarray]:
-        arrays = {}
+        arrays = {} if rewound is None else rewound.rest()
         for path in phases.sizes:
             difference = None if rewound is None else rewound.own(path)
             if masks is None:
@@ -430,7 +428,10 @@ def _prune(phases: _Phases, adapter: Prune) -> Start:
         )
         masks = kept(
             {
-                path: functools.partial(_left, trained, path, adapter, is_first=module is copy)
+                path: functools.partial(
+                    *(_left, trained, path, adapter, phases.others.get(path)),
+                    is_first=module is copy,
+                )
                 for path in phases.sizes
             },
             density,
@@ -441,7 +442,12 @@ def _prune(phases: _Phases, adapter: Prune) -> Start:
     return functools.partial(start, masks)
 
 
-def _left(trained: _Trained, path: str, adapter: Prune, *, is_first: bool) -> np.ndarray:
+def _left(
+    trained: _Trained, path: str, adapter: Prune, other: np.ndarray | None, *, is_first: bool
+) -> np.ndarray:
     """How large each weight has become in a round, or how far it moved."""
     difference = trained.own(path if is_first else f"{path}/difference")
-    return np.abs(difference if adapter.criterion == "change" else trained.base(path) + difference)
+    if adapter.criterion == "change":
+        return np.abs(difference)
+    whole = trained.base(path) + difference
+    return np.abs(whole if other is None else whole + other)

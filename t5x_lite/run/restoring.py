@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from t5x_lite import config, trees, views
+from t5x_lite.adapters.base import ADAPTERS
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.base import BASE_FILE, Base
 from t5x_lite.checkpoints.init import InitRules, part_of, summary
@@ -107,7 +108,9 @@ def with_initial(
     else:
         initial = checkpointing.restore_params(step, whole, rules=rules)
         params = trees.overlaid(state.params, initial)
-    sources = _tell(step, saved, learner, rules)
+    adapters = experiment.adapters
+    loaded = {name: where for name, where in adapters.loaded.items() if name in adapters.used}
+    sources = _tell(step, saved, learner, rules, loaded=loaded)
     base = None
     if (
         steps is not None
@@ -137,8 +140,10 @@ def with_arrays(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
     return dataclasses.replace(state, params=params)
 
 
-def _tell(step: AnyPath, saved: Learner, ours: Learner, rules: InitRules) -> dict[str, str]:
-    """Says which parts of a checkpoint stay behind, and which of ours begin anew.
+def _tell(
+    step: AnyPath, saved: Learner, ours: Learner, rules: InitRules, *, loaded: Mapping[str, str]
+) -> dict[str, str]:
+    """Says which parts of a checkpoint stay behind, and which of ours begin anew or are loaded.
 
     Returns:
       Our path -> theirs, of what comes.
@@ -146,9 +151,12 @@ def _tell(step: AnyPath, saved: Learner, ours: Learner, rules: InitRules) -> dic
     theirs, wanted = trees.flatten(saved.seen), trees.flatten(ours.seen)
     copies = views.copies(ours.views, wanted)
     sources = checkpointing.sources_of(step, theirs, wanted, rules, optional=copies)
-    told = summary(theirs, [path for path in wanted if path not in copies], sources)
-    if told and jax.process_index() == 0:
-        _logger.info("init: %s", told)
+    others = tuple(f"{ADAPTERS}{name}/" for name in loaded)
+    own = [path for path in wanted if path not in copies and not path.startswith(others)]
+    told = [summary(theirs, own, sources)]
+    told += [f"{ADAPTERS}{name} comes from {where}" for name, where in loaded.items()]
+    if any(told) and jax.process_index() == 0:
+        _logger.info("init: %s", "; ".join(filter(None, told)))
     begins = any(part_of(path) == "objective" for path in wanted if path not in sources)
     warning = ours.objective.anew(saved.objective) if begins else ""
     if warning and jax.process_index() == 0:

@@ -97,7 +97,7 @@ def import_sft(
     )
     params = checkpointing.lazy_params(where)
     with new_directory(destination) as directory:
-        left = left_to_base(made, arrays, params, where=where)
+        left = left_to_base(made, arrays, params, source=Path(source), where=where)
         empty = Base.of({}, {}, base=where, steps=directory.parent)
         leaves = {path: leaf_of(path, params[path]) for path in left}
         contents = {

@@ -68,6 +68,10 @@ def test_what_trains_beside_a_loaded_module(train, trains, still):
             {"add": ("a = lora()", "b = seq_bn()"), "train": ("b", "head")},
             "adapters.train leaves out 'a' of adapters.add, which would never be trained",
         ),
+        (
+            {"add": ("a = seq_bn()",), "train": ("a", "fusion")},
+            "adapters.train: fusion is what a Fuse block has, and adapters.use '' has none",
+        ),
         ({"base_dtype": "bfloat16"}, "base_dtype bfloat16 needs a frozen model: add a module by"),
     ],
 )
@@ -97,5 +101,8 @@ def test_what_is_composed():
     assert made.unpackable == ""
     routed = Adapters(add=("a = lora()", "b = lora()"), use="Stack(Route(a, b))")
     assert routed.unpackable == "Route by example chooses once for a row"
-    assert Adapters(add=("a = lora()",), train=("a", "fusion")).trained[1] == "adapters/fusion/.*"
+    assert (
+        Adapters(add=("a = seq_bn()",), use="Fuse(a)", train=("a", "fusion")).trained[1]
+        == "adapters/fusion/.*"
+    )
     assert Adapters(add=("a = lora()", "b = ia3()")).composition == ("a", "b")

@@ -110,7 +110,7 @@ def test_the_sum_is_made_before_the_cast():
     base = 1.0 + 3 * 2.0**-10  # bfloat16 has 1 and 1 + 2^-7, and would round both terms down
     params["model"]["embedding"]["token"] += base
     params["adapters"]["copy"]["embedding"]["token"] += 2.0**-9
-    token = flatten(jax.tree.map(np.asarray, made._changed(params)))["model/embedding/token"]
+    token = flatten(jax.tree.map(np.asarray, made.changed(params)))["model/embedding/token"]
     assert np.all(token == base + 2.0**-9)
     model: Any = made.bind_model(params)
     assert np.all(np.asarray(model.embedding.token[...], np.float32) == 1 + 2**-7)

@@ -12,6 +12,7 @@ from t5x_lite.adapters.bottleneck import BottleneckBlock, double_seq_bn, par_bn,
 from t5x_lite.adapters.composition import (
     Average,
     BatchSplit,
+    Drop,
     Fuse,
     MultiTask,
     Parallel,
@@ -295,3 +296,16 @@ def test_left_out_layers_have_no_part_in_a_fusion():
     arguments = (jnp.asarray(F), jnp.asarray(X), jax_norm, Around(jnp.asarray(X)))
     np.testing.assert_array_equal(block.after(*arguments), F)
     np.testing.assert_array_equal(block.contribution(*arguments), np.zeros_like(F))
+
+    def fused(tree):
+        state = BlockState(*map(jnp.asarray, (F, X)), jax_norm, Around(jnp.asarray(X)), None)
+        leaves, own = {**LEAVES, "out": block}, {"fusion__f": FUSION}
+        return np.asarray(Evaluation(leaves, own, layer=jnp.int32(0)).run(tree, state).h)
+
+    close = {"rtol": 1e-6, "atol": 1e-5}
+    without = fused(Fuse(("b", "c"), name="f"))
+    for children in (("out", "b", "c"), ("b", "c", "out"), ("b", "c", Stack(("out",)))):
+        np.testing.assert_allclose(fused(Fuse(children, name="f")), without, **close)
+    dropped = Drop(("a",), layers=(0,))
+    np.testing.assert_allclose(fused(Fuse(("b", "c", dropped), name="f")), without, **close)
+    np.testing.assert_array_equal(fused(Fuse(("out", dropped), name="f")), F)

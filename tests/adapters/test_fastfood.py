@@ -28,7 +28,7 @@ def test_d_numbers_train_and_begin_as_the_base():
     assert trained(made)["a/z"] == (15,)
     assert trained(made)["a/layers/mlp/wi/kernel/factor"] == (2,)
     params = made.init(jax.random.key(0))
-    changed = trees.flatten(made._changed(params)["model"])
+    changed = trees.flatten(made.changed(params)["model"])
     for path, leaf in trees.flatten(params["model"]).items():
         np.testing.assert_array_equal(changed[path], leaf, err_msg=path)
     params = {**params, "adapters": random(made.shapes["adapters"])}

@@ -8,6 +8,7 @@ import pytest
 from t5x_lite import trees
 from t5x_lite.adapters.base import at_step
 from t5x_lite.adapters.masks import Movement, Prune, Supermask, threshold
+from t5x_lite.adapters.sparse import SparseTuning
 from t5x_lite.deltas.delta import Delta
 from t5x_lite.deltas.mask import Mask
 from t5x_lite.errors import InputError
@@ -18,7 +19,7 @@ TARGETS = (f"model/{WI}",)
 
 
 def changed(made, params):
-    return np.asarray(trees.flatten(made._changed(params)["model"])[WI])
+    return np.asarray(trees.flatten(made.changed(params)["model"])[WI])
 
 
 def bind(adapter, *, seed=1):
@@ -50,7 +51,7 @@ def test_a_supermask_keeps_a_share_of_each_layer_and_the_weights_stand_still():
 
     gradient = jax.jit(jax.grad(loss))(params)
     bare, _ = learner("bert")
-    masked = {**params, "model": made._changed(params)["model"]}
+    masked = {**params, "model": made.changed(params)["model"]}
     masked.pop("adapters")
     full = jax.jit(jax.grad(lambda p: bare.loss(p, batch).value()))(masked)["model"]
     theirs = np.asarray(full["layers"]["mlp"]["wi"]["kernel"]) * np.asarray(base)
@@ -74,6 +75,37 @@ def test_thresholds():
     np.testing.assert_array_equal(changed(soft, params) != 0, np.asarray(scores) > 0)
     first = trees.flatten(soft.init(jax.random.key(0))["adapters"])[f"a/{WI}/scores"]
     assert 0.9 / np.sqrt(8) < 10 * np.abs(first).max() <= 1 / np.sqrt(8)
+
+
+@pytest.mark.parametrize("adapter", [threshold, lambda **o: Supermask(by="sigmoid", **o)])
+def test_a_layer_is_never_masked_whole(adapter):
+    """One entry of 128, 0.5 %, is left at least: the highest score."""
+    made, _ = learner("bert", adapter(name="a", targets=TARGETS))
+    scores = -1.0 - jnp.arange(256.0).reshape(2, 8, 16)
+    params = trees.flatten(random(made.shapes)) | {f"adapters/a/{WI}/scores": scores}
+    kept = changed(made, trees.unflatten(params)) != 0
+    assert [np.flatnonzero(layer).tolist() for layer in kept] == [[0], [0]]
+
+
+def test_a_mask_is_of_what_other_modules_have_added():
+    """In whichever order they are named: sums first, as the parts of a delta."""
+    sum_, mask = SparseTuning(name="s", entries=((WI, 2),)), Prune(name="p", targets=TARGETS)
+    found = []
+    for adapters in ((sum_, mask), (mask, sum_)):
+        made, _ = learner("bert", *adapters)
+        flat = trees.flatten(random(made.shapes))
+        flat[f"adapters/s/{WI}/indices"] = jnp.array([0, 1])
+        flat[f"adapters/s/{WI}/values"] = jnp.array([5.0, 7.0])
+        bits = np.packbits(np.arange(256) != 1)
+        flat |= {f"adapters/p/{WI}/bits": jnp.asarray(bits)}
+        flat |= {f"adapters/p/{WI}/difference": jnp.zeros((2, 8, 16))}
+        params = trees.unflatten(flat)
+        found.append(changed(made, params))
+        base = np.asarray(flat[f"model/{WI}"])
+        np.testing.assert_allclose(found[-1][0, 0, :2], [base[0, 0, 0] + 5, 0.0], rtol=1e-6)
+        parts, _ = made.delta_form(params["adapters"])
+        applied = Delta(parts).apply({"model": params["model"]})
+        np.testing.assert_allclose(trees.flatten(applied)[f"model/{WI}"], found[-1], rtol=1e-6)
 
 
 def test_movement_keeps_a_share_that_falls_with_the_steps():
@@ -134,6 +166,8 @@ def test_what_is_refused():
         Supermask(density=0.0)
     with pytest.raises(InputError, match="are more than the 10 steps"):
         Movement(steps=10, warmup=8, cooldown=3)
+    with pytest.raises(InputError, match="tau of by='sigmoid' must be between 0 and 1: got 2"):
+        Supermask(by="sigmoid", tau=2.0)
     with pytest.raises(InputError, match="it has no sites: targets says which arrays"):
         Prune(sites=("mlp/in",))
     with pytest.raises(InputError, match="'prune': 'modle' matches no parameter of the model"):

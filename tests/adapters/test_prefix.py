@@ -177,23 +177,38 @@ def test_an_encoder_in_blocks_and_beside_padding(host):
     np.testing.assert_allclose(padded * there, plain * there, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("host", ["t5", "deberta"])
+@pytest.mark.parametrize(
+    ("host", "dtype"), [("t5", "float32"), ("t5", "bfloat16"), ("deberta", "bfloat16")]
+)
 @pytest.mark.slow
-def test_without_its_network_it_gives_the_same(host):
-    made, batch = learner(host, PREFIX)
+def test_without_its_network_it_gives_the_same(host, dtype):
+    made, batch = learner(host, PREFIX, dtype=dtype)
     params = random(made.shapes)
-    flat, own = ejected(PREFIX, flatten(params))
+    flat, own = ejected(PREFIX, params, dtype=dtype)
+    with pytest.raises(InputError, match="no parameter is at adapters/other/"):
+        ejected(dataclasses.replace(PREFIX, name="other"), params)
     assert flat == dataclasses.replace(PREFIX, flat=True)
     assert ejected(flat, own) == (flat, own)
-    without, _ = learner(host, flat)
+    without, _ = learner(host, flat, dtype=dtype)
     assert set(own) == {path for path in flatten(without.shapes) if path.startswith("adapters/")}
     base = {path: x for path, x in flatten(params).items() if not path.startswith("adapters/")}
-    np.testing.assert_allclose(
-        outputs(without, unflatten({**base, **own}), batch),
-        outputs(made, params, batch),
-        rtol=1e-6,
-        atol=1e-6,
-    )
+    ours = jax.jit(lambda p: outputs(without, p, batch))(unflatten({**base, **own}))
+    theirs = jax.jit(lambda p: outputs(made, p, batch))(params)
+    if dtype == "bfloat16":
+        np.testing.assert_array_equal(ours, theirs)
+    else:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+def test_keys_of_0_are_not_nothing():
+    """They take a part of the softmax."""
+    flat = dataclasses.replace(PREFIX, flat=True)
+    made, batch = learner("bert", flat)
+    params = random(made.shapes)
+    zeros = {**params, "adapters": jax.tree.map(jnp.zeros_like, params["adapters"])}
+    bare, _ = learner("bert")
+    without = outputs(bare, {p: params[p] for p in params if p != "adapters"}, batch)
+    assert np.abs(np.asarray(outputs(made, zeros, batch) - without)).max() > 1e-3
 
 
 def test_only_the_prefix_trains_and_the_attentions_may_be_chosen():

@@ -127,8 +127,12 @@ def test_what_cannot_be():
     ):
         with pytest.raises(InputError, match=message):
             Prompt(**fields)
-    with pytest.raises(InputError, match=r"among \(3, 5003\) is beyond the table .* has 16 rows"):
-        learner("t5", Prompt(init="vocab"))
+    with pytest.raises(
+        InputError,
+        match=r"'prompt': among \(3, 17\) is beyond .* has 16 rows: give among=\(3, 16\)",
+    ):
+        learner("t5", Prompt(init="vocab", among=(3, 17)))
+    learner("t5", Prompt(init="vocab"))  # of a smaller table all
     narrow = BertConfig(**{**ENCODER, "embedding_size": 4})
     with pytest.raises(InputError, match="init 'vocab' needs a table of tokens of d_model 8 col"):
         Learner.of(narrow, HOSTS["bert"][1], adapters=(PROMPT,))

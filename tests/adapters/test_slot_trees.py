@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.adapters.bottleneck import seq_bn
+from t5x_lite.adapters.bottleneck import par_bn, seq_bn
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.prompt import Prompt
 from t5x_lite.adapters.slot_trees import FusionLayer, Named
 from t5x_lite.adapters.use import parse_trees
 from t5x_lite.errors import InputError
@@ -64,6 +65,8 @@ def test_rows_are_those_of_each_module_alone_and_decode():
     np.testing.assert_allclose(steps, rows, rtol=1e-5, atol=1e-5)
     with pytest.raises(InputError, match="cannot be merged"):
         made.merged(params)
+    with pytest.raises(InputError, match="has children 0 to 3, and adapter_ids have 4"):
+        made.bind_model(params, adapter_ids=IDS.at[0].set(4))
     with pytest.raises(InputError, match="composes modules by a block other than Stack"):
         made.delta_form(params["adapters"])
 
@@ -170,6 +173,55 @@ def test_a_batch_says_which_module_a_row_has_and_fusions_train():
     )
     assert set(terms) == {"cross_entropy", "fusion_penalty"}
     assert terms["fusion_penalty"].scale == 0.01
+
+
+@pytest.mark.slow
+def test_a_fusion_decodes_what_it_computes_and_blocks_of_one_are_that_one():
+    """By steps, beside teacher forcing; a Route of one child, and modules that begin as 0."""
+    two = (seq_bn(name="a", reduction=4.0), seq_bn(name="b", reduction=4.0))
+    made, batch = learner("t5", *two, use=parse_trees("Fuse(a, b)"))
+    routed, _ = learner("t5", two[0], use=parse_trees("Route(a)"))
+    alone, _ = learner("t5", two[0])
+    zero, _ = learner("t5", par_bn(name="x"), Lora(name="y"), use=parse_trees("Stack(x, y)"))
+    bare, _ = learner("t5")
+    params = random(made.shapes)
+    one = {**params, "adapters": {"a": params["adapters"]["a"]}}
+    route = trees_of(random(routed.shapes)["adapters"], "router")
+    start = zero.init(jax.random.key(0))
+
+    @jax.jit
+    def run(params):
+        bound = made.bind_model(params)
+        inputs, targets = batch["encoder_input_tokens"], batch["decoder_input_tokens"]
+        decoder = bound.prepared()
+        logits, cache = decoder.prefill(inputs, max_length=3)
+        steps = [logits]
+        for i in (1, 2):
+            logits, cache = decoder.step(targets[:, i], cache)
+            steps.append(logits)
+        with_route = {**one, "adapters": {**one["adapters"], **route}}
+        pairs = [(outputs(routed, with_route, batch), outputs(alone, one, batch))]
+        base = {part: start[part] for part in start if part != "adapters"}
+        pairs.append((outputs(zero, start, batch), outputs(bare, base, batch)))
+        return bound(inputs, targets), jnp.stack(steps, axis=1), pairs
+
+    whole, steps, pairs = run(params)
+    np.testing.assert_allclose(steps, whole, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(*pairs[0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(*pairs[1])
+
+
+def trees_of(tree, *names):
+    return {name: tree[name] for name in names}
+
+
+def test_columns_of_rows_with_a_prompt():
+    split = parse_trees("p, Split(a, b, splits=(2, 'rest'))")
+    modules = (Prompt(name="p", length=2), *(seq_bn(name=name, reduction=4.0) for name in "ab"))
+    with pytest.raises(InputError, match="counts the tokens of a row, and the prompt 'p' stands"):
+        learner("bert", *modules, use=split)[0].bind_model(
+            random(learner("bert", *modules)[0].shapes)
+        )
 
 
 def test_a_fusion_begins_near_the_mean():

@@ -92,7 +92,7 @@ def test_the_gradient_of_a_value_is_that_of_its_weight_and_l1_is_of_all_arrays()
         return made.loss(trees.unflatten({**flat, **values}), batch).value()
 
     ours = jax.jit(jax.grad(loss))({p: x for p, x in flat.items() if p.endswith("/values")})
-    moved = {"model": made._changed(params)["model"], "heads": params["heads"]}
+    moved = {"model": made.changed(params)["model"], "heads": params["heads"]}
     full = trees.flatten(jax.jit(jax.grad(lambda p: bare.loss(p, batch).value()))(moved))
     for path, places in PLACES.items():
         np.testing.assert_allclose(
@@ -112,7 +112,7 @@ def test_two_sparse_modules_of_one_array_are_added():
     made, _ = learner("bert", ADAPTER, SparseTuning(name="b", entries=((WI, 128),)))
     params = with_places(random(made.shapes), value=1.0)
     params["adapters"]["b"]["layers"]["mlp"]["wi"]["kernel"]["indices"] = jnp.arange(128)
-    sums = trees.flatten(made._changed(params)["model"])[WI]
+    sums = trees.flatten(made.changed(params)["model"])[WI]
     part = made.delta_form(params["adapters"])[0][f"model/{WI}"]
     assert isinstance(part, Sparse)
     assert part.values.size == 130
@@ -151,7 +151,7 @@ def test_the_relaxed_phase_of_diff_pruning():
     np.testing.assert_allclose(part.dense(), expected, atol=1e-6)
 
     def read(key):
-        return trees.flatten(made._changed(start, key=key)["model"])[WI] - base
+        return trees.flatten(made.changed(start, key=key)["model"])[WI] - base
 
     one, two = read(jax.random.key(0)), read(jax.random.key(1))
     np.testing.assert_allclose(read(None), expected, atol=1e-5)

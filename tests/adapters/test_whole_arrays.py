@@ -48,12 +48,12 @@ def test_arrays_change_in_float32_with_draws_of_their_own():
     made, batch = learner("bert", Shift(), dtype="bfloat16")
     params = random(made.shapes)
     base, own = trees.flatten(params["model"]), trees.flatten(params["adapters"]["shift"])
-    plain = trees.flatten(made._changed(params)["model"])
+    plain = trees.flatten(made.changed(params)["model"])
     changed = [path for path, leaf in plain.items() if not np.array_equal(leaf, base[path])]
     assert changed == [path.removesuffix("/by") for path in own]
     assert NORM in changed
     np.testing.assert_array_equal(plain[NORM], base[NORM] + own[f"{NORM}/by"])
-    drawn = trees.flatten(made._changed(params, key=jax.random.key(0))["model"])
+    drawn = trees.flatten(made.changed(params, key=jax.random.key(0))["model"])
     noise = [np.asarray(drawn[path] - plain[path]) for path in changed[:2]]
     assert not np.allclose(noise[0], noise[1])
     total = sum(float(np.abs(x).sum()) for x in own.values())

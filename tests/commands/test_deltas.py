@@ -5,7 +5,13 @@ import pytest
 from t5x_lite.cli import main
 
 COMPOSED = {"deltas": ("a=w/a",), "fishers": (), "base": None, "allow_other_base": False}
-MERGED = {"step": None, "base": None, "dtype": "float32", "allow_other_base": False}
+MERGED = {
+    "step": None,
+    "base": None,
+    "use": None,
+    "dtype": "float32",
+    "allow_other_base": False,
+}
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,15 @@ import optax
 
 from t5x_lite.adapters.bottleneck import seq_bn
 from t5x_lite.adapters.compacter import compacter_plus_plus
+from t5x_lite.adapters.fastfood import said
 from t5x_lite.adapters.ia3 import Ia3
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.masks import Supermask
 from t5x_lite.adapters.parts import BitFit
+from t5x_lite.adapters.prefix import Prefix
+from t5x_lite.adapters.prompt import Prompt
 from t5x_lite.adapters.t5_adapter import T5Adapter
+from t5x_lite.adapters.use import parse_trees
 from t5x_lite.learner import Learner
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
@@ -79,6 +84,21 @@ LEARNERS = {
             BitFit(sites=(".*attention/(value|out)", "mlp/(in|gate|out)")),
             T5Adapter(width=4, dropout_rate=0.0),
         ),
+    ),
+    "prefixes of t5": (T5, Seq2Seq(), (Prefix(length=3, hidden=5), Prompt(length=2))),
+    "blocks": (
+        BERT,
+        MaskedLM(mask_id=3),
+        (
+            *(seq_bn(name=name, reduction=4.0) for name in "ab"),
+            *(Lora(name=name, rank=2) for name in "cd"),
+        ),
+        parse_trees("Fuse(a, b), Route(c, d, by='token')"),
+    ),
+    "arrays": (
+        BERT,
+        MaskedLM(mask_id=3),
+        (said(name="z", d=200, fold=True), Supermask(name="m", density=0.5)),
     ),
     # Its dropout, too, must not depend on the devices.
     "contrastive": (BERT.replace(dropout_rate=0.1), Contrastive(temperature=0.2, pooling="mean")),
@@ -148,13 +168,13 @@ def pairs(num=8):
     return batch
 
 
-def largest_error(model, objective, adapters=(), *, meshes):
+def largest_error(model, objective, adapters=(), use=(), *, meshes):
     """{mesh: the leaf with the largest difference of a gradient, and how large it is}.
 
     Differences are relative to the largest gradient of the leaf, or to a hundredth of the largest
     of all: that of a key's bias, which softmax does not see, is rounding alone.
     """
-    learner = Learner.of(model, objective, adapters=adapters)
+    learner = Learner.of(model, objective, adapters=adapters, use=use)
     abstract, axes = learner.shapes, learner.axes
     random = np.random.default_rng(0)
     # In the order of the paths that layers had once: the numbers stay what they were.

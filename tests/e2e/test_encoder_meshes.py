@@ -15,6 +15,7 @@ PROGRAM = Path(__file__).with_name("encoder_gradients.py")
 TENSOR = "data 2, fsdp 2, tensor 2"
 SOME = ("electra", "deberta", "methods", "contrastive", "contrastive, cached")
 M3 = ("m3", "m3, cached")
+MODULES = ("prefixes of t5", "blocks", "arrays")
 
 
 @pytest.mark.slow
@@ -23,10 +24,11 @@ M3 = ("m3", "m3, cached")
     [
         pytest.param(json.dumps(SOME), [TENSOR], 4 + 3, id="some"),
         pytest.param(json.dumps(M3), [TENSOR], 1 + 3, id="m3", marks=pytest.mark.exhaustive),
+        pytest.param(json.dumps(MODULES), [TENSOR], 3, id="modules", marks=pytest.mark.exhaustive),
         pytest.param(
             "all",
             [TENSOR, "data 8", "fsdp 8"],
-            9 * 3 + 3 * 5,
+            12 * 3 + 3 * 5,
             id="all",
             marks=pytest.mark.exhaustive,
         ),

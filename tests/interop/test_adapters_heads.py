@@ -61,6 +61,20 @@ def test_a_head_like_none_of_ours_is_left_out(tmp_path, changes, caplog):
     assert "no head of ours is like it" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"num_labels": "x"}, "head_config.json: num_labels must be a whole number, got 'x'"),
+        ({"num_labels": None}, "head_config.json: lacks num_labels"),
+        ({"label2id": ["no", "yes"]}, "label2id must be an object of whole numbers"),
+        ({"label2id": {"no": "0", "yes": 1}}, "label2id must be an object of whole numbers"),
+    ],
+)
+def test_a_damaged_config(tmp_path, changes, match):
+    with pytest.raises(InputError, match=match):
+        read_head(saved(tmp_path / "in", {**TWO, **changes})).beside(MODULE)
+
+
 def test_tensors_that_are_not_those_of_the_config(tmp_path):
     few = read_head(saved(tmp_path / "few", TWO, {"1.weight": (4, 4)}))
     assert few is not None

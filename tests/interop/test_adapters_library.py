@@ -209,6 +209,14 @@ def test_lora_of_before_1_1_has_no_scale(tmp_path):
         ("ia3", {"use_gating": True}, "with use_gating is not supported"),
         ("lora", {"composition_mode": "other"}, "composition_mode 'other' is not supported"),
         ("lora", {"r": 3, "alpha": 3}, r"lora_A.* has shape \(2, 8\), and its config"),
+        ("seq_bn", {"leave_out": [0]}, "has layer 0, and leave_out of .* says that it has none"),
+        ("seq_bn", {"reduction_factor": "x"}, "adapter_config.json: reduction_factor must be a nu"),
+        ("seq_bn", {"reduction_factor": {"x": 2}}, "reduction_factor must be a number above 0"),
+        ("seq_bn", {"residual_before_ln": "what"}, "residual_before_ln must be true, false or"),
+        ("seq_bn", {"dropout": "x"}, "dropout must be a number, got 'x'"),
+        ("seq_bn", {"leave_out": ["a"]}, "leave_out must be a list of layers"),
+        ("lora", {"attn_matrices": "q"}, "attn_matrices must be a list of strings"),
+        ("lora", {"r": 2.5}, "r must be a whole number, got '2.5'"),
     ],
 )
 def test_what_cannot_be_read(method, changes, message, tmp_path):

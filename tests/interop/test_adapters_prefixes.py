@@ -59,12 +59,14 @@ def test_a_flat_prefix_with_two_gates(tmp_path):
         (FLAT, {NAME: ROWS, f"a.{NAME}": ROWS + 1}, "differs from the same tensor at another"),
         (PROMPT, {"other": ROWS}, r"prompt_embedding.weight of shape \(3, 8\) alone: got None"),
         ({**PROMPT, "combine": "prefix_after_bos"}, {"x": ROWS}, "combine 'prefix_after_bos'"),
+        ({**FLAT, "leave_out": 0}, {NAME: ROWS}, "leave_out must be a list of layers, got '0'"),
+        ({**FLAT, "prefix_length": "x"}, {NAME: ROWS}, "prefix_length must be a whole number"),
     ],
 )
 def test_what_is_refused(tmp_path, config, tensors, match):
-    file = read_library(write(tmp_path / "in", "m", config, tensors))
+    source = write(tmp_path / "in", "m", config, tensors)
     with pytest.raises(InputError, match=match):
-        to_module(file, hosts("bert"), name="m")
+        to_module(read_library(source), hosts("bert"), name="m")
 
 
 def test_on_a_t5_the_two_differ(tmp_path):

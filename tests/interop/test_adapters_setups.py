@@ -140,6 +140,18 @@ def test_damaged_and_missing_parts_of_a_composition(golden, base, tmp_path):
             {"type": "Average", "children": [], "kwargs": {"other": 1}},
             "Average with other is not supported",
         ),
+        (
+            {"type": "Stack", "children": [], "kwargs": [1]},
+            "kwargs of Stack must be an object",
+        ),
+        (
+            {"type": "Split", "children": [], "kwargs": {"splits": [1.5, 2]}},
+            "splits of Split must be whole numbers",
+        ),
+        (
+            {"type": "Average", "children": [], "kwargs": {"weights": ["x", 1]}},
+            "weights of Average must be numbers",
+        ),
     ):
         (source / "adapter_setup.json").write_text(json.dumps({"adapter_setup": wrong}))
         with pytest.raises(InputError, match=match):

@@ -100,12 +100,20 @@ def test_another_base_is_refused(base, source, tmp_path):
     wide = write(tmp_path / "wide", LORA, bert_lora(size=16))
     with pytest.raises(InputError, match=r"the base say \(2, 12\)"):
         import_adapter(wide, tmp_path / "none", base=base)
+    theirs, _, _ = library.tensors_of("bert", "seq_bn")
+    narrow = library.write(tmp_path / "narrow", "seq_bn", library.CONFIGS["seq_bn"], theirs)
+    with pytest.raises(
+        InputError, match=r"narrow: adapters/\S+ has shape .*, and such a module of"
+    ):
+        import_adapter(narrow, tmp_path / "none", base=base)
+    assert not (tmp_path / "none").exists()
 
 
 def test_commands(base, source, tmp_path, capsys):
     ours, back = str(tmp_path / "ours"), str(tmp_path / "back")
     assert main(["import", "adapter", str(source), ours, "--base", str(base)]) == 0
     assert main(["export", "adapter", ours, back, "--format", "peft", "--no-head"]) == 0
+    assert f"{ours}: adapter of {source}" in capsys.readouterr().err
     assert main(["import", "adapter", ours, str(tmp_path / "x"), "--base", str(base)]) == 2
     message = capsys.readouterr().err
     assert "holds no adapter_config.json" in message

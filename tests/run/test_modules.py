@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import shutil
 
 import numpy as np
@@ -15,6 +16,7 @@ from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints
 from t5x_lite.errors import InputError
 from t5x_lite.run.answering import score
+from t5x_lite.run.composing import merge
 from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.run.measuring import evaluate
 from t5x_lite.run.modules import ModulesOf
@@ -152,9 +154,11 @@ def test_modules_of_one_base_in_one_process(part, run, place, tmp_path):
     np.testing.assert_allclose(found, alone[str(part)], rtol=1e-6)
 
 
-def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_path):
+def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_path, caplog):
     """As `--adapters.use` says, in each command: alone a module answers as one that was alone."""
-    both = run("pair", 5, adapters=Adapters(add=("b = par_bn()",), load=(f"a={part}",)))
+    with caplog.at_level(logging.INFO):
+        both = run("pair", 5, adapters=Adapters(add=("b = par_bn()",), load=(f"a={part}",)))
+    assert f"init: adapters/b begins anew; adapters/a comes from {part}" in caplog.text
     source = tmp_path / "pairs.jsonl"
     source.write_text('{"inputs": "a moving film", "targets": "good"}\n')
 
@@ -165,6 +169,15 @@ def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_p
     assert scored(both, "a") == pytest.approx(scored(part), abs=1e-5)
     assert scored(both, "") == pytest.approx(scored(place / "t5"), abs=1e-5)
     assert scored(both, "b, a") == scored(both) != scored(both, "b")
+    merge(both, tmp_path / "merged", use="a")
+    assert scored(tmp_path / "merged") == pytest.approx(scored(part), abs=1e-5)
+    with pytest.raises(InputError, match="no module is called 'bb'; did you mean b"):
+        merge(both, tmp_path / "none", use="bb")
+    pair = [("a moving film", "good")]
+    chosen = t5x_lite.load(both, use="a")
+    assert chosen.score(pair) == pytest.approx(t5x_lite.load(part).score(pair), abs=1e-5)
+    with pytest.raises(InputError, match="modules must be a string, such as 'rte, style': got 3"):
+        chosen.use(3)
     encoder = TextEncoder.load(str(both), use="a")
     assert [each.name for each in encoder.loaded.learner.adapters] == ["a"]
     with pytest.raises(

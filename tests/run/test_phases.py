@@ -35,12 +35,12 @@ def run(tmp_path_factory, tiny_run, tiny_experiment, compile_once):
             tiny_experiment,
             workdir=str(place / name),
             steps=4,
-            optimizer=AdamW(schedule=Constant(value=0.01), weight_decay=0.3),
             checkpoints=Checkpoints(period=2),
             evaluation=dataclasses.replace(tiny_experiment.evaluation, period=100),
             **{
                 "init": Init(checkpoint=str(tiny_run)),
-                "adapters": Adapters(add=(line,)),
+                "adapters": Adapters(add=(line,) if line else ()),
+                "optimizer": AdamW(schedule=Constant(value=0.01), weight_decay=0.3),
                 **changes,
             },
         )
@@ -157,6 +157,54 @@ def test_scores_that_need_no_training(run, select):
         if select == "magnitude":
             order = np.argsort(-np.abs(base.ravel()), kind="stable")[: indices.size]
             np.testing.assert_array_equal(indices, np.sort(order))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("select", ["magnitude", "fisher"])
+def test_scores_are_of_the_model_with_what_is_loaded(run, lottery, select):
+    """A language's difference is in the model whose weights and gradients choose the places."""
+    line = f"b = sparse(density=0.02, select={select!r}, examples=2)"
+    both = Adapters(add=(line,), load=(f"a={lottery}",))
+    alone, beside = run(f"alone_{select}", line), run(f"beside_{select}", "", adapters=both)
+
+    def places(workdir):
+        held = arrays(workdir).items()
+        return {p.split("/", 2)[2]: x for p, x in held if p[:11] == "adapters/b/" and "indic" in p}
+
+    assert any(not np.array_equal(x, places(alone).get(p)) for p, x in places(beside).items())
+    if select == "magnitude":
+        base = {p: x for p, x in arrays(lottery).items() if p.startswith("model/")}
+        moved = trees.flatten(delta_files.load(lottery).apply(trees.unflatten(base)))
+        sizes = np.sort(np.abs(np.concatenate([x.ravel() for x in moved.values()])))
+        chosen = [
+            np.abs(np.ravel(moved[f"model/{p.removesuffix('/indices')}"])[x])
+            for p, x in places(beside).items()
+        ]
+        least = np.concatenate(chosen).min()
+        assert least >= sizes[-sum(x.size for x in chosen)]
+
+
+@pytest.mark.exhaustive
+def test_diff_pruning_finishes_with_its_own_values_beside_what_is_loaded(run, lottery):
+    """At a rate of 0 the gates' product stays 0 times its start, whatever is loaded."""
+    line = "b = diff(density=0.01, relaxed_steps=1)"
+    own = run("diff_alone", line, optimizer=AdamW(schedule=Constant(value=0.0), weight_decay=0.0))
+    beside = run(
+        "diff_beside",
+        "",
+        adapters=Adapters(add=(line,), load=(f"a={lottery}",)),
+        optimizer=AdamW(schedule=Constant(value=0.0), weight_decay=0.0),
+    )
+    values = [
+        {p: x for p, x in arrays(workdir).items() if p.startswith("adapters/b/")}
+        for workdir in (own, beside)
+    ]
+    equal(*values)
+
+
+def test_targets_that_name_nothing(run):
+    with pytest.raises(InputError, match="adapter 'a': 'nosuch' matches no parameter of the model"):
+        run("nothing", "a = sparse(targets=('nosuch',), full_steps=1)")
 
 
 @pytest.mark.exhaustive

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from t5x_lite.adapters.config import Adapters
 from t5x_lite.errors import InputError
 from t5x_lite.run.rehearsal import rehearse
 
@@ -28,6 +29,9 @@ def test_what_training_would_refuse_is_refused(tiny_experiment, tmp_path):
     model = tiny_experiment.model.replace(vocab_size=8)
     with pytest.raises(InputError, match=r"model\.vocab_size 8 is smaller than the vocabulary"):
         rehearse(dataclasses.replace(tiny_experiment, model=model))
+    adapters = Adapters(add=("a = movement(warmup=100)",))
+    with pytest.raises(InputError, match=r"warmup 100 and cooldown 0 of 'a' are more than the \d+"):
+        rehearse(dataclasses.replace(tiny_experiment, adapters=adapters))
 
 
 @pytest.mark.slow
