@@ -35,8 +35,10 @@ from t5x_lite.adapters.composition import (
 from t5x_lite.adapters.row_states import (
     RowStates,
     by_row,
+    by_token,
     chosen_rows,
     kind_of,
+    on_one_device,
     rows_of,
     slices,
     wide_bias,
@@ -119,13 +121,17 @@ class Evaluation:
         weights = self.own[block.key](block, *state.read())
         modules = [self._module(child) for child in block.children]
         kinds = {kind_of(module) for module in modules}
-        one_a_row = block.kind == "hard" and weights.shape[1] == 1
-        if not one_a_row or len(kinds) > 1 or None in kinds:
+        is_alike = len(kinds) == 1 and None not in kinds
+        one_a_row = weights.shape[1] == 1
+        if block.kind != "hard" or not is_alike or not (one_a_row or state.can_sort):
             return state.plus([self.run(child, state) for child in block.children], weights)
-        chosen = jnp.argmax(weights[:, 0], axis=-1)
-        made = dataclasses.replace(state, ids=chosen).gathered(modules, str(block))
-        share = jnp.take_along_axis(weights, chosen[:, None, None], axis=-1)
-        return state.plus([dataclasses.replace(made, ids=state.ids)], share)
+        chosen = jnp.argmax(weights, axis=-1)
+        if one_a_row:
+            of_rows = dataclasses.replace(state, ids=chosen[:, 0]).gathered(modules, str(block))
+            made = dataclasses.replace(of_rows, ids=state.ids)
+        else:
+            made = state.sorted(modules, chosen)
+        return state.plus([made], jnp.take_along_axis(weights, chosen[..., None], axis=-1))
 
     def _fused(self, block: Fuse, state: Any) -> Any:
         """Attention over what the children that are in the layer add to the state."""
@@ -287,6 +293,21 @@ class BlockState(RowStates):
         rows = (self.h, self.x, self.around.source, keys)
         return dataclasses.replace(self, h=by_row(modules, self.ids, of_row, rows))
 
+    @property
+    def can_sort(self) -> bool:
+        """Whether tokens may be run in another order: on one device, and without dropout."""
+        return on_one_device() and self.around.key is None
+
+    def sorted(self, modules: Sequence[Any], chosen: Array) -> "BlockState":
+        """Each token after the module of its number; no other one is run."""
+
+        def of_tokens(module: Any, tokens: tuple) -> Array:
+            h, x, source = (each[None] for each in tokens)
+            return module.after(h, x, self.norm, Around(source, None, None))[0]
+
+        tokens = (self.h, self.x, self.around.source)
+        return dataclasses.replace(self, h=by_token(modules, chosen, of_tokens, tokens))
+
 
 @dataclasses.dataclass(frozen=True)
 class DenseState(RowStates):
@@ -412,3 +433,25 @@ class DenseState(RowStates):
             rows = wide_bias(bias, self.y)
             bias = by_row(modules, self.ids, lambda module, row: module.of_bias(row), rows)
         return dataclasses.replace(self, y=y, kernel=None, bias=bias)
+
+    @property
+    def can_sort(self) -> bool:
+        """Whether tokens may be run in another order: on one device, where rows do not differ."""
+        alike = self.bias is None or self.bias.ndim == 1
+        return on_one_device() and self.y.ndim == 3 and alike
+
+    def sorted(self, modules: Sequence[Any], chosen: Array) -> "DenseState":
+        """Each token after the module of its number; no other one is run."""
+        kernel, bias = self._kernel(), self.bias
+
+        def of_tokens(module: Any, tokens: tuple) -> Array:
+            x, y = tokens
+            return module(x, y, kernel)
+
+        y = by_token(modules, chosen, of_tokens, (self.x, self.y))
+        changed = [module.of_bias(bias) for module in modules]
+        if any(each is not bias for each in changed):
+            zero = jnp.zeros(y.shape[-1:], jnp.float32)
+            wide = jnp.stack([zero if each is None else zero + each for each in changed])
+            y = y + (wide[chosen] - (zero if bias is None else bias))  # the state's bias is added
+        return dataclasses.replace(self, y=y, kernel=None)

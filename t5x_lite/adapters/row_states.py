@@ -14,6 +14,7 @@ from t5x_lite.adapters.composition import Block
 from t5x_lite.adapters.weighted import weighted_sum
 from t5x_lite.errors import InputError
 from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.sorted_tokens import in_blocks, over_blocks
 from t5x_lite.types import Array
 
 
@@ -116,6 +117,12 @@ def kind_of(module: Any) -> Hashable:
     return module.kind() if isinstance(module, Alike) else None
 
 
+def on_one_device() -> bool:
+    """Whether the program is of one device, so that tokens of all rows are in one place."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.empty or mesh.size == 1
+
+
 def slices(sizes: Sequence[int]) -> list[slice]:
     """Contiguous parts of these sizes."""
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
@@ -149,6 +156,33 @@ def by_row(
         return call(nnx.merge(graphdef, params), row)
 
     return jax.vmap(one)(of_rows, rows)
+
+
+def by_token(
+    modules: Sequence[Any], chosen: Array, call: Callable[[Any, Any], Array], tokens: Any
+) -> Array:
+    """A function of tokens and their module for all tokens: each runs through its own alone.
+
+    Args:
+      modules: of one kind.
+      chosen: [B, T], the number of each token's module.
+      call: (module, tokens [S, ...]) -> [S, O].
+      tokens: [B, T, ...], or a tree of such.
+
+    Returns:
+      [B, T, O].
+    """
+    graphdef, _ = nnx.split(modules[0])
+    each = [nnx.to_pure_dict(nnx.split(module)[1]) for module in modules]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tokens)
+    blocks = in_blocks(chosen.reshape(-1), len(modules))
+
+    def block(rows: Any, number: Array) -> Array:
+        return call(nnx.merge(graphdef, jax.tree.map(lambda x: x[number], stacked)), rows)
+
+    made = over_blocks(blocks, jax.tree.map(blocks.taken, flat), block)
+    return blocks.put_back(made).reshape(*chosen.shape, made.shape[-1])
 
 
 def rows_of(mask: Any, rows: slice) -> Any:

@@ -2,10 +2,10 @@
 
     y_t = sum_k w_tk FFN_{e_tk}(x_t)        e [.., K] the chosen experts, w [.., K] their weights
 
-Tokens are sorted by expert, in blocks of tokens of one expert each, so no token is dropped and none
-meets an expert that it did not choose; a block that is not full is the only waste. On a mesh the
-experts are split over its axis `tensor`: each device runs the tokens of its own experts, and the
-results are added up. (Gale et al. 2022, MegaBlocks, arXiv:2211.15841, has blocks of this kind.)
+Tokens are sorted by expert (`nn.sorted_tokens`), so no token is dropped and none meets an expert
+that it did not choose; a block that is not full is the only waste. On a mesh the experts are split
+over its axis `tensor`: each device runs the tokens of its own experts, and the results are added
+up.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ from jaxtyping import Float, Int
 
 from t5x_lite.nn.activations import Activation, activate
 from t5x_lite.nn.products import einsum
+from t5x_lite.nn.sorted_tokens import in_blocks, over_blocks
 from t5x_lite.sharding import partition_spec
 from t5x_lite.types import Array
 
-_BLOCK = 128
 _AXIS = "tensor"
 
 
@@ -101,40 +101,15 @@ def _here(
     """What experts `first` and on make of the tokens; those of others give 0."""
     num, (batch, length, width) = len(experts.wi), x.shape
     each = chosen.shape[-1]
-    total = batch * length * each
-    size = min(_BLOCK, total)
-    own = chosen.reshape(-1) - first
-    own = jnp.where((own >= 0) & (own < num), own, num)
-    counts = jnp.bincount(own, length=num + 1)[:num]
-    blocks = -(-counts // size)
-    ends = jnp.cumsum(blocks)
-    # The block of place p of an expert is its first block + p // size.
-    order = jnp.argsort(own, stable=True)
-    starts = jnp.cumsum(counts) - counts
-    sorted_own = own[order]
-    rank = jnp.arange(total) - jnp.append(starts, 0)[sorted_own]
-    slots = jnp.append(ends - blocks, 0)[sorted_own] * size + rank
-    num_blocks = total // size + num
-    slots = jnp.where(sorted_own < num, slots, num_blocks * size)  # others fall out
-    # Which token stands in which slot; a slot without one has the number behind the last.
-    token = jnp.full((num_blocks * size,), total, jnp.int32).at[slots].set(order, mode="drop")
-    expert = jnp.minimum(jnp.searchsorted(ends, jnp.arange(num_blocks), side="right"), num - 1)
+    blocks = in_blocks(chosen.reshape(-1) - first, num)
+    token = blocks.token.reshape(-1)
     padded = jnp.concatenate([x.reshape(-1, width), jnp.zeros((1, width), x.dtype)])
-    rows = padded[jnp.minimum(token // each, batch * length)].reshape(num_blocks, size, width)
+    rows = padded[jnp.minimum(blocks.token // each, batch * length)]
 
-    def block(_: None, given: tuple[Array, Array]) -> tuple[None, Array]:
-        rows, number = given
-        mine = jax.tree.map(lambda y: y[number], experts)
-        return None, _feed_forward(rows, mine, activation)
+    def block(rows: Array, number: Array) -> Array:
+        return _feed_forward(rows, jax.tree.map(lambda y: y[number], experts), activation)
 
-    # A block without tokens is passed over, and costs nothing.
-    _, made = jax.lax.scan(
-        lambda carry, given: jax.lax.cond(
-            given[2], lambda: block(carry, given[:2]), lambda: (None, jnp.zeros_like(given[0]))
-        ),
-        None,
-        (rows, expert, jnp.arange(num_blocks) < ends[-1]),
-    )
+    made = over_blocks(blocks, rows, block)
     flat = jnp.append(weights.reshape(-1), 0.0)[token]
     made = made.reshape(-1, width).astype(jnp.float32) * flat[:, None]
     nothing = jnp.zeros((batch * length, width), jnp.float32)

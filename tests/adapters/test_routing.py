@@ -22,6 +22,7 @@ from tests.adapters.hosts import learner, outputs, random
 
 BLOCKS = tuple(seq_bn(name=name, reduction=4.0, activation="swish") for name in "ab")
 LORAS = tuple(Lora(name=name, rank=2, alpha=4.0) for name in "ab")
+SCALES = tuple(Ia3(name=name, feed_forward=False) for name in "ab")
 ROUTER = "adapters/router/r/encoder"
 
 
@@ -49,10 +50,12 @@ def test_weights():
     np.testing.assert_array_equal(free(Route(("a", "b"), kind="free"), x, seen), [[[0.5, 0.5]]])
 
 
-@pytest.mark.parametrize("modules", [BLOCKS, LORAS])
-def test_a_row_has_the_module_that_it_chose(modules):
+@pytest.mark.parametrize("by", ["example", "token"])
+@pytest.mark.parametrize("modules", [BLOCKS, LORAS, SCALES])
+def test_rows_and_tokens_have_the_module_that_they_chose(modules, by):
     """It alone is computed: the other one's numbers, which are none, do not matter."""
-    made, batch = learner("bert", *modules, use=parse_trees("Route(a, b, kind='hard', name='r')"))
+    use = parse_trees(f"Route(a, b, by='{by}', kind='hard', name='r')")
+    made, batch = learner("bert", *modules, use=use)
     params = random(made.shapes)
     flat = flatten(params)
     for path in flat:
@@ -149,13 +152,15 @@ def test_a_balance_that_cannot_be(options):
 
 
 @pytest.mark.slow
-def test_chosen_for_a_row_and_weighed_for_all_are_the_same():
+@pytest.mark.parametrize(
+    ("modules", "by"), [(BLOCKS, "example"), (BLOCKS, "token"), (SCALES, "token")]
+)
+def test_chosen_and_weighed_for_all_are_the_same(modules, by):
     """In output and gradients: children that differ in kind are all computed."""
     wide = seq_bn(name="b", reduction=2.0)
-    same, batch = learner("bert", *BLOCKS, use=parse_trees("Route(a, b, kind='hard', name='r')"))
-    stacked, _ = learner(
-        "bert", *BLOCKS, use=parse_trees("Route(Stack(a), Stack(b), kind='hard', name='r')")
-    )
+    options = f"by='{by}', kind='hard', name='r'"
+    same, batch = learner("bert", *modules, use=parse_trees(f"Route(a, b, {options})"))
+    stacked, _ = learner("bert", *modules, use=parse_trees(f"Route(Stack(a), Stack(b), {options})"))
     params = random(same.shapes)
 
     def run(made, theta):
@@ -170,7 +175,7 @@ def test_chosen_for_a_row_and_weighed_for_all_are_the_same():
     for path, leaf in flatten(each[0][1]).items():
         np.testing.assert_allclose(leaf, theirs[path], rtol=1e-4, atol=1e-5, err_msg=path)
     moved = [p for p, leaf in theirs.items() if p.startswith("router/r/encoder") and leaf.any()]
-    assert len(moved) == 2
+    assert len(moved) == (2 if modules is BLOCKS else 4)
     other, _ = learner("bert", BLOCKS[0], wide, use=parse_trees("Route(a, b, kind='hard')"))
     assert np.isfinite(outputs(other, random(other.shapes), batch)).all()
 
