@@ -234,7 +234,8 @@ def test_what_trains_is_said_by_paths():
         learner("bert", Lora(), train=("head",))
 
 
-def product_without_slot(self, x):
+def product_without_slot(self, x, seen=None):
+    del seen  # which a slot's gate reads
     batch = "ABCE"[: x.ndim - 1]
     product = einsum(f"{batch}I,IO->{batch}O", x.astype(self.kernel.dtype), self.kernel[...])
     return product + self.bias[...].astype(jnp.float32) if self.has_bias else product

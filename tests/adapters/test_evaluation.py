@@ -55,6 +55,8 @@ LEAVES = {
     name: filled(BottleneckBlock(config, D, rngs=nnx.Rngs(0))) for name, config in CONFIGS.items()
 }
 FUSION = filled(FusionLayer(D, rngs=nnx.Rngs(0)))
+for part in (FUSION.query, FUSION.key):  # scores of hundreds would make rounding large
+    part.kernel[...] = 0.3 * part.kernel[...]
 X, F = drawn(B, T, D), drawn(B, T, D)
 IDS = np.array([1, 0, 1, 0])
 
