@@ -7,15 +7,15 @@ import re
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "t5x_lite"
 
-WITHOUT_MIRRORED_TEST = {
-    "types.py",  # aliases
-}
+CHAPTER_LINES = 200  # a file of this length is a chapter and has a test file of its own
+LONG_FILE_LINES = 900  # a file above this length is reported
 BANNED_MODULE_NAMES = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
 FLAX_PACKAGES = {"bound.py", "learner.py", "adapters", "heads", "models", "nn", "objectives"}
 BANNED_NNX = {"Metric", "Optimizer", "StateAxes", "grad", "jit", "pmap", "scan", "vmap"}
@@ -114,14 +114,13 @@ def test_nnx_violations_are_found(source, expected):
     assert nnx_violations(ast.parse(source)) == expected
 
 
-def test_every_module_has_its_mirrored_test():
+def test_every_chapter_has_a_test_file():
     missing = []
     for path in python_files("t5x_lite"):
-        name = package_path(path)
-        mirrored = ROOT / "tests" / path.relative_to(PACKAGE).with_name(f"test_{path.name}")
-        if path.stem.startswith("__") or name in WITHOUT_MIRRORED_TEST or mirrored.is_file():
-            continue
-        missing.append(f"t5x_lite/{name} -> {mirrored.relative_to(ROOT)}")
+        test_path = ROOT / "tests" / path.relative_to(PACKAGE).with_name(f"test_{path.name}")
+        is_chapter = len(path.read_text().splitlines()) >= CHAPTER_LINES
+        if is_chapter and not path.stem.startswith("__") and not test_path.is_file():
+            missing.append(f"t5x_lite/{package_path(path)} -> {test_path.relative_to(ROOT)}")
     assert missing == []
 
 
@@ -130,12 +129,12 @@ def test_every_folder_of_the_package_is_a_package():
     assert [str(f) for f in sorted(folders) if not (f / "__init__.py").is_file()] == []
 
 
-def test_no_file_is_over_500_lines():
-    lengths = {
-        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
-        for path in python_files("t5x_lite", "tasks", "configs", "tests", "scripts")
-    }
-    assert {name: length for name, length in lengths.items() if length > 500} == {}
+def test_files_above_900_lines_are_reported():
+    for path in python_files("t5x_lite", "tasks", "configs", "tests", "scripts"):
+        length = len(path.read_text().splitlines())
+        if length > LONG_FILE_LINES:
+            name = path.relative_to(ROOT)
+            warnings.warn(f"{name} has {length} lines; does it have two subjects?", stacklevel=1)
 
 
 def test_no_module_is_named_after_nothing():
