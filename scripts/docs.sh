@@ -18,5 +18,9 @@ export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu} TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG
 site=work/site # git ignores it
 python -m mkdocs build --strict --clean --config-file scripts/docs/mkdocs.yml --site-dir "$PWD/$site"
 if [[ ${1:-} != --build ]]; then
-  python -m pytest -q tests/docs
+  if python -c 'import pytest' 2>/dev/null; then
+    python -m pytest -q tests/docs
+  else
+    echo "the site is in $site; the tests of docs/ need the extra dev: pip install -e '.[dev,data]'"
+  fi
 fi

@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = [arg for arg in args if arg != "--debug"]
     try:
         command, overrides = _parse_command(args)
+        _refuse_output_as_input(command)
         with (
             _messages(),
             _termination(),
@@ -144,6 +145,14 @@ def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
         return command(config=rest[0]), [*rest[1:], *last]
     parsed, others = parse(command, rest, prog=prog, other_options=None)
     return parsed, [*others, *last]
+
+
+def _refuse_output_as_input(command: Any) -> None:
+    """Raises OptionError if --output names a file that the command reads."""
+    if getattr(command, "output", None):
+        from t5x_lite.commands.options import refuse_output_as_input
+
+        refuse_output_as_input(command)
 
 
 def _command_name(args: Sequence[str]) -> tuple[str, list[str]]:

@@ -357,3 +357,35 @@ def test_sigterm_cleans_up(run, tmp_path, capsys):
     assert capsys.readouterr().err == "error: terminated\n"
     assert not [path for path in tmp_path.iterdir() if "made" in path.name]
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("predict --checkpoint w --input F --output F", "--input"),
+        ("score --checkpoint w --input new --candidates F --output F", "--candidates"),
+        ("rerank --checkpoint w --input F --beir d --output F", "--input"),
+        ("score-pairs --checkpoint w --input F --output F", "--input"),
+        ("fuse --runs new F --output F", "--runs"),
+        ("mine --input F --checkpoint w --output F", "--input"),
+        ("pairs --rule title_body --input F --output F", "--input"),
+        ("synthesize requests --articles F --output F", "--articles"),
+        ("synthesize collect --articles new --answers F --output F", "--answers"),
+        ("search --vectors v --queries F --output F", "--queries"),
+        ("index search --index i --queries F --output F", "--queries"),
+        ("bm25 search --index i --queries F --output F", "--queries"),
+        ("evaluate-sts --checkpoint w --input F --output F", "--input"),
+        ("report F --output F", "--workdirs"),
+        ("predict --checkpoint w --input link --output F", "--input"),
+    ],
+)
+def test_an_output_that_is_an_input_is_refused(capsys, monkeypatch, tmp_path, line, option):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "F").write_text("kept")
+    (tmp_path / "new").write_text("")
+    (tmp_path / "link").symlink_to("F")
+    assert main(line.split()) == 2
+    assert capsys.readouterr().err == (
+        f"error: --output F is also a file of {option}; name a new file\n"
+    )
+    assert (tmp_path / "F").read_text() == "kept"

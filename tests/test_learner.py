@@ -18,6 +18,7 @@ from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.optim.updates import joint_optimizer
+from t5x_lite.run.training import _trained_part
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.train.state import init_state, state_shardings
 from t5x_lite.train.step import make_train_step
@@ -123,6 +124,9 @@ def test_a_head_that_the_loss_does_not_read_is_frozen():
         optimizer=AdamW(schedule=Constant(value=0.1), weight_decay=0.5),
     )
     assert made.frozen_heads == ("mlm", "dense")
+    assert _trained_part(made, None) == [
+        "the loss does not use the head mlm; it is kept and not trained"
+    ]
     assert made.heads["classifier"] == Classifier(num_classes=2, labels=("no", "yes"))
     (update,) = updates = made.updates()
     mesh = make_mesh(MeshConfig())

@@ -20,9 +20,12 @@ from t5x_lite.commands import COMMANDS  # noqa: E402
 
 _STYLE = """
 math[display=block]{overflow-x:auto;overflow-y:hidden;margin:1em 0;font-size:1.1em}
-.md-typeset .fields td:first-child code{white-space:nowrap}
+.md-typeset .fields td:first-child code{overflow-wrap:anywhere}
 .md-typeset .fields{overflow-x:auto}
-.md-typeset .fields table{display:table;width:100%}
+.md-typeset .fields table{display:table;width:100%;table-layout:fixed}
+.md-typeset .fields th:first-child{width:28%}
+.md-typeset .fields th:not(:first-child):not(:last-child){width:17%}
+.md-typeset .fields td{overflow-wrap:anywhere}
 @media(max-width:44.9em){
 .md-typeset .fields thead{display:none}
 .md-typeset .fields :is(table,tbody,tr,td){display:block;width:100%}
@@ -98,6 +101,9 @@ def notebook_page(path: Path) -> str:
     for cell in json.loads(path.read_text())["cells"]:
         source = "".join(cell["source"])
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        shown = "".join("".join(output["text"]) for output in cell.get("outputs", ()))
+        if shown:
+            parts.append(f"```text\n{shown}```")
     note = f"[The notebook itself]({path.name}); `tests/docs/test_notebooks.py` runs its cells."
     title, *rest = parts
     return "\n\n".join([title, note, *rest])

@@ -68,7 +68,7 @@ def command_page(name: str) -> str:
     )
     shown = f"```text\n{' '.join(usage)} [OPTIONS]{more}\n```\n{note}"
     table = _table(("Option", "Default", "Meaning"), rows)
-    return f"# {name}\n\n{html.escape(about)}\n\n{shown}\n{table}"
+    return f"# {name}\n\n{_escape_text(about)}\n\n{shown}\n{table}"
 
 
 def config_pages() -> dict[str, str]:
@@ -92,7 +92,7 @@ def config_pages() -> dict[str, str]:
                 for field in dataclasses.fields(one)
             ]
             parts.append(
-                f"## {one.__name__}\n\n`{one.__module__}`\n\n{html.escape(about)}\n\n"
+                f"## {one.__name__}\n\n`{one.__module__}`\n\n{_escape_text(about)}\n\n"
                 + _table(("Field", "Default", "Type", "Meaning"), rows)
             )
         result[f"config/{name}.md"] = "\n".join(parts)
@@ -229,6 +229,14 @@ def _default(field: Any) -> str:
     if dataclasses.is_dataclass(value):
         return f"{type(value).__name__}()"
     return "" if value is None else repr(value)
+
+
+def _escape_text(markdown: str) -> str:
+    """Escape HTML outside of code; Markdown escapes the code itself."""
+    parts = re.split(r"(^(?: {4}.*|\s*)$|`[^`\n]+`)", markdown, flags=re.MULTILINE)
+    for place in range(0, len(parts), 2):
+        parts[place] = html.escape(parts[place], quote=False)
+    return "".join(parts)
 
 
 def _code(text: str) -> str:

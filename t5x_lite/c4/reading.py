@@ -12,12 +12,14 @@ the record in the tally and goes on.
 Invalid UTF-8 becomes U+FFFD; a record with more than one such character in ten is no text.
 """
 
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from t5x_lite.c4.config import Cleaning
 from t5x_lite.c4.gzip_members import Readable, read_members
 from t5x_lite.c4.html import NoText, response_text
+from t5x_lite.c4.inputs import Input
 from t5x_lite.c4.pages import Page, Tally
 from t5x_lite.c4.warc import MAX_RECORD_BYTES, Damage, Record, read_records
 from t5x_lite.errors import InputError
@@ -65,6 +67,27 @@ def _pages(
             yield page
     if empty:
         tally.damaged(path, 0, "empty file")
+
+
+_FIRST_BYTES = 1 << 22
+"""Bytes of a file that are searched for a record."""
+
+
+def check_archives(files: Sequence[Input]) -> None:
+    """Raise InputError if no file begins with WARC records, the form of WET and WARC files."""
+    for file in files:
+        try:
+            with open_path(file.path).open("rb") as stream:
+                head = io.BytesIO(cast(Readable, stream).read(_FIRST_BYTES))
+        except OSError:
+            return  # the run reports the file that it cannot read
+        records = read_records(read_members(head, compressed=file.path.endswith(".gz")))
+        if any(isinstance(found, Record) for found in records):
+            return
+    raise InputError(
+        f"no WARC record in {len(files)} input files, such as {files[0].path}; give WET or WARC "
+        "files of Common Crawl (*.warc.wet.gz, *.warc.gz)"
+    )
 
 
 _TEXT_TYPES = ("conversion", "resource", "")

@@ -263,7 +263,7 @@ def verify(step_directory: str | os.PathLike[str], *parts: str) -> None:
     if not is_complete(directory):
         raise InputError(
             f"checkpoint {step_directory} has no {MANIFEST_FILE}: its saving was interrupted, or "
-            "it is older than manifests are (docs/guides/resuming.md)"
+            "a version without manifests wrote it; use another checkpoint"
         )
     damage = find_damage(directory, parts=parts or None)
     if damage is not None:

@@ -64,7 +64,8 @@ def find_step(checkpoint: str | Path | epath.Path, *, step: int | None = None) -
     """
     directory = remote.open_path(checkpoint)
     if not directory.is_dir():
-        raise InputError(f"checkpoint {checkpoint}: no such directory")
+        remedy = _hub_remedy(str(checkpoint))
+        raise InputError(f"checkpoint {checkpoint}: no such directory{remedy}")
     if (directory / "params").is_dir():
         if step is not None and directory.name != str(step):
             raise InputError(f"checkpoint {checkpoint} is one step directory, and not step {step}")
@@ -85,6 +86,19 @@ def find_step(checkpoint: str | Path | epath.Path, *, step: int | None = None) -
             steps[-1],
         )
     return parent / str(steps[-1] if step is None else step)
+
+
+_HUB_NAME = re.compile(r"(?!\.)[\w.-]+(/[\w.-]+)?")
+
+
+def _hub_remedy(name: str) -> str:
+    """Return the rest of an error for a name that a model of the Hugging Face Hub may have."""
+    owner, _, model = name.partition("/")
+    if not _HUB_NAME.fullmatch(name) or (model and os.path.exists(owner)):
+        return ""
+    place = f"work/{model or owner}"
+    command = f"t5x-lite import hf {name} {place}"
+    return f"; if it is a model of the Hub, run `{command}` and give {place}"
 
 
 def _remedy(directory: AnyPath, name: object) -> str:

@@ -34,7 +34,7 @@ class C4:
 
     Kept pages go to OUTPUT in shards, with report.html and stats.json about what was dropped and
     why, and manifest.json, written last. A run that is killed goes on when it is given again. A
-    rule is changed by --cleaning.RULE VALUE, such as --cleaning.min-words 3; docs/guides/c4.md
+    rule is changed by --cleaning.RULE VALUE, such as --cleaning.min-words 3; the guide of C4
     lists them. What follows -- are options of Apache Beam, with any --runner but local:
 
         t5x-lite c4 --input gs://B/wet.paths --output gs://B/c4 --runner DataflowRunner

@@ -1,7 +1,9 @@
 """What the commands share: the types of their options, and the checks of them."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -88,3 +90,27 @@ def load_config(path: str, overrides: Sequence[str], *, command: type) -> Any:
     return config.load(
         path, overrides, prog=f"{PROG} train {path}", other_options=option_names(command)
     )
+
+
+def refuse_output_as_input(command: Any) -> None:
+    """Raises OptionError if the file of --output is also a file that the command reads."""
+    output = getattr(command, "output", None)
+    if not isinstance(output, str) or not os.path.isfile(output):
+        return
+    for field in dataclasses.fields(command):
+        value = getattr(command, field.name)
+        values = value if isinstance(value, tuple) else (value,)
+        for path in _paths(values) if field.name != "output" else ():
+            if os.path.isfile(path) and os.path.samefile(path, output):
+                option = f"--{field.name.replace('_', '-')}"
+                raise OptionError(f"--output {output} is also a file of {option}; name a new file")
+
+
+def _paths(values: Sequence[Any]) -> Iterator[str]:
+    """Yields the paths that options name: PATH, PATTERN, NAME=PATH or PATH=WEIGHT."""
+    for value in values:
+        if isinstance(value, str):
+            name, _, rest = value.partition("=")
+            for path in {value, name, rest, value.rpartition("=")[0]} - {""}:
+                yield path
+                yield from glob.iglob(path) if glob.has_magic(path) else ()

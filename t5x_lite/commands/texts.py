@@ -65,6 +65,8 @@ class Vocab:
         languages.
       encoder: writes spm.model, of which the special pieces are those of DeBERTa's: [PAD], [CLS],
         [SEP] and [UNK], and [MASK] behind the last piece.
+      character_coverage: fraction of the text's characters that get a piece, 0.98 to 1; if not
+        given, 0.9995 and every frequent character.
       seed: random seed for the lines drawn by weights, and for the 2,000,000 of a longer text.
     """
 
@@ -74,6 +76,7 @@ class Vocab:
     no_ascii: bool = False
     alpha: OptionalNumber = None
     encoder: bool = False
+    character_coverage: OptionalNumber = None
     seed: Count = 0
     takes_overrides: ClassVar[bool] = False
 
@@ -94,6 +97,7 @@ class Vocab:
             ascii=not self.no_ascii,
             alpha=self.alpha,
             encoder=self.encoder,
+            character_coverage=self.character_coverage,
             seed=self.seed,
         )
 

@@ -10,8 +10,9 @@ turns the row text="Fine.", stars="5" of a JSONL, CSV, TSV, Parquet or Arrow fil
 come one after the other.
 """
 
+import logging
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ from t5x_lite.errors import InputError
 from t5x_lite.records.benchmark_files import Row, label_index
 from t5x_lite.records.table_splits import SPLITS, Table, read_rows, table_splits
 from t5x_lite.records.tables import check_row, texts_of
+
+_logger = logging.getLogger(__name__)
 
 MOST_LABELS = 1000
 """Labels that are taken from the data, at most."""
@@ -151,12 +154,36 @@ class Columns:
         found: set[str] = set()
         for example in self.examples(sources, "train"):
             found.add(example["targets"])
+            if not example["targets"].strip():
+                self.check_labels(found, sources)
             if len(found) > MOST_LABELS:
                 raise InputError(
                     f"data.columns.targets {self.targets!r} has more than {MOST_LABELS} different "
                     "texts: labels of a classification are few; use tasks.files:text_to_text"
                 )
+        self.check_labels(found, sources)
         return self.sorted_labels(found)
+
+    def check_labels(self, labels: Collection[str], sources: Sequence[Table]) -> None:
+        """Raise InputError if a training row has an empty label; warn of a single class.
+
+        Args:
+          labels: the different targets of the training rows.
+          sources: the tables with these rows.
+        """
+        if any(not label.strip() for label in labels):
+            names = places(self.targets)
+            for row in (r for table in sources for r in read_rows(table, columns=names)):
+                if not fill(self.targets, texts_of(row)).strip():
+                    raise InputError(
+                        f"{row.where}: the label {self.targets!r} is empty; fill it in or remove "
+                        "the row"
+                    )
+        if len(labels) == 1:
+            _logger.warning(
+                "each training row has the label %r; a model learns nothing from a single class",
+                *labels,
+            )
 
     @staticmethod
     def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:

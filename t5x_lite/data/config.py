@@ -71,7 +71,7 @@ class Data:
       pack: whether several short examples share a row.
       shuffle: whether training examples are shuffled.
       shuffle_buffer: examples that the shuffle of a stream holds at a time; data in memory and
-        caches are permuted as a whole (docs/guides/order.md).
+        caches are permuted as a whole.
       first_documents: documents that are trained on, the first of all, which are repeated; None is
         all. A document is a raw example: a page of C4, a pair of sentences. Held-out splits stay.
       first_tokens: the same by the tokens of the text: the first examples that together have no

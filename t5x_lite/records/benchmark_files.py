@@ -94,6 +94,8 @@ def _bytes(file: DataPath) -> bytes:
 
 
 def _check_header(names: Sequence[str], columns: Sequence[str], *, file: DataPath) -> None:
+    if not names:
+        raise InputError(f"{file}: the file is empty; its first line must name the columns")
     missing = [column for column in columns if column not in names]
     if missing:
         raise InputError(

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t5x_lite.c4 import local
@@ -12,6 +12,7 @@ from t5x_lite.c4.inputs import Input, expand_inputs
 from t5x_lite.c4.output import Kind
 from t5x_lite.c4.pages import Tally
 from t5x_lite.c4.progress import show_progress
+from t5x_lite.c4.reading import check_archives
 from t5x_lite.c4.sentences import load_counter
 from t5x_lite.errors import InputError
 from t5x_lite.options import suggesting
@@ -61,10 +62,11 @@ def c4(
       What is printed.
 
     Raises:
-      InputError: an input, a list, the output or an option is wrong.
+      InputError: an input, a list, the output or an option is wrong, or no input has a record.
     """
     _check_lists(cleaning, variant)
     files = expand_inputs(inputs, base=base)
+    check_archives(files)
     shards = num_shards or default_shards(files)
     kinds: tuple[Kind, ...] = ("json", "array_record") if array_record else ("json",)
     about = {
@@ -104,8 +106,29 @@ def c4(
     found = summary(output, tally)
     if not found["pages_kept"]:
         _logger.warning("no page was kept; %s says why", found["report"])
+    _warn_of_empty_validation(found["pages"], cleaning.validation_modulus)
     print(json.dumps(found))
     return found
+
+
+_VALIDATION_PAGES = 10
+
+
+def _warn_of_empty_validation(pages: Mapping[str, int], modulus: int) -> None:
+    """Warn that a split has no validation pages, and name an option that gives it some."""
+    for split, kept in pages.items():
+        validation = "validation" if split == "train" else f"{split}-validation"
+        if modulus and kept and not split.endswith("validation") and not pages.get(validation):
+            smaller = max(2, min(modulus - 1, kept // _VALIDATION_PAGES))
+            _logger.warning(
+                "%s has no page (1 in %d of %d pages, by URL); for held-out pages, run again with "
+                "--cleaning.validation-modulus %d and a new --output, or train with "
+                "--evaluation.loss False",
+                validation,
+                modulus,
+                kept,
+                smaller,
+            )
 
 
 def _on_beam(runner: str) -> Any:

@@ -22,6 +22,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import has_magic
 from typing import Any, Literal
 
 import numpy as np
@@ -43,6 +44,7 @@ from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor, AdamW, Optimizer
 from t5x_lite.optim.schedules import Constant, Linear
 from t5x_lite.records.table_splits import Table
+from t5x_lite.remote import is_remote
 from t5x_lite.run.best_step import find_step
 from t5x_lite.run.loading import read_experiment
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
@@ -163,12 +165,12 @@ def experiment_for(
     asked = with_options(begun, options, prog="t5x-lite finetune")
     splits = asked.data.columns.splits(asked.data.directory)
     if "train" not in splits:
-        raise InputError(
-            f"{table!r} has no training rows: docs/guides/own_data.md says how to name them"
-        )
+        raise InputError(_no_training_file(table))
     found = measure(asked.data.columns, splits, vocabulary, is_encoder=is_encoder)
     _tell_lengths(found)
     chosen = _chosen_task(asked, found, task, is_encoder=is_encoder)
+    if chosen == "classify":
+        _check_labels(asked.data.columns, found, splits["train"])
     steps = asked.steps if _named("--steps", options) else _steps(found.rows, asked, epochs)
     known = {
         **_lengths(found, model),
@@ -319,6 +321,24 @@ def _labels(asked: Experiment, found: Measured, task: str) -> tuple[str, ...]:
             "texts; labels are few, and --task text_to_text writes any text"
         )
     return columns.sorted_labels(found.labels)
+
+
+def _check_labels(columns: Columns, found: Measured, tables: Sequence[Table]) -> None:
+    """Check the labels of the training rows; warn of a given label that no row has."""
+    columns.check_labels(found.labels, tables)
+    unused = [entry for entry in columns.entries() if found.labels and entry not in found.labels]
+    if unused:
+        _logger.warning("no training row has the label %s", ", ".join(map(repr, unused)))
+
+
+def _no_training_file(table: str) -> str:
+    """Return the error for a table without training rows."""
+    if not is_remote(table) and not has_magic(table) and not os.path.exists(table):
+        return f"--table {table}: no such file or directory"
+    return (
+        f"--table {table} has no file of training rows; name it train.csv (.tsv, .jsonl, .parquet, "
+        ".arrow), or set --data.columns.train FILE"
+    )
 
 
 def _steps(rows: int, asked: Experiment, epochs: int) -> int:

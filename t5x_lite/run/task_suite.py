@@ -269,7 +269,10 @@ class TaskSuite:
             ]
             targets = self._vocabulary.encode_batch(texts)
             examples = [
-                {"inputs": one.inputs, **({"targets": ids} if told else {})}
+                {
+                    "inputs": one.inputs,
+                    **({"targets": ids, "targets_pretokenized": one.targets_text} if told else {}),
+                }
                 for one, ids, told in zip(first, targets, known, strict=True)
             ]
             unknown_tokens.tell(name, examples, self._vocabulary)

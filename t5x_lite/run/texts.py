@@ -1,18 +1,29 @@
 """`t5x-lite vocab` and `t5x-lite report`: neither needs a model."""
 
+import contextlib
 import logging
 import os
-from collections.abc import Sequence
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from t5x_lite.errors import InputError
 from t5x_lite.options import suggesting
+from t5x_lite.records.compressed import open_text
 from t5x_lite.records.lines import read_lines
 from t5x_lite.records.weighted_lines import Source, tempered_files, weighted_files, weighted_lines
+from t5x_lite.remote import is_remote
 from t5x_lite.report.compare import compare
 from t5x_lite.report.runs import write_report
 from t5x_lite.vocabulary.fertility import fertility
-from t5x_lite.vocabulary.loading import ASCII, load_vocabulary, train_sentencepiece
+from t5x_lite.vocabulary.loading import (
+    ASCII,
+    frequent_characters,
+    load_vocabulary,
+    train_sentencepiece,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -26,9 +37,10 @@ def vocab(
     ascii: bool = True,
     alpha: float | None = None,
     encoder: bool = False,
+    character_coverage: float | None = None,
     seed: int = 0,
 ) -> Path:
-    """Trains a SentencePiece vocabulary on text files, and prints its path.
+    """Train a SentencePiece vocabulary on text files, and print its path.
 
     Of files with weights, or of tempered ones, the fertility is told (`vocabulary.fertility`).
 
@@ -43,6 +55,9 @@ def vocab(
       alpha: shares of files without weights are those of their bytes to this power, as of
         languages: q ~ p^alpha; None reads all text.
       encoder: whether the pieces are those of DeBERTa's spm.model, with [CLS] and [SEP].
+      character_coverage: fraction of the text's characters that get a piece, at least 0.98 and
+        at most 1. If None, T5's 0.9995 applies, and each frequent character
+        (`frequent_characters`) gets a piece, up to half of the pieces; the text is read twice.
       seed: random seed for the lines drawn by weights, and for the 2,000,000 of a longer text.
 
     Returns:
@@ -56,19 +71,66 @@ def vocab(
         if sources is not None:
             raise InputError("--alpha makes the weights: leave out those of --input")
         sources = tempered_files(inputs, alpha)
-    lines = read_lines(inputs) if sources is None else weighted_lines(sources, seed=seed)
-    required = ASCII if ascii else ""
-    try:
-        path = train_sentencepiece(
-            lines, size=size, output_dir=output, required=required, encoder=encoder, seed=seed
+    if character_coverage is not None and not 0.98 <= character_coverage <= 1:  # SentencePiece's
+        raise InputError(
+            f"--character-coverage must be at least 0.98 and at most 1, got {character_coverage}"
         )
-    except InputError as error:
-        raise _with_weights(error, sources) from error
+    required = ASCII if ascii else ""
+    with contextlib.ExitStack() as stack:
+        if character_coverage is None and sources is None:
+            inputs = [_readable_twice(path, stack) for path in inputs]
+
+        def lines() -> Iterator[str]:
+            return read_lines(inputs) if sources is None else weighted_lines(sources, seed=seed)
+
+        if character_coverage is None:
+            required = _with_frequent(required, lines(), size=size)
+        try:
+            path = train_sentencepiece(
+                lines(),
+                size=size,
+                output_dir=output,
+                character_coverage=0.9995 if character_coverage is None else character_coverage,
+                required=required,
+                encoder=encoder,
+                seed=seed,
+            )
+        except InputError as error:
+            raise _with_weights(error, sources) from error
     for source in sources or ():
         found = fertility(read_lines(source.files), load_vocabulary(path))
         _logger.info("%s: %s", source.name, found)
     print(os.fspath(path))
     return Path(path)
+
+
+_NAMED_CHARACTERS = 40
+
+
+def _with_frequent(required: str, lines: Iterable[str], *, size: int) -> str:
+    """Add the text's frequent characters to the required ones, up to half of the pieces."""
+    selected, rest = frequent_characters(lines, limit=size // 2)
+    if rest:
+        _logger.warning(
+            "%d frequent characters have no piece of their own, such as %s; raise --size to at "
+            "least %d, or set --character-coverage",
+            len(rest),
+            " ".join(rest[:_NAMED_CHARACTERS]),
+            2 * (len(selected) + len(rest)),
+        )
+    return required + "".join(one for one in selected if one not in required)
+
+
+def _readable_twice(path: str, stack: contextlib.ExitStack) -> str:
+    """Return the path of a file, or of a temporary copy of standard input or of a pipe."""
+    if path != "-" and (is_remote(path) or not os.path.exists(path) or os.path.isfile(path)):
+        return path
+    copy = stack.enter_context(tempfile.NamedTemporaryFile(prefix="t5x_lite."))  # noqa: SIM115
+    with contextlib.ExitStack() as opened:
+        stream = sys.stdin.buffer if path == "-" else opened.enter_context(open_text(path))
+        shutil.copyfileobj(stream, copy)
+    copy.flush()
+    return copy.name
 
 
 def _with_weights(error: InputError, sources: Sequence[Source] | None) -> InputError:

@@ -267,6 +267,11 @@ def _trained_part(learner: Learner, base: Base | None) -> list[str]:
     trained = {path: leaf for path, leaf in shapes.items() if learner.trains(path)}
     if len(trained) == len(shapes):
         return []
+    if learner.frozen_heads and not any(map(learner.holds_still, shapes)):
+        unused = [name for name in learner.frozen_heads if learner.head(name)]
+        return [
+            f"the loss does not use the head {name}; it is kept and not trained" for name in unused
+        ]
     num = sum(leaf.size for leaf in trained.values()) - learner.num_unused(trained=True)
     total = sum(leaf.size for leaf in shapes.values()) - learner.num_unused()
     held = shapes if base is None else trees.flatten(base.rest(learner.shapes))

@@ -17,11 +17,13 @@ sentinels, as mT5's does, is loaded with extra_ids=0. The byte vocabulary of ByT
 `t5x_lite.vocabulary.tokenizer` and `t5x_lite.vocabulary.spm`; `load_vocabulary` gives any.
 """
 
+import collections
 import errno
 import hashlib
 import io
 import itertools
 import json
+import math
 import os
 import re
 import string
@@ -353,6 +355,47 @@ def train_sentencepiece(
         raise reading[0]
     name = SPM_NAME if encoder else MODEL_NAME
     return write_file(writer.getvalue(), Path(output_dir) / name)
+
+
+FREQUENT = 100
+"""A character that occurs this often in a long text gets a piece."""
+_FREQUENT_SHARE, _FREQUENT_MINIMUM = 1e-5, 3
+
+
+def frequent_characters(lines: Iterable[str], *, limit: int) -> tuple[str, str]:
+    """Count the characters of normalized text, and select those that need a piece.
+
+    A character is frequent if it occurs `FREQUENT` times, or, in a text of less than ten million
+    characters, if it is at least one in 100,000 (and occurs three times).
+
+    Args:
+      lines: the text.
+      limit: maximum number of characters to select; the most frequent are selected.
+
+    Returns:
+      The selected characters and the frequent characters beyond the limit, both in descending
+      order of frequency.
+    """
+    import sentencepiece
+
+    make_normalizer: Any = sentencepiece.SentencePieceNormalizer
+    normalizer = make_normalizer(rule_name=_NORMALIZATION)
+    counts: collections.Counter[str] = collections.Counter()
+    reading: list[Exception] = []
+    batches = iter(_training_lines(lines, failure=reading))
+    while batch := list(itertools.islice(batches, 1000)):
+        counts.update("".join(normalizer.Normalize(batch)))
+    if reading:
+        raise reading[0]
+    for space in " \u2581":  # SentencePiece's own mark of a space always has a piece
+        counts.pop(space, None)
+    minimum = max(_FREQUENT_MINIMUM, min(FREQUENT, math.ceil(_FREQUENT_SHARE * counts.total())))
+    frequent = [
+        character
+        for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        if count >= minimum
+    ]
+    return "".join(frequent[:limit]), "".join(frequent[limit:])
 
 
 def _training_error(error: Exception, size: int, required: str) -> InputError:

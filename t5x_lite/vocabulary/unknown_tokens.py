@@ -7,6 +7,7 @@ A vocabulary of a few novels has no piece for digits: the targets of STS-B are t
 no training can tell them apart. A look at the first examples of a task shows it.
 """
 
+import collections
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,17 +33,25 @@ def tell(name: str, examples: Iterable[Mapping[str, Any]], vocabulary: Vocabular
     Args:
       name: the task's.
       examples: with the tokens of "inputs" and "targets", or of one of them; the first are read.
+        If they hold the text as "inputs_pretokenized" or "targets_pretokenized", the warning names
+        its unknown characters.
       vocabulary: of the tokens.
     """
     rows: dict[str, list[np.ndarray]] = {feature: [] for feature in _FEATURES}
+    texts: dict[str, list[str]] = {feature: [] for feature in _FEATURES}
     for example in itertools.islice(examples, FIRST):
         for feature in _FEATURES:
             if feature in example:
                 rows[feature].append(np.asarray(example[feature]))
-    told = [text for feature, found in rows.items() if (text := _told(feature, found, vocabulary))]
+                texts[feature].append(_text(example.get(f"{feature}_pretokenized", "")))
+    told = [
+        text + _unknown_characters(texts[feature], vocabulary)
+        for feature, found in rows.items()
+        if (text := _told(feature, found, vocabulary))
+    ]
     if told:
         _logger.warning(
-            "%s: %s; train a vocabulary on such text with `t5x-lite vocab`, or set "
+            "%s: %s; train a vocabulary on this text with `t5x-lite vocab`, or set "
             "--data.vocabulary bytes",
             name,
             "; ".join(told),
@@ -62,6 +71,24 @@ def _told(feature: str, rows: Sequence[np.ndarray], vocabulary: Vocabulary) -> s
         f"{_percent(in_examples)} of {feature} have unknown tokens ({_percent(in_tokens)} of their "
         f"tokens), such as {shown!r}"
     )
+
+
+def _text(value: Any) -> str:
+    """Return a text of an example, which TensorFlow gives as bytes."""
+    value = value.item() if isinstance(value, np.ndarray) and not value.shape else value
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _unknown_characters(texts: Sequence[str], vocabulary: Vocabulary) -> str:
+    """Return a part of the warning that names characters without a token, or ""."""
+    characters = collections.Counter("".join("".join(text.split()) for text in texts))
+    unknown = [
+        character
+        for character, _ in characters.most_common()
+        if vocabulary.unk_id in vocabulary.encode(character)
+    ]
+    shown = " ".join(unknown[:_SHOWN])
+    return f"; characters without a token: {shown}" if unknown else ""
 
 
 def _percent(share: float) -> str:

@@ -52,6 +52,12 @@ def test_find_step_says_what_is_wrong(saved, tmp_path):
         return str(raised.value)
 
     assert message(tmp_path / "none").endswith("none: no such directory")
+    assert message("google/flan-t5-small") == (
+        "checkpoint google/flan-t5-small: no such directory; if it is a model of the Hub, run "
+        "`t5x-lite import hf google/flan-t5-small work/flan-t5-small` and give work/flan-t5-small"
+    )
+    assert "import hf bert-base-uncased" in message("bert-base-uncased")
+    assert message("tests/none").endswith("no such directory")
     assert "holds no checkpoint; give a work directory" in message(tmp_path)
     (tmp_path / "checkpoint_7").mkdir()
     for directory in (tmp_path, tmp_path / "checkpoint_7"):

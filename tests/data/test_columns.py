@@ -123,6 +123,18 @@ def test_labels_may_come_from_the_data(tmp_path):
         Columns(inputs="{text}", targets="{word}").known_labels(tables)
 
 
+def test_an_empty_label_is_refused_in_each_format(tmp_path, caplog):
+    columns = Columns(inputs="{text}", targets="{stars}")
+    files = {"a.csv": "text,stars\na,1\nb,\n", "a.jsonl": '{"text": "b", "stars": ""}'}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+        with pytest.raises(InputError, match=rf"{name}:\d: the label '.stars.' is empty; fill it"):
+            columns.known_labels([tmp_path / name])
+    (tmp_path / "one.csv").write_text("text,stars\na,1\nb,1\n")
+    assert columns.known_labels([tmp_path / "one.csv"]) == ("1",)
+    assert "each training row has the label '1'" in caplog.text
+
+
 def test_an_empty_entry_is_refused_where_it_is_used(tmp_path):
     with pytest.raises(InputError, match=r"train\.jsonl:1: 'text' is empty \(null\)"):
         examples(STARS, tmp_path, "train.jsonl", '{"text": null, "stars": 1}')

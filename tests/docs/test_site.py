@@ -91,3 +91,19 @@ def test_the_site_is_built_without_a_warning(tmp_path):
         text = page.read_text()
         outside = re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"(?:https?:)?//[^\"]+", text)
         assert outside == [], page
+
+
+def test_code_in_a_docstring_is_escaped_once(made):
+    page = made["commands/vocab.md"]
+    assert "    t5x-lite vocab --input en.txt=10 'de/*.txt=1'" in page
+    assert not [path for path, text in made.items() if "&#x27;" in text.partition("<div")[0]]
+
+
+def test_a_notebook_s_page_shows_outputs(pages):
+    page = pages.notebook_page(ROOT / "docs" / "notebooks" / "t5.ipynb")
+    assert "```text\n" in page
+
+
+def test_the_site_without_pytest_is_no_failure():
+    script = (ROOT / "scripts" / "docs.sh").read_text()
+    assert "if python -c 'import pytest'" in script

@@ -1,6 +1,7 @@
 """What `t5x-lite c4` does around the drivers: lists, shards, the report, the summary."""
 
 import dataclasses
+import gzip
 import json
 from pathlib import Path
 
@@ -139,3 +140,38 @@ def test_the_guide_names_every_rule():
     guide = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "c4.md").read_text()
     fields = [field.name for field in dataclasses.fields(RULES)]
     assert [name for name in fields if f"`{name}`" not in guide] == []
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.html", "empty.warc.wet.gz", "a.warc"])
+def test_inputs_without_a_record_are_refused(tmp_path, name):
+    content = {"a.txt.gz": gzip.compress(b"text"), "a.html": b"<html>", "a.warc": b"text\n" * 99}
+    path = tmp_path / name
+    path.write_bytes(content.get(name, b""))
+    files = str(path) if name != "a.txt.gz" else listed(path)
+    with pytest.raises(InputError, match=f"no WARC record in 1 input files, such as .*{name}"):
+        run(files, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def listed(path):
+    """A list of paths that names a file, since a name in .txt.gz is a list by itself."""
+    paths = path.with_name("wet.paths")
+    paths.write_text(str(path))
+    return str(paths)
+
+
+def test_one_file_with_a_record_is_enough(wet, tmp_path):
+    (tmp_path / "0.warc.gz").write_bytes(b"no archive")
+    command.c4(
+        [str(tmp_path / "0.warc.gz"), wet], output=str(tmp_path / "o"), cleaning=RULES, workers=1
+    )
+    assert json.loads((tmp_path / "o" / "manifest.json").read_text())
+
+
+def test_an_empty_validation_split_is_told_with_an_option(caplog):
+    command._warn_of_empty_validation({"train": 300, "fr": 40, "fr-validation": 1}, 1000)
+    assert [record.getMessage() for record in caplog.records] == [
+        "validation has no page (1 in 1000 of 300 pages, by URL); for held-out pages, run again "
+        "with --cleaning.validation-modulus 30 and a new --output, or train with "
+        "--evaluation.loss False"
+    ]

@@ -105,6 +105,9 @@ def test_lengths_stay_within_the_positions_of_an_encoder(bert, tmp_path):
     ("text", "message"),
     [
         ("text,stars\n", r"there is no training row in .*train\.csv"),
+        ("", r"train\.csv: the file is empty; its first line must name the columns"),
+        ("text,stars\na,1\nb,\nc,2\n", r"train\.csv:3: the label '\{stars\}' is empty; fill it"),
+        ("text,stars\na,1\nb,' '\n".replace("'", '"'), r"train\.csv:3: the label .* is empty"),
         ("txt,stars\na,1\n", r"train\.csv:1: the header lacks text: it has txt, stars"),
     ],
 )
@@ -115,10 +118,20 @@ def test_bad_tables(t5, tmp_path, text, message):
 
 
 def test_what_is_missing(t5, tmp_path):
-    with pytest.raises(InputError, match=r"has no training rows"):
+    with pytest.raises(InputError, match=r"has no file of training rows; name it train\.csv"):
         made(t5, str(tmp_path))
+    with pytest.raises(InputError, match=r"--table .*none\.csv: no such file or directory"):
+        made(t5, str(tmp_path / "none.csv"))
     with pytest.raises(InputError, match=r"--epochs must be at least 1"):
         made(t5, str(tmp_path), epochs=0)
+
+
+def test_labels_that_teach_nothing_are_told(bert, table, caplog):
+    made(bert, table(stars=lambda i: 1), task="classify")
+    assert "each training row has the label '1'; a model learns nothing from" in caplog.text
+    columns = dataclasses.replace(COLUMNS, labels=("0", "1", "2"))
+    made(bert, table(), columns=columns)
+    assert "no training row has the label '2'" in caplog.text
 
 
 @pytest.mark.slow

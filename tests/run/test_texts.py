@@ -67,3 +67,52 @@ def test_a_vocabulary_of_an_encoder_from_a_tempered_sample(tmp_path, english_lin
         vocab([f"{many}=1"], output=str(tmp_path / "d"), size=200, alpha=0.3)
     with pytest.raises(InputError, match="--alpha must be above 0 and at most 1: got 0"):
         vocab([str(many)], output=str(tmp_path / "d"), size=200, alpha=0.0)
+
+
+CURLY = ["“It is a far, far better thing,” said he — and then: ‘no’ é"] * 4
+
+
+@pytest.fixture
+def curly_file(tmp_path, english_lines):
+    path = tmp_path / "curly.txt"
+    path.write_text("\n".join([*english_lines, *CURLY, "ünique", "œ" * 3]))
+    return path
+
+
+def pieces(directory):
+    vocabulary = load_vocabulary(str(directory / "sentencepiece.model"))
+    return {c for c in "“”—‘’éüœ" if vocabulary.unk_id not in vocabulary.encode(c)}
+
+
+def test_a_vocabulary_covers_frequent_characters(tmp_path, curly_file):
+    vocab([str(curly_file)], output=str(tmp_path / "v"), size=300)
+    assert pieces(tmp_path / "v") >= set("“”—‘’éœ")
+
+
+def test_t5s_coverage_leaves_rare_characters_out(tmp_path, curly_file):
+    vocab([str(curly_file)], output=str(tmp_path / "v"), size=300, character_coverage=0.98)
+    assert "œ" not in pieces(tmp_path / "v")
+
+
+def test_a_pipe_is_read_once(tmp_path, curly_file, monkeypatch):
+    with curly_file.open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        vocab(["-"], output=str(tmp_path / "v"), size=300)
+    assert pieces(tmp_path / "v") >= set("“”—‘’éœ")
+
+
+def test_characters_beyond_half_of_the_pieces_are_named(tmp_path, caplog):
+    text = tmp_path / "han.txt"
+    text.write_text("\n".join("".join(chr(0x4E00 + i) for i in range(200)) for _ in range(9)))
+    with pytest.raises(InputError):
+        vocab([str(text)], output=str(tmp_path / "v"), size=150)
+    assert "125 frequent characters have no piece of their own, such as" in caplog.text
+    assert "raise --size to at least 400, or set --character-coverage" in caplog.text
+
+
+@pytest.mark.parametrize("coverage", [0.9, 1.1, float("nan")])
+def test_a_coverage_is_a_fraction(tmp_path, curly_file, coverage):
+    with pytest.raises(
+        InputError, match=r"--character-coverage must be at least 0\.98 and at most"
+    ):
+        vocab([str(curly_file)], output=str(tmp_path), size=99, character_coverage=coverage)

@@ -1,5 +1,6 @@
 """Text that the vocabulary cannot spell is told with its share."""
 
+import numpy as np
 import pytest
 
 from t5x_lite.data.cache.making import write_cache
@@ -34,6 +35,24 @@ def test_shares(examples, told, caplog):
     for message, beginning in zip(caplog.messages, told, strict=True):
         assert message.startswith(beginning)
         assert message.endswith("--data.vocabulary bytes")
+
+
+@pytest.fixture(scope="module")
+def ascii_vocabulary(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("ascii")
+    return load_vocabulary(
+        train_sentencepiece(["in a warm and funny film"] * 9, size=17, output_dir=directory)
+    )
+
+
+def test_unknown_characters_are_named(ascii_vocabulary, caplog):
+    text = "a warm “film” — a”"
+    example = {
+        "inputs": ascii_vocabulary.encode(text),
+        "inputs_pretokenized": np.array(text.encode(), object),
+    }
+    unknown_tokens.tell("a_task", [example], ascii_vocabulary)
+    assert "; characters without a token: ” “ —; train a vocabulary" in caplog.text
 
 
 def test_the_first_examples_alone_are_read(caplog):

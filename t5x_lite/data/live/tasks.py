@@ -192,7 +192,13 @@ def not_empty(examples: Iterator[_T], data: Data, *, split: str) -> Iterator[_T]
     for first in examples:
         return itertools.chain([first], examples)
     where = f" in {data.directory}" if data.directory else ""
-    hint = "" if split == "train" else "; --evaluation.split chooses another"
+    hint = (
+        ""
+        if split == "train"
+        else (
+            "; --evaluation.split chooses another, and --evaluation.loss False trains without one"
+        )
+    )
     raise InputError(f"data.task {data.task!r} found no example for split {split!r}{where}{hint}")
 
 

@@ -10,9 +10,11 @@ saved iterator over a stream goes on by reading what is before its place again.
 import dataclasses
 import itertools
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from glob import has_magic
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ from t5x_lite.data.tasks.wording import Wording, mark
 from t5x_lite.errors import InputError
 from t5x_lite.records.compressed import is_compressed
 from t5x_lite.records.table_splits import HubSplit, Table
+from t5x_lite.remote import is_remote
 
 _ROWS = 256
 _ENDED = "no more rows"
@@ -167,6 +170,10 @@ def tables_of(arguments: TaskArguments) -> tuple[Columns, dict[str, tuple[Table,
         columns = dataclasses.replace(columns, inputs=own.changed(arguments).inputs)
     columns.check()
     splits = columns.splits(arguments.directory)
+    directory = arguments.directory
+    is_local = bool(directory) and not is_remote(directory) and not has_magic(directory)
+    if not splits and is_local and not os.path.exists(directory):
+        raise InputError(f"data.directory {directory}: no such file or directory")
     if not splits:
         raise InputError(
             "no train, validation or test file (.jsonl, .csv, .tsv, .parquet, .arrow) in "
