@@ -73,6 +73,8 @@ def encoder(
     return MTEBEncoder(loaded, batch_size=batch_size, name=name)
 
 
+_META = "mteb.models.model_meta"
+"""Module of ModelMeta in version 2."""
 _PASSAGES = frozenset({"passage", "document", "corpus"})
 """Names of prompts and types whose texts a passage's encoder reads."""
 
@@ -111,7 +113,7 @@ class MTEBEncoder:
             "name": self._name
             or f"t5x_lite/{(directory.parent.parent if in_workdir else directory).name}",
             "revision": hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16],
-            "framework": ["JAX"],
+            "framework": ["JAX"] if meta.__module__ == _META else [],  # version 1 lacks the name
             "max_tokens": self._encoder.length,
             "embed_dim": head.projection or getattr(experiment.model, "d_model", None),
             "similarity_fn_name": "cosine" if vectors.normalize else "dot",
@@ -193,9 +195,9 @@ class MTEBEncoder:
 def _model_meta() -> Any:
     """MTEB's class of that name, whose place differs between versions 1 and 2."""
     try:
-        place = importlib.import_module("mteb.models.model_meta")
+        place = importlib.import_module(_META)
     except ModuleNotFoundError as error:
-        if error.name != "mteb.models.model_meta":
+        if error.name != _META:
             raise
         place = importlib.import_module("mteb.model_meta")
     return place.ModelMeta
