@@ -7,14 +7,17 @@
 A terminal shows count, rate and, with a total, the time left; other text scrolls above. Elsewhere
 there is a line every half minute, "embedding: 12,345 texts (410/s)". Training has a bar of its own
 (`train.display`), and C4 one for each stage (`c4.progress`).
+
+`print_result` prints what a command measured: a table on a terminal, JSON in a pipe.
 """
 
 import contextlib
+import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 Advance = Callable[[int], None]
@@ -29,6 +32,54 @@ _logger = logging.getLogger(__name__)
 def on_terminal() -> bool:
     """Whether standard error is a terminal that shows bars."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+Row = Mapping[str, Any]
+"""Cells by column; a column that a row lacks is empty."""
+
+
+def print_result(result: Any, rows: Iterable[Row], *, indent: int | None = 1) -> None:
+    """Print a result to standard output: a table on a terminal, JSON elsewhere.
+
+        run    mrr@10  ndcg@10
+        bm25   0.1840   0.2284
+
+    Args:
+      result: the JSON; of a list, each entry has a line.
+      rows: the table.
+      indent: of the JSON; None is one line.
+    """
+    if sys.stdout.isatty():
+        print(as_table(rows))
+        return
+    for one in result if isinstance(result, list) else [result]:
+        print(json.dumps(one, indent=None if isinstance(result, list) else indent))
+
+
+def as_table(rows: Iterable[Row]) -> str:
+    """Return a table of text: the first column to the left, numbers with four decimals."""
+    rows = list(rows)
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    cells = [columns, *([_cell(row.get(column)) for column in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = (
+        "  ".join(
+            cell.rjust(width) if at else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,13 @@
 """Tests of progress: lines where there is no terminal, a bar where there is one."""
 
 import io
+import json
 import logging
 import sys
 
 import pytest
 
-from t5x_lite.progress import Lines, counting
+from t5x_lite.progress import Lines, as_table, counting, print_result
 
 
 class Terminal(io.StringIO):
@@ -56,3 +57,27 @@ def test_a_terminal_gets_a_bar(monkeypatch, total):
     assert "4,000 texts" in shown
     assert "one was cut" in shown
     assert ("ETA" in shown) == (total is not None)
+
+
+RESULT = {"a": 0.12345678, "n": 12345, "s": "x"}
+
+
+def test_a_result_is_json_in_a_pipe(capsys):
+    print_result(RESULT, [RESULT], indent=None)
+    assert json.loads(capsys.readouterr().out) == RESULT
+    print_result([RESULT, RESULT], [RESULT])
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [RESULT] * 2
+
+
+def test_a_result_is_a_table_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_result(
+        RESULT, [{"run": "first", "mrr": 0.12345678}, {"run": "b", "n": 12345, "mrr": 1.0}]
+    )
+    assert capsys.readouterr().out == (
+        "run       mrr       n\nfirst  0.1235\nb      1.0000  12,345\n"
+    )
+    assert as_table([{"x": [1, None], "y": 1234567.5, "z": True}]).splitlines()[1:] == [
+        "[1, null]  1,234,567.5  true"
+    ]
+    assert as_table([]) == ""

@@ -270,6 +270,21 @@ def verify(step_directory: str | os.PathLike[str], *parts: str) -> None:
         raise InputError(f"checkpoint {step_directory} is damaged ({damage}); use another one")
 
 
+def digest(step_directory: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 (hex) of a checkpoint's first manifest, which has a checksum of each file.
+
+    Raises:
+      InputError: the manifest is missing or damaged.
+    """
+    directory = remote.open_path(step_directory)
+    try:
+        return _own_digest(_read(directory, 0))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"checkpoint {step_directory} is damaged ({error}); use another one"
+        ) from error
+
+
 def _file_name(process: int) -> str:
     return f"manifest.process_{process}.json" if process else MANIFEST_FILE
 

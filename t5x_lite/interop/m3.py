@@ -5,12 +5,16 @@
 
 Each file is the state of one linear layer, as FlagEmbedding saves it; the directory itself is that
 of sentence-transformers, with the pooling of [CLS] and vectors of length 1. A file with anything
-but these tensors is refused, and nothing in it is run (`interop.torch_files`). Here they are
-written as safetensors under the same names; releases without them have fresh heads, which the log
-says.
+but these tensors is refused, and nothing in it is run (`interop.torch_files`). Exports have the
+same files; safetensors under the same names are read, too. Releases without them have newly
+initialized heads, which the log says.
+
+FlagEmbedding reads the end token of the tokenizer as eos_token. A BERT's tokenizer names it
+sep_token only, so `flag_tokenizer` adds the name to the exported tokenizer_config.json.
 """
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,6 +40,10 @@ from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.interop.torch_files import read_torch
 from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.objectives.m3 import M3, m3
+from t5x_lite.vocabulary.files import TOKENIZER_CONFIG_NAME
+
+_ROLES = {"bos_token": "cls", "eos_token": "sep"}
+"""Roles of special tokens that FlagEmbedding reads under another name."""
 
 FILES = {"lexical": "sparse_linear", "multi_vector": "colbert_linear"}
 """Names of the heads, and of their files without a suffix."""
@@ -135,13 +143,57 @@ def m3_files(
     own = {path: arrays[path] for path in ours}
     tensors = lazy_tensors(_pieces(ours), own, where=where)
     return {
-        f"{stem}.safetensors": {
+        f"{stem}.pt": {
             name.removeprefix(f"{stem}."): array
             for name, array in tensors.items()
             if name.startswith(f"{stem}.")
         }
         for stem in FILES.values()
     }
+
+
+def flag_tokenizer(
+    files: Mapping[str, bytes], names: Mapping[str, str], *, where: object
+) -> dict[str, bytes]:
+    """Name the first and the last token of a text in tokenizer_config.json for FlagEmbedding.
+
+    Args:
+      files: an export's tokenizer files, by name.
+      names: special tokens of the vocabulary by role, "cls" and "sep".
+      where: the checkpoint, for messages.
+
+    Returns:
+      The files. Names that a file already has are kept.
+
+    Raises:
+      InputError: tokenizer_config.json is not a JSON object.
+    """
+    try:
+        config = json.loads(files.get(TOKENIZER_CONFIG_NAME, b"{}"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: its {TOKENIZER_CONFIG_NAME} is not JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{where}: its {TOKENIZER_CONFIG_NAME} is not a JSON object")
+    missing = {field: names[role] for field, role in _ROLES.items() if not config.get(field)}
+    if not missing:
+        return dict(files)
+    content = json.dumps(config | missing, ensure_ascii=False, indent=2).encode() + b"\n"
+    return {**files, TOKENIZER_CONFIG_NAME: content}
+
+
+def flag_embedding(heads: Mapping[str, Head], model: EncoderConfig) -> str:
+    """Return the line of Python by which FlagEmbedding loads an export; "" without the heads.
+
+    Args:
+      heads: those of the checkpoint, by name.
+      model: the encoder.
+    """
+    vectors = heads.get("multi_vector")
+    if not isinstance(vectors, MultiVector) or not isinstance(heads.get("lexical"), Lexical):
+        return ""
+    size = vectors.size or model.d_model
+    option = "" if size == model.d_model else f", colbert_dim={size}"
+    return f'BGEM3FlagModel("DIRECTORY_OR_NAME"{option})'
 
 
 def _place(directory: Path, stem: str) -> Path | None:

@@ -2,7 +2,7 @@
 
     write_torch(Path("pytorch_adapter.bin"), {"down.weight": array})
 
-A pickle of protocol 2, as torch.save writes it, of texts, numbers, dicts and float32 tensors. The
+A pickle of protocol 2, as torch.save writes it, of texts, numbers, dicts and tensors. The
 functions give the bytes of one value each; tensors put their elements into a list of storages.
 """
 
@@ -11,13 +11,23 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
+_STORAGES = {
+    np.dtype(np.float32): "FloatStorage",
+    np.dtype(np.float16): "HalfStorage",
+    np.dtype(ml_dtypes.bfloat16): "BFloat16Storage",
+}
+"""Storage types of the dtypes that can be kept."""
 
-def write_torch(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes a dict of float32 tensors."""
+
+def write_torch(path: Path, arrays: Mapping[str, np.ndarray], *, keep_dtype: bool = False) -> None:
+    """Write a dict of tensors in float32, or with `keep_dtype` in float16 and bfloat16, too."""
     storages: list[bytes] = []
-    items = [(name, tensor(array, storages)) for name, array in arrays.items()]
+    items = [
+        (name, tensor(array, storages, keep_dtype=keep_dtype)) for name, array in arrays.items()
+    ]
     write_archive(path, mapping(items), storages)
 
 
@@ -31,13 +41,14 @@ def write_archive(path: Path, pickled: bytes, storages: Sequence[bytes]) -> None
         archive.writestr("archive/version", b"3\n")
 
 
-def tensor(array: np.ndarray, storages: list[bytes]) -> bytes:
-    """A float32 tensor, whose elements become one more storage."""
-    array = np.ascontiguousarray(array, "<f4")
+def tensor(array: np.ndarray, storages: list[bytes], *, keep_dtype: bool = False) -> bytes:
+    """Return the bytes of a tensor, and add its elements to the storages."""
+    dtype = array.dtype if keep_dtype and array.dtype in _STORAGES else np.dtype(np.float32)
+    array = np.ascontiguousarray(array, dtype)
     storages.append(array.tobytes())
     strides = [stride // array.itemsize for stride in array.strides]
     key = text(str(len(storages) - 1))
-    storage = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + key + text("cpu")
+    storage = b"(" + text("storage") + f"ctorch\n{_STORAGES[dtype]}\n".encode() + key + text("cpu")
     storage += number(array.size) + b"tQ"
     hooks = b"ccollections\nOrderedDict\n)R"
     rest = number(0) + numbers(array.shape) + numbers(strides) + b"\x89" + hooks

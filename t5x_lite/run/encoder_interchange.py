@@ -37,7 +37,7 @@ from t5x_lite.interop.encoders import (
 from t5x_lite.interop.hf import common_dtype
 from t5x_lite.interop.hf_config import CONFIG, read_json
 from t5x_lite.interop.m3 import FILES as M3_FILES
-from t5x_lite.interop.m3 import M3Heads, m3_files, read_m3
+from t5x_lite.interop.m3 import M3Heads, flag_embedding, flag_tokenizer, m3_files, read_m3
 from t5x_lite.interop.pooler import POOLER, read_pooler
 from t5x_lite.interop.rules import LazyArray, Source
 from t5x_lite.interop.sentence_transformers import projection_of, read_sentences, sentence_files
@@ -271,6 +271,7 @@ def export_of(
       InputError: transformers has no such model, or the parameters are not those of the config.
     """
     beside: dict[str, dict[str, LazyArray]] = {}
+    flag = ""
     if part == "generator":
         generator, written, arrays = _generator(experiment, params, where=where)
         model, family = with_family(generator, where=where)
@@ -284,6 +285,7 @@ def export_of(
         heads = heads_of(experiment.objective, experiment.heads)
         casted = {n: cast(array) for n, array in params.items() if n.startswith(HEADS)}
         beside |= m3_files(heads, model, casted, where=where)
+        flag = flag_embedding(heads, model)
     arrays = {path: cast(array) for path, array in arrays.items()}
     if family.fitted is not None:
         model, arrays = family.fitted(model, arrays)
@@ -296,6 +298,9 @@ def export_of(
     if isinstance(vocabulary, Tokenizer):
         longest = model.max_positions - model.first_position
         files = tokenizer_files(vocabulary, kept, max_length=longest)
+        if flag:
+            files = flag_tokenizer(files, vocabulary.names, where=where)
+            _logger.info("FlagEmbedding loads the directory by %s", flag)
     else:
         _logger.warning(
             "%s: its vocabulary is a %s, of which no tokenizer of transformers is written",

@@ -31,6 +31,7 @@ from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.sentence_transformers import PROJECTION
 from t5x_lite.interop.tensor_files import write_safetensors, write_tensors
 from t5x_lite.interop.tokenizer import write_tokenizer
+from t5x_lite.interop.torch_writing import write_torch
 from t5x_lite.models.pooling import Pooling
 from t5x_lite.options import suggesting
 from t5x_lite.remote import AnyPath, local_path
@@ -246,7 +247,11 @@ def _export_encoder(
     )
     write_tensors(directory, made.tensors)
     for name, tensors in made.beside.items():
-        write_safetensors(directory / name, tensors)
+        if name.endswith(".pt"):
+            arrays = {key: array.read() for key, array in tensors.items()}
+            write_torch(directory / name, arrays, keep_dtype=True)
+        else:
+            write_safetensors(directory / name, tensors)
     for name, content in {**made.files, hf_config.CONFIG: as_json(made.config)}.items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_bytes(content)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from t5x_lite.files import write_atomically
+from t5x_lite.progress import print_result
 from t5x_lite.records.run_files import RunFormat, SameIds, check_tag, write_run
 from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.retrieval.exact_runs import rankings_of, search_shards
@@ -176,10 +177,10 @@ def bench_index(
                     "queries_per_second": len(asked) / seconds,
                 }
             )
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    print(text, end="")
+    print_result(lines, lines)
     if output is not None:
-        write_atomically(output, text.encode())
+        write_atomically(output, "".join(json.dumps(line) + "\n" for line in lines).encode())
+        _logger.info("wrote %s", output)
     return lines
 
 

@@ -26,6 +26,7 @@ from t5x_lite.evaluate.loss import LossEvaluator
 from t5x_lite.evaluate.retrieval import RetrievalEvaluator
 from t5x_lite.learner import Learner
 from t5x_lite.options import suggesting
+from t5x_lite.progress import print_result
 from t5x_lite.run import hosts
 from t5x_lite.run.best import BestParams, SameParams
 from t5x_lite.run.best_step import Step
@@ -300,7 +301,8 @@ def _evaluate(
     steps: Any = [member.step for member in model.members] if several else first.step
     summary = {"step": steps, **metrics}
     if jax.process_index() == 0:
-        print(json.dumps(summary))
+        rows = [{"metric": name, "value": value} for name, value in summary.items()]
+        print_result(summary, rows, indent=None)
     outcome = Outcome(
         measurement.suite,
         experiment.evaluation,

@@ -22,13 +22,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from t5x_lite.bound import heads_of
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import text_lengths
 from t5x_lite.errors import InputError
 from t5x_lite.interop.hf_config import CONFIG, read_json
 from t5x_lite.interop.hub import Found
+from t5x_lite.interop.m3 import flag_embedding
 from t5x_lite.metrics.selection import is_test
+from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.remote import AnyPath
 from t5x_lite.train.starts import Start, read_starts
 
@@ -166,6 +169,7 @@ def model_card(
         f"# {origin.name}",
         _about(origin, experiment),
         _usage(architecture, sentences=sentences),
+        _flag_usage(experiment),
         _metrics(origin),
         _command(origin),
     ]
@@ -226,6 +230,19 @@ def _usage(architecture: str, *, sentences: bool) -> str:
             f'model = {name}.from_pretrained("DIRECTORY_OR_NAME")'
         )
     return f"## Use\n\n```python\n{code}\n```"
+
+
+def _flag_usage(experiment: Experiment) -> str:
+    """Show how FlagEmbedding loads a BGE-M3; "" for other checkpoints."""
+    if not isinstance(experiment.model, EncoderConfig):
+        return ""
+    heads = heads_of(experiment.objective, experiment.heads)
+    if not (call := flag_embedding(heads, experiment.model)):
+        return ""
+    return (
+        "FlagEmbedding gives all three scores:\n\n```python\n"
+        f"from FlagEmbedding import BGEM3FlagModel\n\nmodel = {call}\n```"
+    )
 
 
 def _metrics(origin: Origin) -> str:

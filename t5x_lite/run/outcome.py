@@ -117,6 +117,7 @@ class Outcome:
                 path = directory / (f"rankings/{way}.trec" if way else "rankings.trec")
                 path.parent.mkdir(exist_ok=True)
                 write_file("".join(trec_lines(rankings)).encode(), path)
+            _logger.info("wrote %s/metrics.json and the files beside it", directory)
         self.submissions.write(directory / "submission", self.chosen)
 
     def _more(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from t5x_lite.files import write_atomically
 from t5x_lite.metrics import answers as answering
 from t5x_lite.metrics import runs as metrics_of_runs
 from t5x_lite.metrics.paired import randomisation_test
+from t5x_lite.progress import Row, print_result
 from t5x_lite.records.answer_files import read_answers
 from t5x_lite.records.json_lines import encode
 from t5x_lite.records.passages import read_passages
@@ -52,8 +53,11 @@ def fuse(
       InputError: a run is wrong, or has no scores that the method needs.
     """
     read = [_rankings(path) for path in runs]
-    rankings = fused(read, method=method, weights=weights, depth=depth, k=k, rrf_k=rrf_k)
+    rankings = list(fused(read, method=method, weights=weights, depth=depth, k=k, rrf_k=rrf_k))
     write_run(output, rankings, format=format, tag=tag)
+    _logger.info(
+        "wrote %s: %d queries of %d runs, fused by %s", output, len(rankings), len(runs), method
+    )
 
 
 def evaluate_run(
@@ -67,7 +71,7 @@ def evaluate_run(
     output: str | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Measures runs, compares the first with the others, and prints the numbers as JSON.
+    """Measure runs, compare the first with the others, and print a table, or JSON in a pipe.
 
     Args:
       runs: the files.
@@ -97,8 +101,21 @@ def evaluate_run(
     result = compared(measured, seed=seed)
     if output is not None:
         write_results(output, measured, result, source=qrels or str(answers))
-    print(json.dumps(result, indent=1))
+    print_result(result, _rows(result))
+    if output is not None:
+        _logger.info("wrote %s/metrics.json, and a page: %s/report.html", output, output)
     return result
+
+
+def _rows(result: Mapping[str, Any]) -> list[Row]:
+    """The table of a terminal: a row for each run, and for its p-values against the first run."""
+    rows: list[Row] = []
+    for name, means in result["runs"].items():
+        rows.append({"run": name, "queries": result["queries"], **means})
+        if name in result.get("p_values", {}):
+            first = next(iter(result["runs"]))
+            rows.append({"run": f"  p-value against {first}", **result["p_values"][name]})
+    return rows
 
 
 def run_names(runs: Sequence[str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ papers report (Reimers and Gurevych 2019; Gao et al. 2021, arXiv:2104.08821).
 """
 
 import json
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,12 +20,15 @@ import numpy as np
 from t5x_lite.errors import InputError
 from t5x_lite.files import write_atomically
 from t5x_lite.metrics.correlation import pearson, spearman
+from t5x_lite.progress import print_result
 from t5x_lite.records.compressed import plain_name
 from t5x_lite.records.json_lines import read_examples
 from t5x_lite.records.lines import read_lines
 from t5x_lite.run.searching import QueryEncoder
 from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.sharding import MeshConfig, make_mesh
+
+_logger = logging.getLogger(__name__)
 
 _COLUMNS = ("sentence1", "sentence2", "score")
 
@@ -40,7 +44,7 @@ class Pair(NamedTuple):
 def evaluate_sts(
     inputs: Sequence[str], *, encoder: QueryEncoder, output: str | None = None
 ) -> dict[str, dict[str, float | int]]:
-    """Correlates cosines with scores, and prints the coefficients as JSON.
+    """Correlate cosines with scores, and print the coefficients: a table, or JSON in a pipe.
 
     Args:
       inputs: files of pairs.
@@ -76,13 +80,13 @@ def evaluate_sts(
             "spearman": spearman(scores, cosines)["spearman_corrcoef"],
             "pearson": pearson(scores, cosines)["pearson_corrcoef"],
         }
-    text = json.dumps(result, indent=1) + "\n"
-    print(text, end="")
+    print_result(result, ({"file": path, **one} for path, one in result.items()))
     if output is not None:
         try:
-            write_atomically(output, text.encode())
+            write_atomically(output, (json.dumps(result, indent=1) + "\n").encode())
         except OSError as error:
             raise InputError(f"{output}: cannot be written ({error.strerror})") from error
+        _logger.info("wrote %s", output)
     return result
 
 

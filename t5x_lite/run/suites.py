@@ -19,6 +19,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.files import write_atomically
 from t5x_lite.metrics import answers as answering
 from t5x_lite.metrics import runs as metrics_of_runs
+from t5x_lite.progress import Row, print_result
 from t5x_lite.records.prefetch import Prefetch
 from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
 from t5x_lite.records.suites import EXPECTED, METRICS, Judged, Suite, sets_of
@@ -95,7 +96,11 @@ def evaluate_suite(
     result = {"mean": _mean(found, sets), "sets": sets, "missing": _missing(suite, found)}
     write_atomically(folder / "metrics.json", json.dumps(result, indent=1).encode() + b"\n")
     write_suite_page(folder / "report.html", suite, result)
-    print(json.dumps(result, indent=1))
+    rows: list[Row] = [{"set": name, **means} for name, means in sets.items()]
+    print_result(result, [*rows, {"set": "mean", **result["mean"]}])
+    if result["missing"]:
+        _logger.info("sets of %s that are missing: %s", suite, ", ".join(result["missing"]))
+    _logger.info("wrote %s/metrics.json, and a page: %s/report.html", output, output)
     return result
 
 

@@ -1,5 +1,7 @@
 """BGE-M3's heads beside a directory: read, written, and what is refused."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -7,8 +9,10 @@ from t5x_lite.errors import InputError
 from t5x_lite.heads.dense import Dense
 from t5x_lite.heads.lexical import Lexical
 from t5x_lite.heads.multi_vector import MultiVector
-from t5x_lite.interop.m3 import m3_files, read_m3
-from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
+from t5x_lite.interop.m3 import flag_embedding, flag_tokenizer, m3_files, read_m3
+from t5x_lite.interop.tensor_files import write_safetensors
+from t5x_lite.interop.torch_files import read_torch
+from t5x_lite.interop.torch_writing import write_torch
 from t5x_lite.objectives.m3 import m3
 from t5x_lite.trees import LazyArray
 from tests.heads.modules import MODEL
@@ -64,17 +68,22 @@ def test_heads_of_a_release_and_back(tmp_path):
     }
     heads = {"lexical": found.lexical, "multi_vector": found.multi_vector}
     written = m3_files(heads, MODEL, arrays, where="here")
-    assert set(written) == {"sparse_linear.safetensors", "colbert_linear.safetensors"}
-    target = tmp_path / "again"
-    target.mkdir()
-    for name, tensors in written.items():
-        write_safetensors(target / name, tensors)
-    again = read_safetensors(target / "colbert_linear.safetensors")
+    assert set(written) == {"sparse_linear.pt", "colbert_linear.pt"}
+    for suffix in (".pt", ".safetensors"):  # exports of version 0.1.0 have the second
+        target = tmp_path / f"again{suffix}"
+        target.mkdir()
+        for name, tensors in written.items():
+            path = (target / name).with_suffix(suffix)
+            if suffix == ".pt":
+                write_torch(path, {n: a.read() for n, a in tensors.items()}, keep_dtype=True)
+            else:
+                write_safetensors(path, tensors)
+        second = read_m3(target, MODEL, specials=SPECIALS)
+        for path, value in expected.items():
+            np.testing.assert_array_equal(second.array(path), value)
+    again = read_torch(tmp_path / "again.pt" / "colbert_linear.pt")
     np.testing.assert_array_equal(again["weight"], colbert[0])
     np.testing.assert_array_equal(again["bias"], colbert[1])
-    second = read_m3(target, MODEL, specials=SPECIALS)
-    for path, value in expected.items():
-        np.testing.assert_array_equal(second.array(path), value)
 
 
 def test_as_many_numbers_as_the_states_have(tmp_path):
@@ -96,3 +105,34 @@ def test_what_is_wrong(tmp_path):
     archive(tmp_path / "sparse_linear.pt", state_dict())
     with pytest.raises(InputError, match=r"sparse_linear\.pt.*weight"):
         read_m3(tmp_path, MODEL, specials=SPECIALS)
+
+
+def test_names_for_flag_embedding():
+    def of(config):
+        content = config if isinstance(config, bytes) else json.dumps(config).encode()
+        files = {"tokenizer_config.json": content, "vocab.txt": b"x"}
+        found = flag_tokenizer(files, {"cls": "[CLS]", "sep": "[SEP]"}, where="here")
+        assert found["vocab.txt"] == b"x"
+        return json.loads(found["tokenizer_config.json"])
+
+    names = {"bos_token": "[CLS]", "eos_token": "[SEP]"}
+    assert of({"cls_token": "[CLS]"}) == {"cls_token": "[CLS]", **names}
+    assert of({"eos_token": None}) == names
+    assert of({"eos_token": "</s>"}) == {"bos_token": "[CLS]", "eos_token": "</s>"}
+    for damaged in (b"{", b"[]"):
+        with pytest.raises(InputError, match=r"here: its tokenizer_config\.json is not"):
+            of(damaged)
+
+
+@pytest.mark.parametrize(
+    ("heads", "line"),
+    [
+        ({"lexical": Lexical(), "multi_vector": MultiVector(size=4)}, ", colbert_dim=4)"),
+        ({"lexical": Lexical(), "multi_vector": MultiVector()}, 'NAME")'),
+        ({"lexical": Lexical(), "multi_vector": MultiVector(size=6)}, 'NAME")'),
+        ({"multi_vector": MultiVector()}, ""),
+    ],
+)
+def test_how_flag_embedding_loads_it(heads, line):
+    assert flag_embedding(heads, MODEL).endswith(line)
+    assert bool(flag_embedding(heads, MODEL)) == bool(line)

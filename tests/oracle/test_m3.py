@@ -9,11 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.checkpoints.reading import lazy_params
+from t5x_lite.data.layouts import Groups
 from t5x_lite.heads.lexical import Lexical
 from t5x_lite.heads.multi_vector import MultiVector
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.objectives.m3 import m3, m3_v1
+from t5x_lite.run.interchange import export_hf
+from tests.encoder_checkpoint import write_ranker
 from tests.objectives.encoder_rows import groups
 
 pytestmark = pytest.mark.oracle
@@ -135,3 +139,22 @@ def test_loss_and_gradients(preset, negative, step):
         assert np.linalg.norm(wanted) > 1e-3, name
         error = np.linalg.norm(np.asarray(slope[name]) - wanted) / np.linalg.norm(wanted)
         assert error < 1e-4, name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_torch_loads_the_exported_heads(tmp_path, dtype):
+    """weights_only=True, as FlagEmbedding's own loading, runs nothing that a file names."""
+    objective = m3(specials=SPECIALS, vector_size=4)
+    options = {"layout": Groups(), "targets_length": 12}
+    checkpoint = write_ranker(tmp_path, objective=objective, **options)
+    export_hf(checkpoint, tmp_path / "theirs", dtype=dtype)
+    expected = lazy_params(checkpoint)
+    for file, head in (("colbert_linear", "multi_vector"), ("sparse_linear", "lexical")):
+        found = torch.load(tmp_path / "theirs" / f"{file}.pt", weights_only=True)
+        assert list(found) == ["weight", "bias"]
+        assert {x.dtype for x in found.values()} == {getattr(torch, dtype)}
+        for name, leaf in (("weight", "kernel"), ("bias", "bias")):
+            wanted = torch.tensor(expected[f"heads/{head}/out/{leaf}"].read().T)
+            assert torch.equal(found[name], wanted.to(found[name].dtype))
+        layer = torch.nn.Linear(*found["weight"].shape[::-1])
+        layer.load_state_dict(found)

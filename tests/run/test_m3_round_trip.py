@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -25,13 +26,19 @@ from tests.encoder_checkpoint import write_ranker
 
 
 @pytest.mark.slow
-def test_all_three_heads_come_back(tmp_path):
+def test_all_three_heads_come_back(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
     objective = m3(specials=(0, 1, 2, 3), vector_size=4)
     options = {"layout": layouts.Groups(), "targets_length": 12}
     checkpoint = write_ranker(tmp_path, objective=objective, **options)
     export_hf(checkpoint, tmp_path / "theirs", sentence_transformers=True)
     names = {path.name for path in (tmp_path / "theirs").iterdir()}
-    assert {"colbert_linear.safetensors", "sparse_linear.safetensors", "1_Pooling"} <= names
+    assert {"colbert_linear.pt", "sparse_linear.pt", "1_Pooling"} <= names
+    tokenizer = json.loads((tmp_path / "theirs" / "tokenizer_config.json").read_text())
+    assert (tokenizer["bos_token"], tokenizer["eos_token"]) == ("[CLS]", "[SEP]")
+    line = 'BGEM3FlagModel("DIRECTORY_OR_NAME", colbert_dim=4)'
+    assert line in (tmp_path / "theirs" / "README.md").read_text()
+    assert line in caplog.text
     ours = import_hf(tmp_path / "theirs", tmp_path / "ours")
     expected, found = ({p: a.read() for p, a in lazy_params(d).items()} for d in (checkpoint, ours))
     assert set(found) == set(expected)

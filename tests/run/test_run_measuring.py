@@ -1,6 +1,8 @@
 """fuse and evaluate-run: numbers, comparisons, answers, and the page."""
 
 import json
+import logging
+import sys
 
 import pytest
 
@@ -41,6 +43,25 @@ def test_means_and_comparisons(files, tmp_path, capsys, caplog):
     page = (tmp_path / "out" / "report.html").read_text()
     assert "nDCG@k" in page
     assert "two against one" in page
+
+
+def test_a_terminal_has_a_table_and_the_name_of_the_page(
+    files, tmp_path, capsys, caplog, monkeypatch
+):
+    runs, qrels = files
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    evaluate_run(runs, qrels=qrels, metrics=["mrr@10"], output=str(tmp_path / "out"))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["run", "queries", "mrr@10"],
+        ["one", "3", "0.6667"],
+        ["two", "3", "0.0000"],
+        ["p-value", "against", "one", "0.5000"],
+    ]
+    assert f"{tmp_path}/out/report.html" in caplog.text
+    fuse(runs, output=str(tmp_path / "fused.trec"))
+    assert f"wrote {tmp_path}/fused.trec: 3 queries of 2 runs" in caplog.text
 
 
 def test_answers_in_place_of_judgements(files, tmp_path):
