@@ -45,6 +45,8 @@ from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.nn.bind import shapes
 
 MODEL = "model/"
+POOLER = "pooler.dense"
+"""The dense layer before BERT's classifier, in transformers' names."""
 
 _logger = logging.getLogger(__name__)
 
@@ -94,11 +96,14 @@ class EncoderCheckpoint(Source):
       model: the encoder.
       head: what stands on it.
       hf_config: the content of config.json.
+      pooler: BERT's pooler [weight, bias] where no head reads it; a classifier that is trained by
+        PEFT or `adapters` begins with it.
     """
 
     model: EncoderConfig
     head: Head | None
     hf_config: Mapping[str, Any]
+    pooler: Mapping[str, np.ndarray | LazyArray] = dataclasses.field(default_factory=dict)
 
     def read(self, piece: Piece) -> np.ndarray:
         """One piece in our layout, a view of the file where there can be one."""
@@ -165,9 +170,16 @@ def read_encoder(
             )
     if left := sorted(set(tensors.arrays) - known - set(family.copies)):
         _logger.info("%s: not read: %s", tensors.where, ", ".join(left))
+    spare = {
+        leaf: tensors.arrays[name]
+        for leaf in ("weight", "bias")
+        for name in sorted(left)
+        if re.fullmatch(rf"(\w+\.)?{POOLER}\.{leaf}", name)
+    }
     return EncoderCheckpoint(
         where=tensors.where,
         model=model,
+        pooler=spare if len(spare) == 2 else {},
         head=head,
         hf_config=hf_config,
         shapes=ours,

@@ -40,7 +40,8 @@ from t5x_lite.nn.bind import shapes
 
 EMBEDDING = "shared.weight"
 HEAD = "lm_head.weight"
-_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+"""Copies of the embedding."""
 # Mesh TensorFlow's T5 had it and never used it; some releases hold it.
 _IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 _PROJECTIONS = {"query": "q", "key": "k", "value": "v", "out": "o"}
@@ -56,7 +57,7 @@ _SUBLAYERS = {
 
 def table(config: T5Config) -> list[Rule]:
     """The rules for a model: ours -> PyTorch's names."""
-    rules = [Rule("token_embedding/table", EMBEDDING, aliases=_COPIES)]
+    rules = [Rule("token_embedding/table", EMBEDDING, aliases=COPIES)]
     for stack, sublayers in _SUBLAYERS.items():
         for ours, theirs in sublayers.items():
             rules += _sublayer_rules(config, f"{stack}/layers/{ours}", stack, theirs)
@@ -140,7 +141,7 @@ def read_hf(source: str | Path) -> HFCheckpoint:
         check_shape(tensors.where, piece, array.shape)
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise InputError(f"{tensors.where}: {piece.name} holds {array.dtype}, not weights")
-    for copy in (name for name in _COPIES if name in arrays):
+    for copy in (name for name in COPIES if name in arrays):
         if not is_same(arrays[names[EMBEDDING]], arrays[copy]):
             raise InputError(
                 f"{tensors.where}: {copy} differs from {names[EMBEDDING]}: a model with several "
@@ -165,7 +166,7 @@ def _with_output(
     """
     how = output(hf_config)
     arrays = dict(arrays)
-    embedding = next((arrays[name] for name in (EMBEDDING, *_COPIES) if name in arrays), None)
+    embedding = next((arrays[name] for name in (EMBEDDING, *COPIES) if name in arrays), None)
     head = arrays.get(HEAD)
     if embedding is None or (head is None and not how.declared_tied and not how.lenient):
         return config, arrays  # and the missing tensors are listed

@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import json
 import logging
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -36,8 +37,10 @@ from t5x_lite.checkpoints.orbax_params import write_params
 from t5x_lite.checkpoints.reading import lazy_params
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import to_json
+from t5x_lite.data.layouts import Encoder
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
+from t5x_lite.heads.mlm import Mlm
 from t5x_lite.interop import hf_config
 from t5x_lite.interop.adapters_files import is_library
 from t5x_lite.interop.adapters_library import read_library
@@ -46,30 +49,39 @@ from t5x_lite.interop.adapters_writing import write_library
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.encoder_families import is_encoder, with_family
 from t5x_lite.interop.encoder_heads import SUFFIXES
+from t5x_lite.interop.encoder_tokenizer import read_encoder_tokenizer
 from t5x_lite.interop.hub import find_source
 from t5x_lite.interop.module_hosts import Hosts, head_modules, hosts_of, refuse_views
-from t5x_lite.interop.peft import PeftFile, Site, read_peft
+from t5x_lite.interop.peft import Module, PeftFile, Site, read_peft
 from t5x_lite.interop.peft_config import CONFIG
-from t5x_lite.interop.peft_heads import head_of
+from t5x_lite.interop.peft_heads import base_change, head_of
 from t5x_lite.interop.peft_prefixes import is_prefix, read_prefix
 from t5x_lite.interop.peft_prompts import is_prompt, read_prompt
 from t5x_lite.interop.peft_writing import write_peft
+from t5x_lite.interop.tokenizer import read_tokenizer
 from t5x_lite.learner import views_of
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.of_heads import objective_for
 from t5x_lite.options import did_you_mean
 from t5x_lite.remote import local_path
 from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.delta_files import goes_along
-from t5x_lite.run.encoder_interchange import exported_head
+from t5x_lite.run.encoder_interchange import POOLER_FILE, exported_head, read_pooler_file
 from t5x_lite.run.loading import learner_of, read_experiment
 from t5x_lite.run.model_card import source_file
 from t5x_lite.trees import LazyArray
+from t5x_lite.vocabulary.byte_level import Bytes
+from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
+from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 Format = Literal["peft", "adapters"]
 
 _logger = logging.getLogger(__name__)
 
 _HUGGINGFACE = f"huggingface/{hf_config.CONFIG}"
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model")
+"""Files of a tokenizer beside a module."""
 
 
 def import_adapter(
@@ -113,37 +125,21 @@ def import_adapter(
             "that writes"
         )
     refuse_views(where, views_of(experiment.model, experiment.objective))
-    kind = model_type_of(files)
-    heads = heads_of(experiment.objective, experiment.heads)
-    head = head_of(
-        file.config_file,
-        file.config,
-        file.kept(),
-        model=experiment.model,
-        model_type=kind,
-        heads=heads,
-    )
-    hosts = hosts_of(experiment.model, head, model_type=kind, where=where)
     params = lazy_params(where)
-    norms = functools.cache(functools.partial(_norms, hosts, params))
-    module = file.module(hosts, name=name, norms=norms)
-    made = _with_head(experiment, head or module.head)
-    lines = tuple(map(write_module, (module.adapter, *module.others)))
-    adapters = Adapters(add=lines, use=module.use)
-    pack = made.data.pack and not adapters.unpackable
-    made = dataclasses.replace(
-        made,
-        data=dataclasses.replace(made.data, pack=pack),
-        adapters=adapters,
-        init=Init(checkpoint=str(where.absolute())),
-        train=(),
-    )
+    options: dict[str, Any] = {"files": files, "params": params, "name": name, "where": where}
+    options["source"] = at_hub.directory
+    fitted = _fitted(file, experiment, **options)
+    made, module = fitted.experiment, fitted.module
     with new_directory(destination) as directory:
-        left = left_to_base(made, module.arrays, params, source=at_hub.directory, where=where)
+        place = Path(destination).absolute() / "files" / checkpointing.VOCABULARY_DIRECTORY
+        kept = {name: content for name, content in files.items() if goes_along(name)}
+        if fitted.vocabulary is not None:
+            made = _with_vocabulary(made, fitted.vocabulary, place)
+            kept = _replaced(kept, fitted.vocabulary)
         empty = Base.of({}, {}, base=where, steps=directory.parent)
-        leaves = {path: leaf_of(path, params[path]) for path in left}
+        leaves = {path: leaf_of(path, params[path]) for path in fitted.left}
         contents = {
-            **{name: content for name, content in files.items() if goes_along(name)},
+            **kept,
             checkpointing.CONFIG_FILE: to_json(made).encode(),
             BASE_FILE: dataclasses.replace(empty, arrays=leaves).content(),
             f"{file.library}/{file.config_file.name}": file.config_file.read_bytes(),
@@ -153,6 +149,172 @@ def import_adapter(
     names = ", ".join(each.name for each in (module.adapter, *module.others))
     _logger.info("%s: %s of %s", destination, names, source)
     return Path(destination)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Fitted:
+    """A directory's module on its base.
+
+    Attributes:
+      experiment: config of the base with the module.
+      module: config and arrays, those of a head and replaced arrays of the base included.
+      left: paths that are left to the base.
+      vocabulary: the directory's own, where it replaces the base's.
+    """
+
+    experiment: Experiment
+    module: Module
+    left: list[str]
+    vocabulary: Vocabulary | None
+
+
+def _fitted(
+    file: Any,
+    experiment: Experiment,
+    *,
+    files: Mapping[str, bytes],
+    params: Mapping[str, LazyArray],
+    name: str,
+    source: Path,
+    where: Path,
+) -> _Fitted:
+    """Fit a directory's module to its base.
+
+    A head of a transformers class that the library `adapters` saved with a module is skipped with a
+    warning if it cannot become one of ours: the module does not need it.
+    """
+    options: dict[str, Any] = {"files": files, "params": params, "name": name}
+    options |= {"source": source, "where": where}
+    if file.library != "adapters" or not file.kept():
+        return _fit(file, experiment, **options)
+    try:
+        return _fit(file, experiment, **options)
+    except InputError as error:
+        fitted = _fit(file.without_kept(), experiment, **options)
+        _logger.warning("%s: the head is left out: %s", source, error)
+        return fitted
+
+
+def _fit(
+    file: Any,
+    experiment: Experiment,
+    *,
+    files: Mapping[str, bytes],
+    params: Mapping[str, LazyArray],
+    name: str,
+    source: Path,
+    where: Path,
+) -> _Fitted:
+    """Fit a directory's module, its head and what it replaces in the base."""
+    kind, kept = model_type_of(files), file.kept()
+    options: dict[str, Any] = {"model": experiment.model, "model_type": kind}
+    heads = heads_of(experiment.objective, experiment.heads)
+    head = head_of(file.config_file, file.head_config(), kept, heads=heads, **options)
+    hosts = hosts_of(experiment.model, head, model_type=kind, where=where)
+    norms = functools.cache(functools.partial(_norms, hosts, params))
+    module = file.module(hosts, name=name, norms=norms)
+    change = base_change(
+        file.where,
+        kept,
+        hosts,
+        model=experiment.model,
+        scaled=_is_scaled(files, experiment.model),
+        read=lambda path: params[path].read().astype(np.float32),
+    )
+    own = {**_pooler_arrays(files, params, hosts), **module.arrays, **change.arrays}
+    module = dataclasses.replace(module, arrays=own)
+    vocabulary = _vocabulary_of(source, files, experiment, rows=change.model.vocab_size)
+    resized = change.model.vocab_size != experiment.model.vocab_size
+    made = dataclasses.replace(experiment, model=change.model)
+    made = _with_head(made, head or module.head, files=files, resized=resized)
+    lines = tuple(map(write_module, (module.adapter, *module.others)))
+    adapters = Adapters(add=lines, use=module.use)
+    made = dataclasses.replace(
+        made,
+        data=dataclasses.replace(made.data, pack=made.data.pack and not adapters.unpackable),
+        adapters=adapters,
+        init=Init(checkpoint=str(where.absolute())),
+        train=(),
+    )
+    left = left_to_base(made, module.arrays, params, source=source, where=where)
+    return _Fitted(experiment=made, module=module, left=left, vocabulary=vocabulary)
+
+
+def _pooler_arrays(
+    files: Mapping[str, bytes], params: Mapping[str, LazyArray], hosts: Hosts
+) -> dict[str, np.ndarray]:
+    """Return the base's pooler, with which the head begins, if the base has no such head itself."""
+    name = f"huggingface/{POOLER_FILE}"
+    if name not in files:
+        return {}
+    found = read_pooler_file(files[name])
+    arrays = {}
+    for piece in hosts.pieces:
+        names = [each for each in (piece.name, *piece.aliases) if each in found]
+        if names and piece.path not in params and found[names[0]].shape == piece.shape:
+            arrays[piece.path] = piece.to_ours(found[names[0]]).astype(np.float32)
+    return arrays
+
+
+def _is_scaled(files: Mapping[str, bytes], model: ModelConfig) -> bool:
+    """Whether transformers multiplies the output of the base's decoder by d_model**-0.5."""
+    config = _of_json(files.get(_HUGGINGFACE, b"{}"))
+    if config.get("model_type") in hf_config.MODEL_TYPES:
+        return hf_config.output(config).scaled
+    return isinstance(model, T5Config) and model.tie_embeddings
+
+
+def _vocabulary_of(
+    source: Path, files: Mapping[str, bytes], experiment: Experiment, *, rows: int
+) -> Vocabulary | None:
+    """Return the vocabulary of a directory's tokenizer, or None if it is the base's.
+
+    Raises:
+      InputError: the embedding has other rows than the base's, and no tokenizer says what they are.
+    """
+    resized = rows != experiment.model.vocab_size
+    own = any((source / file).is_file() for file in _TOKENIZERS)
+    if not own:
+        if resized:
+            raise InputError(
+                f"{source}: its embedding has {rows} rows and the base's "
+                f"{experiment.model.vocab_size}, and it has no tokenizer; copy the files of the "
+                "tokenizer there"
+            )
+        return None
+    if not resized and not _has_added_tokens(source):
+        return None
+    with tempfile.TemporaryDirectory() as scratch:
+        if is_encoder(experiment.model):
+            pad_id = getattr(experiment.model, "pad_id", 0)
+            return read_encoder_tokenizer(source, vocab_size=rows, pad_id=pad_id)
+        config = _of_json(files.get(_HUGGINGFACE, b"{}"))
+        return read_tokenizer(
+            source, config, vocab_size=rows, sentinels="hf", scratch=Path(scratch)
+        )
+
+
+def _has_added_tokens(source: Path) -> bool:
+    """Whether the files of a tokenizer list tokens that were added to its own."""
+    return (source / "added_tokens.json").is_file()
+
+
+def _with_vocabulary(made: Experiment, vocabulary: Vocabulary, place: Path) -> Experiment:
+    """The experiment with the vocabulary of the directory."""
+    is_bytes = isinstance(vocabulary, Bytes)
+    data = dataclasses.replace(
+        made.data,
+        vocabulary=str(vocabulary.model_path) if is_bytes else str(place),
+        extra_ids=0 if is_encoder(made.model) else vocabulary.extra_ids,
+    )
+    return dataclasses.replace(made, data=data)
+
+
+def _replaced(files: Mapping[str, bytes], vocabulary: Vocabulary) -> dict[str, bytes]:
+    """The base's files with the files of another vocabulary."""
+    start = f"{checkpointing.VOCABULARY_DIRECTORY}/"
+    kept = {name: content for name, content in files.items() if not name.startswith(start)}
+    return kept | {start + name: content for name, content in vocabulary.files().items()}
 
 
 def _read_file(directory: Path) -> Any:
@@ -176,15 +338,48 @@ def _write(directory: Path, files: Mapping[str, bytes], arrays: Mapping[str, np.
     checkpoint_manifest.write(directory)
 
 
-def _with_head(base: Experiment, head: Head | None) -> Experiment:
-    """The base's experiment for a head: with an objective that reads it, and with that head."""
+def _with_head(
+    base: Experiment, head: Head | None, *, files: Mapping[str, bytes], resized: bool
+) -> Experiment:
+    """The base's experiment for a head: with an objective that reads it, and with that head.
+
+    Args:
+      base: config of the base.
+      head: the head that comes along, if any.
+      files: of the base, with its vocabulary.
+      resized: whether the embedding has other rows than the base's; the base's own heads over the
+        vocabulary do not fit then.
+    """
+    if resized and (head is None or head.name != Mlm().name):
+        others = tuple(each for each in base.heads if each.name != Mlm().name)
+        base = dataclasses.replace(base, heads=others)
+        if any(each.name == Mlm().name for each in _read(base)) and head is None:
+            objective, task = objective_for(None, mask_id=0)
+            layout = next(iter(objective.layouts), Encoder)()
+            data = dataclasses.replace(base.data, task=task, layout=layout, pack=layout.packs)
+            base = dataclasses.replace(base, objective=objective, data=data)
     if head is None or head in base.heads or head in _read(base):
         return base
-    objective, task = objective_for(head, mask_id=0)
-    layout = next(iter(objective.layouts))()
+    objective, task = objective_for(head, mask_id=_mask_id(head, files))
+    layout = next(iter(objective.layouts), Encoder)()
     data = dataclasses.replace(base.data, task=task, layout=layout, pack=layout.packs)
     others = tuple(each for each in base.heads if each.name != head.name)
     return dataclasses.replace(base, objective=objective, heads=(*others, head), data=data)
+
+
+def _mask_id(head: Head, files: Mapping[str, bytes]) -> int:
+    """The [MASK] of the base's vocabulary; 0 if the head does not need it."""
+    if head.name != Mlm().name:
+        return 0
+    start = f"{checkpointing.VOCABULARY_DIRECTORY}/"
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, content in files.items():
+            if name.startswith(start):
+                path = Path(scratch) / name.removeprefix(start)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        vocabulary = load_vocabulary(scratch, extra_ids=0)
+        return vocabulary.mask_id if isinstance(vocabulary, Tokenizer) else 0
 
 
 def _read(experiment: Experiment) -> tuple[Head, ...]:

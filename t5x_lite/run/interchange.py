@@ -6,7 +6,8 @@ An imported directory is a step directory without an optimizer, which every `--c
     params/                                  Orbax, dtype of the source or as asked for
     files/config.json                        an Experiment; what no checkpoint says is a default
     files/vocabulary/                        sentencepiece.model, special_tokens.json; or bytes.json
-    files/huggingface/                       config.json and generation_config.json of the source
+    files/huggingface/                       config.json and generation_config.json of the source,
+                                             and pooler.safetensors of an encoder without classifier
     manifest.json                            checksums of all of these, written last
 
 Arrays go through one by one, so the memory that is needed is that of the largest few.
@@ -232,6 +233,8 @@ def _import_encoder(
     options: dict[str, Any] = {"part": part, "skip_from": skip_from}
     found = encoder_interchange.read_release(family, source, config, **options)
     kept = {hf_config.CONFIG: as_json(config), **found.tokenizer}
+    if found.checkpoint.pooler:
+        kept[encoder_interchange.POOLER_FILE] = encoder_interchange.pooler_file(found.checkpoint)
     _write(
         directory,
         found.arrays(),
