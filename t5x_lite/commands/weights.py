@@ -13,6 +13,7 @@ from t5x_lite.commands.options import (
     File,
     Number,
     OptionalCount,
+    OptionalFeedForward,
     OptionalPooling,
     OptionalStep,
     OptionalText,
@@ -29,7 +30,8 @@ from t5x_lite.project import trusting_checkpoints
 class ImportHF:
     """Import a model of Hugging Face's transformers: a directory, or a name at the hub.
 
-    Any T5, mT5, umT5, Flan-T5 or ByT5; of encoders BERT, RoBERTa, XLM-R, ELECTRA and DeBERTa.
+    Any T5, mT5, umT5, Flan-T5, UL2 or ByT5; of encoders T5's (Sentence-T5, GTR), BERT, RoBERTa,
+    XLM-R, ELECTRA and DeBERTa.
 
         t5x-lite import hf google/flan-t5-small work/flan
 
@@ -89,6 +91,8 @@ class ImportT5X:
       step: number N of the checkpoint; the newest if not given.
       dtype: dtype of the stored weights.
       dropout_rate: dropout rate for further training; a checkpoint of T5X does not record it.
+      feed_forward: feed-forward block, which a checkpoint of T5X does not record; relu, or
+        gated-gelu with a gate, if not given. UL2 has gated-silu.
     """
 
     source: Source
@@ -98,6 +102,7 @@ class ImportT5X:
     step: OptionalCount = None
     dtype: Dtype = "keep"
     dropout_rate: Number = 0.1
+    feed_forward: OptionalFeedForward = None
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -115,6 +120,7 @@ class ImportT5X:
             step=self.step,
             dtype=self.dtype,
             dropout_rate=self.dropout_rate,
+            feed_forward=self.feed_forward,
         )
 
 

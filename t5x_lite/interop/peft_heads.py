@@ -211,7 +211,7 @@ def _t5_tables(
             raise InputError(
                 f"{where}: an embedding has shape {tensor.shape}, and d_model is {d_model}"
             )
-    if copies and (len(copies) < 2 or not np.array_equal(*copies)):
+    if copies and (len(copies) < 2 or not np.array_equal(copies[0], copies[1])):
         raise InputError(
             f"{where}: the embeddings of encoder and decoder differ (modules_to_save: "
             "embed_tokens), and a T5 here has one"

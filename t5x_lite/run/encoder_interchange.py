@@ -6,6 +6,7 @@ there is one. On the way out one head is written; which one the objective says, 
 
 import dataclasses
 import functools
+import json
 import logging
 import tempfile
 from collections.abc import Callable, Mapping
@@ -38,6 +39,7 @@ from t5x_lite.interop.encoders import (
     Family,
     encoder_tensors,
     read_encoder,
+    with_kept,
 )
 from t5x_lite.interop.hf import common_dtype
 from t5x_lite.interop.hf_config import CONFIG, read_json
@@ -321,6 +323,9 @@ def export_of(
     if family.fitted is not None:
         model, arrays = family.fitted(model, arrays)
     config = family.from_model(model, written, model_type)
+    if part == "model":
+        earlier = _object(kept.get(CONFIG, b"{}"))
+        config = with_kept(family, config, earlier, model=model, head=written)
     tensors = encoder_tensors(
         family, model, written, arrays, model_type=config["model_type"], where=where
     )
@@ -344,6 +349,15 @@ def export_of(
         files=files,
         beside=beside,
     )
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    """The object in a JSON file; {} if it is none."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def exported_head(
