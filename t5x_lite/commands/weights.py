@@ -194,6 +194,10 @@ class ExportAdapter:
       step: the step to take from a work directory, or best; the newest if not given.
       name: name of the module, where the checkpoint has several.
       no_head: leaves out the head that trained with it.
+      base_name: name at the hub or directory of the base that the config names; if not given, where
+        the base was imported from.
+      rank: rank of the LoRA that PEFT gets of a delta or composition, by a singular value
+        decomposition; if not given, the exact sum of the ranks.
       trust_project: runs modules of yours that a checkpoint's config names; without it only classes
         of t5x_lite are admitted.
     """
@@ -204,6 +208,8 @@ class ExportAdapter:
     step: OptionalStep = None
     name: OptionalText = None
     no_head: bool = False
+    base_name: OptionalText = None
+    rank: OptionalCount = None
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
@@ -222,6 +228,11 @@ class ExportAdapter:
                     raise InputError(
                         "--name is of one module: a file of sft is all that a delta changes"
                     )
+                if self.rank is not None or self.base_name is not None:
+                    raise InputError(
+                        "--rank and --base-name are for PEFT's directories, and a file of sft "
+                        "has neither"
+                    )
                 export_sft(self.source, self.destination, step=self.step, head=not self.no_head)
                 return
             export_adapter(
@@ -231,6 +242,8 @@ class ExportAdapter:
                 step=self.step,
                 name=self.name,
                 head=not self.no_head,
+                base_name=self.base_name,
+                rank=self.rank,
             )
 
 

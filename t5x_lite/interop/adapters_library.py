@@ -295,6 +295,12 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
         leaf = LEAVES[part]
         array = array.T if leaf.endswith("kernel") else array
         found.setdefault(f"{stack}/{site}/{leaf}", {})[int(layer)] = array
+    if file.config["phm_layer"] and found and not rule:
+        raise InputError(
+            f"{file.where}: lacks shared_parameters.{file.name}.phm_rule, which all layers of a "
+            "Compacter share (the library does not save it for a T5); add the model's parameter of "
+            "that name to the file"
+        )
     numbers = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
     made = {}
     for path, by_layer in found.items():

@@ -286,3 +286,41 @@ def _encoder_table(
             "masked language model is not; here they are one array"
         )
     return model.replace(vocab_size=len(new)), {path: np.asarray(new, np.float32)}
+
+
+def changed_base(
+    arrays: Mapping[str, np.ndarray], hosts: Hosts, *, scaled: bool, where: object
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the tensors of the base that changed, and their modules for modules_to_save.
+
+    Args:
+      arrays: by path; those at "model/" have changed.
+      hosts: names of the base.
+      scaled: whether transformers multiplies the decoder's output by d_model**-0.5.
+      where: the checkpoint, for messages.
+
+    Raises:
+      InputError: an array changed that is neither an embedding, nor an output layer.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    modules: list[str] = []
+    by_path = {piece.path: piece for piece in hosts.base}
+    for path in (path for path in arrays if path.startswith(MODEL)):
+        if path == f"{MODEL}token_embedding/table":
+            tensors |= dict.fromkeys(hf.COPIES, arrays[path])
+            modules.append("embed_tokens")
+        elif path == f"{MODEL}lm_head/kernel":
+            d_model = arrays[path].shape[0]
+            factor = np.float32(d_model**0.5 if scaled else 1.0)
+            tensors[hf.HEAD] = (arrays[path] * factor).T
+            modules.append("lm_head")
+        elif path == f"{MODEL}embedding/token":
+            name = by_path[path].name
+            tensors[name] = arrays[path]
+            modules.append("word_embeddings")
+        else:
+            raise InputError(
+                f"checkpoint {where}: {path} trained beside the module, and a directory of PEFT "
+                "would leave it out: `t5x-lite export hf` writes the merged model"
+            )
+    return tensors, modules

@@ -58,7 +58,7 @@ from t5x_lite.run.exporting import (
     export_hf,
 )
 from t5x_lite.run.loading import read_experiment
-from t5x_lite.run.model_card import source_file
+from t5x_lite.run.model_card import directory_file
 from t5x_lite.vocabulary.byte_level import Bytes, Layout
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
@@ -109,7 +109,7 @@ def import_hf(
         then.
     """
     at_hub = find_source(source, revision=revision, generator=part == "generator")
-    where, more = at_hub.directory, source_file(at_hub)
+    where, more = at_hub.directory, directory_file(at_hub)
     towers = tower_import.directories_of(where)
     if towers and (part != "model" or skip_from is not None):
         raise InputError(f"--part and --skip-from are for one model, and {source} holds two")
