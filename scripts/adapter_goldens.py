@@ -11,7 +11,9 @@ method its parameters, the model's output and the gradients of <output, cotangen
 same for the same versions. tests/adapters/test_goldens.py reads them. directories.npz, which
 `adapter_goldens.py directories` writes alone, holds directories that the library saved, file by
 file, with heads and a composition, and what the model gives with them;
-tests/interop/test_adapters_setups.py reads it.
+tests/interop/test_adapters_setups.py reads it. class_heads.npz (`adapter_goldens.py class_heads`)
+holds directories that were saved from models with transformers' own heads;
+tests/interop/test_adapters_heads.py reads it.
 """
 
 import json
@@ -264,7 +266,92 @@ def directories():
     np.savez_compressed(OUT / "directories.npz", **arrays)
 
 
+def class_models():
+    """Name -> model of a transformers class with a head, and what is in use."""
+    encoder = {**ENCODER, "num_hidden_layers": 1, "num_labels": 3}
+    longer = {**encoder, "max_position_embeddings": 16, "type_vocab_size": 1}
+    deberta = {**DEBERTA, "num_hidden_layers": 1}
+    labels = {"label2id": {"no": 0, "perhaps": 1, "yes": 2}}
+    labels["id2label"] = {number: label for label, number in labels["label2id"].items()}
+    bert = transformers.BertConfig
+    yield "bert_classes", transformers.BertForSequenceClassification(bert(**encoder, **labels))
+    yield "bert_span", transformers.BertForQuestionAnswering(bert(**{**encoder, "num_labels": 2}))
+    yield "bert_mlm", transformers.BertForMaskedLM(bert(**encoder))
+    roberta = transformers.RobertaConfig(**longer)
+    yield "roberta_classes", transformers.RobertaForSequenceClassification(roberta)
+    yield "roberta_tokens", transformers.RobertaForTokenClassification(roberta)
+    config = transformers.DebertaV2Config(**deberta, num_labels=3)
+    yield "deberta_classes", transformers.DebertaV2ForSequenceClassification(config)
+    config = transformers.ElectraConfig(**encoder, embedding_size=8)
+    yield "electra_classes", transformers.ElectraForSequenceClassification(config)
+    t5 = {
+        **T5,
+        "vocab_size": 260,
+        "num_layers": 1,
+        "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False,
+    }
+    yield "t5", transformers.T5ForConditionalGeneration(transformers.T5Config(**t5))
+    yield "setup", transformers.BertForTokenClassification(bert(**encoder))
+
+
+def class_heads():
+    """Writes class_heads.npz."""
+    rng = np.random.default_rng(11)
+    arrays = {}
+    for name, model in class_models():
+        with torch.no_grad():
+            for part, param in sorted(model.named_parameters()):
+                start = 1.0 if "norm" in part.lower() and part.endswith("weight") else 0.0
+                draw = 0.5 * rng.standard_normal(tuple(param.shape)).astype(np.float32)
+                param.copy_(torch.tensor(start + draw))
+        config = {**model.config.to_dict(), "architectures": [type(model).__name__]}
+        arrays[f"{name}/config"] = np.asarray(json.dumps(config, sort_keys=True, default=str))
+        for part, tensor in model.state_dict().items():
+            if tensor.dtype == torch.float32 and not part.endswith("decoder.weight"):
+                arrays[f"{name}/base/{part}"] = tensor.numpy().copy()
+        adapters.init(model)
+        names = ("one", "two") if name == "setup" else ("one",)
+        for own in names:
+            model.add_adapter(own, config=adapters.SeqBnConfig(reduction_factor=4))
+        use = adapters.Stack(*names)
+        model.train_adapter(use)
+        with torch.no_grad():
+            for part, param in sorted(model.named_parameters()):
+                # The library trains the head, too; the tied embedding stays as it is.
+                head = param.requires_grad and "decoder.weight" not in part
+                if ".adapters." in part or (head and name != "t5"):
+                    draw = 0.5 * rng.standard_normal(tuple(param.shape)).astype(np.float32)
+                    param.copy_(torch.tensor(draw))
+        model.eval()
+        ids = torch.tensor(rng.integers(4, 16, (2, 5)))
+        arrays[f"{name}/ids"] = ids.numpy()
+        if name == "t5":
+            targets = torch.tensor(np.pad(rng.integers(4, 16, (2, 3)), ((0, 0), (1, 0))))
+            arrays[f"{name}/targets"] = targets.numpy()
+            values = model(input_ids=ids, decoder_input_ids=targets).logits
+        else:
+            out = model(input_ids=ids)
+            ends = (out.start_logits, out.end_logits) if name == "bert_span" else ()
+            values = torch.stack(ends, -1) if ends else out.logits
+        arrays[f"{name}/out"] = values.detach().numpy()
+        with tempfile.TemporaryDirectory() as folder:
+            if name == "setup":
+                model.save_adapter_setup(folder, use)
+            else:
+                model.save_adapter(folder, "one")
+            for path in sorted(Path(folder).rglob("*")):
+                if path.is_file():
+                    content = np.frombuffer(path.read_bytes(), np.uint8)
+                    arrays[f"{name}/file/{path.relative_to(folder)}"] = content
+    np.savez_compressed(OUT / "class_heads.npz", **arrays)
+
+
 if __name__ == "__main__":
-    if sys.argv[1:] != ["directories"]:
+    wanted = sys.argv[1:] or ["hosts", "directories", "class_heads"]
+    if "hosts" in wanted:
         main()
-    directories()
+    if "directories" in wanted:
+        directories()
+    if "class_heads" in wanted:
+        class_heads()

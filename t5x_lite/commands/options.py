@@ -38,6 +38,9 @@ OptionalText = Annotated[str | None, tyro.conf.arg(metavar="TEXT")]
 LongInputs = Literal["cut", "refuse"]
 Dtype = Literal["keep", "float32", "bfloat16"]
 OptionalPooling = Literal["cls", "mean"] | None
+OptionalFeedForward = (
+    Literal["relu", "gelu", "silu", "gated-relu", "gated-gelu", "gated-silu"] | None
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

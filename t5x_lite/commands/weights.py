@@ -13,6 +13,7 @@ from t5x_lite.commands.options import (
     File,
     Number,
     OptionalCount,
+    OptionalFeedForward,
     OptionalPooling,
     OptionalStep,
     OptionalText,
@@ -29,7 +30,8 @@ from t5x_lite.project import trusting_checkpoints
 class ImportHF:
     """Import a model of Hugging Face's transformers: a directory, or a name at the hub.
 
-    Any T5, mT5, umT5, Flan-T5 or ByT5; of encoders BERT, RoBERTa, XLM-R, ELECTRA and DeBERTa.
+    Any T5, mT5, umT5, Flan-T5, UL2 or ByT5; of encoders T5's (Sentence-T5, GTR), BERT, RoBERTa,
+    XLM-R, ELECTRA and DeBERTa.
 
         t5x-lite import hf google/flan-t5-small work/flan
 
@@ -89,6 +91,8 @@ class ImportT5X:
       step: number N of the checkpoint; the newest if not given.
       dtype: dtype of the stored weights.
       dropout_rate: dropout rate for further training; a checkpoint of T5X does not record it.
+      feed_forward: feed-forward block, which a checkpoint of T5X does not record; relu, or
+        gated-gelu with a gate, if not given. UL2 has gated-silu.
     """
 
     source: Source
@@ -98,6 +102,7 @@ class ImportT5X:
     step: OptionalCount = None
     dtype: Dtype = "keep"
     dropout_rate: Number = 0.1
+    feed_forward: OptionalFeedForward = None
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -115,6 +120,7 @@ class ImportT5X:
             step=self.step,
             dtype=self.dtype,
             dropout_rate=self.dropout_rate,
+            feed_forward=self.feed_forward,
         )
 
 
@@ -188,6 +194,10 @@ class ExportAdapter:
       step: the step to take from a work directory, or best; the newest if not given.
       name: name of the module, where the checkpoint has several.
       no_head: leaves out the head that trained with it.
+      base_name: name at the hub or directory of the base that the config names; if not given, where
+        the base was imported from.
+      rank: rank of the LoRA that PEFT gets of a delta or composition, by a singular value
+        decomposition; if not given, the exact sum of the ranks.
       trust_project: runs modules of yours that a checkpoint's config names; without it only classes
         of t5x_lite are admitted.
     """
@@ -198,6 +208,8 @@ class ExportAdapter:
     step: OptionalStep = None
     name: OptionalText = None
     no_head: bool = False
+    base_name: OptionalText = None
+    rank: OptionalCount = None
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
@@ -216,6 +228,11 @@ class ExportAdapter:
                     raise InputError(
                         "--name is of one module: a file of sft is all that a delta changes"
                     )
+                if self.rank is not None or self.base_name is not None:
+                    raise InputError(
+                        "--rank and --base-name are for PEFT's directories, and a file of sft "
+                        "has neither"
+                    )
                 export_sft(self.source, self.destination, step=self.step, head=not self.no_head)
                 return
             export_adapter(
@@ -225,6 +242,8 @@ class ExportAdapter:
                 step=self.step,
                 name=self.name,
                 head=not self.no_head,
+                base_name=self.base_name,
+                rank=self.rank,
             )
 
 

@@ -113,8 +113,14 @@ def encoder_of(head: Head, model: ModelConfig) -> EncoderConfig:
 
 
 def dense(
-    d_in: int, d_out: int, *, axes: tuple[str | None, str | None], stddev: float, rngs: nnx.Rngs
+    d_in: int,
+    d_out: int,
+    *,
+    axes: tuple[str | None, str | None],
+    stddev: float,
+    bias: bool = True,
+    rngs: nnx.Rngs,
 ) -> Dense:
-    """A dense layer of a head: a kernel of truncated normal numbers, and a bias."""
+    """A dense layer of a head: a kernel of truncated normal numbers, and a bias if it has one."""
     init = truncated_normal(stddev)
-    return Dense(d_in, d_out, axes=axes, initializer=init, bias=True, rngs=rngs)
+    return Dense(d_in, d_out, axes=axes, initializer=init, bias=bias, rngs=rngs)

@@ -66,7 +66,9 @@ def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tupl
             f"the classes of head {own.name!r} are {', '.join(order)}, and the task has them in "
             f"the order {', '.join(labels)}: --init.fresh heads/{own.name} starts the head over"
         )
-    named = dataclasses.replace(own, labels=tuple(labels))
+    # Training makes the classes exclusive, whatever they were before.
+    exclusive = {"problem_type": "auto"} if hasattr(own, "problem_type") else {}
+    named = dataclasses.replace(own, labels=tuple(labels), **exclusive)
     return (*(head for head in heads if head.name != own.name), named)
 
 

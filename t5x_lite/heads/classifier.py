@@ -23,6 +23,8 @@ from t5x_lite.nn.dropout import dropout, split_key
 from t5x_lite.types import Array, Key
 
 ClassifierKind = Literal["bert", "roberta", "electra", "deberta"]
+Problem = Literal["auto", "regression", "single_label_classification", "multi_label_classification"]
+"""Meaning of a classifier's logits, in transformers' words."""
 
 _KINDS: dict[str, dict[str, Any]] = {
     "bert": {"activation": "tanh", "input": False},
@@ -38,13 +40,21 @@ class Classifier(ClassHead):
 
     Attributes:
       kind: "bert", "roberta", "electra" or "deberta".
+      problem_type: meaning of the logits, for the export: "multi_label_classification" if each
+        class has a probability of its own; "auto" is a score for one class and exclusive classes
+        for several.
     """
 
     name: str = "classifier"
     kind: ClassifierKind = "bert"
+    problem_type: Problem = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.problem_type not in get_args(Problem):
+            raise InputError(
+                f"problem_type must be one of {get_args(Problem)}: got {self.problem_type!r}"
+            )
         if self.kind not in get_args(ClassifierKind):
             raise InputError(f"kind must be one of {get_args(ClassifierKind)}: got {self.kind!r}")
 
@@ -52,6 +62,13 @@ class Classifier(ClassHead):
     def scores_texts(self) -> bool:
         """See `Head.scores_texts`."""
         return self.num_classes == 1
+
+    @property
+    def problem(self) -> Problem:
+        """The meaning of the logits, never "auto"."""
+        if self.problem_type != "auto":
+            return self.problem_type
+        return "regression" if self.num_classes == 1 else "single_label_classification"
 
     @property
     def activation(self) -> Activation:

@@ -59,6 +59,7 @@ class Dense(Head):
       projection: numbers of a vector, by a linear layer behind the pooling; None has no such layer.
       tied: whether queries and passages have the same.
       activation: of the projection's result, before the length is 1; LaBSE has "tanh".
+      projection_bias: whether the projection has a bias; Sentence-T5's has none.
     """
 
     name: str = "dense"
@@ -70,6 +71,7 @@ class Dense(Head):
     projection: int | None = None
     tied: bool = True
     activation: Projected = "identity"
+    projection_bias: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,7 +150,13 @@ class DenseHead(nnx.Module):
         size, stddev = _sizes(model)
         for role in get_args(Role)[: 1 if config.tied else 2]:
             axes = ("embed", None)
-            layer = base.dense(size, config.projection, axes=axes, stddev=stddev, rngs=rngs)
+            layer = base.dense(
+                *(size, config.projection),
+                axes=axes,
+                stddev=stddev,
+                bias=config.projection_bias,
+                rngs=rngs,
+            )
             setattr(self, role, layer)
 
     def __call__(

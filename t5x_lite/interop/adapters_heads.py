@@ -10,6 +10,13 @@
 | tagging | 1: out | "token" |
 | question_answering | 1, two labels | "span" |
 
+A model with a head of transformers' own class (BertForSequenceClassification with an adapter)
+saves that head under transformers' names. head_config.json then has "name": null and
+"config": null, and `ClassHeadFile` holds the tensors:
+
+    head_config.json              {"name": null, "config": null, "model_class": "BertFor...", ...}
+    pytorch_model_head.bin        classifier.weight [C, d], classifier.bias [C]
+
 A head there has dropout before each layer, which the kind "bert" of ours does not have before its
 first one: the numbers are the same but in training. A head of another form, such as one that reads
 the pooler, is left out, and a line says so.
@@ -132,14 +139,40 @@ class LibraryHead:
 _LEAVES = {"weight": "kernel", "bias": "bias"}
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassHeadFile:
+    """The head of a transformers class, saved with a module of the library.
+
+    Attributes:
+      where: file of the tensors.
+      config_file: head_config.json.
+      model_class: name of the class, such as "BertForSequenceClassification".
+      labels: class names in their order; () if unknown.
+      num_labels: number of classes of the model's config; None if the file has none.
+      tensors: by transformers' names; float32.
+    """
+
+    where: Path
+    config_file: Path
+    model_class: str
+    labels: tuple[str, ...]
+    num_labels: int | None
+    tensors: Mapping[str, np.ndarray]
+
+    def said(self) -> dict[str, Any]:
+        """Return the fields of a config.json that describe the head."""
+        labels = {"id2label": {str(i): label for i, label in enumerate(self.labels)}}
+        return {"architectures": [self.model_class], **(labels if self.labels else {})}
+
+
 def _outputs(head: Head) -> int:
     if isinstance(head, ClassHead):
         return head.num_classes
     return 2 if isinstance(head, Span) else 1
 
 
-def read_head(directory: Path) -> LibraryHead | None:
-    """The head in a directory; None where it has none.
+def read_head(directory: Path) -> LibraryHead | ClassHeadFile | None:
+    """Return the head in a directory, or None if there is none.
 
     Raises:
       InputError: it is incomplete or damaged.
@@ -149,13 +182,38 @@ def read_head(directory: Path) -> LibraryHead | None:
         return None
     found = read_json(where)
     name, config = found.get("name"), found.get("config")
+    if name is None and config is None and isinstance(found.get("model_class"), str):
+        return _class_head(directory, found)
     if not isinstance(name, str) or not isinstance(config, dict):
-        raise InputError(f"{where}: must have the head's name, and its config as an object")
+        raise InputError(
+            f"{where}: must have the head's name, and its config as an object; or the name of a "
+            "model_class, and null for both"
+        )
     for field in ("num_labels", "label2id"):
         if config.get(field) is not None:
             check_form(where, field, config[field])
     path, tensors = tensors_of(directory, _SAFETENSORS, TORCH)
     return LibraryHead(where=path, config=config, name=name, tensors=tensors)
+
+
+def _class_head(directory: Path, found: Mapping[str, Any]) -> ClassHeadFile:
+    """Read the head of a transformers class."""
+    where = directory / HEAD_CONFIG
+    for field in ("num_labels", "label2id"):
+        if found.get(field) is not None:
+            check_form(where, field, found[field])
+    path, tensors = tensors_of(directory, _SAFETENSORS, TORCH)
+    numbers, num_labels = found.get("label2id") or {}, found.get("num_labels")
+    labels = tuple(sorted(numbers, key=lambda name: numbers[name]))
+    whole = sorted(numbers.values()) == list(range(len(numbers)))
+    return ClassHeadFile(
+        where=path,
+        config_file=where,
+        model_class=found["model_class"],
+        labels=labels if whole and len(labels) == num_labels else (),
+        num_labels=num_labels,
+        tensors=tensors,
+    )
 
 
 def write_head(

@@ -34,8 +34,9 @@ from t5x_lite.adapters.union import Union
 from t5x_lite.errors import InputError
 from t5x_lite.interop import adapters_prefixes, peft
 from t5x_lite.interop.adapters_files import LibraryFile, read_module
-from t5x_lite.interop.adapters_heads import LibraryHead, read_head
+from t5x_lite.interop.adapters_heads import ClassHeadFile, LibraryHead, read_head
 from t5x_lite.interop.module_hosts import Hosts
+from t5x_lite.interop.peft_heads import head_arrays
 from t5x_lite.nn.activations import Activation
 
 _SITES = {
@@ -103,17 +104,24 @@ class LibraryDirectory(LibraryFile):
       head: a head that was saved with it.
     """
 
-    head: LibraryHead | None = None
+    head: LibraryHead | ClassHeadFile | None = None
 
     def kept(self) -> dict[str, np.ndarray]:
-        """No tensor is of a head under transformers' names."""
-        return {}
+        """Return the tensors of a transformers class's head, by transformers' names."""
+        return dict(self.head.tensors) if isinstance(self.head, ClassHeadFile) else {}
+
+    def head_config(self) -> Mapping[str, Any]:
+        """Return what config.json would say of that head."""
+        return self.head.said() if isinstance(self.head, ClassHeadFile) else {}
+
+    def without_kept(self) -> "LibraryDirectory":
+        """Return the directory without that head."""
+        return dataclasses.replace(self, head=None)
 
     def module(self, hosts: Hosts, *, name: str, norms: peft.Norms) -> peft.Module:
         """See `to_module`; no norms are asked for. With the head, if it can become one of ours."""
         del norms
-        made = to_module(self, hosts, name=name)
-        return made if self.head is None else self.head.beside(made)
+        return with_head(to_module(self, hosts, name=name), self.head, hosts)
 
 
 def read_library(directory: Path) -> LibraryDirectory:
@@ -123,6 +131,18 @@ def read_library(directory: Path) -> LibraryDirectory:
       InputError: it is incomplete or damaged, or of a method that cannot become one of ours.
     """
     return LibraryDirectory(**vars(read_module(directory)), head=read_head(directory))
+
+
+def with_head(
+    module: peft.Module, head: LibraryHead | ClassHeadFile | None, hosts: Hosts
+) -> peft.Module:
+    """Return the module with the head that was saved with it."""
+    if isinstance(head, LibraryHead):
+        return head.beside(module)
+    if head is None:
+        return module
+    arrays = head_arrays(head.where, head.tensors, hosts)
+    return dataclasses.replace(module, arrays={**module.arrays, **arrays})
 
 
 def to_module(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
@@ -275,6 +295,12 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
         leaf = LEAVES[part]
         array = array.T if leaf.endswith("kernel") else array
         found.setdefault(f"{stack}/{site}/{leaf}", {})[int(layer)] = array
+    if file.config["phm_layer"] and found and not rule:
+        raise InputError(
+            f"{file.where}: lacks shared_parameters.{file.name}.phm_rule, which all layers of a "
+            "Compacter share (the library does not save it for a T5); add the model's parameter of "
+            "that name to the file"
+        )
     numbers = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
     made = {}
     for path, by_layer in found.items():

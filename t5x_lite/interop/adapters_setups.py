@@ -16,6 +16,7 @@ Source: adapter-hub/adapters 1.3, composition.py, loading.py, model_mixin.py (sa
 
 import dataclasses
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,12 +41,14 @@ from t5x_lite.adapters.use import write_trees
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head
 from t5x_lite.interop.adapters_files import is_whole, tensors_of
+from t5x_lite.interop.adapters_heads import ClassHeadFile, LibraryHead, read_head
 from t5x_lite.interop.adapters_library import (
     LibraryDirectory,
     holders,
     read_library,
     site_of,
     to_module,
+    with_head,
 )
 from t5x_lite.interop.adapters_writing import about, write_library
 from t5x_lite.interop.hf_config import read_json
@@ -55,6 +58,9 @@ from t5x_lite.interop.rules import check_finite
 from t5x_lite.interop.torch_writing import write_torch
 
 SETUP = "adapter_setup.json"
+
+_logger = logging.getLogger(__name__)
+
 FUSION_CONFIG = "adapter_fusion_config.json"
 _SAFETENSORS, _TORCH = "model_adapter_fusion.safetensors", "pytorch_model_adapter_fusion.bin"
 _FUSION = {
@@ -110,6 +116,7 @@ class SetupFile:
       tree: the composition, in names that modules have here.
       modules: the directories of the modules, by those names.
       head: the module whose directory has the head; None is none.
+      class_head: the head of a transformers class, which the library saves with each module.
     """
 
     where: Path
@@ -118,12 +125,21 @@ class SetupFile:
     tree: Block
     modules: Mapping[str, LibraryDirectory]
     head: str | None
+    class_head: ClassHeadFile | None = None
 
     library: ClassVar[str] = "adapters"
 
     def kept(self) -> dict[str, np.ndarray]:
-        """No tensor is of a head under transformers' names."""
-        return {}
+        """Return the tensors of a transformers class's head, by transformers' names."""
+        return {} if self.class_head is None else dict(self.class_head.tensors)
+
+    def head_config(self) -> Mapping[str, Any]:
+        """Return what config.json would say of that head."""
+        return {} if self.class_head is None else self.class_head.said()
+
+    def without_kept(self) -> "SetupFile":
+        """Return the composition without that head."""
+        return dataclasses.replace(self, class_head=None)
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
         """The modules and fusions of ours. They have their own names, and not `name`.
@@ -141,7 +157,8 @@ class SetupFile:
             adapter=adapters[0], arrays=arrays, others=adapters[1:], use=write_trees((self.tree,))
         )
         file = self.modules.get(self.head or "")
-        return module if file is None or file.head is None else file.head.beside(module)
+        own = None if file is None else file.head
+        return with_head(module, self.class_head or _library_head(own), hosts)
 
     def _fusion(self, block: Fuse, hosts: Hosts) -> dict[str, np.ndarray]:
         """The arrays of a fusion, by path."""
@@ -208,7 +225,30 @@ def read_setup(directory: Path) -> SetupFile:
         tree=_with_static(tree, static),
         modules=modules,
         head=head,
+        class_head=_class_head(directory, modules),
     )
+
+
+def _library_head(head: object) -> LibraryHead | None:
+    return head if isinstance(head, LibraryHead) else None
+
+
+def _class_head(directory: Path, modules: Mapping[str, LibraryDirectory]) -> ClassHeadFile | None:
+    """Return the head of the model's own class; None if there is none, or there are several."""
+    heads = [read_head(directory), *(file.head for file in modules.values())]
+    found = [head for head in heads if isinstance(head, ClassHeadFile)]
+    for head in found[1:]:
+        same = head.tensors.keys() == found[0].tensors.keys() and all(
+            np.array_equal(array, found[0].tensors[name]) for name, array in head.tensors.items()
+        )
+        if not same:
+            _logger.warning(
+                "%s and %s hold different heads of one model; both are left out",
+                found[0].where,
+                head.where,
+            )
+            return None
+    return found[0] if found else None
 
 
 def _tree(where: Path, node: Any, names: dict[str, str], static: dict[str, bool]) -> str | Block:

@@ -33,6 +33,7 @@ from t5x_lite.interop.encoder_heads import (
 from t5x_lite.interop.encoders import (
     MODEL,
     Family,
+    check_fixed,
     dense_rules,
     norm_rules,
     number,
@@ -84,7 +85,20 @@ _ACTIVATIONS: dict[str, Activation] = {
     "tanh": "tanh",
     "swish": "swish",
 }
-_FIXED = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
+_FIXED = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "is_encoder_decoder": False,
+    "add_cross_attention": False,
+    "pruned_heads": {},
+}
+_SUMMARY = {
+    "summary_type": "first",
+    "summary_use_proj": True,
+    "summary_activation": "gelu",
+    "summary_proj_to_labels": False,
+}
+"""What ELECTRA's multiple choice must say of its first layer."""
 
 
 def _to_model(where: Path, config: Mapping[str, Any]) -> BertConfig:
@@ -94,9 +108,7 @@ def _to_model(where: Path, config: Mapping[str, Any]) -> BertConfig:
       InputError: naming the first field that is missing, malformed or not supported.
     """
     kind = config["model_type"]
-    for name, value in _FIXED.items():
-        if config.get(name, value) not in (value, None):
-            raise InputError(f"{where}: {name} {config[name]!r} is not supported, only {value!r}")
+    check_fixed(where, config, _FIXED)
     if "quantization_config" in config:
         raise InputError(f"{where}: quantized weights (quantization_config) are not supported")
     activation = config.get("hidden_act", "gelu")
@@ -276,7 +288,12 @@ def _head_of(where: Path, config: Mapping[str, Any], tensors: Mapping[str, Any])
     if len(found) == 1:
         return found.pop()
     kinds = _KINDS[str(config["model_type"])]
-    return None if found else task_head(where, config, tensors, kinds=kinds, dropout=_DROPOUT)
+    if found:
+        return None
+    head = task_head(where, config, tensors, kinds=kinds, dropout=_DROPOUT)
+    if head is not None and head.name == "choice" and config["model_type"] == "electra":
+        check_fixed(where, config, _SUMMARY)
+    return head
 
 
 def _has(head: Head) -> bool:

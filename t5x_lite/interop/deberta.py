@@ -11,8 +11,8 @@ and leaves the table of positions out. A file that has this table and the head o
 model, though the input has no positions, is of Microsoft's code and was trained with one, as v3's
 generators: it is imported with it, unless config.json says `"enhanced_mask_decoder": false`; an
 export writes this field. Where a file has both heads, as v3's discriminators have, the one for
-detection is read. What is written has Microsoft's names and `"legacy": false`, with transformers'
-names where the embedding is factorised, which the others cannot say.
+detection is read. An export has transformers' names and `"legacy": true`: transformers 4.57 cannot
+run `"legacy": false`, and 5 computes the same logits either way.
 
 Source: transformers/models/deberta_v2/{configuration,modeling}_deberta_v2.py, 5.23;
 microsoft/DeBERTa apps/models/{masked_language_model,replaced_token_detection_model}.py.
@@ -39,6 +39,7 @@ from t5x_lite.interop.encoder_heads import (
 from t5x_lite.interop.encoders import (
     MODEL,
     Family,
+    check_fixed,
     dense_rules,
     norm_rules,
     number,
@@ -88,6 +89,7 @@ _ACTIVATIONS = {
     "tanh": "tanh",
     "swish": "swish",
 }
+_FIXED = {"is_decoder": False, "is_encoder_decoder": False, "pruned_heads": {}}
 _POOLER = "gelu"
 """The activation of the pooler of a head for a task."""
 _NORMS = {"layer_norm": True, "none": False}
@@ -105,6 +107,7 @@ def _to_model(where: Path, config: Mapping[str, Any]) -> DebertaConfig:
         raise InputError(f"{where}: relative_attention must be true; there is no other DeBERTa")
     if config.get("conv_groups", 1) != 1:
         raise InputError(f"{where}: conv_groups {config['conv_groups']!r} is not supported, only 1")
+    check_fixed(where, config, _FIXED)
     if "quantization_config" in config:
         raise InputError(f"{where}: quantized weights (quantization_config) are not supported")
     sizes = {ours: number(where, config, theirs) for theirs, ours in _SIZES.items()}
@@ -194,7 +197,7 @@ def _from_model(model: DebertaConfig, head: Head | None, model_type: str | None)
         "pos_att_type": "|".join(model.position_terms),
         "norm_rel_ebd": "layer_norm" if model.norm_relative else "none",
         **_convolution(model, activations),
-        "legacy": factored,
+        "legacy": True,
         "pooler_hidden_size": model.d_model,
         "pooler_hidden_act": _POOLER if pooled else activations[model.activation],
         "pooler_dropout": 0,
@@ -239,7 +242,7 @@ def _table(model: DebertaConfig, head: Head | None, model_type: str) -> list[Rul
         rules += norm_rules(f"{ours}/norm", f"{theirs}.LayerNorm")
     rules += _layer_rules(model, f"{MODEL}layers", f"encoder.layer.{LAYER}")
     prefixed = with_prefix(rules, _PREFIX, written=head is not None)
-    return [*prefixed, *_head_rules(model, head)]
+    return [*prefixed, *_head_rules(head)]
 
 
 def _layer_rules(model: DebertaConfig, ours: str, theirs: str) -> list[Rule]:
@@ -259,7 +262,7 @@ def _layer_rules(model: DebertaConfig, ours: str, theirs: str) -> list[Rule]:
     return rules + norm_rules(f"{ours}/mlp_norm", f"{theirs}.output.LayerNorm")
 
 
-def _head_rules(model: DebertaConfig, head: Head | None) -> list[Rule]:
+def _head_rules(head: Head | None) -> list[Rule]:
     if head is None:
         return []
     if head.name in SUFFIXES:
@@ -282,9 +285,7 @@ def _head_rules(model: DebertaConfig, head: Head | None) -> list[Rule]:
     }
     rules = []
     for ours, (one, other) in names.items():
-        first, second = f"{original}.{one}", f"{legacy}.{other}"
-        if model.table_size != model.d_model:
-            first, second = second, first
+        first, second = f"{legacy}.{other}", f"{original}.{one}"
         more = (f"{legacy}.decoder.bias",) if ours == f"{start}bias" else ()
         transpose = ours.endswith("kernel")
         rules.append(Rule(ours, first, transpose=transpose, aliases=(second, *more)))

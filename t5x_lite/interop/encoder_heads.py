@@ -16,12 +16,12 @@ import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
 from t5x_lite.heads.choice import Choice
-from t5x_lite.heads.classifier import Classifier, ClassifierKind
+from t5x_lite.heads.classifier import Classifier, ClassifierKind, Problem
 from t5x_lite.heads.span import Span
 from t5x_lite.heads.token import Token
 from t5x_lite.interop.rules import Rule
@@ -79,13 +79,15 @@ def task_head(
     try:
         if name == "token":
             return Token(num_classes=number, labels=labels, **options)
-        if config.get("problem_type") == "multi_label_classification":
+        problem = problem_of(where, config, number)
+        if problem == "multi_label_classification":
             _logger.warning(
-                "%s: its classes do not exclude each other (problem_type); the logits are read, "
-                "and `evaluate` takes the likeliest class",
+                "%s: its classes do not exclude each other (problem_type); `evaluate` takes the "
+                "likeliest class",
                 where,
             )
-        return Classifier(num_classes=number, kind=kinds["classifier"], labels=labels, **options)
+        options |= {"kind": kinds["classifier"], "problem_type": problem}
+        return Classifier(num_classes=number, labels=labels, **options)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
 
@@ -108,6 +110,24 @@ def _name(config: Mapping[str, Any], tensors: Mapping[str, Any]) -> str | None:
     return "classifier" if pooled or "classifier.out_proj.weight" in tensors else "token"
 
 
+def problem_of(where: Path, config: Mapping[str, Any], number: int) -> Problem:
+    """Return the meaning of a classifier's logits; "auto" if it follows from their number.
+
+    Raises:
+      InputError: problem_type has an unknown value.
+    """
+    found = config.get("problem_type")
+    if found is None:
+        return "auto"
+    known = get_args(Problem)[1:]
+    if found not in known:
+        raise InputError(
+            f"{where}: problem_type {str(found)[:60]!r} is not supported; it must be one of "
+            f"{', '.join(known)}, or null"
+        )
+    return "auto" if found == Classifier(num_classes=number).problem else found
+
+
 def labels_of(where: Path, config: Mapping[str, Any], number: int) -> tuple[str, ...]:
     """The names of classes that id2label gives; none where it says LABEL_0 and so on, or nothing.
 
@@ -116,6 +136,11 @@ def labels_of(where: Path, config: Mapping[str, Any], number: int) -> tuple[str,
     """
     table = config.get("id2label")
     if table is None:
+        stated = config.get("num_labels")
+        if stated is not None and stated != number:
+            raise InputError(
+                f"{where}: num_labels is {repr(stated)[:60]}, and the weights have {number} classes"
+            )
         return ()
     if not isinstance(table, dict) or not all(isinstance(each, str) for each in table.values()):
         raise InputError(f"{where}: id2label must be an object of names, got {str(table)[:60]!r}")
@@ -140,8 +165,7 @@ def task_config(head: Head | None, *, dropout: str) -> dict[str, Any]:
         said["id2label"] = {str(i): label for i, label in enumerate(labels)}
         said["label2id"] = {label: i for i, label in enumerate(labels)}
     if isinstance(head, Classifier):
-        regression = head.num_classes == 1
-        said["problem_type"] = "regression" if regression else "single_label_classification"
+        said["problem_type"] = head.problem
     if isinstance(head, Classifier | Token | Choice) and head.dropout_rate is not None:
         said[dropout] = head.dropout_rate
     return said

@@ -24,7 +24,7 @@ import numpy as np
 from t5x_lite import trees
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
-from t5x_lite.interop.hf_config import LARGEST
+from t5x_lite.interop.hf_config import CONFIG, LARGEST, NOT_KEPT
 from t5x_lite.interop.rules import (
     LazyArray,
     Piece,
@@ -45,6 +45,8 @@ from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.nn.bind import shapes
 
 MODEL = "model/"
+POOLER = "pooler.dense"
+"""The dense layer before BERT's classifier, in transformers' names."""
 
 _logger = logging.getLogger(__name__)
 
@@ -94,11 +96,14 @@ class EncoderCheckpoint(Source):
       model: the encoder.
       head: what stands on it.
       hf_config: the content of config.json.
+      pooler: BERT's pooler [weight, bias] where no head reads it; a classifier that is trained by
+        PEFT or `adapters` begins with it.
     """
 
     model: EncoderConfig
     head: Head | None
     hf_config: Mapping[str, Any]
+    pooler: Mapping[str, np.ndarray | LazyArray] = dataclasses.field(default_factory=dict)
 
     def read(self, piece: Piece) -> np.ndarray:
         """One piece in our layout, a view of the file where there can be one."""
@@ -165,9 +170,16 @@ def read_encoder(
             )
     if left := sorted(set(tensors.arrays) - known - set(family.copies)):
         _logger.info("%s: not read: %s", tensors.where, ", ".join(left))
+    spare = {
+        leaf: tensors.arrays[name]
+        for leaf in ("weight", "bias")
+        for name in sorted(left)
+        if re.fullmatch(rf"(\w+\.)?{POOLER}\.{leaf}", name)
+    }
     return EncoderCheckpoint(
         where=tensors.where,
         model=model,
+        pooler=spare if len(spare) == 2 else {},
         head=head,
         hf_config=hf_config,
         shapes=ours,
@@ -206,6 +218,61 @@ def encoder_tensors(
     return lazy_tensors(wanted, arrays, where=where)
 
 
+_OF_CLASSES = ("id2label", "label2id", "num_labels", "problem_type")
+"""Fields that describe the classes of a head."""
+
+
+def with_kept(
+    family: Family,
+    config: Mapping[str, Any],
+    kept: Mapping[str, Any],
+    *,
+    model: EncoderConfig,
+    head: Head | None,
+) -> dict[str, Any]:
+    """Return a config.json with the fields of the one that the model was imported with.
+
+    An import refuses what changes numbers and is not supported, so the other fields go along. If
+    the model is unchanged, the earlier values are kept as they were spelled.
+
+    Args:
+      family: of the model.
+      config: content that `family.from_model` gave.
+      kept: content of the earlier config.json; {} without one.
+      model: config of the exported encoder.
+      head: the head that is written, if any.
+    """
+    if kept.get("model_type") != config["model_type"]:
+        return dict(config)
+    rest = {name: value for name, value in kept.items() if name not in NOT_KEPT}
+    same_class = kept.get("architectures") == config["architectures"]
+    described = {name: rest.pop(name) for name in _OF_CLASSES if name in rest}
+    try:
+        unchanged = family.to_model(Path(CONFIG), kept) == model
+    except InputError:
+        unchanged = False
+    made = {**config, **rest} if unchanged else {**rest, **config}
+    made |= {name: config[name] for name in config if name in _OF_HEAD and head is not None}
+    if not same_class:
+        return made
+    labels = getattr(head, "labels", None)
+    if labels is None or (not labels and _has_names(described, head)):  # LABEL_0 and so on
+        made |= {name: described[name] for name in _OF_CLASSES[:3] if name in described}
+    if getattr(head, "problem_type", None) == "auto":
+        made.pop("problem_type", None)
+        made |= {name: described[name] for name in ("problem_type",) if name in described}
+    return made
+
+
+_OF_HEAD = ("classifier_dropout", "cls_dropout")
+
+
+def _has_names(described: Mapping[str, Any], head: Head | None) -> bool:
+    """Whether the earlier classes are as many as the head's."""
+    names = described.get("id2label")
+    return isinstance(names, dict) and len(names) == getattr(head, "num_classes", None)
+
+
 def dense_rules(ours: str, theirs: str) -> list[Rule]:
     """A dense layer's kernel and bias."""
     return [
@@ -237,6 +304,15 @@ def with_prefix(rules: Iterable[Rule], prefix: str, *, written: bool) -> list[Ru
         first, *others = (*longer, *names) if written else (*names, *longer)
         changed.append(dataclasses.replace(rule, theirs=first, aliases=tuple(others)))
     return changed
+
+
+def check_fixed(where: Path, config: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
+    """Raise InputError for a field of a config.json that has another value than the only one."""
+    for name, value in fixed.items():
+        if config.get(name, value) not in (value, None):
+            raise InputError(
+                f"{where}: {name} {repr(config[name])[:60]} is not supported, only {value!r}"
+            )
 
 
 def number(

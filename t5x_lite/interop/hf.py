@@ -1,4 +1,4 @@
-"""Weights of Hugging Face's T5, mT5, umT5, ByT5 and Flan-T5 directories, in and out.
+"""Weights of Hugging Face's T5, mT5, umT5, ByT5, Flan-T5 and UL2 directories, in and out.
 
     checkpoint = read_hf("flan-t5-small")
     checkpoint.config                        T5Config(d_model=512, ...), from its config.json
@@ -35,12 +35,15 @@ from t5x_lite.interop.rules import (
     value_of,
 )
 from t5x_lite.interop.tensor_files import Arrays, read_tensors
-from t5x_lite.models.t5 import T5Config
+from t5x_lite.models.t5 import StackConfig, T5Config
+from t5x_lite.models.t5_encoder import T5EncoderConfig
 from t5x_lite.nn.bind import shapes
+from t5x_lite.nn.mlp import FEED_FORWARDS
 
 EMBEDDING = "shared.weight"
 HEAD = "lm_head.weight"
-_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+"""Copies of the embedding."""
 # Mesh TensorFlow's T5 had it and never used it; some releases hold it.
 _IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 _PROJECTIONS = {"query": "q", "key": "k", "value": "v", "out": "o"}
@@ -54,10 +57,13 @@ _SUBLAYERS = {
 }
 
 
-def table(config: T5Config) -> list[Rule]:
-    """The rules for a model: ours -> PyTorch's names."""
-    rules = [Rule("token_embedding/table", EMBEDDING, aliases=_COPIES)]
+def table(config: StackConfig) -> list[Rule]:
+    """The rules for a T5 or its encoder: ours -> PyTorch's names."""
+    rules = [Rule("token_embedding/table", EMBEDDING, aliases=COPIES)]
+    is_encoder = isinstance(config, T5EncoderConfig)
     for stack, sublayers in _SUBLAYERS.items():
+        if is_encoder and stack != "encoder":
+            continue
         for ours, theirs in sublayers.items():
             rules += _sublayer_rules(config, f"{stack}/layers/{ours}", stack, theirs)
         bias = "layer.0.SelfAttention.relative_attention_bias.weight"
@@ -67,17 +73,17 @@ def table(config: T5Config) -> list[Rule]:
         else:
             rules.append(Rule(f"{stack}/relative_bias/table", f"{stack}.block.0.{bias}"))
         rules.append(Rule(f"{stack}/final_norm/scale", f"{stack}.final_layer_norm.weight"))
-    if not config.tie_embeddings:
+    if isinstance(config, T5Config) and not config.tie_embeddings:
         rules.append(Rule("lm_head/kernel", HEAD, transpose=True))
     return rules
 
 
-def _sublayer_rules(config: T5Config, ours: str, stack: str, theirs: str) -> list[Rule]:
+def _sublayer_rules(config: StackConfig, ours: str, stack: str, theirs: str) -> list[Rule]:
     """One sublayer's norm and kernels."""
     layer = f"{stack}.block.{LAYER}.layer"
     rules = [Rule(f"{ours}_norm/scale", f"{layer}.{theirs[0]}.layer_norm.weight")]
     if ours.endswith("mlp"):
-        gated = config.feed_forward != "relu"
+        gated = FEED_FORWARDS[config.feed_forward][1]
         kernels = {name: name for name in (("wi_0", "wi_1") if gated else ("wi",))} | {"wo": "wo"}
     else:
         kernels = _PROJECTIONS
@@ -87,7 +93,7 @@ def _sublayer_rules(config: T5Config, ours: str, stack: str, theirs: str) -> lis
     return rules
 
 
-def model_pieces(config: T5Config) -> tuple[dict[str, tuple[int, ...]], list[Piece]]:
+def model_pieces(config: StackConfig) -> tuple[dict[str, tuple[int, ...]], list[Piece]]:
     """Our shapes by path, and all tensors that they are made of."""
     abstract = shapes(lambda rngs: config.build(rngs=rngs))[1]
     ours = {path: tuple(leaf.shape) for path, leaf in trees.flatten(abstract).items()}
@@ -103,7 +109,7 @@ class HFCheckpoint(Source):
       hf_config: the content of config.json.
     """
 
-    config: T5Config
+    config: T5Config | T5EncoderConfig
     hf_config: Mapping[str, Any]
 
     def read(self, piece: Piece) -> np.ndarray:
@@ -125,14 +131,17 @@ def read_hf(source: str | Path) -> HFCheckpoint:
     """
     directory = Path(source)
     hf_config = read_config(directory)
-    config = to_model(directory / CONFIG, hf_config)
     tensors = read_tensors(directory)
-    layers = {
-        "num_layers": config.num_encoder_layers,
-        "num_decoder_layers": config.num_decoder_layers,
-    }
+    config = to_model(directory / CONFIG, hf_config, encoder=_is_encoder(hf_config, tensors.arrays))
+    if isinstance(config, T5EncoderConfig):
+        layers, arrays = {"num_layers": config.num_layers}, tensors.arrays
+    else:
+        layers = {
+            "num_layers": config.num_encoder_layers,
+            "num_decoder_layers": config.num_decoder_layers,
+        }
+        config, arrays = _with_output(tensors.where, config, hf_config, tensors.arrays)
     check_layers(directory / CONFIG, layers, tensors.arrays)
-    config, arrays = _with_output(tensors.where, config, hf_config, tensors.arrays)
     ours, wanted = model_pieces(config)
     names = check_names(tensors.where, wanted, arrays, ignored=_IGNORED)
     for piece in wanted:
@@ -140,7 +149,7 @@ def read_hf(source: str | Path) -> HFCheckpoint:
         check_shape(tensors.where, piece, array.shape)
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise InputError(f"{tensors.where}: {piece.name} holds {array.dtype}, not weights")
-    for copy in (name for name in _COPIES if name in arrays):
+    for copy in (name for name in COPIES if name in arrays):
         if not is_same(arrays[names[EMBEDDING]], arrays[copy]):
             raise InputError(
                 f"{tensors.where}: {copy} differs from {names[EMBEDDING]}: a model with several "
@@ -156,6 +165,15 @@ def read_hf(source: str | Path) -> HFCheckpoint:
     )
 
 
+def _is_encoder(hf_config: Mapping[str, Any], arrays: Arrays) -> bool:
+    """Whether a directory holds T5's encoder alone (T5EncoderModel)."""
+    classes = hf_config.get("architectures")
+    names = [str(each) for each in classes] if isinstance(classes, list) else []
+    said = hf_config.get("is_encoder_decoder") is False
+    said = said or any(name.endswith("EncoderModel") for name in names)
+    return said and not any(name.startswith(("decoder.block.", HEAD)) for name in arrays)
+
+
 def _with_output(
     where: Path, config: T5Config, hf_config: Mapping[str, Any], arrays: Arrays
 ) -> tuple[T5Config, Arrays]:
@@ -165,7 +183,7 @@ def _with_output(
     """
     how = output(hf_config)
     arrays = dict(arrays)
-    embedding = next((arrays[name] for name in (EMBEDDING, *_COPIES) if name in arrays), None)
+    embedding = next((arrays[name] for name in (EMBEDDING, *COPIES) if name in arrays), None)
     head = arrays.get(HEAD)
     if embedding is None or (head is None and not how.declared_tied and not how.lenient):
         return config, arrays  # and the missing tensors are listed
@@ -191,7 +209,7 @@ def _scaled(array: np.ndarray | LazyArray, factor: float) -> LazyArray:
 
 
 def their_tensors(
-    config: T5Config, arrays: Mapping[str, LazyArray], *, where: object
+    config: T5Config | T5EncoderConfig, arrays: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
     """The tensors of a `model.safetensors`, each made of our array when it is read.
 

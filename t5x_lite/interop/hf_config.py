@@ -15,17 +15,37 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.t5 import T5Config
+from t5x_lite.models.t5_encoder import T5EncoderConfig
+from t5x_lite.nn.mlp import FeedForward
 
 CONFIG = "config.json"
 LARGEST = 1 << 31
 """No number of a config.json is as large: JAX's shapes and indices have 32 bits."""
+NOT_KEPT = (
+    *("architectures", "_name_or_path", "_commit_hash", "transformers_version", "auto_map"),
+    *("dtype", "torch_dtype", "tie_word_embeddings", "legacy", "model_type"),
+)
+"""Fields of a config.json that say how a directory was written, and not what it computes."""
 _DEFAULT_FEED_FORWARD = {"t5": "relu", "mt5": "gated-gelu", "umt5": "gated-gelu"}
-_ACTIVATIONS = {"relu": "relu", "gated-gelu": "gelu_new"}
+_ACTIVATIONS: dict[FeedForward, str] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "silu": "silu",
+    "gated-relu": "relu",
+    "gated-gelu": "gelu_new",
+    "gated-silu": "silu",
+}
+"""feed_forward_proj -> dense_act_fn."""
+_SYNONYMS: dict[str, FeedForward] = {
+    "swish": "silu",
+    "gated-swish": "gated-silu",
+    "gated-gelu_new": "gated-gelu",
+}
 _ARCHITECTURES = {
     "t5": "T5ForConditionalGeneration",
     "mt5": "MT5ForConditionalGeneration",
@@ -95,12 +115,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def to_model(where: Path, config: Mapping[str, Any]) -> T5Config:
+@overload
+def to_model(where: Path, config: Mapping[str, Any]) -> T5Config: ...
+
+
+@overload
+def to_model(
+    where: Path, config: Mapping[str, Any], *, encoder: bool
+) -> T5Config | T5EncoderConfig: ...
+
+
+def to_model(
+    where: Path, config: Mapping[str, Any], *, encoder: bool = False
+) -> T5Config | T5EncoderConfig:
     """The sizes of the model; `tie_embeddings` as declared, which the weights may overrule.
 
     Args:
       where: the config.json, for messages.
       config: its content.
+      encoder: whether the model is the encoder alone (T5EncoderModel).
 
     Raises:
       InputError: naming the first field that is missing, malformed or not supported.
@@ -109,24 +142,43 @@ def to_model(where: Path, config: Mapping[str, Any]) -> T5Config:
     if not isinstance(kind, str) or kind not in _ARCHITECTURES:
         raise InputError(f"{where}: model_type {kind!r} is none of {', '.join(_ARCHITECTURES)}")
     feed_forward = config.get("feed_forward_proj", _DEFAULT_FEED_FORWARD[kind])
+    if isinstance(feed_forward, str):
+        feed_forward = _SYNONYMS.get(feed_forward, feed_forward)
     if feed_forward not in tuple(_ACTIVATIONS):  # a file may have a list there
         raise InputError(
             f"{where}: feed_forward_proj {feed_forward!r} is none of {', '.join(_ACTIVATIONS)}"
         )
-    fixed = {**_FIXED, "dense_act_fn": _ACTIVATIONS[feed_forward]}
+    activation = _ACTIVATIONS[feed_forward]
+    stated = config.get("dense_act_fn")
+    fixed = {
+        **_FIXED,
+        "dense_act_fn": "swish" if (activation, stated) == ("silu", "swish") else activation,
+        "is_gated_act": feed_forward.startswith("gated"),
+        "tie_encoder_decoder": False,
+        "pruned_heads": {},
+    }
+    if encoder:
+        del fixed["is_encoder_decoder"]
     for name, value in fixed.items():
         if config.get(name, value) not in (value, None):
-            raise InputError(f"{where}: {name} {config[name]!r} is not supported, only {value!r}")
+            raise InputError(
+                f"{where}: {name} {repr(config[name])[:60]} is not supported, only {value!r}"
+            )
     if "quantization_config" in config:
         raise InputError(f"{where}: quantized weights (quantization_config) are not supported")
-    sizes = {ours: _number(where, config, theirs) for theirs, ours in _SIZES.items()}
+    sizes: dict[str, Any] = {
+        ours: _number(where, config, theirs) for theirs, ours in _SIZES.items()
+    }
     layers = sizes["num_encoder_layers"]
+    if encoder:
+        sizes["num_layers"] = sizes.pop("num_encoder_layers")
+    else:
+        sizes["num_decoder_layers"] = _number(where, config, "num_decoder_layers", default=layers)
+        sizes["tie_embeddings"] = output(config).declared_tied
     try:
-        return T5Config(
+        return (T5EncoderConfig if encoder else T5Config)(
             **sizes,
-            num_decoder_layers=_number(where, config, "num_decoder_layers", default=layers),
             feed_forward=feed_forward,
-            tie_embeddings=output(config).declared_tied,
             dropout_rate=float(_number(where, config, "dropout_rate", default=0.1)),
             relative_buckets=_number(where, config, "relative_attention_num_buckets", default=32),
             relative_max_distance=_number(
@@ -167,7 +219,33 @@ def output(config: Mapping[str, Any]) -> Output:
     return Output(declared_tied=declared, scaled=scaled[config["model_type"]], lenient=lenient)
 
 
-def written(model: ModelConfig, *, where: object) -> T5Config:
+_OF_OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs", "is_encoder_decoder")
+
+
+def with_kept(
+    config: Mapping[str, Any], kept: Mapping[str, Any], *, model: T5Config | T5EncoderConfig
+) -> dict[str, Any]:
+    """Return a config.json with the fields of the one that the model was imported with.
+
+    Args:
+      config: content that `from_model` gave.
+      kept: content of the earlier config.json; {} without one.
+      model: config of the exported model.
+    """
+    if kept.get("model_type") != config["model_type"]:
+        return dict(config)
+    rest = {name: value for name, value in kept.items() if name not in NOT_KEPT}
+    own = {name: config[name] for name in _OF_OUTPUT if name in config}
+    try:
+        earlier = to_model(Path(CONFIG), kept, encoder=isinstance(model, T5EncoderConfig))
+    except InputError:
+        return {**rest, **config}
+    tied = {} if isinstance(model, T5EncoderConfig) else {"tie_embeddings": model.tie_embeddings}
+    unchanged = earlier.replace(**tied) == model
+    return {**({**config, **rest} if unchanged else {**rest, **config}), **own}
+
+
+def written(model: ModelConfig, *, where: object) -> T5Config | T5EncoderConfig:
     """The T5 of which a config.json can be written.
 
     Layers that are shared here are there twice: transformers has no such T5.
@@ -179,6 +257,8 @@ def written(model: ModelConfig, *, where: object) -> T5Config:
     Raises:
       InputError: it is of no T5.
     """
+    if isinstance(model, T5EncoderConfig):
+        return model
     if not isinstance(model, T5Config):
         raise InputError(
             f"checkpoint {where} is a {type(model).__name__}; only a T5Config or an encoder can be "
@@ -187,7 +267,9 @@ def written(model: ModelConfig, *, where: object) -> T5Config:
     return model.without_views()
 
 
-def from_model(model: T5Config, *, model_type: str | None, dtype: str) -> dict[str, Any]:
+def from_model(
+    model: T5Config | T5EncoderConfig, *, model_type: str | None, dtype: str
+) -> dict[str, Any]:
     """The content of a config.json that both transformers 4 and 5 read.
 
     Args:
@@ -198,18 +280,26 @@ def from_model(model: T5Config, *, model_type: str | None, dtype: str) -> dict[s
     Raises:
       InputError: transformers has no such model.
     """
-    if model.share_layers:
+    is_encoder = isinstance(model, T5EncoderConfig)
+    if not is_encoder and model.share_layers:
         raise InputError("transformers has no T5 whose encoder and decoder share their layers")
+    tied = is_encoder or model.tie_embeddings
     if model.relative_bias_per_layer:
         kind = "umt5"
     else:
         # Of a tied mt5, transformers 5 does not scale the logits.
-        kind = "mt5" if model_type == "mt5" and not model.tie_embeddings else "t5"
+        kind = "mt5" if model_type == "mt5" and (is_encoder or not tied) else "t5"
+    architecture = _ARCHITECTURES[kind]
+    if is_encoder:
+        architecture = architecture.replace("ForConditionalGeneration", "EncoderModel")
+    num_layers = model.num_layers if is_encoder else model.num_encoder_layers
+    sizes = {theirs: ours for theirs, ours in _SIZES.items() if theirs != "num_layers"}
     return {
-        "architectures": [_ARCHITECTURES[kind]],
+        "architectures": [architecture],
         "model_type": kind,
-        **{theirs: getattr(model, ours) for theirs, ours in _SIZES.items()},
-        "num_decoder_layers": model.num_decoder_layers,
+        **{theirs: getattr(model, ours) for theirs, ours in sizes.items()},
+        "num_layers": num_layers,
+        "num_decoder_layers": num_layers if is_encoder else model.num_decoder_layers,
         "relative_attention_num_buckets": model.relative_buckets,
         "relative_attention_max_distance": model.relative_max_distance,
         "dropout_rate": model.dropout_rate,
@@ -217,10 +307,11 @@ def from_model(model: T5Config, *, model_type: str | None, dtype: str) -> dict[s
         "initializer_factor": 1.0,
         "feed_forward_proj": model.feed_forward,
         "dense_act_fn": _ACTIVATIONS[model.feed_forward],
-        "is_gated_act": model.feed_forward != "relu",
-        "tie_word_embeddings": model.tie_embeddings,
-        **({"scale_decoder_outputs": model.tie_embeddings} if kind == "t5" else {}),
+        "is_gated_act": model.feed_forward.startswith("gated"),
+        "tie_word_embeddings": tied,
+        **({"scale_decoder_outputs": tied} if kind == "t5" else {}),
         **{name: value for name, value in _FIXED.items() if name != "is_decoder"},
+        "is_encoder_decoder": not is_encoder,
         "use_cache": True,
         "dtype": dtype,
         "torch_dtype": dtype,

@@ -56,6 +56,7 @@ class Hosts:
       model_type: of its config.json.
       head: what stands on the model.
       pieces: the tensors of that head.
+      base: the tensors of the model itself; their paths begin with "model/".
     """
 
     places: Mapping[str, Place]
@@ -65,6 +66,7 @@ class Hosts:
     model_type: str
     head: Head | None
     pieces: Sequence[Piece]
+    base: Sequence[Piece]
 
     @functools.cached_property
     def bodies(self) -> dict[str, str]:
@@ -103,10 +105,14 @@ def hosts_of(
         shapes = learner_shapes(config, head)
         heads = {path: shape for path, shape in shapes.items() if path.startswith(HEADS)}
         tensors = pieces([rule for rule in table if rule.ours in heads], heads)
+        body = {path: shape for path, shape in shapes.items() if path not in heads}
+        own = pieces([rule for rule in table if rule.ours in body], body)
     else:
         t5, kind, tensors = hf_config.written(model, where=where), model_type or "t5", []
         num_heads = t5.num_heads
-        table, shapes = hf.table(t5), hf.model_pieces(t5)[0]
+        table = hf.table(t5)
+        shapes, own = hf.model_pieces(t5)
+        own = [dataclasses.replace(piece, path=MODEL + piece.path) for piece in own]
     places: dict[str, Place] = {}
     kernels: dict[tuple[str, str], tuple[int, int, int]] = {}
     paths: dict[tuple[str, str], str] = {}
@@ -127,6 +133,7 @@ def hosts_of(
         model_type=kind,
         head=head,
         pieces=tensors,
+        base=own,
     )
 
 

@@ -99,6 +99,10 @@ class PeftFile:
         ends = tuple(f".{leaf}" for leaf in self.leaves)
         return {name: array for name, array in self.tensors.items() if not name.endswith(ends)}
 
+    def head_config(self) -> Mapping[str, Any]:
+        """Return what the directory says of a head."""
+        return {"task_type": self.config.get("task_type")}
+
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> "Module":
         """See `to_module`."""
         return to_module(self, hosts, name=name, norms=norms)

@@ -59,6 +59,10 @@ class PrefixFile:
         """The tensors of a head."""
         return dict(self.head)
 
+    def head_config(self) -> Mapping[str, Any]:
+        """Return what the directory says of a head."""
+        return {"task_type": self.config.get("task_type")}
+
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
         """A module of ours.
 

@@ -52,6 +52,10 @@ class PromptFile:
         """No tensor is of a head."""
         return {}
 
+    def head_config(self) -> Mapping[str, Any]:
+        """Return what the directory says of a head."""
+        return {"task_type": self.config.get("task_type")}
+
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
         """A module of ours.
 

@@ -19,6 +19,7 @@ from t5x_lite.adapters.lora import EMBEDDING, Lora
 from t5x_lite.adapters.prefix import Prefix
 from t5x_lite.adapters.prompt import Prompt
 from t5x_lite.errors import InputError
+from t5x_lite.interop.encoders import MODEL
 from t5x_lite.interop.module_hosts import Hosts, head_modules
 from t5x_lite.interop.peft import (
     HIDDEN,
@@ -32,7 +33,7 @@ from t5x_lite.interop.peft import (
     Site,
 )
 from t5x_lite.interop.peft_config import CONFIG, expression_of, targets_of
-from t5x_lite.interop.peft_heads import TASKS
+from t5x_lite.interop.peft_heads import TASKS, changed_base
 from t5x_lite.interop.peft_prefixes import HEAD, prefix_of
 from t5x_lite.interop.peft_prompts import prompt_of
 from t5x_lite.interop.rules import check_finite
@@ -49,32 +50,42 @@ def write_peft(
     norms: Norms,
     base: str,
     where: object,
+    scaled: bool = False,
 ) -> None:
     """Writes adapter_config.json and adapter_model.safetensors.
 
     Args:
       directory: where.
       adapter: config of the module.
-      arrays: the module's by path, and those of the head that it was trained with.
+      arrays: the module's by path, those of the head that it was trained with, and those of the
+        base that changed with it.
       hosts: the layers of the base, with that head.
       norms: of the base's kernels; asked for where the module is of DoRA.
       base: base_model_name_or_path.
       where: the checkpoint, for messages.
+      scaled: whether transformers multiplies the output of the base's decoder by d_model**-0.5.
 
     Raises:
       InputError: PEFT has no such module, naming the rule.
     """
     if isinstance(adapter, Prompt):
+        if any(path.startswith(MODEL) for path in arrays):
+            raise InputError(
+                f"checkpoint {where}: an array of the base trained beside the prompt, and PEFT's "
+                "directory of a prompt has no modules_to_save"
+            )
         said, tensors = prompt_of(adapter, arrays, hosts, where=where)
-        common = {"base_model_name_or_path": base, "inference_mode": True}
+        common = {"base_model_name_or_path": base or None, "inference_mode": True}
         return _write(directory, {**common, **said}, tensors, where=where)
     kept = [piece for piece in hosts.pieces if piece.path in arrays]
     theirs = {piece.name: piece.to_theirs(piece.of(arrays[piece.path])) for piece in kept}
-    trained = list(head_modules(kept)) or None
+    changed, modules = changed_base(arrays, hosts, scaled=scaled, where=where)
+    theirs |= changed
+    trained = [*head_modules(kept), *modules] or None
     if isinstance(adapter, Prefix):
         own = {path: x for path, x in arrays.items() if path.startswith(ADAPTERS)}
         said, tensors = prefix_of(adapter, own, hosts, where=where)
-        common = {"base_model_name_or_path": base, "inference_mode": True}
+        common = {"base_model_name_or_path": base or None, "inference_mode": True}
         tensors |= {HEAD + name: array for name, array in theirs.items()}
         said = {**common, "modules_to_save": trained, **said}
         return _write(directory, said, tensors, where=where)
@@ -103,7 +114,7 @@ def write_peft(
     _check_written(tensors, leaves, hosts, module=f"checkpoint {where}: module {adapter.name}")
     tensors |= theirs
     config = {
-        "base_model_name_or_path": base,
+        "base_model_name_or_path": base or None,
         "fan_in_fan_out": False,
         "inference_mode": True,
         "modules_to_save": trained,

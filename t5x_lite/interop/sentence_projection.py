@@ -4,7 +4,7 @@
     2_Dense/model.safetensors                 linear.weight [k, d], linear.bias [k]; or
     2_Dense/pytorch_model.bin
 
-It becomes the projection of a `Dense` head; a bias that is not there is 0.
+It becomes the projection of a `Dense` head, with a bias if the file has one.
 """
 
 import dataclasses
@@ -33,10 +33,12 @@ class Projection(Source):
     Attributes:
       size: k.
       activation: of its result.
+      bias: whether it has a bias.
     """
 
     size: int
     activation: Projected
+    bias: bool = True
 
     def read(self, piece: Piece) -> np.ndarray:
         """One piece in our layout."""
@@ -77,18 +79,27 @@ def read_projection(directory: Path, *, d_model: int) -> Projection:
         )
     size = int(weight.shape[0])
     tensors = {"linear.weight": np.asarray(weight)}
-    tensors["linear.bias"] = np.asarray(found.get("linear.bias", np.zeros(size, np.float32)))
-    if tensors["linear.bias"].shape != (size,):
+    has_bias = "linear.bias" in found
+    if has_bias != (config.get("bias", has_bias) is not False):
+        what = "holds linear.bias" if has_bias else "lacks linear.bias"
+        raise InputError(f"{path}: {what}, and bias in {where} is {config.get('bias')!r}")
+    if has_bias:
+        tensors["linear.bias"] = np.asarray(found["linear.bias"])
+    if has_bias and tensors["linear.bias"].shape != (size,):
         raise InputError(
             f"{path}: linear.bias has shape {tensors['linear.bias'].shape}, not {(size,)}"
         )
     start = f"{HEADS}{Dense().name}/query"
-    shapes = {f"{start}/kernel": (d_model, size), f"{start}/bias": (size,)}
+    shapes: dict[str, tuple[int, ...]] = {f"{start}/kernel": (d_model, size)}
+    shapes |= {f"{start}/bias": (size,)} if has_bias else {}
     return Projection(
         where=path,
         shapes=shapes,
-        pieces=pieces(dense_rules(start, "linear"), shapes),
+        pieces=pieces(
+            [rule for rule in dense_rules(start, "linear") if rule.ours in shapes], shapes
+        ),
         tensors=tensors,
         size=size,
         activation=ACTIVATIONS[name],
+        bias=has_bias,
     )

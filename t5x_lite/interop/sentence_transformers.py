@@ -78,6 +78,7 @@ def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | No
     own: dict[str, Any] = {}
     if projection is not None:
         own = {"projection": projection.size, "activation": projection.activation}
+        own["projection_bias"] = projection.bias
     try:
         return Dense(
             **own,
@@ -202,7 +203,7 @@ def sentence_files(head: Dense, *, d_model: int, max_length: int) -> dict[str, b
     projection = {
         "in_features": d_model,
         "out_features": head.projection,
-        "bias": True,
+        "bias": head.projection_bias,
         "activation_function": _CLASSES[head.activation],
     }
     pooling: dict[str, Any] = {"word_embedding_dimension": d_model}

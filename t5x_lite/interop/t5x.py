@@ -44,6 +44,7 @@ from t5x_lite.interop.rules import (
 from t5x_lite.interop.t5x_files import StoredTensor, find_checkpoint, read_target
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.bind import shapes
+from t5x_lite.nn.mlp import FEED_FORWARDS
 
 _EMBEDDING = "token_embedder/embedding"
 _HEAD = "decoder/logits_dense/kernel"
@@ -181,7 +182,7 @@ def _stack_rules(config: T5Config, stack: Stack) -> list[Rule]:
     for ours, theirs in _ATTENTIONS[stack.name].items():
         for kernel, shape in {"query": into, "key": into, "value": into, "out": out}.items():
             rules.append(rule(f"{ours}/{kernel}/kernel", f"{theirs}/{kernel}/kernel", shape=shape))
-    gated = config.feed_forward != "relu"
+    gated = FEED_FORWARDS[config.feed_forward][1]
     for kernel in ("wi_0", "wi_1", "wo") if gated else ("wi", "wo"):
         rules.append(rule(f"mlp/{kernel}/kernel", f"mlp/{kernel}/kernel"))
     if stack.bias_per_layer:

@@ -29,7 +29,7 @@ from t5x_lite.nn import cudnn_attention, masks
 from t5x_lite.nn.cache import Cache
 from t5x_lite.nn.embedding import Embedding
 from t5x_lite.nn.layers import LayerConfig
-from t5x_lite.nn.mlp import FeedForward
+from t5x_lite.nn.mlp import FEED_FORWARDS, FeedForward
 from t5x_lite.nn.remat import check_remat, more_remat
 from t5x_lite.nn.scan import AttentionKind, Running, check_precision
 from t5x_lite.nn.slots import InvertibleSlot, TokenSlot, after_prompt
@@ -55,7 +55,8 @@ class StackConfig(ModelConfig):
       d_kv: size of a head.
       d_ff: size of the feed-forward hidden layer.
       num_heads: attention heads.
-      feed_forward: "relu" (1.0) or "gated-gelu" (1.1).
+      feed_forward: "relu" (1.0), "gated-gelu" (1.1), "gated-silu" (UL2), "gated-relu", "gelu" or
+        "silu".
       dropout_rate: dropout rate; T5 uses 0.1, and 0 when pretraining 1.1.
       relative_buckets: rows of the relative bias tables.
       relative_max_distance: distances from here on share a bucket.
@@ -147,7 +148,7 @@ class StackConfig(ModelConfig):
           across: length of the inputs that cross-attention reads; 0 where there is none.
         """
         d, joined = self.d_model, self.num_heads * self.d_kv
-        feed_forward = (3 if self.feed_forward == "gated-gelu" else 2) * d * self.d_ff
+        feed_forward = (3 if FEED_FORWARDS[self.feed_forward][1] else 2) * d * self.d_ff
         own = length * (4 * d * joined + feed_forward) + 2 * length * length * joined
         crossed = 2 * (length + across) * d * joined + 2 * length * across * joined
         return 2 * (own + (crossed if across else 0))

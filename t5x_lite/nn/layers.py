@@ -19,7 +19,7 @@ from t5x_lite.nn.attention import Attention
 from t5x_lite.nn.block import residual
 from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.dropout import split_key
-from t5x_lite.nn.mlp import MLP, FeedForward
+from t5x_lite.nn.mlp import FEED_FORWARDS, MLP, FeedForward
 from t5x_lite.nn.norms import RMSNorm
 from t5x_lite.nn.pattern import EVERYTHING, Pattern
 from t5x_lite.nn.positions import RelativeBias
@@ -63,11 +63,12 @@ class LayerConfig:
 
     def mlp(self, rngs: nnx.Rngs) -> MLP:
         """A feed-forward block of these sizes."""
+        activation, gated = FEED_FORWARDS[self.feed_forward]
         return MLP(
             self.d_model,
             self.d_ff,
-            activation="relu" if self.feed_forward == "relu" else "gelu_new",
-            gated=self.feed_forward == "gated-gelu",
+            activation=activation,
+            gated=gated,
             dropout_rate=self.dropout_rate,
             rngs=rngs,
         )

@@ -2,6 +2,7 @@
 
 wo(relu(wi x))                  T5 (Raffel et al. 2020, section 2.1)
 wo(gelu(wi_0 x) * wi_1 x)       T5 1.1: gated, the tanh approximation (Shazeer 2020, GLU variants)
+wo(silu(wi_0 x) * wi_1 x)       UL2: gated, x sigmoid(x)
 wo(gelu(wi x + b) + b)          BERT: biases, exact gelu in float32 (Devlin et al. 2019)
 """
 
@@ -18,7 +19,17 @@ from t5x_lite.nn.slots import HiddenSlot
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
 
-FeedForward = Literal["relu", "gated-gelu"]
+FeedForward = Literal["relu", "gelu", "silu", "gated-relu", "gated-gelu", "gated-silu"]
+"""Feed-forward block of a T5, in Hugging Face's words (feed_forward_proj)."""
+FEED_FORWARDS: dict[FeedForward, tuple[Activation, bool]] = {
+    "relu": ("relu", False),
+    "gelu": ("gelu", False),
+    "silu": ("swish", False),
+    "gated-relu": ("relu", True),
+    "gated-gelu": ("gelu_new", True),
+    "gated-silu": ("swish", True),
+}
+"""Feed-forward block -> its activation, and whether it has a gate."""
 
 
 class MLP(nnx.Module):

@@ -19,7 +19,7 @@ from t5x_lite.data.labels import PARTS_OF_SCORE
 from t5x_lite.data.layouts import Labelled, Layout
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head, HeadModules
-from t5x_lite.heads.classifier import Classifier, ClassifierKind
+from t5x_lite.heads.classifier import Classifier, ClassifierKind, Problem
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderModel
 from t5x_lite.nn.dropout import split_key
@@ -60,18 +60,19 @@ class Classify(Objective):
         return ClassifyLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """The head "classifier", with the names of its classes where they are known."""
+        """The head "classifier", with what is known of its classes."""
         known = kept.get("classifier")
         if isinstance(known, Classifier) and known.num_classes == self.num_classes:
-            return (self._head(known.labels),)
+            return (self._head(known.labels, known.problem_type),)
         return (self._head(),)
 
-    def _head(self, labels: tuple[str, ...] = ()) -> Classifier:
+    def _head(self, labels: tuple[str, ...] = (), problem_type: Problem = "auto") -> Classifier:
         return Classifier(
             num_classes=self.num_classes,
             kind=self.head,
             dropout_rate=self.dropout_rate,
             labels=labels,
+            problem_type=problem_type,
         )
 
     def check_model(self, model: nnx.Module) -> None:

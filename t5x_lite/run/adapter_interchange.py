@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import json
 import logging
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,8 @@ from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.composition import Block, names_of, trained_of
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.adapters.grammar import write_module
+from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.union import Union
 from t5x_lite.bound import heads_of
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints import reading as checkpointing
@@ -36,8 +39,12 @@ from t5x_lite.checkpoints.orbax_params import write_params
 from t5x_lite.checkpoints.reading import lazy_params
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import to_json
+from t5x_lite.data.layouts import Encoder
+from t5x_lite.deltas.low_rank import factored
+from t5x_lite.deltas.parts import LowRank
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
+from t5x_lite.heads.mlm import Mlm
 from t5x_lite.interop import hf_config
 from t5x_lite.interop.adapters_files import is_library
 from t5x_lite.interop.adapters_library import read_library
@@ -46,30 +53,42 @@ from t5x_lite.interop.adapters_writing import write_library
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.encoder_families import is_encoder, with_family
 from t5x_lite.interop.encoder_heads import SUFFIXES
+from t5x_lite.interop.encoder_tokenizer import read_encoder_tokenizer
+from t5x_lite.interop.encoders import MODEL
 from t5x_lite.interop.hub import find_source
 from t5x_lite.interop.module_hosts import Hosts, head_modules, hosts_of, refuse_views
-from t5x_lite.interop.peft import PeftFile, Site, read_peft
+from t5x_lite.interop.peft import Module, PeftFile, Site, read_peft
 from t5x_lite.interop.peft_config import CONFIG
-from t5x_lite.interop.peft_heads import head_of
+from t5x_lite.interop.peft_heads import base_change, head_of
 from t5x_lite.interop.peft_prefixes import is_prefix, read_prefix
 from t5x_lite.interop.peft_prompts import is_prompt, read_prompt
 from t5x_lite.interop.peft_writing import write_peft
+from t5x_lite.interop.tokenizer import read_tokenizer
 from t5x_lite.learner import views_of
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.of_heads import objective_for
 from t5x_lite.options import did_you_mean
 from t5x_lite.remote import local_path
 from t5x_lite.run.best_step import Step, find_step
-from t5x_lite.run.delta_files import goes_along
-from t5x_lite.run.encoder_interchange import exported_head
+from t5x_lite.run.delta_files import goes_along, open_delta
+from t5x_lite.run.encoder_interchange import POOLER_FILE, exported_head, read_pooler_file
 from t5x_lite.run.loading import learner_of, read_experiment
-from t5x_lite.run.model_card import source_file
+from t5x_lite.run.model_card import SOURCE_FILE, origin_name, source_file, write_adapter_card
 from t5x_lite.trees import LazyArray
+from t5x_lite.vocabulary.byte_level import Bytes
+from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
+from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 Format = Literal["peft", "adapters"]
 
 _logger = logging.getLogger(__name__)
 
 _HUGGINGFACE = f"huggingface/{hf_config.CONFIG}"
+_SUM = "sum"
+"""Name of the module that a sum of LoRAs becomes."""
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model")
+"""Files of a tokenizer beside a module."""
 
 
 def import_adapter(
@@ -113,37 +132,21 @@ def import_adapter(
             "that writes"
         )
     refuse_views(where, views_of(experiment.model, experiment.objective))
-    kind = model_type_of(files)
-    heads = heads_of(experiment.objective, experiment.heads)
-    head = head_of(
-        file.config_file,
-        file.config,
-        file.kept(),
-        model=experiment.model,
-        model_type=kind,
-        heads=heads,
-    )
-    hosts = hosts_of(experiment.model, head, model_type=kind, where=where)
     params = lazy_params(where)
-    norms = functools.cache(functools.partial(_norms, hosts, params))
-    module = file.module(hosts, name=name, norms=norms)
-    made = _with_head(experiment, head or module.head)
-    lines = tuple(map(write_module, (module.adapter, *module.others)))
-    adapters = Adapters(add=lines, use=module.use)
-    pack = made.data.pack and not adapters.unpackable
-    made = dataclasses.replace(
-        made,
-        data=dataclasses.replace(made.data, pack=pack),
-        adapters=adapters,
-        init=Init(checkpoint=str(where.absolute())),
-        train=(),
-    )
+    options: dict[str, Any] = {"files": files, "params": params, "name": name, "where": where}
+    options["source"] = at_hub.directory
+    fitted = _fitted(file, experiment, **options)
+    made, module = fitted.experiment, fitted.module
     with new_directory(destination) as directory:
-        left = left_to_base(made, module.arrays, params, source=at_hub.directory, where=where)
+        place = Path(destination).absolute() / "files" / checkpointing.VOCABULARY_DIRECTORY
+        kept = {name: content for name, content in files.items() if goes_along(name)}
+        if fitted.vocabulary is not None:
+            made = _with_vocabulary(made, fitted.vocabulary, place)
+            kept = _replaced(kept, fitted.vocabulary)
         empty = Base.of({}, {}, base=where, steps=directory.parent)
-        leaves = {path: leaf_of(path, params[path]) for path in left}
+        leaves = {path: leaf_of(path, params[path]) for path in fitted.left}
         contents = {
-            **{name: content for name, content in files.items() if goes_along(name)},
+            **kept,
             checkpointing.CONFIG_FILE: to_json(made).encode(),
             BASE_FILE: dataclasses.replace(empty, arrays=leaves).content(),
             f"{file.library}/{file.config_file.name}": file.config_file.read_bytes(),
@@ -153,6 +156,172 @@ def import_adapter(
     names = ", ".join(each.name for each in (module.adapter, *module.others))
     _logger.info("%s: %s of %s", destination, names, source)
     return Path(destination)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Fitted:
+    """A directory's module on its base.
+
+    Attributes:
+      experiment: config of the base with the module.
+      module: config and arrays, those of a head and replaced arrays of the base included.
+      left: paths that are left to the base.
+      vocabulary: the directory's own, where it replaces the base's.
+    """
+
+    experiment: Experiment
+    module: Module
+    left: list[str]
+    vocabulary: Vocabulary | None
+
+
+def _fitted(
+    file: Any,
+    experiment: Experiment,
+    *,
+    files: Mapping[str, bytes],
+    params: Mapping[str, LazyArray],
+    name: str,
+    source: Path,
+    where: Path,
+) -> _Fitted:
+    """Fit a directory's module to its base.
+
+    A head of a transformers class that the library `adapters` saved with a module is skipped with a
+    warning if it cannot become one of ours: the module does not need it.
+    """
+    options: dict[str, Any] = {"files": files, "params": params, "name": name}
+    options |= {"source": source, "where": where}
+    if file.library != "adapters" or not file.kept():
+        return _fit(file, experiment, **options)
+    try:
+        return _fit(file, experiment, **options)
+    except InputError as error:
+        fitted = _fit(file.without_kept(), experiment, **options)
+        _logger.warning("%s: the head is left out: %s", source, error)
+        return fitted
+
+
+def _fit(
+    file: Any,
+    experiment: Experiment,
+    *,
+    files: Mapping[str, bytes],
+    params: Mapping[str, LazyArray],
+    name: str,
+    source: Path,
+    where: Path,
+) -> _Fitted:
+    """Fit a directory's module, its head and what it replaces in the base."""
+    kind, kept = model_type_of(files), file.kept()
+    options: dict[str, Any] = {"model": experiment.model, "model_type": kind}
+    heads = heads_of(experiment.objective, experiment.heads)
+    head = head_of(file.config_file, file.head_config(), kept, heads=heads, **options)
+    hosts = hosts_of(experiment.model, head, model_type=kind, where=where)
+    norms = functools.cache(functools.partial(_norms, hosts, params))
+    module = file.module(hosts, name=name, norms=norms)
+    change = base_change(
+        file.where,
+        kept,
+        hosts,
+        model=experiment.model,
+        scaled=_is_scaled(files, experiment.model),
+        read=lambda path: params[path].read().astype(np.float32),
+    )
+    own = {**_pooler_arrays(files, params, hosts), **module.arrays, **change.arrays}
+    module = dataclasses.replace(module, arrays=own)
+    vocabulary = _vocabulary_of(source, files, experiment, rows=change.model.vocab_size)
+    resized = change.model.vocab_size != experiment.model.vocab_size
+    made = dataclasses.replace(experiment, model=change.model)
+    made = _with_head(made, head or module.head, files=files, resized=resized)
+    lines = tuple(map(write_module, (module.adapter, *module.others)))
+    adapters = Adapters(add=lines, use=module.use)
+    made = dataclasses.replace(
+        made,
+        data=dataclasses.replace(made.data, pack=made.data.pack and not adapters.unpackable),
+        adapters=adapters,
+        init=Init(checkpoint=str(where.absolute())),
+        train=(),
+    )
+    left = left_to_base(made, module.arrays, params, source=source, where=where)
+    return _Fitted(experiment=made, module=module, left=left, vocabulary=vocabulary)
+
+
+def _pooler_arrays(
+    files: Mapping[str, bytes], params: Mapping[str, LazyArray], hosts: Hosts
+) -> dict[str, np.ndarray]:
+    """Return the base's pooler, with which the head begins, if the base has no such head itself."""
+    name = f"huggingface/{POOLER_FILE}"
+    if name not in files:
+        return {}
+    found = read_pooler_file(files[name])
+    arrays = {}
+    for piece in hosts.pieces:
+        names = [each for each in (piece.name, *piece.aliases) if each in found]
+        if names and piece.path not in params and found[names[0]].shape == piece.shape:
+            arrays[piece.path] = piece.to_ours(found[names[0]]).astype(np.float32)
+    return arrays
+
+
+def _is_scaled(files: Mapping[str, bytes], model: ModelConfig) -> bool:
+    """Whether transformers multiplies the output of the base's decoder by d_model**-0.5."""
+    config = _of_json(files.get(_HUGGINGFACE, b"{}"))
+    if config.get("model_type") in hf_config.MODEL_TYPES:
+        return hf_config.output(config).scaled
+    return isinstance(model, T5Config) and model.tie_embeddings
+
+
+def _vocabulary_of(
+    source: Path, files: Mapping[str, bytes], experiment: Experiment, *, rows: int
+) -> Vocabulary | None:
+    """Return the vocabulary of a directory's tokenizer, or None if it is the base's.
+
+    Raises:
+      InputError: the embedding has other rows than the base's, and no tokenizer says what they are.
+    """
+    resized = rows != experiment.model.vocab_size
+    own = any((source / file).is_file() for file in _TOKENIZERS)
+    if not own:
+        if resized:
+            raise InputError(
+                f"{source}: its embedding has {rows} rows and the base's "
+                f"{experiment.model.vocab_size}, and it has no tokenizer; copy the files of the "
+                "tokenizer there"
+            )
+        return None
+    if not resized and not _has_added_tokens(source):
+        return None
+    with tempfile.TemporaryDirectory() as scratch:
+        if is_encoder(experiment.model):
+            pad_id = getattr(experiment.model, "pad_id", 0)
+            return read_encoder_tokenizer(source, vocab_size=rows, pad_id=pad_id)
+        config = _of_json(files.get(_HUGGINGFACE, b"{}"))
+        return read_tokenizer(
+            source, config, vocab_size=rows, sentinels="hf", scratch=Path(scratch)
+        )
+
+
+def _has_added_tokens(source: Path) -> bool:
+    """Whether the files of a tokenizer list tokens that were added to its own."""
+    return (source / "added_tokens.json").is_file()
+
+
+def _with_vocabulary(made: Experiment, vocabulary: Vocabulary, place: Path) -> Experiment:
+    """The experiment with the vocabulary of the directory."""
+    is_bytes = isinstance(vocabulary, Bytes)
+    data = dataclasses.replace(
+        made.data,
+        vocabulary=str(vocabulary.model_path) if is_bytes else str(place),
+        extra_ids=0 if is_encoder(made.model) else vocabulary.extra_ids,
+    )
+    return dataclasses.replace(made, data=data)
+
+
+def _replaced(files: Mapping[str, bytes], vocabulary: Vocabulary) -> dict[str, bytes]:
+    """The base's files with the files of another vocabulary."""
+    start = f"{checkpointing.VOCABULARY_DIRECTORY}/"
+    kept = {name: content for name, content in files.items() if not name.startswith(start)}
+    return kept | {start + name: content for name, content in vocabulary.files().items()}
 
 
 def _read_file(directory: Path) -> Any:
@@ -176,15 +345,48 @@ def _write(directory: Path, files: Mapping[str, bytes], arrays: Mapping[str, np.
     checkpoint_manifest.write(directory)
 
 
-def _with_head(base: Experiment, head: Head | None) -> Experiment:
-    """The base's experiment for a head: with an objective that reads it, and with that head."""
+def _with_head(
+    base: Experiment, head: Head | None, *, files: Mapping[str, bytes], resized: bool
+) -> Experiment:
+    """The base's experiment for a head: with an objective that reads it, and with that head.
+
+    Args:
+      base: config of the base.
+      head: the head that comes along, if any.
+      files: of the base, with its vocabulary.
+      resized: whether the embedding has other rows than the base's; the base's own heads over the
+        vocabulary do not fit then.
+    """
+    if resized and (head is None or head.name != Mlm().name):
+        others = tuple(each for each in base.heads if each.name != Mlm().name)
+        base = dataclasses.replace(base, heads=others)
+        if any(each.name == Mlm().name for each in _read(base)) and head is None:
+            objective, task = objective_for(None, mask_id=0)
+            layout = next(iter(objective.layouts), Encoder)()
+            data = dataclasses.replace(base.data, task=task, layout=layout, pack=layout.packs)
+            base = dataclasses.replace(base, objective=objective, data=data)
     if head is None or head in base.heads or head in _read(base):
         return base
-    objective, task = objective_for(head, mask_id=0)
-    layout = next(iter(objective.layouts))()
+    objective, task = objective_for(head, mask_id=_mask_id(head, files))
+    layout = next(iter(objective.layouts), Encoder)()
     data = dataclasses.replace(base.data, task=task, layout=layout, pack=layout.packs)
     others = tuple(each for each in base.heads if each.name != head.name)
     return dataclasses.replace(base, objective=objective, heads=(*others, head), data=data)
+
+
+def _mask_id(head: Head, files: Mapping[str, bytes]) -> int:
+    """The [MASK] of the base's vocabulary; 0 if the head does not need it."""
+    if head.name != Mlm().name:
+        return 0
+    start = f"{checkpointing.VOCABULARY_DIRECTORY}/"
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, content in files.items():
+            if name.startswith(start):
+                path = Path(scratch) / name.removeprefix(start)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        vocabulary = load_vocabulary(scratch, extra_ids=0)
+        return vocabulary.mask_id if isinstance(vocabulary, Tokenizer) else 0
 
 
 def _read(experiment: Experiment) -> tuple[Head, ...]:
@@ -252,21 +454,25 @@ def export_adapter(
     form: Format = "peft",
     name: str | None = None,
     head: bool = True,
+    base_name: str | None = None,
+    rank: int | None = None,
 ) -> Path:
     """Exports a module as PEFT's `PeftModel.from_pretrained` loads it, or `adapters`' load_adapter.
 
     The directory goes on what `t5x-lite export hf` writes of its base.
 
     Args:
-      checkpoint: a work directory or a step directory.
+      checkpoint: a work directory or a step directory; for PEFT also a delta of `compose`.
       destination: a new directory.
       step: of a work directory: its number, "best", or None for the newest.
       form: of the directory: of PEFT, or of the library `adapters`, which has heads of its own: a
         head that trained with the module and that it has no like of is left out, and a line says
         so.
       name: name of the module, where the checkpoint has several. Without one the library
-        `adapters` gets the composition in use, with all of its modules.
+        `adapters` gets the composition in use, with all of its modules, and PEFT the sum of LoRAs.
       head: whether the head that trained with it comes along.
+      base_name: name or directory of the base in the config; None is where it was imported from.
+      rank: rank of the LoRA that PEFT gets, by a singular value decomposition; None is exact.
 
     Returns:
       The directory that was made.
@@ -277,8 +483,22 @@ def export_adapter(
     """
     where = Path(find_step(local_path(checkpoint, what="checkpoint"), step=step))
     checkpoint_manifest.verify(where, "params", "files")
+    if rank is not None and form != "peft":
+        raise InputError(f"--rank is for PEFT's directories, and not for {form!r}")
+    if rank is not None and rank < 1:
+        raise InputError(f"--rank must be at least 1, got {rank}")
+    target = Path(destination)
+    if (where / "files" / checkpointing.DELTA_FILE).is_file():
+        if form != "peft" or name is not None:
+            raise InputError(
+                f"{where} is a delta: PEFT's directories can hold one, whole; leave --name out"
+            )
+        return _export_sum(where, target, head=head, base_name=base_name, rank=rank)
     files = checkpointing.step_files(where)
     experiment = read_experiment(where, files)
+    if form == "peft" and (rank is not None or _is_sum(experiment, name)):
+        options: dict[str, Any] = {"base_name": base_name, "rank": rank}
+        return _export_sum(where, target, use=name, head=head, **options)
     tree = _composition(experiment) if form == "adapters" and name is None else None
     modules = {module.name: module for module in experiment.adapters.modules}
     chosen = (
@@ -289,12 +509,13 @@ def export_adapter(
     adapter = chosen[0]
     refuse_views(where, views_of(experiment.model, experiment.objective))
     params = lazy_params(where)
-    _refuse_trained(experiment, params, where=where)
     left = Base.read(files, where=where)
+    base = _base_name(files, left, experiment) if base_name is None else base_name
     if form == "adapters":
+        _refuse_trained(experiment, params, left, where=where)
         own = None if not head else head_for_export(experiment, where=where)
         return _export_library(
-            Path(destination), chosen, tree, experiment, params, left, own, files, where=where
+            target, chosen, tree, experiment, params, left, own, files, base=base, where=where
         )
     kept = None if not head else _trained_head(experiment, params, left, where=where)
     kind = model_type_of(files)
@@ -304,10 +525,110 @@ def export_adapter(
         model_type=kind,
         where=where,
     )
+    changed = _changed(experiment, params, left)
     paths = [path for path in params if path.startswith(f"{ADAPTERS}{adapter.name}/")]
     if kept is not None:
         paths += _own_modules(hosts, left)
-    arrays = {path: params[path].read().astype(np.float32) for path in paths}
+    arrays = {path: params[path].read().astype(np.float32) for path in (*paths, *changed)}
+    with new_directory(target) as directory:
+        write_peft(
+            directory,
+            adapter,
+            arrays,
+            hosts,
+            norms=functools.cache(functools.partial(_norms, hosts, params)),
+            base=base,
+            where=where,
+            scaled=_is_scaled(files, experiment.model),
+        )
+        write_adapter_card(
+            directory, library="peft", base=base, experiment=experiment, name=where.name
+        )
+    _logger.info("%s: exported %s of %s, for %s", target, adapter.name, where, base or "its base")
+    return target
+
+
+def _is_sum(experiment: Experiment, name: str | None) -> bool:
+    """Whether what is exported is a sum of several LoRAs."""
+    modules = {module.name: module for module in experiment.adapters.modules}
+    if name in modules or (name is None and len(modules) == 1):
+        adapter = modules[name] if name in modules else next(iter(modules.values()))
+        return isinstance(adapter, Union) and all(isinstance(x, Lora) for x in adapter.members)
+    used = [modules[each] for each in names_of(experiment.adapters.composition) if each in modules]
+    return name is None and len(used) > 1 and all(isinstance(each, Lora | Union) for each in used)
+
+
+def _export_sum(
+    where: Path,
+    destination: Path,
+    *,
+    use: str | None = None,
+    head: bool,
+    base_name: str | None,
+    rank: int | None,
+) -> Path:
+    """Export what a delta or a composition adds to the kernels, as one LoRA of PEFT.
+
+    Ranks are concatenated, which is exact, or a singular value decomposition has the asked rank.
+    alpha is the rank, so PEFT's scale is 1.
+
+    Raises:
+      InputError: something else is changed than kernels of dense layers, or a change of full rank
+        is exported without a rank.
+    """
+    opened = open_delta(where, use=use)
+    base, params = opened.base()
+    kept = (
+        opened.files
+        if checkpointing.CONFIG_FILE in opened.files
+        else checkpointing.step_files(base)
+    )
+    files = dict(kept)
+    experiment = read_experiment(where, files)
+    experiment = dataclasses.replace(experiment, adapters=Adapters())
+    refuse_views(where, views_of(experiment.model, experiment.objective))
+    if opened.delta.config:
+        names = ", ".join(module.name for module in opened.delta.config)
+        raise InputError(f"{where}: no LoRA of PEFT can hold the module {names}; leave it out")
+    extra = dict(opened.delta.extra) if head else {}
+    own = head_for_export(experiment, where=where)
+    start = "" if own is None else f"{HEADS}{own.name}/"
+    trained = own is not None and any(path.startswith(start) for path in extra)
+    hosts = hosts_of(experiment.model, own, model_type=model_type_of(files), where=where)
+    sites = {path: site for site, path in hosts.paths.items()}
+    parts: dict[Site, LowRank] = {}
+    for path, part in opened.delta.parts.items():
+        if path not in sites or not part.additive:
+            raise InputError(
+                f"{where}: {path} changes in a way that no LoRA of PEFT has; `t5x-lite merge` and "
+                "`t5x-lite export hf` write the whole model"
+            )
+        if rank is None and not isinstance(part, LowRank):
+            raise InputError(
+                f"{where}: {path} changes by a {type(part).__name__.lower()} array and not by a "
+                "product of low rank; --rank R writes the nearest of rank R"
+            )
+        parts[sites[path]] = part if rank is None else factored(part, rank)  # pyright: ignore[reportArgumentType]
+    if not parts:
+        raise InputError(f"{where}: changes no dense layer of the base")
+    whole = max(part.rank for part in parts.values())
+    arrays: dict[str, np.ndarray] = {}
+    for (stack, site), part in parts.items():
+        a, b = (np.asarray(x, np.float32) for x in (part.a, part.b))
+        pad = [(0, 0)] * (a.ndim - 1) + [(0, whole - part.rank)]
+        below = f"{ADAPTERS}{_SUM}/{stack}/{site}"
+        arrays[f"{below}/a"] = np.pad(a, pad)
+        arrays[f"{below}/b"] = np.swapaxes(
+            np.pad(np.swapaxes(np.float32(part.scale) * b, -1, -2), pad), -1, -2
+        )
+    if trained:
+        arrays |= {
+            piece.path: np.asarray(extra[piece.path], np.float32)
+            for piece in hosts.pieces
+            if piece.path in extra
+        }
+    adapter = Lora(name=_SUM, rank=whole, alpha=float(whole))
+    origin = _origin(base) if base_name is None else base_name
     with new_directory(destination) as directory:
         write_peft(
             directory,
@@ -315,10 +636,30 @@ def export_adapter(
             arrays,
             hosts,
             norms=functools.cache(functools.partial(_norms, hosts, params)),
-            base=_base_name(files, left),
+            base=origin,
             where=where,
         )
-    return Path(destination)
+        write_adapter_card(
+            directory, library="peft", base=origin, experiment=experiment, name=where.name
+        )
+    _logger.info(
+        "%s: exported %s as one LoRA of rank %d, for %s",
+        *(destination, where, whole, origin or "its base"),
+    )
+    return destination
+
+
+def _changed(
+    experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None
+) -> list[str]:
+    """The paths of the model's arrays that the base does not have as they are."""
+    learner = learner_of(experiment)
+    of_base = params if left is None else left.arrays
+    return [
+        path
+        for path in params
+        if path.startswith(MODEL) and (path not in of_base or learner.trains(path))
+    ]
 
 
 def _export_library(
@@ -331,6 +672,7 @@ def _export_library(
     head: Head | None,
     files: Mapping[str, bytes],
     *,
+    base: str,
     where: Path,
 ) -> Path:
     """A directory of the library `adapters`, of one module or of a composition."""
@@ -350,16 +692,21 @@ def _export_library(
         head, heads = None, []
     paths = [path for path in params if path.startswith(tuple(starts))]
     arrays = {path: params[path].read().astype(np.float32) for path in (*paths, *heads)}
-    options = {"base": _base_name(files, left), "head": head, "where": where}
+    options = {"base": base, "head": head, "where": where}
     with new_directory(destination) as directory:
         if tree is None:
             written = write_library(directory, adapters[0], arrays, hosts, **options)
         else:
             written = write_setup(directory, tree, adapters, arrays, hosts, **options)
+        write_adapter_card(
+            directory, library="adapters", base=base, experiment=experiment, name=where.name
+        )
     if head is not None and not written:
         _logger.warning(
             "%s: its head %s is left out: `adapters` has none like it", where, head.name
         )
+    names = ", ".join(adapter.name for adapter in adapters)
+    _logger.info("%s: exported %s of %s, for %s", destination, names, where, base or "its base")
     return destination
 
 
@@ -394,15 +741,13 @@ def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter
 
 
 def _refuse_trained(
-    experiment: Experiment, params: Mapping[str, LazyArray], *, where: Path
+    experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None, *, where: Path
 ) -> None:
-    """Refuses a module beside which arrays of the base trained."""
-    learner = learner_of(experiment)
-    trained = [path for path in params if path.startswith("model/") and learner.trains(path)]
-    if trained:
+    """Refuse a module beside which arrays of the base changed."""
+    if changed := _changed(experiment, params, left):
         raise InputError(
-            f"checkpoint {where}: {trained[0]} trained beside the module, and a directory of PEFT "
-            "would leave it out: `t5x-lite export hf` writes the merged model"
+            f"checkpoint {where}: {changed[0]} trained beside the module, and a directory of "
+            "`adapters` would leave it out: `t5x-lite export hf` writes the merged model"
         )
 
 
@@ -443,12 +788,24 @@ def _own_modules(hosts: Hosts, base: Base | None) -> list[str]:
     return [piece.path for piece in hosts.pieces if head_modules([piece])[0] in own]
 
 
-def _base_name(files: Mapping[str, bytes], base: Base | None) -> str:
-    """base_model_name_or_path: what an imported module said, or the checkpoint of the base."""
+def _base_name(files: Mapping[str, bytes], base: Base | None, experiment: Experiment) -> str:
+    """base_model_name_or_path: what an imported module said, or where the base came from."""
     said = _of_json(files.get(f"{PeftFile.library}/{CONFIG}", b"{}")).get("base_model_name_or_path")
-    if isinstance(said, str):
+    if isinstance(said, str) and said:
         return said
-    return "" if base is None else base.checkpoint
+    checkpoint = base.checkpoint if base is not None else str(experiment.init.checkpoint or "")
+    return _origin(Path(checkpoint)) if checkpoint else ""
+
+
+def _origin(checkpoint: Path) -> str:
+    """The name at the hub or the directory that a base was imported from; "" if unknown."""
+    path = checkpoint / "files" / SOURCE_FILE
+    try:
+        if not path.is_file():
+            path = Path(find_step(checkpoint)) / "files" / SOURCE_FILE
+        return origin_name({SOURCE_FILE: path.read_bytes()})
+    except (InputError, OSError):  # it has moved, or was trained here
+        return ""
 
 
 def model_type_of(files: Mapping[str, bytes]) -> str | None:

@@ -5,10 +5,15 @@ there is one. On the way out one head is written; which one the objective says, 
 """
 
 import dataclasses
+import functools
+import json
 import logging
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from t5x_lite import views
 from t5x_lite.bound import heads_of
@@ -29,18 +34,22 @@ from t5x_lite.interop.encoder_tokenizer import (
 )
 from t5x_lite.interop.encoders import (
     MODEL,
+    POOLER,
     EncoderCheckpoint,
     Family,
     encoder_tensors,
     read_encoder,
+    with_kept,
 )
 from t5x_lite.interop.hf import common_dtype
 from t5x_lite.interop.hf_config import CONFIG, read_json
 from t5x_lite.interop.m3 import FILES as M3_FILES
 from t5x_lite.interop.m3 import M3Heads, flag_embedding, flag_tokenizer, m3_files, read_m3
-from t5x_lite.interop.pooler import POOLER, read_pooler
-from t5x_lite.interop.rules import LazyArray, Source
+from t5x_lite.interop.pooler import POOLER as VECTORS_POOLER
+from t5x_lite.interop.pooler import read_pooler
+from t5x_lite.interop.rules import LazyArray, Source, check_finite, value_of
 from t5x_lite.interop.sentence_transformers import projection_of, read_sentences, sentence_files
+from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
 from t5x_lite.learner import views_of
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderConfig
@@ -53,6 +62,8 @@ from t5x_lite.vocabulary.tokenizer import Tokenizer
 Part = Literal["model", "generator"]
 """What of a checkpoint is exported, or of a release of DeBERTaV3 imported."""
 
+POOLER_FILE = "pooler.safetensors"
+"""File of an imported step: the pooler of an encoder that was imported without a classifier."""
 _GENERATOR, _GENERATOR_CONFIG = "pytorch_model.generator.bin", "generator_config.json"
 """What Microsoft's releases call the generator, beside the discriminator."""
 
@@ -124,6 +135,29 @@ class Release:
             optimizer=AdamW(schedule=Constant(value=5e-5)),
             steps=1000,
         )
+
+
+def pooler_file(checkpoint: EncoderCheckpoint) -> bytes:
+    """Return a safetensors file with the pooler that no head of the checkpoint reads."""
+    arrays = {f"{POOLER}.{leaf}": value_of(array) for leaf, array in checkpoint.pooler.items()}
+    for name, array in arrays.items():
+        check_finite(checkpoint.where, name, array)
+    lazy = {
+        name: LazyArray(array.shape, array.dtype, functools.partial(np.asarray, array))
+        for name, array in arrays.items()
+    }
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / POOLER_FILE
+        write_safetensors(path, lazy)
+        return path.read_bytes()
+
+
+def read_pooler_file(content: bytes) -> dict[str, np.ndarray]:
+    """Return the pooler of `pooler_file`, by transformers' names."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / POOLER_FILE
+        path.write_bytes(content)
+        return {name: np.array(array) for name, array in read_safetensors(path).items()}
 
 
 def generator_config(source: Path, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,7 +237,8 @@ def _vectors(
         return own, projection_of(source, d_model=model.d_model)
     if own is not None:
         raise InputError(
-            f"{source}: {POOLER} and modules.json both say how vectors are made; keep one of them"
+            f"{source}: {VECTORS_POOLER} and modules.json both say how vectors are made; keep one "
+            "of them"
         )
     return pooler.head, pooler
 
@@ -290,6 +325,9 @@ def export_of(
     if family.fitted is not None:
         model, arrays = family.fitted(model, arrays)
     config = family.from_model(model, written, model_type)
+    if part == "model":
+        earlier = _object(kept.get(CONFIG, b"{}"))
+        config = with_kept(family, config, earlier, model=model, head=written)
     tensors = encoder_tensors(
         family, model, written, arrays, model_type=config["model_type"], where=where
     )
@@ -316,6 +354,15 @@ def export_of(
         files=files,
         beside=beside,
     )
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    """The object in a JSON file; {} if it is none."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def exported_head(

@@ -28,11 +28,12 @@ from t5x_lite.interop import encoder_families, hf_config
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.hf import common_dtype, their_tensors
 from t5x_lite.interop.rules import LazyArray
-from t5x_lite.interop.sentence_transformers import PROJECTION
+from t5x_lite.interop.sentence_transformers import PROJECTION, sentence_files
 from t5x_lite.interop.tensor_files import write_safetensors, write_tensors
 from t5x_lite.interop.tokenizer import write_tokenizer
 from t5x_lite.interop.torch_writing import write_torch
 from t5x_lite.models.pooling import Pooling
+from t5x_lite.models.t5_encoder import T5EncoderConfig
 from t5x_lite.options import suggesting
 from t5x_lite.remote import AnyPath, local_path
 from t5x_lite.run import encoder_interchange, tower_export
@@ -131,6 +132,11 @@ def export_hf(
             wanted = {"sentence_transformers": sentence_transformers, "part": part, "head": head}
             _refuse_of_t5(source, experiment, **wanted)
             _export_t5(source, files, experiment, saved, directory, dtype=dtype)
+            if sentence_transformers:
+                how = Vectors.of(experiment, pooling=pooling, normalize=normalize)
+                known = dense_head(experiment) or Dense()
+                sentences = dataclasses.replace(known, **dataclasses.asdict(how))
+                _write_sentences(directory, sentences, experiment, saved, dtype=dtype)
             write_card(directory, origin, experiment)
     _logger.info("%s: exported %s, with a model card in README.md", destination, source)
     return Path(destination)
@@ -150,15 +156,39 @@ def _refuse_of_t5(
       InputError: it is asked for.
     """
     name = type(experiment.model).__name__
-    if sentence_transformers:
+    if sentence_transformers and not isinstance(experiment.model, T5EncoderConfig):
         raise InputError(
             f"checkpoint {source}: a {name} is not exported for sentence-transformers, but "
-            "encoders are, such as a BERT"
+            "encoders are, such as a BERT or the encoder of a T5"
+        )
+    if isinstance(experiment.model, T5EncoderConfig) and tower_export.roles_of(
+        experiment, projections=sentence_transformers
+    ):
+        raise InputError(
+            f"checkpoint {source}: it has one {name} or one projection for queries and one for "
+            "passages, and only encoders such as a BERT are exported as two directories"
         )
     if part != "model":
         raise InputError(f"checkpoint {source}: a {name} has no {part}")
     if head is not None:
         raise InputError(f"checkpoint {source}: a {name} has no head {head!r}")
+
+
+def _write_sentences(
+    directory: Path,
+    head: Dense,
+    experiment: Experiment,
+    params: Mapping[str, LazyArray],
+    *,
+    dtype: Dtype,
+) -> None:
+    """Write the files of sentence-transformers beside a T5's encoder."""
+    d_model = hf_config.written(experiment.model, where=directory).d_model
+    length = trained_length(experiment)
+    for name, content in sentence_files(head, d_model=d_model, max_length=length).items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_bytes(content)
+    _write_projection(directory, head, params, "query", dtype=dtype)
 
 
 def _export_t5(
@@ -180,6 +210,7 @@ def _export_t5(
     config = hf_config.from_model(
         model, model_type=_earlier_type(source, files), dtype=common_dtype(arrays.values())
     )
+    config = hf_config.with_kept(config, _earlier_config(source, files), model=model)
     vocabulary = load_vocabulary(
         source / "files" / checkpointing.VOCABULARY_DIRECTORY,
         extra_ids=experiment.data.extra_ids,
@@ -255,17 +286,36 @@ def _export_encoder(
     for name, content in {**made.files, hf_config.CONFIG: as_json(made.config)}.items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_bytes(content)
-    layer = None if sentences is None else tower_export.projection_of(sentences, params, role)
-    if layer is not None:
-        kernel, bias = (cast(array, dtype) for array in layer)
-        shape = (kernel.shape[1], kernel.shape[0])
-        turned = LazyArray(shape, kernel.dtype, lambda: np.ascontiguousarray(kernel.read().T))
-        arrays = {"linear.weight": turned, "linear.bias": bias}
-        write_tensors(directory / PROJECTION, arrays)
+    if sentences is not None:
+        _write_projection(directory, sentences, params, role, dtype=dtype)
+
+
+def _write_projection(
+    directory: Path, head: Dense, params: Mapping[str, LazyArray], role: Role, *, dtype: Dtype
+) -> None:
+    """Write the tensors of a vector's projection, if it has one."""
+    layer = tower_export.projection_of(head, params, role)
+    if layer is None:
+        return
+    kernel, bias = cast(layer[0], dtype), layer[1]
+    shape = (kernel.shape[1], kernel.shape[0])
+    arrays = {
+        "linear.weight": LazyArray(
+            shape, kernel.dtype, lambda: np.ascontiguousarray(kernel.read().T)
+        )
+    }
+    arrays |= {} if bias is None else {"linear.bias": cast(bias, dtype)}
+    write_tensors(directory / PROJECTION, arrays)
 
 
 def _earlier_type(source: AnyPath, files: Mapping[str, bytes]) -> str | None:
-    """The model_type that an imported model had.
+    """The model_type that an imported model had."""
+    found = _earlier_config(source, files).get("model_type")
+    return found if isinstance(found, str) else None
+
+
+def _earlier_config(source: AnyPath, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The config.json of an imported model; {} without one.
 
     Raises:
       InputError: the config.json that was kept is damaged.
@@ -275,8 +325,7 @@ def _earlier_type(source: AnyPath, files: Mapping[str, bytes]) -> str | None:
         kept = json.loads(files.get(name, b"{}"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{source / 'files' / name}: not JSON ({error})") from error
-    found = kept.get("model_type") if isinstance(kept, dict) else None
-    return found if isinstance(found, str) else None
+    return kept if isinstance(kept, dict) else {}
 
 
 def cast(array: LazyArray, dtype: Dtype) -> LazyArray:

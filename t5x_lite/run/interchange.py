@@ -6,12 +6,14 @@ An imported directory is a step directory without an optimizer, which every `--c
     params/                                  Orbax, dtype of the source or as asked for
     files/config.json                        an Experiment; what no checkpoint says is a default
     files/vocabulary/                        sentencepiece.model, special_tokens.json; or bytes.json
-    files/huggingface/                       config.json and generation_config.json of the source
+    files/huggingface/                       config.json and generation_config.json of the source,
+                                             and pooler.safetensors of an encoder without classifier
     manifest.json                            checksums of all of these, written last
 
 Arrays go through one by one, so the memory that is needed is that of the largest few.
 """
 
+import dataclasses
 import logging
 import tempfile
 from collections.abc import Mapping
@@ -34,9 +36,13 @@ from t5x_lite.interop.encoders import Family
 from t5x_lite.interop.hf import read_hf
 from t5x_lite.interop.hub import find_source
 from t5x_lite.interop.rules import LazyArray
+from t5x_lite.interop.sentence_transformers import projection_of, read_sentences
 from t5x_lite.interop.t5x import read_t5x
 from t5x_lite.interop.tokenizer import read_tokenizer
 from t5x_lite.models.t5 import T5Config
+from t5x_lite.models.t5_encoder import T5EncoderConfig
+from t5x_lite.nn.mlp import FeedForward
+from t5x_lite.objectives.base import NoLoss
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
@@ -52,7 +58,7 @@ from t5x_lite.run.exporting import (
     export_hf,
 )
 from t5x_lite.run.loading import read_experiment
-from t5x_lite.run.model_card import source_file
+from t5x_lite.run.model_card import directory_file
 from t5x_lite.vocabulary.byte_level import Bytes, Layout
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
@@ -75,10 +81,11 @@ def import_hf(
     skip_from: int | None = None,
     revision: str | None = None,
 ) -> Path:
-    """Imports a model of Hugging Face: T5, mT5, umT5, ByT5 or Flan-T5, or an encoder.
+    """Imports a model of Hugging Face: T5, mT5, umT5, ByT5, Flan-T5 or UL2, or an encoder.
 
-    Encoders are BERT, RoBERTa, XLM-R, ELECTRA and DeBERTa; their heads come along. A retriever of
-    two encoders is a directory with query_model and passage_model (`run.tower_import`).
+    Encoders are T5's (Sentence-T5, GTR), BERT, RoBERTa, XLM-R, ELECTRA and DeBERTa; their heads
+    come along. A retriever of two encoders is a directory with query_model and passage_model
+    (`run.tower_import`).
 
     Args:
       source: a directory with config.json, weights (safetensors, PyTorch's or Flax's; sharded too)
@@ -102,7 +109,7 @@ def import_hf(
         then.
     """
     at_hub = find_source(source, revision=revision, generator=part == "generator")
-    where, more = at_hub.directory, source_file(at_hub)
+    where, more = at_hub.directory, directory_file(at_hub)
     towers = tower_import.directories_of(where)
     if towers and (part != "model" or skip_from is not None):
         raise InputError(f"--part and --skip-from are for one model, and {source} holds two")
@@ -196,7 +203,13 @@ def _import_t5(
     files |= more
     _warn_of_few_tokens(source, vocabulary, vocab_size=found.config.vocab_size)
     experiment = _experiment(found.config, vocabulary, _vocabulary_of(destination))
-    _write(directory, found.lazy_arrays(MODEL), experiment, vocabulary, dtype=dtype, files=files)
+    arrays = found.lazy_arrays(MODEL)
+    vectors = read_sentences(source, d_model=found.config.d_model, lowers=False)
+    if vectors is not None:
+        experiment = dataclasses.replace(experiment, heads=(vectors,))
+        projection = projection_of(source, d_model=found.config.d_model)
+        arrays |= {} if projection is None else projection.lazy_arrays()
+    _write(directory, arrays, experiment, vocabulary, dtype=dtype, files=files)
 
 
 def _made(destination: str | Path) -> Path:
@@ -232,6 +245,8 @@ def _import_encoder(
     options: dict[str, Any] = {"part": part, "skip_from": skip_from}
     found = encoder_interchange.read_release(family, source, config, **options)
     kept = {hf_config.CONFIG: as_json(config), **found.tokenizer}
+    if found.checkpoint.pooler:
+        kept[encoder_interchange.POOLER_FILE] = encoder_interchange.pooler_file(found.checkpoint)
     _write(
         directory,
         found.arrays(),
@@ -252,6 +267,7 @@ def import_t5x(
     step: int | None = None,
     dtype: Dtype = "keep",
     dropout_rate: float = 0.1,
+    feed_forward: FeedForward | None = None,
 ) -> Path:
     """Imports a checkpoint of t5x.
 
@@ -263,6 +279,8 @@ def import_t5x(
       step: which N; None is the newest.
       dtype: of the weights there; "keep" is that of the source.
       dropout_rate: which no checkpoint says.
+      feed_forward: which no checkpoint says either; None is "relu", or "gated-gelu" with a gate.
+        UL2's is "gated-silu".
 
     Returns:
       The directory that was made.
@@ -271,7 +289,8 @@ def import_t5x(
       InputError: as `import_hf`.
     """
     with new_directory(destination) as directory:
-        found = read_t5x(source, step=step, dropout_rate=dropout_rate)
+        fields: dict[str, Any] = {} if feed_forward is None else {"feed_forward": feed_forward}
+        found = read_t5x(source, step=step, dropout_rate=dropout_rate, **fields)
         if extra_ids is not None and extra_ids > found.config.vocab_size:
             raise InputError(
                 f"{extra_ids} extra ids, and the embedding of {source} has "
@@ -347,9 +366,15 @@ def _vocabulary_of(destination: str | Path) -> Path:
 
 
 def _experiment(
-    model: T5Config, vocabulary: Vocabulary, place: Path, *, trained_steps: int = 0
+    model: T5Config | T5EncoderConfig,
+    vocabulary: Vocabulary,
+    place: Path,
+    *,
+    trained_steps: int = 0,
 ) -> Experiment:
     """A config around an imported model: fine-tuning as the paper does it, on span corruption.
+
+    An encoder alone has no loss.
 
     Args:
       model: its config.
@@ -360,7 +385,7 @@ def _experiment(
     is_bytes = isinstance(vocabulary, Bytes)
     return Experiment(
         model=model,
-        objective=Seq2Seq(),
+        objective=Seq2Seq() if isinstance(model, T5Config) else NoLoss(),
         data=Data(
             task="tasks.text:span_corruption",
             vocabulary=str(vocabulary.model_path) if is_bytes else str(place),

@@ -18,6 +18,7 @@ The head is JSON, line by line, which is YAML, too.
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ _PIPELINES = {
     "ForMultipleChoice": "multiple-choice",
 }
 _SENTENCES = "modules.json"
+_AT_HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _GENERIC = "feature-extraction"
 
 
@@ -77,6 +79,50 @@ def source_file(source: Found) -> dict[str, bytes]:
         return {}
     content = {"repository": source.repository, "revision": source.revision}
     return {SOURCE_FILE: json.dumps(content, indent=1).encode() + b"\n"}
+
+
+def directory_file(source: Found) -> dict[str, bytes]:
+    """The same of a local directory: where imported weights came from."""
+    if source.repository:
+        return source_file(source)
+    content = {"directory": str(source.directory.absolute())}
+    return {SOURCE_FILE: json.dumps(content, indent=1).encode() + b"\n"}
+
+
+def origin_name(files: Mapping[str, bytes]) -> str:
+    """Return the name at the hub, or else the directory, that imported weights came from; or ""."""
+    found = _json_of(files.get(SOURCE_FILE, b"{}"))
+    named = [found.get(key) for key in ("repository", "directory")]
+    return next((name for name in named if isinstance(name, str) and name), "")
+
+
+def write_adapter_card(
+    directory: Path, *, library: str, base: str, experiment: Experiment, name: str
+) -> None:
+    """Write README.md beside an exported adapter.
+
+    Args:
+      directory: of the files.
+      library: "peft" or "adapters".
+      base: name at the hub or directory of the base; "" if unknown.
+      experiment: config of the checkpoint.
+      name: of the checkpoint.
+    """
+    head: dict[str, Any] = {"library_name": library, "tags": ["t5x_lite", library]}
+    if _AT_HUB.fullmatch(base):
+        head["base_model"] = base
+    lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
+    modules = "\n".join(f"    {line}" for line in experiment.adapters.add)
+    task = f"Task: `{experiment.data.task}`." if experiment.data.task else ""
+    called = f"Base model: `{base}`." if base else ""
+    sections = [
+        "\n".join(["---", "# license: say which, such as apache-2.0", *lines, "---"]),
+        f"# {name}",
+        " ".join(part for part in (called, task) if part),
+        modules,
+    ]
+    text = "\n\n".join(section for section in sections if section) + "\n"
+    (directory / CARD).write_text(text, encoding="utf-8")
 
 
 def origin_of(step: AnyPath, files: Mapping[str, bytes], experiment: Experiment) -> Origin:

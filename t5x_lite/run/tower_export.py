@@ -57,9 +57,10 @@ def of_role(
 
 def projection_of(
     head: Dense, params: Mapping[str, LazyArray], role: Role
-) -> tuple[LazyArray, LazyArray] | None:
-    """The kernel [D, K] and the bias of a role's projection; None where there is none."""
+) -> tuple[LazyArray, LazyArray | None] | None:
+    """The kernel [D, K] and the bias, if any, of a role's projection; None without one."""
     if head.projection is None:
         return None
     start = f"{HEADS}{head.name}/{'query' if head.tied else role}"
-    return params[f"{start}/kernel"], params[f"{start}/bias"]
+    bias = params[f"{start}/bias"] if head.projection_bias else None
+    return params[f"{start}/kernel"], bias

@@ -1,19 +1,28 @@
 """Heads of the library `adapters`; test_adapters_setups.py runs those that it saved."""
 
 import json
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from t5x_lite.adapters.lora import Lora
+from t5x_lite.bound import heads_of
+from t5x_lite.checkpoints.orbax_params import lazy_params
 from t5x_lite.errors import InputError
 from t5x_lite.heads.choice import Choice
 from t5x_lite.heads.classifier import Classifier
 from t5x_lite.heads.mlm import Mlm
 from t5x_lite.heads.span import Span
 from t5x_lite.heads.token import Token
-from t5x_lite.interop.adapters_heads import read_head, write_head
+from t5x_lite.interop.adapters_heads import LibraryHead, read_head, write_head
 from t5x_lite.interop.peft import Module
+from t5x_lite.run.adapter_interchange import import_adapter
+from t5x_lite.run.interchange import import_hf
+from t5x_lite.run.loading import Loaded
+from tests.adapters.test_goldens import GOLDEN
 from tests.interop.test_adapters_library import write_tensors
 
 MODULE = Module(adapter=Lora(name="m"), arrays={})
@@ -33,10 +42,15 @@ def saved(directory, config, shapes=SHAPES):
     return directory
 
 
+def library_head(directory):
+    found = read_head(directory)
+    assert isinstance(found, LibraryHead)
+    return found
+
+
 def test_a_classifier_of_two_layers(tmp_path):
     labels = {"no": 0, "yes": 2, "perhaps": 1}
-    found = read_head(saved(tmp_path / "in", {**TWO, "label2id": labels}))
-    assert found is not None
+    found = library_head(saved(tmp_path / "in", {**TWO, "label2id": labels}))
     made = found.beside(MODULE)
     assert made.head == Classifier(num_classes=3, kind="roberta", labels=("no", "perhaps", "yes"))
     np.testing.assert_array_equal(
@@ -55,8 +69,7 @@ def test_a_classifier_of_two_layers(tmp_path):
     [{"use_pooler": True}, {"layers": 1}, {"activation_function": "relu"}, {"bias": False}],
 )
 def test_a_head_like_none_of_ours_is_left_out(tmp_path, changes, caplog):
-    found = read_head(saved(tmp_path / "in", {**TWO, **changes}))
-    assert found is not None
+    found = library_head(saved(tmp_path / "in", {**TWO, **changes}))
     assert found.beside(MODULE) == MODULE
     assert "no head of ours is like it" in caplog.text
 
@@ -72,16 +85,14 @@ def test_a_head_like_none_of_ours_is_left_out(tmp_path, changes, caplog):
 )
 def test_a_damaged_config(tmp_path, changes, match):
     with pytest.raises(InputError, match=match):
-        read_head(saved(tmp_path / "in", {**TWO, **changes})).beside(MODULE)
+        library_head(saved(tmp_path / "in", {**TWO, **changes})).beside(MODULE)
 
 
 def test_tensors_that_are_not_those_of_the_config(tmp_path):
-    few = read_head(saved(tmp_path / "few", TWO, {"1.weight": (4, 4)}))
-    assert few is not None
+    few = library_head(saved(tmp_path / "few", TWO, {"1.weight": (4, 4)}))
     with pytest.raises(InputError, match=r"a Classifier has heads.m.1.bias"):
         few.beside(MODULE)
-    more = read_head(saved(tmp_path / "more", {**TWO, "num_labels": 5}))
-    assert more is not None
+    more = library_head(saved(tmp_path / "more", {**TWO, "num_labels": 5}))
     with pytest.raises(InputError, match=r"heads.m gives 3 numbers, and its config says 5"):
         more.beside(MODULE)
     (tmp_path / "more" / "head_config.json").write_text(json.dumps({"name": "m"}))
@@ -110,8 +121,7 @@ def test_what_is_written_is_read(head, again, tmp_path):
         arrays |= {f"{own}/dense/kernel": np.eye(4, dtype=np.float32)}
         arrays |= {f"{own}/dense/bias": np.ones(4, np.float32)}
     assert write_head(tmp_path, head, arrays, name="m", said={}, where="work")
-    found = read_head(tmp_path)
-    assert found is not None
+    found = library_head(tmp_path)
     made = found.beside(MODULE)
     assert made.head == again
     for path, array in arrays.items():
@@ -121,3 +131,119 @@ def test_what_is_written_is_read(head, again, tmp_path):
 def test_a_head_that_the_library_does_not_have(tmp_path):
     assert not write_head(tmp_path, Mlm(), {}, name="m", said={}, where="work")
     assert not list(tmp_path.iterdir())
+
+
+CLASSES = {
+    "bert_classes": Classifier(num_classes=3, labels=("no", "perhaps", "yes")),
+    "bert_span": Span(),
+    "bert_mlm": Mlm(),
+    "roberta_classes": Classifier(num_classes=3, kind="roberta"),
+    "roberta_tokens": Token(num_classes=3),
+    "deberta_classes": Classifier(num_classes=3, kind="deberta"),
+    "electra_classes": Classifier(num_classes=3, kind="electra"),
+    "setup": Token(num_classes=3),
+    "t5": None,
+}
+SPECIAL = {0: "[PAD] [UNK] [CLS] [SEP] [MASK]", 1: "[CLS] [PAD] [SEP] [UNK] [MASK]"}
+
+
+@pytest.fixture(scope="module")
+def golden():
+    with np.load(GOLDEN / "class_heads.npz") as file:
+        return {name: file[name] for name in file.files}
+
+
+def theirs_and_base(golden, name, directory, *, without=()):
+    """The library's directory, and its model here."""
+    hf, theirs = directory / "hf", directory / "theirs"
+    hf.mkdir()
+    config = json.loads(str(golden[f"{name}/config"]))
+    config |= {"architectures": ["BertModel"]} if without else {}
+    (hf / "config.json").write_text(json.dumps(config))
+    start = f"{name}/base/"
+    base = {k.removeprefix(start): x for k, x in golden.items() if k.startswith(start)}
+    base = {k: x for k, x in base.items() if not k.endswith("embed_tokens.weight")}
+    kept = {k: x for k, x in base.items() if not any(part in k for part in without)}
+    write_tensors(hf / "model.safetensors", kept)
+    if name == "t5":
+        settings = {"tokenizer_class": "ByT5Tokenizer", "extra_ids": 0}
+        (hf / "tokenizer_config.json").write_text(json.dumps(settings))
+    else:
+        pieces = [*SPECIAL[config["pad_token_id"]].split(), *"abcdefghijk"]
+        (hf / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    import_hf(hf, directory / "base")
+    start = f"{name}/file/"
+    for key, content in golden.items():
+        if key.startswith(start):
+            path = theirs / key.removeprefix(start)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.tobytes())
+    return theirs, directory / "base"
+
+
+def result_of(directory, golden, name, head):
+    """What the checkpoint gives for the library's inputs."""
+    loaded = Loaded.from_checkpoint(str(directory), step=None)
+    ids = jnp.asarray(golden[f"{name}/ids"])
+
+    def run(params):
+        bound: Any = loaded.learner.bind(params)
+        if head is None:
+            return bound.model(ids, jnp.asarray(golden[f"{name}/targets"]))
+        if head.name == "mlm":
+            table = bound.model.embedding.token[...]
+            return bound.heads["mlm"](bound.model(ids), table)
+        found = bound.heads[head.name](bound.model(ids))
+        return jnp.stack(found, -1) if isinstance(found, tuple) else found
+
+    return np.asarray(jax.jit(run)(loaded.params))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_head_of_a_transformers_class_comes_along(golden, name, tmp_path, caplog):
+    source, base = theirs_and_base(golden, name, tmp_path)
+    import_adapter(source, tmp_path / "ours", base=base)
+    assert "left out" not in caplog.text
+    head = CLASSES[name]
+    found = result_of(tmp_path / "ours", golden, name, head)
+    np.testing.assert_allclose(found, golden[f"{name}/out"], rtol=1e-5, atol=1e-5)
+    experiment = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None).experiment
+    assert head is None or head in heads_of(experiment.objective, experiment.heads).values()
+
+
+def test_the_base_s_pooler_is_used_although_no_head_of_it_reads_it(golden, tmp_path, caplog):
+    name = "bert_classes"
+    source, base = theirs_and_base(golden, name, tmp_path, without=("classifier",))
+    import_adapter(source, tmp_path / "ours", base=base)
+    assert "left out" not in caplog.text
+    found = result_of(tmp_path / "ours", golden, name, CLASSES[name])
+    np.testing.assert_allclose(found, golden[f"{name}/out"], rtol=1e-5, atol=1e-5)
+
+
+def test_without_the_base_s_pooler_the_head_is_left_out(golden, tmp_path, caplog):
+    name = "bert_classes"
+    source, base = theirs_and_base(golden, name, tmp_path, without=("pooler", "classifier"))
+    import_adapter(source, tmp_path / "ours", base=base)
+    assert "the head is left out: checkpoint" in caplog.text
+    assert "lacks heads/classifier/dense/" in caplog.text
+    assert not [path for path in lazy_params(tmp_path / "ours" / "params") if "heads" in path]
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"num_labels": "x"}, "num_labels must be a whole number, got 'x'"),
+        ({"label2id": ["a"]}, "label2id must be an object of whole numbers"),
+        ({"model_class": None}, "must have the head's name, and its config as an object; or"),
+        ({"config": {}}, "must have the head's name, and its config as an object; or"),
+    ],
+)
+def test_a_damaged_config_of_a_class_head(tmp_path, changes, match):
+    said = {"name": None, "config": None, "model_class": "BertForTokenClassification", **changes}
+    (tmp_path / "head_config.json").write_text(json.dumps(said))
+    write_tensors(
+        tmp_path / "model_head.safetensors", {"classifier.bias": np.zeros((2,), np.float32)}
+    )
+    with pytest.raises(InputError, match=match):
+        read_head(tmp_path)

@@ -99,10 +99,14 @@ def test_their_tensors_come_back_bit_for_bit(release, variant):
     checkpoint = read(directory)
     tensors, config = written(checkpoint, where=directory)
     theirs = read_safetensors(directory / "model.safetensors")
+    copies = ("decoder.weight", "decoder.bias")
+    theirs = {n: x for n, x in as_legacy(theirs).items() if not n.endswith(copies)}
     assert tensors.keys() == theirs.keys()
     for name, tensor in theirs.items():
         np.testing.assert_array_equal(tensors[name], tensor, err_msg=name)
-    ordered = {**golden.config, "pos_att_type": config["pos_att_type"]}
+    # transformers 4.57 loads a masked language model under legacy names alone.
+    assert config["legacy"] is True
+    ordered = {**golden.config, "pos_att_type": config["pos_att_type"], "legacy": True}
     assert {name: config[name] for name in golden.config} == ordered
     assert DEBERTA.to_model(directory, config) == checkpoint.model
 
@@ -110,6 +114,8 @@ def test_their_tensors_come_back_bit_for_bit(release, variant):
 def as_legacy(weights):
     """transformers' names of the masked language model's head, and its copies."""
     new = {}
+    if not any(name.startswith("lm_predictions") for name in weights):
+        return weights
     for name, weight in weights.items():
         name = name.replace("lm_predictions.lm_head.bias", "cls.predictions.bias")
         new[name.replace("lm_predictions.lm_head.", "cls.predictions.transform.")] = weight

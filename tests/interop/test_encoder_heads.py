@@ -73,6 +73,10 @@ def test_the_head_of_a_directory(config, found, expected):
         (named("ForSequenceClassification", id2label={"0": 1}), tensors(*POOLED), "object of name"),
         (named("ForSequenceClassification", classifier_dropout=True), tensors(*POOLED),
          "classifier_dropout must be a rate below 1 or null, got True"),
+        (named("ForSequenceClassification", problem_type="ranking"), tensors(*POOLED),
+         "problem_type 'ranking' is not supported; it must be one of regression, single_label"),
+        (named("ForSequenceClassification", num_labels=2), tensors(*POOLED),
+         "num_labels is 2, and the weights have 3 classes"),
     ],
 )  # fmt: skip
 def test_what_is_malformed(config, found, message):
@@ -82,8 +86,33 @@ def test_what_is_malformed(config, found, message):
 
 def test_classes_that_do_not_exclude_each_other_are_said(caplog):
     config = named("ForSequenceClassification", problem_type="multi_label_classification")
-    assert head_of(config, tensors(*POOLED)) == Classifier(num_classes=3, kind="roberta")
+    head = head_of(config, tensors(*POOLED))
+    assert head == Classifier(
+        num_classes=3, kind="roberta", problem_type="multi_label_classification"
+    )
+    assert task_config(head, dropout="d")["problem_type"] == "multi_label_classification"
     assert "do not exclude each other" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("problem", "classes", "kept"),
+    [
+        (None, 3, "auto"),
+        (None, 1, "auto"),
+        ("single_label_classification", 3, "auto"),
+        ("single_label_classification", 1, "single_label_classification"),
+        ("regression", 1, "auto"),
+        ("regression", 3, "regression"),
+        ("multi_label_classification", 1, "multi_label_classification"),
+    ],
+)
+def test_the_meaning_of_the_logits_is_kept(problem, classes, kept):
+    config = named("ForSequenceClassification", problem_type=problem)
+    head = head_of(config, tensors(*POOLED, classes=classes))
+    assert isinstance(head, Classifier)
+    assert head.problem_type == kept
+    if problem is not None:
+        assert task_config(head, dropout="d")["problem_type"] == problem
 
 
 def test_names_that_say_nothing_are_none():

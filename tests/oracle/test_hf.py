@@ -240,3 +240,48 @@ def test_text_has_the_ids_of_their_tokenizers(tmp_path, tiny_vocabulary):
         tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
         found = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
         assert vocabulary.encode_batch(texts) == found
+
+
+FORMS = ("gelu", "silu", "gated-relu", "gated-silu", "gated-swish")
+UNUSUAL = {
+    "dropout_rate": 0.2,
+    "classifier_dropout": 0.3,
+    "layer_norm_epsilon": 1e-5,
+    "task_specific_params": {"summarization": {"prefix": "summarize: ", "num_beams": 4}},
+    "n_positions": 512,
+    "problem_type": "multi_label_classification",
+}
+DIFFERENCES = {
+    "transformers_version": "the version that wrote a directory; t5x_lite is not transformers",
+    "torch_dtype": "the name of dtype before transformers 5",
+    "tokenizer_class": "the tokenizer that export writes beside the model",
+    "decoder_start_token_id": "the id of the padding, which transformers leaves to the generation",
+}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        form if form == "gated-silu" else pytest.param(form, marks=pytest.mark.exhaustive)
+        for form in FORMS
+    ],
+)
+def test_other_feed_forward_blocks(tmp_path, tiny_vocabulary, form):
+    """UL2 and Flan-UL2 have gated-silu; config.json keeps its fields on the way."""
+    config = {**goldens.VARIANTS["t5_1_1"], **UNUSUAL, "feed_forward_proj": form}
+    config = {k: v for k, v in config.items() if k not in ("dense_act_fn", "is_gated_act")}
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**config)).eval()
+    model.save_pretrained(tmp_path / "source")
+    with_tokenizer(tmp_path / "source", config, tiny_vocabulary)
+    import_hf(tmp_path / "source", tmp_path / "ours")
+    check_numbers(tmp_path / "ours", model)
+    export_hf(tmp_path / "ours", tmp_path / "back")
+    import_hf(tmp_path / "back", tmp_path / "again")
+    check_equal(tmp_path / "ours", tmp_path / "again")
+    found, expected = (
+        json.loads((tmp_path / name / "config.json").read_text()) for name in ("back", "source")
+    )
+    missing = object()
+    names = (found.keys() | expected.keys()) - DIFFERENCES.keys()
+    both = {name: (expected.get(name, missing), found.get(name, missing)) for name in names}
+    assert {name: pair for name, pair in both.items() if pair[0] != pair[1]} == {}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import shutil
 
 import jax
@@ -17,8 +18,10 @@ from t5x_lite.checkpoints.init import Init
 from t5x_lite.cli import main
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
+from t5x_lite.errors import InputError
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.run.adapter_interchange import export_adapter, import_adapter
+from t5x_lite.run.composing import compose
 from t5x_lite.run.interchange import export_hf, import_hf
 from t5x_lite.run.loading import Loaded, learner_of
 from tests.run.delta_directories import write_step
@@ -284,3 +287,155 @@ def test_encoders_with_their_classifier(tmp_path, variant, method):
     fresh = automatic.from_pretrained(tmp_path / "base_back")
     there = peft.PeftModel.from_pretrained(fresh, tmp_path / "back").eval()
     np.testing.assert_allclose(logits(there), theirs, rtol=1e-5, atol=1e-5)
+
+
+SAVED = {
+    "output": ["lm_head"],
+    "tables": ["embed_tokens", "lm_head"],
+    "embedding": ["embed_tokens"],
+    "shared": ["shared"],
+    "norms": ["final_layer_norm"],
+}
+
+
+@pytest.mark.parametrize(
+    ("tied", "name"),
+    [
+        (True, "output"),
+        (True, "embedding"),
+        (False, "tables"),
+        (False, "shared"),
+        pytest.param(True, "tables", marks=pytest.mark.exhaustive),
+        pytest.param(True, "shared", marks=pytest.mark.exhaustive),
+        pytest.param(False, "output", marks=pytest.mark.exhaustive),
+        pytest.param(False, "embedding", marks=pytest.mark.exhaustive),
+        (True, "norms"),
+    ],
+)
+def test_arrays_of_a_t5_that_trained_in_modules_to_save(tmp_path, tiny_vocabulary, tied, name):
+    config = {**goldens.VARIANTS["t5" if tied else "t5_1_1"]}
+    goldens.save(goldens.random_model(config, seed=5), config, tmp_path / "base")
+    (tmp_path / "base" / "spiece.model").write_bytes(tiny_vocabulary.read_bytes())
+    import_hf(tmp_path / "base", tmp_path / "plain")
+    plain = goldens.load(tmp_path / "base")
+    batch = goldens.random_batch(plain.config.vocab_size)
+    real = batch["decoder_target_tokens"] > 0
+    lora = peft.LoraConfig(
+        task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q"], modules_to_save=SAVED[name]
+    )
+    model = moved(peft.get_peft_model(plain, lora))
+    parts = dict(model.named_parameters())
+    tables = [p for n, p in parts.items() if "embed_tokens.modules_to_save" in n]
+    for table in tables[1:]:  # a T5 here has one
+        table.data.copy_(tables[0].data)
+    theirs = t5_logits(model, batch)
+    model.save_pretrained(tmp_path / "theirs")
+    import_adapter(tmp_path / "theirs", tmp_path / "ours", base=tmp_path / "plain")
+    found = our_logits(tmp_path / "ours", batch)
+    np.testing.assert_allclose(found[real], theirs[real], rtol=1e-5, atol=1e-5)
+    if name == "norms":
+        with pytest.raises(InputError, match="final_norm/scale trained beside the module"):
+            export_adapter(tmp_path / "ours", tmp_path / "back")
+        return
+    export_adapter(tmp_path / "ours", tmp_path / "back")
+    there = peft.PeftModel.from_pretrained(goldens.load(tmp_path / "base"), tmp_path / "back")
+    back = t5_logits(there.eval(), batch)
+    np.testing.assert_allclose(back[real], theirs[real], rtol=1e-5, atol=1e-5)
+
+
+def test_embeddings_of_encoder_and_decoder_that_differ(t5, tmp_path):
+    lora = peft.LoraConfig(r=2, target_modules=["q"], modules_to_save=["embed_tokens"])
+    moved(peft.get_peft_model(goldens.load(t5 / "base"), lora)).save_pretrained(tmp_path / "theirs")
+    with pytest.raises(InputError, match="embeddings of encoder and decoder differ"):
+        import_adapter(tmp_path / "theirs", tmp_path / "ours", base=t5 / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def test_an_embedding_with_added_tokens(tmp_path):
+    """A classifier on a BERT whose vocabulary has grown, with its tokenizer beside it."""
+    config = {
+        **encoder_goldens.VARIANTS["bert"],
+        "architectures": ["BertForSequenceClassification"],
+    }
+    base = encoder_goldens.random_model(config, seed=5)
+    base.save_pretrained(tmp_path / "base")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]
+    (tmp_path / "base" / "vocab.txt").write_text("\n".join(words) + "\n")
+    import_hf(tmp_path / "base", tmp_path / "plain")
+    base.resize_token_embeddings(len(words) + 2, mean_resizing=False)
+    lora = peft.LoraConfig(
+        task_type="SEQ_CLS",
+        r=2,
+        target_modules=["query"],
+        modules_to_save=["classifier", "word_embeddings"],
+    )
+    model = moved(peft.get_peft_model(base, lora))
+    model.save_pretrained(tmp_path / "theirs")
+    with pytest.raises(InputError, match=r"embedding has 22 rows and the base's 20, and it has no"):
+        import_adapter(tmp_path / "theirs", tmp_path / "ours", base=tmp_path / "plain")
+    (tmp_path / "theirs" / "vocab.txt").write_text("\n".join([*words, "x", "y"]) + "\n")
+    import_adapter(tmp_path / "theirs", tmp_path / "ours", base=tmp_path / "plain")
+    loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
+    assert loaded.vocabulary.encode("x a y") == [20, 5, 21]
+    ids = np.array([[2, 20, 5, 21, 3], [2, 6, 7, 20, 3]])
+    with torch.no_grad():
+        expected = model(input_ids=torch.from_numpy(ids)).logits.numpy()
+
+    def run(params):
+        bound = loaded.learner.bind(params)
+        return bound.heads["classifier"](bound.model(jnp.asarray(ids, jnp.int32)))
+
+    np.testing.assert_allclose(jax.jit(run)(loaded.params), expected, rtol=1e-5, atol=1e-5)
+    export_adapter(tmp_path / "ours", tmp_path / "back")
+    check_tensors(tmp_path / "back", tmp_path / "theirs")
+
+
+def summed(model, weights):
+    """The model with what its adapters add to it, weighted."""
+    with torch.no_grad():
+        for part in model.modules():
+            if hasattr(part, "lora_A"):
+                for name, weight in weights.items():
+                    if name in part.lora_A:
+                        part.base_layer.weight += weight * part.get_delta_weight(name)
+    return model.unload().eval()
+
+
+@pytest.mark.parametrize("rank", [None, 4])
+def test_a_composition_of_loras_is_one_lora(t5, tmp_path, rank, caplog):
+    """Ranks, scales and sites differ; the sum of the ranks is exact, a lower one is the nearest."""
+    configs = {
+        "a": peft.LoraConfig(r=2, lora_alpha=6, use_rslora=True, target_modules=["q", "wo"]),
+        "b": peft.LoraConfig(r=3, lora_alpha=4, target_modules=["q", "v"]),
+    }
+    weights = {"a": 0.5, "b": -2.0}
+    model = peft.get_peft_model(goldens.load(t5 / "base"), configs["a"], "a")
+    model.add_adapter("b", configs["b"])
+    for number, name in enumerate(configs):
+        model.set_adapter(name)
+        moved(model, seed=number)
+    model.save_pretrained(tmp_path)
+    for name in configs:
+        import_adapter(tmp_path / name, tmp_path / f"our_{name}", base=t5 / "ours", name=name)
+    compose(
+        "0.5 * a - 2.0 * b",
+        tmp_path / "delta",
+        deltas=[f"{name}={tmp_path / f'our_{name}'}" for name in configs],
+    )
+    out = tmp_path / "out"
+    command = ["export", "adapter", str(tmp_path / "delta"), str(out)]
+    assert main([*command, *(["--rank", str(rank)] if rank else [])]) == 0
+    assert f"exported {tmp_path / 'delta'} as one LoRA of rank {rank or 5}" in caplog.text
+    said = json.loads((out / "adapter_config.json").read_text())
+    assert (said["r"], said["lora_alpha"]) == (rank or 5, rank or 5)
+    assert said["base_model_name_or_path"] == str(t5 / "base")  # where the base was imported from
+    batch = goldens.random_batch(model.config.vocab_size)
+    real = batch["decoder_target_tokens"] > 0
+    expected = t5_logits(summed(model, weights), batch)[real]
+    there = peft.AutoPeftModelForSeq2SeqLM.from_pretrained(out).eval()
+    found = t5_logits(there, batch)[real]
+    if rank is None:
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    else:
+        assert 1e-5 < np.abs(found - expected).max() < 0.5 * np.abs(expected).max()
+    assert 'library_name: "peft"' in (out / "README.md").read_text()

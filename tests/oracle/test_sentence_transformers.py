@@ -237,3 +237,56 @@ def add_module(directory, kind):
 def change(path, **fields):
     config = {k: v for k, v in json.loads(path.read_text()).items() if "pooling_mode" not in k}
     path.write_text(json.dumps({**config, **fields}))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("form", "said"), [("relu", True), pytest.param("gated-silu", False, marks=pytest.mark.slow)]
+)
+def test_the_encoder_of_a_t5_keeps_its_vectors(tmp_path, tiny_vocabulary, form, said):
+    """Sentence-T5 and GTR: T5EncoderModel, the mean, a Dense without bias, length 1."""
+    transformers = importlib.import_module("transformers")
+    sizes = {"vocab_size": 1200, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2}
+    sizes |= {"num_heads": 2, "relative_attention_num_buckets": 8}
+    config = transformers.T5Config(
+        **sizes, relative_attention_max_distance=16, feed_forward_proj=form
+    )
+    base = tmp_path / "base"
+    transformers.T5EncoderModel(config).save_pretrained(base)
+    (base / "spiece.model").write_bytes(tiny_vocabulary.read_bytes())
+    settings = {"tokenizer_class": "T5Tokenizer", "eos_token": "</s>", "unk_token": "<unk>"}
+    (base / "tokenizer_config.json").write_text(json.dumps({**settings, "pad_token": "<pad>"}))
+    parts = importlib.import_module("sentence_transformers.models")
+    made = sentence_transformers.SentenceTransformer(
+        modules=[
+            parts.Transformer(str(base), max_seq_length=9),
+            parts.Pooling(16, pooling_mode="mean"),
+            parts.Dense(
+                16,
+                8,
+                bias=False,
+                activation_function=importlib.import_module("torch").nn.Identity(),
+            ),
+            parts.Normalize(),
+        ],
+        device="cpu",
+    )
+    made.save(str(tmp_path / "st"), create_model_card=False)
+    if said:  # as the released directories say
+        path = tmp_path / "st" / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "is_encoder_decoder": True}))
+    texts = ["the dogs bark", "", "a much longer text that is cut somewhere before its end", "o"]
+    expected = made.encode(texts)
+    import_hf(tmp_path / "st", tmp_path / "ours")
+    encoder = TextEncoder.load(str(tmp_path / "ours"))
+    found = encoder.embedder(batch_size=2).run(encoder.params, encoder.rows(texts).rows)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    export_hf(tmp_path / "ours", tmp_path / "back", sentence_transformers=True)
+    back = sentence_transformers.SentenceTransformer(str(tmp_path / "back"), device="cpu")
+    np.testing.assert_allclose(back.encode(texts), expected, atol=1e-5)
+    assert json.loads((tmp_path / "back" / "2_Dense" / "config.json").read_text())["bias"] is False
+    plain = tmp_path / "plain"
+    export_hf(tmp_path / "ours", plain)
+    model, info = transformers.T5EncoderModel.from_pretrained(plain, output_loading_info=True)
+    assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert type(model).__name__ == "T5EncoderModel"

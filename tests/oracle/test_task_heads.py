@@ -1,5 +1,7 @@
 """Heads for tasks: what transformers saves, imported, exported and loaded by it again."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from scripts import encoder_goldens as goldens
 from t5x_lite.data.tasks.tokens import encode
 from t5x_lite.heads.base import by_name
 from t5x_lite.heads.choice import Choice
+from t5x_lite.heads.classes import with_labels
 from t5x_lite.heads.classifier import Classifier
 from t5x_lite.heads.span import Span
 from t5x_lite.heads.token import Token
@@ -189,3 +192,96 @@ def test_a_cross_encoder_of_sentence_transformers(tmp_path):
     expected = theirs_of(model, batch, choice=False)
     found = ours_of(tmp_path / "ours", "classifier", batch)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+# Fields of config.json that export writes otherwise than import found them, and why.
+DIFFERENCES = {
+    "transformers_version": "the version that wrote a directory; t5x_lite is not transformers",
+    "torch_dtype": "the name of dtype before transformers 5",
+    "legacy": "DeBERTa: the form that both 4.57 and 5 load",
+    "enhanced_mask_decoder": "DeBERTa: Microsoft's decoder, a field that only t5x_lite reads",
+}
+UNUSUAL = {
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_dropout_prob": 0.25,
+    "attention_probs_dropout_prob": 0.15,
+    "layer_norm_eps": 1e-6,
+    "initializer_range": 0.03,
+    "classifier_dropout": 0.35,
+    "cls_dropout": 0.35,
+    "pooler_dropout": 0.2,
+    "summary_last_dropout": 0.3,
+    "finetuning_task": "mnli",
+    "task_specific_params": {"summarization": {"prefix": "summarize: "}},
+    "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+}
+PROBLEMS = (
+    None,
+    "regression",
+    "single_label_classification",
+    "multi_label_classification",
+)
+
+
+def differences(found, expected):
+    """Names of the fields that differ and are not explained."""
+    missing = object()
+    both = {
+        name: (expected.get(name, missing), found.get(name, missing))
+        for name in (expected.keys() | found.keys()) - DIFFERENCES.keys()
+    }
+    return {name: (before, after) for name, (before, after) in both.items() if before != after}
+
+
+def both_configs(tmp_path):
+    """config.json of the source and of its export."""
+    import_hf(tmp_path / "source", tmp_path / "ours")
+    export_hf(tmp_path / "ours", tmp_path / "theirs")
+    return [
+        json.loads((tmp_path / name / "config.json").read_text()) for name in ("theirs", "source")
+    ]
+
+
+def meaning_cases():
+    """(family, end of the class's name, problem_type, number of classes)."""
+    for problem in PROBLEMS:
+        # transformers refuses exclusive classes of which there is one.
+        for classes in (3,) if problem == PROBLEMS[2] else (1, 3):
+            yield pytest.param("bert", "ForSequenceClassification", problem, classes)
+    for variant in FAMILIES:
+        for suffix in ("ForMaskedLM", *TASKS, "Model"):
+            kept = variant in ("bert", "deberta_v3") or suffix == "ForSequenceClassification"
+            marks = () if kept else (pytest.mark.exhaustive,)
+            problem = (
+                "multi_label_classification" if suffix == "ForSequenceClassification" else None
+            )
+            yield pytest.param(variant, suffix, problem, 3, marks=marks)
+
+
+@pytest.mark.parametrize(("variant", "suffix", "problem", "classes"), meaning_cases())
+def test_config_json_keeps_what_the_numbers_mean(tmp_path, variant, suffix, problem, classes):
+    base = goldens.DEBERTA if variant.startswith("deberta") else goldens.VARIANTS
+    names = {i: f"name {i}" for i in range(classes)}
+    labels = {"id2label": names, "label2id": {name: i for i, name in names.items()}}
+    config = {
+        **base[variant],
+        **UNUSUAL,
+        "architectures": [FAMILIES[variant][0] + suffix],
+        "problem_type": problem,
+        **(labels if suffix in ("ForSequenceClassification", "ForTokenClassification") else {}),
+    }
+    if suffix == "ForMaskedLM" and FAMILIES[variant][0] != "Bert":
+        config["hidden_act"] = "gelu"  # transformers' head has gelu whatever the model has
+    saved(tmp_path, config)
+    found, expected = both_configs(tmp_path)
+    assert differences(found, expected) == {}
+    assert found["architectures"] == config["architectures"]
+    assert found.get("problem_type") == problem
+
+
+def test_training_with_exclusive_classes_changes_what_the_numbers_mean():
+    several = Classifier(num_classes=2, problem_type="multi_label_classification")
+    [head] = with_labels((several,), several, ("no", "yes"))
+    assert head == Classifier(num_classes=2, labels=("no", "yes"))
