@@ -28,6 +28,8 @@ from t5x_lite.c4.pages import Page, Tally
 from t5x_lite.c4.urls import url_number
 from t5x_lite.errors import InputError
 from t5x_lite.extras import install_command
+from t5x_lite.files import LONGEST_LINE
+from t5x_lite.records.compressed import read_whole
 
 _LOGGER = logging.getLogger(__name__)
 _LIST_NAME = re.compile(r"([a-z]{2,3})(-[A-Za-z0-9-]+)?(\.txt)?")
@@ -158,7 +160,7 @@ def load_bad_words(path: str | os.PathLike[str]) -> list[str]:
       InputError: the file cannot be read, is no UTF-8, or holds no entry.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
+        lines = read_whole(path, most=LONGEST_LINE).decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cleaning.bad_words: cannot read {path}: {error}") from error
     entries = list(dict.fromkeys(filter(None, map(str.strip, lines))))

@@ -10,6 +10,7 @@ files, .gz or not, that are in it or below it.
 
 import glob
 import gzip
+import io
 import os
 import re
 import zlib
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from t5x_lite.errors import InputError
+from t5x_lite.records.compressed import LARGEST_WHOLE
 from t5x_lite.remote import AnyPath, files_below, is_remote, open_path, size_of
 
 _LISTS = (".paths", ".txt", ".list")
@@ -118,7 +120,12 @@ def _lines(path: AnyPath, given: str) -> Iterator[str]:
     try:
         content = path.read_bytes()
         if content.startswith(b"\x1f\x8b"):
-            content = gzip.decompress(content)
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+                content = file.read(LARGEST_WHOLE + 1)
+        if len(content) > LARGEST_WHOLE:
+            raise InputError(
+                f"input {given}: a list of paths has at most {LARGEST_WHOLE} bytes; divide it"
+            )
         lines = content.decode("utf-8").splitlines()
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"input {given}: cannot be read ({error})") from error

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from t5x_lite.errors import InputError
 from t5x_lite.records.compressed import plain_name
 from t5x_lite.records.json_lines import Line, read_examples
-from t5x_lite.records.lines import read_lines
+from t5x_lite.records.lines import LONGEST_COLUMNS, read_lines
 
 _LEFT_OUT = ("unanswerable", "binary", "long_answer")
 
@@ -58,11 +58,11 @@ def _of_object(line: Line) -> tuple[str, str, list[str]]:
 
 
 def _of_table(path: str) -> Iterator[tuple[str, str, list[str]]]:
-    for number, line in enumerate(read_lines([path])):
-        where, fields = f"{path}:{number + 1}", line.split("\t")
+    for number, line in enumerate(read_lines([path], longest=LONGEST_COLUMNS)):
+        where, fields = f"{path}:{number + 1}", line.split("\t", 2)
         try:
             answers = ast.literal_eval(fields[1].strip('"').replace('""', '"'))
-        except (IndexError, SyntaxError, ValueError) as error:
+        except (IndexError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise InputError(f"{where}: must be question TAB ['answer', ...]") from error
         if not _are_texts(answers):
             raise InputError(f"{where}: must be question TAB ['answer', ...]")
@@ -96,7 +96,7 @@ def read_mkqa(path: str, language: str) -> list[Question]:
                 if isinstance(text, str) and text
             ]
             found.append(Question(str(record["example_id"]), record["queries"][language], texts))
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise InputError(
                 f"{where}: must have example_id, queries and answers of en and {language}"
             ) from error

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from t5x_lite.buckets.paths import DataPath, data_path
 from t5x_lite.errors import InputError
 from t5x_lite.files import reason
+from t5x_lite.records.compressed import read_whole
 from t5x_lite.records.json_lines import Line, read_examples
 from t5x_lite.records.pairs import Pairs
 from t5x_lite.records.passages import titled_text
@@ -75,7 +76,7 @@ def read_judgements(path: DataPath) -> dict[str, dict[str, int]]:
       InputError: it is unreadable, or a line has no three fields or no whole number.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_whole(path).decode("utf-8-sig").splitlines()
     except OSError as error:
         raise InputError(f"{path}: {reason(error)}") from error
     except UnicodeDecodeError as error:

@@ -10,7 +10,6 @@ separators, line ends and doubled quotation marks. `read_jsonl` reads SuperGLUE'
 """
 
 import codecs
-import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from t5x_lite.buckets.paths import DataPath
 from t5x_lite.errors import InputError
 from t5x_lite.files import LONGEST_LINE, without_bom
 from t5x_lite.records import json_lines
-from t5x_lite.records.compressed import open_text
+from t5x_lite.records.compressed import open_text, read_whole
 
 _logger = logging.getLogger(__name__)
 
@@ -87,8 +86,7 @@ def read_tsv(
 def _bytes(file: DataPath) -> bytes:
     """A file's content without a byte-order mark."""
     try:
-        with open_text(file) as stream:
-            return stream.read().removeprefix(codecs.BOM_UTF8)
+        return read_whole(file).removeprefix(codecs.BOM_UTF8)
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from error
 
@@ -255,10 +253,7 @@ def read_squad(file: DataPath, *, unanswerable: bool = False) -> Iterator[dict[s
     Raises:
       InputError: the file cannot be read or has another form, or two questions have one id.
     """
-    try:
-        content = json.loads(_bytes(file))
-    except (RecursionError, ValueError) as error:
-        raise InputError(f"{file}: not JSON that can be read ({error})") from error
+    content = json_lines.parse_json(_bytes(file), where=str(file))
     seen: dict[str, str] = {}
     for where, fields in _questions(file, content):
         if fields["id"] in seen:

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from t5x_lite.buckets.paths import open_stream
 from t5x_lite.errors import InputError
 from t5x_lite.extras import install_command
+from t5x_lite.files import LONGEST_LINE
 from t5x_lite.remote import is_remote
 
 COMPRESSED = (".gz", ".zst", ".xz")
@@ -47,6 +48,33 @@ def open_text(path: str | os.PathLike[str]) -> contextlib.AbstractContextManager
       InputError: while it is read, it turns out to be cut off or damaged, or a package is missing.
     """
     return _named(path, decompressed(path))
+
+
+LARGEST_WHOLE = 512 << 20
+"""Maximum bytes of a file that is taken apart in memory at once."""
+_EXPANSION = 200
+"""Times its own size that a compressed file of more than 64 MiB of text may come to."""
+
+
+def read_whole(path: str | os.PathLike[str], *, most: int = LARGEST_WHOLE) -> bytes:
+    """Read the text of a file that is taken apart in memory at once.
+
+    Raises:
+      OSError: it cannot be read.
+      InputError: it is damaged, has more bytes than `most`, or is compressed and expands to more
+        than 200 times its size.
+    """
+    allowed = most
+    if is_compressed(path) and not is_remote(path):
+        allowed = min(most, max(LONGEST_LINE, _EXPANSION * os.stat(path).st_size))
+    with open_text(path) as file:
+        content = file.read(allowed + 1)
+    if len(content) > allowed:
+        raise InputError(
+            f"{path}: has more than {allowed:,} bytes of text, which is read at once; divide it"
+            + (", or decompress it first if its size is right" if allowed < most else "")
+        )
+    return content
 
 
 @contextlib.contextmanager
@@ -97,16 +125,49 @@ class _Gzip(gzip.GzipFile):
             file.close()
 
 
-class _Xz(lzma.LZMAFile):
-    """The bytes of an .xz file, which is closed with it."""
+class _Xz(io.RawIOBase):
+    """The bytes of an .xz file, which is closed with it.
+
+    A header may ask for a dictionary of 4 GiB; LZMAFile would give it that memory.
+    """
 
     def __init__(self, file: BinaryIO):
-        super().__init__(file)
-        self._own = file
+        self._file, self._stream = file, _xz_stream()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            if self._stream.eof:
+                data = self._stream.unused_data or self._more()
+                while data and not data.lstrip(b"\0"):  # padding between streams
+                    data = self._more()
+                if not data:
+                    return 0
+                self._stream, data = _xz_stream(), data.lstrip(b"\0")
+            else:
+                data = self._more() if self._stream.needs_input else b""
+                if not data and self._stream.needs_input:
+                    raise EOFError
+            found = self._stream.decompress(data, len(buffer))
+            if found:
+                buffer[: len(found)] = found
+                return len(found)
+
+    def _more(self) -> bytes:
+        return self._file.read(_INPUT_BYTES)
 
     def close(self) -> None:
+        self._file.close()
         super().close()
-        self._own.close()
+
+
+_XZ_MEMORY = 1 << 28
+
+
+def _xz_stream() -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(memlimit=_XZ_MEMORY)
 
 
 class _ZstandardError(Exception):

@@ -15,13 +15,16 @@ facebookresearch/DPR, "Retriever input data format".
 import codecs
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from t5x_lite.buckets.paths import DataPath
 from t5x_lite.errors import InputError
+from t5x_lite.files import LONGEST_LINE
 from t5x_lite.records import named_splits
 from t5x_lite.records.compressed import open_text
+from t5x_lite.records.json_lines import check_surrogates
 from t5x_lite.records.pairs import Pairs
 from t5x_lite.records.passages import titled_text
 
@@ -31,7 +34,7 @@ _EXPECTED = (
 )
 _BYTES = 1 << 20
 """Read at a time: the files are of several gigabytes."""
-_SPACE = " \t\r\n"
+_SPACE = re.compile(r"[ \t\r\n]*")
 _JSON = json.JSONDecoder()
 
 _logger = logging.getLogger(__name__)
@@ -106,11 +109,10 @@ class _Text:
     def sign(self) -> str:
         """The next sign that is no space; "" at the end."""
         while True:
-            rest = self._text[self._at : self._at + 1]
-            if rest and rest not in _SPACE:
+            self._at = _SPACE.match(self._text, self._at).end()  # pyright: ignore
+            if rest := self._text[self._at : self._at + 1]:
                 return rest
-            self._at += len(rest)
-            if not rest and not self._more(_BYTES):
+            if not self._more(_BYTES):
                 return ""
 
     def take(self, sign: str, *, where: str) -> None:
@@ -134,13 +136,23 @@ class _Text:
         size = _BYTES
         while True:
             try:
-                found, self._at = _JSON.raw_decode(self._text, self._at)
+                start = self._at
+                found, self._at = _JSON.raw_decode(self._text, start)
+                check_surrogates(found, self._text[start : self._at], where=where)
                 return found
+            except InputError:
+                raise
             except json.JSONDecodeError as error:
                 of_the_end = error.pos > len(self._text) - 16 or "Unterminated" in error.msg
+                if of_the_end and size > LONGEST_LINE:
+                    raise InputError(
+                        f"{where}: has more than {LONGEST_LINE} bytes; divide it"
+                    ) from error
                 if not of_the_end or not self._more(size):
                     raise InputError(f"{where}: not JSON: {error.msg}") from error
                 size *= 2
+            except (RecursionError, ValueError) as error:
+                raise InputError(f"{where}: not JSON that can be read ({error})") from error
 
     def _more(self, size: int) -> bool:
         """Whether there was more to read."""

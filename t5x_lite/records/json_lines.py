@@ -119,8 +119,7 @@ def parse_object(
         raise InputError(f"{where}: not JSON ({what} at column {error.colno})") from error
     except (RecursionError, ValueError) as error:  # brackets without end, a number of 5000 digits
         raise InputError(f"{where}: not JSON that can be read ({error})") from error
-    if b"\\ud" in line.lower() and not _is_text(record):
-        raise InputError(f"{where}: half of a surrogate pair (\\ud...) is not text; remove it")
+    check_surrogates(record, line, where=where)
     if not isinstance(record, dict):
         raise InputError(f"{where}: must be a JSON object, got {type(record).__name__}")
     for field in fields:
@@ -134,6 +133,39 @@ def parse_object(
                 f'{where}: "{field}" must be a string, got {type(record[field]).__name__}'
             )
     return Line(where, record)
+
+
+def parse_json(content: bytes, *, where: str) -> Any:
+    """Parse the JSON of a file that people give.
+
+    Args:
+      content: UTF-8.
+      where: the place, for messages.
+
+    Raises:
+      InputError: it is not UTF-8 or not JSON, nests too deep, or has half a surrogate pair.
+    """
+    try:
+        found = json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: not UTF-8 (byte {error.start}); convert the file") from error
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"{where}: not JSON that can be read ({error})") from error
+    check_surrogates(found, content, where=where)
+    return found
+
+
+def check_surrogates(found: Any, content: str | bytes, *, where: str) -> None:
+    """Raise InputError if JSON has an escaped half of a surrogate pair.
+
+    Args:
+      found: the parsed value.
+      content: its source.
+      where: the place, for the message.
+    """
+    escape = b"\\ud" if isinstance(content, bytes) else "\\ud"
+    if escape in content.lower() and not _is_text(found):  # pyright: ignore[reportOperatorIssue]
+        raise InputError(f"{where}: half of a surrogate pair (\\ud...) is not text; remove it")
 
 
 def _refuse(constant: str) -> Any:

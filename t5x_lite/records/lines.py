@@ -9,20 +9,23 @@ from pathlib import Path
 
 from t5x_lite.buckets.paths import data_path
 from t5x_lite.errors import InputError
-from t5x_lite.files import reason, without_bom
+from t5x_lite.files import LONGEST_LINE, reason, without_bom
 from t5x_lite.records.compressed import is_compressed, open_text
 from t5x_lite.records.json_lines import lines_of
 from t5x_lite.remote import is_remote
 
+LONGEST_COLUMNS = 1 << 20
+"""Maximum bytes of a line of ids, numbers or tags: the columns of runs, judgments and CoNLL."""
 
-def read_lines(paths: Sequence[str], *, longest: int | None = None) -> Iterator[str]:
+
+def read_lines(paths: Sequence[str], *, longest: int = LONGEST_LINE) -> Iterator[str]:
     """Lines of UTF-8 files one after another, without their line ends; "-" is standard input.
 
     Files that end in .gz, .zst or .xz are compressed.
 
     Args:
       paths: the files.
-      longest: bytes of a line at most; None reads any, as a corpus may be one line.
+      longest: maximum bytes of a line.
 
     Raises:
       InputError: at the call if no path is given or a file is missing or unreadable; while
@@ -47,14 +50,14 @@ def read_lines(paths: Sequence[str], *, longest: int | None = None) -> Iterator[
     return _read_lines(paths, longest)
 
 
-def _read_lines(paths: Sequence[str], longest: int | None) -> Iterator[str]:
+def _read_lines(paths: Sequence[str], longest: int) -> Iterator[str]:
     for path in paths:
         name = "<stdin>" if path == "-" else path
         try:
             with contextlib.ExitStack() as stack:
                 standard = path == "-"
                 stream = sys.stdin.buffer if standard else stack.enter_context(open_text(path))
-                lines = stream if longest is None else lines_of(stream, name=name, longest=longest)
+                lines = lines_of(stream, name=name, longest=longest)
                 for number, line in enumerate(without_bom(lines), start=1):
                     yield _decode_line(line, where=f"{name}:{number}")
         except OSError as error:

@@ -21,6 +21,9 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from t5x_lite.errors import InputError
+from t5x_lite.records.json_lines import parse_json
+from t5x_lite.records.lines import read_lines
+from t5x_lite.records.string_table import check_ends, open_array
 
 Numbers = Literal["float16", "int8", "float32"]
 
@@ -127,13 +130,21 @@ class M3Texts:
             raise InputError(
                 f"{directory}: has no {IDS}: `embed --heads ...` writes such a directory"
             )
-        self.ids: list[str] = [
-            json.loads(line)
-            for line in (self._where / IDS).read_text(encoding="utf-8").splitlines()
-        ]
-        self.dense: np.ndarray | None = self._array(DENSE)
-        self._vectors, ends = self._array(VECTORS), self._array(ENDS)
-        self._scales = self._array(SCALES)
+        lines = enumerate(read_lines([str(self._where / IDS)]), start=1)
+        self.ids: list[str] = [self._id(line, number) for number, line in lines]
+        self.dense: np.ndarray | None = self._array(DENSE, (np.float32,), 2)
+        self._vectors = self._array(VECTORS, (np.float16, np.float32, np.int8), 2)
+        self._scales = self._array(SCALES, (np.float32,), 1)
+        ends = self._array(ENDS, (np.int64,), 1)
+        if (self._vectors is None) != (ends is None):
+            raise InputError(f"{directory}: {VECTORS} and {ENDS} belong together: embed again")
+        if ends is not None and self._vectors is not None:
+            check_ends(ends, len(self._vectors), where=self._where / ENDS)
+            is_scaled = self._vectors.dtype == np.int8
+            if is_scaled != (self._scales is not None) or (
+                self._scales is not None and len(self._scales) != len(self._vectors)
+            ):
+                raise InputError(f"{self._where / SCALES}: has not one scale a vector: embed again")
         self._ends = None if ends is None else ends.tolist()
         for name, one in ((DENSE, self.dense), (ENDS, self._ends)):
             self._check(name, None if one is None else len(one))
@@ -145,13 +156,13 @@ class M3Texts:
     def terms(self) -> Generator[dict[int, float], None, None]:
         """Token -> weight, of each text."""
         count = 0
-        with (self._where / LEXICAL).open(encoding="utf-8") as lines:
-            for count, line in enumerate(lines, 1):
-                try:
-                    yield {int(token): float(weight) for token, weight in json.loads(line).items()}
-                except (ValueError, AttributeError) as error:
-                    where = f"{self._where / LEXICAL}:{count}"
-                    raise InputError(f'{where}: not {{"token": weight}} ({error})') from error
+        for count, line in enumerate(read_lines([str(self._where / LEXICAL)]), 1):
+            where = f"{self._where / LEXICAL}:{count}"
+            record = parse_json(line.encode(), where=where)
+            try:
+                yield {int(token): float(weight) for token, weight in record.items()}
+            except (ValueError, AttributeError, TypeError, OverflowError) as error:
+                raise InputError(f'{where}: not {{"token": weight}} ({error})') from error
         self._check(LEXICAL, count)
 
     def vectors(self, number: int) -> np.ndarray:
@@ -162,14 +173,22 @@ class M3Texts:
         found = self._vectors[place].astype(np.float32)
         return found if self._scales is None else found * self._scales[place, None]
 
-    def _array(self, name: str) -> np.ndarray | None:
+    def _id(self, line: str, number: int) -> str:
+        where = f"{self._where / IDS}:{number}"
+        found = parse_json(line.encode(), where=where)
+        if not isinstance(found, str):
+            raise InputError(f"{where}: an id must be a string in quotation marks, got {line[:40]}")
+        return found
+
+    def _array(self, name: str, dtypes: Sequence[Any], dims: int) -> np.ndarray | None:
         path = self._where / name
         if not path.is_file():
             return None
         try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: cannot be read ({error})") from error
+            return open_array(path, dtypes=dtypes, dims=dims)
+        except InputError as error:
+            what = str(error).removeprefix(f"{path}: ")
+            raise InputError(f"{path}: cannot be read ({what})") from error
 
     def _check(self, name: str, count: int | None) -> None:
         if count is not None and count != len(self.ids):

@@ -10,6 +10,7 @@ Ids are strings: they are never read as numbers.
 Source: the README of microsoft/MSMARCO-Passage-Ranking.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 
 from t5x_lite.buckets.paths import DataPath, data_path
@@ -18,6 +19,7 @@ from t5x_lite.records.lines import read_lines
 from t5x_lite.records.pairs import Pairs
 from t5x_lite.records.passages import read_passages
 
+_WHOLE = re.compile(r"-?[0-9]{1,9}")
 SPLITS = {"train": ("train",), "validation": ("dev", "dev.small")}
 
 
@@ -71,8 +73,8 @@ def judged_pairs(
     texts = {fields[0]: fields[1] for _, fields in _rows(queries, (2,))}
     judged: dict[str, tuple[list[str], list[str]]] = {}
     for where, fields in _rows(qrels, (2, 4), by_space=True):
-        if len(fields) == 4 and not fields[3].lstrip("-").isdigit():
-            raise InputError(f"{where}: the score must be a whole number, got {fields[3]!r}")
+        if len(fields) == 4 and not _WHOLE.fullmatch(fields[3]):
+            raise InputError(f"{where}: the score must be a whole number, got {fields[3][:20]!r}")
         if fields[0] not in texts:
             raise InputError(f"{where}: the query {fields[0]!r} is not in {queries}")
         answers = len(fields) == 2 or int(fields[3]) > 0
@@ -120,7 +122,7 @@ def _rows(
     for number, line in enumerate(read_lines([path]), start=1):
         if not line.strip():
             continue
-        fields = line.split() if by_space else line.split("\t", 1)
+        fields = line.split(None, 5) if by_space else line.split("\t", 1)
         if len(fields) not in numbers:
             raise InputError(
                 f"{path}:{number}: must have {' or '.join(map(str, numbers))} fields, got "

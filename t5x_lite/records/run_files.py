@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 from t5x_lite.errors import InputError
 from t5x_lite.records.compressed import plain_name
 from t5x_lite.records.json_lines import read_examples, writer
-from t5x_lite.records.lines import read_lines
+from t5x_lite.records.lines import LONGEST_COLUMNS, read_lines
 
 RunFormat = Literal["trec", "marco", "jsonl"]
 SameIds = Literal["keep", "drop"]
@@ -104,7 +104,7 @@ def _once(found: Iterable[tuple[Sequence[_Row], Ranking]]) -> Iterator[Ranking]:
 
 def _rows(path: str, format: RunFormat | None) -> Iterator[_Row]:
     name, expected = "<stdin>" if path == "-" else path, {"trec": 6, "marco": 3, None: None}[format]
-    for number, line in enumerate(read_lines([path]), start=1):
+    for number, line in enumerate(read_lines([path], longest=LONGEST_COLUMNS), start=1):
         where, fields = f"{name}:{number}", line.split()
         if not fields:
             continue
@@ -123,7 +123,7 @@ def _rows(path: str, format: RunFormat | None) -> Iterator[_Row]:
 
 
 def _rank(text: str, where: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
+    if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) > 0):
         raise InputError(f"{where}: a rank must be a whole number from 1, got {text[:20]!r}")
     return int(text)
 
@@ -166,7 +166,7 @@ def _read_json(path: str) -> Iterator[tuple[Sequence[_Row], Ranking]]:
         if scores is None:
             scores = [None] * len(documents)
         numbers = isinstance(scores, list) and len(scores) == len(documents)
-        if not numbers or not all(score is None or type(score) in (int, float) for score in scores):
+        if not numbers or not all(score is None or _is_score(score) for score in scores):
             raise InputError(f'{where}: "scores" must be a number for each of "documents"')
         rows = [
             _Row(where, record["query"], Ranked(document, None if s is None else float(s), rank))
@@ -177,6 +177,10 @@ def _read_json(path: str) -> Iterator[tuple[Sequence[_Row], Ranking]]:
             yield rows, Ranking(record["query"], [])
         else:
             yield rows, _ranking(record["query"], rows)
+
+
+def _is_score(value: object) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e300  # pyright: ignore[reportArgumentType]
 
 
 def run_lines(rankings: Iterable[Ranking], *, format: RunFormat, tag: str) -> Iterator[str]:
@@ -276,7 +280,7 @@ def read_qrels(path: str) -> Qrels:
     """
     name, columns = "<stdin>" if path == "-" else path, None
     found: Qrels = {}
-    for number, line in enumerate(read_lines([path]), start=1):
+    for number, line in enumerate(read_lines([path], longest=LONGEST_COLUMNS), start=1):
         fields, where = line.split(), f"{name}:{number}"
         if not fields:
             continue
@@ -302,11 +306,16 @@ def read_qrels(path: str) -> Qrels:
     return found
 
 
+_LARGEST_SCORE = 1 << 31
+
+
 def _judgement(text: str, where: str) -> int:
     try:
-        return int(text)
-    except ValueError as error:
-        raise InputError(f"{where}: a score must be a whole number, got {text[:20]!r}") from error
+        if abs(score := int(text)) < _LARGEST_SCORE:
+            return score
+    except ValueError:
+        pass
+    raise InputError(f"{where}: a score must be a whole number, got {text[:20]!r}")
 
 
 def write_qrels(path: str, qrels: Qrels) -> None:

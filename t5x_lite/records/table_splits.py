@@ -16,7 +16,6 @@ The rules, the first that fits:
 """
 
 import fnmatch
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,10 @@ from typing import Any, TypeAlias
 from t5x_lite.buckets.objects import files_in
 from t5x_lite.buckets.paths import BucketPath, DataPath, data_path
 from t5x_lite.errors import InputError
+from t5x_lite.files import LONGEST_LINE
 from t5x_lite.records.benchmark_files import Row
+from t5x_lite.records.compressed import read_whole
+from t5x_lite.records.json_lines import parse_json
 from t5x_lite.records.tables import ending_of, pyarrow, read_table, rows_of_batches
 from t5x_lite.remote import is_remote
 
@@ -155,15 +157,22 @@ def _saved_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[Tabl
             f"{place}: its splits are {', '.join(listed)}, and none of them is train, validation "
             "or test: name the files by --data.columns.train"
         )
+    if outside := [name for name in found.values() if not _is_name(name)]:
+        raise InputError(f"{place}: a split must be a folder in it, got {outside[0][:60]!r}")
     return {split: _saved_files(place / name) for split, name in found.items()}
 
 
 def _saved_files(folder: DataPath) -> tuple[DataPath, ...]:
     state = _json(folder / "state.json")
     files = state.get("_data_files")
-    names = [each.get("filename") for each in files] if isinstance(files, list) else []
+    listed = files if isinstance(files, list) else []
+    names = [each.get("filename") if isinstance(each, dict) else None for each in listed]
     if not names or not all(isinstance(name, str) for name in names):
         raise InputError(f'{folder / "state.json"}: must have "_data_files" with their names')
+    if outside := [name for name in names if not _is_name(name)]:
+        raise InputError(
+            f'{folder / "state.json"}: "filename" must be a file beside it, got {outside[0][:60]!r}'
+        )
     if state.get("_indices_data_files"):
         raise InputError(
             f"{folder}: rows are chosen by indices; save it by flatten_indices() first"
@@ -171,13 +180,16 @@ def _saved_files(folder: DataPath) -> tuple[DataPath, ...]:
     return tuple(folder / name for name in names)
 
 
+def _is_name(name: str) -> bool:
+    """Whether a name is that of a file right in a directory."""
+    return "/" not in name and "\0" not in name and name not in ("", ".", "..")
+
+
 def _json(file: DataPath) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_bytes())
+        content = parse_json(read_whole(file, most=LONGEST_LINE), where=str(file))
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: not JSON that can be read ({error})") from error
     if not isinstance(content, dict):
         raise InputError(f"{file}: must be a JSON object")
     return content

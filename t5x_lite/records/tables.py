@@ -7,18 +7,24 @@ JSONL, CSV and TSV may be compressed, and end in .gz or .zst then. Parquet and A
 (extra `tables`); an Arrow file may be of either form, with an index at its end or without, as
 Hugging Face's `datasets` writes it. Only a part of a file is in memory at a time. Values are what
 JSON has: texts, numbers, truth values, and lists and objects of them.
+
+Columns are validated before a value is read: Arrow trusts the offsets of a file, and a wrong one
+ends the process. Values become Python's one row at a time, and batches are cut by bytes, so that
+rows that share a long text do not take its memory many times.
 """
 
 import itertools
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from t5x_lite.buckets.paths import BucketPath, DataPath
 from t5x_lite.errors import InputError
 from t5x_lite.extras import install_command
+from t5x_lite.files import LONGEST_LINE
 from t5x_lite.options import did_you_mean
 from t5x_lite.records.benchmark_files import Row, read_csv, read_jsonl
 from t5x_lite.records.compressed import COMPRESSED, plain_name
@@ -35,7 +41,9 @@ ENDINGS = (
 """How the names of tables end."""
 
 _ROWS = 1024
-"""Of a Parquet file that are read at a time."""
+"""Rows of a Parquet batch, at most."""
+_BATCH_BYTES = 16 << 20
+"""Bytes of a Parquet batch, about."""
 
 
 def ending_of(name: str) -> str:
@@ -87,7 +95,7 @@ def rows_of_batches(batches: Iterable[Any], *, name: str, columns: Sequence[str]
         if not count:
             _check_columns(batch.schema.names, columns, name=name)
         values = [
-            [_plain(value) for value in _values(batch, place, name=name, first=count)]
+            map(_plain, _values(batch, place, name=name, first=count))
             for place in range(batch.num_columns)
         ]
         for row in zip(*values, strict=True):
@@ -151,8 +159,56 @@ def _opened(pa: Any, file: DataPath) -> Any:
 def _parquet_batches(pa: Any, file: DataPath) -> Iterator[Any]:
     import pyarrow.parquet as parquet
 
-    with _opened(pa, file) as source, parquet.ParquetFile(source) as table:
-        yield from _at_least_one(table.iter_batches(batch_size=_ROWS), pa, table.schema_arrow)
+    with _opened(pa, file) as source:
+        with parquet.ParquetFile(source) as table:
+            metadata, schema = table.metadata, table.schema_arrow
+        leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+        leaves = [leaf for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+        # A list may hold one long entry many times: it stays encoded. A flat column need not.
+        encoded = [leaf.path for leaf in leaves if leaf.max_repetition_level]
+        flat = [leaf.path for leaf in leaves if not leaf.max_repetition_level]
+        with (
+            parquet.ParquetFile(source, read_dictionary=encoded) as table,
+            parquet.ParquetFile(source, read_dictionary=flat) as probed,
+        ):
+            batches = (
+                batch
+                for group in range(metadata.num_row_groups)
+                for batch in table.iter_batches(
+                    batch_size=_batch_size(metadata, group, probed, flat), row_groups=[group]
+                )
+            )
+            yield from _at_least_one(batches, pa, schema)
+
+
+def _batch_size(metadata: Any, group: int, probed: Any, flat: Sequence[str]) -> int:
+    """Rows of a batch of a row group, so that no batch is far above `_BATCH_BYTES`.
+
+    Args:
+      metadata: of the file.
+      group: the number of the row group.
+      probed: the file, whose columns `flat` are read as dictionaries.
+      flat: columns of strings without lists.
+    """
+    found = metadata.row_group(group)
+    largest = found.total_byte_size // max(1, found.num_rows)
+    if flat:
+        batch = next(probed.iter_batches(batch_size=1, row_groups=[group], columns=flat), None)
+        largest += 0 if batch is None else sum(map(_longest_entry, batch.columns))
+    return min(_ROWS, max(1, _BATCH_BYTES // max(1, largest)))
+
+
+def _longest_entry(column: Any) -> int:
+    """Bytes of the longest text in a column; those of an object's fields add up."""
+    import pyarrow.compute as compute
+    import pyarrow.types as types
+
+    if types.is_struct(column.type):
+        return sum(_longest_entry(column.field(i)) for i in range(column.type.num_fields))
+    texts = column.dictionary if types.is_dictionary(column.type) else column
+    if not _has_length(texts.type):
+        return 0
+    return compute.max(compute.binary_length(texts)).as_py() or 0
 
 
 def _arrow_batches(pa: Any, file: DataPath) -> Iterator[Any]:
@@ -170,12 +226,11 @@ def _arrow_batches(pa: Any, file: DataPath) -> Iterator[Any]:
 
 
 def _at_least_one(batches: Iterable[Any], pa: Any, schema: Any) -> Iterator[Any]:
-    """Batches, cut to `_ROWS` rows; one without rows where there is none."""
+    """The batches, or one without rows if there is none."""
     none = True
     for batch in batches:
-        for start in range(0, batch.num_rows, _ROWS):
-            none = False
-            yield batch.slice(start, _ROWS)
+        none = False
+        yield batch
     if none:
         yield pa.RecordBatch.from_pylist([], schema=schema)
 
@@ -189,37 +244,97 @@ def _check_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -
             )
 
 
-def _values(batch: Any, place: int, *, name: str, first: int) -> list[Any]:
-    """A column's values in Python's types.
+def _values(batch: Any, place: int, *, name: str, first: int) -> Iterator[Any]:
+    """A column's values in Python's types, made one at a time.
 
     Raises:
-      InputError: it is of a type that JSON has not, or a text is not UTF-8.
+      InputError: the column is damaged, or a text is not UTF-8.
     """
     column, kind = batch.column(place), batch.schema.field(place).type
     if not _is_plain(kind):
         # Columns that nobody asks for may hold anything: the error comes with their use.
-        return [_Unreadable(str(kind))] * batch.num_rows
-    try:
-        values = column.to_pylist()
-    except UnicodeDecodeError as error:
-        bad = next(row for row in itertools.count() if not _is_text(column[row]))
+        return itertools.repeat(_Unreadable(str(kind)), batch.num_rows)
+    _validate(column, batch.schema.names[place], name=name, first=first)
+    if _longest_entry(column) > LONGEST_LINE:
         raise InputError(
-            f"{name}: row {first + bad + 1}: {batch.schema.names[place]!r} is not UTF-8"
-        ) from error
+            f"{name}: column {batch.schema.names[place]!r} has a text of more than {LONGEST_LINE} "
+            f"bytes in row {first + 1} or after; divide it"
+        )
+    if _nests(kind):
+        return _nested_values(column, f"{name}: row", batch.schema.names[place], first)
+    values = (scalar.as_py() for scalar in column)
     if str(kind) in ("float", "halffloat"):
         import numpy as np
 
         short = np.float32 if str(kind) == "float" else np.float16
-        return [None if value is None else float(str(short(value))) for value in values]
+        return (None if value is None else float(str(short(value))) for value in values)
     return values
 
 
-def _is_text(scalar: Any) -> bool:
+def _nests(kind: Any) -> bool:
+    """Whether a type has lists or structs."""
+    return kind.num_fields > 0
+
+
+def _nested_values(column: Any, where: str, label: str, first: int) -> Iterator[Any]:
+    """The values of a column of lists or objects, none of them larger than a line of text."""
+    for row, scalar in enumerate(column):
+        if _expanded(column.slice(row, 1)) > LONGEST_LINE:
+            raise InputError(
+                f"{where} {first + row + 1}: {label!r} has more than {LONGEST_LINE} bytes; "
+                "divide it"
+            )
+        yield scalar.as_py()
+
+
+def _expanded(array: Any) -> int:
+    """Bytes of an array if entries of dictionaries are counted each time that they are used."""
+    import pyarrow.compute as compute
+    import pyarrow.types as types
+
+    kind = array.type
+    if types.is_struct(kind):
+        return sum(map(_expanded, array.flatten()))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return 8 * len(array) + _expanded(array.flatten())
+    if types.is_dictionary(kind) and _has_length(kind.value_type):
+        lengths = compute.binary_length(array.dictionary)
+        return 8 * len(array) + (compute.sum(compute.take(lengths, array.indices)).as_py() or 0)
+    if _has_length(kind):
+        return 8 * len(array) + (compute.sum(compute.binary_length(array)).as_py() or 0)
+    return 8 * len(array)
+
+
+def _has_length(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    strings = types.is_string(kind) or types.is_large_string(kind)
+    return strings or types.is_binary(kind) or types.is_large_binary(kind)
+
+
+def _validate(column: Any, label: str, *, name: str, first: int) -> None:
+    """Checks offsets, indices and UTF-8 of a column, every level of it.
+
+    Raises:
+      InputError: one is wrong; names the row if its text is not UTF-8.
+    """
+    import pyarrow as pa
+
     try:
-        scalar.as_py()
-    except UnicodeDecodeError:
-        return False
-    return True
+        column.validate(full=True)
+    except pa.ArrowException as error:
+        what = " ".join(str(error).split())[:200]
+        found = _NOT_UTF8.search(what) if _has_length(column.type) else None
+        if found:
+            raise InputError(
+                f"{name}: row {first + int(found[1]) + 1}: {label!r} is not UTF-8; convert the text"
+            ) from error
+        raise InputError(
+            f"{name}: column {label!r} is damaged ({what}); copy or download the file again"
+        ) from error
+
+
+_NOT_UTF8 = re.compile(r"UTF8 sequence at string index (\d+)")
 
 
 class _Unreadable:

@@ -20,7 +20,7 @@ from typing import Any
 from t5x_lite.buckets.paths import DataPath
 from t5x_lite.errors import InputError
 from t5x_lite.records.benchmark_files import Row, read_jsonl
-from t5x_lite.records.lines import read_lines
+from t5x_lite.records.lines import LONGEST_COLUMNS, read_lines
 
 _DOCUMENT = "-DOCSTART-"
 _COLUMNS = re.compile(r"[ \t]+")
@@ -62,7 +62,7 @@ def read_conll(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sente
     """
     rows: list[list[str]] = []
     number = 0
-    for number, line in enumerate(read_lines([str(file)]), start=1):
+    for number, line in enumerate(read_lines([str(file)], longest=LONGEST_COLUMNS), start=1):
         columns = _COLUMNS.split(line.strip(" \t"))
         if columns == [""] or columns[0] == _DOCUMENT:
             yield from _sentence(rows, str(file), number, may_lack_tags=may_lack_tags)

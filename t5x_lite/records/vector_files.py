@@ -132,7 +132,7 @@ class ParquetWriter:
         if self._writer is None:
             parquet = importlib.import_module("pyarrow.parquet")
             with writing(self._path):
-                self._writer = parquet.ParquetWriter(self._file, schema)
+                self._writer = parquet.ParquetWriter(self._file, schema, write_page_checksum=True)
         numbers = arrow.array(np.ascontiguousarray(vectors, np.float32).ravel())
         lists = arrow.FixedSizeListArray.from_arrays(numbers, size)
         names = arrow.array(list(ids), arrow.string())

@@ -11,6 +11,7 @@ files of passages (`records.passages`), one after another, or are the rows' numb
 """
 
 import abc
+import contextlib
 import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -144,31 +145,74 @@ class _Npy(_Shard):
 class _Parquet(_Shard):
     def __init__(self, path: str):
         parquet = _pyarrow_parquet()
-        try:
-            self._file = parquet.ParquetFile(path, memory_map=True)
-            schema = self._file.schema_arrow
-            names = schema.names
-        except OSError as error:
-            raise InputError(f"{path}: {reason(error)}") from error
-        except Exception as error:
-            raise InputError(f"{path}: no file of Parquet, or cut off: make it again") from error
-        if "id" not in names or "vector" not in names:
-            raise InputError(f"{path}: must have the columns id and vector, and has {names}")
         self._path, self._kept = path, (-1, np.zeros((0, 0), np.float32))
-        metadata = self._file.metadata
-        groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        with self._naming_damage():
+            self._file = parquet.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+            schema, metadata = self._file.schema_arrow, self._file.metadata
+            groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        if "id" not in schema.names or "vector" not in schema.names:
+            raise InputError(f"{path}: must have the columns id and vector, and has {schema.names}")
+        self._check_types(schema)
+        if any(rows < 0 for rows in groups) or sum(groups) > _MOST_ROWS:
+            raise InputError(f"{path}: damaged (it declares {sum(groups)} rows); make it again")
         self._ends, self.rows = np.cumsum([0, *groups]), sum(groups)
         self.size = self._group(0).shape[1] if groups else 0
+
+    def _check_types(self, schema: Any) -> None:
+        import pyarrow.types as types
+
+        name, vector = schema.field("id").type, schema.field("vector").type
+        is_text = types.is_string(name) or types.is_large_string(name)
+        lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+        is_list = any(test(vector) for test in lists) and types.is_floating(vector.value_type)
+        if not is_list or not (is_text or types.is_integer(name)):
+            raise InputError(
+                f"{self._path}: must have ids that are strings or whole numbers and vectors that "
+                f"are lists of floats, got {str(name)[:40]} and {str(vector)[:40]}"
+            )
+
+    @contextlib.contextmanager
+    def _naming_damage(self) -> Iterator[None]:
+        """Names the file in errors of pyarrow, which has many kinds of them."""
+        try:
+            yield
+        except InputError:
+            raise
+        except OSError as error:
+            if error.errno is not None:
+                raise InputError(f"{self._path}: {reason(error)}") from error
+            raise self._damaged(error) from error
+        except Exception as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: object) -> InputError:
+        what = " ".join(str(error).split())[:120]
+        return InputError(f"{self._path}: no file of Parquet, or cut off ({what}): make it again")
+
+    def _column(self, group: int, name: str) -> Any:
+        """A column of a row group, valid at every level and without nulls."""
+        with self._naming_damage():
+            column = self._file.read_row_group(group, columns=[name]).column(name)
+            column = column.combine_chunks()
+            column.validate(full=True)
+            rows = int(self._ends[group + 1] - self._ends[group])
+            if len(column) != rows or column.null_count:
+                raise self._damaged(
+                    f"row group {group} has {len(column)} of {rows} entries of {name}"
+                )
+            return column
 
     def _group(self, number: int) -> np.ndarray:
         """The vectors of a row group; the last one that was read is kept."""
         if self._kept[0] != number:
-            column = self._file.read_row_group(number, columns=["vector"]).column("vector")
-            column = column.combine_chunks()
-            flat = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
-            if len(flat) % max(1, len(column)):
+            column = self._column(number, "vector")
+            with self._naming_damage():
+                flat = column.flatten().to_numpy(zero_copy_only=False)
+                flat = flat.astype(np.float32, copy=False)
+            size = self.size if number else len(flat) // max(1, len(column))
+            if not _of_one_size(column, size) or len(flat) != len(column) * size:
                 raise InputError(f"{self._path}: its vectors are not all of one size")
-            self._kept = number, flat.reshape(len(column), -1)
+            self._kept = number, flat.reshape(len(column), size)
         return self._kept[1]
 
     def read(self, first: int, end: int) -> np.ndarray:
@@ -181,8 +225,21 @@ class _Parquet(_Shard):
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def ids(self) -> Iterator[str]:
-        for group in range(self._file.metadata.num_row_groups):
-            yield from map(str, self._file.read_row_group(group, columns=["id"])["id"].to_pylist())
+        for group in range(len(self._ends) - 1):
+            yield from map(str, self._column(group, "id").to_pylist())
+
+
+_MOST_ROWS = 1 << 40
+
+
+def _of_one_size(column: Any, size: int) -> bool:
+    """Whether every list of a column has so many numbers."""
+    import pyarrow.compute as compute
+
+    if not len(column):
+        return True
+    least_most = compute.min_max(compute.list_value_length(column)).as_py()
+    return least_most["min"] == least_most["max"] == size
 
 
 def _opened(path: str) -> _Shard:

@@ -30,12 +30,26 @@ import numpy as np
 
 from t5x_lite.errors import InputError
 from t5x_lite.files import open_atomically, reason, write_atomically
-from t5x_lite.records.string_table import StringTable, open_array, save_array
+from t5x_lite.records.string_table import (
+    StringTable,
+    check_ends,
+    open_array,
+    read_record,
+    save_array,
+)
 from t5x_lite.retrieval.analyzers import Analyzer, analyzer
 
 BLOCK_POSTINGS = 4 << 20
 """Postings that are held in memory, of 12 bytes each."""
 _VERSION = 1
+_ARRAYS = {
+    "sorted": np.int32,
+    "ends": np.int64,
+    "documents": np.int32,
+    "frequencies": np.int32,
+    "lengths": np.int32,
+}
+"""The files that are one array each, and its type."""
 _TELL_SECONDS = 60
 _logger = logging.getLogger(__name__)
 
@@ -71,18 +85,19 @@ class InvertedIndex(NamedTuple):
           InputError: it is no index, or a file is missing or damaged.
         """
         path = Path(directory)
-        try:
-            settings = json.loads((path / "index.json").read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(
-                f"{path}: no BM25 index ({reason(error)}): t5x-lite bm25 build makes one"
-            ) from error
-        except ValueError as error:
-            raise InputError(f"{path / 'index.json'}: not JSON: build the index again") from error
-        if settings.get("version") != _VERSION:
+        fields = {"version": int, "analyzer": str, "documents": int, "terms": int}
+        settings = read_record(
+            path / "index.json",
+            {**fields, "postings": int, "total_length": int},
+            kind="BM25 index",
+            made_by="bm25 build",
+        )
+        if settings["version"] != _VERSION:
             raise InputError(f"{path}: an index of another version: build it again")
-        names = ("sorted", "ends", "documents", "frequencies", "lengths")
-        arrays = [open_array(path / f"{name}.npy") for name in names]
+        arrays = [
+            open_array(path / f"{name}.npy", dtypes=(dtype,), dims=1)
+            for name, dtype in _ARRAYS.items()
+        ]
         tables = StringTable.open(path / "ids"), StringTable.open(path / "terms")
         index = cls(settings, *tables, *arrays)
         sizes = {
@@ -93,6 +108,10 @@ class InvertedIndex(NamedTuple):
         for name, found in sizes.items():
             if set(found) != {settings[name]}:
                 raise InputError(f"{path}: damaged ({name} {found}): build it again")
+        check_ends(index.ends, settings["postings"], where=path / "ends.npy")
+        for name, limit in (("sorted", settings["terms"]), ("lengths", 1 << 31)):
+            _check_range(getattr(index, name), limit, where=path / f"{name}.npy")
+        index.analyzer()
         return index
 
     def analyzer(self) -> Analyzer:
@@ -106,6 +125,7 @@ class InvertedIndex(NamedTuple):
             return self.documents[:0], self.frequencies[:0]
         start = int(self.ends[number - 1]) if number else 0
         span = slice(start, int(self.ends[number]))
+        _check_range(self.documents[span], len(self.lengths), where="documents.npy of the index")
         return self.documents[span], self.frequencies[span]
 
     def _number(self, term: str) -> int | None:
@@ -118,6 +138,12 @@ class InvertedIndex(NamedTuple):
                 high = middle
         found = int(self.sorted[low]) if low < len(self.terms) else None
         return found if found is not None and self.terms[found] == term else None
+
+
+def _check_range(numbers: np.ndarray, limit: int, *, where: str | Path) -> None:
+    """Raise InputError unless all numbers are from 0 to below a limit."""
+    if len(numbers) and (int(numbers.min()) < 0 or int(numbers.max()) >= limit):
+        raise InputError(f"{where}: damaged (a number is not below {limit}); build it again")
 
 
 def build(

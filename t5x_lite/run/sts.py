@@ -112,12 +112,12 @@ def _of_objects(path: str) -> Iterator[Pair]:
 
 def _of_table(path: str) -> Iterator[Pair]:
     lines = enumerate(read_lines([path]), start=1)
-    names = next(lines, (0, ""))[1].split("\t")
+    names = next(lines, (0, ""))[1].split("\t", 1000)
     if missing := [name for name in _COLUMNS if name not in names]:
         raise InputError(f"{path}:1: must name the columns {', '.join(_COLUMNS)}: no {missing[0]}")
     places = [names.index(name) for name in _COLUMNS]
     for number, line in lines:
-        fields = line.split("\t")
+        fields = line.split("\t", len(names))
         if not line.strip():
             continue
         if len(fields) <= max(places):
@@ -129,7 +129,7 @@ def _of_table(path: str) -> Iterator[Pair]:
 def _score(value: object, where: str) -> float:
     try:
         score = float(value) if isinstance(value, str | int | float) else math.nan
-    except ValueError:
+    except (OverflowError, ValueError):
         score = math.nan
     if not math.isfinite(score):
         raise InputError(f"{where}: the score must be a number, got {value!r:.20}")

@@ -18,7 +18,8 @@ from typing import Any
 
 from t5x_lite.c4.language import identifier
 from t5x_lite.errors import InputError
-from t5x_lite.files import write_atomically
+from t5x_lite.files import LONGEST_LINE, write_atomically
+from t5x_lite.records.compressed import read_whole
 from t5x_lite.records.json_lines import read_examples, writer
 from t5x_lite.records.passages import of_object
 from t5x_lite.retrieval.synthesis import PROMPT, Article, Excerpts, check, draw_of, request_of
@@ -165,7 +166,7 @@ def _questions(path: str) -> dict[str, str]:
 
 def _template(path: str) -> str:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_whole(path, most=LONGEST_LINE).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
     if "{text}" not in text:

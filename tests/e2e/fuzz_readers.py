@@ -7,8 +7,10 @@ the failures: another error, more than ten seconds, or more than a gigabyte abov
 """
 
 import contextlib
+import faulthandler
 import json
 import logging
+import os
 import random
 import resource
 import signal
@@ -54,6 +56,8 @@ def fuzz(name: str, count: int, seed: int) -> dict[str, Any]:
         start = _peak()
         for number in range(count):
             path, form = rng.choice(ways)
+            if progress := os.environ.get("FUZZ_PROGRESS"):  # what a crash was about
+                Path(progress).write_text(f"{name} {seed}: {number} {path.relative_to(base)}")
             path.write_bytes(mutant(whole[path], form, rng))
             if reader.sign is not None and rng.random() < 0.5:
                 with contextlib.suppress(Exception):
@@ -101,6 +105,7 @@ def _stop(*_: object) -> None:
 def main(arguments: list[str]) -> None:
     """Runs the readers that are named, or all."""
     count, seed, *names = arguments
+    faulthandler.enable()
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGALRM, _stop)
