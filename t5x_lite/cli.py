@@ -23,6 +23,7 @@ from t5x_lite.commands import COMMANDS, PROG, summaries
 from t5x_lite.invocation import invoked_as
 from t5x_lite.options import OptionError, did_you_mean, parse
 from t5x_lite.project import safe_path
+from t5x_lite.signals import ended_by
 
 _HELP = f"""usage: {PROG} COMMAND [OPTIONS]
 
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with (
             _messages(),
             _termination(),
+            ended_by((signal.SIGTERM,), seconds=_GRACE),
             safe_path(),
             quiet_without_tpu(),
             invoked_as(args),
@@ -69,6 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exception(error)
         return _report_error(error)
     return 0
+
+
+_GRACE = 30.0
+"""Seconds that a command has for its end after SIGTERM."""
 
 
 class _Terminated(KeyboardInterrupt):

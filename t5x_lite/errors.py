@@ -10,12 +10,37 @@ _OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
 """How TensorStore's errors say the system's."""
 
 
+_LONG_WORD = re.compile(r"\S{400,}")
+_LONGEST = 4000
+"""Characters of a message."""
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Return a text from outside as an error repeats it: at most 60 characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def shown(value: object, most: int = 60) -> str:
+    """Return the repr of a value from outside, as an error repeats it: at most 60 characters."""
+    if isinstance(value, str) and len(value) > most:
+        return repr(f"{value[: most - 3]}...")
+    try:
+        return shortened(repr(value), most)
+    except (RecursionError, ValueError):  # nested too deeply; a number of more than 4300 digits
+        return f"a {type(value).__name__}"
+
+
 class InputError(ValueError):
     """What the user gave is wrong: a config, a path, a data file, a vocabulary.
 
     The message is one line: what was wrong, where (file:line), and what to do. The command line
-    prints it and exits with code 2.
+    prints it and exits with code 2. A word or a message far too long is cut, since it repeats what
+    a file or an option holds.
     """
+
+    def __init__(self, message: object = ""):
+        text = _LONG_WORD.sub(lambda word: shortened(word[0]), str(message))
+        super().__init__(shortened(text, _LONGEST))
 
 
 class Interrupted(Exception):

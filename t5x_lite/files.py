@@ -15,14 +15,48 @@ cannot be replaced: it is written to straight.
 import codecs
 import contextlib
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from t5x_lite.errors import InputError, shown
 
 LONGEST_LINE = 64 << 20
 """Bytes of a line that is read into memory, unless more are asked for."""
+
+
+def plain_json(content: str | bytes) -> Any:
+    """Return the value of a JSON text from outside.
+
+    Raises:
+      ValueError: it is no JSON, or has a lone surrogate, which no file could hold again.
+      RecursionError: it is nested too deeply.
+    """
+    value = json.loads(content)
+    json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def inside(directory: Path, name: object, *, where: object) -> Path:
+    """Return the path of a file or folder that a file names, which may not leave a directory.
+
+    Args:
+      directory: the directory.
+      name: a relative path from outside; "" and "." are the directory itself.
+      where: the file that names it, for the error.
+
+    Raises:
+      InputError: it is not a string, is absolute, or has "..".
+    """
+    parts = Path(name).parts if isinstance(name, str) and "\0" not in name else ("/",)
+    if ".." in parts or Path(*parts).is_absolute() or "\\" in str(name):
+        raise InputError(
+            f"{where}: the path {shown(name)} leaves the directory; give a path below {directory}"
+        )
+    return directory.joinpath(*parts)
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:

@@ -130,6 +130,7 @@ class Learner:
             axes=axes,
             views=its_views,
         )
+        _check_adapter_sizes(stored)
         made.check_train()
         if adapters and (towers := objective.more_towers()):
             raise InputError(
@@ -446,6 +447,30 @@ class Learner:
         if self.optimizer is None:
             raise ValueError("a learner that is trained needs an optimizer: got None")
         return self.optimizer
+
+
+_WIDEST = 64
+"""Maximum size of an adapter's array along an axis, in the model's largest size."""
+
+
+def _check_adapter_sizes(shapes: Any) -> None:
+    """Raise InputError for an adapter with an array far larger than those of the model."""
+    leaves = trees.flatten(shapes)
+    own = {path: leaf for path, leaf in leaves.items() if path.startswith(ADAPTERS)}
+    base = [max(leaf.shape, default=1) for path, leaf in leaves.items() if path not in own]
+    most = max(_SMALLEST_BOUND, _WIDEST * max(base, default=1))
+    for path, leaf in own.items():
+        if max(leaf.shape, default=1) > most:
+            name = path.removeprefix(ADAPTERS).partition("/")[0]
+            raise InputError(
+                f"adapter {name!r}: {path} would have the shape {leaf.shape}, and a size of an "
+                f"adapter is at most {most:,} on this model; reduce its rank, length, width or "
+                "number"
+            )
+
+
+_SMALLEST_BOUND = 100_000
+"""Sizes up to it are never refused."""
 
 
 def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:

@@ -323,8 +323,18 @@ def jit_rows(function: Callable[..., Any], mesh: Mesh | None) -> Callable[..., A
     return call
 
 
+MOST_ROWS = 1 << 20
+"""Maximum rows that go through a model at once."""
+
+
 def rounded_rows(rows: int, mesh: Mesh | None) -> int:
-    """The least number of rows from `rows` on that divides over the mesh."""
+    """The least number of rows from `rows` on that divides over the mesh.
+
+    Raises:
+      InputError: rows are more than any device holds at once.
+    """
+    if rows > MOST_ROWS:
+        raise InputError(f"a batch must have at most {MOST_ROWS:,} rows, got {rows:,}")
     parts = 1 if mesh is None else data_parallelism(mesh)
     return -(-rows // parts) * parts
 

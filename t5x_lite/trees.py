@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from t5x_lite import patterns
+
 SEPARATOR = "/"
 _LISTED = 10
 
@@ -177,7 +179,7 @@ def covers(pattern: str, path: str) -> bool:
     covers("heads/mlm", "heads/mlm/bias") and covers(".*/bias", "heads/mlm/bias") are true.
     """
     stem = pattern.rstrip("/")
-    return path == stem or path.startswith(f"{stem}/") or re.fullmatch(pattern, path) is not None
+    return path == stem or path.startswith(f"{stem}/") or patterns.fullmatch(pattern, path)
 
 
 def count_parameters(tree: Mapping[str, Any]) -> int:

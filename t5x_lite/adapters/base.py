@@ -9,6 +9,7 @@ of the model stay where they are. `t5x_lite.nn.slots` has the sites' names.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from t5x_lite import patterns as regular
 from t5x_lite import trees
 from t5x_lite.adapters.composition import (
     Block,
@@ -43,7 +45,8 @@ from t5x_lite.adapters.places import (
 from t5x_lite.adapters.row_states import check_numbers
 from t5x_lite.adapters.slot_trees import REGULARISATION, SlotTree
 from t5x_lite.data.config import ADAPTER_IDS
-from t5x_lite.errors import InputError
+from t5x_lite.errors import InputError, shown
+from t5x_lite.memory import LARGEST
 from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.slots import OutputHost, PositionHost, TokenHost
@@ -111,10 +114,12 @@ class Adapter:
         if not _NAME.fullmatch(self.name):
             raise InputError(
                 "the name of an adapter is lower-case letters, digits and _, a letter first: got "
-                f"{self.name!r}"
+                f"{shown(self.name)}"
             )
         if hasattr(AdapterModules, self.name):
             raise InputError(f"no adapter may be called {self.name!r}: give it another name")
+        for field in dataclasses.fields(self):
+            _check_number(field.name, getattr(self, field.name))
         check_patterns("sites", self.sites)
         if not self.sites:
             raise InputError(f"adapter {self.name!r} has no sites: say where it goes")
@@ -217,7 +222,7 @@ class Adapter:
         for pattern in patterns:
             if not any(covers(pattern, site) for site in there):
                 raise InputError(
-                    f"adapter {self.name!r}: no site is called {pattern!r}"
+                    f"adapter {shown(self.name)}: no site is called {shown(pattern)}"
                     f"{did_you_mean(pattern, there)}; the sites are {', '.join(there)}"
                 )
         return found
@@ -486,12 +491,24 @@ def by_name(adapters: Iterable[Adapter]) -> dict[str, Adapter]:
     return found
 
 
+_SMALLEST = 1e-38
+"""Numbers above 0 that float32 holds are larger, and smaller than its inverse."""
+
+
+def _check_number(field: str, value: object) -> None:
+    """Raise InputError for a number, or one in a tuple, that neither int32 nor float32 holds."""
+    if isinstance(value, tuple):
+        for each in value:
+            _check_number(field, each)
+    elif isinstance(value, int) and abs(value) > LARGEST:
+        raise InputError(f"{field} must be at most {LARGEST:,}, got {shown(value)}")
+    elif isinstance(value, float) and 0 < abs(value) <= _SMALLEST:
+        raise InputError(f"{field} must be 0 or above {_SMALLEST:g}, got {value}")
+    elif isinstance(value, float) and math.isfinite(value) and abs(value) >= 1 / _SMALLEST:
+        raise InputError(f"{field} must be below {1 / _SMALLEST:g}, got {value}")
+
+
 def check_patterns(field: str, patterns: Iterable[str]) -> None:
     """Refuses, by an InputError that names the field, what is not a regular expression."""
     for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise InputError(
-                f"{field}: {pattern!r} is not a regular expression ({error})"
-            ) from error
+        regular.check(field, pattern)

@@ -42,6 +42,9 @@ Scale = Literal["learned", "channel"]
 
 CROSS = "after_cross_attention"
 
+WIDEST = 64
+"""Maximum width of a block, in sizes of the model's states."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bottleneck(Adapter):
@@ -89,6 +92,11 @@ class Bottleneck(Adapter):
                 raise InputError(f"reduction must be above 0: got {reduction}")
             if not math.isfinite(reduction):
                 raise InputError(f"reduction must be finite: got {reduction}")
+            if reduction < 1 / WIDEST:
+                raise InputError(
+                    f"reduction must be at least 1/{WIDEST}, which makes a block {WIDEST} times as "
+                    f"wide as the model: got {reduction}"
+                )
         if isinstance(self.scale, float | int) and (
             not math.isfinite(self.scale) or not self.scale
         ):

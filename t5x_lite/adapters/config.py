@@ -13,7 +13,7 @@ from t5x_lite.adapters.base import ADAPTERS, Adapter, by_name
 from t5x_lite.adapters.composition import Block, trained_of, walk
 from t5x_lite.adapters.grammar import RESERVED, parse_module, reserved, write_module
 from t5x_lite.adapters.use import parse_trees, parse_use, write_trees
-from t5x_lite.errors import InputError
+from t5x_lite.errors import InputError, shown
 from t5x_lite.options import did_you_mean
 
 _LOAD = re.compile(r"([^\W\d]\w*)=(.+)")
@@ -79,25 +79,25 @@ class Adapters:
                 continue
             if name not in names:
                 raise InputError(
-                    f"adapters.train: no module is called {name!r}"
+                    f"adapters.train: no module is called {shown(name)}"
                     f"{did_you_mean(name, [*names, *_PARTS])}; it may name "
                     f"{', '.join([*names, *_PARTS])}"
                 )
             if name not in self.used:
                 raise InputError(
                     f"adapters.train: the module {name!r} is not in use, so nothing would train "
-                    f"it: name it in --adapters.use, which is {self.use!r}"
+                    f"it: name it in --adapters.use, which is {shown(self.use)}"
                 )
         for part, block in (("fusion", "Fuse"), ("router", "Route")):
             if part in self.train and not trained_of(self.composition).get(part):
                 raise InputError(
                     f"adapters.train: {part} is what a {block} block has, and adapters.use "
-                    f"{self.use!r} has none"
+                    f"{shown(self.use)} has none"
                 )
         for name in added:
             if name in self.loaded:
                 continue
-            by = f"adapters.use {self.use!r}" if name not in self.used else "adapters.train"
+            by = f"adapters.use {shown(self.use)}" if name not in self.used else "adapters.train"
             if name not in self.used or (self.train and name not in self.train):
                 raise InputError(
                     f"{by} leaves out {name!r} of adapters.add, which would never be trained: name "
@@ -115,7 +115,7 @@ class Adapters:
         for name in used:
             if name not in names:
                 raise InputError(
-                    f"adapters.use: no module is called {name!r}{did_you_mean(name, names)}; "
+                    f"adapters.use: no module is called {shown(name)}{did_you_mean(name, names)}; "
                     + (f"the modules are {', '.join(names)}" if names else "add or load it")
                 )
 
@@ -142,7 +142,7 @@ class Adapters:
         for line in self.load:
             match = _LOAD.fullmatch(line.strip())
             if match is None:
-                raise InputError(f"adapters.load must be NAME=DIR, got {line!r}")
+                raise InputError(f"adapters.load must be NAME=DIR, got {shown(line)}")
             name, directory = match.groups()
             if name in RESERVED:
                 raise InputError(f"adapters.load: {reserved(name)}")

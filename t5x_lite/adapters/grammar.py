@@ -36,7 +36,7 @@ from t5x_lite.adapters.prompt import Prompt
 from t5x_lite.adapters.sparse import Diff, SparseTuning
 from t5x_lite.adapters.t5_adapter import T5Adapter
 from t5x_lite.adapters.union import Union
-from t5x_lite.errors import InputError
+from t5x_lite.errors import InputError, shortened, shown
 from t5x_lite.options import did_you_mean
 
 METHODS: dict[str, Callable[..., Adapter]] = {
@@ -177,7 +177,8 @@ class Source:
             self._fail(len(text.splitlines()[0]) + 1, "a module is one line")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SyntaxWarning)  # "\w" in a regular expression
+                # "\w" in a regular expression: a SyntaxWarning, or a DeprecationWarning.
+                warnings.simplefilter("ignore")
                 self.parsed = ast.parse(text)
         except SyntaxError as error:
             self._fail(error.offset or 1, error.msg)
@@ -214,7 +215,7 @@ class Source:
             self.refuse(node, "expected METHOD(OPTION=VALUE, ...)")
         if not isinstance(node.func, ast.Name) or node.func.id not in METHODS:
             self.refuse_others(node)
-            method = ast.unparse(node.func)
+            method = shortened(ast.unparse(node.func))
             self.refuse(
                 node,
                 f"no method is called {method}{did_you_mean(method, METHODS)}; "
@@ -263,11 +264,11 @@ class Source:
         except TypeError:
             self.refuse(
                 keyword.value,
-                f"{given} must be {_described(hint)}: got {ast.unparse(keyword.value)}",
+                f"{given} must be {_described(hint)}: got {shortened(ast.unparse(keyword.value))}",
             )
 
     def _fail(self, column: int, reason: str) -> NoReturn:
-        raise InputError(f"column {column} of {self._text!r}: {reason}")
+        raise InputError(f"column {column} of {shown(self._text)}: {reason}")
 
 
 def _hints(of: Callable[..., Any]) -> dict[str, Any]:

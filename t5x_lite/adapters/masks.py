@@ -28,7 +28,12 @@ from jaxtyping import Bool, Float
 from t5x_lite.adapters.arrays import Leaf
 from t5x_lite.adapters.base import ADAPTERS, Modules
 from t5x_lite.adapters.chosen import straight_through, top
-from t5x_lite.adapters.whole_arrays import ArrayAdapter, ArrayModule, ArrayModules
+from t5x_lite.adapters.whole_arrays import (
+    MOST_ROUNDS,
+    ArrayAdapter,
+    ArrayModule,
+    ArrayModules,
+)
 from t5x_lite.deltas.mask import Mask, unpacked
 from t5x_lite.deltas.parts import Dense, Part
 from t5x_lite.errors import InputError
@@ -72,6 +77,8 @@ class Prune(ArrayAdapter):
         _check_density(self.density)
         if min(self.rounds, self.rewind_step, self.train_steps) < 0:
             raise InputError("rounds, rewind_step and train_steps must be at least 0")
+        if self.rounds > MOST_ROUNDS:
+            raise InputError(f"rounds must be at most {MOST_ROUNDS}: got {self.rounds}")
 
     @property
     def densities(self) -> tuple[float, ...]:

@@ -31,7 +31,12 @@ from jaxtyping import Float
 
 from t5x_lite.adapters.arrays import Leaf
 from t5x_lite.adapters.base import Modules
-from t5x_lite.adapters.whole_arrays import ArrayAdapter, ArrayModule, ArrayModules
+from t5x_lite.adapters.whole_arrays import (
+    MOST_ROUNDS,
+    ArrayAdapter,
+    ArrayModule,
+    ArrayModules,
+)
 from t5x_lite.deltas import parts
 from t5x_lite.errors import InputError
 from t5x_lite.types import Array, Key
@@ -126,6 +131,8 @@ class SparseTuning(Chosen):
             raise InputError("full_steps, sparse_steps and l1 must be at least 0")
         if self.rounds < 1 or self.examples < 1:
             raise InputError("rounds and examples must be at least 1")
+        if self.rounds > MOST_ROUNDS:
+            raise InputError(f"rounds must be at most {MOST_ROUNDS}: got {self.rounds}")
         if self.rounds > 1 and self.select != "lottery":
             raise InputError(f"rounds are those of select='lottery': got {self.select!r}")
         if self.full_steps and self.select in ("fisher", "random"):

@@ -26,6 +26,9 @@ EVERYWHERE = (".*",)
 _MOST = 1 << 31
 """Entries of an array: places are int32 numbers."""
 
+MOST_ROUNDS = 1000
+"""Maximum rounds of a method: each is a training of its own."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArrayAdapter(Adapter):

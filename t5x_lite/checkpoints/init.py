@@ -21,7 +21,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from t5x_lite import trees
+from t5x_lite import patterns, trees
 from t5x_lite.errors import InputError
 from t5x_lite.models.towers import TOWERS
 
@@ -198,7 +198,7 @@ class InitRules:
                 )
             renamed[ours] = theirs
         for pattern, _ in self.rename:
-            if not any(re.fullmatch(pattern, path) for path in saved):
+            if not any(patterns.fullmatch(pattern, path) for path in saved):
                 raise InputError(f"init.rename: no weights of the checkpoint match {pattern!r}")
         return renamed
 
@@ -209,7 +209,7 @@ class InitRules:
     def renamed(self, path: str) -> str | None:
         """Our name of a saved path; None where it is left out."""
         for pattern, replacement in self.rename:
-            match = re.fullmatch(pattern, path)
+            match = patterns.groups(pattern, path)
             if match:
                 return match.expand(replacement) or None
         return path
@@ -266,14 +266,19 @@ def _alone(needed: Iterable[str], renamed: Iterable[str]) -> set[str]:
     return alone - {_MODEL}
 
 
-def _check(pattern: str, replacement: str = "", *, where: str) -> None:
+def _check(pattern: str, replacement: str | None = None, *, where: str) -> None:
     """Refuses what is not a regular expression, and a replacement that names groups it has not."""
     try:
+        if replacement is None:
+            patterns.check(where, pattern)
+            return
+        patterns.check_groups(where, pattern)
         # Behind "|" an empty text matches every pattern, with all of its groups.
         match = re.compile(f"(?:{pattern})|").fullmatch("")
         assert match is not None
         match.expand(replacement)
-    except (re.error, IndexError) as error:
+    except (InputError, re.error, IndexError) as error:
+        reason = str(error).removeprefix(f"{where}: ")
         raise InputError(
-            f"{where}: not a regular expression and its replacement ({error})"
+            f"{where}: not a regular expression, or its replacement ({reason})"
         ) from error

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from t5x_lite.commands import PROG
+from t5x_lite.errors import shown
 from t5x_lite.options import OptionError, option_names
 
 Config = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
@@ -71,6 +72,8 @@ def at_least(minimum: int, values: Mapping[str, int | str | None]) -> None:
     for name, value in values.items():
         if isinstance(value, int) and value < minimum:
             raise OptionError(f"{name} must be at least {minimum}, got {value}")
+        if isinstance(value, int) and value >= 1 << 63:
+            raise OptionError(f"{name} must be below 2^63, got {shown(value)}")
 
 
 def before_beam(overrides: Sequence[str], *, runner: str) -> tuple[list[str], tuple[str, ...]]:

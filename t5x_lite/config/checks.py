@@ -1,9 +1,11 @@
 """Checks of the fields of a config; an error names the field and the value."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t5x_lite.errors import InputError
+from t5x_lite.errors import InputError, shown
+from t5x_lite.options import is_config
 
 
 def at_least(minimum: int, values: Mapping[str, Any]) -> None:
@@ -11,7 +13,35 @@ def at_least(minimum: int, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         valid = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
         if value is not None and not valid:
-            raise InputError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
+            raise InputError(
+                f"{name} must be a whole number of at least {minimum}, got {shown(value)}"
+            )
+
+
+def check_numbers(where: str, config: Any) -> None:
+    """Raise InputError for a whole number of a config, at any depth, that is out of range.
+
+    Shapes, steps and indices have 32 bits. Seeds and numbers of bytes have 64 bits.
+
+    Args:
+      where: the dotted name of the config, for the error; "" is the whole.
+      config: a dataclass, a tuple or a value.
+    """
+    if is_config(config):
+        for field in dataclasses.fields(config):
+            name = f"{where}.{field.name}" if where else field.name
+            check_numbers(name, getattr(config, field.name))
+    elif isinstance(config, tuple):
+        for number, each in enumerate(config):
+            check_numbers(f"{where}.{number}", each)
+    elif isinstance(config, int):
+        long = any(word in where.rpartition(".")[2] for word in _LONG)
+        bits = 63 if long else 31
+        if abs(config) >= 1 << bits:
+            raise InputError(f"{where} must be below 2^{bits}, got {shown(config)}")
+
+
+_LONG = ("seed", "bytes", "tokens")
 
 
 def one_of(choices: Sequence[str], values: Mapping[str, Any]) -> None:

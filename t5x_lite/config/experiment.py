@@ -20,15 +20,14 @@ command line changes LEAVES:
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from t5x_lite import renames
+from t5x_lite import patterns, renames
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints.init import Init
-from t5x_lite.config.checks import at_least, one_of
+from t5x_lite.config.checks import at_least, check_numbers, one_of
 from t5x_lite.config.evaluation import Evaluation
 from t5x_lite.config.file import read_config
 from t5x_lite.config.json import encode, to_json
@@ -249,12 +248,8 @@ class Experiment:
                 f"{', '.join(self.train)} and {', '.join(self.adapters.train)}"
             )
         for pattern in self.train:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise InputError(
-                    f"train: {pattern!r} is not a regular expression ({error})"
-                ) from error
+            patterns.check("train", pattern)
+        check_numbers("", self)
         layouts = self.objective.layouts
         if any(isinstance(layout, str) for layout in layouts):
             raise InputError(

@@ -23,6 +23,7 @@ from typing import Any
 
 from t5x_lite import project, renames
 from t5x_lite.errors import InputError
+from t5x_lite.files import plain_json
 from t5x_lite.options import did_you_mean, is_config
 
 
@@ -52,7 +53,7 @@ def from_json(text: str, *, source: str, any_module: bool = False) -> Any:
         missing field, or a value that the class refuses.
     """
     try:
-        node = json.loads(text)
+        node = plain_json(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{source}:{error.lineno}: not JSON: {error.msg}") from error
     except (RecursionError, ValueError) as error:  # brackets without end, a number of 5000 digits

@@ -10,6 +10,7 @@ of its names, of two lines the later one's, and for the rest those of the evalua
 import ast
 import dataclasses
 import fnmatch
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,7 +76,9 @@ def parse_line(text: str) -> Line:
         )
     where = f"evaluation.per_task {pattern.strip()!r}"
     try:
-        node = ast.parse(f"settings({settings})", mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SyntaxWarning
+            node = ast.parse(f"settings({settings})", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         node = None
     if not isinstance(node, ast.Call) or node.args or not node.keywords:

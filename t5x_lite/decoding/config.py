@@ -10,7 +10,8 @@ import dataclasses
 import math
 from typing import Literal, get_args
 
-from t5x_lite.errors import InputError
+from t5x_lite.errors import InputError, shown
+from t5x_lite.memory import LARGEST
 
 LengthRule = Literal["t5x", "hf"]
 EarlyStopping = bool | Literal["never"]
@@ -21,6 +22,10 @@ NUM_SEEDS = 2**32
 """A key of JAX holds 32 bits of a seed; it drops those above."""
 
 DEFAULT_PENALTY: dict[LengthRule, float] = {"t5x": 0.6, "hf": 1.0}
+
+
+_WHOLE = ("max_decode_length", "num_beams", "num_return", "top_k", "min_length",
+          "no_repeat_ngram", "eos_id")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,6 +79,11 @@ class Decoding:
         for name in ("temperature", "top_k", "min_length", "no_repeat_ngram", "eos_id"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} must not be negative: got {getattr(self, name)}")
+        for name in _WHOLE:
+            if getattr(self, name) > LARGEST:
+                raise InputError(
+                    f"{name} must be at most {LARGEST:,}: got {shown(getattr(self, name))}"
+                )
         if not 0 <= self.seed < NUM_SEEDS:
             raise InputError(f"seed must be from 0 to {NUM_SEEDS - 1}: got {self.seed}")
         if not math.isfinite(self.temperature) or 0.0 < self.temperature < MIN_TEMPERATURE:

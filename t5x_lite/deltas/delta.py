@@ -11,7 +11,6 @@ Two deltas of different bases never mix.
 
 import dataclasses
 import hashlib
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -19,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite import trees
+from t5x_lite import patterns, trees
 from t5x_lite.deltas.low_rank import factored, is_kernel
 from t5x_lite.deltas.parts import Dense, Part, Sparse
 from t5x_lite.deltas.selection import count_of, largest
@@ -396,10 +395,7 @@ def difference(path: str, tuned: Any, base: Any) -> Dense | None:
 
 def _pattern(text: str) -> Callable[[str], bool]:
     """Whether a path is below another one, or is matched by a regular expression."""
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise InputError(f"{text[:60]!r} is not a regular expression ({error})") from error
+    patterns.check("pattern", text)
     return lambda path: trees.covers(text, path)
 
 

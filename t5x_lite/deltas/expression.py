@@ -17,6 +17,7 @@ An error names the column, counted from 1.
 import ast
 import dataclasses
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ from t5x_lite.deltas.merging import (
     merge,
 )
 from t5x_lite.deltas.ties import Ties
-from t5x_lite.errors import InputError
+from t5x_lite.errors import InputError, shortened, shown
 from t5x_lite.options import did_you_mean
 
 Value = Delta | float | int | tuple[float, ...]
@@ -100,10 +101,11 @@ def check(text: str, names: Iterable[str]) -> None:
         if id(node) in calls:
             if node.id not in FUNCTIONS:
                 remedy = did_you_mean(node.id, FUNCTIONS) or f"; there are {', '.join(FUNCTIONS)}"
-                raise _error(text, node, f"no function is called {node.id}{remedy}")
+                raise _error(text, node, f"no function is called {shortened(node.id)}{remedy}")
         elif node.id not in known:
-            remedy = did_you_mean(node.id, known) or f"; --delta {node.id}=DIR names one"
-            raise _error(text, node, f"no delta is called {node.id}{remedy}")
+            short = shortened(node.id)
+            remedy = did_you_mean(node.id, known) or f"; --delta {short}=DIR names one"
+            raise _error(text, node, f"no delta is called {short}{remedy}")
 
 
 def evaluate(text: str, names: Names) -> Delta:
@@ -117,7 +119,7 @@ def evaluate(text: str, names: Names) -> Delta:
     check(text, names.deltas)
     value = _Evaluator(text, names).value(_parsed(text))
     if not isinstance(value, Delta):
-        raise InputError(f"expression {text!r} is a number, and should be a delta")
+        raise InputError(f"expression {shown(text)} is a number, and should be a delta")
     return value
 
 
@@ -125,7 +127,9 @@ def _parsed(text: str) -> ast.expr:
     if len(text) > _LONGEST:
         raise InputError(f"an expression has {_LONGEST} characters at most: got {len(text)}")
     try:
-        return ast.parse(text, mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SyntaxWarning: "1if x", a call of a number
+            return ast.parse(text, mode="eval").body
     except SyntaxError as error:
         column = error.offset if error.lineno == 1 and error.offset else len(text) + 1
         raise _at(text, min(column, len(text) + 1), str(error.msg)) from error
@@ -134,8 +138,7 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _at(text: str, column: int, why: str) -> InputError:
-    shown = text if len(text) <= 60 else f"{text[:57]}..."
-    return InputError(f"expression {shown!r}, column {column}: {why}")
+    return InputError(f"expression {shown(text)}, column {column}: {why}")
 
 
 def _error(text: str, node: ast.AST, why: str) -> InputError:

@@ -4,16 +4,18 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from t5x_lite import memory
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
 from t5x_lite.decoding.prepare import Preparation, prepared
 from t5x_lite.decoding.sampling import request_keys
 from t5x_lite.evaluate.interruption import between_batches
 from t5x_lite.metrics.bootstrap import interval
-from t5x_lite.sharding import jit_rows, rounded_rows
+from t5x_lite.sharding import data_parallelism, jit_rows, rounded_rows
 from t5x_lite.types import Array, Params
 
 Bind = Callable[[Params], Any]
@@ -58,6 +60,25 @@ class Prediction:
     null_odds: float | None = None
 
 
+def _check_memory(
+    rows: int, decoding: Decoding, vocabulary_size: int, position_bytes: int, mesh: Mesh | None
+) -> None:
+    """Raise InputError if the outputs of a batch do not fit on a device, at the least."""
+    devices = jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
+    parts = 1 if mesh is None else data_parallelism(mesh)
+    outputs = rows // parts * max(decoding.num_beams, decoding.num_return)
+    memory.check_fits(
+        {
+            "tokens": 4 * outputs * decoding.max_decode_length,
+            "keys and values": outputs * decoding.max_decode_length * position_bytes,
+            "logits": 4 * outputs * vocabulary_size,
+        },
+        devices,
+        remedy=f"reduce the batch size ({rows}), num_beams ({decoding.num_beams}), num_return "
+        f"({decoding.num_return}) or max_decode_length ({decoding.max_decode_length})",
+    )
+
+
 class Generator:
     """Predictions in batches of one size; lengths are rounded up to powers of two.
 
@@ -70,6 +91,10 @@ class Generator:
       mesh: the inputs are split over it, and every process has all predictions; None runs where the
         parameters are.
       preparation: of the same `bind`, where several generators share one; None makes one.
+      position_bytes: keys and values of one position, in bytes, over all layers.
+
+    Raises:
+      InputError: a batch would need more memory than a device has.
     """
 
     def __init__(
@@ -81,6 +106,7 @@ class Generator:
         decoding: Decoding,
         mesh: Mesh | None = None,
         preparation: Preparation | None = None,
+        position_bytes: int = 0,
     ):
         def generate(
             weights: Any,
@@ -99,10 +125,12 @@ class Generator:
                 decoding=decoding,
             )
 
+        rows = rounded_rows(batch_size, mesh)
+        _check_memory(rows, decoding, getattr(vocabulary, "size", 0), position_bytes, mesh)
         self._generate = jit_rows(generate, mesh)
         self._prepare = (preparation or Preparation(bind)) if mesh is None else None
         self._vocabulary = vocabulary
-        self._batch_size = rounded_rows(batch_size, mesh)
+        self._batch_size = rows
         self._decoding = decoding
 
     def run(

@@ -38,7 +38,8 @@ from t5x_lite.adapters.composition import (
     walk,
 )
 from t5x_lite.adapters.use import write_trees
-from t5x_lite.errors import InputError
+from t5x_lite.errors import InputError, shown
+from t5x_lite.files import inside
 from t5x_lite.heads.base import Head
 from t5x_lite.interop.adapters_files import is_whole, tensors_of
 from t5x_lite.interop.adapters_heads import ClassHeadFile, LibraryHead, read_head
@@ -257,6 +258,9 @@ def _tree(where: Path, node: Any, names: dict[str, str], static: dict[str, bool]
         raise InputError(f"{where}: adapter_setup must have types and children: {str(node)[:60]!r}")
     kind, children = node.get("type"), node["children"]
     if kind == "single" and len(children) == 1 and isinstance(children[0], str):
+        inside(where.parent, children[0], where=where)
+        if children[0] in ("", ".") or "/" in children[0]:
+            raise InputError(f"{where}: {shown(children[0])} is not the name of a module beside it")
         own = re.sub(r"[^a-z0-9_]", "_", children[0].lower())
         own = own if own[:1].isalpha() else f"m_{own}"
         return names.setdefault(children[0], own)

@@ -11,13 +11,13 @@ Source: transformers/models/{t5,mt5,umt5}/{configuration,modeling}_*.py, 4.57 an
 """
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, overload
 
 from t5x_lite.errors import InputError
+from t5x_lite.files import plain_json
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.models.t5_encoder import T5EncoderConfig
@@ -107,7 +107,7 @@ def read_json(path: Path) -> dict[str, Any]:
       InputError: it is unreadable or no object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = plain_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({' '.join(str(error).split())})") from error
     if not isinstance(found, dict):

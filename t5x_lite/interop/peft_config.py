@@ -5,11 +5,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from t5x_lite.errors import InputError
+from t5x_lite import patterns
+from t5x_lite.errors import InputError, shown
 from t5x_lite.interop.hf_config import LARGEST, read_json
 
 CONFIG = "adapter_config.json"
 
+_COSTLY = 3
+"""Maximum expressions of a table that `re` could not match quickly."""
 _LATER = ("P_TUNING", "MULTITASK_PROMPT_TUNING")
 _METHODS = ("LORA", "IA3")
 _HARMLESS = (
@@ -99,6 +102,12 @@ def of_pattern(
     patterns = config.get(field) or {}
     if not isinstance(patterns, dict):
         raise InputError(f"{where}: {field} must be an object, got {str(patterns)[:60]!r}")
+    costly = [each for each in patterns if not _is_simple(where, field, each)]
+    if len(costly) > _COSTLY:
+        raise InputError(
+            f"{where}: {field} has {len(costly)} regular expressions that can match in "
+            f"too many ways, such as {shown(costly[0])}; simplify them"
+        )
     for pattern, value in patterns.items():
         if _matches(where, field, pattern, name, start=r"(?:.*\.)?"):
             return value
@@ -123,14 +132,17 @@ def is_target(where: object, config: Mapping[str, Any], field: str, name: str) -
     return any(name == target or name.endswith(f".{target}") for target in targets)
 
 
+def _is_simple(where: object, field: str, pattern: str) -> bool:
+    patterns.check(f"{where}: {field}", pattern)
+    return patterns.is_simple(pattern)
+
+
 def _matches(where: object, field: str, pattern: str, name: str, *, start: str = "") -> bool:
+    patterns.check(f"{where}: {field}", pattern)
     try:
-        re.compile(pattern)
-        return re.fullmatch(f"{start}(?:{pattern})", name) is not None
-    except re.error as error:
-        raise InputError(
-            f"{where}: {field}: {pattern[:60]!r} is not a regular expression ({error})"
-        ) from error
+        return patterns.fullmatch(f"{start}(?:{pattern})", name)
+    except InputError as error:
+        raise InputError(f"{where}: {field}: {error}") from error
 
 
 def targets_of(chosen: Iterable[str], known: Iterable[str]) -> list[str] | str:

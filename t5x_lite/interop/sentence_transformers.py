@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from t5x_lite.errors import InputError
+from t5x_lite.files import inside, plain_json
 from t5x_lite.heads.dense import Dense, Projected, Prompt
 from t5x_lite.interop.hf_config import LARGEST, read_json
 from t5x_lite.interop.sentence_projection import Projection, read_projection
@@ -112,7 +113,7 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
     """Kind and path of each module."""
     path = directory / _LIST
     try:
-        content = json.loads(path.read_bytes())
+        content = plain_json(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON that can be read ({error})") from error
     modules = []
@@ -121,6 +122,7 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
         where = module.get("path", "") if isinstance(module, dict) else None
         if not isinstance(kind, str) or not isinstance(where, str):
             raise InputError(f'{path}: must be a list of {{"type": ..., "path": ...}}')
+        inside(directory, where, where=path)
         modules.append((kind.rpartition(".")[2], where))
     return modules
 

@@ -23,6 +23,7 @@ import ml_dtypes
 import numpy as np
 
 from t5x_lite.errors import InputError
+from t5x_lite.files import plain_json
 from t5x_lite.interop.msgpack_files import read_msgpack
 from t5x_lite.interop.torch_files import is_archive, read_torch
 from t5x_lite.trees import LazyArray
@@ -90,7 +91,7 @@ def read_tensors(directory: Path) -> Tensors:
 def _read_shards(index: Path, read: Callable[[Path], Arrays]) -> Arrays:
     """The tensors of the files that an index names."""
     try:
-        files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = plain_json(index.read_text(encoding="utf-8"))["weight_map"]
         shards = sorted(set(files.values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f'{index}: not an index of shards: no "weight_map"') from error
@@ -140,7 +141,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         if start > _LONGEST_HEADER:
             raise InputError(f"{path}: not a safetensors file (its header has {start - 8} bytes)")
         try:
-            header = json.loads(file.read(start - 8))
+            header = plain_json(file.read(start - 8))
             if not isinstance(header, dict):
                 raise ValueError(f"its header is a {type(header).__name__}")
             entries = {name: header[name] for name in header if name != _METADATA}

@@ -10,7 +10,6 @@ add nothing to it but the count.
 """
 
 import functools
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from t5x_lite import trees
+from t5x_lite import patterns, trees
 from t5x_lite.errors import InputError
 from t5x_lite.optim import adafactor
 from t5x_lite.optim.layer_decay import decayed_by_layer
@@ -73,10 +72,7 @@ class Optimizer(ABC):
         if self.layer_decay > 1.0:
             raise InputError(f"optimizer.layer_decay must be at most 1: got {self.layer_decay}")
         for pattern in self.clip_groups:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise InputError(f"optimizer.clip_groups: {pattern!r}: {error}") from error
+            patterns.check("optimizer.clip_groups", pattern)
 
     @property
     def first_step(self) -> int:
@@ -270,7 +266,7 @@ def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any],
     clip = optax.clip_by_global_norm(norm)
     rest, paths = list(trees.flatten(axes)), []
     for pattern in groups:
-        paths.append({path for path in rest if re.fullmatch(pattern, path)})
+        paths.append({path for path in rest if patterns.fullmatch(pattern, path)})
         rest = [path for path in rest if path not in paths[-1]]
         if not paths[-1]:
             raise InputError(f"optimizer.clip_groups: {pattern!r} matches no path that is left")

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from t5x_lite import memory
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -25,7 +27,6 @@ _logger = logging.getLogger(__name__)
 
 # glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
-_CGROUP = Path("/sys/fs/cgroup/memory.max")
 _ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel*", "/dev/vfio/[0-9]*")
 
 
@@ -70,7 +71,7 @@ def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, 
     """
     if not sys.platform.startswith("linux") or not _on_cpu():
         return step
-    limit, told = share * _memory(), False
+    limit, told = share * memory.of_host(), False
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal limit, told
@@ -104,15 +105,6 @@ def _resident() -> int:
     """Bytes of the process that are in memory."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _memory() -> int:
-    """Bytes of memory that there are for the process."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        return min(machine, int(_CGROUP.read_text(encoding="ascii")))
-    except (OSError, ValueError):  # no such file, or "max"
-        return machine
 
 
 def _on_cpu() -> bool:

@@ -21,6 +21,7 @@ from t5x_lite.evaluate.rank import LabelGenerator, Ranker
 from t5x_lite.evaluate.score import Scorer
 from t5x_lite.heads.base import Head
 from t5x_lite.heads.classes import with_labels
+from t5x_lite.run.step_sizes import position_bytes
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import Vocabulary
 
@@ -46,6 +47,7 @@ class Answerers:
         learner: Bind | None = None,
     ):
         self._data = experiment.data
+        self._position_bytes = position_bytes(experiment.model, dtype=experiment.compute_dtype)
         self._heads = heads_of(experiment.objective, experiment.heads)
         self._vocabulary = vocabulary
         self._bind, self._mesh, self._learner = bind, mesh, learner
@@ -149,6 +151,7 @@ class Answerers:
                 batch_size=batch_size,
                 decoding=how,
                 mesh=self._mesh,
+                position_bytes=self._position_bytes,
             )
         return self._searches[key]
 

@@ -38,6 +38,7 @@ from t5x_lite.deltas.fastfood import Fastfood, Subspace
 from t5x_lite.deltas.mask import Mask
 from t5x_lite.deltas.parts import Dense, Dora, LowRank, Part, Replace, Scale, Several, Sparse
 from t5x_lite.errors import InputError
+from t5x_lite.files import plain_json
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.learner import Learner
 from t5x_lite.remote import local_path
@@ -200,7 +201,7 @@ def _of_delta(source: Path, other: tuple[Path, Arrays] | None) -> Opened:
     files = items.read_files(source / "files")
     arrays = orbax_params.lazy_params(source / "params")
     try:
-        content = json.loads(files[DELTA_FILE])
+        content = plain_json(files[DELTA_FILE])
         if content["version"] != _VERSION:
             raise ValueError(f"version {content['version']} is not {_VERSION}")
         parts = {

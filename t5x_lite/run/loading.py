@@ -25,6 +25,9 @@ from t5x_lite.train.microbatches import check_microbatches
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
+LONGEST = 1 << 24
+"""Maximum tokens of a row: longer ones have no attention that any device can hold."""
+
 
 def learner_of(experiment: Experiment) -> Learner:
     """The learner of a config; nothing is allocated.
@@ -131,6 +134,13 @@ def check_lengths(experiment: Experiment) -> None:
       InputError: with both.
     """
     data = experiment.data
+    for name in ("inputs_length", "targets_length"):
+        columns = getattr(data, name)
+        if columns > LONGEST:
+            raise InputError(
+                f"data.{name} must be at most {LONGEST:,} tokens, got {columns:,}: no row of "
+                "training is as long"
+            )
     data.layout.check_model(begins_with_cls=experiment.model.begins_with_cls)
     lengths = {"inputs_length": data.inputs_length}
     if "document" in text_lengths(data):

@@ -32,6 +32,7 @@ from t5x_lite.remote import AnyPath
 from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.loading import Loaded
 from t5x_lite.run.modules import load_using
+from t5x_lite.run.step_sizes import position_bytes
 from t5x_lite.run.text_encoder import TextEncoder, dense_head
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.beginnings import first_tokens
@@ -157,6 +158,10 @@ class TextToText:
             batch_size=batch_size,
             decoding=decoding,
             preparation=self.preparation,
+            position_bytes=sum(
+                position_bytes(member.experiment.model, dtype=member.experiment.compute_dtype)
+                for member in self.members
+            ),
         )
 
     def scorer(self, *, batch_size: int) -> Scorer:

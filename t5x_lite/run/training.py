@@ -3,24 +3,29 @@
 import dataclasses
 import functools
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
 
-from t5x_lite import sharding, trees
+from t5x_lite import memory, sharding, trees
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.base import Base
 from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.config import Experiment, Hosts
 from t5x_lite.config.json import to_json
+from t5x_lite.data.config import shapes_of
 from t5x_lite.data.sources import batch_source
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import by_name
 from t5x_lite.learner import Learner
 from t5x_lite.metrics.selection import Mode, contradiction, described, matching, refuse_test
 from t5x_lite.optim.updates import joint_optimizer
+from t5x_lite.plan.program import bytes_on_device
 from t5x_lite.remote import AnyPath
 from t5x_lite.run import hosts, modules, phases, preemption, restoring
 from t5x_lite.run.allocator import within_memory
@@ -29,7 +34,7 @@ from t5x_lite.run.best_step import told_at_end
 from t5x_lite.run.loading import check_batch, check_devices, learner_of
 from t5x_lite.run.measuring import Measurement, until_stopped
 from t5x_lite.run.schedule_offset import with_schedule_offset
-from t5x_lite.run.step_sizes import batch_flops
+from t5x_lite.run.step_sizes import batch_flops, batch_row
 from t5x_lite.run.workdir import WorkDirectory
 from t5x_lite.train.compilation import (
     check_compiler_options,
@@ -43,7 +48,7 @@ from t5x_lite.train.loop import Periods, fit
 from t5x_lite.train.profiling import Capture
 from t5x_lite.train.record import evaluated_steps, recorded
 from t5x_lite.train.save_clock import SaveClock
-from t5x_lite.train.state import abstract_state, init_state, state_shardings
+from t5x_lite.train.state import TrainState, abstract_state, init_state, state_shardings
 from t5x_lite.train.step import make_train_step
 from t5x_lite.train.stop import StopSignals
 from t5x_lite.train.track import Tracker
@@ -159,6 +164,8 @@ def _train(
     updates = learner.updates()
     optimizer = joint_optimizer(updates)
     layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
+    abstract = abstract_state(learner.shapes, optimizer, layout)
+    check_memory(experiment, learner, abstract, mesh)
     batches = _batches(experiment, vocabulary, part=sharding.batch_part(mesh))
     measurement = Measurement(experiment, learner, vocabulary, mesh=mesh, workdir=workdir.local)
     if measurement.suite is not None and not resumed:
@@ -167,7 +174,6 @@ def _train(
     trackers = find_trackers(experiment.tracking)
     names = measurement.names(learner.shapes)
     choices = _check_metrics(experiment, names)
-    abstract = abstract_state(learner.shapes, optimizer, layout)
 
     with _open_checkpoints(workdir, experiment, stop) as checkpoints:
         state, base = restoring.resume(checkpoints, experiment, abstract, batches)
@@ -237,6 +243,42 @@ def _train(
                 )
             checkpoints.wait()
             _tell_best(tracker, workdir, experiment)
+
+
+def check_memory(experiment: Experiment, learner: Learner, state: TrainState, mesh: Mesh) -> None:
+    """Raise InputError if a train step needs more memory than a device has, at the least.
+
+    Counted are parameters, gradients of those that train, optimizer state, one batch, and the
+    states of one layer. A step needs more than that; `t5x-lite plan` compiles it and says how much.
+
+    Args:
+      experiment: the config.
+      learner: of it.
+      state: its shapes and shardings.
+      mesh: all devices.
+    """
+    parameters = trees.flatten(state.params)
+    trained = [leaf for path, leaf in parameters.items() if learner.trains(path)]
+    rows = max(shape.batch_size for shape in shapes_of(experiment.data))
+    row = batch_row(experiment)
+    parts = sharding.data_parallelism(mesh)
+    here = -(-rows // parts)
+    tokens = max((math.prod(x.shape[1:]) for x in row.values() if x.ndim > 1), default=0)
+    states = getattr(experiment.model, "d_model", 1) * jnp.dtype(experiment.compute_dtype).itemsize
+    at_once = here // max(1, experiment.microbatches) if experiment.tokens_per_part is None else 1
+    batch = here * sum(value.nbytes for value in row.values())
+    memory.check_fits(
+        {
+            "parameters": bytes_on_device(list(parameters.values())),
+            "gradients": bytes_on_device(trained),
+            "optimizer state": bytes_on_device(state.optimizer),
+            "a batch": batch,
+            "the states of a layer": at_once * tokens * states // mesh.shape["sequence"],
+        },
+        list(mesh.devices.flat),
+        remedy="reduce the model's, an adapter's or the batch's sizes; `t5x-lite plan` shows what "
+        "a config needs",
+    )
 
 
 def _tracker(

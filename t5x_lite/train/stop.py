@@ -18,6 +18,7 @@ they ask next, and how long each of them works for a step.
 """
 
 import collections
+import contextlib
 import dataclasses
 import signal
 import threading
@@ -31,8 +32,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from t5x_lite.processes import ending
 from t5x_lite.sharding import replicated
+from t5x_lite.signals import ended_by
 from t5x_lite.types import Array
 
+_PREPARING = 15.0
+"""Seconds from a signal to the end of a process that has not taken a step."""
 _DELAY = 2
 """Calls between a question and the answer that is looked at; as many steps as `fit` runs ahead."""
 _EVERY = 8
@@ -65,6 +69,8 @@ class StopSignals:
         self._longest = 0.0
         self._work: _Work | None = None
         self._hosts: list[dict[int, float]] = []
+        self._watching = contextlib.ExitStack()
+        self._stepped = False
 
     def requested(self, mesh: Mesh, *, wait: bool = False) -> int | None:
         """The signal that all processes stop by, or None; the same on every one of them.
@@ -92,6 +98,7 @@ class StopSignals:
           results: arrays of the step.
           waited: seconds that this process has waited for devices in its steps so far.
         """
+        self._stepped = True
         if jax.process_count() == 1:
             return self._alone()
         self._call()
@@ -167,10 +174,17 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGINT, signal.SIGTERM):
                 self._before[signum] = signal.signal(signum, self._handle)
+        # Before the first step there is nothing to save, and JAX may allocate or compile for long.
+        watched = ended_by(self._before, seconds=_PREPARING, may_end=self._may_end)
+        self._watching.enter_context(watched)
         return self
+
+    def _may_end(self) -> bool:
+        return not self._stepped and not jax.distributed.is_initialized()
 
     def __exit__(self, *exception: object) -> None:
         ending.clear()
+        self._watching.close()
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
 

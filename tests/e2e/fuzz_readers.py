@@ -22,14 +22,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from tests.e2e import imported_files, own_files
+from tests.e2e import imported_files, module_files, own_files
 from tests.e2e.mutations import mutant
 from tests.e2e.reader import Reader
 
 SECONDS, GROWTH = 10, 1 << 30
 _MEMORY = 12 << 30
 """Address space beyond what the process has at its start: what asks for more gets MemoryError."""
-READERS = imported_files.READERS | own_files.READERS
+READERS = imported_files.READERS | module_files.READERS | own_files.READERS
 
 
 class TooLong(BaseException):

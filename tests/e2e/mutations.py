@@ -21,6 +21,7 @@ _VALUES: tuple[Any, ...] = (
     -(1 << 63), 1 << 70, 10**400,
     0.5, -0.0, 1e300, float("nan"), float("inf"), True, False, None,
     "", "a", "\0", "\ud800", "../../a", "x" * 5000, "t5x_lite.models.t5:T5Config", "1",
+    "(.*)*x", "(?:(?:a?){99}){99}", "/etc/passwd",
     [], {}, [1, [2]], ["a"], {"a": 1}, {"type": "float", "value": "x"}, [0] * 5000, [True], [-1, 2],
 )  # fmt: skip
 _DEEP = (b"[" * 200_000, b'{"a":' * 100_000, b"[" * 800 + b"]" * 800, b"[" * 5000 + b"]" * 5000)
@@ -90,9 +91,13 @@ def _json(content: bytes, rng: random.Random) -> bytes:
             node = node[key]
             continue
         break
-    kind = rng.randrange(8)
+    kind = rng.randrange(9)
     if kind == 0:
         del node[key]
+    elif kind == 8:  # the same key twice, with two values
+        text, place = json.dumps(tree.get("")), json.dumps(key)
+        twice = f"{place}: {json.dumps(rng.choice(_VALUES))}, {place}:"
+        return text.replace(f"{place}:", twice, 1).encode()
     elif kind == 1 and isinstance(node, dict):
         node[str(rng.choice(_VALUES))[:100]] = node.pop(key)
     elif kind == 2:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import module_files
 from tests.e2e.fuzz_readers import READERS
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOW = ("t5x", "orbax", "encoder config.json", "checkpoint")
+SLOW = ("t5x", "orbax", "encoder config.json", "checkpoint", *module_files.READERS)
 """Readers of which a file takes a tenth of a second."""
 
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from t5x_lite import memory
 from t5x_lite.run import allocator
 
 PROGRAM = """
@@ -40,6 +41,7 @@ def test_the_second_time_no_page_is_new(monkeypatch):
 
 GIVES_BACK = """
 import ctypes
+from t5x_lite import memory
 from t5x_lite.run import allocator
 assert allocator.keep_freed_memory()
 import jax
@@ -56,7 +58,7 @@ def step(value):
     library.free(block)
     return value + 1
 before = allocator._resident()
-careful = allocator.within_memory(step, share=(before + size / 2) / allocator._memory())
+careful = allocator.within_memory(step, share=(before + size / 2) / memory.of_host())
 assert careful(1) == 2
 assert sizes[0] > before + 0.9 * size
 assert allocator._resident() < before + 0.1 * size
@@ -75,12 +77,12 @@ def test_beyond_a_share_of_the_memory_nothing_is_kept(monkeypatch):
 
 
 def test_a_container_s_memory_is_the_limit(monkeypatch, tmp_path):
-    monkeypatch.setattr(allocator, "_CGROUP", tmp_path / "memory.max")
-    machine = allocator._memory()
+    monkeypatch.setattr(memory, "_LIMITS", (tmp_path / "memory.max",))
+    machine = memory.of_host()
     (tmp_path / "memory.max").write_text("max\n")
-    assert allocator._memory() == machine > 2**20
+    assert memory.of_host() == machine > 2**20
     (tmp_path / "memory.max").write_text("1048576\n")
-    assert allocator._memory() == 2**20
+    assert memory.of_host() == 2**20
 
 
 def test_a_step_on_an_accelerators_host_is_itself(monkeypatch):

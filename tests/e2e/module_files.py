@@ -1,0 +1,203 @@
+"""Modules, differences and sentence encoders of other libraries, and deltas: made, and read."""
+
+import functools
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.e2e.reader import Reader
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def _scratch() -> Path:
+    """A directory until the process ends."""
+    _KEPT.append(tempfile.TemporaryDirectory())
+    return Path(_KEPT[-1].name)
+
+
+@functools.cache
+def _bert() -> Path:
+    """A BERT of two layers and 12 d_model, as a checkpoint."""
+    from tests.encoder_checkpoint import write_checkpoint
+
+    return write_checkpoint(_scratch(), "bert")
+
+
+@functools.cache
+def _host(name: str) -> tuple[Path, dict[str, np.ndarray]]:
+    """A model of random parameters, as a checkpoint, and its arrays."""
+    from tests.run.delta_directories import write_base
+
+    return write_base(_scratch() / "base", name)
+
+
+def _importing(base: Callable[[], Path], *names: str) -> Callable[[Path], None]:
+    """Import each directory that differs from the first time."""
+    seen: dict[str, list[bytes]] = {}
+
+    def read(directory: Path) -> None:
+        from t5x_lite.errors import InputError
+        from t5x_lite.run.adapter_interchange import import_adapter
+
+        refused: InputError | None = None
+        with tempfile.TemporaryDirectory() as scratch:
+            for name in names:
+                now = [p.read_bytes() for p in sorted((directory / name).rglob("*")) if p.is_file()]
+                if seen.get(name) == now:
+                    continue
+                seen.setdefault(name, now)
+                try:
+                    import_adapter(directory / name, Path(scratch) / name, base=base())
+                except InputError as error:
+                    refused = error
+                    assert not (Path(scratch) / name).exists()
+        if refused is not None:
+            raise refused
+
+    return read
+
+
+def _make_peft(base: Path) -> None:
+    from tests.interop.peft_files import IA3, LORA, bert_ia3, bert_lora, write
+
+    patterns = {"target_modules": r".*\.(query|value)", "rank_pattern": {"query": 2, r"1\..*": 2},
+                "alpha_pattern": {"value": 4}}  # fmt: skip
+    write(base / "lora", {**LORA, **patterns}, bert_lora(size=12))
+    write(base / "ia3", IA3, bert_ia3(size=12, d_ff=20))
+
+
+def _make_library(base: Path) -> None:
+    from tests.interop import test_adapters_library as library
+    from tests.interop.peft_files import random
+
+    shapes = {}
+    for layer in range(2):
+        start = f"bert.encoder.layer.{layer}.output.adapters.sst.adapter_"
+        shapes |= {f"{start}down.0.weight": (3, 12), f"{start}down.0.bias": (3,),
+                   f"{start}up.weight": (12, 3), f"{start}up.bias": (12,)}  # fmt: skip
+    library.write(base / "bottleneck", "sst", library.BN, random(shapes))
+
+
+@functools.cache
+def _golden() -> dict[str, Any]:
+    from tests.adapters.test_goldens import GOLDEN
+
+    with np.load(GOLDEN / "directories.npz") as file:
+        return {name: file[name] for name in file.files}
+
+
+@functools.cache
+def _of_golden() -> Path:
+    """The model of the library's compositions, as a checkpoint."""
+    from t5x_lite.run.interchange import import_hf
+    from tests.interop.test_adapters_library import write_tensors
+
+    theirs = _scratch()
+    (theirs / "config.json").write_text(str(_golden()["config"]))
+    own = {k.removeprefix("base/"): x for k, x in _golden().items() if k.startswith("base/")}
+    write_tensors(theirs / "model.safetensors", own)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijk"]
+    (theirs / "vocab.txt").write_text("\n".join(words) + "\n")
+    import_hf(theirs, theirs / "ours")
+    return theirs / "ours"
+
+
+def _make_compositions(base: Path) -> None:
+    from tests.interop.test_adapters_setups import saved
+
+    for name in ("setup", "mam"):
+        saved(_golden(), name, base / name)
+
+
+def _make_sft(base: Path) -> None:
+    from t5x_lite.run.sft_interchange import export_sft
+    from tests.run.test_sft_interchange import sparse_run
+
+    run, _ = sparse_run(_scratch() / "run", _host("bert"))
+    export_sft(run, base / "sft")
+
+
+def _read_sft(base: Path) -> None:
+    from t5x_lite.run.sft_interchange import import_sft
+
+    with tempfile.TemporaryDirectory() as scratch:
+        import_sft(base / "sft", Path(scratch) / "made", base=_host("bert")[0])
+
+
+def _make_delta(base: Path) -> None:
+    from t5x_lite.run import delta_files
+    from tests.run.delta_directories import write_run
+
+    run, _ = write_run(_scratch() / "run", "bert", _host("bert"), "m = lora(r=2)")
+    delta_files.save(delta_files.load(run), base / "delta")
+
+
+def _read_delta(base: Path) -> None:
+    from t5x_lite.run import delta_files
+
+    delta = delta_files.load(base / "delta")
+    for part in delta.parts.values():
+        np.asarray(getattr(part, "a", 0))
+
+
+def _sign_delta(base: Path) -> None:
+    from t5x_lite.checkpoints import manifest
+
+    manifest.write(base / "delta")
+
+
+def _make_sentences(base: Path) -> None:
+    from safetensors.numpy import save_file
+
+    from t5x_lite.heads.dense import Dense
+    from t5x_lite.interop.sentence_transformers import sentence_files
+    from tests.encoder_checkpoint import _BERT, goldens
+
+    goldens.write_release(goldens.read("bert"), base / "st")
+    base = base / "st"
+    (base / "vocab.txt").write_text("\n".join([*_BERT, *"abcdefghijklmno"]) + "\n")
+    (base / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    head = Dense(pooling="mean", normalize=True, projection=4)
+    for name, content in sentence_files(head, d_model=12, max_length=8).items():
+        (base / name).parent.mkdir(parents=True, exist_ok=True)
+        (base / name).write_bytes(content)
+    tensors = {"linear.weight": np.ones((4, 12), np.float32), "linear.bias": np.ones(4, np.float32)}
+    save_file(tensors, base / "2_Dense" / "model.safetensors")
+    modules = json.loads((base / "modules.json").read_text())
+    assert [module["path"] for module in modules][1:3] == ["1_Pooling", "2_Dense"]
+
+
+def _read_sentences(base: Path) -> None:
+    from t5x_lite.run.exporting import export_hf
+    from t5x_lite.run.interchange import import_hf
+
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch)
+        import_hf(base / "st", made / "ours")
+        export_hf(made / "ours", made / "theirs")
+
+
+_MODULE = {"*.json": "json", "*.safetensors": "safetensors", "*.bin": "archive"}
+READERS = {
+    "PEFT": Reader(_make_peft, _importing(_bert, "lora", "ia3"), _MODULE),
+    "adapters": Reader(_make_library, _importing(_bert, "bottleneck"), _MODULE),
+    "adapter compositions": Reader(
+        _make_compositions, _importing(_of_golden, "setup", "mam"), _MODULE
+    ),
+    "composable-sft": Reader(_make_sft, _read_sft, _MODULE),
+    "delta": Reader(
+        _make_delta, _read_delta, {"*.json": "json", "_METADATA": "json"}, _sign_delta
+    ),
+    "sentence-transformers": Reader(
+        _make_sentences,
+        _read_sentences,
+        {"modules.json": "json", "config_sentence_transformers.json": "json",
+         "sentence_bert_config.json": "json", "1_Pooling/*.json": "json", "2_Dense/*.json": "json",
+         "config.json": "json", "*.safetensors": "safetensors"},
+    ),
+}  # fmt: skip
