@@ -18,9 +18,11 @@ behind its last block.
 
 import array
 import collections
+import contextlib
 import json
 import logging
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -144,12 +146,33 @@ def build(
         raise InputError(f"{target}: is there already; delete it, or give another --output")
     part = target.with_name(f"{target.name}.partial")
     try:
-        part.mkdir(parents=True, exist_ok=True)
-        _check_identity(part, {**identity, "analyzer": analyzer})
-        _Builder(part, analyzer).run(texts)
-        os.replace(part, target)
+        with _kept_if_resumable(part):
+            _check_identity(part, {**identity, "analyzer": analyzer})
+            _Builder(part, analyzer).run(texts)
+            os.replace(part, target)
     except OSError as error:
         raise InputError(f"{target}: cannot be written ({reason(error)})") from error
+
+
+@contextlib.contextmanager
+def _kept_if_resumable(part: Path) -> Iterator[None]:
+    """Makes the unfinished directory, and removes it after a failure that leaves nothing to resume.
+
+    It stays if it has blocks, unless the input is what was wrong and all blocks are this process's.
+    """
+    made = [parent for parent in part.parents if not parent.exists()]
+    resumed = part.exists()
+    part.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException as error:
+        wrong_input = isinstance(error, InputError)
+        if not resumed and (wrong_input or not any(part.glob("block-*.npz"))):
+            shutil.rmtree(part, ignore_errors=True)
+            for parent in made:
+                with contextlib.suppress(OSError):
+                    parent.rmdir()
+        raise
 
 
 def _check_identity(part: Path, identity: Mapping[str, Any]) -> None:

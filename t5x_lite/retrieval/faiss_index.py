@@ -32,7 +32,7 @@ from jaxtyping import Float
 
 from t5x_lite.errors import InputError
 from t5x_lite.extras import install_command
-from t5x_lite.files import reason, write_atomically
+from t5x_lite.files import reason, scratch_directory, write_atomically
 from t5x_lite.records.string_table import StringTable
 from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.retrieval.search import Best, check_vectors
@@ -97,23 +97,22 @@ def build(
                 _logger.info("%d of %d documents", index.ntotal, len(shards))
                 told = time.monotonic()
     seconds = time.monotonic() - start
-    part = target.with_name(f"{target.name}.partial")
     try:
-        part.mkdir(parents=True, exist_ok=True)
-        faiss.write_index(index, str(part / "index.faiss"))
-        if shards.ids is not None:
-            shards.ids.save(part / "ids")
-        record = {
-            "version": _VERSION,
-            "kind": kind,
-            "documents": len(shards),
-            "size": shards.size,
-            "ids": shards.ids is not None,
-            "seconds": seconds,
-            **dataclasses.asdict(how),
-        }
-        write_atomically(part / "index.json", json.dumps(record, indent=1).encode() + b"\n")
-        os.replace(part, target)
+        with scratch_directory(target.with_name(f"{target.name}.partial")) as part:
+            faiss.write_index(index, str(part / "index.faiss"))
+            if shards.ids is not None:
+                shards.ids.save(part / "ids")
+            record = {
+                "version": _VERSION,
+                "kind": kind,
+                "documents": len(shards),
+                "size": shards.size,
+                "ids": shards.ids is not None,
+                "seconds": seconds,
+                **dataclasses.asdict(how),
+            }
+            write_atomically(part / "index.json", json.dumps(record, indent=1).encode() + b"\n")
+            os.replace(part, target)
     except (OSError, RuntimeError) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
         raise InputError(f"{target}: cannot be written ({why})") from error
