@@ -23,6 +23,7 @@ from t5x_lite.commands import COMMANDS, PROG, summaries
 from t5x_lite.errors import InputError, Interrupted, line_of_file
 from t5x_lite.invocation import invoked_as
 from t5x_lite.options import OptionError, did_you_mean, parse
+from t5x_lite.progress import never_silent, told
 from t5x_lite.project import safe_path
 
 _HELP = f"""usage: {PROG} COMMAND [OPTIONS]
@@ -67,6 +68,7 @@ def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:
         command, overrides = _parse_command(args)
         with (
             _messages(),
+            _never_silent(args),
             safe_path(),
             quiet_without_tpu(),
             invoked_as(args),
@@ -91,11 +93,29 @@ def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:
     return 0
 
 
+def _never_silent(args: Sequence[str]) -> contextlib.AbstractContextManager[None]:
+    """Lines about a command that takes long, except for a server, which waits for requests."""
+    name, _ = _command_name(args)
+    return contextlib.nullcontext() if name in _WAITING else never_silent(name)
+
+
+_WAITING = ("serve", "refresh")
+"""Commands that wait, and say what for."""
+
+
 def _as_signal(error: BaseException, watch: signals.Watch) -> BaseException:
     """The signal, if one came: libraries make errors of their own of it, and lose their workers."""
     if not watch.signum or isinstance(error, Interrupted):
         return error
     return signals.Terminated() if watch.signum == signal.SIGTERM else KeyboardInterrupt()
+
+
+class _TellingHandler(logging.StreamHandler):
+    """Writes messages, and notes when."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        told()
+        super().emit(record)
 
 
 @contextlib.contextmanager
@@ -106,7 +126,7 @@ def _messages() -> Iterator[None]:
     logger.
     """
     logger = logging.getLogger("t5x_lite")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _TellingHandler(sys.stderr)
     before = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -91,7 +91,7 @@ def unfinished(
       parents: directories that were made for it, the innermost first.
     """
     name = os.fspath(path)
-    _unfinished[name] = tuple(map(os.fspath, parents))
+    _unfinished[name] = tuple(os.fspath(parent) for parent in parents)
     try:
         yield
     finally:

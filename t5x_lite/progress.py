@@ -31,6 +31,8 @@ Advance = Callable[[int], None]
 """Called with how many more are done."""
 
 SECONDS_BETWEEN_LINES = 15.0
+_SILENT_SECONDS = 25.0
+"""How long a command may show nothing."""
 
 _package_logger = logging.getLogger("t5x_lite")
 _logger = logging.getLogger(__name__)
@@ -74,6 +76,50 @@ def waiting(description: str) -> Iterator[None]:
     """Shows that work goes on that cannot be counted, and for how long."""
     with _displayed(description, unit="", total=None):
         yield
+
+
+@contextlib.contextmanager
+def never_silent(description: str, *, seconds: float = _SILENT_SECONDS) -> Iterator[None]:
+    """Logs how long the block has run whenever nothing else was shown for some seconds.
+
+    Args:
+      description: of the work, such as the command's name.
+      seconds: how long a terminal or a log may be silent.
+    """
+    ended, start = threading.Event(), time.monotonic()
+    told()
+
+    def tell() -> None:
+        while not ended.wait(max(0.01, _told_at[0] + seconds - time.monotonic())):
+            if time.monotonic() - _told_at[0] >= seconds and not _has_bar.locked():
+                _logger.info("%s: %s so far", description, _time(time.monotonic() - start))
+                told()
+            elif _has_bar.locked():
+                told()
+
+    threading.Thread(target=tell, daemon=True, name="progress").start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def take_bar() -> bool:
+    """Reserves the foot of the terminal for the caller's bar; False if there is one."""
+    return _has_bar.acquire(blocking=False)
+
+
+def release_bar() -> None:
+    """Ends what `take_bar` reserved."""
+    _has_bar.release()
+
+
+_told_at = [0.0]
+
+
+def told() -> None:
+    """Notes that the user was shown something just now."""
+    _told_at[0] = time.monotonic()
 
 
 def step(number: int) -> None:

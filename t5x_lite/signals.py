@@ -102,6 +102,7 @@ class Watch:
 
         self.signum: int | None = None
         self._ending = threading.Lock()
+        self._was_dropped = False
 
     def handle(self, signum: int, frame: Any) -> None:
         """Raise the first signal in the main thread; the thread of `hooks` counts the others."""
@@ -163,11 +164,13 @@ class Watch:
                 left = None if first is None else first + GRACE_SECONDS - time.monotonic()
                 if left is not None and left <= 0:
                     break
-                received.settimeout(left)
+                if self._was_dropped:
+                    self._raise_again()
+                received.settimeout(None if left is None else min(left, _AGAIN_SECONDS))
                 try:
                     byte = received.recv(1)
                 except TimeoutError:
-                    break
+                    continue
                 if not byte:
                     return
                 if byte[0] not in SIGNALS:
@@ -196,21 +199,24 @@ class Watch:
 
     def _dropped(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """A hook that raises a signal again that Python has dropped."""
-        import threading
 
         def handle(dropped: Any) -> None:
-            if not isinstance(dropped.exc_value, KeyboardInterrupt) or self.signum is None:
-                if self.signum is None:
-                    hook(dropped)
-                return
-            signum, self.signum = self.signum, None
-            main = threading.main_thread().ident
-            assert main is not None
-            timer = threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signum))
-            timer.daemon = True
-            timer.start()
+            if self.signum is None:
+                hook(dropped)
+            elif isinstance(dropped.exc_value, KeyboardInterrupt):
+                self._was_dropped = True
 
         return handle
+
+    def _raise_again(self) -> None:
+        """Sends a dropped signal to the main thread again, as if none had come."""
+        import threading
+
+        main, signum = threading.main_thread().ident, self.signum
+        self._was_dropped = False
+        if main is not None and signum:
+            self.signum = None
+            signal.pthread_kill(main, signum)
 
     def _silent(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """A hook that is silent once the process ends: threads lose what they work with."""

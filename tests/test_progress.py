@@ -9,7 +9,7 @@ import time
 import pytest
 
 from t5x_lite import progress
-from t5x_lite.progress import Lines, counting, step
+from t5x_lite.progress import Lines, counting, never_silent, step
 
 
 class Terminal(io.StringIO):
@@ -41,6 +41,19 @@ def test_a_line_comes_also_while_nothing_is_counted(caplog):
     with Lines("embedding", unit="texts", total=5).regularly(0.01):
         time.sleep(0.2)
     assert caplog.messages[0] == "embedding: 0 of 5 texts"
+
+
+def test_a_command_is_never_silent_for_long(caplog):
+    caplog.set_level(logging.INFO, logger="t5x_lite")
+    with never_silent("mine", seconds=0.02):
+        time.sleep(0.2)
+    assert caplog.messages[0] == "mine: 0:00:00 so far"
+    caplog.clear()
+    with never_silent("mine", seconds=0.5):
+        for _ in range(8):
+            time.sleep(0.1)
+            progress.told()
+    assert not caplog.messages
 
 
 def test_steps_reach_the_count_around_them(monkeypatch):

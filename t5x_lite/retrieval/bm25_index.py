@@ -23,7 +23,6 @@ import json
 import logging
 import os
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,13 +31,14 @@ import numpy as np
 
 from t5x_lite.errors import InputError
 from t5x_lite.files import open_atomically, reason, write_atomically
+from t5x_lite.progress import counting, waiting
 from t5x_lite.records.string_table import StringTable, open_array, save_array
 from t5x_lite.retrieval.analyzers import Analyzer, analyzer
 
 BLOCK_POSTINGS = 4 << 20
 """Postings that are held in memory, of 12 bytes each."""
 _VERSION = 1
-_TELL_SECONDS = 60
+_SHOWN_AT_A_TIME = 1000
 _logger = logging.getLogger(__name__)
 
 
@@ -209,21 +209,22 @@ class _Builder:
     def run(self, texts: Iterable[tuple[str, str]]) -> None:
         """Indexes what is not in blocks yet, and writes the index."""
         self._resume()
-        seen, told = self._num_documents, time.monotonic()
-        for number, (name, text) in enumerate(texts):
-            if number < seen:
-                continue
-            self._add(name, text)
-            if len(self._block_terms) >= BLOCK_POSTINGS:
-                self._write_block()
-            if time.monotonic() - told > _TELL_SECONDS:
-                _logger.info("%d documents", self._num_documents)
-                told = time.monotonic()
+        seen = self._num_documents
+        with counting("indexing", unit="documents", done=seen) as advance:
+            for number, (name, text) in enumerate(texts):
+                if number < seen:
+                    continue
+                self._add(name, text)
+                if self._num_documents % _SHOWN_AT_A_TIME == 0:
+                    advance(_SHOWN_AT_A_TIME)
+                if len(self._block_terms) >= BLOCK_POSTINGS:
+                    self._write_block()
         if self._ids:
             self._write_block()
         if not self._num_documents:
             raise InputError("there is no document to index")
-        self._finish()
+        with waiting(f"writing the index of {self._num_documents:,} documents"):
+            self._finish()
 
     def _add(self, name: str, text: str) -> None:
         counts = collections.Counter(self._analyze(text))

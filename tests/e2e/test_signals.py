@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM at any time in the commands: one line, the promised code, nothing half-written.
+"""SIGINT and SIGTERM at any time in the commands: one line, the promised code, no half-written file.
 
 Each command runs in a process of its own on a job of some seconds. A signal comes after a part of
 the job's time, from the first import on. The job may be over by then, which is no fault; what is
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from t5x_lite.config.json import to_json
 from tests import encoder_checkpoint, t5_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
@@ -28,20 +29,9 @@ _SECONDS = 12.0
 _BAD = ("Traceback", "Exception ignored", "Fatal", "Segmentation", "core", "Aborted", "(--debug")
 _RESUMED = (".partial", ".partial.json", ".npz")
 
-_CONFIG = """
-import dataclasses
-from configs.tiny_pretrain import experiment as tiny
-experiment = dataclasses.replace(
-    tiny,
-    workdir=WORKDIR,
-    steps=100000,
-    data=dataclasses.replace(tiny.data, vocabulary=VOCABULARY, directory=DIRECTORY),
-)
-"""
-
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory, english_lines, tiny_vocabulary):
+def world(tmp_path_factory, english_lines, tiny_vocabulary, tiny_experiment):
     """A directory with checkpoints, texts and vectors."""
     root = tmp_path_factory.mktemp("signals")
     t5_checkpoint.write_checkpoint(root, tiny_vocabulary)
@@ -62,6 +52,7 @@ def world(tmp_path_factory, english_lines, tiny_vocabulary):
     queries = [{"_id": f"q{i}", "text": words(4)} for i in range(3000)]
     write("corpus.jsonl", corpus)
     write("queries.jsonl", queries)
+    write("documents.jsonl", [{"title": words(4), "body": words(30)} for _ in range(20_000)])
     write(
         "pairs.jsonl",
         [{"query": one["text"], "pos": [corpus[i]["text"]]} for i, one in enumerate(queries)],
@@ -71,22 +62,23 @@ def world(tmp_path_factory, english_lines, tiny_vocabulary):
         [{"inputs": line[:80], "targets": "some words"} for line in english_lines * 9],
     )
     (root / "run.trec").write_text(
-        "".join(f"q{i} Q0 {(7 * i + k) % 900} {k + 1} {50 - k} x\n" for i in range(300) for k in range(50))
+        "".join(
+            f"q{i} Q0 {(7 * i + k) % 900} {k + 1} {50 - k} x\n"
+            for i in range(300)
+            for k in range(50)
+        )
     )
     import numpy as np
 
     vectors = np.random.default_rng(0).normal(size=(60_000, 64)).astype(np.float32)
     np.save(root / "vectors.npy", vectors)
     np.save(root / "query_vectors.npy", vectors[:3000])
-    values = {
-        "WORKDIR": str(root / "work"),
-        "VOCABULARY": str(tiny_vocabulary),
-        "DIRECTORY": str(root),
-    }
-    config = _CONFIG
-    for name, value in values.items():
-        config = config.replace(f"={name}", f"={value!r}")
-    (root / "config.py").write_text(config)
+    experiment = dataclasses.replace(
+        tiny_experiment,
+        steps=100_000,
+        data=dataclasses.replace(tiny_experiment.data, directory=str(root)),
+    )
+    (root / "config.json").write_text(to_json(experiment))
     prepared = ["bm25", "build", "--input", "corpus.jsonl", "--output", "bm25"]
     assert start(root, prepared).wait() == 0
     prepared = ["index", "build", "--vectors", "vectors.npy", "--output", "faiss", "--kind", "Flat"]
@@ -106,8 +98,8 @@ class Job:
 
 JOBS = {
     "init": Job("init OUT"),
-    "train": Job("train config.py --workdir OUT", 25.0, resumes=True),
-    "evaluate": Job("evaluate config.py --checkpoint t5 --output OUT"),
+    "train": Job("train config.json --workdir OUT", 25.0, resumes=True),
+    "evaluate": Job("evaluate config.json --checkpoint t5 --output OUT"),
     "predict": Job("predict --checkpoint t5 --input inputs.jsonl --output OUT", resumes=True),
     "score": Job("score --checkpoint t5 --input inputs.jsonl --output OUT", resumes=True),
     "embed": Job("embed --checkpoint bert --input corpus.jsonl --pooling cls --output OUT.npy"),
@@ -123,21 +115,19 @@ JOBS = {
     "bm25 build": Job("bm25 build --input corpus.jsonl --output OUT", 4.0, resumes=True),
     "bm25 search": Job("bm25 search --index bm25 --queries queries.jsonl --output OUT", 6.0),
     "rerank": Job(
-        "rerank --checkpoint r/ranker --run run.trec --queries queries.jsonl "
-        "--documents corpus.jsonl --output OUT",
+        "rerank --checkpoint r/ranker --input run.trec --queries queries.jsonl "
+        "--passages corpus.jsonl --output OUT.trec",
         resumes=True,
     ),
-    "mine": Job(
-        "mine --checkpoint bert --input pairs.jsonl --output OUT --last 50", resumes=True
-    ),
-    "pairs": Job("pairs --input corpus.jsonl --output OUT --rule crop", 4.0),
+    "mine": Job("mine --checkpoint bert --input pairs.jsonl --output OUT --last 50", resumes=True),
+    "pairs": Job("pairs --input documents.jsonl --output OUT --rule title_body", 4.0),
     "import hf": Job("import hf t5_source OUT", 6.0),
     "export hf": Job("export hf t5 OUT", 6.0),
     "extend": Job("extend bert OUT --positions 64", 6.0),
     "vocab": Job("vocab --input long.txt --output OUT --size 2000"),
-    "cache": Job("cache config.py --output OUT", 15.0),
-    "cache workers": Job("cache config.py --output OUT --num-workers 2", 25.0),
-    "plan": Job("plan config.py --devices cpu:1", 15.0),
+    "cache": Job("cache config.json --output OUT", 15.0),
+    "cache workers": Job("cache config.json --output OUT --num-workers 2", 25.0),
+    "plan": Job("plan config.json --devices cpu:1", 15.0),
     "push": Job("push t5_source someone/model --dry-run", 3.0),
 }
 
@@ -152,7 +142,13 @@ def start(world, arguments):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_take_interrupts,
     )
+
+
+def _take_interrupts():
+    """Undoes what a shell does to a job in the background: it ignores SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupt(world, name, *, after, signum, again=None):
