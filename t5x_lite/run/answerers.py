@@ -15,13 +15,12 @@ from t5x_lite.config import Evaluation, Experiment
 from t5x_lite.data.tasks.labelled import task_form
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
-from t5x_lite.evaluate.generate import Bind, Generator
+from t5x_lite.evaluate.generate import Bind, Generator, position_bytes
 from t5x_lite.evaluate.heads import check_head, head_answers, is_in_order
 from t5x_lite.evaluate.rank import LabelGenerator, Ranker
 from t5x_lite.evaluate.score import Scorer
 from t5x_lite.heads.base import Head
 from t5x_lite.heads.classes import with_labels
-from t5x_lite.run.step_sizes import position_bytes
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import Vocabulary
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM at any time in the commands: one line, the promised code, nothing half-written.
+"""SIGINT and SIGTERM in the commands at any time: one line, the promised code, nothing unfinished.
 
 Each command runs in a process of its own on a job of some seconds. A signal comes after a part of
 the job's time, from the first import on. The job may be over by then, which is no fault; what is
