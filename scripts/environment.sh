@@ -4,6 +4,8 @@
 #
 # Modules are compiled when they are first imported: compiling all of them takes longer than the rest.
 # What was compiled must be kept for that, also where the machine's settings say otherwise.
+# With T5X_LITE_LOCKED=1 every file that is installed must have its SHA-256 in scripts/locks, which
+# scripts/lock.sh writes; it has the extras of quickstart.sh and of test.sh.
 # A second call with unchanged pyproject.toml and constraints.txt does nothing. PYTHON=/path/to/python
 # chooses the interpreter.
 
@@ -26,9 +28,16 @@ find_python() {
 }
 
 make_environment() {
-  local venv=$1 extras=$2 python stamp fingerprint
+  local venv=$1 extras=$2 lock="" python stamp fingerprint
   stamp="$venv/installed.$extras"
-  fingerprint="$PWD $(cat pyproject.toml constraints.txt | cksum)"
+  if [[ ${T5X_LITE_LOCKED:-0} == 1 ]]; then
+    case $extras in
+      data) lock=scripts/locks/data.txt ;;
+      data,beam,c4,metrics,serve,docs,tables,dev) lock=scripts/locks/test.txt ;;
+      *) echo "error: T5X_LITE_LOCKED=1: no lock has the extras $extras" >&2 && return 1 ;;
+    esac
+  fi
+  fingerprint="$PWD $(cat pyproject.toml constraints.txt $lock | cksum)"
   if [[ -x "$venv/bin/python" && -f "$stamp" && "$(cat "$stamp")" == "$fingerprint" ]]; then
     return 0
   fi
@@ -38,8 +47,15 @@ make_environment() {
     "$python" -m venv "$venv"
   fi
   echo "== installing t5x-lite[$extras] into $venv (3 to 4 GB; some minutes the first time)"
-  "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile -qq \
-    -e ".[$extras]" -c constraints.txt
+  if [[ -n $lock ]]; then
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile -qq \
+      --require-hashes -r "$lock"
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile -qq \
+      --no-deps --no-build-isolation -e .
+  else
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile -qq \
+      -e ".[$extras]" -c constraints.txt
+  fi
   printf '%s\n' "$fingerprint" >"$stamp"
 }
 

@@ -222,12 +222,12 @@ def read_record(
         raise InputError(f"{path}: not JSON: build the index again") from error
     if not isinstance(record, dict):
         raise InputError(f"{path}: must be a JSON object of at most {_LARGEST_RECORD} bytes")
-    for name, kind in fields.items():
-        value = record.get(name)
-        right = type(value) is kind or (kind is float and type(value) is int)
-        if not right or (kind is int and not 0 <= value < 1 << 62):
+    for name, expected in fields.items():
+        value: Any = record.get(name)
+        right = type(value) is expected or (expected is float and type(value) is int)
+        if not right or (expected is int and not 0 <= value < 1 << 62):
             raise InputError(
-                f'{path}: damaged ("{name}" must be {_KINDS[kind]}, got {str(value)[:40]}); build '
+                f'{path}: damaged ("{name}" must be {_KINDS[expected]}, got {str(value)[:40]}); build '
                 "the index again"
             )
     return record

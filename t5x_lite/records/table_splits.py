@@ -165,9 +165,10 @@ def _saved_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[Tabl
 def _saved_files(folder: DataPath) -> tuple[DataPath, ...]:
     state = _json(folder / "state.json")
     files = state.get("_data_files")
-    listed = files if isinstance(files, list) else []
-    names = [each.get("filename") if isinstance(each, dict) else None for each in listed]
-    if not names or not all(isinstance(name, str) for name in names):
+    listed: list[Any] = files if isinstance(files, list) else []
+    given = [each.get("filename") if isinstance(each, dict) else None for each in listed]
+    names = [name for name in given if isinstance(name, str)]
+    if not names or len(names) < len(given):
         raise InputError(f'{folder / "state.json"}: must have "_data_files" with their names')
     if outside := [name for name in names if not _is_name(name)]:
         raise InputError(

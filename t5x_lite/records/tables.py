@@ -13,6 +13,7 @@ ends the process. Values become Python's one row at a time, and batches are cut 
 rows that share a long text do not take its memory many times.
 """
 
+import importlib
 import itertools
 import json
 import math
@@ -200,7 +201,7 @@ def _batch_size(metadata: Any, group: int, probed: Any, flat: Sequence[str]) -> 
 
 def _longest_entry(column: Any) -> int:
     """Bytes of the longest text in a column; those of an object's fields add up."""
-    import pyarrow.compute as compute
+    compute: Any = importlib.import_module("pyarrow.compute")
     import pyarrow.types as types
 
     if types.is_struct(column.type):
@@ -289,7 +290,7 @@ def _nested_values(column: Any, where: str, label: str, first: int) -> Iterator[
 
 def _expanded(array: Any) -> int:
     """Bytes of an array if entries of dictionaries are counted each time that they are used."""
-    import pyarrow.compute as compute
+    compute: Any = importlib.import_module("pyarrow.compute")
     import pyarrow.types as types
 
     kind = array.type

@@ -234,8 +234,7 @@ _MOST_ROWS = 1 << 40
 
 def _of_one_size(column: Any, size: int) -> bool:
     """Whether every list of a column has so many numbers."""
-    import pyarrow.compute as compute
-
+    compute: Any = importlib.import_module("pyarrow.compute")
     if not len(column):
         return True
     least_most = compute.min_max(compute.list_value_length(column)).as_py()

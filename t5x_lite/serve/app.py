@@ -77,7 +77,7 @@ class Service:
       batcher: started by whoever made it.
       limits: of requests.
       token: that requests must bring; None is none, and then only this machine is answered.
-      title: of the page, such as the checkpoint's name.
+      title: title of the page, such as the checkpoint's name; only admitted requests see it.
       absent: names of endpoints that this checkpoint has not, and why.
       answers: says whether an endpoint has a program by now; if None, all have when it is ready.
       programs: gives how many programs are compiled, and how many there are.
@@ -105,6 +105,7 @@ class Service:
         self._absent = dict(absent or {})
         examples = {name: dict(each.example) for name, each in endpoints.items()}
         self._page = page(title, examples, needs_token=token is not None)
+        self._untitled_page = page("t5x-lite", examples, needs_token=token is not None)
         self.app = Starlette(
             routes=[
                 Route("/", self._show_page, methods=["GET"]),
@@ -121,7 +122,10 @@ class Service:
         self.app.router.redirect_slashes = False
 
     async def _show_page(self, request: Request) -> Response:
-        del request
+        try:
+            self._admit(request)
+        except Refused:  # the title names the checkpoint, which strangers need not know
+            return HTMLResponse(self._untitled_page, headers=PAGE_HEADERS)
         return HTMLResponse(self._page, headers=PAGE_HEADERS)
 
     async def _health(self, request: Request) -> Response:

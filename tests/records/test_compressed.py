@@ -4,7 +4,8 @@ import lzma
 import pytest
 
 from t5x_lite.errors import InputError
-from t5x_lite.records.compressed import is_compressed, open_text, plain_name
+from t5x_lite.records import compressed
+from t5x_lite.records.compressed import is_compressed, open_text, plain_name, read_whole
 
 zstandard = pytest.importorskip("zstandard")
 
@@ -74,3 +75,29 @@ def test_the_package_of_zst_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     with pytest.raises(InputError, match=r"\[zst\]"):
         read(tmp_path / "a.zst")
+
+
+@pytest.mark.parametrize(("name", "pack"), PACKS)
+def test_a_file_that_is_read_at_once_has_a_limit(tmp_path, name, pack, monkeypatch):
+    path = tmp_path / name
+    path.write_bytes(pack(TEXT))
+    assert read_whole(path, most=len(TEXT)) == TEXT
+    with pytest.raises(InputError, match=r"has more than 1,000 bytes of text"):
+        read_whole(path, most=1000)
+    monkeypatch.setattr(compressed, "LONGEST_LINE", 1000)
+    path.write_bytes(pack(bytes(1 << 20)))
+    with pytest.raises(InputError, match=r"divide it, or decompress it first"):
+        read_whole(path)
+
+
+def test_a_dictionary_of_xz_has_a_limit(tmp_path):
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
+    (tmp_path / "a.xz").write_bytes(lzma.compress(b"a", filters=filters))
+    with pytest.raises(InputError, match=r"a\.xz: damaged, .*[Mm]emory usage limit"):
+        read(tmp_path / "a.xz")
+
+
+def test_padding_between_streams_of_xz(tmp_path):
+    padding = bytes(9000)
+    (tmp_path / "a.xz").write_bytes(lzma.compress(b"a") + padding + lzma.compress(b"b") + padding)
+    assert read(tmp_path / "a.xz") == b"ab"

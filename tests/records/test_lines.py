@@ -1,5 +1,6 @@
 import gzip
 import io
+import pathlib
 import sys
 
 import pytest
@@ -54,3 +55,41 @@ def test_lines_are_counted_for_progress(tmp_path, monkeypatch):
     assert lines.count_lines(str(tmp_path / "a.gz")) is None
     monkeypatch.setattr(lines, "_COUNTED", 3)
     assert lines.count_lines(str(tmp_path / "a.txt")) is None
+
+
+def test_a_long_line_is_refused_before_it_is_in_memory(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"short\n" + b"x" * 5000))
+    found = read_lines([str(path)], longest=1000)
+    assert next(found) == "short"
+    with pytest.raises(InputError, match=r"a\.txt\.gz:2: the line has more than 1000 bytes"):
+        next(found)
+
+
+def readers(directory):
+    """Every reader of lines without a limit of its own, and a file that it reads."""
+    from t5x_lite.records import answer_files, marco_files, run_files, tagged_files, weighted_lines
+    from t5x_lite.run import sts
+
+    path = str(directory / "a.gz")
+    source = weighted_lines.Source(name="a", files=(path,), weight=1.0)
+    return {
+        "run": lambda: list(run_files.read_run(path)),
+        "qrels": lambda: run_files.read_qrels(path),
+        "tags": lambda: list(tagged_files.read_conll(directory / "a.gz")),
+        "marco": lambda: marco_files.judged_pairs(path, path, [path]),
+        "answers": lambda: answer_files.read_answers(path),
+        "sts": lambda: sts.read_pairs(path),
+        "weighted lines": lambda: weighted_lines.weighted_lines([source], seed=0),
+        "text": lambda: list(read_lines([path])),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", readers(pathlib.Path()))
+def test_no_reader_takes_a_line_without_end(tmp_path, name):
+    with gzip.open(tmp_path / "a.gz", "wb") as file:
+        for _ in range(65):
+            file.write(b"x " * (1 << 19))
+    with pytest.raises(InputError, match=r"a\.gz:1: the line has more than \d+ bytes"):
+        readers(tmp_path)[name]()

@@ -36,3 +36,58 @@ def test_what_is_no_array_is_refused(tmp_path):
     (tmp_path / "a.npy").write_bytes(whole[:-8])
     with pytest.raises(InputError, match="cut off"):
         open_array(tmp_path / "a.npy")
+
+
+def header(text):
+    body = text.encode() + b" " * (-(len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
+
+
+HEADERS = [
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776, 1024), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 4), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (4, True), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (0, 99999999999999999999999), }",
+    "{'descr': '|O', 'fortran_order': False, 'shape': (4,), }",
+    "{'descr': '<f3', 'fortran_order': False, 'shape': (4,), }",
+    "{'descr': [('a', '<f4', (99999999999,))], 'fortran_order': False, 'shape': (4,), }",
+    "{'descr': 4, 'fortran_order': False, 'shape': (4,), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': 4, }",
+    "[" * 5000,
+    "{'descr': '<f4'",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 5000 + ",), }",
+]
+
+
+@pytest.mark.parametrize("text", HEADERS)
+def test_a_header_is_checked_before_memory_is_asked_for(tmp_path, text):
+    (tmp_path / "a.npy").write_bytes(header(text) + bytes(64))
+    with pytest.raises(InputError, match=r"a\.npy: not an array of NumPy"):
+        open_array(tmp_path / "a.npy")
+
+
+def test_types_and_axes_are_checked(tmp_path):
+    save_array(tmp_path / "a.npy", np.zeros((2, 3), np.float32))
+    assert open_array(tmp_path / "a.npy", dtypes=(np.float32,), dims=2).shape == (2, 3)
+    for options in ({"dtypes": (np.int32,)}, {"dims": 1}):
+        with pytest.raises(InputError, match=r"must be an array of .*got float32 \[2, 3\]"):
+            open_array(tmp_path / "a.npy", **options)
+
+
+@pytest.mark.parametrize(
+    ("ends", "content"),
+    [([1, 0, 3], b"abc"), ([-1, 3], b"abc"), ([1, 4], b"abc"), ([1], b"abc"), ([1 << 62], b"abc")],
+)
+def test_ends_that_do_not_fit_are_refused(tmp_path, ends, content):
+    save_array(tmp_path / "ids.bytes.npy", np.frombuffer(content, np.uint8))
+    save_array(tmp_path / "ids.ends.npy", np.array(ends, np.int64))
+    with pytest.raises(InputError, match=r"ids\.ends\.npy: damaged"):
+        StringTable.open(tmp_path / "ids")
+
+
+def test_strings_that_are_not_utf8(tmp_path):
+    StringTable.of(["a", "b"]).save(tmp_path / "ids")
+    save_array(tmp_path / "ids.bytes.npy", np.frombuffer(b"a\xff", np.uint8))
+    table = StringTable.open(tmp_path / "ids")
+    with pytest.raises(InputError, match=r"ids: damaged \(string 1 is not UTF-8\)"):
+        table[1]

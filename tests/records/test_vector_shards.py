@@ -103,3 +103,45 @@ def test_other_files_are_refused(tmp_path):
         VectorShards.open([str(tmp_path / "b.parquet")])
     with pytest.raises(InputError, match="no file of vectors"):
         VectorShards.open([])
+
+
+def parquet_of(tmp_path, ids, vectors):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"id": ids, "vector": vectors}), tmp_path / "a.parquet")
+    return str(tmp_path / "a.parquet")
+
+
+def test_columns_of_parquet_are_checked(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    listed = pa.list_(pa.float32())
+    bad = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")]
+    )
+    two = pa.array([[1.0, 2.0]], listed)
+    cases = [
+        (bad, two, "UTF8"),
+        (pa.array([None], pa.string()), two, "0 of 1|1 of 1 entries of id"),
+        (pa.array([b"x"]), two, "ids that are strings or whole numbers"),
+        (pa.array(["a"]), pa.array([["1"]]), "lists of floats"),
+        (pa.array(["a"]), pa.array([None], listed), "entries of vector"),
+        (pa.array(["a", "b"]), pa.array([[1.0], [1.0, 2.0, 3.0]], listed), "not all of one size"),
+    ]
+    for ids, vectors, message in cases:
+        path = parquet_of(tmp_path, ids, vectors)
+        with pytest.raises(InputError, match=rf"a\.parquet: .*({message})"):
+            VectorShards.open([path])
+
+
+def test_a_flipped_bit_in_parquet_is_refused(tmp_path):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "a.parquet"
+    with vector_writer(str(path)) as writer:
+        writer.write(list("abcdefg"), VECTORS)
+    content, number = bytearray(path.read_bytes()), np.float32(13).tobytes()
+    place = content.find(number)
+    assert place > 0
+    content[place + 1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.parquet: no file of Parquet, or cut off"):
+        VectorShards.open([str(path)]).rows(0, 7)

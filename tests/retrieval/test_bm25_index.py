@@ -1,5 +1,7 @@
 """The inverted index: its postings, a build in blocks, and one that was killed."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -86,3 +88,38 @@ def test_what_is_refused(tmp_path):
     (tmp_path / "whole" / "ends.npy").unlink()
     with pytest.raises(InputError, match=r"ends.npy: No such file"):
         InvertedIndex.open(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("version", "1"),
+        ("analyzer", "klingon"),
+        ("analyzer", 4),
+        ("documents", 4),
+        ("documents", None),
+        ("terms", -1),
+        ("postings", 1e9),
+        ("total_length", 1 << 70),
+    ],
+)
+def test_the_fields_of_a_record_are_checked(tmp_path, field, value):
+    made(tmp_path)
+    path = tmp_path / "index" / "index.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(InputError):
+        InvertedIndex.open(tmp_path / "index")
+
+
+@pytest.mark.parametrize("name", ["sorted", "ends", "documents", "frequencies", "lengths"])
+@pytest.mark.parametrize("change", ["type", "axes", "numbers"])
+def test_arrays_are_checked_when_an_index_is_opened_or_asked(tmp_path, name, change):
+    made(tmp_path)
+    path = tmp_path / "index" / f"{name}.npy"
+    values = np.load(path)
+    damaged = {"type": values.astype(np.float64), "axes": values[:, None], "numbers": values - 9}
+    np.save(path, damaged[change])
+    if (name, change) == ("frequencies", "numbers"):
+        return  # wrong, and harmless: a checksum of the next format finds it
+    with pytest.raises(InputError, match=r"damaged|must be an array"):
+        InvertedIndex.open(tmp_path / "index").postings("a")

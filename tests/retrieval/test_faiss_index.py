@@ -116,3 +116,92 @@ def test_without_the_package(monkeypatch):
 
 def test_the_usual_kind():
     assert usual_kind(1_000_000) == "IVF4000,Flat"
+
+
+KINDS = ("Flat", "IVF8,Flat", "IVF8,PQ4", "PQ4", "HNSW8,Flat", "SQ8")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["index.faiss", "ids.bytes.npy", "ids.ends.npy"])
+def test_a_flipped_bit_is_refused_and_not_a_changed_result(tmp_path, shards, kind, name):
+    made(tmp_path, shards, kind)
+    file = tmp_path / "index" / name
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=rf"{name}: damaged \(another SHA-256\)"):
+        FaissIndex.open(str(tmp_path / "index"))
+
+
+def record_of(tmp_path):
+    return json.loads((tmp_path / "index" / "index.json").read_text())
+
+
+def write_record(tmp_path, record):
+    (tmp_path / "index" / "index.json").write_text(json.dumps(record))
+
+
+def test_an_index_without_checksums_opens(tmp_path, shards, exact):
+    made(tmp_path, shards, "Flat")
+    record = record_of(tmp_path)
+    assert sorted(record.pop("sha256")) == ["ids.bytes.npy", "ids.ends.npy", "index.faiss"]
+    write_record(tmp_path, record)
+    found = FaissIndex.open(str(tmp_path / "index")).search(QUERIES, depth=10)
+    np.testing.assert_array_equal(found.rows, exact.rows)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("version", 2),
+        ("version", None),
+        ("documents", "3000"),
+        ("documents", -1),
+        ("documents", True),
+        ("documents", 2999),
+        ("size", 17),
+        ("ids", 1),
+        ("kind", ["Flat"]),
+        ("kind", "Flat,Flat"),
+        ("kind", "PQ4"),
+        ("seconds", "long"),
+        ("sha256", []),
+        ("sha256", {"../../a": "b"}),
+    ],
+)
+def test_the_fields_of_a_record_are_checked(tmp_path, shards, field, value):
+    made(tmp_path, shards, "Flat")
+    write_record(tmp_path, {**record_of(tmp_path), field: value})
+    with pytest.raises(InputError, match=r"build it again|build the index again|has '"):
+        FaissIndex.open(str(tmp_path / "index"))
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"[" * 5000, b"\xff", b" " * (1 << 21)])
+def test_a_record_that_is_none(tmp_path, shards, content):
+    made(tmp_path, shards, "Flat")
+    (tmp_path / "index" / "index.json").write_bytes(content)
+    with pytest.raises(InputError, match=r"index\.json: (not JSON|must be a JSON object)"):
+        FaissIndex.open(str(tmp_path / "index"))
+
+
+@pytest.mark.parametrize(
+    "changed", [[("neighbors", -1, 1 << 20)], [("entry_point", None, 1 << 20)], [("levels", 0, 99)]]
+)
+def test_a_graph_that_leads_outside_is_refused(tmp_path, shards, changed):
+    """A file of a stranger has checksums that fit."""
+    faiss = library()
+    made(tmp_path, shards, "HNSW8,Flat")
+    file = tmp_path / "index" / "index.faiss"
+    index = faiss.read_index(str(file))
+    for name, place, value in changed:
+        if place is None:
+            setattr(index.hnsw, name, value)
+        else:
+            vector = getattr(index.hnsw, name)
+            faiss.rev_swig_ptr(vector.data(), vector.size())[place] = value
+    faiss.write_index(index, str(file))
+    record = record_of(tmp_path)
+    del record["sha256"]
+    write_record(tmp_path, record)
+    with pytest.raises(InputError, match=r"index\.faiss: damaged"):
+        FaissIndex.open(str(tmp_path / "index"))

@@ -180,3 +180,22 @@ def test_many_clients_lose_nothing(served):
     load = asyncio.run(steady(served.port, clients=100, bodies=bodies, each=2))
     assert (load.lost, dict(load.statuses)) == (0, {200: 200})
     assert load.percentile(0.5) <= load.percentile(0.99)
+
+
+@pytest.mark.parametrize(
+    ("token", "host", "titled"),
+    [
+        (None, "localhost", True),
+        (None, "rebound.example", False),
+        ("a-token-of-24-characters", "localhost", False),
+    ],
+)
+def test_the_page_names_the_checkpoint_only_to_those_who_may_ask(token, host, titled):
+    with serving(token=token) as one:
+        head = f"GET / HTTP/1.1\r\nHost: {host}\r\n"
+        status, _, page = one.send(f"{head}\r\n".encode())
+        assert status == 200
+        assert (b"tiny" in page) == titled
+        if token:
+            _, _, page = one.send(f"{head}Authorization: Bearer {token}\r\n\r\n".encode())
+            assert b"tiny" in page

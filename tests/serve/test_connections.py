@@ -3,6 +3,9 @@
 import asyncio
 import time
 
+import pytest
+
+from t5x_lite.serve.connections import RESERVE
 from tests.serve.double_server import serving
 
 
@@ -57,6 +60,66 @@ def test_too_many_connections_are_refused_at_once():
         assert content.endswith(b'{"error": "Too many connections are open."}')
         time.sleep(0.2)
         assert one.ask({"inputs": "a"})[0] == 200
+
+
+async def held(port: int, number: int) -> list[asyncio.StreamWriter]:
+    """Connections that ask nothing."""
+    opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(number)]
+    await asyncio.sleep(0.1)
+    return [writer for _, writer in opened]
+
+
+async def asked(port: int, path: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    content = await asyncio.wait_for(reader.read(), 5)
+    writer.transport.abort()
+    return content
+
+
+@pytest.mark.parametrize("strangers", [3, 10, 3 + 2 * RESERVE])
+def test_health_is_answered_while_strangers_hold_all_connections(strangers):
+    with serving(connections=3) as one:
+
+        async def crowd() -> list[bytes]:
+            writers = await held(one.port, strangers)
+            found = [await asked(one.port, path) for path in ("/health", "/ready", "/", "/metrics")]
+            for writer in writers:
+                writer.transport.abort()
+            return found
+
+        health, ready, *others = asyncio.run(crowd())
+        assert health.startswith(b"HTTP/1.1 200 OK")
+        assert b"connection: close" in health.lower()
+        assert ready.startswith(b"HTTP/1.1 200 OK")
+        for other in others:
+            assert other.startswith(b"HTTP/1.1 503 Service Unavailable")
+        time.sleep(0.2)
+        assert one.ask({"inputs": "a"})[0] == 200
+
+
+BODY = b'{"inputs": "a"}'
+CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+
+
+@pytest.mark.parametrize(
+    ("version", "lengths", "body", "status"),
+    [
+        (b"1.1", b"Content-Length: 15\r\n", BODY, 200),
+        (b"1.1", b"Transfer-Encoding: chunked\r\n", CHUNKED, 200),
+        (b"1.1", b"Content-Length: 15\r\nTransfer-Encoding: chunked\r\n", CHUNKED, 400),
+        (b"1.1", b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", CHUNKED, 400),
+        (b"1.1", b"Content-Length: 15\r\nContent-Length: 16\r\n", BODY, 400),
+        (b"1.0", b"Transfer-Encoding: chunked\r\n", CHUNKED, 400),
+    ],
+)
+def test_a_request_has_one_length(served, version, lengths, body, status):
+    head = b"POST /double HTTP/" + version + b"\r\nHost: localhost\r\n"
+    kind = b"Content-Type: application/json\r\n\r\n"
+    found, headers, content = served.send(head + lengths + kind + body)
+    assert found == status, content
+    if status == 400:
+        assert b"connection: close" in headers.lower()
 
 
 def test_other_protocols_are_told_in_json(served):
