@@ -2,10 +2,11 @@
 
 import pytest
 
-from t5x_lite import config, memory, sharding
+from t5x_lite import memory, sharding
 from t5x_lite.adapters.grammar import parse_module
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.config import Experiment
+from t5x_lite.config.experiment import with_options
 from t5x_lite.data.config import Data
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
@@ -39,7 +40,7 @@ EXPERIMENT = Experiment(
 
 def checked(*options):
     """What `train` checks before it opens data or writes anything."""
-    experiment = config.with_options(EXPERIMENT, options)
+    experiment = with_options(EXPERIMENT, options)
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
     learner = learner_of(experiment)
@@ -98,7 +99,7 @@ def test_a_size_of_a_module_is_one_line(module, size):
         ("two = seq_bn(reduction=1e-320)", "reduction must be 0 or above 1e-38"),
         ("two = seq_bn(reduction=1e-30)", "reduction must be at least 1/64"),
         (f"two = lora(rank={2**63})", "rank must be at most 2,147,483,647"),
-        ("two = prefix(hidden=10)" + " + lora(r=1)" * 2000, "column"),
+        ("two = " + "x" * 20000, "expected METHOD"),
         (f"two = lora(r='{'x' * 20000}')", "r must be a whole number"),
         ("1 +" * 20000 + "1", "column"),
     ],
