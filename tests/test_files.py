@@ -7,6 +7,8 @@ import threading
 
 import pytest
 
+from t5x_lite import files
+from t5x_lite.errors import InputError
 from t5x_lite.files import (
     naming,
     open_atomically,
@@ -155,3 +157,20 @@ def test_what_is_on_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fail(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):
         sync_to_disk(tmp_path / "a")
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "..", "../a", "a/../../b", "a\0", 7, None, "a\\b"])
+def test_a_path_that_leaves_the_directory_is_refused(name, tmp_path):
+    with pytest.raises(InputError, match=r"list\.json: the path .* leaves the directory"):
+        files.inside(tmp_path, name, where="list.json")
+
+
+@pytest.mark.parametrize("name", ["", ".", "a", "a/b", "./a"])
+def test_a_path_inside_is_that_path(name, tmp_path):
+    assert files.inside(tmp_path, name, where="list.json") == tmp_path / name
+
+
+def test_a_lone_surrogate_is_no_json():
+    assert files.plain_json('{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
+    with pytest.raises(ValueError, match="surrogates"):
+        files.plain_json('{"a": ["\\ud800"]}')

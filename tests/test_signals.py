@@ -64,7 +64,7 @@ def test_nothing_stays_behind():
 
     before = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(before)
-    with ended_by((signal.SIGTERM,), seconds=100):
+    with ended_by((signal.SIGTERM,), seconds=100.0):
         pass
     after = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(after)

@@ -120,3 +120,16 @@ def test_what_is_no_delta_at_all():
             evaluate(deep, NAMES)
     with pytest.raises(InputError, match="column 3: no function is called ties2"):
         check("a-ties2(b)", ["a", "b"])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("text", ["1if a else b", "0.5(a)", "a is 1", "'\\w' + a"])
+def test_python_s_warnings_are_not_shown(text):
+    with pytest.raises(InputError):
+        evaluate(text, Names(deltas={}))
+
+
+def test_a_long_expression_is_repeated_in_part():
+    with pytest.raises(InputError) as error:
+        check(" + ".join(["a"] * 2000) + " + b" * 10 + "x" * 500, ["a"])
+    assert len(str(error.value)) < 300

@@ -36,30 +36,66 @@ def _host(name: str) -> tuple[Path, dict[str, np.ndarray]]:
     return write_base(_scratch() / "base", name)
 
 
+EVERY = 25
+"""Of so many files one is imported and written; the others are read."""
+
+
 def _importing(base: Callable[[], Path], *names: str) -> Callable[[Path], None]:
-    """Import each directory that differs from the first time."""
+    """Read each directory that differs from the first time."""
     seen: dict[str, list[bytes]] = {}
+    count = 0
 
     def read(directory: Path) -> None:
-        from t5x_lite.errors import InputError
-        from t5x_lite.run.adapter_interchange import import_adapter
+        nonlocal count
+        for name in names:
+            now = [p.read_bytes() for p in sorted((directory / name).rglob("*")) if p.is_file()]
+            if seen.get(name) == now:
+                continue
+            seen.setdefault(name, now)
+            count += 1
+            if count % EVERY and count > len(names):
+                _read_module(directory / name, base())
+                continue
+            from t5x_lite.run.adapter_interchange import import_adapter
 
-        refused: InputError | None = None
-        with tempfile.TemporaryDirectory() as scratch:
-            for name in names:
-                now = [p.read_bytes() for p in sorted((directory / name).rglob("*")) if p.is_file()]
-                if seen.get(name) == now:
-                    continue
-                seen.setdefault(name, now)
-                try:
-                    import_adapter(directory / name, Path(scratch) / name, base=base())
-                except InputError as error:
-                    refused = error
-                    assert not (Path(scratch) / name).exists()
-        if refused is not None:
-            raise refused
+            with tempfile.TemporaryDirectory() as scratch:
+                import_adapter(directory / name, Path(scratch) / name, base=base())
 
     return read
+
+
+@functools.cache
+def _parts_of(base: Path) -> tuple[Any, Any, Any]:
+    """A checkpoint's experiment, its layers and its parameters."""
+    from t5x_lite.checkpoints import reading
+    from t5x_lite.interop.module_hosts import hosts_of
+    from t5x_lite.run import adapter_interchange
+    from t5x_lite.run.loading import read_experiment
+
+    files = reading.step_files(base)
+    experiment, kind = read_experiment(base, files), adapter_interchange.model_type_of(files)
+    hosts = hosts_of(experiment.model, None, model_type=kind, where=base)
+    return experiment, hosts, reading.lazy_params(base)
+
+
+def _read_module(directory: Path, base: Path) -> None:
+    """What `import_adapter` does before it writes."""
+    from t5x_lite.adapters.grammar import parse_module, write_module
+    from t5x_lite.bound import heads_of
+    from t5x_lite.interop.peft_heads import head_of
+    from t5x_lite.run import adapter_interchange
+
+    experiment, hosts, params = _parts_of(base)
+    file = adapter_interchange._read_file(directory)
+    heads = heads_of(experiment.objective, experiment.heads)
+    head_of(file.config_file, file.config, file.kept(), model=experiment.model, model_type="bert",
+            heads=heads)  # fmt: skip
+    norms = functools.partial(adapter_interchange._norms, hosts, params)
+    module = file.module(hosts, name="adapter", norms=norms)
+    for adapter in (module.adapter, *module.others):
+        parse_module(write_module(adapter))
+    for array in module.arrays.values():
+        np.asarray(array)
 
 
 def _make_peft(base: Path) -> None:
@@ -122,11 +158,22 @@ def _make_sft(base: Path) -> None:
     export_sft(run, base / "sft")
 
 
-def _read_sft(base: Path) -> None:
-    from t5x_lite.run.sft_interchange import import_sft
+@functools.cache
+def _table() -> Any:
+    """Shapes and names of the tensors of the model that a difference is from."""
+    from t5x_lite.interop.sft import table_of
+    from t5x_lite.run.adapter_interchange import head_for_export
 
-    with tempfile.TemporaryDirectory() as scratch:
-        import_sft(base / "sft", Path(scratch) / "made", base=_host("bert")[0])
+    base = _host("bert")[0]
+    experiment = _parts_of(base)[0]
+    head = head_for_export(experiment, where=base)
+    return table_of(experiment.model, head, model_type=None, where=base)
+
+
+def _read_sft(base: Path) -> None:
+    from t5x_lite.interop.sft import read_sft
+
+    read_sft(base / "sft", *_table())
 
 
 def _make_delta(base: Path) -> None:
@@ -173,13 +220,24 @@ def _make_sentences(base: Path) -> None:
 
 
 def _read_sentences(base: Path) -> None:
-    from t5x_lite.run.exporting import export_hf
-    from t5x_lite.run.interchange import import_hf
+    from t5x_lite.config.json import from_json, to_json
+    from t5x_lite.interop.encoder_families import family_of
+    from t5x_lite.interop.encoders import read_encoder
+    from t5x_lite.interop.hf_config import CONFIG, read_config
+    from t5x_lite.interop.sentence_transformers import (
+        projection_of,
+        read_sentences,
+        sentence_files,
+    )
 
-    with tempfile.TemporaryDirectory() as scratch:
-        made = Path(scratch)
-        import_hf(base / "st", made / "ours")
-        export_hf(made / "ours", made / "theirs")
+    directory = base / "st"
+    config = read_config(directory)
+    source = read_encoder(family_of(config), directory, config, where=directory / CONFIG)
+    head = read_sentences(directory, d_model=source.model.d_model, lowers=True)
+    projection_of(directory, d_model=source.model.d_model)
+    if head is not None:
+        assert from_json(to_json(head), source="head") == head
+        sentence_files(head, d_model=source.model.d_model, max_length=8)
 
 
 _MODULE = {"*.json": "json", "*.safetensors": "safetensors", "*.bin": "archive"}

@@ -1,6 +1,8 @@
 """What adapter_config.json may say, and what is refused by its name."""
 
+import contextlib
 import re
+import time
 
 import pytest
 
@@ -54,3 +56,23 @@ def test_targets_mean_these_layers_alone(model):
             assert meant == {prefix + name for name in chosen}
     every = [name for name in known if name.endswith((".v", ".value", ".value_proj"))]
     assert targets_of(every, known) in (["v"], ["value"], ["value_proj"])
+
+
+@pytest.mark.parametrize("pattern", [r"(.*)*x", r"(?:.*.*)*=", r"(?:(?:(?:x?){99}){99}){99}z"])
+@pytest.mark.parametrize(
+    "field", ["target_modules", "exclude_modules", "rank_pattern", "alpha_pattern"]
+)
+def test_an_expression_that_could_take_for_ever_ends(field, pattern, tmp_path):
+    value = {pattern: 2} if field.endswith("pattern") else pattern
+    directory = write(tmp_path / "in", {**LORA, field: value}, bert_lora())
+    begin = time.monotonic()
+    with contextlib.suppress(InputError):
+        module(directory)
+    assert time.monotonic() - begin < 10
+
+
+def test_many_such_expressions_are_refused(tmp_path):
+    value = {f"(.*)*{number}": 2 for number in range(1000)}
+    directory = write(tmp_path / "in", {**LORA, "rank_pattern": value}, bert_lora())
+    with pytest.raises(InputError, match="too many ways"):
+        module(directory)

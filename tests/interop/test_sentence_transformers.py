@@ -2,8 +2,9 @@ import json
 
 import pytest
 
+from t5x_lite.errors import InputError
 from t5x_lite.heads.dense import Dense
-from t5x_lite.interop.sentence_transformers import sentence_files
+from t5x_lite.interop.sentence_transformers import read_sentences, sentence_files
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -31,3 +32,17 @@ def test_the_mean():
     pooling = json.loads(sentence_files(encoder, d_model=4, max_length=8)["1_Pooling/config.json"])
     assert pooling["pooling_mode_mean_tokens"]
     assert not pooling["pooling_mode_cls_token"]
+
+
+@pytest.mark.parametrize("path", ["/etc", "../other", "1_Pooling/../../other"])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_module_outside_the_directory_is_refused(number, path, tmp_path):
+    files = sentence_files(Dense(pooling="cls", normalize=True), d_model=4, max_length=8)
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    modules = json.loads(files["modules.json"])
+    modules[number]["path"] = path
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match="leaves the directory"):
+        read_sentences(tmp_path, d_model=4, lowers=True)
