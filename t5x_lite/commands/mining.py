@@ -49,6 +49,7 @@ class Mine:
       max_score: of a negative.
       fill: random gives a query with too few passages that are not in its ranking.
       seed: of samples.
+      rescore: replaces "pos_scores" of the input by scores of the search; if not set they stay.
       step: the step to take from a work directory, or best; the newest if not given.
       base: where the base of a checkpoint is that holds its trained part alone.
       adapters: the modules in use.
@@ -79,6 +80,7 @@ class Mine:
     max_score: OptionalNumber = None
     fill: Literal["none", "random"] = "none"
     seed: Count = 0
+    rescore: bool = False
     step: OptionalStep = None
     base: OptionalDirectory = None
     adapters: Modules = ALL_MODULES
@@ -135,4 +137,5 @@ class Mine:
                 passages=self.passages,
                 split=self.split,
                 rules=Rules(**{name: getattr(self, name) for name in rules}),
+                rescore=self.rescore,
             )

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 
 from t5x_lite.models.base import Output
 from t5x_lite.nn.products import einsum
-from t5x_lite.objectives.losses import smoothed, smoothed_entropy
+from t5x_lite.objectives.losses import correct, smoothed, smoothed_entropy
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array
 
@@ -135,8 +135,7 @@ def _forward(
             entropy = smoothed_entropy(rules.label_smoothing, logits.shape[-1])
             loss = log_z - confidence * target_logit - low * rest - entropy
         penalty = rules.z_loss * jnp.square(log_z)
-        correct = (target_logit >= largest).astype(jnp.float32)
-        return None, (TokenLosses(loss + penalty, penalty, correct), log_z)
+        return None, (TokenLosses(loss + penalty, penalty, correct(logits, target_logit)), log_z)
 
     _, (losses, log_z) = jax.lax.scan(chunk, None, (hidden, targets))
     return losses, (hidden, kernel, bias, targets, log_z)

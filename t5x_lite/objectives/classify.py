@@ -24,7 +24,7 @@ from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderModel
 from t5x_lite.nn.dropout import split_key
 from t5x_lite.objectives.base import Loss, Objective, Term
-from t5x_lite.objectives.losses import cross_entropy
+from t5x_lite.objectives.losses import correct, cross_entropy
 from t5x_lite.objectives.masked_lm import features, require_encoder
 from t5x_lite.types import Array, Batch, Key
 
@@ -118,7 +118,7 @@ def loss_of_classes(logits: Float[Array, "*B C"], label: Int[Array, "*B"]) -> Lo
     weight = jnp.sum(weights)
     targets = jnp.maximum(label - 1, 0)
     losses, _ = cross_entropy(logits, targets)
-    right = (jnp.argmax(logits, axis=-1) == targets).astype(jnp.float32)
+    right = correct(logits, jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0])
     return Loss(
         terms={"cross_entropy": Term(jnp.sum(losses * weights), weight)},
         metrics={"accuracy": (jnp.sum(right * weights), weight)},

@@ -35,7 +35,7 @@ from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.bert import Bert
 from t5x_lite.objectives.base import Loss, Term
 from t5x_lite.objectives.condenser import Condenser, CondenserLoss
-from t5x_lite.objectives.losses import cross_entropy
+from t5x_lite.objectives.losses import correct, cross_entropy
 from t5x_lite.objectives.masked_lm import check_batch
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Batch, Key
@@ -73,7 +73,7 @@ class CoCondenser(Condenser):
         there = jnp.any(batch["encoder_segment_ids"] > 0, axis=2)
         weights = jnp.repeat(jnp.all(there, axis=1), num).astype(jnp.float32)
         score = jnp.take_along_axis(scores, other[:, None], axis=1)[:, 0]
-        right = (score >= jnp.max(scores, axis=1)).astype(jnp.float32)
+        right = correct(scores, score)
         total, weight = jnp.sum(losses * weights), jnp.sum(weights)
         return Loss(
             terms={"contrastive": Term(total, weight)},

@@ -41,7 +41,7 @@ from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.base import Loss, Term
 from t5x_lite.objectives.bi_encoder import BiEncoder, PairVectors
 from t5x_lite.objectives.candidates import BATCH, asking, candidates, check_scope
-from t5x_lite.objectives.losses import cross_entropy
+from t5x_lite.objectives.losses import correct, cross_entropy
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Batch
 
@@ -154,12 +154,13 @@ def of_scores(
       real: 1 for a query, and 0 for a row of padding.
     """
     num_rows, num = scores.shape[0], scores.shape[1] // scores.shape[0]
-    own = jnp.arange(num_rows, dtype=jnp.int32) * num
+    rows = jnp.arange(num_rows, dtype=jnp.int32)
+    own = rows * num
     own_scores = jnp.take_along_axis(scores, own[:, None], axis=1)[:, 0]
     others = may & (jnp.arange(scores.shape[1])[None] != own[:, None])
     hardest = jnp.max(jnp.where(others, scores, -jnp.inf), axis=1)
     has_others = jnp.any(others, axis=1) * real
-    right = (own_scores >= hardest).astype(jnp.float32)
+    right = correct(jnp.where(others, scores, -jnp.inf).at[rows, own].set(own_scores), own_scores)
     weight = jnp.sum(real)
     return {
         "accuracy": (jnp.sum(right * real), weight),

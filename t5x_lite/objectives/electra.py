@@ -303,7 +303,8 @@ class ElectraLoss(nnx.Module):
         weights = real_tokens(batch, pad_id=model.config.pad_id).astype(jnp.float32)
         losses = optax.sigmoid_binary_cross_entropy(logits, replaced.astype(jnp.float32))
         total, weight = jnp.sum(losses * weights), jnp.sum(weights)
-        right = ((logits > 0) == replaced).astype(jnp.float32) * weights
+        sides = 0.5 * jnp.sign(logits) * jnp.where(replaced, 1.0, -1.0)
+        right = (0.5 + sides) * weights  # a logit of 0 is half right
         fakes = replaced.astype(jnp.float32) * weights
         # What is measured has no key; a training step is spared the histograms.
         measured = {} if key is not None else {"detection_auc": Roc.of(logits, replaced, weights)}

@@ -110,7 +110,7 @@ class Triplets(BiEncoder):
         pairs = (there[:, :1] & there[:, 1:]).astype(jnp.float32)
         far = self._distances(queries[:, None], passages)
         losses = jnp.maximum(far[:, :1] - far[:, 1:] + self.margin, 0.0)
-        right = (far[:, :1] < far[:, 1:]).astype(jnp.float32)
+        right = 0.5 * (1.0 + jnp.sign(far[:, 1:] - far[:, :1]))  # a tie is half right
         weight = jnp.sum(pairs)
         return Loss(
             terms={"triplets": Term(jnp.sum(losses * pairs), weight)},

@@ -17,7 +17,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.base import Loss, Objective, Term, names_of
 from t5x_lite.objectives.chunked import TokenLosses, token_losses
-from t5x_lite.objectives.losses import cross_entropy
+from t5x_lite.objectives.losses import correct, cross_entropy
 from t5x_lite.types import Array, Batch, Key
 
 
@@ -134,10 +134,8 @@ def _of_logits(
     logits: Float[Array, "B T V"], targets: Int[Array, "B T"], **options: float
 ) -> TokenLosses:
     loss, z_loss = cross_entropy(logits, targets, **options)
-    # The maximum is there already for the loss; argmax is another, slow pass over [B, T, V].
     target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    correct = (target_logits >= jnp.max(logits, axis=-1)).astype(jnp.float32)
-    return TokenLosses(loss, z_loss, correct)
+    return TokenLosses(loss, z_loss, correct(logits, target_logits))
 
 
 def _sums(losses: TokenLosses, weights: Float[Array, "B T"]) -> Loss:

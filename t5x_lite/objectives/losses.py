@@ -53,6 +53,24 @@ def cross_entropy(
     return loss + penalty, penalty
 
 
+def correct(
+    scores: Float[Array, "*batch V"], target_scores: Float[Array, "*batch"]
+) -> Float[Array, "*batch"]:
+    """How far each target is the best of its row: 1, 0, or 1 / n if n scores are the largest.
+
+    Equal scores decide nothing: a model that gives all of V classes one score has 1 / V, which is
+    what a random choice has.
+
+    Args:
+      scores: of all classes or candidates; what is none must be below the others.
+      target_scores: of the target, which is one of them.
+    """
+    # A maximum and a count: argmax is a slow pass over [B, T, V], and it takes the first of ties.
+    best = jnp.max(scores, axis=-1)
+    tied = jnp.sum(scores == best[..., None], axis=-1)
+    return jnp.where(target_scores >= best, 1.0 / jnp.maximum(tied, 1), 0.0).astype(jnp.float32)
+
+
 def smoothed(label_smoothing: float, classes: int) -> tuple[float, float]:
     """The smoothed targets: the probability of the target, and that of each other class."""
     return 1.0 - label_smoothing, label_smoothing / max(classes - 1, 1)

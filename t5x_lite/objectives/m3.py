@@ -47,7 +47,7 @@ from t5x_lite.objectives.block_scores import of_lexical, of_multi_vectors, own_b
 from t5x_lite.objectives.candidates import GROUP, block_size, candidates, others
 from t5x_lite.objectives.contrastive import NEVER, Contrastive, of_scores, of_vectors
 from t5x_lite.objectives.distill import Distillation, m3_kd
-from t5x_lite.objectives.losses import cross_entropy, soft_cross_entropy
+from t5x_lite.objectives.losses import correct, cross_entropy, soft_cross_entropy
 from t5x_lite.types import Array, Batch, Key
 
 Combination = Literal["mean", "sum"]
@@ -372,9 +372,8 @@ def _accuracy(
     score: Float[Array, "B M"], may: Bool[Array, "B M"], real: Float[Array, " B"], block: int
 ) -> Float[Array, ""]:
     """Queries whose own passage has the largest score of its block."""
-    best = jnp.max(jnp.where(may, score, -jnp.inf), axis=1)
     own = own_group(score, block, score.shape[1] // block)[:, 0]
-    return jnp.sum((own >= best) * real)
+    return jnp.sum(correct(jnp.where(may, score, -jnp.inf), own) * real)
 
 
 def m3(**fields: Any) -> M3:

@@ -27,7 +27,7 @@ from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
 from t5x_lite.objectives import masking
 from t5x_lite.objectives.base import Loss, Objective, Term, names_of
-from t5x_lite.objectives.losses import cross_entropy
+from t5x_lite.objectives.losses import correct, cross_entropy
 from t5x_lite.types import Array, Batch, Key
 
 
@@ -180,8 +180,8 @@ def sums(
     """Cross-entropy, targets that are the likeliest, and weights, summed."""
     losses, _ = cross_entropy(logits, targets)
     target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    correct = (target_logits >= jnp.max(logits, axis=-1)).astype(jnp.float32)
-    return jnp.sum(losses * weights), jnp.sum(correct * weights), jnp.sum(weights)
+    right = correct(logits, target_logits)
+    return jnp.sum(losses * weights), jnp.sum(right * weights), jnp.sum(weights)
 
 
 def features(batch: Batch) -> Mapping[str, Any]:

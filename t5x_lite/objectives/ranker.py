@@ -31,7 +31,7 @@ from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderModel
 from t5x_lite.nn.dropout import split_key
 from t5x_lite.objectives.base import Loss, Objective, Term
-from t5x_lite.objectives.losses import cross_entropy, soft_cross_entropy
+from t5x_lite.objectives.losses import correct, cross_entropy, soft_cross_entropy
 from t5x_lite.objectives.masked_lm import features, require_encoder
 from t5x_lite.types import Array, Batch, Key
 
@@ -149,8 +149,7 @@ class RankerLoss(nnx.Module):
                 scaled, batch["teacher_scores"] / self.config.teacher_temperature, where=there
             )
             terms["distillation"] = Term(total, weight, self.config.teacher_weight)
-        others = jnp.max(masked.at[:, 0].set(_NEVER), axis=1)
-        right = (masked[:, 0] >= others).astype(jnp.float32)
+        right = correct(masked, masked[:, 0])
         return Loss(terms=terms, metrics={"accuracy": (jnp.sum(right * real), jnp.sum(real))})
 
     def _own_term(

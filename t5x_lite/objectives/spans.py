@@ -23,7 +23,7 @@ from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import EncoderModel
 from t5x_lite.objectives.base import Loss, Objective, Term
 from t5x_lite.objectives.classify import check_labelled
-from t5x_lite.objectives.losses import cross_entropy
+from t5x_lite.objectives.losses import correct, cross_entropy
 from t5x_lite.objectives.masked_lm import features, require_encoder
 from t5x_lite.types import Array, Batch, Key
 
@@ -96,7 +96,8 @@ def loss_of_spans(head: SpanHead, hidden: Float[Array, "B S D"], batch: Batch) -
     weights = (batch["labels"][:, 0] > 0).astype(jnp.float32)
     targets = jnp.maximum(batch["labels"] - 1, 0)
     losses, _ = cross_entropy(logits, targets)
-    right = jnp.all(jnp.argmax(logits, axis=-1) == targets, axis=-1).astype(jnp.float32)
+    ends = correct(logits, jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0])
+    right = jnp.prod(ends, axis=-1)
     weight = jnp.sum(weights)
     return Loss(
         terms={"cross_entropy": Term(jnp.sum(jnp.mean(losses, axis=-1) * weights), weight)},

@@ -2,7 +2,7 @@
 
     DIR/corpus.jsonl        {"_id": "4983", "title": "Microstructural development", "text": "..."}
     DIR/queries.jsonl       {"_id": "0", "text": "..."}
-    DIR/qrels/train.tsv     query-id, corpus-id, score, with a header; dev.tsv, test.tsv
+    DIR/qrels/train.tsv     query-id, corpus-id, score, with a header or without; dev.tsv, test.tsv
 
 A document answers where its score is above 0; one with a score of 0 is known not to. Judgements of
 documents that the corpus lacks, as ArguAna has them, stay: no ranking finds these documents.
@@ -22,6 +22,7 @@ from t5x_lite.records.compressed import read_whole
 from t5x_lite.records.json_lines import Line, read_examples
 from t5x_lite.records.pairs import Pairs
 from t5x_lite.records.passages import titled_text
+from t5x_lite.records.run_files import judgments
 from t5x_lite.records.text_records import TextRecord
 
 FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
@@ -72,8 +73,12 @@ def splits(directory: str, *, field: str = "data.directory") -> tuple[str, ...]:
 def read_judgements(path: DataPath) -> dict[str, dict[str, int]]:
     """The scores of documents by query, in the order of the file.
 
+    Args:
+      path: of a file with BEIR's header or without it, or in TREC's form
+        (`run_files.judgments`).
+
     Raises:
-      InputError: it is unreadable, or a line has no three fields or no whole number.
+      InputError: it is unreadable, or a line has other fields or no whole number.
     """
     try:
         lines = read_whole(path).decode("utf-8-sig").splitlines()
@@ -82,16 +87,8 @@ def read_judgements(path: DataPath) -> dict[str, dict[str, int]]:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 (byte {error.start}); convert the file") from error
     found: dict[str, dict[str, int]] = {}
-    for number, line in enumerate(lines[1:], start=2):
-        fields = line.split("\t")
-        try:
-            query, document, score = fields
-            found.setdefault(query, {})[document] = int(score)
-        except ValueError as error:
-            raise InputError(
-                f"{path}:{number}: must be query-id, corpus-id and a whole number, with tabs "
-                f"between them, got {line[:60]!r}"
-            ) from error
+    for _, query, document, score in judgments(lines, name=str(path)):
+        found.setdefault(query, {})[document] = score
     return found
 
 

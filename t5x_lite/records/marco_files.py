@@ -2,7 +2,8 @@
 
     DIR/collection.tsv        or another collection (`records.passages`), which may be compressed
     DIR/queries.train.tsv     query id TAB text
-    DIR/qrels.train.tsv       query id, 0, passage id, score, as TREC has it; or the two ids alone
+    DIR/qrels.train.tsv       query id, 0, passage id, score, as TREC has it; without the 0; or the
+                              two ids alone
 
 The split "validation" is queries.dev.tsv and qrels.dev.tsv, or those that end in .dev.small.tsv.
 Ids are strings: they are never read as numbers.
@@ -10,7 +11,6 @@ Ids are strings: they are never read as numbers.
 Source: the README of microsoft/MSMARCO-Passage-Ranking.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 
 from t5x_lite.buckets.paths import DataPath, data_path
@@ -18,8 +18,8 @@ from t5x_lite.errors import InputError
 from t5x_lite.records.lines import read_lines
 from t5x_lite.records.pairs import Pairs
 from t5x_lite.records.passages import read_passages
+from t5x_lite.records.run_files import judgments
 
-_WHOLE = re.compile(r"-?[0-9]{1,9}")
 SPLITS = {"train": ("train",), "validation": ("dev", "dev.small")}
 
 
@@ -70,17 +70,13 @@ def judged_pairs(
     Raises:
       InputError: a file is wrong, a query or a passage that is judged is missing.
     """
-    texts = {fields[0]: fields[1] for _, fields in _rows(queries, (2,))}
+    texts = dict(_texts(queries))
     judged: dict[str, tuple[list[str], list[str]]] = {}
-    for where, fields in _rows(qrels, (2, 4), by_space=True):
-        if len(fields) == 4 and not _WHOLE.fullmatch(fields[3]):
-            raise InputError(f"{where}: the score must be a whole number, got {fields[3][:20]!r}")
-        if fields[0] not in texts:
-            raise InputError(f"{where}: the query {fields[0]!r} is not in {queries}")
-        answers = len(fields) == 2 or int(fields[3]) > 0
-        if answers or negatives:
-            both = judged.setdefault(fields[0], ([], []))
-            both[not answers].append(fields[2] if len(fields) == 4 else fields[1])
+    for where, query, passage, score in judgments(read_lines([qrels]), name=qrels):
+        if query not in texts:
+            raise InputError(f"{where}: the query {query!r} is not in {queries}")
+        if score > 0 or negatives:
+            judged.setdefault(query, ([], []))[score <= 0].append(passage)
     judged = {query: both for query, both in judged.items() if both[0]}
     wanted = {passage for both in judged.values() for each in both for passage in each}
     passages = {
@@ -95,7 +91,13 @@ def judged_pairs(
             f"{missing[0]!r}: do the two belong together?"
         )
     return [
-        Pairs(texts[query], [passages[p] for p in right], [passages[p] for p in wrong])
+        Pairs(
+            texts[query],
+            [passages[p] for p in right],
+            [passages[p] for p in wrong],
+            positive_ids=right,
+            negative_ids=wrong,
+        )
         for query, (right, wrong) in judged.items()
     ]
 
@@ -109,23 +111,14 @@ def _names(directory: str, split: str) -> tuple[str, str] | None:
     return None
 
 
-def _rows(
-    path: str, numbers: Sequence[int], *, by_space: bool = False
-) -> Iterator[tuple[str, list[str]]]:
-    """The fields of lines that are not blank, and their places.
-
-    Args:
-      path: the file.
-      numbers: of fields that a line may have.
-      by_space: whether any white space divides them.
-    """
+def _texts(path: str) -> Iterator[tuple[str, str]]:
+    """The id and the text of each line that is not blank."""
     for number, line in enumerate(read_lines([path]), start=1):
         if not line.strip():
             continue
-        fields = line.split(None, 5) if by_space else line.split("\t", 1)
-        if len(fields) not in numbers:
+        fields = line.split("\t", 1)
+        if len(fields) != 2:
             raise InputError(
-                f"{path}:{number}: must have {' or '.join(map(str, numbers))} fields, got "
-                f"{len(fields)}: {line[:60]!r}"
+                f"{path}:{number}: must have 2 fields, got {len(fields)}: {line[:60]!r}"
             )
-        yield f"{path}:{number}", fields
+        yield fields[0], fields[1]

@@ -5,19 +5,32 @@
     run.jsonl     {"query": "301", "documents": ["d7"], "scores": [14.89]}      a query a line
     qrels         301 0 d7 1                      query, 0, document, score: TREC's form
                   301 TAB d7                      what is listed answers: MS MARCO's form
-                  query-id TAB corpus-id TAB score, with that header: BEIR's form
+                  301 TAB d7 TAB 1                query, document, score: BEIR's form
+                  A first line of column names, such as BEIR's query-id, corpus-id, score, is a
+                  header.
 
 Fields are divided by white space, and ids are strings: "007" and "NA" are ids like others. Runs are
-read a query at a time. A ranking has the order of its rank column; the lines of a query stand
-together in the file, and a document stands in a ranking once. Files may be compressed (.gz, .zst).
+read a query at a time if the lines of each query stand together, else as a whole. A document stands
+in a ranking once. Files may be compressed (.gz, .zst).
+
+A ranking has the order of its rank column. trec_eval does not read that column, and some programs
+write 0 on every line or count from 0. Where ranks repeat or are below 1, the order is that of the
+scores, and of equal scores as in trec_eval: they are compared as float32, and the document with the
+greater id is first. A line of the log says so.
+
+Source: trec_eval 9.0, form_res_rels.c and get_trec_results.c.
 """
 
 import itertools
 import json
+import logging
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 from t5x_lite.errors import InputError
 from t5x_lite.records.compressed import plain_name
@@ -27,7 +40,15 @@ from t5x_lite.records.lines import LONGEST_COLUMNS, read_lines
 RunFormat = Literal["trec", "marco", "jsonl"]
 SameIds = Literal["keep", "drop"]
 """Whether a document that has a query's id stays in that query's ranking."""
-QRELS_HEADER = ["query-id", "corpus-id", "score"]
+_QUERY_NAMES = {"query", "qid", "topic", "query-id", "queryid", "topic-id", "topicid"}
+_DOCUMENT_NAMES = {"document", "doc", "passage", "docid", "docno", "pid", "did"} | {
+    f"{name}-id" for name in ("corpus", "document", "doc", "passage")
+}
+_SCORE_NAMES = {"score", "rel", "relevance", "relevancy", "label", "judgment", "judgement", "grade"}
+"""Names of the columns of judgments."""
+_RANK = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+
+_logger = logging.getLogger(__name__)
 
 Qrels = dict[str, dict[str, int]]
 """Query -> document -> score."""
@@ -78,25 +99,57 @@ def read_run(path: str, *, format: RunFormat | None = None) -> Iterator[Ranking]
       format: None is as the first line looks: an object, three fields, or TREC's six.
 
     Raises:
-      InputError: naming file and line: a line has other fields, a rank below 1 or twice, a score
-        that is no number, a document twice, or belongs to a query that came before.
+      InputError: naming file and line: a line has other fields, a rank that is no whole number, a
+        rank twice without scores, a score that is no number, or a document twice; or a query has
+        two lines of JSON.
     """
     if path != "-" and format_of(path, format) == "jsonl":
         yield from _once(_read_json(path))
         return
     rows = _rows(path, format)
-    groups = itertools.groupby(rows, key=lambda row: row.query)
-    yield from _once((rows := list(group), _ranking(query, rows)) for query, group in groups)
+    groups: Iterable[tuple[str, Iterable[_Row]]]
+    if path != "-" and _stand_together(path):
+        groups = itertools.groupby(rows, key=lambda row: row.query)
+    else:
+        by_query: dict[str, list[_Row]] = {}
+        for row in rows:
+            by_query.setdefault(row.query, []).append(row)
+        groups = by_query.items()
+    is_told = False
+    for query, group in groups:
+        ranking, by_score = _ranking(query, [*group])
+        if by_score and not is_told:
+            is_told = True
+            _logger.warning(
+                "%s: the ranks of the query %r repeat or are below 1; such queries are ordered by "
+                "score, as in trec_eval",
+                path,
+                query,
+            )
+        yield ranking
 
 
-def _once(found: Iterable[tuple[Sequence[_Row], Ranking]]) -> Iterator[Ranking]:
+def _stand_together(path: str) -> bool:
+    """Whether the lines of each query follow each other."""
+    seen: set[str] = set()
+    last = ""
+    for line in read_lines([path], longest=LONGEST_COLUMNS):
+        query = line.split(maxsplit=1)[:1]
+        if query and query[0] != last:
+            last = query[0]
+            if last in seen:
+                return False
+            seen.add(last)
+    return True
+
+
+def _once(found: Iterable[tuple[str, Ranking]]) -> Iterator[Ranking]:
     """The rankings, if no query has two."""
     seen: set[str] = set()
-    for rows, ranking in found:
+    for where, ranking in found:
         if ranking.query in seen:
             raise InputError(
-                f"{rows[0].where}: the query {ranking.query!r} has lines above, and others between "
-                "them: sort the file by query"
+                f"{where}: the query {ranking.query!r} has a line above; give one line a query"
             )
         seen.add(ranking.query)
         yield ranking
@@ -123,8 +176,8 @@ def _rows(path: str, format: RunFormat | None) -> Iterator[_Row]:
 
 
 def _rank(text: str, where: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) > 0):
-        raise InputError(f"{where}: a rank must be a whole number from 1, got {text[:20]!r}")
+    if not _RANK.fullmatch(text):
+        raise InputError(f"{where}: a rank must be a whole number, got {text[:20]!r}")
     return int(text)
 
 
@@ -138,10 +191,15 @@ def _score(text: str, where: str) -> float:
     return score
 
 
-def _ranking(query: str, rows: Sequence[_Row]) -> Ranking:
-    """The ranking that lines of a query make."""
+def _ranking(query: str, rows: Sequence[_Row]) -> tuple[Ranking, bool]:
+    """The ranking that lines of a query make, and whether it has the order of the scores.
+
+    Raises:
+      InputError: a document comes twice, or a rank where there are no scores.
+    """
     documents: dict[str, str] = {}
     ranks: dict[int, str] = {}
+    is_scored = all(row.ranked.score is not None for row in rows)
     for row in rows:
         document, rank = row.ranked.document, row.ranked.rank
         if document in documents:
@@ -149,16 +207,24 @@ def _ranking(query: str, rows: Sequence[_Row]) -> Ranking:
                 f"{row.where}: {document!r} is in the ranking of {query!r} already "
                 f"({documents[document]})"
             )
-        if rank in ranks:
+        if rank in ranks and not is_scored:
             raise InputError(
                 f"{row.where}: the query {query!r} has the rank {rank} already ({ranks[rank]}); "
                 "number the ranks from 1"
             )
         documents[document], ranks[rank] = row.where, row.where
-    return Ranking(query, sorted((row.ranked for row in rows), key=lambda ranked: ranked.rank))
+    found = sorted((row.ranked for row in rows), key=lambda ranked: ranked.rank)
+    if len(ranks) == len(rows) and min(ranks, default=1) >= 1:
+        return Ranking(query, found), False
+    if is_scored:
+        found.sort(key=lambda ranked: ranked.document.encode(), reverse=True)
+        with np.errstate(over="ignore"):
+            found.sort(key=lambda ranked: -np.float32(ranked.score or 0.0))
+    numbered = [one._replace(rank=rank) for rank, one in enumerate(found, start=1)]
+    return Ranking(query, numbered), is_scored
 
 
-def _read_json(path: str) -> Iterator[tuple[Sequence[_Row], Ranking]]:
+def _read_json(path: str) -> Iterator[tuple[str, Ranking]]:
     for where, record in read_examples(path, fields=("query",)):
         documents, scores = record.get("documents"), record.get("scores")
         if not isinstance(documents, list) or not all(isinstance(d, str) for d in documents):
@@ -172,11 +238,7 @@ def _read_json(path: str) -> Iterator[tuple[Sequence[_Row], Ranking]]:
             _Row(where, record["query"], Ranked(document, None if s is None else float(s), rank))
             for rank, (document, s) in enumerate(zip(documents, scores, strict=True), start=1)
         ]
-        if not rows:
-            rows = [_Row(where, record["query"], Ranked("", None, 1))]
-            yield rows, Ranking(record["query"], [])
-        else:
-            yield rows, _ranking(record["query"], rows)
+        yield where, _ranking(record["query"], rows)[0]
 
 
 def _is_score(value: object) -> bool:
@@ -271,34 +333,18 @@ def read_qrels(path: str) -> Qrels:
     """The scores of documents by query, in the order of the file.
 
     Args:
-      path: TREC's four columns, MS MARCO's two, of which each line answers, or BEIR's three with
-        their header; "-" is standard input.
+      path: TREC's four columns, BEIR's three, or MS MARCO's two, of which each line answers; with
+        a header or without one; "-" is standard input.
 
     Raises:
       InputError: naming file and line: other fields, a score that is no whole number, or two scores
         of one document; or the file has no judgement.
     """
-    name, columns = "<stdin>" if path == "-" else path, None
     found: Qrels = {}
-    for number, line in enumerate(read_lines([path], longest=LONGEST_COLUMNS), start=1):
-        fields, where = line.split(), f"{name}:{number}"
-        if not fields:
-            continue
-        if columns is None:
-            columns = len(fields)
-            if fields == QRELS_HEADER:
-                continue
-            if columns == 3:
-                raise InputError(
-                    f"{where}: three columns need the header {' '.join(QRELS_HEADER)!r} (BEIR)"
-                )
-        if len(fields) != columns or columns not in (2, 3, 4):
-            raise InputError(
-                f"{where}: must be query, 0, document, score (TREC), or query, document (MS "
-                f"MARCO), and the same in all lines: got {line[:60]!r}"
-            )
-        query, document = fields[0], fields[2 if columns == 4 else 1]
-        score = 1 if columns == 2 else _judgement(fields[-1], where)
+    name = "<stdin>" if path == "-" else path
+    for where, query, document, score in judgments(
+        read_lines([path], longest=LONGEST_COLUMNS), name=name
+    ):
         if found.setdefault(query, {}).setdefault(document, score) != score:
             raise InputError(f"{where}: {document!r} has another score for {query!r} above")
     if not found:
@@ -307,6 +353,46 @@ def read_qrels(path: str) -> Qrels:
 
 
 _LARGEST_SCORE = 1 << 31
+
+
+def judgments(lines: Iterable[str], *, name: str) -> Iterator[tuple[str, str, str, int]]:
+    """The place, query, document and score of each line of a file of judgments.
+
+    Args:
+      lines: of the file, in one of the forms of `read_qrels`; blank ones are skipped.
+      name: of the file, for messages.
+
+    Raises:
+      InputError: naming file and line: other fields, or a score that is no whole number.
+    """
+    columns = None
+    for number, line in enumerate(lines, start=1):
+        where = f"{name}:{number}"
+        line = line.removeprefix("\ufeff") if number == 1 else line
+        if not line.strip():
+            continue
+        fields = [field.strip() for field in line.split("\t")]  # ids of BEIR may have spaces
+        if not 2 <= len(fields) <= 4 or not all(fields):
+            fields = line.split()
+        is_first, columns = columns is None, columns or len(fields)
+        if len(fields) != columns or columns not in (2, 3, 4):
+            raise InputError(
+                f"{where}: must be query, 0, document, score (TREC), query, document, score (BEIR) "
+                f"or query, document (MS MARCO), and the same in all lines: got {line[:60]!r}"
+            )
+        if is_first and _is_header(fields):
+            continue
+        query, document = fields[0], fields[2 if columns == 4 else 1]
+        yield where, query, document, 1 if columns == 2 else _judgement(fields[-1], where)
+
+
+def _is_header(fields: Sequence[str]) -> bool:
+    """Whether the fields are names of columns, and none is a score."""
+    names = [field.strip('"').lower().replace("_", "-") for field in fields]
+    if len(names) == 2:
+        return names[0] in _QUERY_NAMES and names[1] in _DOCUMENT_NAMES
+    is_name = names[0] in _QUERY_NAMES or names[-1] in _SCORE_NAMES
+    return is_name and not re.fullmatch(r"[+-]?[0-9]+", names[-1])
 
 
 def _judgement(text: str, where: str) -> int:

@@ -227,6 +227,9 @@ class FaissIndex:
     ) -> Best:
         """The best documents of queries, as far as the index finds them.
 
+        Of equal scores the document that came first stands first, as in `search.ExactSearch`. Which
+        of those that tie at the last rank of `depth` are found is up to faiss.
+
         Args:
           queries: their vectors.
           depth: documents of a query at most.
@@ -262,6 +265,9 @@ class FaissIndex:
                 f"{self._path}: damaged (a document above {len(self)}): build it again"
             )
         scores[rows < 0] = -np.inf
+        # Of equal scores the document that came first is the better one, as in `search`.
+        order = np.lexsort((rows, -scores), axis=1)
+        scores, rows = (np.take_along_axis(x, order, axis=1) for x in (scores, rows))
         return Best(scores, rows.astype(np.int32), len(self))
 
 

@@ -6,9 +6,10 @@
 
 The candidates are the places [first, last) of the ranking, from 0. Dropped are, in this order: what
 answers the query, by id and by words; the query's own text; what has the words of a candidate
-before it; and what scores too near to the answers, or outside of [min_score, max_score]. Of the
-rest the first are taken, or some that (seed, query, passage) draws, in the order of the ranking:
-the same in every process and on any number of them.
+before it; what scores too near to the answers, or outside of [min_score, max_score]; and what
+contains an answer or is a part of one, of 24 characters or more. Of the rest the first are taken,
+or some that (seed, query, passage) draws, in the order of the ranking: the same in every process
+and on any number of them.
 
 Sources: Xiong et al. 2021 (ANCE), section 3; Qu et al. 2021 (RocketQA), section 4.2, denoised hard
 negatives; FlagEmbedding's scripts/hn_mine.py (places 10 to 210, 15 negatives); Moreira et al. 2024
@@ -30,6 +31,8 @@ from t5x_lite.retrieval.pool import Pool
 Take = Literal["top", "sample"]
 Fill = Literal["none", "random"]
 _DRAWN_AT_A_TIME = 64
+_LEAST_CHARACTERS = 24
+"""Of the words of a text that is recognized inside another one, at least."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,12 +105,14 @@ class Known(NamedTuple):
       digests: of the answers' words.
       own: of the query's words.
       lowest: the score of the answer that has the lowest; None is below all candidates.
+      texts: the answers' words, of `same_words`, for candidates that contain one or are part of it.
     """
 
     numbers: frozenset[int]
     digests: frozenset[int]
     own: frozenset[int]
     lowest: float | None
+    texts: tuple[str, ...] = ()
 
 
 class Chosen(NamedTuple):
@@ -146,6 +151,7 @@ def choose(
         why = _text_rule(candidate.number, digests, known, seen) or _score_rule(
             candidate.score, known.lowest, rules
         )
+        why = why or _part_rule(candidate.number, known, pool)
         if why:
             dropped[why] += 1
         else:
@@ -173,6 +179,20 @@ def _text_rule(number: int, digests: set[int], known: Known, seen: set[int]) -> 
     if digests & known.own:
         return "words of the query"
     return "duplicate" if digests & seen else ""
+
+
+def _part_rule(number: int, known: Known, pool: Pool) -> str:
+    """The rule about parts of texts that drops a candidate; "" is none."""
+    for answer in known.texts:
+        candidate = pool.words(number)
+        if len(answer) >= _LEAST_CHARACTERS and f" {answer} " in f" {candidate} ":
+            return "contains an answer"
+        if candidate.split(" ")[-1] not in answer:
+            continue
+        text = pool.words_of_text(number)
+        if len(text) >= _LEAST_CHARACTERS and f" {text} " in f" {answer} ":
+            return "part of an answer"
+    return ""
 
 
 def _score_rule(score: float | None, lowest: float | None, rules: Rules) -> str:
@@ -217,7 +237,8 @@ def _filling(
         places = np.arange(start, min(start + _DRAWN_AT_A_TIME, len(pool)))
         for number in order(places, np.zeros_like(places), size=len(pool), seed=seed).tolist():
             digests = pool.digests(number)
-            if len(found) < num and not _text_rule(number, digests, known, seen):
+            why = _text_rule(number, digests, known, seen) or _part_rule(number, known, pool)
+            if len(found) < num and not why:
                 found.append(number)
                 seen |= digests
         if len(found) == num:

@@ -9,6 +9,7 @@ character that Unicode calls compatible make no difference.
 """
 
 import array
+import functools
 import hashlib
 import re
 import unicodedata
@@ -21,6 +22,7 @@ from t5x_lite.records.passages import Passage
 from t5x_lite.records.string_table import StringTable
 
 _WORD = re.compile(r"\w+")
+_WORDS_KEPT = 1 << 14
 
 
 def same_words(text: str) -> str:
@@ -42,11 +44,17 @@ class Pool:
       names: the ids, all different.
       texts: with their titles.
       digests: int64 [N, 2], of each text with its title and without it.
+      starts: int64 [N], the first character of each behind its title.
     """
 
-    def __init__(self, names: StringTable, texts: StringTable, digests: np.ndarray):
+    def __init__(
+        self, names: StringTable, texts: StringTable, digests: np.ndarray, starts: np.ndarray
+    ):
         self._names, self._texts, self._digests = names, texts, digests
         self._numbers = {name: number for number, name in enumerate(names)}
+        self._by_digest: dict[int, int] | None = None
+        self._words = functools.lru_cache(_WORDS_KEPT)(lambda number: same_words(texts[number]))
+        self._starts = starts
 
     @classmethod
     def of(cls, passages: Iterable[Passage]) -> "Pool":
@@ -56,6 +64,7 @@ class Pool:
           InputError: an id comes twice, or there is no passage.
         """
         digests, names, seen = array.array("q"), [], set[str]()
+        starts = array.array("q")
 
         def texts() -> Iterable[str]:
             for passage in passages:
@@ -63,6 +72,7 @@ class Pool:
                     raise InputError(f"{passage.where}: the id {passage.id!r} comes twice")
                 seen.add(passage.id)
                 names.append(passage.id)
+                starts.append(max(0, len(passage.whole) - len(passage.text.strip())))
                 whole = digest(passage.whole)
                 digests.extend((whole, digest(passage.text) if passage.text.strip() else whole))
                 yield passage.whole
@@ -70,7 +80,12 @@ class Pool:
         table = StringTable.of(texts())
         if not names:
             raise InputError("no passage to mine negatives from")
-        return cls(StringTable.of(names), table, np.asarray(digests, np.int64).reshape(-1, 2))
+        return cls(
+            StringTable.of(names),
+            table,
+            np.asarray(digests, np.int64).reshape(-1, 2),
+            np.asarray(starts, np.int64),
+        )
 
     def __len__(self) -> int:
         return len(self._names)
@@ -79,6 +94,13 @@ class Pool:
         """The number of a passage, by its id; None is not in the pool."""
         return self._numbers.get(name)
 
+    def find(self, text: str) -> int | None:
+        """The number of the first passage of a text, with its title or without it; None is none."""
+        if self._by_digest is None:
+            numbers = range(len(self) - 1, -1, -1)
+            self._by_digest = {each: k for k in numbers for each in self._digests[k].tolist()}
+        return self._by_digest.get(digest(text))
+
     def name(self, number: int) -> str:
         """The id of a passage."""
         return self._names[number]
@@ -86,6 +108,15 @@ class Pool:
     def text(self, number: int) -> str:
         """Title and text of a passage."""
         return self._texts[number]
+
+    def words(self, number: int) -> str:
+        """What `same_words` gives of a passage with its title; those asked for last are kept."""
+        return self._words(number)
+
+    def words_of_text(self, number: int) -> str:
+        """The same without its title."""
+        start = int(self._starts[number])
+        return same_words(self.text(number)[start:]) if start else self.words(number)
 
     def digests(self, number: int) -> set[int]:
         """Of its text, with its title and without it."""

@@ -42,6 +42,7 @@ from t5x_lite.train.stop import StopSignals
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.byte_level import NAMES as BYTES_NAMES
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
+from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 _logger = logging.getLogger(__name__)
 
@@ -385,7 +386,8 @@ def _check_vocabulary(experiment: Experiment, model: TextToText) -> None:
         )
         return
     given = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
-    if given.digest != model.vocabulary.digest:
+    is_same = isinstance(given, Tokenizer) and given.has_the_ids_of(model.vocabulary)
+    if given.digest != model.vocabulary.digest and not is_same:
         raise InputError(
             f"the vocabulary {data.vocabulary} is not that of the checkpoint {directory}; use "
             f"--data.vocabulary {directory / 'files' / checkpointing.VOCABULARY_DIRECTORY}"

@@ -58,6 +58,7 @@ def mine(
     passages: Sequence[str] = (),
     split: str = "train",
     rules: Rules = _USUAL,
+    rescore: bool = False,
 ) -> None:
     """Writes queries with hard negatives.
 
@@ -69,6 +70,9 @@ def mine(
         corpus.jsonl of a directory, and the passages of all queries of a file.
       split: of a directory, whose judgements are taken: "train", "validation" or "test".
       rules: which passages become negatives.
+      rescore: whether scores of the search replace "pos_scores" of the input. Else these stay, and
+        a new negative has the score that the input has for its text, or null: two scales in one
+        line would mislead a student.
 
     Raises:
       InputError: a file is wrong, a run names what the input does not have, or what is there of the
@@ -83,6 +87,7 @@ def mine(
         "passages": len(inputs.pool),
         "source": _of_source(source),
         "rules": asdict(rules),
+        "rescore": rescore,
     }
     folder = None
     if isinstance(source, RunSource):
@@ -93,6 +98,7 @@ def mine(
         rankings = _of_search(EncoderSearch(source, inputs, folder=folder), inputs, rules)
     report = _Report()
     answers, digests = inputs.answers_by_query(), inputs.digests_by_query()
+    texts = inputs.texts_by_query()
     with writer(output) as file:
         for one, ranked in zip(inputs.asked, rankings, strict=True):
             scores = [score for score in ranked.answers if score is not None]
@@ -101,10 +107,11 @@ def mine(
                 digests=digests[one.key],
                 own=frozenset((digest(one.query), digest(one.prompted))),
                 lowest=min(scores) if len(scores) == len(one.positives) else None,
+                texts=texts[one.key],
             )
             chosen = choose(one.id, ranked.candidates, known, inputs.pool, rules)
             report.add(chosen, rules)
-            file.write(_record(one, ranked, chosen, inputs.pool))
+            file.write(_record(one, ranked, chosen, inputs.pool, rescore=rescore))
         header = json.dumps({**settings, "report": report.as_json()}, indent=1)
         write_atomically(Path(f"{output}.settings.json"), header.encode() + b"\n")
     if folder is not None:
@@ -191,7 +198,9 @@ def _of_search(search: EncoderSearch, inputs: Inputs, rules: Rules) -> Iterator[
         yield _Ranked([Candidate(row, score) for row, score in pairs if row >= 0], [*own])
 
 
-def _record(one: Asked, ranked: _Ranked, chosen: Chosen, pool: Pool) -> dict[str, Any]:
+def _record(
+    one: Asked, ranked: _Ranked, chosen: Chosen, pool: Pool, *, rescore: bool
+) -> dict[str, Any]:
     """The line of a query."""
     record = {key: value for key, value in one.record.items() if not key.startswith("neg")}
     record["neg"] = [pool.text(number) for number in chosen.numbers]
@@ -200,6 +209,11 @@ def _record(one: Asked, ranked: _Ranked, chosen: Chosen, pool: Pool) -> dict[str
         [pool.name(number) for number in chosen.numbers],
     )
     record["pos_scores"], record["neg_scores"] = ranked.answers, chosen.scores
+    if one.record.get("pos_scores") is not None and not rescore:
+        negatives, scores = one.record.get("neg", []), one.record.get("neg_scores")
+        known = dict(zip(negatives, scores or [None] * len(negatives), strict=True))
+        record["pos_scores"] = one.record["pos_scores"]
+        record["neg_scores"] = [known.get(text) for text in record["neg"]]
     if None in one.names:
         del record["pos_ids"], record["neg_ids"]
     return record

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from t5x_lite.records.json_lines import Line, read_examples
 from t5x_lite.records.passages import Passage, read_passages
 from t5x_lite.retrieval.pool import Pool, digest, same_words
 
+_logger = logging.getLogger(__name__)
+
 
 class Asked(NamedTuple):
     """A query.
@@ -21,8 +24,9 @@ class Asked(NamedTuple):
       id: of the query; its number, from 0, where it has none.
       query: without its prompt.
       prompted: with its prompt.
-      positives: the numbers of the answers in the pool; None are not there.
-      names: the ids of the answers; None are not known.
+      positives: the numbers of the answers in the pool, found by id, or else by their words with a
+        title or without it; None are not there.
+      names: the ids of the answers, or else of the passages that they are; None are not known.
       texts: of the answers.
       scores: those that the input had.
       record: the input's line.
@@ -64,6 +68,14 @@ class Inputs(NamedTuple):
             found.setdefault(one.key, set()).update(own)
         return {key: frozenset(numbers) for key, numbers in found.items()}
 
+    def texts_by_query(self) -> dict[str, tuple[str, ...]]:
+        """As `answers_by_query`, the words themselves."""
+        found: dict[str, dict[str, None]] = {}
+        for one in self.asked:
+            own = found.setdefault(one.key, {})
+            own.update(dict.fromkeys(same_words(text) for text in one.texts))
+        return {key: tuple(texts) for key, texts in found.items()}
+
     def digests_by_query(self) -> dict[str, frozenset[int]]:
         """As `answers_by_query`, of their words."""
         found: dict[str, set[int]] = {}
@@ -73,6 +85,19 @@ class Inputs(NamedTuple):
             for number in one.positives:
                 own.update(() if number is None else self.pool.digests(number))
         return {key: frozenset(digests) for key, digests in found.items()}
+
+
+def _warn(asked: Sequence[Asked]) -> None:
+    """Logs the share of the answers that are not in the pool."""
+    places = [number for one in asked for number in one.positives]
+    if missing := places.count(None):
+        _logger.warning(
+            "%d of %d answers (%.1f %%) are not among the passages, by id or by text with or "
+            "without title: a passage that is one of them in other words may become a negative",
+            missing,
+            len(places),
+            100 * missing / len(places),
+        )
 
 
 def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train") -> Inputs:
@@ -102,6 +127,7 @@ def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train"
         one = _asked(line, number, pool, by_text=not passages)
         content.update(repr((one.id, one.prompted, one.texts, one.names, one.scores)).encode())
         asked.append(one)
+    _warn(asked)
     return Inputs(asked, pool, content.hexdigest())
 
 
@@ -176,11 +202,17 @@ def _asked(line: Line, number: int, pool: Pool, *, by_text: bool) -> Asked:
         names = [str(each) for each in named]
     elif by_text:
         names = [_key(None, text) for text in texts]
+    positives = [None if each is None else pool.number(each) for each in names]
+    for place, text in enumerate(texts):
+        if positives[place] is None:
+            found = positives[place] = pool.find(text)
+            if found is not None and names[place] is None:
+                names[place] = pool.name(found)
     return Asked(
         id=str(name),
         query=record["query"],
         prompted=(record.get("prompt") or "") + record["query"],
-        positives=[None if each is None else pool.number(each) for each in names],
+        positives=positives,
         names=names,
         texts=texts,
         scores=record.get("pos_scores") or [None] * len(texts),

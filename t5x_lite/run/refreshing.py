@@ -11,7 +11,6 @@ was at. It ends when no search is needed any more.
 """
 
 import array
-import hashlib
 import itertools
 import logging
 import time
@@ -22,12 +21,13 @@ from typing import Any
 import numpy as np
 
 from t5x_lite.checkpoints import reading
-from t5x_lite.config import Experiment, load
+from t5x_lite.config import load
 from t5x_lite.data.cache import refreshes
 from t5x_lite.data.cache.batches import open_sources
 from t5x_lite.data.cache.files import Split
-from t5x_lite.data.config import text_lengths
+from t5x_lite.data.config import Data, text_lengths
 from t5x_lite.data.layouts.base import separate
+from t5x_lite.data.layouts.groups import ID_WIDTH
 from t5x_lite.data.refresh import Refresh
 from t5x_lite.errors import InputError
 from t5x_lite.files import scratch_directory
@@ -36,13 +36,17 @@ from t5x_lite.records.passages import read_passages
 from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.remote import open_path
 from t5x_lite.retrieval.exact_runs import search_shards
-from t5x_lite.run.text_encoder import TextEncoder, rows_of
+from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.sharding import MeshConfig, make_mesh
+from t5x_lite.vocabulary.encoder_tokens import encoder_tokens, without_special
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
+from t5x_lite.vocabulary.text_rows import text_rows
 
 POLL_SECONDS = 5.0
 _CHUNK_BATCHES = 32
 _READ_AT_A_TIME = 1024
+_LEAST_TOKENS = 8
+"""Tokens of a text that is recognized inside another one, at least."""
 
 _logger = logging.getLogger(__name__)
 
@@ -68,9 +72,11 @@ def refresh(
     if not passages:
         raise InputError("--passages needs at least one file")
     vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
-    pool = _pool(experiment, vocabulary, passages)
+    pool = _pool(data, vocabulary, passages)
     (source,) = open_sources(data, vocabulary, split="train")
-    queries = _Queries(_examples(source.split), pool)
+    length = text_lengths(data)["document"]
+    queries = _Queries(_examples(source.split), pool, length=length)
+    queries.tell()
     for step in needed_steps(data.refresh, experiment.steps):
         if refreshes.is_whole(data.refresh.directory, step):
             continue
@@ -114,50 +120,115 @@ def _wait(workdir: str, step: int, *, once: bool) -> bool:
         time.sleep(POLL_SECONDS)
 
 
-def _pool(
-    experiment: Experiment, vocabulary: Vocabulary, files: Sequence[str]
-) -> refreshes.Passages:
-    """The tokens of all passages, which are written at the first call."""
-    directory, data = experiment.data.refresh.directory, experiment.data
-    if not (Path(directory) / "passages" / "ends.npy").is_file():
-        length = text_lengths(data)["document"]
-        cut = rows_of(experiment, vocabulary)
-        texts = (one.whole for name in files for one in read_passages(name))
+def _pool(data: Data, vocabulary: Vocabulary, files: Sequence[str]) -> refreshes.Passages:
+    """The tokens of all passages, which are written at the first call.
+
+    Rows begin with [CLS], as those of the cache do, also where the model's rows do not.
+    """
+    directory = data.refresh.directory
+    if not refreshes.Passages.has_keys(directory):
+        length, cut = text_lengths(data)["document"], text_rows(vocabulary, begins=True)
+        tokens = encoder_tokens(vocabulary)
+        passages = (one for name in files for one in read_passages(name))
         rows: list[np.ndarray] = []
-        while some := list(itertools.islice(texts, _READ_AT_A_TIME)):
-            rows += [np.asarray(row, np.int32) for row in cut(some, length=length).rows]
-        refreshes.Passages.write(directory, rows)
+        keys: list[tuple[int, int]] = []
+        while some := list(itertools.islice(passages, _READ_AT_A_TIME)):
+            texts = [one.whole for one in some] + [one.text for one in some]
+            found = cut(texts, length=length).rows
+            for row in found:
+                row[1:-1] = without_special(row[1:-1].tolist(), tokens)
+            rows += found[: len(some)]
+            for one, row in zip(some, found[len(some) :], strict=True):
+                untitled = refreshes.tokens_key(row) if one.text.strip() else 0
+                keys.append((untitled, refreshes.name_key(one.id)))
+        refreshes.Passages.write(directory, rows, np.array(keys, np.uint64).reshape(-1, 2))
     return refreshes.Passages.open(directory)
 
 
 class _Queries:
     """The queries of a cache: each once, and the passages that answer it.
 
+    A passage answers if it has the id of an answer, or an answer's tokens with its title or without
+    it. So does, of the candidates of a search, one that contains an answer or is part of one
+    (`answered_by`): a sentence of it, or the text behind a prompt.
+
+    Args:
+      examples: of a cache.
+      pool: the passages.
+      length: tokens of a passage at most, at which rows are truncated.
+
     Attributes:
       rows: the tokens of each.
       of_examples: int64 [n], the query of each example.
       answers: the numbers of the passages that answer each, and of those with the query's tokens.
+      num_answers: answers of all queries.
+      num_unknown: those of them that are not in the pool.
     """
 
-    def __init__(self, examples: Iterable[Mapping[str, np.ndarray]], pool: refreshes.Passages):
-        by_tokens: dict[bytes, list[int]] = {}
-        for number in range(len(pool)):
-            by_tokens.setdefault(_key(pool.tokens(number)), []).append(number)
+    def __init__(
+        self,
+        examples: Iterable[Mapping[str, np.ndarray]],
+        pool: refreshes.Passages,
+        *,
+        length: int = 0,
+    ):
+        self._pool, self._length = pool, length
+        by_tokens: dict[int, list[int]] = {}
+        by_name: dict[int, list[int]] = {}
+        for number, (untitled, name) in enumerate(pool.keys.tolist()):
+            for key in {refreshes.tokens_key(pool.tokens(number)), untitled} - {0}:
+                by_tokens.setdefault(key, []).append(number)
+            by_name.setdefault(name, []).append(number)
+        by_name.pop(0, None)
         self.rows: list[np.ndarray] = []
         self.answers: list[set[int]] = []
+        self._texts: list[dict[int, bytes]] = []
         of_examples = array.array("q")
-        known: dict[bytes, int] = {}
+        known: dict[int, int] = {}
+        unknown: set[tuple[int, int]] = set()
         for example in examples:
-            key = _key(example["query"])
+            key = refreshes.tokens_key(example["query"])
             if key not in known:
                 known[key] = len(self.rows)
                 self.rows.append(example["query"])
                 self.answers.append({*by_tokens.get(key, ())})
-            of_examples.append(known[key])
-            for text in separate(example["positives"]):
-                self.answers[known[key]].update(by_tokens.get(_key(text), ()))
-
+                self._texts.append({})
+            place = known[key]
+            of_examples.append(place)
+            texts = separate(example["positives"])
+            names = _names(example, "passage_ids") or [0] * len(texts)
+            for name in _names(example, "positive_ids"):
+                self.answers[place].update(by_name.get(name, ()))
+            for text, name in zip(texts, names[: len(texts)], strict=True):
+                answer = refreshes.tokens_key(text)
+                found = {*by_tokens.get(answer, ()), *by_name.get(name, ())}
+                self.answers[place].update(found)
+                self._texts[place][answer] = _inner(text)
+                if not found:
+                    unknown.add((place, answer))
         self.of_examples = np.asarray(of_examples, np.int64)
+        self.num_answers, self.num_unknown = sum(map(len, self._texts)), len(unknown)
+
+    def answered_by(self, query: int, passage: int) -> bool:
+        """Whether a passage answers a query."""
+        if passage in self.answers[query]:
+            return True
+        tokens, full = _inner(self._pool.tokens(passage)), 4 * (self._length - 2)
+        return any(
+            _contains(tokens, answer, full=full) or _contains(answer, tokens, full=full)
+            for answer in self._texts[query].values()
+        )
+
+    def tell(self) -> None:
+        """Warns of answers that are not in the pool."""
+        if self.num_unknown:
+            _logger.warning(
+                "%d of %d answers (%.1f %%) are not among the passages, by id or by text with or "
+                "without title: a passage that is one of them in other words may become a negative",
+                self.num_unknown,
+                self.num_answers,
+                100 * self.num_unknown / self.num_answers,
+            )
 
 
 def _examples(split: Split) -> Iterator[Mapping[str, np.ndarray]]:
@@ -165,8 +236,38 @@ def _examples(split: Split) -> Iterator[Mapping[str, np.ndarray]]:
         yield from split.read(np.arange(start, min(start + _READ_AT_A_TIME, split.size)))
 
 
-def _key(tokens: np.ndarray) -> bytes:
-    return hashlib.blake2b(np.asarray(tokens, "<i4").tobytes(), digest_size=12).digest()
+def _names(example: Mapping[str, np.ndarray], feature: str) -> list[int]:
+    """The ids of an example's passages as `refreshes.name_key` makes them; 0 is unknown."""
+    if feature not in example:
+        return []
+    content = np.ascontiguousarray(example[feature].reshape(-1, ID_WIDTH), "<u2")
+    return content.view("<u8").reshape(-1).tolist()
+
+
+def _inner(row: np.ndarray) -> bytes:
+    """A row's tokens between [CLS] and [SEP], 4 bytes each."""
+    return np.asarray(row[1:-1], "<i4").tobytes()
+
+
+def _contains(outer: bytes, inner: bytes, *, full: int) -> bool:
+    """Whether a text contains another one, as far as its row was not truncated.
+
+    Args:
+      outer: tokens, of `_inner`.
+      inner: tokens; fewer than `_LEAST_TOKENS` are contained in nothing.
+      full: bytes of a truncated row.
+    """
+    head = inner[: 4 * _LEAST_TOKENS]
+    if len(head) < 4 * _LEAST_TOKENS:
+        return False
+    at = outer.find(head)
+    while at >= 0:
+        size = min(len(inner), len(outer) - at)
+        is_cut = len(outer) >= full and size >= 8 * _LEAST_TOKENS
+        if at % 4 == 0 and outer[at : at + size] == inner[:size] and (size == len(inner) or is_cut):
+            return True
+        at = outer.find(head, at + 1)
+    return False
 
 
 def _folder(rule: Refresh, step: int) -> Path:
@@ -188,8 +289,10 @@ def _search(
     encoder = TextEncoder.load(workdir, step=step, mesh=mesh)
     embedder = encoder.embedder(batch_size=batch_size)
 
+    first = 0 if encoder.loaded.experiment.model.begins_with_cls else 1
+
     def encoded(rows: Sequence[np.ndarray], role: Role) -> np.ndarray:
-        return embedder.run(encoder.params, rows, role=role)
+        return embedder.run(encoder.params, [row[first:] for row in rows], role=role)
 
     vectors = encoded(queries.rows, "query")
     path = _folder(rule, step) / "passages.npy"
@@ -201,11 +304,16 @@ def _search(
         end = min(start + chunk, len(pool))
         file[start:end] = encoded([pool.tokens(k) for k in range(start, end)], "passage")
     file.flush()
-    most = max(map(len, queries.answers), default=0)
-    depth = min(len(pool), top + most)
-    best: Any = search_shards(VectorShards.open([str(path)]), vectors, depth=depth, mesh=mesh)
+    depth = min(len(pool), top + max(map(len, queries.answers), default=0))
     found = np.full((len(queries.rows), top), -1, np.int32)
-    for row, (numbers, answers) in enumerate(zip(best.rows, queries.answers, strict=True)):
-        kept = [k for k in numbers.tolist() if k >= 0 and k not in answers][:top]
-        found[row, : len(kept)] = kept
+    while True:
+        best: Any = search_shards(VectorShards.open([str(path)]), vectors, depth=depth, mesh=mesh)
+        for row, numbers in enumerate(best.rows):
+            those = (k for k in numbers.tolist() if k >= 0 and not queries.answered_by(row, k))
+            kept = list(itertools.islice(those, top))
+            found[row, : len(kept)] = kept
+        # Passages that contain an answer are seen only among the candidates.
+        if depth == len(pool) or not (found[:, -1] < 0).any():
+            break
+        depth = min(len(pool), 2 * depth)
     return found[queries.of_examples]

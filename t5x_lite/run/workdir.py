@@ -37,6 +37,7 @@ from t5x_lite.vocabulary.files import (
 )
 from t5x_lite.vocabulary.loading import Vocabulary
 from t5x_lite.vocabulary.spm import read_spm
+from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 _logger = logging.getLogger(__name__)
 
@@ -234,4 +235,8 @@ def holds_another(directory: AnyPath, vocabulary: Vocabulary) -> bool:
     paths = [directory / name for name in _VOCABULARY_FILES]
     there = {path.name: path.read_bytes() for path in paths if path.exists()}
     own = {name: content for name, content in vocabulary.files().items() if name != LAYOUT_NAME}
-    return bool(there) and there != own
+    if not there or there == own:
+        return False
+    if isinstance(vocabulary, Tokenizer) and there.get(WORDPIECE_NAME) == vocabulary.model_bytes:
+        return not vocabulary.has_the_ids_of(Tokenizer(str(directory / WORDPIECE_NAME)))
+    return True

@@ -184,6 +184,13 @@ class Tokenizer:
             TOKENIZER_CONFIG_NAME: json.dumps(config, indent=1, sort_keys=True).encode() + b"\n",
         }
 
+    def has_the_ids_of(self, other: object) -> bool:
+        """Whether both give the same ids, however their files say so.
+
+        A vocab.txt alone has the options that a tokenizer_config.json beside it usually spells out.
+        """
+        return isinstance(other, Tokenizer) and self.description() == other.description()
+
     def save(self, directory: str | os.PathLike[str]) -> Path:
         """Writes `files` to a directory, each whole or not at all; returns the model's path."""
         for name, content in reversed(self.files().items()):

@@ -24,7 +24,7 @@ def test_with_a_checkpoint(check_call):
         "mine --input p.jsonl --output m.jsonl --checkpoint w --vectors v.npy --step best "
         "--adapters.use a --pooling cls --query-prefix q: --batch-size 4 --passage-length 9 "
         "--passages c.jsonl d.tsv --first 0 --last 200 --negatives 30 --take top --margin 0.05 "
-        "--fill random --seed 3",
+        "--fill random --seed 3 --rescore",
         "mining.mine",
         (),
         {
@@ -34,6 +34,7 @@ def test_with_a_checkpoint(check_call):
             "passages": ("c.jsonl", "d.tsv"),
             "split": "train",
             "rules": rules,
+            "rescore": True,
         },
     )
 
@@ -50,6 +51,7 @@ def test_with_a_run(check_call):
             "passages": (),
             "split": "test",
             "rules": Rules(max_score=2.5),
+            "rescore": False,
         },
     )
 

@@ -39,8 +39,8 @@ def test_the_loss_of_four_spans():
     assert (float(weight), scale) == (4.0, 1.0)
     np.testing.assert_allclose(total / weight, 0.817280, atol=1e-6)
     np.testing.assert_allclose(total, 0.551445 + 1.551445 + 0.407606 + 0.758624, atol=3e-6)
-    # Of the spans the first, the third and the fourth (as well as others) score their own highest.
-    assert float(loss.metrics["contrastive_accuracy"][0]) == 3.0
+    # The first and the third span score their own highest, and the fourth as high as one other.
+    assert float(loss.metrics["contrastive_accuracy"][0]) == 2.5
 
 
 @pytest.mark.slow

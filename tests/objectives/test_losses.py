@@ -4,9 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax.test_util import check_grads
 
-from t5x_lite.objectives.losses import cross_entropy
+from t5x_lite.heads.span import SpanHead
+from t5x_lite.objectives import classify, likelihood, m3, masked_lm, spans
+from t5x_lite.objectives.contrastive import of_scores
+from t5x_lite.objectives.graded import Triplets
+from t5x_lite.objectives.losses import correct, cross_entropy
 
 LOG3 = math.log(3.0)
 
@@ -114,3 +119,53 @@ def test_gradients_equal_finite_differences():
         ]
     )
     check_grads(function, (logits,), order=1, modes=["rev"], atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], 0.25),
+        ([2.0, 2.0, 1.0, 0.0], 0.5),
+        ([2.0, 1.0, 0.0, 0.0], 1.0),
+        ([1.0, 2.0, 2.0, 0.0], 0.0),
+        ([float("nan")] * 4, 0.0),
+    ],
+)
+def test_a_tie_counts_one_over_the_number_of_the_tied(scores, expected):
+    found = correct(jnp.array([scores]), jnp.array([scores[0]]))
+    np.testing.assert_array_equal(found, np.float32([expected]))
+
+
+FOUR, ONE = jnp.zeros((1, 4)), jnp.ones(1)
+ALL = jnp.ones((1, 4), bool)
+DEAD = {
+    # The metric of four equal scores, as a sum over one row.
+    "contrastive": lambda: of_scores(FOUR, ALL, ONE)["accuracy"][0],
+    "m3": lambda: m3._accuracy(FOUR, ALL, ONE, 1),
+    "classes": lambda: classify.loss_of_classes(FOUR, jnp.array([3])).metrics["accuracy"][0],
+    "tokens": lambda: masked_lm.sums(FOUR, jnp.array([3]), ONE)[1],
+    "decoder": lambda: likelihood._of_logits(FOUR[None], jnp.array([[2]])).correct[0, 0],
+}
+
+
+@pytest.mark.parametrize("objective", DEAD)
+def test_a_dead_head_has_the_accuracy_of_a_random_choice(objective):
+    assert float(DEAD[objective]()) == 0.25
+
+
+def test_candidates_that_are_left_out_are_not_tied():
+    found = of_scores(FOUR, jnp.array([[True, True, False, False]]), ONE)
+    assert float(found["accuracy"][0]) == 0.5
+
+
+def test_a_dead_span_head_has_the_accuracy_of_two_random_choices():
+    head = SpanHead(4, rngs=nnx.Rngs(0))
+    batch = {"labels": jnp.array([[2, 3]]), "encoder_segment_ids": jnp.ones((1, 4), jnp.int32)}
+    loss = spans.loss_of_spans(head, jnp.zeros((1, 4, 4)), batch)
+    assert float(loss.metrics["accuracy"][0]) == 1 / 16
+
+
+def test_a_triplet_of_equal_distances_is_half_right():
+    batch = {"passage_segment_ids": jnp.ones((1, 2, 3), jnp.int32)}
+    loss = Triplets().of_vectors(jnp.ones((1, 2)), jnp.ones((1, 2, 2)), batch)
+    assert float(loss.metrics["accuracy"][0]) == 0.5

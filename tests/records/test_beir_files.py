@@ -52,8 +52,8 @@ def test_a_query_that_nothing_answers_is_passed_over(directory):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("1\ta", r"train.tsv:6: must be query-id, corpus-id and a whole number, with tabs"),
-        ("1\ta\tyes", r"train.tsv:6: must be query-id, corpus-id and a whole number, with tabs"),
+        ("1\ta", r"train.tsv:6: must be query, 0, document, score .TREC., query, document, score"),
+        ("1\ta\tyes", r"train.tsv:6: a score must be a whole number, got 'yes'"),
         ("3\ta\t1", r"train.tsv names '3', which queries.jsonl beside it does not have"),
     ],
 )

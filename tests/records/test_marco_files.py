@@ -46,10 +46,10 @@ def test_judgements_of_two_columns_and_the_small_split(write):
 @pytest.mark.parametrize(
     ("queries", "qrels", "message"),
     [
-        ("1\ta\n", "1\t0\t0\n", r"qrels\.train\.tsv:1: must have 2 or 4 fields, got 3"),
+        ("1\ta\n", "1\t0\t0\t1\t1\n", r"qrels\.train\.tsv:1: must be query, 0, document, score"),
         ("1\n", "1\t0\t0\t1\n", r"queries\.train\.tsv:1: must have 2 fields, got 1"),
         ("1\ta\n", "2\t0\t0\t1\n", r"qrels\.train\.tsv:1: the query '2' is not in"),
-        ("1\ta\n", "1\t0\t0\tx\n", r"qrels\.train\.tsv:1: the score must be a whole number"),
+        ("1\ta\n", "1\t0\t0\tx\n", r"qrels\.train\.tsv:1: a score must be a whole number"),
         ("1\ta\n", "1\t0\t9\t1\n", r"1 passages that are judged are not in the collection, .* '9'"),
     ],
 )

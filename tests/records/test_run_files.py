@@ -3,9 +3,11 @@
 import gzip
 import itertools
 
+import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.records import beir_files
 from t5x_lite.records.run_files import (
     Ranked,
     Ranking,
@@ -65,6 +67,62 @@ def test_the_rank_column_orders_and_gaps_are_allowed(tmp_path):
     assert second == Ranking("r", [Ranked("c", 1.0, 1)])
 
 
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        # Ranks that are all 0, as BEIR writes them, and unsorted lines.
+        (["q Q0 a 0 1.0 x", "q Q0 b 0 2.0 x"], {"q": "ba"}),
+        (["q Q0 a 0 1.0 x", "q Q0 b 1 2.0 x"], {"q": "ba"}),
+        (["q Q0 a -1 1.0 x", "q Q0 b 5 2.0 x"], {"q": "ba"}),
+        (["q Q0 a 3 1.0 x", "q Q0 b 3 2.0 x", "q Q0 c 1 0.0 x"], {"q": "bac"}),
+        # Ties: the greater id, compared by bytes, and scores as float32.
+        (["q Q0 a 0 1.0 x", "q Q0 c 0 1.0 x", "q Q0 B 0 1.00000001 x"], {"q": "caB"}),
+        (["q Q0 a 0 1e300 x", "q Q0 b 0 2e300 x", "q Q0 c 0 -1e300 x"], {"q": "bac"}),
+        # The lines of a query that do not stand together.
+        (["q Q0 a 2 1.0 x", "r Q0 a 1 2.0 x", "q Q0 b 1 0.5 x"], {"q": "ba", "r": "a"}),
+        (["q Q0 a 0 1.0 x", "r Q0 a 1 2.0 x", "q Q0 b 0 3.0 x"], {"q": "ba", "r": "a"}),
+        (["q a 2", "r a 1", "q b 1"], {"q": "ba", "r": "a"}),
+        # MS MARCO's form from 0.
+        (["q a 1", "q b 0"], {"q": "ba"}),
+    ],
+)
+def test_runs_whose_ranks_are_no_order(tmp_path, lines, expected, caplog, monkeypatch):
+    path = written(tmp_path, "\n".join(lines) + "\n")
+    rankings = list(read_run(path))
+    found = {one.query: "".join(d.document for d in one.documents) for one in rankings}
+    assert found == expected
+    is_scored = any(" 0 " in line or " -1 " in line or " 3 " in line for line in lines)
+    assert ("ordered by score" in caplog.text) == is_scored
+    if "Q0 a 2" not in lines[0]:
+        ranks = [[one.rank for one in ranking.documents] for ranking in rankings]
+        assert ranks == [[*range(1, len(row) + 1)] for row in ranks]
+    with open(path) as file:
+        monkeypatch.setattr("sys.stdin", file)
+        assert list(read_run("-")) == rankings
+
+
+def test_runs_of_random_ranks_are_measured_as_trec_eval_measures_them(tmp_path):
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    rng = np.random.default_rng(0)
+    qrels = {f"q{q}": {f"d{d}": int(d == q or rng.integers(2)) for d in range(9)} for q in range(5)}
+    lines = [
+        (f"q{q}", f"d{d}", float(rng.integers(4)) + rng.choice([0.0, 1e-9]))
+        for q in range(5)
+        for d in rng.permutation(9)
+    ]
+    rng.shuffle(lines)
+    text = "".join(f"{query} Q0 {name} 0 {float(score)!r} x\n" for query, name, score in lines)
+    run: dict[str, dict[str, float]] = {}
+    for query, name, score in lines:
+        run.setdefault(query, {})[name] = float(score)
+    theirs = pytrec_eval.RelevanceEvaluator(qrels, {"recip_rank", "map"}).evaluate(run)
+    for query, documents in read_run(written(tmp_path, text)):
+        right = [qrels[query][one.document] for one in documents]
+        assert theirs[query]["recip_rank"] == pytest.approx(1 / (1 + right.index(1)))
+        hits = np.cumsum(right) * right / np.arange(1, 10)
+        assert theirs[query]["map"] == pytest.approx(hits.sum() / sum(right))
+
+
 def test_a_compressed_run_is_read_lazily(tmp_path):
     path = tmp_path / "run.trec.gz"
     lines = (f"{q} Q0 d{i} {i} 1.0 x\n" for q in range(3) for i in range(1, 4))
@@ -81,10 +139,11 @@ def test_a_compressed_run_is_read_lazily(tmp_path):
         ("q Q0 a 1 1 x\nq Q0 a 2 1 x\n", r"run.trec:2: 'a' is in the ranking of 'q' already"),
         ("q a 1\nq a 2\n", r"run.trec:2: 'a' is in the ranking"),
         ("q a 1\nq b 1\n", r"run.trec:2: the query 'q' has the rank 1 already"),
-        ("q a 0\n", r"run.trec:1: a rank must be a whole number from 1, got '0'"),
+        ("q a 0.5\n", r"run.trec:1: a rank must be a whole number, got '0.5'"),
+        ("q a 0\nq b 0\n", r"run.trec:2: the query 'q' has the rank 0 already"),
         ("q Q0 a x 1 x\n", r"run.trec:1: a rank"),
         ("q Q0 a 1 nan x\n", r"run.trec:1: a score must be a finite number, got 'nan'"),
-        ("q a 1\nr a 1\nq b 2\n", r"run.trec:3: the query 'q' has lines above"),
+        ("q a 1\nr a 1\nq a 2\n", r"run.trec:3: 'a' is in the ranking of 'q' already"),
         ("q a 1\nq Q0 b 2 1 x\n", r"run.trec:2: must be query"),
         ("q a\n", r"run.trec:1: must be query"),
     ],
@@ -101,7 +160,7 @@ def test_what_is_no_run_is_refused(tmp_path, text, message):
         ('{"query": "q", "documents": [1]}\n', "documents"),
         ('{"query": "q", "documents": ["a"], "scores": []}\n', "scores"),
         ('{"query": "q", "documents": ["a", "a"]}\n', "already"),
-        ('{"query": "q", "documents": []}\n{"query": "q", "documents": []}\n', "lines above"),
+        ('{"query": "q", "documents": []}\n{"query": "q", "documents": []}\n', "a line above"),
     ],
 )
 def test_what_is_no_json_run_is_refused(tmp_path, text, message):
@@ -133,6 +192,28 @@ def test_the_name_says_the_format():
         write_run("a", [], tag="a b")
 
 
+QRELS = {"1": {"a": 2, "b": 0}, "NA": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["1\ta\t2", "1\tb\t0", "NA\ta\t1"], QRELS),
+        (["query-id\tcorpus-id\tscore", "1\ta\t2", "1\tb\t0", "NA\ta\t1"], QRELS),
+        (["\ufeffquery_id doc_id rel", "1 a 2", "1 b 0", "NA a 1"], QRELS),
+        (["1 0 a 2", "1 0 b 0", "NA 0 a 1"], QRELS),
+        (["topic iteration docno judgment", "1 0 a 2", "1 0 b 0", "NA 0 a 1"], QRELS),
+        (["1\ta", "NA\ta"], {"1": {"a": 1}, "NA": {"a": 1}}),
+        (["query-id\tcorpus-id", "1\ta", "NA\ta"], {"1": {"a": 1}, "NA": {"a": 1}}),
+        (["", "q 1\td 2\t-1"], {"q 1": {"d 2": -1}}),
+    ],
+)
+def test_a_header_is_seen_and_not_counted(tmp_path, lines, expected):
+    path = tmp_path / "qrels.tsv"
+    path.write_text("\n".join(lines) + "\n")
+    assert read_qrels(str(path)) == beir_files.read_judgements(path) == expected
+
+
 def test_qrels_in_three_forms(tmp_path):
     expected = {"1": {"a": 2, "b": 0}, "NA": {"a": 1}}
     trec = written(tmp_path, "1 0 a 2\n1\t0\tb\t0\nNA 0 a 1\n", "qrels")
@@ -149,7 +230,8 @@ def test_qrels_in_three_forms(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 a 1\n", r"qrels:1: three columns need the header"),
+        ("1 a x\n", r"qrels:1: a score must be a whole number, got 'x'"),
+        ("1 a 1\nquery-id corpus-id score\n", r"qrels:2: a score must be a whole number"),
         ("1 0 a 1\n1 a\n", r"qrels:2: must be query, 0, document, score"),
         ("1 0 a x\n", r"qrels:1: a score must be a whole number, got 'x'"),
         ("1 0 a 1\n1 0 a 2\n", r"qrels:2: 'a' has another score"),

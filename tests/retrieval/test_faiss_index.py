@@ -50,6 +50,14 @@ def test_flat_is_exact(tmp_path, shards, exact):
     assert len(index) == 3000
 
 
+def test_ties_stand_in_the_order_of_the_documents(tmp_path):
+    np.save(tmp_path / "a.npy", np.tile(np.eye(4, dtype=np.float32)[[1, 0, 0, 2]], (5, 1)))
+    shards = VectorShards.open([str(tmp_path / "a.npy")])
+    queries = np.float32([[1, 0, 0, 0], [0.5, 0.5, 0, 0]])
+    found = made(tmp_path, shards, "Flat").search(queries, depth=20)
+    np.testing.assert_array_equal(found.rows, search_shards(shards, queries, depth=20).rows)
+
+
 @pytest.mark.parametrize(
     ("kind", "option", "values", "least"),
     [

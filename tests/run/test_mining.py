@@ -211,3 +211,74 @@ def test_what_does_not_fit(beir, checkpoint, tmp_path):
         mine(input=str(beir), output=output, source=wrong)
     with pytest.raises(InputError, match="--output must be a file"):
         mine(input=str(beir), output="-", source=source)
+
+
+LONG = "the quick brown fox jumps over the lazy dog"
+OTHER = "a passage of quite different words about the sea"
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_known"),
+    [
+        ({"pos": [LONG]}, True),
+        ({"pos": [f"Title {LONG}"]}, True),
+        ({"pos": [LONG.upper() + "!"], "pos_ids": ["elsewhere"]}, True),
+        ({"pos": ["quick brown fox jumps over the lazy"]}, False),
+        ({"pos": [f"Before it. {LONG}. Behind it."]}, False),
+        ({"pos": ["in other words"], "pos_ids": ["d1"]}, True),
+    ],
+    ids=["untitled", "titled", "case", "contained", "part", "id"],
+)
+@pytest.mark.parametrize("title", ["Title", ""])
+def test_an_answer_is_no_negative_in_any_form(tmp_path, answer, is_known, title, caplog):
+    corpus = [
+        {"_id": "d0", "text": OTHER},
+        {"_id": "d1", "title": title, "text": LONG},
+        {"_id": "d2", "title": "Another title", "text": LONG},
+    ]
+    if "pos_ids" in answer and answer["pos_ids"] == ["d1"]:
+        corpus[2]["text"] = "in other words"
+    (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, corpus)))
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"id": "q", "query": "who", **answer}))
+    write_run(
+        str(tmp_path / "run.trec"), [Ranking("q", ranked([("d1", 3.0), ("d2", 2.0), ("d0", 1.0)]))]
+    )
+    [line], settings = mined(
+        tmp_path / "m.jsonl",
+        input=str(tmp_path / "pairs.jsonl"),
+        passages=[str(tmp_path / "corpus.jsonl")],
+        source=RunSource(str(tmp_path / "run.trec")),
+        rules=TOP,
+    )
+    assert line["neg"] == [OTHER]
+    assert sum(settings["report"]["dropped"].values()) == 2
+    is_known = is_known and (bool(title) or not answer["pos"][0].startswith("Title"))
+    if title or is_known:
+        assert ("1 of 1 answers (100.0 %) are not among" in caplog.text) == (
+            not is_known and "pos_ids" not in answer
+        )
+    if is_known and "pos_ids" not in answer:
+        assert (line["pos_ids"], line["neg_ids"]) == ([line["pos_ids"][0]], ["d0"])
+
+
+@pytest.mark.parametrize("rescore", [False, True])
+def test_a_teachers_scores_stay_unless_told_otherwise(tmp_path, run, rescore):
+    records = [
+        {"id": "q1", "query": "a", "pos": ["x"], "pos_ids": ["1"], "pos_scores": [-3.5]}
+        | {"neg": ["y", "z"], "neg_ids": ["5", "4"], "neg_scores": [-4.5, -5.5]},
+        {"id": "q3", "query": "z", "pos": ["w"], "pos_ids": ["2"]},
+    ]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, records)))
+    order = [("1", 4.0), ("5", 3.0), ("2", 2.0)]
+    write_run(run, [Ranking("q1", ranked(order)), Ranking("q3", ranked(order))])
+    lines, _ = mined(
+        tmp_path / "m.jsonl",
+        input=str(tmp_path / "pairs.jsonl"),
+        source=RunSource(run),
+        rules=TOP,
+        rescore=rescore,
+    )
+    assert lines[0]["neg"] == ["y", "w"]
+    expected = ([4.0], [3.0, 2.0]) if rescore else ([-3.5], [-4.5, None])
+    assert (lines[0]["pos_scores"], lines[0]["neg_scores"]) == expected
+    assert (lines[1]["pos_scores"], lines[1]["neg_scores"]) == ([2.0], [4.0, 3.0])

@@ -1,5 +1,6 @@
 """refresh: which steps are searched for, what answers a query, and what a checkpoint finds."""
 
+import json
 import types
 from pathlib import Path
 
@@ -9,10 +10,16 @@ import pytest
 from t5x_lite.checkpoints import reading
 from t5x_lite.data.cache import refreshes
 from t5x_lite.data.config import Data
+from t5x_lite.data.layouts import Groups
 from t5x_lite.data.refresh import Refresh
+from t5x_lite.data.tasks import pairs as pair_tasks
 from t5x_lite.errors import InputError
+from t5x_lite.records.pairs import Pairs
+from t5x_lite.retrieval.pair_filters import Filters, Sieve
+from t5x_lite.retrieval.pair_rules import RULES, Document
 from t5x_lite.run import refreshing
 from t5x_lite.run.text_encoder import TextEncoder
+from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from tests.encoder_checkpoint import write_checkpoint
 
 PASSAGES = ["a b", "c", "d e f", "g", "h a", "b c d", "a b"]
@@ -75,3 +82,119 @@ def test_a_config_without_a_refresh(tmp_path, monkeypatch):
     monkeypatch.setattr(refreshing, "load", lambda path: run if Path(path).name else None)
     with pytest.raises(InputError, match=r"has no data\.refresh\.period"):
         refreshing.refresh(str(tmp_path), passages=["c.jsonl"])
+
+
+BODY = "a b c d e f g h i j k l m n o a c e g i k m o"
+"""Words of the vocabulary, more than the 8 of the shortest text that is found inside another."""
+SOURCES = {
+    # The document, and the rule that makes its pair.
+    "title_body": ({"title": "n m", "text": BODY}, "title_body"),
+    "first_line_body": ({"text": f"n m\n{BODY}"}, "title_body"),
+    "title_repeated": ({"title": "n m", "text": f"n m\n{BODY}"}, "title_body"),
+    "title_abstract": ({"title": "n m", "abstract": BODY, "text": BODY}, "title_abstract"),
+    "question_answer": ({"title": "n", "question": "n m", "answers": [BODY], "text": BODY}, None),
+    "instruction_output": ({"instruction": "n m", "output": BODY, "text": f"n m {BODY}"}, None),
+    "heading_section": ({"title": "n", "text": f"o o\n# n m\n{BODY}"}, "heading_section"),
+    "sentences": ({"title": "n", "text": f"{BODY}. {BODY[::-1]}. {BODY[4:]}."}, "sentences"),
+    "code_docstring": ({"docstring": "n m", "code": BODY, "text": BODY, "title": "k"}, None),
+    "parallel": ({"src": "n m", "tgt": BODY, "title": "k", "text": BODY}, "parallel"),
+}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return TextEncoder.load(str(write_checkpoint(tmp_path_factory.mktemp("e"), "bert")))
+
+
+def pool_of(encoder, directory, lines, *, length=64):
+    corpus = directory / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = Data(
+        task="tasks.pairs:jsonl",
+        vocabulary="",
+        layout=Groups(),
+        pack=False,
+        targets_length=length,
+        refresh=Refresh(period=1, directory=str(directory / "r")),
+    )
+    return refreshing._pool(data, encoder.loaded.vocabulary, [str(corpus)])
+
+
+def queries_of(encoder, pairs, pool, *, length=64, **layout):
+    vocabulary = encoder.loaded.vocabulary
+    made = pair_tasks.examples(
+        pairs,
+        vocabulary=vocabulary,
+        tokens=encoder_tokens(vocabulary),
+        lengths=(16, length),
+        layout=Groups(**layout),
+    )
+    return refreshing._Queries(made, pool, length=length)
+
+
+@pytest.mark.parametrize(
+    ("source", "length"),
+    [
+        (source, length)
+        for source in SOURCES
+        for length in (24, 64)
+        # A truncated row of a document does not hold what stands behind its beginning.
+        if length == 64 or source not in ("sentences", "heading_section")
+    ],
+)
+def test_the_answer_of_each_rule_of_pairs_is_recognized(tmp_path, encoder, source, length):
+    document, rule = SOURCES[source]
+    sieve = Sieve(Filters(min_query_words=1, min_passage_words=1))
+    raws = [sieve.keep(raw) for raw in RULES[rule or source](Document("f:1", document))]
+    pairs = [Pairs(raw.query, [raw.passage]) for raw in raws if raw][:1]
+    others = [{"title": "n m", "text": "h g f e d c b a h g f e"}, {"text": "c c"}]
+    # A duplicate of the document under another id and title is an answer, too.
+    lines = [*others, document, {**document, "title": "o o"}]
+    pool = pool_of(encoder, tmp_path, lines, length=length)
+    queries = queries_of(encoder, pairs, pool, length=length)
+    assert [queries.answered_by(0, number) for number in range(4)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("positives", ["each", "sample"])
+def test_an_answer_is_recognized_by_its_id(tmp_path, encoder, positives):
+    pool = pool_of(encoder, tmp_path, [{"_id": "x", "text": "a b"}, {"_id": "y", "text": "c"}])
+    pairs = [Pairs("o", ["n", "k"], positive_ids=["z", "y"])]
+    queries = queries_of(encoder, pairs, pool, known_positives=1, positives=positives)
+    assert queries.answers == [{1}]
+    assert (queries.num_answers, queries.num_unknown) == (2, 1)
+
+
+def test_answers_behind_a_prompt_are_recognized(tmp_path, encoder):
+    pool = pool_of(encoder, tmp_path, [{"_id": "x", "text": BODY}, {"_id": "y", "text": "c"}])
+    queries = queries_of(encoder, [Pairs("o", [f"l l {BODY}"])], pool)
+    assert [queries.answered_by(0, number) for number in range(2)] == [True, False]
+
+
+def test_answers_that_are_not_in_the_pool_are_counted(tmp_path, encoder, caplog):
+    pool = pool_of(encoder, tmp_path, [{"title": "n", "text": "a b"}, {"text": "c"}])
+    queries = queries_of(encoder, [Pairs("o", ["a b", "k k"]), Pairs("m", ["c"])], pool)
+    assert (queries.num_answers, queries.num_unknown) == (3, 1)
+    queries.tell()
+    assert "1 of 3 answers (33.3 %) are not among the passages" in caplog.text
+    caplog.clear()
+    queries_of(encoder, [Pairs("o", ["c"])], pool).tell()
+    assert not caplog.text
+
+
+def test_special_tokens_in_passages_do_not_divide_them(tmp_path, encoder):
+    text = "a [CLS] b [SEP] c"
+    pool = pool_of(encoder, tmp_path, [{"text": text}])
+    queries = queries_of(encoder, [Pairs("o", [text])], pool)
+    assert queries.answers == [{0}]
+    assert np.count_nonzero(pool.tokens(0) == pool.tokens(0)[0]) == 1
+
+
+def test_passages_of_an_earlier_version_get_their_keys(tmp_path, encoder):
+    lines = [{"title": "n", "text": "a b"}, {"text": "c"}]
+    pool = pool_of(encoder, tmp_path, lines)
+    (tmp_path / "r" / "passages" / "keys.npy").unlink()
+    assert not refreshes.Passages.open(tmp_path / "r").keys.any()
+    np.testing.assert_array_equal(pool_of(encoder, tmp_path, lines).keys, pool.keys)
+    (tmp_path / "r" / "passages" / "keys.npy").unlink()
+    with pytest.raises(InputError, match="holds other passages than --passages"):
+        pool_of(encoder, tmp_path, lines[:1])

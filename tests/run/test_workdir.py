@@ -12,6 +12,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.run.workdir import WorkDirectory, holds_another
 from t5x_lite.vocabulary.loading import load_vocabulary
 from t5x_lite.vocabulary.spm import read_spm
+from t5x_lite.vocabulary.tokenizer import Tokenizer
 from tests.fake_bucket import bucket  # noqa: F401 (a fixture)
 from tests.tokenizer_files import write_spm
 
@@ -134,3 +135,16 @@ def test_a_bucket_gets_what_is_appended_to_at_every_copy(
     with WorkDirectory.open("gs://bucket/run") as workdir:
         workdir.check(tiny_experiment)
         assert (workdir.local / "metrics.jsonl").read_text() == "1\n2\n"
+
+
+@pytest.mark.parametrize(("said", "is_another"), [({}, False), ({"do_lower_case": False}, True)])
+def test_a_vocab_txt_alone_is_the_imported_one_if_its_ids_are(tmp_path, said, is_another):
+    pieces = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abc"]) + "\n"
+    for name in ("alone", "imported"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vocab.txt").write_text(pieces)
+    config = {"do_lower_case": True, "tokenize_chinese_chars": True, **said}
+    (tmp_path / "imported" / "tokenizer_config.json").write_text(json.dumps(config))
+    Tokenizer(tmp_path / "imported" / "vocab.txt").save(tmp_path / "saved")
+    alone = Tokenizer(tmp_path / "alone" / "vocab.txt")
+    assert holds_another(tmp_path / "saved", alone) == is_another

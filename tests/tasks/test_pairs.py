@@ -121,3 +121,30 @@ def test_sts_b_has_grades(tmp_path, vocabulary):
     ]
     assert [scores for _, scores in found] == [[3.25], [0.0]]
     assert "the dog" in found[0][0]
+
+
+@pytest.mark.parametrize(
+    ("positives", "most", "needs_buffer"),
+    [("each", 1, False), ("sample", 2, False), ("each", 2, True)],
+)
+def test_pairs_in_memory_are_permuted_as_a_whole(
+    tmp_path, vocabulary, positives, most, needs_buffer
+):
+    from t5x_lite.data import layouts
+    from t5x_lite.data.config import TaskArguments
+    from tasks import pairs
+
+    write(
+        tmp_path / "train.jsonl",
+        *({"query": "dog", "pos": ["run"] * k} for k in range(1, most + 1)),
+    )
+    write(tmp_path / "validation.jsonl", {"query": "dog", "pos": ["run"]})
+    arguments = TaskArguments(
+        vocabulary=vocabulary,
+        directory=str(tmp_path),
+        inputs_length=10,
+        targets_length=12,
+        layout=layouts.Groups(positives=positives),
+    )
+    passes = pairs.jsonl(arguments).source.passes("train", seed=0)
+    assert (passes.size, passes.needs_buffer) == (most, needs_buffer)

@@ -42,7 +42,8 @@ from t5x_lite.data.positions import (
 from t5x_lite.data.rates import Mixing
 from t5x_lite.errors import InputError
 from t5x_lite.records.prefetch import Prefetch
-from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
+from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 _logger = logging.getLogger(__name__)
 
@@ -272,7 +273,11 @@ def _are_members(data: Data, tasks: Sequence[str]) -> bool:
 def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
     """Refuses a cache that does not go together with a config."""
     where, index = cache.directory, cache.index
-    if index.vocabulary["digest"] != vocabulary.digest:
+    is_same = index.vocabulary["digest"] == vocabulary.digest
+    if not is_same and isinstance(vocabulary, Tokenizer):
+        own = load_vocabulary(str(where / "vocabulary"), extra_ids=index.vocabulary["extra_ids"])
+        is_same = vocabulary.has_the_ids_of(own)
+    if not is_same:
         raise InputError(
             f"cache {where} was made with another vocabulary than {data.vocabulary}: use "
             f"--data.vocabulary {where / 'vocabulary'} --data.extra-ids "

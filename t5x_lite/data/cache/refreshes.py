@@ -1,6 +1,7 @@
 """The searches of `data.refresh`: passages as tokens, and the nearest ones of each example.
 
 DIR/passages/tokens.npy, ends.npy       int32, the passages' tokens one behind the other; int64
+DIR/passages/keys.npy                   uint64 [N, 2], by which a passage is recognized as an answer
 DIR/20000/negatives.npy                 int32 [n, top], the passages of each example of the
                                         cache, nearest first; -1 is none
 DIR/20000/refresh.json                  written last: settings, and SHA-256 of negatives.npy
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, UInt64
 
 from t5x_lite.data.refresh import Refresh
 from t5x_lite.errors import InputError
@@ -35,10 +36,16 @@ class Passages:
     Args:
       content: int32, the tokens of all, one behind the other.
       ends: int64, the place behind the last token of each.
+      keys: see `keys`; None is 0 for all.
+
+    Attributes:
+      keys: uint64 [N, 2], `tokens_key` of each passage without its title, and `name_key` of its id;
+        0 is unknown.
     """
 
-    def __init__(self, content: np.ndarray, ends: np.ndarray):
+    def __init__(self, content: np.ndarray, ends: np.ndarray, keys: np.ndarray | None = None):
         self._content, self._ends = content, ends
+        self.keys = np.zeros((len(ends), 2), np.uint64) if keys is None else keys
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -60,16 +67,55 @@ class Passages:
           InputError: it is not there, or damaged.
         """
         folder = Path(directory) / _PASSAGES
-        return cls(_array(folder / "tokens.npy"), _array(folder / "ends.npy"))
+        ends, path = _array(folder / "ends.npy"), folder / "keys.npy"
+        keys = _array(path) if path.is_file() else None
+        if keys is not None and (keys.dtype != np.uint64 or keys.shape != (len(ends), 2)):
+            raise InputError(f"{path}: missing or damaged: run `t5x-lite refresh`")
+        return cls(_array(folder / "tokens.npy"), ends, keys)
 
     @staticmethod
-    def write(directory: str | Path, rows: Sequence[np.ndarray]) -> None:
-        """Writes the tokens of all passages; ends.npy last."""
+    def has_keys(directory: str | Path) -> bool:
+        """Whether the directory holds passages with their keys."""
+        folder = Path(directory) / _PASSAGES
+        return all((folder / name).is_file() for name in ("ends.npy", "keys.npy"))
+
+    @classmethod
+    def write(
+        cls,
+        directory: str | Path,
+        rows: Sequence[np.ndarray],
+        keys: UInt64[np.ndarray, "n 2"] | None = None,
+    ) -> None:
+        """Writes the tokens and keys of all passages; ends.npy last.
+
+        Raises:
+          InputError: the directory has other passages, to which its searches refer.
+        """
         folder = Path(directory) / _PASSAGES
         folder.mkdir(parents=True, exist_ok=True)
         content = np.concatenate([np.zeros(0, np.int32), *rows])
+        if (folder / "ends.npy").is_file():
+            known = cls.open(directory)
+            if len(known) != len(rows) or not np.array_equal(known._content, content):
+                raise InputError(
+                    f"{folder} holds other passages than --passages: delete {directory} and train "
+                    "from the beginning, or pass the files of the first call"
+                )
+        if keys is not None:
+            _save(folder / "keys.npy", keys)
         _save(folder / "tokens.npy", content)
         _save(folder / "ends.npy", np.cumsum([len(row) for row in rows], dtype=np.int64))
+
+
+def tokens_key(tokens: np.ndarray) -> int:
+    """64 bits of the hash of a row's tokens."""
+    content = np.asarray(tokens, "<i4").tobytes()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+def name_key(name: str) -> int:
+    """64 bits of the hash of an id: those of `layouts.groups.IDS`, as one number."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 class Negatives:

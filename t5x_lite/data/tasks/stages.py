@@ -341,6 +341,10 @@ def source(
 class FileSource(Source):
     """A source of files that can be read one by one, in an order that is always the same.
 
+    Attributes:
+      makes_one: whether a task makes one example of each row of these columns, which are in memory;
+        if None, `one_to_one` alone decides.
+
     Files of `shuffling.IN_MEMORY_BYTES` are read into memory for `passes`.
 
     A cache that several workers write has the files as its shards (cache/making_beam.py).
@@ -366,6 +370,7 @@ class FileSource(Source):
             where there is no such order. It is called while tf.data traces a function.
         """
         self._files_of, self._of_files, self._shuffled = files_of, dataset_of, shuffled
+        self.makes_one: Callable[[Mapping[str, tf.Tensor]], bool] | None = None
         super().__init__(splits, lambda split: dataset_of(split, files_of(split)))
 
     def files(self, split: str) -> tuple[str, ...]:
@@ -386,10 +391,11 @@ class FileSource(Source):
             )
         columns = shuffling.columns_of(dataset)
         size = len(next(iter(columns.values())))
+        one_to_one = self.one_to_one or (self.makes_one is not None and self.makes_one(columns))
         return shuffling.Passes(
             lambda epoch: shuffling.permuted_rows(columns, size, shuffling.Shuffle(seed, epoch)),
             size=size,
-            needs_buffer=not self.one_to_one,
+            needs_buffer=not one_to_one,
         )
 
     def get_dataset(
