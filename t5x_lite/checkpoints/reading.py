@@ -420,11 +420,12 @@ def sources_of(
         sources = rules.sources(saved, wanted, optional=optional)
     except InputError as error:
         raise InputError(f"checkpoint {where} does not fit the model: {error}") from error
-    for ours, theirs in sources.items():
+    for ours, theirs in sorted(sources.items(), key=lambda pair: part_of(pair[0]) != "model"):
         if tuple(saved[theirs].shape) != tuple(wanted[ours].shape):
             part = part_of(ours)
-            anew = rules.by_part and part != "model"
-            remedy = f"; --init.fresh {part} begins it anew" * anew
+            remedy = f"; --init.fresh {part} begins it anew" if rules.by_part else ""
+            if rules.by_part and part == "model":
+                remedy = "; --model init takes family and sizes from the checkpoint"
             raise InputError(
                 f"checkpoint {where} does not fit the model: {theirs} has shape "
                 f"{tuple(saved[theirs].shape)} there and {tuple(wanted[ours].shape)} here{remedy}"

@@ -156,7 +156,8 @@ class BM25Build:
         or a text a line. Title and text are one field.
       output: the directory of the index.
       analyzer: english (words, stop words off, Porter's stems), standard (words), whitespace, cjk
-        (pairs of characters), or vocabulary:FILE, the pieces of a vocabulary.
+        (pairs of characters), vocabulary:FILE, the pieces of a vocabulary, or a language of
+        Snowball, such as german (words and stems; extra "stemmers").
     """
 
     input: Files

@@ -34,7 +34,8 @@ class Train:
     """Pretrain or fine-tune; resumes from the newest checkpoint of the work directory.
 
     --FIELD VALUE after CONFIG changes a field of the config, such as --objective.z-loss 0;
-    t5x-lite train CONFIG --help lists them.
+    t5x-lite train CONFIG --help lists them. --model init takes the model's family and sizes from
+    the checkpoint of --init; the config's dropout and kind of attention stay.
 
     Attributes:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
@@ -51,7 +52,8 @@ class Train:
 
     def run(self, overrides: Sequence[str]) -> None:
         """Calls run.training.train, or run.rehearsal.rehearse, with the config's overrides."""
-        experiment = load_config(self.config, overrides, command=Train)
+        with trusting_checkpoints(self.trust_project):
+            experiment = load_config(self.config, overrides, command=Train)
         if self.dry_run:
             from t5x_lite.run.rehearsal import rehearse
 

@@ -26,11 +26,12 @@ from typing import Any, Literal, get_args
 
 from t5x_lite import patterns, renames
 from t5x_lite.adapters.config import Adapters
+from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config.checks import at_least, check_numbers, one_of
 from t5x_lite.config.evaluation import Evaluation
 from t5x_lite.config.file import read_config
-from t5x_lite.config.json import encode, to_json
+from t5x_lite.config.json import encode, from_json, to_json
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.files import write_atomically
@@ -332,8 +333,9 @@ def load(
 
     Args:
       path: a Python file that defines `experiment`, or a config.json that `save` wrote.
-      overrides: options and values, such as ["--steps", "20"]; "--help" prints them and leaves by
-        SystemExit(0).
+      overrides: options and values, such as ["--steps", "20"]. ["--model", "init"] takes the
+        model's family and sizes from the checkpoint of --init. "--help" prints them and leaves
+        by SystemExit(0).
       prog: the name in that help.
       other_options: options of the command itself, offered when an unknown one resembles them.
 
@@ -359,6 +361,9 @@ def with_options(
     if not overrides:
         return experiment
     options = _current_options(overrides)
+    options, of_init = _without_model_init(options)
+    if of_init:
+        experiment = _with_model_of_init(experiment, options)
     try:
         changed, _ = parse(
             Experiment, options, prog=prog, default=experiment, other_options=other_options
@@ -382,6 +387,87 @@ def _current_options(overrides: Sequence[str]) -> list[str]:
         if name in renames.PARTS:
             raise InputError(f"{name}: the config file says it, as {renames.PARTS[name]}")
         found.append(f"--init.checkpoint{equals}{value}" if name == "--init" else option)
+    return found
+
+
+_MODEL_OPTION, _INIT = "--model", "init"
+_OF_TRAINING = (
+    "dropout_rate",
+    "attention_dropout_rate",
+    "remat",
+    "attention",
+    "attention_block",
+)
+"""Fields of a model that a config keeps when its sizes are those of a checkpoint."""
+
+
+def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
+    """The other options, and whether `--model init` is among them.
+
+    Raises:
+      InputError: --model has another value.
+    """
+    rest: list[str] = []
+    values: list[str] = []
+    remaining = iter(options)
+    for option in remaining:
+        name, equals, value = option.partition("=")
+        if name != _MODEL_OPTION:
+            rest.append(option)
+        else:
+            values.append(value if equals else next(remaining, ""))
+    if wrong := [value for value in values if value != _INIT]:
+        raise InputError(
+            f"--model must be init, got {wrong[0]!r}; init takes the model of the checkpoint of "
+            "--init, and --model.FIELD VALUE changes one field"
+        )
+    return rest, bool(values)
+
+
+def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Experiment:
+    """The experiment with the family and the sizes of the checkpoint that `init` names.
+
+    Dropout and the way attention is computed stay those of the config, as far as the family has
+    the fields. Options of the model change the result.
+
+    Raises:
+      InputError: no checkpoint is named, or it is damaged or no model of this package.
+    """
+    checkpoint = _value_of("--init.checkpoint", options) or experiment.init.checkpoint
+    if not checkpoint:
+        raise InputError(
+            "--model init takes family and sizes from the checkpoint of --init, which is not set; "
+            "pass --init CHECKPOINT"
+        )
+    number = _value_of("--init.step", options) or experiment.init.step
+    try:
+        number = None if number in (None, "None") else int(number)
+    except ValueError as error:
+        raise InputError(f"--init.step must be a whole number, got {number!r}") from error
+    step = checkpointing.find_step(checkpoint, step=number)
+    source = step / "files" / checkpointing.CONFIG_FILE
+    try:
+        saved = from_json(source.read_bytes().decode(), source=str(source))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{source}: cannot be read ({error}); use another checkpoint") from error
+    if not isinstance(saved, Experiment):
+        raise InputError(f"{source}: describes a {type(saved).__name__}, not an Experiment")
+    fields = {field.name for field in dataclasses.fields(saved.model)}
+    own = {
+        name: getattr(experiment.model, name)
+        for name in _OF_TRAINING
+        if name in fields and hasattr(experiment.model, name)
+    }
+    return dataclasses.replace(experiment, model=saved.model.replace(**own))
+
+
+def _value_of(option: str, options: Sequence[str]) -> str | None:
+    """The last value of an option, in either spelling."""
+    found = None
+    for at, each in enumerate(options):
+        name, equals, value = each.partition("=")
+        if name.replace("_", "-") == option:
+            found = value if equals else next(iter(options[at + 1 :]), None)
     return found
 
 

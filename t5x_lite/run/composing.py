@@ -87,10 +87,29 @@ def compose(
     names = Names({name: one.delta for name, one in opened.items()}, diagonals, materialised)
     made = evaluate(expression, names)
     save(made, destination, files=_files_for(made, list(opened.values())))
-    _logger.info(
-        "%s: %d arrays are changed, %.1f MB of numbers",
-        *(destination, len(made.parts), made.nbytes / 1e6),
-    )
+    _logger.info("wrote %s: %s, %s", destination, _contents(made), _in_bytes(made.nbytes))
+
+
+def _contents(delta: Delta) -> str:
+    """What a delta changes, in words."""
+    number, named = len(delta.parts), ", ".join(_titled(module) for module in delta.config)
+    arrays = f"{number:,} changed array{'' if number == 1 else 's'}"
+    return f"{arrays} and the adapter{'s' * (len(delta.config) > 1)} {named}" if named else arrays
+
+
+def _titled(module: Any) -> str:
+    """An adapter's name, and its kind; the methods of a union."""
+    members = getattr(module, "members", ())
+    kinds = " and ".join(type(each).__name__ for each in members) or type(module).__name__
+    return f"{module.name} ({kinds})"
+
+
+def _in_bytes(number: int) -> str:
+    """A size with three digits, in the largest unit that leaves it at 1 or more."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number} bytes"
 
 
 def _materialised(opened: Opened, *, by_option: bool) -> Delta:
@@ -210,7 +229,13 @@ def merge(
             path.write_bytes(content)
         orbax_params.write_params(directory / "params", merged)
         manifest.write(directory)
-    _logger.info("%s: %s with %d changed arrays", destination, where, len(opened.delta.parts))
+    if opened.delta.config:
+        _logger.info(
+            "no kernel can hold %s; it stays an adapter of %s, beside the merged weights",
+            ", ".join(_titled(module) for module in opened.delta.config),
+            destination,
+        )
+    _logger.info("wrote %s: %s with %s", destination, where, _contents(opened.delta))
     if dtype == "bfloat16":
         _logger.info("%s: %s", destination, loss.summary())
 

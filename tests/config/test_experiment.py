@@ -30,6 +30,7 @@ from t5x_lite.data.refresh import Refresh
 from t5x_lite.data.shapes import Bucketed
 from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
@@ -445,3 +446,51 @@ def test_a_search_needs_its_checkpoint():
     _ = dataclasses.replace(EXPERIMENT, checkpoints=Checkpoints(period=10), **parts)
     with pytest.raises(InputError, match=r"refresh\.period 30 needs a checkpoint at each"):
         dataclasses.replace(EXPERIMENT, checkpoints=Checkpoints(period=20), **parts)
+
+
+@pytest.fixture
+def of_init(tmp_path):
+    """A config.json of a tiny BERT, and step directories of another BERT and of a T5."""
+    encoder = dataclasses.replace(electra_tiny.experiment, objective=MaskedLM(mask_id=4))
+    save(encoder, tmp_path / "config.json")
+    models = {
+        "bert": BertConfig(
+            vocab_size=30, d_model=12, d_ff=24, num_heads=3, num_layers=2, dropout_rate=0.3
+        ),
+        "deberta": DebertaConfig(vocab_size=30, d_model=12, d_ff=24, num_heads=3, num_layers=2),
+    }
+    for name, model in models.items():
+        (tmp_path / name / "params").mkdir(parents=True)
+        changed = dataclasses.replace(encoder, model=model)
+        save(changed, tmp_path / name / "files" / "config.json")
+    return tmp_path, encoder.model, models
+
+
+@pytest.mark.parametrize("name", ["bert", "deberta"])
+@pytest.mark.parametrize("equals", [False, True])
+def test_the_model_of_init(of_init, name, equals):
+    place, own, models = of_init
+    options = ["--model=init", f"--init={place / name}"]
+    options = options if equals else [word for each in options for word in each.split("=")]
+    found = load(place / "config.json", [*options, "--model.norm-epsilon", "0.5", "--steps", "7"])
+    assert found.model == models[name].replace(dropout_rate=own.dropout_rate, norm_epsilon=0.5)
+    assert (found.steps, found.init.checkpoint) == (7, str(place / name))
+    plain = load(place / "config.json", [f"--init={place / name}"])
+    assert plain.model == own
+
+
+def test_a_model_that_cannot_be_of_init(of_init):
+    place, _, _ = of_init
+    config = place / "config.json"
+    for options, message in (
+        (["--model", "init"], "pass --init CHECKPOINT"),
+        (["--model", "bert", "--init", "x"], "--model must be init.*got 'bert'"),
+        (["--model"], "--model must be init"),
+        (["--model", "init", "--init", str(place / "none")], "no such directory"),
+        (["--model", "init", "--init", str(place / "bert"), "--init.step", "x"], "whole number"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load(config, options)
+    (place / "bert" / "files" / "config.json").write_text("{")
+    with pytest.raises(InputError, match=r"bert/files/config\.json"):
+        load(config, ["--model", "init", "--init", str(place / "bert")])

@@ -71,7 +71,7 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
     assert embedded == "vectors.npy: 2 vectors of 16 numbers (pooling mean, of length 1)"
     assert exported == "exported: exported moved, with a model card in README.md"
     assert imported.startswith("imported: T5, ")
-    assert composed == "zero: 0 arrays are changed, 0.0 MB of numbers"
+    assert composed == "wrote zero: 0 changed arrays, 0 bytes"
     assert message.startswith("error: reading text needs TensorFlow and seqio (")
     assert re.search(r": pip install .*\[data\]", message)
     assert "score" in done.stdout

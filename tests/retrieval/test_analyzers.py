@@ -1,7 +1,10 @@
+import sys
+import types
+
 import pytest
 
 from t5x_lite.errors import InputError
-from t5x_lite.retrieval.analyzers import STOP_WORDS, analyzer
+from t5x_lite.retrieval.analyzers import SNOWBALL, STOP_WORDS, analyzer
 
 
 @pytest.mark.parametrize(
@@ -31,8 +34,51 @@ def test_stop_words_are_lucenes():
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("englsh", "english"), ("x", "one of whitespace"), ("vocabulary:/no", "no")],
+    [
+        ("englsh", "english"),
+        ("xyzzy", "one of whitespace"),
+        ("germn", "german"),
+        ("vocabulary:/no", "no"),
+    ],
 )
 def test_an_analyzer_that_is_none(name, message):
     with pytest.raises(InputError, match=message):
         analyzer(name)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        (
+            "german",
+            "Die Häuser, das HAUS und Ha\u0308user",
+            ["die", "haus", "das", "haus", "und", "haus"],
+        ),
+        ("french", "L\u2019avion qu'il", ["avion", "il"]),
+        ("russian", "Книгами и книга", ["книг", "и", "книг"]),
+        ("turkish", "IŞIK İzmir", ["\u0131ş\u0131k", "izmir"]),
+        ("spanish", "", []),
+    ],
+)
+def test_stems_of_a_language(language, text, expected):
+    pytest.importorskip("Stemmer")
+    assert analyzer(language)(text) == expected
+
+
+def test_every_language_of_the_list():
+    stemmers = pytest.importorskip("Stemmer")
+    assert {*SNOWBALL} == {*stemmers.algorithms()} - {"english", "porter"}
+    for language in SNOWBALL:
+        assert len(analyzer(language)("Abc 123")) == 2, language
+
+
+def test_a_stemmer_that_is_missing_or_old(monkeypatch):
+    old = types.SimpleNamespace(algorithms=lambda: ["german"], version=lambda: "1.0")
+    monkeypatch.setitem(sys.modules, "Stemmer", old)
+    with pytest.raises(
+        InputError, match=r"'czech' is not in the installed PyStemmer 1\.0.*stemmers"
+    ):
+        analyzer("czech")
+    monkeypatch.setitem(sys.modules, "Stemmer", None)
+    with pytest.raises(InputError, match=r"needs the package PyStemmer: pip install.*\[stemmers\]"):
+        analyzer("german")

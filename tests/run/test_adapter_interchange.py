@@ -1,6 +1,7 @@
 """`import adapter` and `export adapter`: step directories on a base, and back."""
 
 import json
+import logging
 import shutil
 
 import jax
@@ -41,7 +42,8 @@ def own_paths(directory):
 
 
 @pytest.mark.slow
-def test_a_module_leaves_the_rest_to_its_base(base, source, tmp_path):
+def test_a_module_leaves_the_rest_to_its_base(base, source, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
     import_adapter(source, tmp_path / "ours", base=base)
     assert find_damage(tmp_path / "ours") is None
     assert own_paths(tmp_path / "ours") == {
@@ -56,6 +58,7 @@ def test_a_module_leaves_the_rest_to_its_base(base, source, tmp_path):
     found.check_base(plain.params)
     assert found.adapter == Lora(name="rte", rank=2, alpha=4.0)
     export_adapter(tmp_path / "ours", tmp_path / "back", head=False)
+    assert f"{tmp_path}/back: exported adapter of {tmp_path}/ours" in caplog.text
     found, theirs = (
         read_safetensors(d / "adapter_model.safetensors") for d in (tmp_path / "back", source)
     )

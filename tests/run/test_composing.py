@@ -8,7 +8,7 @@ import pytest
 from t5x_lite import trees
 from t5x_lite.checkpoints import orbax_params
 from t5x_lite.errors import InputError
-from t5x_lite.run.composing import compose, merge, named
+from t5x_lite.run.composing import _in_bytes, compose, merge, named
 from t5x_lite.run.delta_files import load, open_delta, save
 from t5x_lite.run.loading import learner_of, read_experiment
 from tests.adapters.hosts import HOSTS, outputs
@@ -25,6 +25,8 @@ def place(tmp_path_factory):
     write_run(directory / "a", "t5", base, f"rte = {LORA}", seed=1)
     write_run(directory / "b", "t5", base, f"mrpc = {LORA}", seed=2)
     write_run(directory / "bn", "t5", base, "sst = seq_bn(reduction=2)", seed=3)
+    union = "both = lora(r=2) + seq_bn(reduction=2)"
+    write_run(directory / "both", "t5", base, union, seed=4)
     return directory
 
 
@@ -92,6 +94,44 @@ def test_an_empty_delta_is_bitwise_the_base(place, tmp_path, dtype):
     for path, x in params(tmp_path / "merged").items():
         assert x.dtype == dtype
         np.testing.assert_array_equal(x, base[1][path])
+
+
+@pytest.mark.slow
+def test_each_command_says_what_it_wrote(place, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    compose("a", tmp_path / "a", deltas=[f"a={place / 'a'}"])
+    kilobytes = load(tmp_path / "a").nbytes / 1e3
+    number = len(load(tmp_path / "a").parts)
+    assert f"wrote {tmp_path}/a: {number} changed arrays, {kilobytes:.3g} kB" in caplog.text
+    merge(place / "a", tmp_path / "merged")
+    assert f"wrote {tmp_path}/merged: {place}/t5 with {number} changed arrays" in caplog.text
+    merge(place / "bn", tmp_path / "kept")
+    assert (
+        f"no kernel can hold sst (Bottleneck); it stays an adapter of {tmp_path}/kept"
+        in caplog.text
+    )
+    assert f"{place}/t5 with 0 changed arrays and the adapter sst (Bottleneck)" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_union_that_stays_is_named(place, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    merge(place / "both", tmp_path / "merged")
+    assert "no kernel can hold both (Lora and Bottleneck); it stays an adapter" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1234, "1.23 kB"),
+        (45_678_901, "45.7 MB"),
+        (2_000_000_000, "2 GB"),
+    ],
+)
+def test_sizes(number, shown):
+    assert _in_bytes(number) == shown
 
 
 @pytest.mark.slow

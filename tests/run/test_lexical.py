@@ -39,6 +39,18 @@ def test_a_run(index):
     assert found(index, output="run.trec").keys() == {"q1", "a"}
 
 
+def test_an_index_keeps_its_language(tmp_path):
+    pytest.importorskip("Stemmer")
+    texts, queries = tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl"
+    texts.write_text('{"_id": "a", "text": "H\u00e4user"}\n{"_id": "b", "text": "Wagen"}\n')
+    queries.write_text('{"_id": "q", "text": "das Haus"}\n')
+    build_bm25([str(texts)], output=str(tmp_path / "index"), analyzer="german")
+    out = str(tmp_path / "run.tsv")
+    search_bm25(str(tmp_path / "index"), queries=str(queries), output=out)
+    [ranking] = read_run(out)
+    assert [one.document for one in ranking.documents] == ["a"]
+
+
 def test_a_killed_search_goes_on(index, monkeypatch):
     whole = found(index)
     monkeypatch.setattr(lexical, "_CHUNK", 1)
