@@ -15,12 +15,7 @@ def _drop_current_directory() -> None:
     A command runs in directories of strangers, whose typing.py is not to be imported below. A
     checkout that is not installed is found there itself: it goes last, as if it were installed.
     """
-    # Until the module to run is found, sys.argv[0] is "-m"; it stands before the other arguments.
-    if sys.argv[:1] != ["-m"] or sys.flags.safe_path or len(sys.orig_argv) <= len(sys.argv):
-        return
-    word = sys.orig_argv[-len(sys.argv)]  # "t5x_lite", or joined: "-mt5x_lite"
-    module = word.partition("m")[2] if word.startswith("-") else word
-    if module.partition(".")[0] != __name__:
+    if sys.flags.safe_path:
         return
     directory = sys.path.pop(0)
     checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -28,7 +23,27 @@ def _drop_current_directory() -> None:
         sys.path.append(directory)
 
 
-_drop_current_directory()
+def _runs_as_module() -> bool:
+    """Whether this process is `python -m t5x_lite` or one of its modules."""
+    # Until the module to run is found, sys.argv[0] is "-m"; it stands before the other arguments.
+    if sys.argv[:1] != ["-m"] or len(sys.orig_argv) <= len(sys.argv):
+        return False
+    word = sys.orig_argv[-len(sys.argv)]  # "t5x_lite", or joined: "-mt5x_lite"
+    module = word.partition("m")[2] if word.startswith("-") else word
+    return module.partition(".")[0] == __name__
+
+
+def _end_at_signals() -> None:
+    """Ends this process by one line at Ctrl-C and SIGTERM, also while its modules are imported."""
+    from t5x_lite import signals
+
+    signals.at_start()
+
+
+if _as_module := _runs_as_module():
+    _drop_current_directory()
+if _as_module or os.path.basename(sys.argv[0] if sys.argv else "") == "t5x-lite":
+    _end_at_signals()
 
 from typing import TYPE_CHECKING, Any  # noqa: E402
 

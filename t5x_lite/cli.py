@@ -12,16 +12,18 @@ import logging
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import t5x_lite
+from t5x_lite import signals
 from t5x_lite.accelerators import quiet_without_tpu
 from t5x_lite.commands import COMMANDS, PROG, summaries
+from t5x_lite.errors import InputError, Interrupted, line_of_file
 from t5x_lite.invocation import invoked_as
 from t5x_lite.options import OptionError, did_you_mean, parse
+from t5x_lite.progress import never_silent, told
 from t5x_lite.project import safe_path
 
 _HELP = f"""usage: {PROG} COMMAND [OPTIONS]
@@ -39,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-      argv: the arguments after the program's name; the process's own by default.
+      argv: the arguments after the program's name. If None, they are those of this process, which
+        is the command's own: after a signal it ends here (`t5x_lite.signals`).
 
     Returns:
       The exit code.
@@ -47,7 +50,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
       SystemExit: with code 0 after --help and --version.
     """
-    args = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        with signals.raising():
+            return _run(argv)
+    with signals.watching() as watch:
+        return _run(sys.argv[1:], watch)
+
+
+def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:
+    """Runs one command, reports its error, and returns the exit code.
+
+    If the process is the command's own (`watch`), it ends here after a signal.
+    """
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
     try:
@@ -55,47 +69,54 @@ def main(argv: Sequence[str] | None = None) -> int:
         _refuse_output_as_input(command)
         with (
             _messages(),
-            _termination(),
+            _never_silent(args),
             safe_path(),
             quiet_without_tpu(),
             invoked_as(args),
         ):
             command.run(overrides)
         sys.stdout.flush()
+        if watch is not None:
+            watch.finish()
     except SystemExit:  # --help and --version
         raise
-    except BaseException as error:
+    except BaseException as caught:
+        error = caught if watch is None else _as_signal(caught, watch)
+        interrupted = isinstance(error, KeyboardInterrupt | Interrupted)
+        if watch is not None and interrupted:
+            watch.claim()
         if debug:
-            traceback.print_exception(error)
-        return _report_error(error)
+            traceback.print_exception(caught)
+        code = _report_error(error)
+        if watch is not None:
+            watch.leave(code) if interrupted else watch.finish()
+        return code
     return 0
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM came; whatever cleans up after Ctrl-C does so after it, too."""
+def _never_silent(args: Sequence[str]) -> contextlib.AbstractContextManager[None]:
+    """Lines about a command that takes long, except for a server, which waits for requests."""
+    name, _ = _command_name(args)
+    return contextlib.nullcontext() if name in _WAITING else never_silent(name)
 
-    signum = signal.SIGTERM
+
+_WAITING = ("serve", "refresh")
+"""Commands that wait, and say what for."""
 
 
-@contextlib.contextmanager
-def _termination() -> Iterator[None]:
-    """Makes SIGTERM an exception, so that no half-written file or directory stays.
+def _as_signal(error: BaseException, watch: signals.Watch) -> BaseException:
+    """The signal, if one came: libraries make errors of their own of it, and lose their workers."""
+    if not watch.signum or isinstance(error, Interrupted):
+        return error
+    return signals.Terminated() if watch.signum == signal.SIGTERM else KeyboardInterrupt()
 
-    The second one ends the process at once. Training has a handler of its own while it steps.
-    """
 
-    def stop(signum: int, frame: Any) -> None:
-        del frame
-        signal.signal(signum, signal.SIG_DFL)
-        raise _Terminated
+class _TellingHandler(logging.StreamHandler):
+    """Writes messages, and notes when."""
 
-    main_thread = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, stop) if main_thread else None
-    try:
-        yield
-    finally:
-        if main_thread:
-            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+    def emit(self, record: logging.LogRecord) -> None:
+        told()
+        super().emit(record)
 
 
 @contextlib.contextmanager
@@ -106,7 +127,7 @@ def _messages() -> Iterator[None]:
     logger.
     """
     logger = logging.getLogger("t5x_lite")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _TellingHandler(sys.stderr)
     before = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -187,17 +208,13 @@ def _report_error(error: BaseException) -> int:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    if isinstance(error, _Terminated):
-        print("error: terminated", file=sys.stderr)
-        return 128 + signal.SIGTERM
     if isinstance(error, KeyboardInterrupt):
-        print("error: interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
+        signum = getattr(error, "signum", signal.SIGINT)
+        print(signals.line_of(signum), file=sys.stderr)
+        return 128 + signum
     if isinstance(error, OptionError):
         print(f"error: {error}", file=sys.stderr)
         return 2
-    from t5x_lite.errors import InputError, Interrupted, line_of_file
-
     lines = str(error).strip().splitlines() or [""]
     if isinstance(error, Interrupted):
         print(lines[0], file=sys.stderr)
@@ -211,3 +228,7 @@ def _report_error(error: BaseException) -> int:
     what = f"{type(error).__name__}: {lines[0]}".rstrip(": ")
     print(f"error: {what} (--debug shows the traceback)", file=sys.stderr)
     return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

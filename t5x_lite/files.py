@@ -16,10 +16,14 @@ import codecs
 import contextlib
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+_unfinished: dict[str, tuple[str, ...]] = {}
+"""What is being written, and the parents that were made for it; see `remove_unfinished`."""
 
 LONGEST_LINE = 64 << 20
 """Bytes of a line that is read into memory, unless more are asked for."""
@@ -59,7 +63,7 @@ def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with _opened(temporary) as file:
+        with unfinished(temporary), _opened(temporary) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -72,6 +76,60 @@ def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def unfinished(
+    path: str | os.PathLike[str], *, parents: Iterable[str | os.PathLike[str]] = ()
+) -> Iterator[None]:
+    """Notes within the block that a file or directory is unfinished.
+
+    The block itself removes it. A process that ends without unwinding removes what is noted.
+
+    Args:
+      path: the temporary file or directory.
+      parents: directories that were made for it, the innermost first.
+    """
+    name = os.fspath(path)
+    _unfinished[name] = tuple(os.fspath(parent) for parent in parents)
+    try:
+        yield
+    finally:
+        _unfinished.pop(name, None)
+
+
+@contextlib.contextmanager
+def scratch_directory(path: Path) -> Iterator[Path]:
+    """Yields a new directory, and removes it after the block unless it has another name by then.
+
+    If the block raises, parents that were made for it are removed too.
+    """
+    made = [parent for parent in path.parents if not parent.exists()]
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    try:
+        with unfinished(path, parents=made):
+            yield path
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        for parent in made:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        raise
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_unfinished() -> None:
+    """Removes all that is unfinished, when the process ends without unwinding."""
+    for name, parents in list(_unfinished.items()):
+        if os.path.isdir(name):
+            shutil.rmtree(name, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        for parent in parents:
+            with contextlib.suppress(OSError):
+                os.rmdir(parent)
+    _unfinished.clear()
 
 
 @contextlib.contextmanager

@@ -1,21 +1,31 @@
-"""Progress of work that counts: a bar on terminals, a log line now and then elsewhere.
+"""Progress of work: a bar on terminals, a log line now and then elsewhere.
 
     with counting("embedding", unit="texts", total=1000) as advance:
         for chunk in chunks:
             advance(len(chunk))
 
+    with waiting("training a vocabulary"):
+        train()
+
 A terminal shows count, rate and, with a total, the time left; other text scrolls above. Elsewhere
-there is a line every half minute, "embedding: 12,345 texts (410/s)". Training has a bar of its own
-(`train.display`), and C4 one for each stage (`c4.progress`).
+there is a line every 15 seconds, whether the count changed or not:
+"embedding: 12,345 of 50,000 texts, 410 texts/s, ETA 0:01:32". So no command is silent for longer.
+Within the block of another one, an inner count is silent on a terminal, which has one bar.
+
+Code that is deep inside of the work counts it by `step`, without knowing who shows it. Training
+has a bar of its own (`train.display`), and C4 one for each stage (`c4.progress`).
 
 `print_result` prints what a command measured: a table on a terminal, JSON in a pipe.
 """
 
 import contextlib
+import contextvars
+import datetime
 import json
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -23,7 +33,9 @@ from typing import Any
 Advance = Callable[[int], None]
 """Called with how many more are done."""
 
-SECONDS_BETWEEN_LINES = 30.0
+SECONDS_BETWEEN_LINES = 15.0
+_SILENT_SECONDS = 25.0
+"""How long a command may show nothing."""
 
 _package_logger = logging.getLogger("t5x_lite")
 _logger = logging.getLogger(__name__)
@@ -82,29 +94,118 @@ def _cell(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+_shown: contextvars.ContextVar[Advance | None] = contextvars.ContextVar("shown", default=None)
+"""The innermost `counting` that takes the steps of code below it."""
+_has_bar = threading.Lock()
+"""Held while a bar is on the terminal."""
+
+
 @contextlib.contextmanager
-def counting(description: str, *, unit: str, total: int | None = None) -> Iterator[Advance]:
+def counting(
+    description: str, *, unit: str, total: int | None = None, done: int = 0, steps: bool = False
+) -> Iterator[Advance]:
     """Shows how much is done while the block runs.
 
     Args:
       description: of the work, in one or two words.
-      unit: of what is counted.
-      total: how many there are; None where that is unknown.
+      unit: of what is counted, in the plural.
+      total: how many there are; None if that is unknown.
+      done: how many an earlier process did.
+      steps: whether `step` counts here, so that `advance` is called by code below the block.
     """
-    if on_terminal():
-        with _bar(description, unit=unit, total=total) as advance:
+    with _displayed(description, unit=unit, total=total, done=done) as advance:
+        token = _shown.set(advance) if steps else None
+        try:
             yield advance
+        finally:
+            if token is not None:
+                _shown.reset(token)
+
+
+@contextlib.contextmanager
+def waiting(description: str) -> Iterator[None]:
+    """Shows that work goes on that cannot be counted, and for how long."""
+    with _displayed(description, unit="", total=None):
+        yield
+
+
+@contextlib.contextmanager
+def never_silent(description: str, *, seconds: float = _SILENT_SECONDS) -> Iterator[None]:
+    """Logs how long the block has run whenever nothing else was shown for some seconds.
+
+    Args:
+      description: of the work, such as the command's name.
+      seconds: how long a terminal or a log may be silent.
+    """
+    ended, start = threading.Event(), time.monotonic()
+    told()
+
+    def tell() -> None:
+        while not ended.wait(max(0.01, _told_at[0] + seconds - time.monotonic())):
+            if time.monotonic() - _told_at[0] >= seconds and not _has_bar.locked():
+                _logger.info("%s: %s so far", description, _time(time.monotonic() - start))
+                told()
+            elif _has_bar.locked():
+                told()
+
+    threading.Thread(target=tell, daemon=True, name="progress").start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def take_bar() -> bool:
+    """Reserves the foot of the terminal for the caller's bar; False if there is one."""
+    return _has_bar.acquire(blocking=False)
+
+
+def release_bar() -> None:
+    """Ends what `take_bar` reserved."""
+    _has_bar.release()
+
+
+_told_at = [0.0]
+
+
+def told() -> None:
+    """Notes that the user was shown something just now."""
+    _told_at[0] = time.monotonic()
+
+
+def step(number: int) -> None:
+    """Counts work for the `counting` around it that asked for steps; else does nothing."""
+    advance = _shown.get()
+    if advance is not None:
+        advance(number)
+
+
+@contextlib.contextmanager
+def _displayed(
+    description: str, *, unit: str, total: int | None, done: int = 0
+) -> Iterator[Advance]:
+    if not on_terminal():
+        lines = Lines(description, unit=unit, total=total, done=done)
+        with lines.regularly():
+            yield lines
+    elif _has_bar.acquire(blocking=False):
+        try:
+            with _bar(description, unit=unit, total=total, done=done) as advance:
+                yield advance
+        finally:
+            _has_bar.release()
     else:
-        yield Lines(description, unit=unit, total=total)
+        yield lambda more: None
 
 
 class Lines:
-    """A log line every half minute.
+    """A log line every 15 seconds.
 
     Args:
       description: of the work.
-      unit: of what is counted.
-      total: how many there are; None where that is unknown.
+      unit: of what is counted; "" if nothing is, and then the line has the time alone.
+      total: how many there are; None if that is unknown.
+      done: how many an earlier process did.
       clock: gives seconds.
     """
 
@@ -114,21 +215,53 @@ class Lines:
         *,
         unit: str,
         total: int | None = None,
+        done: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._words = f"{description}: %s {unit} (%.3g/s)"
-        self._total, self._clock = total, clock
-        self._done, self._start = 0, clock()
-        self._due = self._start + SECONDS_BETWEEN_LINES
+        self._description, self._unit, self._total = description, unit, total
+        self._done, self._before, self._clock = done, done, clock
+        self._start = clock()
 
     def __call__(self, more: int) -> None:
         self._done += more
-        now = self._clock()
-        if now < self._due:
-            return
-        self._due = now + SECONDS_BETWEEN_LINES
-        number = f"{self._done:,}" + ("" if self._total is None else f" of {self._total:,}")
-        _logger.info(self._words, number, self._done / (now - self._start))
+
+    def line(self) -> str:
+        """Return what is done by now."""
+        seconds = self._clock() - self._start
+        if not self._unit:
+            return f"{self._description}: {_time(seconds)} so far"
+        total = "" if self._total is None else f" of {self._total:,}"
+        parts = [f"{self._description}: {self._done:,}{total} {self._unit}"]
+        rate = (self._done - self._before) / max(seconds, 1e-9)
+        if rate:
+            parts.append(f"{_rate(rate)} {self._unit}/s")
+        if rate and self._total is not None:
+            parts.append(f"ETA {_time(max(0, self._total - self._done) / rate)}")
+        return ", ".join(parts)
+
+    @contextlib.contextmanager
+    def regularly(self, seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[None]:
+        """Logs the line from time to time while the block runs, also if nothing is counted."""
+        ended = threading.Event()
+
+        def tell() -> None:
+            while not ended.wait(seconds):
+                _logger.info("%s", self.line())
+
+        thread = threading.Thread(target=tell, daemon=True, name="progress")
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+
+def _rate(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def _time(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=round(seconds)))
 
 
 @contextlib.contextmanager
@@ -149,35 +282,40 @@ def above_a_bar() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _bar(description: str, *, unit: str, total: int | None) -> Iterator[Advance]:
+def _bar(description: str, *, unit: str, total: int | None, done: int) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
         Progress,
+        SpinnerColumn,
         TaskProgressColumn,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
-    columns: list[Any] = [
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} {task.fields[unit]}", markup=False),
-        TextColumn("{task.fields[rate]}", markup=False),
-        TimeElapsedColumn(),
-    ]
+    columns: list[Any] = [TextColumn("{task.description}", markup=False)]
+    if unit:
+        columns += [BarColumn(), TextColumn("{task.fields[count]}", markup=False)]
+        columns += [TextColumn("{task.fields[rate]}", markup=False)]
+    else:
+        columns.append(SpinnerColumn())
+    columns.append(TimeElapsedColumn())
     if total is not None:
         columns += [TaskProgressColumn(), TextColumn("ETA"), TimeRemainingColumn()]
-    console, start = Console(stderr=True, highlight=False), time.monotonic()
-    done = 0
+    console, start, before = Console(stderr=True, highlight=False), time.monotonic(), done
+
+    def fields() -> dict[str, Any]:
+        of = "" if total is None else f"/{total:,}"
+        rate = (done - before) / max(time.monotonic() - start, 1e-9)
+        return {"count": f"{done:,}{of} {unit}", "rate": f"{_rate(rate)}/s" if rate else ""}
+
     with Progress(*columns, console=console) as shown, above_a_bar():
-        task = shown.add_task(description, total=total, unit=unit, rate="")
+        task = shown.add_task(description, total=total, completed=done, **fields())
 
         def advance(more: int) -> None:
             nonlocal done
             done += more
-            rate = done / max(time.monotonic() - start, 1e-9)
-            shown.update(task, completed=done, rate=f"{rate:,.3g}/s")
+            shown.update(task, completed=done, **fields())
 
         yield advance

@@ -311,6 +311,13 @@ def test_help_imports_nothing_heavy(command):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("module", ["t5x_lite", "t5x_lite.cli"])
+def test_both_modules_run_the_command_line(module):
+    done = fresh_python("-m", module, "trian")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: unknown command trian")
+
+
 def test_help_answers_within_a_second():
     before = os.times()
     done = fresh_python("-m", "t5x_lite", "--help")

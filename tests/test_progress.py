@@ -1,13 +1,16 @@
 """Tests of progress: lines where there is no terminal, a bar where there is one."""
 
+import contextlib
 import io
 import json
 import logging
 import sys
+import time
 
 import pytest
 
-from t5x_lite.progress import Lines, as_table, counting, print_result
+from t5x_lite import progress
+from t5x_lite.progress import Lines, as_table, counting, never_silent, print_result, step
 
 
 class Terminal(io.StringIO):
@@ -15,16 +18,57 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_line_every_half_minute(caplog):
-    caplog.set_level(logging.INFO, logger="t5x_lite")
+def test_a_line_says_what_is_done_how_fast_and_how_long_it_takes():
     now = [0.0]
-    advance = Lines("embedding", unit="texts", total=5000, clock=lambda: now[0])
-    for now[0] in (10.0, 40.0, 50.0, 80.0):
-        advance(1000)
-    assert caplog.messages == [
-        "embedding: 2,000 of 5,000 texts (50/s)",
-        "embedding: 4,000 of 5,000 texts (50/s)",
-    ]
+    lines = Lines("embedding", unit="texts", total=5000, done=1000, clock=lambda: now[0])
+    assert lines.line() == "embedding: 1,000 of 5,000 texts"
+    now[0] = 20.0
+    lines(1000)
+    assert lines.line() == "embedding: 2,000 of 5,000 texts, 50 texts/s, ETA 0:01:00"
+
+
+def test_a_line_without_a_total_and_one_without_a_count():
+    now = [0.0]
+    read = Lines("reading text", unit="lines", clock=lambda: now[0])
+    waited = Lines("training a vocabulary", unit="", clock=lambda: now[0])
+    read(123_456)
+    now[0] = 60.0
+    assert read.line() == "reading text: 123,456 lines, 2,058 lines/s"
+    assert waited.line() == "training a vocabulary: 0:01:00 so far"
+
+
+def test_a_line_comes_also_while_nothing_is_counted(caplog):
+    caplog.set_level(logging.INFO, logger="t5x_lite")
+    with Lines("embedding", unit="texts", total=5).regularly(0.01):
+        time.sleep(0.2)
+    assert caplog.messages[0] == "embedding: 0 of 5 texts"
+
+
+def test_a_command_is_never_silent_for_long(caplog):
+    caplog.set_level(logging.INFO, logger="t5x_lite")
+    with never_silent("mine", seconds=0.02):
+        time.sleep(0.2)
+    assert caplog.messages[0] == "mine: 0:00:00 so far"
+    caplog.clear()
+    with never_silent("mine", seconds=0.5):
+        for _ in range(8):
+            time.sleep(0.1)
+            progress.told()
+    assert not caplog.messages
+
+
+def test_steps_reach_the_count_around_them(monkeypatch):
+    counted = []
+
+    @contextlib.contextmanager
+    def displayed(description, **options):
+        yield lambda more: counted.append((description, more))
+
+    monkeypatch.setattr(progress, "_displayed", displayed)
+    step(1)
+    with counting("outer", unit="texts", steps=True), counting("inner", unit="batches"):
+        step(2)
+    assert counted == [("outer", 2)]
 
 
 def test_without_a_terminal_there_is_no_bar(capsys):
@@ -54,7 +98,7 @@ def test_a_terminal_gets_a_bar(monkeypatch, total):
         logger.removeHandler(handler)
     shown = terminal.getvalue()
     assert "embedding" in shown
-    assert "4,000 texts" in shown
+    assert ("4,000 texts" if total is None else "4,000/4,000 texts") in shown
     assert "one was cut" in shown
     assert ("ETA" in shown) == (total is not None)
 

@@ -251,8 +251,8 @@ class Report:
 
     Attributes:
       workdirs: the work directory, or several to compare.
-      output: the page to write; report.html in the work directory, or compare.html in the current
-        directory, if not given.
+      output: the page to write; if not given, report.html in the work directory, or of several
+        compare.html next to the first of them.
     """
 
     workdirs: Workdirs

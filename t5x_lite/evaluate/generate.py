@@ -13,6 +13,7 @@ from t5x_lite.decoding.prepare import Preparation, prepared
 from t5x_lite.decoding.sampling import request_keys
 from t5x_lite.evaluate.interruption import between_batches
 from t5x_lite.metrics.bootstrap import interval
+from t5x_lite.progress import step
 from t5x_lite.sharding import jit_rows, rounded_rows
 from t5x_lite.types import Array, Params
 
@@ -169,7 +170,9 @@ def batched(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
     """Consecutive slices of at most `size` items; an evaluation may end between two of them."""
     for start in range(0, len(items), size):
         between_batches()
-        yield items[start : start + size]
+        some = items[start : start + size]
+        yield some
+        step(len(some))
 
 
 def padded_length(length: int, *, minimum: int = 16) -> int:

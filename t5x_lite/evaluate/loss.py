@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from t5x_lite.evaluate.interruption import between_batches
 from t5x_lite.objectives.base import metric_value
+from t5x_lite.progress import step
 from t5x_lite.sharding import put_whole, replicated
 from t5x_lite.types import Batch, Params
 
@@ -55,6 +56,7 @@ class LossEvaluator:
                 loss = self._loss(params, put_whole(batch, self._mesh))
                 loss = jax.tree.map(np.float64, jax.device_get(loss))
                 sums = loss if sums is None else sums.plus(loss)
+                step(len(next(iter(batch.values()))))
         if sums is None:
             raise ValueError("the split gave no batch")
         metrics = {name: metric_value(value) for name, value in sums.metrics.items()}

@@ -21,7 +21,6 @@ import dataclasses
 import functools
 import itertools
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -36,6 +35,7 @@ from t5x_lite.evaluate.head_retrieval import Chunk, HeadCorpus, rank_all
 from t5x_lite.evaluate.head_vectors import HeadEmbedder
 from t5x_lite.metrics import ranking
 from t5x_lite.models.pooling import Pooling, check_pooling
+from t5x_lite.progress import counting
 from t5x_lite.records import beir_files
 from t5x_lite.records.prefetch import Prefetch
 from t5x_lite.retrieval.hybrid import Ways
@@ -49,7 +49,7 @@ DEPTH = 100
 """Documents in a ranking, as Recall@100 needs them."""
 CHUNK_BATCHES = 32
 """Batches of documents that are held at a time, and sorted by length."""
-_TELL_SECONDS = 60
+_NOBODY = contextlib.nullcontext()
 
 SameIds = Literal["auto", "keep", "drop"]
 
@@ -267,15 +267,16 @@ class RetrievalEvaluator:
         }, cut
 
     def _chunks(self) -> Iterator[tuple[list[str], list[np.ndarray], int]]:
-        """`_documents`, made ahead, with a line a minute."""
-        done, told = 0, time.monotonic()
-        with contextlib.closing(Prefetch(self._documents(), depth=2)) as chunks:
+        """`_documents`, made ahead; process 0 shows how many."""
+        shown = counting("searching", unit="documents") if jax.process_index() == 0 else _NOBODY
+        with (
+            contextlib.closing(Prefetch(self._documents(), depth=2)) as chunks,
+            shown as advance,
+        ):
             for documents, rows, longer in chunks:
                 yield documents, rows, longer
-                done += len(documents)
-                if time.monotonic() - told > _TELL_SECONDS and jax.process_index() == 0:
-                    _logger.info("%d documents searched", done)
-                    told = time.monotonic()
+                if advance is not None:
+                    advance(len(documents))
 
     def _drops(self, query: str) -> bool:
         """Whether a document of the query's id is left out of the query's ranking."""

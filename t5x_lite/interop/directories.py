@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from t5x_lite.errors import InputError
+from t5x_lite.files import unfinished
 
 
 @contextlib.contextmanager
@@ -33,8 +34,9 @@ def new_directory(destination: str | Path) -> Iterator[Path]:
         try:
             shutil.rmtree(temporary, ignore_errors=True)  # of a dead process with this id
             temporary.mkdir()
-            yield temporary
-            os.rename(temporary, target)
+            with unfinished(temporary, parents=made):
+                yield temporary
+                os.rename(temporary, target)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             for parent in made:

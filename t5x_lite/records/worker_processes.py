@@ -36,6 +36,12 @@ class WorkerContext(SpawnContext):
         self._started.append(process)
         return process
 
+    def kill(self) -> None:
+        """Ends all processes at once."""
+        for process in self._started:
+            if process.is_alive():
+                process.kill()
+
     def why_broken(self) -> str:
         """How a worker ended that broke a pool, as a sentence: "a worker was killed by SIGKILL"."""
         started = [process for process in self._started if process.pid is not None]
@@ -58,9 +64,19 @@ class _Worker(SpawnProcess):
     """A spawned process without the main module of this one."""
 
     def start(self) -> None:
-        """Starts it."""
-        with without_main_module(), safe_path():
+        """Starts it, without Ctrl-C: the process that started it ends it."""
+        with without_main_module(), safe_path(), _without_interrupts():
             super().start()
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Blocks SIGINT, which a process that is started in the block inherits."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Several runs on one page: final metrics, the settings that differ, and curves on one chart.
 
-    compare(["work/a", "work/b", "work/c"])     # writes compare.html in the current directory
+    compare(["work/a", "work/b", "work/c"])     # writes work/compare.html
 
 A curve has the colour of its run on the whole page. The runs may be of any length and task; a
 metric that one of them lacks is empty there.
@@ -35,7 +35,7 @@ def compare(
 
     Args:
       workdirs: directories that training wrote, two at least.
-      output: the HTML file; compare.html in the current directory if None.
+      output: the HTML file; if None, compare.html next to the first work directory.
 
     Returns:
       The path of the page.
@@ -53,7 +53,7 @@ def compare(
     sections += [_charts(runs, names), _commands(runs, names)]
     subtitle = f"{', '.join(names)}; written {written_now()}"
     page = report_page.page(f"{len(runs)} runs compared", subtitle, sections)
-    return write_page(Path(PAGE if output is None else output), page)
+    return write_page(resolved[0].with_name(PAGE) if output is None else Path(output), page)
 
 
 def short_names(directories: Sequence[Path]) -> list[str]:

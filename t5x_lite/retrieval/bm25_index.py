@@ -18,10 +18,11 @@ behind its last block.
 
 import array
 import collections
+import contextlib
 import json
 import logging
 import os
-import time
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,13 +31,14 @@ import numpy as np
 
 from t5x_lite.errors import InputError
 from t5x_lite.files import open_atomically, reason, write_atomically
+from t5x_lite.progress import counting, waiting
 from t5x_lite.records.string_table import StringTable, open_array, save_array
 from t5x_lite.retrieval.analyzers import Analyzer, analyzer
 
 BLOCK_POSTINGS = 4 << 20
 """Postings that are held in memory, of 12 bytes each."""
 _VERSION = 1
-_TELL_SECONDS = 60
+_SHOWN_AT_A_TIME = 1000
 _logger = logging.getLogger(__name__)
 
 
@@ -144,12 +146,33 @@ def build(
         raise InputError(f"{target}: is there already; delete it, or give another --output")
     part = target.with_name(f"{target.name}.partial")
     try:
-        part.mkdir(parents=True, exist_ok=True)
-        _check_identity(part, {**identity, "analyzer": analyzer})
-        _Builder(part, analyzer).run(texts)
-        os.replace(part, target)
+        with _kept_if_resumable(part):
+            _check_identity(part, {**identity, "analyzer": analyzer})
+            _Builder(part, analyzer).run(texts)
+            os.replace(part, target)
     except OSError as error:
         raise InputError(f"{target}: cannot be written ({reason(error)})") from error
+
+
+@contextlib.contextmanager
+def _kept_if_resumable(part: Path) -> Iterator[None]:
+    """Makes the unfinished directory, and removes it after a failure that leaves nothing to resume.
+
+    It stays if it has blocks, unless the input is what was wrong and all blocks are this process's.
+    """
+    made = [parent for parent in part.parents if not parent.exists()]
+    resumed = part.exists()
+    part.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException as error:
+        wrong_input = isinstance(error, InputError)
+        if not resumed and (wrong_input or not any(part.glob("block-*.npz"))):
+            shutil.rmtree(part, ignore_errors=True)
+            for parent in made:
+                with contextlib.suppress(OSError):
+                    parent.rmdir()
+        raise
 
 
 def _check_identity(part: Path, identity: Mapping[str, Any]) -> None:
@@ -186,21 +209,22 @@ class _Builder:
     def run(self, texts: Iterable[tuple[str, str]]) -> None:
         """Indexes what is not in blocks yet, and writes the index."""
         self._resume()
-        seen, told = self._num_documents, time.monotonic()
-        for number, (name, text) in enumerate(texts):
-            if number < seen:
-                continue
-            self._add(name, text)
-            if len(self._block_terms) >= BLOCK_POSTINGS:
-                self._write_block()
-            if time.monotonic() - told > _TELL_SECONDS:
-                _logger.info("%d documents", self._num_documents)
-                told = time.monotonic()
+        seen = self._num_documents
+        with counting("indexing", unit="documents", done=seen) as advance:
+            for number, (name, text) in enumerate(texts):
+                if number < seen:
+                    continue
+                self._add(name, text)
+                if self._num_documents % _SHOWN_AT_A_TIME == 0:
+                    advance(_SHOWN_AT_A_TIME)
+                if len(self._block_terms) >= BLOCK_POSTINGS:
+                    self._write_block()
         if self._ids:
             self._write_block()
         if not self._num_documents:
             raise InputError("there is no document to index")
-        self._finish()
+        with waiting(f"writing the index of {self._num_documents:,} documents"):
+            self._finish()
 
     def _add(self, name: str, text: str) -> None:
         counts = collections.Counter(self._analyze(text))

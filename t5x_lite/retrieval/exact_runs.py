@@ -21,6 +21,7 @@ from jaxtyping import Float
 
 from t5x_lite.errors import InputError
 from t5x_lite.files import open_atomically
+from t5x_lite.progress import counting
 from t5x_lite.records.prefetch import Prefetch
 from t5x_lite.records.run_files import Ranking, ranked
 from t5x_lite.records.shares import Share
@@ -88,15 +89,18 @@ def search_shards(
         keeps_names=False,
     )
     saved = time.monotonic()
-    with contextlib.closing(_ahead(shards, rows=rows, first=first, end=last)) as blocks:
+    with (
+        contextlib.closing(_ahead(shards, rows=rows, first=first, end=last)) as blocks,
+        counting("searching", unit="documents", total=last, done=first) as advance,
+    ):
         for block in blocks:
             end = block.first + len(block.vectors)
             own = None if names is None else shards.names(block.first, end)
             _add(search, block, own)
+            advance(len(block.vectors))
             if time.monotonic() - saved >= SAVE_SECONDS:
                 if state is not None:
                     _save(state, search.best(), identity or {})
-                _logger.info("%d of %d documents searched", end, len(shards))
                 saved = time.monotonic()
     return search.best()
 

@@ -32,7 +32,8 @@ from jaxtyping import Float
 
 from t5x_lite.errors import InputError
 from t5x_lite.extras import install_command
-from t5x_lite.files import reason, write_atomically
+from t5x_lite.files import reason, scratch_directory, write_atomically
+from t5x_lite.progress import counting
 from t5x_lite.records.string_table import StringTable
 from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.retrieval.search import Best, check_vectors
@@ -40,7 +41,7 @@ from t5x_lite.retrieval.search import Best, check_vectors
 _VERSION = 1
 _ROWS = 1 << 16
 _QUERIES = 1024
-_TELL_SECONDS = 60
+_ADDED_AT_A_TIME = 10_000
 _KIND = re.compile(r"(?:IVF(\d+)(?:_HNSW\d+)?,)?(?:HNSW\d+(?:,Flat)?|PQ\d+(?:x\d+)?|Flat|SQ8)")
 _logger = logging.getLogger(__name__)
 
@@ -89,31 +90,30 @@ def build(
     start = time.monotonic()
     with _threads(faiss, how.threads):
         index = _made(faiss, shards, kind, how)
-        told = time.monotonic()
-        for block in shards.blocks(rows=_ROWS):
-            check_vectors(block.vectors, what="a document")
-            index.add(np.ascontiguousarray(block.vectors))
-            if time.monotonic() - told > _TELL_SECONDS:
-                _logger.info("%d of %d documents", index.ntotal, len(shards))
-                told = time.monotonic()
+        with counting("indexing", unit="documents", total=len(shards)) as advance:
+            for block in shards.blocks(rows=_ROWS):
+                check_vectors(block.vectors, what="a document")
+                for start in range(0, len(block.vectors), _ADDED_AT_A_TIME):
+                    some = block.vectors[start : start + _ADDED_AT_A_TIME]
+                    index.add(np.ascontiguousarray(some))
+                    advance(len(some))
     seconds = time.monotonic() - start
-    part = target.with_name(f"{target.name}.partial")
     try:
-        part.mkdir(parents=True, exist_ok=True)
-        faiss.write_index(index, str(part / "index.faiss"))
-        if shards.ids is not None:
-            shards.ids.save(part / "ids")
-        record = {
-            "version": _VERSION,
-            "kind": kind,
-            "documents": len(shards),
-            "size": shards.size,
-            "ids": shards.ids is not None,
-            "seconds": seconds,
-            **dataclasses.asdict(how),
-        }
-        write_atomically(part / "index.json", json.dumps(record, indent=1).encode() + b"\n")
-        os.replace(part, target)
+        with scratch_directory(target.with_name(f"{target.name}.partial")) as part:
+            faiss.write_index(index, str(part / "index.faiss"))
+            if shards.ids is not None:
+                shards.ids.save(part / "ids")
+            record = {
+                "version": _VERSION,
+                "kind": kind,
+                "documents": len(shards),
+                "size": shards.size,
+                "ids": shards.ids is not None,
+                "seconds": seconds,
+                **dataclasses.asdict(how),
+            }
+            write_atomically(part / "index.json", json.dumps(record, indent=1).encode() + b"\n")
+            os.replace(part, target)
     except (OSError, RuntimeError) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
         raise InputError(f"{target}: cannot be written ({why})") from error

@@ -20,9 +20,10 @@ from t5x_lite.errors import InputError
 from t5x_lite.evaluate.rank import Ranker
 from t5x_lite.files import LONGEST_LINE
 from t5x_lite.options import suggesting
+from t5x_lite.progress import counting, waiting
 from t5x_lite.records import json_lines
 from t5x_lite.records.json_lines import Line
-from t5x_lite.records.lines import read_lines
+from t5x_lite.records.lines import count_lines, read_lines
 from t5x_lite.records.resumable import ResumableWriter, is_resumable, resumable_writer
 from t5x_lite.remote import AnyPath
 from t5x_lite.run.best_step import Step
@@ -199,6 +200,7 @@ def score(
             long_inputs=long_inputs,
         ),
         load=load,
+        steps=texts is None,  # each line of a ranking is as many rows as there are candidates
     )
     reader.report()
     cutter.report()
@@ -296,6 +298,7 @@ def _stream(
     chunk: int,
     identity: dict[str, Any],
     load: Callable[[], Change],
+    steps: bool = True,
 ) -> None:
     """Streams JSON lines through what `load` gives, a chunk at a time."""
     with _output(source, target, identity=identity | {"chunk": chunk}, chunk=chunk) as file:
@@ -318,10 +321,16 @@ def _stream(
             return
         if target != "-" and os.path.isfile(target):
             _logger.info("%s exists: it is replaced when the new one is whole", target)
-        change = load()
-        for some in itertools.chain([first], chunks):
-            file.write(*change(some, number))
-            number += len(some)
+        with waiting("loading the checkpoint"):
+            change = load()
+        with counting(
+            "answering", unit="lines", total=count_lines(source), done=number, steps=steps
+        ) as advance:
+            for some in itertools.chain([first], chunks):
+                file.write(*change(some, number))
+                number += len(some)
+                if not steps:
+                    advance(len(some))
 
 
 def _output(

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 
 from t5x_lite.errors import InputError
+from t5x_lite.progress import counting
+from t5x_lite.records.lines import count_lines
 from t5x_lite.records.passages import Passage, read_passages
 from t5x_lite.records.run_files import Ranking, RunFormat, SameIds, ranked
 from t5x_lite.records.run_writer import run_writer
@@ -80,10 +82,16 @@ def search_bm25(
         "queries": os.path.abspath(queries),
         "settings": [depth, k1, b, lengths, same_ids, tag],
     }
-    with run_writer(output, identity=identity, chunk=_CHUNK, format=format, tag=tag) as file:
+    with (
+        run_writer(output, identity=identity, chunk=_CHUNK, format=format, tag=tag) as file,
+        counting(
+            "searching", unit="queries", total=count_lines(queries), done=file.done
+        ) as advance,
+    ):
         passages = itertools.islice(_distinct(queries), file.done, None)
         while some := list(itertools.islice(passages, _CHUNK)):
             file.write([_ranking(bm25, one, depth=depth, same_ids=same_ids) for one in some])
+            advance(len(some))
         if not file.done:
             raise InputError(f"{queries}: no query")
 

@@ -26,7 +26,7 @@ from t5x_lite.evaluate.loss import LossEvaluator
 from t5x_lite.evaluate.retrieval import RetrievalEvaluator
 from t5x_lite.learner import Learner
 from t5x_lite.options import suggesting
-from t5x_lite.progress import print_result
+from t5x_lite.progress import counting, print_result
 from t5x_lite.run import hosts
 from t5x_lite.run.best import BestParams, SameParams
 from t5x_lite.run.best_step import Step
@@ -297,7 +297,8 @@ def _evaluate(
     submissions = Submissions(measurement.suite, written)
     if measurement.suite is not None:
         measurement.suite.tell_unknown()
-    metrics = measurement(first.step, model.params, tasks=chosen)
+    with counting("evaluating", unit="examples", steps=True):
+        metrics = measurement(first.step, model.params, tasks=chosen)
     steps: Any = [member.step for member in model.members] if several else first.step
     summary = {"step": steps, **metrics}
     if jax.process_index() == 0:

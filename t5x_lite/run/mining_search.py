@@ -1,7 +1,6 @@
 """The search of `t5x-lite mine` with a checkpoint: vectors of the pool, then the nearest ones."""
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.files import write_atomically
 from t5x_lite.heads.dense import Role
 from t5x_lite.models.pooling import Pooling
+from t5x_lite.progress import counting
 from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.retrieval.exact_runs import search_shards
 from t5x_lite.retrieval.search import Best, check_vectors
@@ -26,7 +26,6 @@ from t5x_lite.sharding import MeshConfig, make_mesh
 
 _CHUNK_BATCHES = 32
 """Batches of passages whose vectors are written together."""
-_TELL_SECONDS = 60
 _PROMPTS = {"query": ("query",), "passage": ("document", "passage", "corpus")}
 
 _logger = logging.getLogger(__name__)
@@ -175,12 +174,10 @@ class EncoderSearch:
         )
         if done:
             _logger.info("going on after %d of %d passages", done, len(pool))
-        shown = time.monotonic()
-        for start in range(done, len(pool), chunk):
-            end = min(start + chunk, len(pool))
-            file[start:end] = self._encoded([pool.text(k) for k in range(start, end)], "passage")
-            file.flush()
-            write_atomically(count, str(end).encode())
-            if time.monotonic() - shown > _TELL_SECONDS:
-                _logger.info("%d of %d passages encoded", end, len(pool))
-                shown = time.monotonic()
+        with counting("embedding", unit="passages", total=len(pool), done=done, steps=True):
+            for start in range(done, len(pool), chunk):
+                end = min(start + chunk, len(pool))
+                texts = [pool.text(k) for k in range(start, end)]
+                file[start:end] = self._encoded(texts, "passage")
+                file.flush()
+                write_atomically(count, str(end).encode())

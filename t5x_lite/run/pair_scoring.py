@@ -12,7 +12,6 @@ import functools
 import hashlib
 import itertools
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -21,8 +20,10 @@ import numpy as np
 from jaxtyping import Float
 
 from t5x_lite.errors import InputError
+from t5x_lite.progress import counting
 from t5x_lite.records import pairs
 from t5x_lite.records.json_lines import read_examples, writer
+from t5x_lite.records.lines import count_lines
 from t5x_lite.records.resumable import is_resumable, resumable_writer
 from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.cross_encoder import CrossEncoder
@@ -31,7 +32,6 @@ from t5x_lite.sharding import MeshConfig, make_mesh
 
 _AT_A_TIME = 16
 """Queries whose passages are scored together."""
-_TELL_SECONDS = 60
 
 _logger = logging.getLogger(__name__)
 
@@ -109,19 +109,20 @@ def score_pairs(
         "lengths": [scorer.length, scorer.query_length],
         **({"heads": list(heads), "weights": list(weights)} if heads else {}),
     }
-    told, done = time.monotonic(), 0
+    done = 0
     goes_on = is_resumable(output) and input != "-"
     opened: Any = (
         resumable_writer(output, identity=identity, chunk=_AT_A_TIME) if goes_on else writer(output)
     )
-    with opened as file:
+    with (
+        opened as file,
+        counting("scoring", unit="queries", total=count_lines(input), done=file.done) as advance,
+    ):
         records = itertools.islice(_records(input), file.done, None)
         while some := list(itertools.islice(records, _AT_A_TIME)):
             file.write(*_scored(some, scorer, negatives_top))
             done += len(some)
-            if time.monotonic() - told > _TELL_SECONDS:
-                _logger.info("%d queries", file.done)
-                told = time.monotonic()
+            advance(len(some))
         if not done and not file.done:
             raise InputError(f"{input}: no query")
     _logger.info("%s: %d queries with the scores of %s", output, file.done, directory)

@@ -14,7 +14,6 @@ import array
 import hashlib
 import itertools
 import logging
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from t5x_lite.data.config import text_lengths
 from t5x_lite.data.layouts.base import separate
 from t5x_lite.data.refresh import Refresh
 from t5x_lite.errors import InputError
+from t5x_lite.files import scratch_directory
 from t5x_lite.heads.dense import Role
 from t5x_lite.records.passages import read_passages
 from t5x_lite.records.vector_shards import VectorShards
@@ -77,7 +77,8 @@ def refresh(
         if not _wait(workdir, step, once=once):
             return
         started = time.monotonic()
-        numbers = _search(data.refresh, workdir, step, pool, queries, batch_size=batch_size)
+        with scratch_directory(_folder(data.refresh, step)):
+            numbers = _search(data.refresh, workdir, step, pool, queries, batch_size=batch_size)
         settings = {"top": data.refresh.top, "passages": len(pool), "cache": source.cache.digest}
         refreshes.write(data.refresh.directory, step, numbers, settings=settings)
         _logger.info("step %d: searched in %.0f s", step, time.monotonic() - started)
@@ -168,6 +169,11 @@ def _key(tokens: np.ndarray) -> bytes:
     return hashlib.blake2b(np.asarray(tokens, "<i4").tobytes(), digest_size=12).digest()
 
 
+def _folder(rule: Refresh, step: int) -> Path:
+    """The directory of vectors while a step is searched."""
+    return Path(rule.directory) / f"{step}.partial"
+
+
 def _search(
     rule: Refresh,
     workdir: str,
@@ -185,10 +191,8 @@ def _search(
     def encoded(rows: Sequence[np.ndarray], role: Role) -> np.ndarray:
         return embedder.run(encoder.params, rows, role=role)
 
-    folder = Path(rule.directory) / f"{step}.partial"
-    folder.mkdir(parents=True, exist_ok=True)
     vectors = encoded(queries.rows, "query")
-    path = folder / "passages.npy"
+    path = _folder(rule, step) / "passages.npy"
     file = np.lib.format.open_memmap(
         path, mode="w+", dtype=np.float32, shape=(len(pool), vectors.shape[1])
     )
@@ -204,5 +208,4 @@ def _search(
     for row, (numbers, answers) in enumerate(zip(best.rows, queries.answers, strict=True)):
         kept = [k for k in numbers.tolist() if k >= 0 and k not in answers][:top]
         found[row, : len(kept)] = kept
-    shutil.rmtree(folder, ignore_errors=True)
     return found[queries.of_examples]

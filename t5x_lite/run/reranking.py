@@ -8,11 +8,11 @@ memory, and no others.
 import hashlib
 import itertools
 import logging
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from t5x_lite.errors import InputError
+from t5x_lite.progress import counting
 from t5x_lite.records import beir_files
 from t5x_lite.records.passages import read_passages
 from t5x_lite.records.run_files import Ranking, RunFormat, read_run
@@ -24,7 +24,6 @@ from t5x_lite.sharding import MeshConfig, make_mesh
 
 _AT_A_TIME = 8
 """Queries whose passages are scored together, and sorted by length."""
-_TELL_SECONDS = 60
 
 _logger = logging.getLogger(__name__)
 
@@ -92,8 +91,10 @@ def rerank(
         "sigmoid": sigmoid,
         "lengths": [scorer.length, scorer.query_length],
     }
-    told = time.monotonic()
-    with run_writer(output, identity=identity, chunk=_AT_A_TIME, format=format, tag=tag) as file:
+    with (
+        run_writer(output, identity=identity, chunk=_AT_A_TIME, format=format, tag=tag) as file,
+        counting("reranking", unit="queries", total=len(rankings), done=file.done) as advance,
+    ):
         for some in _chunks(rankings[file.done :]):
             pairs = [
                 (texts.queries[ranking.query], texts.passages[one.document])
@@ -108,9 +109,7 @@ def rerank(
                     for documents in [ranking.documents]
                 ]
             )
-            if time.monotonic() - told > _TELL_SECONDS:
-                _logger.info("%d of %d queries", file.done, len(rankings))
-                told = time.monotonic()
+            advance(len(some))
     _logger.info(
         "%s: %d queries, the first %d of each in the order of %s",
         output,

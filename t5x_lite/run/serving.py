@@ -1,7 +1,8 @@
 """`t5x-lite serve`: a checkpoint that answers over HTTP, without TensorFlow.
 
-It listens at once and is ready when every program is compiled: each endpoint, in each size of a
-batch and each static length. From then on nothing is compiled, whatever is asked.
+It listens at once. There is a program for each endpoint, size of a batch and static length. It is
+ready when each endpoint has its first one, which holds the longest text, and answers by that one
+while the others are compiled. When all are, nothing is compiled any more, whatever is asked.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from typing import Any
 from t5x_lite.errors import InputError
 from t5x_lite.extras import install_command
 from t5x_lite.options import did_you_mean
+from t5x_lite.progress import counting
 from t5x_lite.run.best_step import Step
 from t5x_lite.run.cross_encoder import scores_texts
 from t5x_lite.run.endpoints import ENDPOINTS, Asked
@@ -131,9 +133,9 @@ class _Answering:
         from t5x_lite.serve.counts import Counts
 
         self._table, self._sizes = dict(table), sizes(batch_size)
-        self._ready, self._stopping = threading.Event(), threading.Event()
+        self._stopping, self._num_compiled = threading.Event(), 0
         self._counts = Counts(
-            num_waiting=lambda: self._batcher.num_waiting, is_ready=self._ready.is_set
+            num_waiting=lambda: self._batcher.num_waiting, is_ready=self._is_ready
         )
         self._batcher = Batcher(
             {name: endpoint.answer for name, endpoint in table.items()},
@@ -159,7 +161,9 @@ class _Answering:
             self._table,
             self._batcher,
             self._counts,
-            is_ready=self._ready.is_set,
+            is_ready=self._is_ready,
+            programs=self.programs,
+            answers=lambda name: name in self._batcher.answerable,
             limits=limits,
             token=token,
             title=title,
@@ -167,12 +171,14 @@ class _Answering:
         ).app
 
     def start(self, end: Callable[[], None]) -> None:
-        """Compiles in a thread of its own; then batches are answered.
+        """Compiles in a thread of its own; batches are answered as soon as a program fits.
 
         Args:
           end: ends the server; called where the compilation fails.
         """
         self._end = end
+        self._batcher.compiling(True)
+        self._batcher.start()
         self._warming.start()
 
     def close(self) -> None:
@@ -181,12 +187,26 @@ class _Answering:
         self._warming.join()
         self._batcher.close()
 
+    def programs(self) -> tuple[int, int]:
+        """How many programs are compiled, and how many there are."""
+        return self._num_compiled, len(list(self._programs()))
+
+    def _is_ready(self) -> bool:
+        """Whether each endpoint has a program that holds any of its texts."""
+        return self._batcher.answerable >= set(self._table)
+
     def _programs(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
-        """The largest first: what does not fit the memory is seen at once."""
+        """One of each endpoint that holds any text; then the largest, which may exceed the memory.
+
+        The first one has a batch of one text, so that it answers soon.
+        """
+        first = [(name, each.shapes[-1], self._sizes[0]) for name, each in self._table.items()]
+        yield from first
         for name, endpoint in self._table.items():
             for shape in reversed(endpoint.shapes):
                 for size in reversed(self._sizes):
-                    yield name, shape, size
+                    if (name, shape, size) not in first:
+                        yield name, shape, size
 
     def _compile(self, name: str, shape: tuple[int, ...], size: int) -> None:
         """Compiles one program, and times it."""
@@ -199,20 +219,27 @@ class _Answering:
 
     def _warm_up(self) -> None:
         programs, start = list(self._programs()), time.monotonic()
-        _logger.info("compiling %d programs; GET /ready says when it is done", len(programs))
+        _logger.info("compiling %d programs; GET /ready says how many are done", len(programs))
+        ready = False
         try:
-            for name, shape, size in programs:
-                if self._stopping.is_set():
-                    return
-                self._compile(name, shape, size)
+            with counting("compiling", unit="programs", total=len(programs)) as advance:
+                for name, shape, size in programs:
+                    if self._stopping.is_set():
+                        return
+                    self._compile(name, shape, size)
+                    self._num_compiled += 1
+                    advance(1)
+                    if not ready and self._is_ready():
+                        ready = True
+                        seconds = time.monotonic() - start
+                        _logger.info("answers after %.1f s; other programs follow", seconds)
         except Exception as error:
             self.failure = error
             self._end()
             return
-        self._batcher.start()
-        self._ready.set()
+        self._batcher.compiling(False)
         seconds = time.monotonic() - start
-        _logger.info("ready after %.1f s; no other program is compiled", seconds)
+        _logger.info("all compiled after %.1f s; no other program is compiled", seconds)
 
 
 def _usual(model: TextToText) -> tuple[str, ...]:

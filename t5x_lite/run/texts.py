@@ -149,8 +149,8 @@ def report(workdir: str | Sequence[str], *, output: str | None = None) -> Path:
 
     Args:
       workdir: one, or several to compare.
-      output: the page to write; None is report.html in the work directory, or compare.html in the
-        current directory.
+      output: the page to write. If None, it is report.html in the work directory, or of several
+        compare.html next to the first of them.
 
     Returns:
       The path of the page.

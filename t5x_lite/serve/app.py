@@ -1,7 +1,7 @@
 """The ASGI application: one POST for each endpoint, health, readiness, metrics and the page.
 
     POST /predict {"inputs": ["..."]}  ->  {"results": [{"prediction": "..."}]}
-    GET /health   200 while the process lives        GET /ready   200 when every program is compiled
+    GET /health   200 while the process lives        GET /ready   200 when each endpoint answers
     GET /metrics  for Prometheus                     GET /        a page to try it
 
 Every error is {"error": "one sentence"}. /health, /ready and / need no token.
@@ -79,6 +79,8 @@ class Service:
       token: that requests must bring; None is none, and then only this machine is answered.
       title: of the page, such as the checkpoint's name.
       absent: names of endpoints that this checkpoint has not, and why.
+      answers: says whether an endpoint has a program by now; if None, all have when it is ready.
+      programs: gives how many programs are compiled, and how many there are.
     """
 
     def __init__(
@@ -92,8 +94,12 @@ class Service:
         token: str | None,
         title: str,
         absent: Mapping[str, str] | None = None,
+        programs: Callable[[], tuple[int, int]] | None = None,
+        answers: Callable[[str], bool] | None = None,
     ):
         self._endpoints, self._batcher, self._counts = dict(endpoints), batcher, counts
+        self._programs = programs
+        self._answers = answers or (lambda name: is_ready())
         self._is_ready, self._limits, self._token = is_ready, limits, token
         self._arriving = 0
         self._absent = dict(absent or {})
@@ -124,9 +130,14 @@ class Service:
 
     async def _ready(self, request: Request) -> Response:
         del request
+        told: dict[str, Any] = {}
+        if self._programs is not None:
+            compiled, total = self._programs()
+            told["programs"] = {"compiled": compiled, "total": total}
         if self._is_ready():
-            return _json({"status": "ready"})
-        return _json({"error": "The programs are being compiled."}, 503, {"Retry-After": "5"})
+            return _json({"status": "ready", **told})
+        error = "The programs are being compiled."
+        return _json({"error": error, **told}, 503, {"Retry-After": "5"})
 
     async def _metrics(self, request: Request) -> Response:
         try:
@@ -157,7 +168,7 @@ class Service:
         if name in self._absent:
             raise Refused(404, self._absent[name])
         body = await self._body(request)
-        if not self._is_ready():
+        if not self._answers(name):
             raise Refused(503, "The programs are being compiled.", {"Retry-After": "5"})
         endpoint = self._endpoints[name]
         record = parse(body, fields=endpoint.fields)

@@ -9,7 +9,9 @@ A batch is that of the text that waited longest: it takes texts of the same kind
 the oldest first, and begins when it is full or when its first text has waited for `wait` seconds.
 While the device works the next texts gather, so that under load batches fill up by themselves. The
 number of rows that reaches the device is one of `sizes`, and the lengths are those of the first
-row: no other shape exists, and none is compiled after the start. Between two sizes the one is taken
+row: no other shape exists, and none is compiled after the start. While programs are still compiled
+(`compiling`), a batch takes the smallest compiled one that holds it, and a kind without any waits.
+Between two sizes the one is taken
 that answers more texts a second, by the seconds that each took before: of five texts a batch of
 four goes first where one of sixteen takes much longer.
 """
@@ -112,6 +114,7 @@ class Batcher:
         self._rows_per_second = 0.0
         self._seconds: dict[tuple[str, tuple[int, ...], int], float] = {}
         self._closing = False
+        self._compiling = False
         self._thread = threading.Thread(target=self._run, name="t5x_lite-batches", daemon=True)
 
     @property
@@ -134,7 +137,21 @@ class Batcher:
     def learn(self, kind: str, lengths: tuple[int, ...], *, size: int, seconds: float) -> None:
         """Notes how long a batch of a shape took, by which sizes are chosen."""
         key = kind, lengths, size
-        self._seconds[key] = 0.8 * self._seconds.get(key, seconds) + 0.2 * seconds
+        with self._changed:
+            self._seconds[key] = 0.8 * self._seconds.get(key, seconds) + 0.2 * seconds
+            self._changed.notify_all()
+
+    @property
+    def answerable(self) -> frozenset[str]:
+        """Kinds that have a program."""
+        with self._changed:
+            return frozenset(kind for kind, _, _ in self._seconds)
+
+    def compiling(self, under_way: bool) -> None:
+        """Says whether programs are being compiled: then only those that `learn` names are used."""
+        with self._changed:
+            self._compiling = under_way
+            self._changed.notify_all()
 
     def submit(self, kind: str, rows: Sequence[Row], *, on_done: Done) -> Ticket:
         """Queues the rows of a request.
@@ -184,7 +201,7 @@ class Batcher:
     def _run(self) -> None:
         while batch := self._next_batch():
             kind, lengths, rows = batch
-            size, start = fit(self._sizes, len(rows)), time.monotonic()
+            size, start = fit(self._compiled(kind, lengths), len(rows)), time.monotonic()
             outcomes = self._answers(kind, rows, size=size, lengths=lengths)
             seconds = time.monotonic() - start
             self.learn(kind, lengths, size=size, seconds=seconds)
@@ -220,39 +237,70 @@ class Batcher:
                     self._changed.wait()
                     continue
                 (kind, lengths), since = oldest
-                lines = self._lines_within(kind, lengths)
-                full = sum(len(line) for line in lines) >= self._sizes[-1]
+                own = self._lines[kind, lengths]
+                lengths, sizes = self._program(kind, lengths)
+                lines = self._lines_within(kind, lengths, first=own)
+                full = sum(len(line) for line in lines) >= sizes[-1]
                 left = since + self._wait - time.monotonic()
                 if full or left <= 0 or self._closing:
-                    num = self._best_number(kind, lengths, sum(len(line) for line in lines))
+                    waiting = sum(len(line) for line in lines)
+                    num = self._best_number(kind, lengths, waiting, sizes)
                     return kind, lengths, self._take(lines, num)
                 self._changed.wait(left)
 
     def _oldest(self) -> tuple[tuple[str, tuple[int, ...]], float] | None:
-        heads = [(line[0].since, key) for key, line in self._lines.items() if line]
+        heads = [
+            (line[0].since, key)
+            for key, line in self._lines.items()
+            if line and self._program(*key)[1]
+        ]
         if not heads:
             return None
         since, key = min(heads)
         return key, since
 
-    def _lines_within(
+    def _program(
         self, kind: str, lengths: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The lengths of the program for a row, and its sizes; () where none is compiled yet."""
+        sizes = self._compiled(kind, lengths)
+        if sizes:
+            return lengths, sizes
+        longer = {
+            theirs
+            for other, theirs, _ in self._seconds
+            if other == kind and all(a >= b for a, b in zip(theirs, lengths, strict=True))
+        }
+        if not longer:
+            return lengths, ()
+        least = min(longer, key=lambda theirs: (sum(theirs), theirs))
+        return least, self._compiled(kind, least)
+
+    def _compiled(self, kind: str, lengths: tuple[int, ...]) -> tuple[int, ...]:
+        """The sizes that a batch of these lengths may have now."""
+        if not self._compiling:
+            return self._sizes
+        return tuple(size for size in self._sizes if (kind, lengths, size) in self._seconds)
+
+    def _lines_within(
+        self, kind: str, lengths: tuple[int, ...], *, first: collections.deque[_Waiting]
     ) -> list[collections.deque[_Waiting]]:
-        """The lines of rows that a batch of these lengths holds, its own first."""
-        own = self._lines[kind, lengths]
-        shorter = [
+        """The lines of rows that a batch of these lengths holds, in the order they are taken."""
+        others = [
             line
             for (other, theirs), line in self._lines.items()
             if other == kind
-            and theirs != lengths
+            and line is not first
             and all(a <= b for a, b in zip(theirs, lengths, strict=True))
         ]
-        return [own, *shorter]
+        return [first, *others]
 
-    def _best_number(self, kind: str, lengths: tuple[int, ...], waiting: int) -> int:
+    def _best_number(
+        self, kind: str, lengths: tuple[int, ...], waiting: int, sizes: Sequence[int]
+    ) -> int:
         """How many rows are taken of those that wait."""
-        largest = fit(self._sizes, waiting)
-        choices = [size for size in self._sizes if size <= largest]
+        largest = fit(sizes, waiting)
+        choices = [size for size in sizes if size <= largest]
         seconds = [self._seconds.get((kind, lengths, size)) for size in choices]
         rates = [
             min(size, waiting) / max(took, 1e-9)

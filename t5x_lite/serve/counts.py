@@ -16,7 +16,7 @@ class Counts:
 
     Args:
       num_waiting: texts in the queue now.
-      is_ready: whether all programs are compiled.
+      is_ready: whether each endpoint has a program.
     """
 
     def __init__(self, *, num_waiting: Callable[[], int], is_ready: Callable[[], bool]):
@@ -34,7 +34,7 @@ class Counts:
             "batch_seconds", "A batch on the device, with its tokens made text.", _SECONDS
         )
         self._gauge("queue_texts", "Texts that wait.", num_waiting)
-        self._gauge("ready", "1 when every program is compiled.", is_ready)
+        self._gauge("ready", "1 when each endpoint answers.", is_ready)
 
     def request(self, endpoint: str, *, status: int, seconds: float) -> None:
         """Counts an answer."""

@@ -107,6 +107,21 @@ forms.forEach(form => form.addEventListener("submit", async event => {
   go.disabled = false;
 }));
 choose(forms[0].dataset.name);
+const state = document.getElementById("state");
+async function watch() {
+  let text = "The server does not answer.", again = true;
+  try {
+    const answer = await fetch("ready"), body = await answer.json();
+    const done = body.programs ? body.programs.compiled : 0;
+    const all = body.programs ? body.programs.total : 0;
+    again = !answer.ok || done < all;
+    text = !again ? "" : done + " of " + all + " programs are compiled. " + (answer.ok ?
+      "The server answers, and becomes faster." : "The first answer comes soon.");
+  } catch (error) { /* it is asked again */ }
+  state.textContent = text; state.hidden = !text;
+  if (again) setTimeout(watch, 1000);
+}
+watch();
 """
 
 _HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
@@ -147,7 +162,9 @@ def page(title: str, examples: Mapping[str, Mapping[str, Any]], *, needs_token: 
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
         f"<title>{_text(title)}</title><style>{_STYLE}</style></head><body><main>"
-        f"<header><h1>{_text(title)}</h1><p>served by t5x_lite</p></header>{token}"
+        f"<header><h1>{_text(title)}</h1><p>served by t5x_lite</p></header>"
+        f'<p id="state" class="card" role="status" hidden></p>{token}'
+        f""
         f'<div class="tabs" role="tablist">{tabs}</div>{forms}<div id="out" aria-live="polite">'
         f"</div><p id=time class=time></p></main><script>{_SCRIPT}</script></body></html>\n"
     )

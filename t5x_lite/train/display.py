@@ -4,9 +4,10 @@ import datetime
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from t5x_lite.progress import release_bar, take_bar, told
 from t5x_lite.train import goodput
 
 _package_logger = logging.getLogger("t5x_lite")
@@ -16,6 +17,8 @@ _NOT_SHOWN = (
     *("slowest_host", "slowest_host_seconds", *goodput.FIELDS),
 )
 _SHOWN_LAST = ("learning_rate", "tokens_per_second", "mfu", "data_wait")
+_BAR_WIDTH = 8
+_ETA_WIDTH = len("ETA 0:00:00")
 _LONG_WAIT = 0.1
 """The share of the time waited for data from which on it is shown."""
 
@@ -30,6 +33,7 @@ class Lines:
         self.show(line(step, self._total_steps, metrics, seconds_left))
 
     def show(self, text: str) -> None:
+        told()
         print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
@@ -41,31 +45,47 @@ class Bar(Lines):
 
     def __init__(self, total_steps: int):
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
 
         super().__init__(total_steps)
+        self._count_width = len(f"step {total_steps}/{total_steps}")
         self._console = Console(stderr=True, highlight=False)
         self._progress = Progress(
-            TextColumn("step"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=8)),
-            TextColumn("{task.fields[metrics]}", markup=False, table_column=Column(no_wrap=True)),
+            TextColumn(
+                "step {task.completed:.0f}/{task.total:.0f}",
+                table_column=Column(no_wrap=True, min_width=self._count_width),
+            ),
+            BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=_BAR_WIDTH)),
+            TextColumn(
+                "{task.fields[metrics]}",
+                markup=False,
+                table_column=Column(no_wrap=True, overflow="ellipsis"),
+            ),
+            TextColumn(
+                "{task.fields[eta]}", table_column=Column(no_wrap=True, min_width=_ETA_WIDTH)
+            ),
             console=self._console,
             expand=True,
         )
-        self._task = self._progress.add_task("", total=total_steps, metrics="")
+        self._task = self._progress.add_task("", total=total_steps, metrics="", eta="")
+        self._has_bar = take_bar()
         self._progress.start()
 
     def training(self, step: int, metrics: Mapping[str, float], seconds_left: float | None) -> None:
-        text = "  ".join(_parts(metrics, seconds_left))
-        self._progress.update(self._task, completed=step, metrics=text, refresh=True)
+        eta = "" if seconds_left is None else _eta(seconds_left)
+        around = self._count_width + _BAR_WIDTH + max(_ETA_WIDTH, len(eta)) + 3  # and three gaps
+        text = _fitting(_parts(metrics, None), self._console.width - around)
+        self._progress.update(self._task, completed=step, metrics=text, eta=eta, refresh=True)
 
     def show(self, text: str) -> None:
         self._console.print(text, markup=False)
 
     def close(self) -> None:
         self._progress.stop()
+        if self._has_bar:
+            self._has_bar = False
+            release_bar()
 
 
 class Messages(logging.Handler):
@@ -157,8 +177,23 @@ def _parts(metrics: Mapping[str, float], seconds_left: float | None) -> list[str
     if metrics.get("data_wait", 0.0) >= _LONG_WAIT:
         parts.append(f"{metrics['data_wait']:.0%} waiting for data")
     if seconds_left is not None:
-        parts.append(f"ETA {datetime.timedelta(seconds=round(seconds_left))}")
+        parts.append(_eta(seconds_left))
     return parts
+
+
+def _eta(seconds: float) -> str:
+    return f"ETA {datetime.timedelta(seconds=round(seconds))}"
+
+
+def _fitting(parts: Sequence[str], width: int) -> str:
+    """The first parts that a line of this width holds; the step, the bar and the ETA stay."""
+    text = ""
+    for part in parts:
+        longer = f"{text}  {part}" if text else part
+        if len(longer) > width:
+            break
+        text = longer
+    return text
 
 
 def _number(value: float) -> str:

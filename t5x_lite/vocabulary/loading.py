@@ -27,13 +27,15 @@ import math
 import os
 import re
 import string
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from t5x_lite.buckets.paths import data_path
 from t5x_lite.errors import InputError
 from t5x_lite.files import reason
+from t5x_lite.progress import counting, waiting
+from t5x_lite.records.worker_processes import WorkerContext
 from t5x_lite.vocabulary.byte_level import (
     NAMES,
     Bytes,
@@ -329,32 +331,90 @@ def train_sentencepiece(
         raise reading[0]
     if first is None:
         raise InputError("a vocabulary cannot be trained on empty text; give --input some lines")
-    writer = io.BytesIO()
+    options: dict[str, Any] = {
+        "model_type": "unigram",
+        "vocab_size": size,
+        "character_coverage": character_coverage,
+        "required_chars": required,
+        "normalization_rule_name": _NORMALIZATION,
+        "input_sentence_size": max_lines,
+        "shuffle_input_sentence": True,
+        "max_sentence_length": MAX_LINE_BYTES,
+        **(_ENCODER_PIECES if encoder else _T5_PIECES),
+        "byte_fallback": False,
+        # Sums over threads depend on their number, so it is T5's, whatever the machine has.
+        "num_threads": 16,
+        "minloglevel": 2,
+    }
+    made = _train_apart(itertools.chain([first], pieces), reading, options=options, seed=seed)
+    if isinstance(made, str):
+        raise _training_error(made, size, required)
+    name = SPM_NAME if encoder else MODEL_NAME
+    return write_file(made, Path(output_dir) / name)
+
+
+_LINES_AT_A_TIME = 1000
+
+
+def _train_apart(
+    lines: Iterator[str], reading: list[Exception], *, options: Mapping[str, Any], seed: int
+) -> bytes | str:
+    """Trains in a process of its own, which can be ended: SentencePiece holds Python's lock.
+
+    Args:
+      lines: the text.
+      reading: receives what reading the text raises.
+      options: of SentencePiece.
+      seed: random seed.
+
+    Returns:
+      The model, or SentencePiece's complaint.
+    """
+    context = WorkerContext()
+    pipe: Any = context.Pipe()
+    ours, theirs = pipe
+    process: Any = context.Process(
+        target=_train_in_worker, args=(theirs, dict(options), seed), daemon=True
+    )
+    process.start()
+    theirs.close()
+    try:
+        with counting("reading text", unit="lines") as advance:
+            while some := list(itertools.islice(lines, _LINES_AT_A_TIME)):
+                if ours.poll():
+                    break  # it has failed
+                ours.send(some)
+                advance(len(some))
+        if reading:
+            raise reading[0]
+        with waiting(f"training a vocabulary of {options['vocab_size']:,} pieces"):
+            ours.send(None)
+            return ours.recv()
+    except (EOFError, OSError) as error:
+        if reading:
+            raise reading[0] from error
+        raise RuntimeError(f"training the vocabulary: {context.why_broken()}") from error
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+
+
+def _train_in_worker(pipe: Any, options: Mapping[str, Any], seed: int) -> None:
+    """Trains on the lines that come through a pipe, and sends the model or what was wrong."""
+    import sentencepiece
+
     sentencepiece.set_random_generator_seed(seed)
+    writer = io.BytesIO()
+    lines = itertools.chain.from_iterable(iter(pipe.recv, None))
     try:
         sentencepiece.SentencePieceTrainer.Train(
-            sentence_iterator=itertools.chain([first], pieces),
-            model_writer=writer,
-            model_type="unigram",
-            vocab_size=size,
-            character_coverage=character_coverage,
-            required_chars=required,
-            normalization_rule_name=_NORMALIZATION,
-            input_sentence_size=max_lines,
-            shuffle_input_sentence=True,
-            max_sentence_length=MAX_LINE_BYTES,
-            **(_ENCODER_PIECES if encoder else _T5_PIECES),
-            byte_fallback=False,
-            # Sums over threads depend on their number, so it is T5's, whatever the machine has.
-            num_threads=16,
-            minloglevel=2,
+            sentence_iterator=lines, model_writer=writer, **options
         )
     except (RuntimeError, OSError) as error:
-        raise reading[0] if reading else _training_error(error, size, required) from error
-    if reading:
-        raise reading[0]
-    name = SPM_NAME if encoder else MODEL_NAME
-    return write_file(writer.getvalue(), Path(output_dir) / name)
+        pipe.send(str(error))
+        return
+    pipe.send(writer.getvalue())
 
 
 FREQUENT = 100
@@ -383,8 +443,10 @@ def frequent_characters(lines: Iterable[str], *, limit: int) -> tuple[str, str]:
     counts: collections.Counter[str] = collections.Counter()
     reading: list[Exception] = []
     batches = iter(_training_lines(lines, failure=reading))
-    while batch := list(itertools.islice(batches, 1000)):
-        counts.update("".join(normalizer.Normalize(batch)))
+    with counting("counting characters", unit="lines") as advance:
+        while batch := list(itertools.islice(batches, 1000)):
+            counts.update("".join(normalizer.Normalize(batch)))
+            advance(len(batch))
     if reading:
         raise reading[0]
     for space in " \u2581":  # SentencePiece's own mark of a space always has a piece
@@ -398,9 +460,9 @@ def frequent_characters(lines: Iterable[str], *, limit: int) -> tuple[str, str]:
     return "".join(frequent[:limit]), "".join(frequent[limit:])
 
 
-def _training_error(error: Exception, size: int, required: str) -> InputError:
+def _training_error(error: str, size: int, required: str) -> InputError:
     """SentencePiece's complaint about the size, in our words."""
-    message = " ".join(str(error).split())
+    message = " ".join(error.split())
     largest = re.search(r"value <= (\d+)", message)
     if largest:
         return InputError(

@@ -77,10 +77,16 @@ def test_equal_runs_differ_in_nothing(tmp_path):
     assert "class=best" not in page
 
 
-def test_the_page_is_in_the_current_directory(tmp_path, runs, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert compare(runs) == Path("compare.html")
-    assert Path("compare.html").is_file()
+def test_the_page_is_next_to_the_first_run_and_not_in_the_current_directory(
+    tmp_path, runs, monkeypatch
+):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    page = Path(runs[0]).resolve().parent / "compare.html"
+    assert compare(runs) == page
+    assert page.is_file()
+    assert not list(elsewhere.iterdir())
 
 
 def test_a_run_that_is_no_run_or_comes_twice(tmp_path, runs):

@@ -1,12 +1,15 @@
 """bm25 build and search, as commands."""
 
+import functools
 import json
 
 import pytest
 
 from t5x_lite.cli import main
 from t5x_lite.errors import InputError
+from t5x_lite.records.passages import read_passages
 from t5x_lite.records.run_files import read_run
+from t5x_lite.retrieval import bm25_index
 from t5x_lite.run import lexical
 from t5x_lite.run.lexical import build_bm25, search_bm25
 
@@ -66,3 +69,34 @@ def test_what_is_wrong_is_one_line(index, capsys):
     (index / "twice.tsv").write_text("q\tx\nq\ty\n")
     with pytest.raises(InputError, match=r"twice.tsv:2: the id 'q' comes twice"):
         search_bm25(str(index / "index"), queries=str(index / "twice.tsv"), output=str(index / "r"))
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "not json\n"])
+def test_a_build_that_fails_leaves_nothing(tmp_path, content):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(content)
+    with pytest.raises(InputError):
+        build_bm25([str(corpus)], output=str(tmp_path / "new" / "index"))
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
+
+
+def test_an_interrupted_build_leaves_its_blocks_and_nothing_else(tmp_path, monkeypatch):
+    lines = [{"_id": name, "text": text} for name, text in TEXTS.items()]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("\n".join(map(json.dumps, lines)))
+
+    def passages(path, *, most):
+        for number, one in enumerate(read_passages(path)):
+            if number == most:
+                raise KeyboardInterrupt
+            yield one
+
+    monkeypatch.setattr(bm25_index, "BLOCK_POSTINGS", 2)
+    for most, left in ((0, False), (2, True)):
+        monkeypatch.setattr(lexical, "read_passages", functools.partial(passages, most=most))
+        with pytest.raises(KeyboardInterrupt):
+            build_bm25([str(corpus)], output=str(tmp_path / "index"))
+        assert (tmp_path / "index.partial").exists() == left
+    monkeypatch.undo()
+    build_bm25([str(corpus)], output=str(tmp_path / "index"))
+    assert not (tmp_path / "index.partial").exists()

@@ -59,6 +59,16 @@ def is_ready(port):
         return False
 
 
+def programs(port):
+    """How many programs are compiled, and how many there are."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5) as response:
+            found = json.load(response)["programs"]
+    except OSError:
+        return None
+    return found["compiled"], found["total"]
+
+
 def wait_for(condition, process, log):
     deadline = time.monotonic() + 120
     while not (value := condition()):
@@ -76,7 +86,11 @@ def test_a_text_to_text_model_serves_endures_and_ends(tiny_vocabulary, compile_o
         process,
         port,
     ):
-        wait_for(lambda: is_ready(port), process, log)
+        compiled, total = wait_for(lambda: programs(port), process, log)
+        status, body = asyncio.run(ask(port, "/predict", {"inputs": ["the", "a"]}))
+        assert status == 200
+        assert 2 <= compiled <= total
+        wait_for(lambda: programs(port) == (total, total), process, log)
         status, body = asyncio.run(ask(port, "/predict", {"inputs": ["the", "a"]}))
         assert (status, len(json.loads(body)["results"])) == (200, 2)
         status, body = asyncio.run(ask(port, "/score", {"inputs": "a", "candidates": ["a", "b"]}))

@@ -220,3 +220,21 @@ def test_many_threads_lose_nothing(make):
     received = [answers.get(timeout=10) for _ in range(1000)]
     assert len({text for text, _ in received}) == 1000
     assert all(got == [text.upper()] for text, got in received)
+
+
+def test_while_programs_are_compiled_a_row_takes_one_that_holds_it(make):
+    recorder = Recorder()
+    batcher = make(recorder, sizes=(1, 4))
+    batcher.compiling(True)
+    answer = outcomes(batcher, "x", "y")
+    assert not recorder.begun.wait(0.1)
+    assert batcher.answerable == frozenset()
+    batcher.learn("a", (8,), size=4, seconds=0.1)  # too short for the rows
+    assert not recorder.begun.wait(0.1)
+    batcher.learn("a", (64,), size=1, seconds=0.1)
+    assert answer() == ["X", "Y"]
+    assert recorder.batches == [(["x"], 1, (64,)), (["y"], 1, (64,))]
+    assert batcher.answerable == {"a"}
+    batcher.compiling(False)
+    assert outcomes(batcher, "z")() == ["Z"]
+    assert recorder.batches[-1] == (["z"], 1, (16,))

@@ -1,6 +1,12 @@
 """The words of a line; bars and messages are tested with the tracker that opens them."""
 
-from t5x_lite.train.display import Lines, evaluation, line, open_display
+import io
+import re
+import sys
+
+import pytest
+
+from t5x_lite.train.display import Bar, Lines, evaluation, line, open_display
 
 
 def test_a_line_of_training():
@@ -51,3 +57,26 @@ def test_without_a_terminal_there_are_lines(capsys):
     assert type(display) is Lines
     display.training(3, {"loss": 1e-9, "learning_rate": 2e7}, None)
     assert capsys.readouterr().err == "step 3/10  loss 1.00e-09  lr 2.00e+07\n"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("columns", [60, 80, 110, 200])
+@pytest.mark.parametrize("steps", [1000, 1_000_000])
+def test_a_narrow_terminal_keeps_step_bar_and_eta(monkeypatch, columns, steps):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    bar = Bar(steps)
+    metrics = {f"accuracy_of_task_{i}": 0.5 for i in range(9)}
+    bar.training(steps // 2, {**metrics, "loss": 5.25, "tokens_per_second": 1e4}, 3725.0)
+    bar.close()
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).split("\r")[-1].strip()
+    assert last.startswith(f"step {steps // 2}/{steps} ")
+    assert last.endswith("ETA 1:02:05")
+    assert "━" * 4 in last
+    assert "loss 5.2500" in last
+    assert ("accuracy_of_task_0 0.5000" in last) == (columns >= 80)
+    assert "accuracy_of_task_8" not in last
+    assert len(last) <= columns

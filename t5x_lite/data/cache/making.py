@@ -175,6 +175,9 @@ def _run_in_workers(job: Job, split: str, *, num_workers: int) -> Iterator[list[
                 yield from _split(*pending.popleft().result())
         except BrokenProcessPool as error:
             raise RuntimeError(f"{context.why_broken()} (--num-workers {num_workers})") from error
+        except KeyboardInterrupt:
+            context.kill()  # a block takes many seconds
+            raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

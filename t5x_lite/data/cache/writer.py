@@ -35,7 +35,7 @@ from t5x_lite.data.cache.files import (
     file_digest,
 )
 from t5x_lite.errors import InputError
-from t5x_lite.files import reason, sync_to_disk, write_atomically
+from t5x_lite.files import reason, sync_to_disk, unfinished, write_atomically
 from t5x_lite.vocabulary.loading import Vocabulary
 
 _logger = logging.getLogger(__name__)
@@ -67,7 +67,8 @@ def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
         _logger.warning("%s belongs to a run that was interrupted or is still running", left)
     try:
         temporary.mkdir(parents=True)
-        yield temporary
+        with unfinished(temporary):
+            yield temporary
         for path in temporary.rglob("*"):
             sync_to_disk(path)
         sync_to_disk(temporary)
@@ -86,7 +87,10 @@ def _new_in_bucket(target: BucketPath) -> Iterator[Path]:
     """A temporary directory, which is copied to a bucket when the block ends well."""
     if files_in(target):
         raise InputError(f"--output {target} is there already: give a new directory, or remove it")
-    with tempfile.TemporaryDirectory(prefix="t5x_lite_cache_") as temporary:
+    with (
+        tempfile.TemporaryDirectory(prefix="t5x_lite_cache_") as temporary,
+        unfinished(temporary),
+    ):
         yield Path(temporary)
         files = [path for path in sorted(Path(temporary).rglob("*")) if path.is_file()]
         copied: list[str] = []

@@ -1,0 +1,247 @@
+"""The end of a command's process by SIGINT (Ctrl-C) or SIGTERM: one line, exit code 130 or 143.
+
+    at_start()                  # from here on a signal ends the process at once
+    with watching() as watch:   # here it raises, so that `with` blocks clean up
+        command.run()
+    watch.leave(130)            # without the end of the interpreter
+
+A signal raises KeyboardInterrupt or `Terminated` in the main thread. Three things make that safe:
+
+- The interpreter is not finalized after a signal. Its finalization runs destructors of XLA and
+  TensorFlow while their threads still work, which ends in a segmentation fault.
+- Python drops an exception that is raised in a destructor or a garbage collection callback, such as
+  JAX's. `watching` then raises the signal again.
+- The main thread may be in C++ for minutes, as in a compilation. A thread of its own then removes
+  unfinished files and ends the process after `GRACE_SECONDS`, or at a second signal.
+
+Importing this module costs nothing: no JAX, no NumPy.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+GRACE_SECONDS = 5.0
+"""How long the main thread may take to clean up after a signal."""
+_SAME_SECONDS = 1.0
+"""A second signal within this time is the first one again: some launchers pass on Ctrl-C too."""
+_AGAIN_SECONDS = 0.05
+_LINES = {signal.SIGINT: "error: interrupted", signal.SIGTERM: "error: terminated"}
+_SHOW_CURSOR = "\x1b[?25h"
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came; whatever cleans up after Ctrl-C does so after it, too."""
+
+    signum = signal.SIGTERM
+
+
+def at_start() -> None:
+    """Makes SIGINT and SIGTERM end this process at once, while there is nothing to clean up."""
+    for signum in SIGNALS:
+        if signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(signum, _end_at_once)
+
+
+def line_of(signum: int) -> str:
+    """Return the line that a command ends with after a signal."""
+    return _LINES[signal.Signals(signum)]
+
+
+@contextlib.contextmanager
+def raising() -> Iterator[None]:
+    """Within the block, SIGTERM raises `Terminated`; for a caller who owns the process.
+
+    The second one ends the process at once. SIGINT stays as the caller has it.
+    """
+    import threading
+
+    def stop(signum: int, frame: Any) -> None:
+        del frame
+        signal.signal(signum, signal.SIG_DFL)
+        raise Terminated
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if main_thread else None
+    try:
+        yield
+    finally:
+        if main_thread:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def watching() -> Iterator["Watch"]:
+    """Within the block, SIGINT and SIGTERM raise, and end the process where that does not help."""
+    watch = Watch()
+    ignored = [one for one in SIGNALS if signal.getsignal(one) is signal.SIG_IGN]
+    handlers = {one: signal.signal(one, watch.handle) for one in SIGNALS if one not in ignored}
+    try:
+        with watch.hooks():
+            yield watch
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+
+
+class Watch:
+    """The signals of a process that runs one command.
+
+    Attributes:
+      signum: the signal that asked this process to end; None if there was none, and 0 once the
+        command is finished and no signal can change its outcome.
+    """
+
+    def __init__(self) -> None:
+        import threading
+
+        self.signum: int | None = None
+        self._ending = threading.Lock()
+        self._was_dropped = False
+
+    def handle(self, signum: int, frame: Any) -> None:
+        """Raise the first signal in the main thread; the thread of `hooks` counts the others."""
+        del frame
+        if self.signum is None:
+            self.signum = signum
+            raise Terminated if signum == signal.SIGTERM else KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def hooks(self) -> Iterator[None]:
+        """Starts the thread that sees each signal, and hides tracebacks that a signal causes."""
+        import socket
+        import threading
+
+        received, sent = socket.socketpair()
+        sent.setblocking(False)
+        threading.Thread(target=self._watch, args=(received,), daemon=True, name="signals").start()
+        before = sys.unraisablehook, threading.excepthook
+        sys.unraisablehook = self._dropped(sys.unraisablehook)
+        threading.excepthook = self._silent(threading.excepthook)
+        descriptor = signal.set_wakeup_fd(sent.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(descriptor)
+            sys.unraisablehook, threading.excepthook = before
+            if not self.signum:
+                sent.close()  # its end is that of the thread
+
+    def finish(self) -> None:
+        """Ignores signals from here on; the process ends with the command's own code."""
+        self.signum = self.signum or 0
+
+    def claim(self) -> None:
+        """Makes the caller the one who ends this process; a thread that comes second waits."""
+        self.finish()
+        if not self._ending.acquire(blocking=False):
+            while True:
+                time.sleep(1)
+
+    def leave(self, code: int) -> None:
+        """End this process after it was interrupted, and after its message."""
+        from t5x_lite.files import remove_unfinished
+
+        _end_children()
+        with contextlib.suppress(Exception):
+            remove_unfinished()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+    def _watch(self, received: Any) -> None:
+        """Ends the process if the main thread does not do so in time after a signal."""
+        first = last = None
+        foreign = 0
+        with received:
+            while True:
+                left = None if first is None else first + GRACE_SECONDS - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                if self._was_dropped:
+                    self._raise_again()
+                received.settimeout(None if left is None else min(left, _AGAIN_SECONDS))
+                try:
+                    byte = received.recv(1)
+                except TimeoutError:
+                    continue
+                if not byte:
+                    return
+                if byte[0] not in SIGNALS:
+                    continue
+                now = time.monotonic()
+                if signal.getsignal(byte[0]) != self.handle:
+                    # Training and the server end by themselves after one signal. A second Ctrl-C
+                    # of training raises, which the main thread may be too busy to notice.
+                    foreign += byte[0] == signal.SIGINT
+                    if foreign < 2 or first is not None:
+                        continue
+                elif first is not None and now - first > _SAME_SECONDS:
+                    break
+                elif first is not None:
+                    continue
+                first, last = now, byte[0]
+        assert last is not None
+        self._end(self.signum or last)
+
+    def _end(self, signum: int) -> None:
+        """Removes what is unfinished, and ends the process while the main thread is busy."""
+        self.claim()
+        cursor = _SHOW_CURSOR if os.isatty(2) else ""
+        _write(f"{cursor}{line_of(signum)}\n")
+        self.leave(128 + signum)
+
+    def _dropped(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A hook that raises a signal again that Python has dropped."""
+
+        def handle(dropped: Any) -> None:
+            if self.signum is None:
+                hook(dropped)
+            elif isinstance(dropped.exc_value, KeyboardInterrupt):
+                self._was_dropped = True
+
+        return handle
+
+    def _raise_again(self) -> None:
+        """Sends a dropped signal to the main thread again, as if none had come."""
+        import threading
+
+        main, signum = threading.main_thread().ident, self.signum
+        self._was_dropped = False
+        if main is not None and signum:
+            self.signum = None
+            signal.pthread_kill(main, signum)
+
+    def _silent(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """A hook that is silent once the process ends: threads lose what they work with."""
+
+        def handle(failed: Any) -> None:
+            if self.signum is None:
+                hook(failed)
+
+        return handle
+
+
+def _end_at_once(signum: int, frame: Any) -> None:
+    del frame
+    _write(f"{line_of(signum)}\n")
+    os._exit(128 + signum)
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode())
+
+
+def _end_children() -> None:
+    """Ends worker processes, which would wait for their next task."""
+    processes = sys.modules.get("multiprocessing.process")
+    for child in () if processes is None else processes.active_children():
+        with contextlib.suppress(Exception):
+            child.kill()

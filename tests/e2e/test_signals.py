@@ -1,0 +1,215 @@
+"""SIGINT and SIGTERM at any time in the commands: one line, the promised code, no half-written file.
+
+Each command runs in a process of its own on a job of some seconds. A signal comes after a part of
+the job's time, from the first import on. The job may be over by then, which is no fault; what is
+never allowed is a traceback, a crash, another exit code, an unfinished file, or a process that goes
+on for more than some seconds.
+"""
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from t5x_lite.config.json import to_json
+from tests import encoder_checkpoint, t5_checkpoint
+
+pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+
+ROOT = Path(__file__).parents[2]
+_SECONDS = 12.0
+"""Until a process is over: the grace of `t5x_lite.signals`, on a machine that does much else."""
+_BAD = ("Traceback", "Exception ignored", "Fatal", "Segmentation", "core", "Aborted", "(--debug")
+_RESUMED = (".partial", ".partial.json", ".npz")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, english_lines, tiny_vocabulary, tiny_experiment):
+    """A directory with checkpoints, texts and vectors."""
+    root = tmp_path_factory.mktemp("signals")
+    t5_checkpoint.write_checkpoint(root, tiny_vocabulary)
+    encoder_checkpoint.write_checkpoint(root, "bert")
+    (root / "r").mkdir()
+    encoder_checkpoint.write_ranker(root / "r")
+    (root / "prose.txt").write_text("\n".join(english_lines[:400]) + "\n")
+    (root / "long.txt").write_text("\n".join(english_lines * 30) + "\n")
+    rng = random.Random(0)
+
+    def words(number):
+        return " ".join(rng.choice("abcdefghijklmno") for _ in range(number))
+
+    def write(name, records):
+        (root / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+
+    corpus = [{"_id": str(i), "text": words(rng.randint(3, 9))} for i in range(30_000)]
+    queries = [{"_id": f"q{i}", "text": words(4)} for i in range(3000)]
+    write("corpus.jsonl", corpus)
+    write("queries.jsonl", queries)
+    write("documents.jsonl", [{"title": words(4), "body": words(30)} for _ in range(20_000)])
+    write(
+        "pairs.jsonl",
+        [{"query": one["text"], "pos": [corpus[i]["text"]]} for i, one in enumerate(queries)],
+    )
+    write(
+        "inputs.jsonl",
+        [{"inputs": line[:80], "targets": "some words"} for line in english_lines * 9],
+    )
+    (root / "run.trec").write_text(
+        "".join(
+            f"q{i} Q0 {(7 * i + k) % 900} {k + 1} {50 - k} x\n"
+            for i in range(300)
+            for k in range(50)
+        )
+    )
+    import numpy as np
+
+    vectors = np.random.default_rng(0).normal(size=(60_000, 64)).astype(np.float32)
+    np.save(root / "vectors.npy", vectors)
+    np.save(root / "query_vectors.npy", vectors[:3000])
+    experiment = dataclasses.replace(
+        tiny_experiment,
+        steps=100_000,
+        data=dataclasses.replace(tiny_experiment.data, directory=str(root)),
+    )
+    (root / "config.json").write_text(to_json(experiment))
+    prepared = ["bm25", "build", "--input", "corpus.jsonl", "--output", "bm25"]
+    assert start(root, prepared).wait() == 0
+    prepared = ["index", "build", "--vectors", "vectors.npy", "--output", "faiss", "--kind", "Flat"]
+    assert start(root, prepared).wait() == 0
+    return root
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A command line, about how long it takes, and whether the output may be resumed."""
+
+    line: str
+    seconds: float = 12.0
+    codes: tuple[int, ...] = ()
+    resumes: bool = False
+
+
+JOBS = {
+    "init": Job("init OUT"),
+    "train": Job("train config.json --workdir OUT", 25.0, resumes=True),
+    "evaluate": Job("evaluate config.json --checkpoint t5 --output OUT"),
+    "predict": Job("predict --checkpoint t5 --input inputs.jsonl --output OUT", resumes=True),
+    "score": Job("score --checkpoint t5 --input inputs.jsonl --output OUT", resumes=True),
+    "embed": Job("embed --checkpoint bert --input corpus.jsonl --pooling cls --output OUT.npy"),
+    "serve": Job("serve --checkpoint t5 --port 0", codes=(0,)),
+    "info": Job("info t5", 4.0),
+    "search": Job(
+        "search --vectors vectors.npy --queries query_vectors.npy --output OUT", resumes=True
+    ),
+    "index build": Job(
+        "index build --vectors vectors.npy --output OUT --kind HNSW32,Flat --ef-construction 40"
+    ),
+    "index search": Job("index search --index faiss --queries query_vectors.npy --output OUT"),
+    "bm25 build": Job("bm25 build --input corpus.jsonl --output OUT", 4.0, resumes=True),
+    "bm25 search": Job("bm25 search --index bm25 --queries queries.jsonl --output OUT", 6.0),
+    "rerank": Job(
+        "rerank --checkpoint r/ranker --input run.trec --queries queries.jsonl "
+        "--passages corpus.jsonl --output OUT.trec",
+        resumes=True,
+    ),
+    "mine": Job("mine --checkpoint bert --input pairs.jsonl --output OUT --last 50", resumes=True),
+    "pairs": Job("pairs --input documents.jsonl --output OUT --rule title_body", 4.0),
+    "import hf": Job("import hf t5_source OUT", 6.0),
+    "export hf": Job("export hf t5 OUT", 6.0),
+    "extend": Job("extend bert OUT --positions 64", 6.0),
+    "vocab": Job("vocab --input long.txt --output OUT --size 2000"),
+    "cache": Job("cache config.json --output OUT", 15.0),
+    "cache workers": Job("cache config.json --output OUT --num-workers 2", 25.0),
+    "plan": Job("plan config.json --devices cpu:1", 15.0),
+    "push": Job("push t5_source someone/model --dry-run", 3.0),
+}
+
+
+def start(world, arguments):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(world)}
+    environment.pop("XLA_FLAGS", None)
+    return subprocess.Popen(
+        [sys.executable, "-m", "t5x_lite", *arguments],
+        cwd=world,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_take_interrupts,
+    )
+
+
+def _take_interrupts():
+    """Undoes what a shell does to a job in the background: it ignores SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def interrupt(world, name, *, after, signum, again=None):
+    """Sends a signal to a job, and checks its end; gives the exit code."""
+    job, before = JOBS[name], set(os.listdir(world))
+    output = f"out{time.monotonic_ns()}"
+    process = start(world, job.line.replace("OUT", output).split())
+    time.sleep(after)
+    process.send_signal(signum)
+    if again is not None:
+        time.sleep(again)
+        process.send_signal(signum)
+    sent = time.monotonic()
+    try:
+        _, told = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    took, code = time.monotonic() - sent, process.returncode
+    if "Traceback" in told and "t5x_lite/" not in told:
+        return code  # Python's own start, before any module of ours
+    case = f"{name} after {after:.2f} s: code {code}, {took:.1f} s more, {told!r}"
+    print(case)
+    assert code in (0, 128 + signum), case
+    assert not any(bad in told for bad in _BAD), case
+    made = set(os.listdir(world)) - before
+    if code:
+        assert took < _SECONDS, case
+        last = told.strip().splitlines()[-1]
+        ends = ("error: interrupted", "error: terminated", f"stopped by signal {signum:d}")
+        assert last.startswith(ends), case
+        if not (name == "train" or job.resumes):
+            assert not made, (case, made)
+        assert all(one.endswith(_RESUMED) for one in made) or name == "train", (case, made)
+    return code
+
+
+@pytest.mark.gate("predict", "vocab", "bm25 build")
+@pytest.mark.parametrize("name", JOBS)
+def test_a_signal_at_any_time(world, name):
+    rng = random.Random(name)
+    times = int(os.environ.get("SIGNALS", "2"))
+    codes = [
+        interrupt(
+            world,
+            name,
+            after=rng.uniform(0.3, JOBS[name].seconds),
+            signum=rng.choice([signal.SIGINT, signal.SIGTERM]),
+            again=rng.choice([None, None, 0.01, 1.2]),
+        )
+        for _ in range(times)
+    ]
+    print(name, {code: codes.count(code) for code in sorted(set(codes))})
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_modules_are_imported(tmp_path, signum):
+    for after in (0.06, 0.1, 0.2):
+        process = start(tmp_path, ["info", "nothing"])
+        time.sleep(after)
+        process.send_signal(signum)
+        _, told = process.communicate()
+        word = "interrupted" if signum == signal.SIGINT else "terminated"
+        if process.returncode not in (2, -signum):  # over, or not begun: Python's own start
+            assert (process.returncode, told) == (128 + signum, f"error: {word}\n")
