@@ -443,8 +443,10 @@ def frequent_characters(lines: Iterable[str], *, limit: int) -> tuple[str, str]:
     counts: collections.Counter[str] = collections.Counter()
     reading: list[Exception] = []
     batches = iter(_training_lines(lines, failure=reading))
-    while batch := list(itertools.islice(batches, 1000)):
-        counts.update("".join(normalizer.Normalize(batch)))
+    with counting("counting characters", unit="lines") as advance:
+        while batch := list(itertools.islice(batches, 1000)):
+            counts.update("".join(normalizer.Normalize(batch)))
+            advance(len(batch))
     if reading:
         raise reading[0]
     for space in " \u2581":  # SentencePiece's own mark of a space always has a piece
