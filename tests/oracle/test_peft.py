@@ -425,7 +425,8 @@ def test_a_composition_of_loras_is_one_lora(t5, tmp_path, rank, capsys):
     out = tmp_path / "out"
     command = ["export", "adapter", str(tmp_path / "delta"), str(out)]
     assert main([*command, *(["--rank", str(rank)] if rank else [])]) == 0
-    assert f"exported {tmp_path / 'delta'} as one LoRA of rank {rank or 5}" in capsys.readouterr().err
+    line = f"exported {tmp_path / 'delta'} as one LoRA of rank {rank or 5}"
+    assert line in capsys.readouterr().err
     said = json.loads((out / "adapter_config.json").read_text())
     assert (said["r"], said["lora_alpha"]) == (rank or 5, rank or 5)
     assert said["base_model_name_or_path"] == str(t5 / "base")  # where the base was imported from
