@@ -6,6 +6,7 @@
 | head_type | layers | ours |
 |---|---|---|
 | classification | 2: dense, tanh or gelu, out | "classifier"; one label is a score |
+| multilabel_classification | 2 | "classifier", whose classes do not exclude each other |
 | multiple_choice | 2 | "choice" |
 | tagging | 1: out | "token" |
 | question_answering | 1, two labels | "span" |
@@ -49,7 +50,14 @@ HEAD_CONFIG = "head_config.json"
 _SAFETENSORS, TORCH = "model_head.safetensors", "pytorch_model_head.bin"
 _KINDS: dict[str, ClassifierKind] = {"tanh": "roberta", "gelu": "electra"}
 """Activation between two layers -> our kind, which has dropout before both."""
-_LAYERS = {"classification": 2, "multiple_choice": 2, "tagging": 1, "question_answering": 1}
+_MULTILABEL = "multilabel_classification"
+_LAYERS = {
+    "classification": 2,
+    _MULTILABEL: 2,
+    "multiple_choice": 2,
+    "tagging": 1,
+    "question_answering": 1,
+}
 
 _logger = logging.getLogger(__name__)
 
@@ -120,7 +128,12 @@ class LibraryHead:
             return None
         if kind == "multiple_choice":
             return Choice(kind=activation)
-        return Classifier(num_classes=self._num_labels(), kind=activation, labels=self._labels())
+        return Classifier(
+            num_classes=self._num_labels(),
+            kind=activation,
+            labels=self._labels(),
+            problem_type="multi_label_classification" if kind == _MULTILABEL else "auto",
+        )
 
     def _num_labels(self) -> int:
         found = self.config.get("num_labels")
@@ -262,6 +275,8 @@ def _config_of(head: Head) -> dict[str, Any] | None:
     if isinstance(head, Classifier):
         kind = {"head_type": "classification", "num_labels": head.num_classes, "layers": 2}
         kind |= {"activation_function": head.activation, "use_pooler": False}
+        if head.problem == "multi_label_classification":
+            kind["head_type"] = _MULTILABEL
         return {**common, **kind, "label2id": _numbers(head)}
     if isinstance(head, Choice):
         kind = {"head_type": "multiple_choice", "num_choices": 2, "layers": 2}

@@ -106,6 +106,8 @@ def test_tensors_that_are_not_those_of_the_config(tmp_path):
         (Classifier(num_classes=2, labels=("a", "b")), Classifier(num_classes=2, kind="roberta",
                                                                    labels=("a", "b"))),
         (Classifier(num_classes=1, kind="deberta"), Classifier(num_classes=1, kind="electra")),
+        (Classifier(num_classes=3, kind="roberta", problem_type="multi_label_classification"),
+         Classifier(num_classes=3, kind="roberta", problem_type="multi_label_classification")),
         (Choice(kind="electra"), Choice(kind="electra")),
         (Token(num_classes=5), Token(num_classes=5)),
         (Span(), Span()),
