@@ -10,6 +10,7 @@ machine that goes when the run ends, and copied to the bucket at every checkpoin
 import contextlib
 import dataclasses
 import fcntl
+import json
 import logging
 import os
 import tempfile
@@ -234,4 +235,17 @@ def holds_another(directory: AnyPath, vocabulary: Vocabulary) -> bool:
     paths = [directory / name for name in _VOCABULARY_FILES]
     there = {path.name: path.read_bytes() for path in paths if path.exists()}
     own = {name: content for name, content in vocabulary.files().items() if name != LAYOUT_NAME}
-    return bool(there) and there != own
+    if not there or there != own:
+        return bool(there)
+    # Added tokens have ids; the layout only says how special tokens are read.
+    saved = directory / LAYOUT_NAME
+    saved_reading = _reading(saved.read_bytes() if saved.exists() else b"{}")
+    return saved_reading != _reading(vocabulary.files().get(LAYOUT_NAME, b"{}"))
+
+
+def _reading(content: bytes) -> object:
+    """What a special_tokens.json says besides the layout; its content if it is damaged."""
+    try:
+        return {name: value for name, value in json.loads(content).items() if name != "layout"}
+    except (ValueError, AttributeError, RecursionError):
+        return content
