@@ -199,7 +199,7 @@ def _check_roles(said: Stated) -> None:
 
 
 def _check_ids(
-    tokens: Iterable[AddedToken], ids: Mapping[str, int], *, where: Path, vocab_size: int
+    tokens: Iterable[AddedToken], ids: Mapping[str, int], *, where: object, vocab_size: int
 ) -> None:
     """Raise InputError for an added token outside the embedding, or a special one at another id."""
     fixed = {*_SPECIAL.values(), *(name for name in ids if _EXTRA_ID.fullmatch(name))}

@@ -85,8 +85,8 @@ def as_added(entry: Any, *, where: object, number: Any = None, special: bool = F
         ) from error
     if not content:
         raise InputError(f"{where}: an added token is empty; remove it")
-    special = fields.get("special", special)
-    flags = {"special": special, "normalized": fields.get("normalized", not special)}
+    control = fields.get("special", special)
+    flags = {"special": control, "normalized": fields.get("normalized", not control)}
     flags |= {name: fields.get(name, False) for name in _FLAGS[:3]}
     for name, value in flags.items():
         if not isinstance(value, bool):
@@ -258,7 +258,8 @@ def _merged(config: Mapping[str, Any], special_map: Mapping[str, Any]) -> dict[s
     found = {name: special_map[name] for name in names if special_map.get(name) is not None}
     for name in _LISTS:
         if isinstance(more := special_map.get(name), list):
-            own = config.get(name) if isinstance(config.get(name), list) else []
+            said = config.get(name)
+            own = said if isinstance(said, list) else []
             found[name] = [*own, *(token for token in more if token not in own)]
     return found
 

@@ -448,14 +448,14 @@ def _with_settings(content: bytes, config: Mapping[str, Any], *, where: DataPath
         for name, field in fields.items():
             if name in names and normalizer.get(field) != config[name]:
                 normalizer[field], changed = config[name], True
-    by_bytes = isinstance(pre_tokenizer, dict) and pre_tokenizer.get("type") == "ByteLevel"
-    if by_bytes and "add_prefix_space" in names:
-        changed |= pre_tokenizer.get("add_prefix_space") != config["add_prefix_space"]
-        pre_tokenizer["add_prefix_space"] = config["add_prefix_space"]
+    steps = pre_tokenizer if isinstance(pre_tokenizer, dict) else {}
+    if steps.get("type") == "ByteLevel" and "add_prefix_space" in names:
+        changed |= steps.get("add_prefix_space") != config["add_prefix_space"]
+        steps["add_prefix_space"] = config["add_prefix_space"]
     if str(config.get("tokenizer_class")).startswith("DebertaV2"):
-        steps = {"do_lower_case": '"Lowercase"', "split_by_punct": '"Punctuation"'}
+        kinds = {"do_lower_case": '"Lowercase"', "split_by_punct": '"Punctuation"'}
         text = json.dumps([normalizer, pre_tokenizer])
-        for name, step in steps.items():
+        for name, step in kinds.items():
             if name in names and config[name] != (step in text):
                 raise InputError(
                     f"vocabulary {where}: {TOKENIZER_CONFIG_NAME} has {name} {config[name]}, and "
