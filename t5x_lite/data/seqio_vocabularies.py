@@ -15,14 +15,18 @@ import numpy as np
 from t5x_lite.buckets.paths import BucketPath
 from t5x_lite.vocabulary.byte_level import FIRST_BYTE, NUM_PLAIN, Bytes
 from t5x_lite.vocabulary.loading import SentencePiece, Vocabulary
+from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 
 def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
     """The same ids as a seqio.Vocabulary.
 
     That of a SentencePiece model reads the model's file, and special tokens in text as seqio does;
-    that of bytes reads no sentinels in text; the EOS of a tokenizer's is [SEP].
+    that of bytes reads no sentinels in text; the EOS of a tokenizer's is [SEP]. A vocabulary with
+    added tokens, or without legacy spaces, reads text as `vocabulary.encode` does.
     """
+    if not isinstance(vocabulary, Tokenizer) and not vocabulary.reads_as_seqio:
+        return _tokenizer_class()(vocabulary)
     if isinstance(vocabulary, SentencePiece):
         from t5x_lite.data.quiet_tensorflow import seqio
 

@@ -110,6 +110,9 @@ def tokenizer_files(
     files = vocabulary.files()
     kept = {name: content for name, content in kept.items() if name in _FILES}
     if kept:
+        if TOKENIZER_NAME in files and TOKENIZER_NAME not in kept and TOKENIZER_CONFIG_NAME in kept:
+            own = kept[TOKENIZER_CONFIG_NAME]
+            kept[TOKENIZER_CONFIG_NAME] = _with_own_tokens(own, vocabulary)
         return {**files, **kept}
     config = json.loads(files[TOKENIZER_CONFIG_NAME])
     wordpiece = WORDPIECE_NAME in files
@@ -121,6 +124,16 @@ def tokenizer_files(
             description["post_processor"] = _template(vocabulary)
         files[TOKENIZER_NAME] = _json(description)
     return {**files, TOKENIZER_CONFIG_NAME: _json(config)}
+
+
+def _with_own_tokens(content: bytes, vocabulary: Tokenizer) -> bytes:
+    """A kept tokenizer_config.json, its added tokens as in the tokenizer.json that was made."""
+    config = json.loads(content)
+    if not isinstance(config, dict) or "added_tokens_decoder" not in config:
+        return content
+    entries = [dict(entry) for entry in vocabulary.description()["added_tokens"]]
+    config["added_tokens_decoder"] = {str(entry.pop("id")): entry for entry in entries}
+    return _json(config)
 
 
 def _template(vocabulary: Tokenizer) -> dict[str, Any]:

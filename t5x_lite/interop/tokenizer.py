@@ -1,29 +1,33 @@
 """Vocabularies of Hugging Face directories, in and out.
 
-    spiece.model                    SentencePiece's own file: it is taken as it is
-    tokenizer.json                  all that transformers 5 writes: its pieces and normaliser make
-                                    a SentencePiece model again
+    spiece.model                    SentencePiece's own file
+    tokenizer.json                  reads text where there is one; without spiece.model, its pieces
+                                    and normaliser make a SentencePiece model again
     tokenizer_class ByT5Tokenizer   no file: bytes, with sentinels above them
 
 The sentinels `<extra_id_N>` are, as in seqio, not in the model but appended (`extra_ids`), except
-where it holds them (mT5). On the way out spiece.model and tokenizer_config.json are written, from
-which AutoTokenizer makes a tokenizer with the same ids.
+where it holds them (mT5). Tokens that users added come from tokenizer_config.json,
+added_tokens.json, special_tokens_map.json and tokenizer.json (`vocabulary.added_tokens`). Files
+without a tokenizer.json are read as transformers 4.57's Python tokenizers read them. On the way out
+spiece.model, tokenizer_config.json, added_tokens.json and the tokenizer.json that was read are
+written, from which AutoTokenizer makes a tokenizer with the same ids.
 """
 
 import base64
 import json
-import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from t5x_lite.errors import InputError
 from t5x_lite.interop.hf_config import read_json
-from t5x_lite.vocabulary.byte_level import Bytes, Layout
-from t5x_lite.vocabulary.files import EOS_ID, PAD_ID, UNK_ID
+from t5x_lite.vocabulary.added_tokens import AddedToken, Stated, as_added, check_class
+from t5x_lite.vocabulary.byte_level import NUM_PLAIN, Bytes, Layout
+from t5x_lite.vocabulary.files import ADDED_NAME, EOS_ID, PAD_ID, UNK_ID
 from t5x_lite.vocabulary.loading import SentencePiece, Vocabulary
 from t5x_lite.vocabulary.spm import composes
+from t5x_lite.vocabulary.tokenizer import Tokenizer, add_stated, add_tokens, load_tokenizer
 
 SPIECE = "spiece.model"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -31,9 +35,8 @@ _TOKENIZER_JSON = "tokenizer.json"
 _BYT5 = "ByT5Tokenizer"
 _SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 _EXTRA_ID = re.compile(r"▁?<extra_id_(\d+)>")
+_CLASSES = ("T5Tokenizer", "MT5Tokenizer", "PreTrainedTokenizer", "TokenizersBackend")
 _DEFAULT_EXTRA_IDS = {"sentencepiece": 100, "bytes": 125}
-
-_logger = logging.getLogger(__name__)
 
 
 def read_tokenizer(
@@ -58,37 +61,160 @@ def read_tokenizer(
       InputError: there is no tokenizer, it is of another kind, or it has more ids than the model.
     """
     path = directory / _TOKENIZER_CONFIG
-    settings = read_json(path) if path.is_file() else {}
+    said = Stated.of(directory)
+    settings = said.config
     stated = _extra_ids(settings, default=0)
     if not 0 <= stated <= vocab_size:  # they would be made first
         raise InputError(
             f"{path}: extra_ids is {stated}, and the model's embedding has {vocab_size} rows"
         )
+    _check_roles(said)
     model = next((directory / name for name in (SPIECE, "sentencepiece.model")
                   if (directory / name).is_file()), None)  # fmt: skip
+    fast = directory / _TOKENIZER_JSON
     vocabulary: Vocabulary
     if _BYT5 in (settings.get("tokenizer_class"), config.get("tokenizer_class")):
-        extra_ids = _extra_ids(settings, default=_DEFAULT_EXTRA_IDS["bytes"])
-        vocabulary = Bytes(layout=sentinels, extra_ids=extra_ids)
-    elif model is None and not (directory / _TOKENIZER_JSON).is_file():
+        vocabulary = _bytes(said, sentinels, vocab_size=vocab_size)
+    elif model is None and not fast.is_file():
         raise InputError(
             f"{directory}: holds no tokenizer: copy {SPIECE} of the model it was trained from there"
         )
     else:
+        form = fast.name if fast.is_file() else SPIECE
+        check_class(settings.get("tokenizer_class"), _CLASSES, where=path, form=form)
         if model is None:
             model = scratch / SPIECE
-            model.write_bytes(_from_tokenizer_json(directory / _TOKENIZER_JSON))
-        vocabulary = SentencePiece(model, extra_ids=0, layout=sentinels)
-        if not vocabulary.num_sentinels:
-            extra_ids = _extra_ids(settings, default=_DEFAULT_EXTRA_IDS["sentencepiece"])
-            vocabulary = SentencePiece(model, extra_ids=extra_ids, layout=sentinels)
+            model.write_bytes(_from_tokenizer_json(fast))
+        vocabulary = _sentencepiece(model, said, sentinels, fast=fast, vocab_size=vocab_size)
     if vocabulary.size > vocab_size:
         raise InputError(
             f"{directory}: the tokenizer has {vocabulary.size} tokens ({vocabulary.extra_ids} of "
             f"them sentinels), and the model's embedding {vocab_size}"
         )
-    _warn_of_added_tokens(directory, settings)
     return vocabulary
+
+
+def _bytes(said: Stated, sentinels: Layout, *, vocab_size: int) -> Bytes:
+    """The byte vocabulary of a ByT5Tokenizer."""
+    extra_ids = _extra_ids(said.config, default=_DEFAULT_EXTRA_IDS["bytes"])
+    ids = {name: i for i, name in enumerate(_SPECIAL.values())}
+    ids |= {f"<extra_id_{i}>": NUM_PLAIN + i for i in range(extra_ids)}
+    tokens = said.resolved(ids.get, NUM_PLAIN + extra_ids, known=ids)
+    _check_ids(tokens, ids, where=said.directory, vocab_size=vocab_size)
+    return Bytes(layout=sentinels, extra_ids=extra_ids, added=tokens)
+
+
+def _sentencepiece(
+    model: Path, said: Stated, sentinels: Layout, *, fast: Path, vocab_size: int
+) -> SentencePiece:
+    """The vocabulary of a SentencePiece model and of what lies next to it."""
+    own = SentencePiece(model, extra_ids=0, layout=sentinels)
+    if own.num_sentinels:
+        extra_ids, base = 0, own
+    else:
+        extra_ids = _extra_ids(said.config, default=_DEFAULT_EXTRA_IDS["sentencepiece"])
+        base = SentencePiece(model, extra_ids=extra_ids, layout=sentinels)
+    pieces = own.pieces()
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    ids |= {f"<extra_id_{i}>": base.size - 1 - i for i in range(extra_ids)}
+    content = b""
+    if fast.is_file():
+        content = fast.read_bytes()
+        loaded = load_tokenizer(content, where=fast)
+        if loaded.pre_tokenizer is None:  # of pieces alone: not what transformers writes
+            content = b""
+    options: dict[str, Any] = {}
+    if content:
+        _check_pieces(loaded, pieces, fast=fast, spiece=model)
+        add_stated(loaded, said, where=fast)
+        there = {token.content for token in loaded.get_added_tokens_decoder().values()}
+        own_tokens = [*_SPECIAL.values(), *(f"<extra_id_{i}>" for i in range(extra_ids))]
+        missing = [
+            AddedToken(content=name, id=ids[name], special=True, normalized=False)
+            for name in own_tokens
+            if name not in there and name in ids
+        ]
+        add_tokens(loaded, missing, where=fast)
+        _check_ending(loaded, where=fast)
+        tokens = tuple(
+            as_added(entry, where=fast, number=entry["id"])
+            for entry in json.loads(loaded.to_str())["added_tokens"]
+        )
+        options["fast"] = loaded.to_str().encode()
+        if own.num_sentinels:  # of mT5, whose sentinels are pieces
+            ids |= {name[1:]: i for name, i in ids.items() if _EXTRA_ID.fullmatch(name)}
+    else:
+        known = {*_SPECIAL.values(), *(f"<extra_id_{i}>" for i in range(extra_ids))}
+        tokens = said.resolved(ids.get, base.size, known=known)
+        if fast.is_file():
+            tokens = tuple({t.content: t for t in (*_json_tokens(fast), *tokens)}.values())
+        legacy = said.config.get("legacy")
+        if legacy is False:
+            space = said.config.get("add_prefix_space")
+            options |= {"legacy": False, "add_prefix_space": space is not False}
+    _check_ids(tokens, ids, where=said.directory, vocab_size=vocab_size)
+    return SentencePiece(model, extra_ids=extra_ids, layout=sentinels, added=tokens, **options)
+
+
+def _json_tokens(fast: Path) -> list[AddedToken]:
+    """The added tokens of a tokenizer.json."""
+    entries = read_json(fast).get("added_tokens")
+    return [
+        as_added(entry, where=fast, number=entry.get("id", "missing"))
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, dict)
+    ]
+
+
+def _check_pieces(loaded: Any, pieces: list[str], *, fast: Path, spiece: Path) -> None:
+    """Raise InputError if a tokenizer.json and a SentencePiece model hold different pieces."""
+    vocabulary = json.loads(loaded.to_str())["model"].get("vocab")
+    theirs = [entry[0] for entry in vocabulary] if isinstance(vocabulary, list) else []
+    for i, piece in enumerate(pieces):
+        other = theirs[i] if i < len(theirs) else None
+        # Sentinels of mT5 are pieces with and without the space.
+        if other != piece and not (other and _EXTRA_ID.fullmatch(piece) and other in piece):
+            raise InputError(
+                f"{fast}: piece {i} is {other!r}, and {piece!r} in {spiece.name}; keep the file "
+                "that the model was trained with"
+            )
+
+
+def _check_ending(loaded: Any, *, where: Path) -> None:
+    """Raise InputError if a tokenizer.json puts other tokens around a text than EOS at its end."""
+    around = loaded.encode("", add_special_tokens=True).ids
+    if around not in ([EOS_ID], []):
+        raise InputError(
+            f"{where}: its post_processor puts the tokens {around} around a text, and a T5 reads "
+            f"[{EOS_ID}] at its end; not supported"
+        )
+
+
+def _check_roles(said: Stated) -> None:
+    """Raise InputError if padding, EOS or the unknown token are others than T5's."""
+    for name, content in _SPECIAL.items():
+        found = said.role(name.removesuffix("_token"))
+        if found not in (None, content):
+            raise InputError(f"{said.directory}: {name} is {found!r}; a T5 needs {content!r}")
+
+
+def _check_ids(
+    tokens: Iterable[AddedToken], ids: Mapping[str, int], *, where: object, vocab_size: int
+) -> None:
+    """Raise InputError for an added token outside the embedding, or a special one at another id."""
+    fixed = {*_SPECIAL.values(), *(name for name in ids if _EXTRA_ID.fullmatch(name))}
+    for token in tokens:
+        number = token.id
+        if number is None or not 0 <= number < vocab_size:
+            raise InputError(
+                f"{where}: the added token {token.content!r} has the id {number}, and the model's "
+                f"embedding {vocab_size} rows"
+            )
+        if token.content in fixed and ids[token.content] != number:
+            raise InputError(
+                f"{where}: the token {token.content!r} has the id {number}; only "
+                f"{ids[token.content]} is supported"
+            )
 
 
 def _extra_ids(settings: Mapping[str, Any], *, default: int) -> int:
@@ -115,25 +241,6 @@ def _content(token: Any) -> str | None:
     """The text of a token, which is written as such or as {"content": text, ...}."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
-
-
-def _warn_of_added_tokens(directory: Path, settings: Mapping[str, Any]) -> None:
-    """Says which tokens were added to the model's own: they become ordinary text here."""
-    path = directory / "added_tokens.json"
-    added = list(read_json(path)) if path.is_file() else []
-    entries = settings.get("added_tokens_decoder")
-    if isinstance(entries, dict):
-        contents = [_content(entry) for entry in entries.values()]
-        added += [text for text in contents if text is not None]
-    others = sorted(
-        {token for token in added if not _EXTRA_ID.fullmatch(token)} - {*_SPECIAL.values(), "<s>"}
-    )
-    if others:
-        _logger.warning(
-            "%s: the tokens %s were added to the tokenizer; here they are ordinary text",
-            directory,
-            ", ".join(others),
-        )
 
 
 def _from_tokenizer_json(path: Path) -> bytes:
@@ -207,20 +314,54 @@ def _is_spacing(step: Mapping[str, Any]) -> bool:
 
 def write_tokenizer(vocabulary: Vocabulary, directory: Path) -> None:
     """Writes the files from which AutoTokenizer makes a tokenizer with the same ids."""
-    extra_ids = vocabulary.size - 259 if isinstance(vocabulary, Bytes) else vocabulary.extra_ids
+    extra_ids = vocabulary.extra_ids
+    if isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio":
+        extra_ids = 0
     sentinels = [f"<extra_id_{i}>" for i in range(extra_ids)]
     special = dict(_SPECIAL)
     settings: dict[str, Any] = {**special, "extra_ids": extra_ids}
     if sentinels:
         settings["additional_special_tokens"] = sentinels
+    added = () if isinstance(vocabulary, Tokenizer) else vocabulary.added
     if isinstance(vocabulary, Bytes):
         settings["tokenizer_class"] = _BYT5
     else:
         settings["tokenizer_class"] = "T5Tokenizer"
         (directory / SPIECE).write_bytes(vocabulary.model_bytes)
+    if isinstance(vocabulary, SentencePiece):
+        if vocabulary.fast:
+            (directory / _TOKENIZER_JSON).write_bytes(vocabulary.fast)
+        if not vocabulary.legacy:
+            settings |= {"legacy": False, "add_prefix_space": vocabulary.add_prefix_space}
+    if added:
+        # All of them: transformers reads no other file for them then.
+        decoder = _default_tokens(vocabulary, extra_ids) | {token.id or 0: token for token in added}
+        settings["added_tokens_decoder"] = {
+            str(number): {"content": token.content, **token.flags()}
+            for number, token in sorted(decoder.items())
+        }
+        ids = {token.content: number for number, token in sorted(decoder.items())}
+        own = {*special.values(), *sentinels}
+        if others := {name: number for name, number in ids.items() if name not in own}:
+            _write_json(directory / ADDED_NAME, others)
     lists = {"additional_special_tokens": sentinels} if sentinels else {}
     _write_json(directory / _TOKENIZER_CONFIG, settings)
     _write_json(directory / "special_tokens_map.json", {**special, **lists})
+
+
+def _default_tokens(vocabulary: Vocabulary, extra_ids: int) -> dict[int, AddedToken]:
+    """The special tokens of T5Tokenizer or ByT5Tokenizer, with their flags there, by id."""
+    is_bytes = isinstance(vocabulary, Bytes)
+    common: dict[str, Any] = {"normalized": False, "special": True}
+    found: dict[int, AddedToken] = {}
+    for number, name in enumerate(_SPECIAL.values()):
+        strip = {"lstrip": is_bytes, "rstrip": is_bytes}
+        found[number] = AddedToken(content=name, id=number, **strip, **common)
+    for i in range(extra_ids):
+        number = vocabulary.sentinel(i)
+        strip = {"lstrip": not is_bytes, "rstrip": not is_bytes}
+        found[number] = AddedToken(content=f"<extra_id_{i}>", id=number, **strip, **common)
+    return found
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -383,12 +383,13 @@ def _experiment(
       trained_steps: of the model, where its checkpoint says them; 0 where it does not.
     """
     is_bytes = isinstance(vocabulary, Bytes)
+    named = isinstance(vocabulary, Bytes) and not vocabulary.added
     return Experiment(
         model=model,
         objective=Seq2Seq() if isinstance(model, T5Config) else NoLoss(),
         data=Data(
             task="tasks.text:span_corruption",
-            vocabulary=str(vocabulary.model_path) if is_bytes else str(place),
+            vocabulary=str(vocabulary.model_path) if named else str(place),
             extra_ids=vocabulary.extra_ids,
             inputs_length=1024 if is_bytes else 512,
             targets_length=189 if is_bytes else 114,

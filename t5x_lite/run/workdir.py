@@ -10,6 +10,7 @@ machine that goes when the run ends, and copied to the bucket at every checkpoin
 import contextlib
 import dataclasses
 import fcntl
+import json
 import logging
 import os
 import tempfile
@@ -235,8 +236,22 @@ def holds_another(directory: AnyPath, vocabulary: Vocabulary) -> bool:
     paths = [directory / name for name in _VOCABULARY_FILES]
     there = {path.name: path.read_bytes() for path in paths if path.exists()}
     own = {name: content for name, content in vocabulary.files().items() if name != LAYOUT_NAME}
-    if not there or there == own:
+    if not there:
         return False
-    if isinstance(vocabulary, Tokenizer) and there.get(WORDPIECE_NAME) == vocabulary.model_bytes:
+    if there != own:
+        is_same_file = there.get(WORDPIECE_NAME) == getattr(vocabulary, "model_bytes", None)
+        if not isinstance(vocabulary, Tokenizer) or not is_same_file:
+            return True
         return not vocabulary.has_the_ids_of(Tokenizer(str(directory / WORDPIECE_NAME)))
-    return True
+    # Added tokens have ids; the layout only says how special tokens are read.
+    saved = directory / LAYOUT_NAME
+    saved_reading = _reading(saved.read_bytes() if saved.exists() else b"{}")
+    return saved_reading != _reading(vocabulary.files().get(LAYOUT_NAME, b"{}"))
+
+
+def _reading(content: bytes) -> object:
+    """What a special_tokens.json says besides the layout; its content if it is damaged."""
+    try:
+        return {name: value for name, value in json.loads(content).items() if name != "layout"}
+    except (ValueError, AttributeError, RecursionError):
+        return content

@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from t5x_lite.errors import InputError
 from t5x_lite.serve.batching import Batcher, Row
 from t5x_lite.serve.counts import CONTENT_TYPE, Counts
 from t5x_lite.serve.limits import Limits, Refused, is_loopback
@@ -176,7 +177,12 @@ class Service:
             raise Refused(503, "The programs are being compiled.", {"Retry-After": "5"})
         endpoint = self._endpoints[name]
         record = parse(body, fields=endpoint.fields)
-        rows = await run_in_threadpool(endpoint.rows, record)
+        try:
+            rows = await run_in_threadpool(endpoint.rows, record)
+        except InputError as error:  # of the vocabulary: its message names a path of this machine
+            _logger.error("a text for %s cannot be encoded: %s", name, error)
+            sentence = "The tokenizer cannot encode this text; the server's log says why."
+            raise Refused(400, sentence) from error
         outcomes = await self._outcomes(name, rows, request)
         for outcome in outcomes:
             if isinstance(outcome, Refused):

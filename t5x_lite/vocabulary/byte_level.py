@@ -23,11 +23,12 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from t5x_lite.buckets.paths import DataPath
 from t5x_lite.errors import InputError
 from t5x_lite.files import reason
+from t5x_lite.vocabulary.added_tokens import AddedToken, as_added
 from t5x_lite.vocabulary.files import (
     BYTES_NAME,
     EOS_ID,
@@ -53,6 +54,7 @@ class Bytes:
       layout: where the sentinels are.
       extra_ids: the number of sentinels.
       size: number of ids.
+      added: added tokens, and other flags of special tokens.
       model_path: the name that data.vocabulary gives it.
     """
 
@@ -60,8 +62,19 @@ class Bytes:
     eos_id = EOS_ID
     unk_id = UNK_ID
 
-    def __init__(self, *, layout: Layout = "seqio", extra_ids: int = 100):
+    def __init__(
+        self,
+        *,
+        layout: Layout = "seqio",
+        extra_ids: int = 100,
+        added: Sequence[AddedToken] = (),
+    ):
         """Makes the vocabulary.
+
+        Args:
+          layout: where the sentinels are.
+          extra_ids: the number of sentinels.
+          added: added tokens, and other flags of special tokens, each with an id.
 
         Raises:
           InputError: `extra_ids` is negative or too large: "seqio" shares them with 256 ids.
@@ -73,15 +86,37 @@ class Bytes:
             )
         self.layout: Layout = layout
         self.extra_ids = extra_ids
-        self.size = NUM_PLAIN + (extra_ids if layout == "hf" else 0)
+        num_plain = NUM_PLAIN + (extra_ids if layout == "hf" else 0)
         names = {f"<extra_id_{i}>": NUM_PLAIN + i for i in range(extra_ids)}
-        self._special = SpecialTokens(names, strip=True) if layout == "hf" else None
+        special = SpecialTokens(names if layout == "hf" else {}, strip=True, added=added)
+        self.added = special.changed
+        specials = {*range(FIRST_BYTE), *range(NUM_PLAIN, num_plain)}
+        self._names = {t.id or 0: t.content for t in self.added if t.id not in specials}
+        self.size = max(num_plain, 1 + max(self._names, default=0))
+        self._special: SpecialTokens | None = special if layout == "hf" else None
+        if layout != "hf" and self._names:
+            own = [token for token in self.added if token.id in self._names]
+            self._special = SpecialTokens({}, added=own, plain=True)
+        # transformers writes a byte as one character, which may be an added token.
+        self._bytes = {
+            ord(content): number
+            for number, content in self._names.items()
+            if len(content) == 1 and ord(content) < 256
+        }
         self.model_path: DataPath = Path(next(name for name, of in NAMES.items() if of == layout))
 
     @property
     def model_bytes(self) -> bytes:
         """The content of bytes.json."""
-        return json.dumps({"vocabulary": "bytes", "layout": self.layout}).encode() + b"\n"
+        said: dict[str, Any] = {"vocabulary": "bytes", "layout": self.layout}
+        if self.added:
+            said["added_tokens"] = [token.to_json() for token in self.added]
+        return json.dumps(said).encode() + b"\n"
+
+    @property
+    def reads_as_seqio(self) -> bool:
+        """Whether seqio's vocabulary of bytes gives plain text the same ids."""
+        return not self._names
 
     @property
     def digest(self) -> str:
@@ -96,7 +131,7 @@ class Bytes:
     @property
     def divides_words(self) -> bool:
         """Whether no piece reaches over a space between two letters."""
-        return True
+        return not any(c.isspace() for name in self._names.values() for c in name)
 
     @property
     def sentinel_start(self) -> int:
@@ -128,20 +163,32 @@ class Bytes:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text."""
         if self._special is None:
-            return _encode(texts)
-        return self._special.encode(texts, _encode)
+            return self._encode(texts)
+        return self._special.encode(texts, self._encode)
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        own, coded = self._bytes, [text.encode("utf-8", "replace") for text in texts]
+        if not own:
+            return [[byte + FIRST_BYTE for byte in text] for text in coded]
+        return [[own.get(byte, byte + FIRST_BYTE) for byte in text] for text in coded]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids` up to the first EOS; padding, unknown ids and broken UTF-8 are dropped."""
-        parts: list[bytes] = []
-        for i in ids:
-            if i == EOS_ID:
+        parts: list[bytes] = []  # bytes, and added tokens between them
+        split: list[bytes] = []
+        for number in map(int, ids):
+            if number == EOS_ID:
                 break
-            if FIRST_BYTE <= i < NUM_PLAIN:
-                parts.append(bytes([int(i) - FIRST_BYTE]))
-            elif NUM_PLAIN <= i < self.size:
-                parts.append(b"<extra_id_%d>" % (int(i) - NUM_PLAIN))
-        return b"".join(parts).decode("utf-8", "ignore")
+            if number in self._names:
+                split += [b"".join(parts), self._names[number].encode()]
+                parts = []
+            elif FIRST_BYTE <= number < NUM_PLAIN:
+                parts.append(bytes([number - FIRST_BYTE]))
+            elif NUM_PLAIN <= number < NUM_PLAIN + self.extra_ids and self.layout == "hf":
+                parts.append(b"<extra_id_%d>" % (number - NUM_PLAIN))
+        split.append(b"".join(parts))
+        # A space stands on both sides of an added token, as in transformers' Python tokenizers.
+        return " ".join(text for part in split if (text := part.decode("utf-8", "ignore")))
 
     def files(self) -> dict[str, bytes]:
         """What `load_vocabulary` reads it from: file name -> content."""
@@ -152,17 +199,39 @@ class Bytes:
         return write_file(self.model_bytes, Path(directory) / BYTES_NAME)
 
 
-def _encode(texts: Sequence[str]) -> list[list[int]]:
-    return [[byte + FIRST_BYTE for byte in text.encode("utf-8", "replace")] for text in texts]
-
-
 def read_bytes_vocabulary(path: DataPath, *, extra_ids: int) -> Bytes:
     """The vocabulary that a bytes.json describes.
 
     Raises:
       InputError: the file is unreadable or describes none.
     """
-    return Bytes(layout=read_layout(path), extra_ids=extra_ids)
+    layout = read_layout(path)
+    return Bytes(layout=layout, extra_ids=extra_ids, added=read_added(path).get("added", ()))
+
+
+def read_added(path: DataPath) -> dict[str, Any]:
+    """What a bytes.json or a special_tokens.json says besides the layout: options by their name.
+
+    Raises:
+      InputError: if it is malformed.
+    """
+    said = json.loads(path.read_bytes())
+    found: dict[str, Any] = {}
+    if entries := said.get("added_tokens"):
+        if not isinstance(entries, list):
+            raise InputError(f"vocabulary {path}: added_tokens must be a list")
+        found["added"] = tuple(
+            as_added(
+                entry,
+                where=path,
+                number=entry.get("id", "missing") if isinstance(entry, dict) else "missing",
+            )
+            for entry in entries
+        )
+    for name in ("legacy", "add_prefix_space"):
+        if isinstance(said.get(name), bool):
+            found[name] = said[name]
+    return found
 
 
 def read_layout(path: DataPath) -> Layout:

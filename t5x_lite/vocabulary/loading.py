@@ -31,21 +31,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from t5x_lite.buckets.paths import data_path
+from t5x_lite.buckets.paths import DataPath, data_path
 from t5x_lite.errors import InputError
 from t5x_lite.files import reason
 from t5x_lite.progress import counting, waiting
 from t5x_lite.records.worker_processes import WorkerContext
+from t5x_lite.vocabulary.added_tokens import AddedToken
 from t5x_lite.vocabulary.byte_level import (
     NAMES,
     Bytes,
     Layout,
+    read_added,
     read_bytes_vocabulary,
     read_layout,
 )
 from t5x_lite.vocabulary.files import (
     BYTES_NAME,
     EOS_ID,
+    FAST_NAME,
     LAYOUT_NAME,
     MODEL_NAME,
     MOST_EXTRA_IDS,
@@ -58,7 +61,7 @@ from t5x_lite.vocabulary.files import (
 )
 from t5x_lite.vocabulary.special_tokens import SpecialTokens
 from t5x_lite.vocabulary.spm import read_spm
-from t5x_lite.vocabulary.tokenizer import Tokenizer
+from t5x_lite.vocabulary.tokenizer import Tokenizer, encoded, load_tokenizer
 
 MAX_LINE_BYTES = 4192
 """T5's `max_sentence_length`; SentencePiece drops longer lines, so they are split before."""
@@ -78,8 +81,12 @@ class SentencePiece:
       model_bytes: that file's content, without the sentinels.
       extra_ids: the number of sentinels.
       layout: how special tokens are read in text, as "seqio" or "hf" does it; their ids are equal.
-      size: number of ids, sentinels included.
-      num_sentinels: the sentinels, appended or the model's own: the last ids.
+      size: number of ids, sentinels and added tokens included.
+      num_sentinels: the sentinels, appended or the model's own: the last ids before added tokens.
+      added: tokens that the model does not have, and other flags of special tokens.
+      legacy: if False, a part after a special token gets no space piece (`legacy` of T5Tokenizer).
+      add_prefix_space: whether a text begins with a space piece, if `legacy` is False.
+      fast: content of a tokenizer.json that reads text in layout "hf"; empty if there is none.
     """
 
     pad_id = PAD_ID
@@ -92,6 +99,10 @@ class SentencePiece:
         *,
         extra_ids: int = 100,
         layout: Layout = "seqio",
+        added: Sequence[AddedToken] = (),
+        legacy: bool = True,
+        add_prefix_space: bool = True,
+        fast: bytes = b"",
     ):
         """Reads the model.
 
@@ -99,6 +110,10 @@ class SentencePiece:
           model_path: a SentencePiece model file with pad 0, eos 1, unk 2.
           extra_ids: how many sentinels to append.
           layout: how special tokens are read in text.
+          added: added tokens, each with an id.
+          legacy: see the class.
+          add_prefix_space: see the class.
+          fast: see the class.
 
         Raises:
           InputError: the file is missing, unreadable, no SentencePiece model or has other special
@@ -121,10 +136,33 @@ class SentencePiece:
         self._processor = _load_processor(
             self.model_bytes, extra_ids=extra_ids, where=str(model_path)
         )
-        self.size: int = self._processor.GetPieceSize()
+        self._num_pieces: int = self._processor.GetPieceSize()
         self.num_sentinels = _num_sentinels(self._processor)
-        names = {f"<extra_id_{i}>": self.size - 1 - i for i in range(extra_ids)}
-        self._special = SpecialTokens(names) if layout == "hf" else None
+        self.fast = fast
+        self.legacy, self.add_prefix_space = legacy, add_prefix_space
+        names = {f"<extra_id_{i}>": self._num_pieces - 1 - i for i in range(extra_ids)}
+        special = SpecialTokens(names, strip_sentinels=True, added=added)
+        self.added = special.changed
+        self._names = {token.id or 0: token.content for token in self.own_added}
+        self.size: int = max(self._num_pieces, 1 + max(self._names, default=0))
+        self._special: SpecialTokens | None = special if layout == "hf" else None
+        if layout != "hf" and self._names:
+            self._special = SpecialTokens({}, added=self.own_added, plain=True)
+        self._ids_of_pieces = {content: number for number, content in self._names.items()}
+        self._fast = load_tokenizer(fast, where=self.model_path) if fast else None
+        self._bare = None if legacy else _without_prefix(self._processor)
+
+    @property
+    def own_added(self) -> tuple[AddedToken, ...]:
+        """The added tokens without pad, EOS, unknown and sentinels, which the model has."""
+        known = {PAD_ID, EOS_ID, UNK_ID}
+        known |= {self._num_pieces - 1 - i for i in range(self.num_sentinels)}
+        return tuple(token for token in self.added if token.id not in known)
+
+    @property
+    def reads_as_seqio(self) -> bool:
+        """Whether seqio's vocabulary of the model gives plain text the same ids."""
+        return not self._names and self.legacy
 
     @property
     def digest(self) -> str:
@@ -132,11 +170,26 @@ class SentencePiece:
 
         The layout is left aside: what an id stands for does not depend on it.
         """
-        return hashlib.sha256(self.model_bytes + b"\n%d" % self.extra_ids).hexdigest()
+        content = self.model_bytes + b"\n%d" % self.extra_ids
+        if not self.reads_as_seqio:
+            said = {**self._reading(), "added_tokens": [t.to_json() for t in self.own_added]}
+            content += b"\n" + json.dumps(said, sort_keys=True).encode()
+        return hashlib.sha256(content).hexdigest()
+
+    def _reading(self) -> dict[str, Any]:
+        """What special_tokens.json says besides the layout."""
+        said: dict[str, Any] = {}
+        if self.added:
+            said["added_tokens"] = [token.to_json() for token in self.added]
+        if not self.legacy:
+            said |= {"legacy": False, "add_prefix_space": self.add_prefix_space}
+        return said
 
     @property
     def divides_words(self) -> bool:
         """Whether no piece reaches over a space between two letters."""
+        if not self.legacy or any(c.isspace() for name in self._names.values() for c in name):
+            return False
         pieces = self.pieces()
         # Without a piece for the space, unknown characters on both sides become one with it.
         return "▁" in pieces and not any(_OVER_A_SPACE.search(piece) for piece in pieces)
@@ -144,15 +197,15 @@ class SentencePiece:
     @property
     def sentinel_start(self) -> int:
         """The first of the sentinels, from which span corruption counts down."""
-        return self.size - 1
+        return self._num_pieces - 1
 
     def sentinel(self, index: int) -> int:
-        """The id of `<extra_id_{index}>`: `size - 1 - index`."""
+        """The id of `<extra_id_{index}>`: from the last id before added tokens, falling."""
         if not 0 <= index < self.num_sentinels:
             raise ValueError(
                 f"a sentinel's index must be in [0, {self.num_sentinels}) (extra_ids), got {index}"
             )
-        return self.size - 1 - index
+        return self._num_pieces - 1 - index
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, without EOS."""
@@ -163,22 +216,88 @@ class SentencePiece:
         """`encode` of each text, in threads."""
         if self._special is None:
             return self._processor.EncodeAsIds(list(texts))
-        return self._special.encode(texts, self._processor.EncodeAsIds)
+        if self._fast is not None and self.layout == "hf":
+            return [one.ids for one in encoded(self._fast, texts, where=self.model_path)]
+        if self.legacy:
+            return self._special.encode(texts, self._plain)
+        return [self._encode_without_spaces(text, self._special) for text in texts]
+
+    def _plain(self, texts: list[str]) -> list[list[int]]:
+        """Ids of texts without special tokens; normalization may still make an added token."""
+        if not self._names:
+            return self._processor.EncodeAsIds(texts)
+        return [self._ids(pieces) for pieces in self._processor.EncodeAsPieces(texts)]
+
+    def _ids(self, pieces: Sequence[str]) -> list[int]:
+        own, to_id = self._ids_of_pieces, self._processor.PieceToId
+        return [own[piece] if piece in own else to_id(piece) for piece in pieces]
+
+    def _encode_without_spaces(self, text: str, special: SpecialTokens) -> list[int]:
+        """Ids as T5Tokenizer with legacy=False gives them."""
+        if not text:
+            return []
+        text = text.replace("▁", " ")
+        found: list[str | int] = []
+        for part in special.split("▁" + text if self.add_prefix_space else text):
+            found += self._pieces_of(part) if isinstance(part, str) else [part]
+        if len(found) > 1 and found[0] == "▁" and found[1] in self._special_ids:
+            found = found[1:]
+        return [i if isinstance(i, int) else self._ids([i])[0] for i in found]
+
+    def _pieces_of(self, part: str) -> list[str]:
+        bare: Any = self._bare
+        if not part.startswith(("▁", " ")):
+            return bare.EncodeAsPieces(part)
+        # A prefix keeps the space that SentencePiece would strip.
+        prefix = len(bare.EncodeAsPieces("<unk>"))
+        return bare.EncodeAsPieces("<unk>" + part)[prefix:]
+
+    @property
+    def _special_ids(self) -> set[int | None]:
+        sentinels = {self._num_pieces - 1 - i for i in range(self.num_sentinels)}
+        return {0, 1, 2, *sentinels, *(token.id for token in self.added if token.special)}
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of `ids` up to the first EOS; padding is dropped, ids above `size` are unknown."""
+        """Text of `ids` up to the first EOS; padding is dropped, ids above `size` are unknown.
+
+        Added tokens are written as they are. A space stands on both sides of them, as transformers'
+        Python tokenizers have it, or none, as its fast tokenizers do, by the form of the files.
+        """
         known = [int(i) if i < self.size else UNK_ID for i in ids]
-        return self._processor.DecodeIds(known[: [*known, EOS_ID].index(EOS_ID)])
+        known = known[: [*known, EOS_ID].index(EOS_ID)]
+        if self._names.keys().isdisjoint(known):
+            return self._decode_plain(known)
+        known = [i for i in known if i != PAD_ID]
+        if self._fast is not None and self.layout == "hf":
+            return self._fast.decode(known, skip_special_tokens=False)
+        parts: list[str] = []
+        start = 0
+        for place, number in enumerate([*known, -1]):
+            if number in self._names or number < 0:
+                parts += [self._decode_plain(known[start:place]), self._names.get(number, "")]
+                start = place + 1
+        return " ".join(part for part in parts if part)
+
+    def _decode_plain(self, ids: Sequence[int]) -> str:
+        text = self._processor.DecodeIds([i if i < self._num_pieces else UNK_ID for i in ids])
+        return text.strip() if self._names else text
 
     def pieces(self) -> list[str]:
-        """The piece of each id."""
-        return [self._processor.IdToPiece(number) for number in range(self.size)]
+        """The piece of each id; "" of an id that has none."""
+        pieces = [self._processor.IdToPiece(number) for number in range(self._num_pieces)]
+        pieces += [""] * (self.size - self._num_pieces)
+        for number, content in self._names.items():
+            pieces[number] = content
+        return pieces
 
     def files(self) -> dict[str, bytes]:
         """What `load_vocabulary` reads it from: file name -> content."""
         files = {MODEL_NAME: self.model_bytes}
-        if self.layout != "seqio":
-            files[LAYOUT_NAME] = json.dumps({"layout": self.layout}).encode() + b"\n"
+        if self.layout != "seqio" or self._reading():
+            said = {"layout": self.layout, **self._reading()}
+            files[LAYOUT_NAME] = json.dumps(said).encode() + b"\n"
+        if self.fast:
+            files[FAST_NAME] = self.fast
         return files
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
@@ -221,6 +340,19 @@ def _load_processor(model_bytes: bytes, *, extra_ids: int, where: str) -> Any:
     return processor
 
 
+def _without_prefix(processor: Any) -> Any:
+    """The same model without the space piece that begins a text."""
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
+
+    kinds: Any = sentencepiece_model_pb2
+    model = kinds.ModelProto.FromString(processor.serialized_model_proto())
+    model.normalizer_spec.add_dummy_prefix = False
+    bare = sentencepiece.SentencePieceProcessor()
+    bare.LoadFromSerializedProto(model.SerializeToString())
+    return bare
+
+
 Vocabulary: TypeAlias = SentencePiece | Bytes | Tokenizer
 """Any of them, with the same methods."""
 
@@ -251,10 +383,9 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
     if str(path) in NAMES:
         return Bytes(layout=NAMES[str(path)], extra_ids=extra_ids)
     where = data_path(path)
-    layout: Layout = "seqio"
+    options: Mapping[str, Any] = {}
     if where.is_dir():
-        if (where / LAYOUT_NAME).is_file():
-            layout = read_layout(where / LAYOUT_NAME)
+        options = _read_options(where)
         known = (BYTES_NAME, MODEL_NAME, TOKENIZER_NAME, WORDPIECE_NAME, SPM_NAME)
         where = where / next((name for name in known if (where / name).is_file()), MODEL_NAME)
     if where.name == BYTES_NAME:
@@ -263,7 +394,22 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
         return read_spm(where)
     if where.suffix in (".json", ".txt"):
         return Tokenizer(where)
-    return SentencePiece(where, extra_ids=extra_ids, layout=layout)
+    return SentencePiece(where, extra_ids=extra_ids, **options)
+
+
+def _read_options(directory: DataPath) -> dict[str, Any]:
+    """How the special_tokens.json of a directory says that text is read."""
+    path, options = directory / LAYOUT_NAME, dict[str, Any]()
+    if not path.is_file():
+        return options
+    options["layout"] = read_layout(path)
+    options |= read_added(path)
+    if (directory / FAST_NAME).is_file():
+        try:
+            options["fast"] = (directory / FAST_NAME).read_bytes()
+        except OSError as error:
+            raise InputError(f"vocabulary {directory / FAST_NAME}: {reason(error)}") from error
+    return options
 
 
 _T5_PIECES: dict[str, Any] = {"pad_id": PAD_ID, "eos_id": EOS_ID, "unk_id": UNK_ID, "bos_id": -1}

@@ -1,19 +1,20 @@
-"""Special tokens in text as transformers' tokenizers find them: anywhere, and not only as words.
+"""Special and added tokens in text, found as transformers' Python tokenizers find them.
 
     tokens = SpecialTokens({"<extra_id_0>": 399})
     tokens.split("a<extra_id_0>b")      -> ["a", 399, "b"]
     tokens.split("a </s> b")            -> ["a ", 1, " b"]
 
-What is between them is encoded by itself, as if each part were a text of its own. seqio instead
-finds sentinels at the start of a word, and `</s>`, `<pad>` and `<unk>` never: they are characters.
+The longest token that begins first is taken. What is between tokens is encoded by itself, as if
+each part were a text of its own. seqio instead finds sentinels at the start of a word, and `</s>`,
+`<pad>` and `<unk>` never: they are characters.
 
-Source: transformers 5.23, tokenization_utils_tokenizers.py and models/byt5/tokenization_byt5.py.
+Source: transformers 4.57.6, tokenization_utils.py (PreTrainedTokenizer.tokenize, Trie.split).
 """
 
-import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from t5x_lite.vocabulary.added_tokens import AddedToken
 from t5x_lite.vocabulary.files import EOS_ID, PAD_ID, UNK_ID
 
 NAMES = {"<pad>": PAD_ID, "</s>": EOS_ID, "<unk>": UNK_ID}
@@ -21,33 +22,72 @@ NAMES = {"<pad>": PAD_ID, "</s>": EOS_ID, "<unk>": UNK_ID}
 
 
 class SpecialTokens:
-    """Finds `NAMES` and sentinels.
+    """Finds tokens in text.
 
     Args:
       sentinels: name -> id.
       strip: whether `NAMES` take the spaces around them, as those of ByT5 do.
+      strip_sentinels: whether the sentinels do, as those of T5 do.
+      added: further tokens, and other flags of these.
+      plain: leaves `NAMES` out.
+
+    Attributes:
+      changed: those of `added` that are not found without it.
     """
 
-    def __init__(self, sentinels: Mapping[str, int], *, strip: bool = False):
-        self._ids = {**sentinels, **NAMES}
-        self._stripped = set(NAMES.values()) if strip else set[int]()
-        self._pattern = re.compile(f"({'|'.join(map(re.escape, self._ids))})")
+    def __init__(
+        self,
+        sentinels: Mapping[str, int],
+        *,
+        strip: bool = False,
+        strip_sentinels: bool = False,
+        added: Iterable[AddedToken] = (),
+        plain: bool = False,
+    ):
+        self._tokens = {
+            name: AddedToken(
+                content=name,
+                id=number,
+                lstrip=stripped,
+                rstrip=stripped,
+                normalized=False,
+                special=True,
+            )
+            for names, stripped in ((sentinels, strip_sentinels), ({} if plain else NAMES, strip))
+            for name, number in names.items()
+        }
+        self.changed = tuple(token for token in added if not _same(token, self._tokens))
+        self._tokens |= {token.content: token for token in self.changed}
+        names = sorted(self._tokens, key=len, reverse=True)
+        self._pattern = re.compile(f"({'|'.join(map(re.escape, names))})") if names else None
 
     def split(self, text: str) -> list[str | int]:
         """The special tokens of a text, as ids, and what is between them, where it is not empty."""
-        if "<" not in text:
+        if self._pattern is None:
             return [text] if text else []
-        # With one group, the names are every second part.
-        parts: list[str | int] = [
-            self._ids[part] if i % 2 else part for i, part in enumerate(self._pattern.split(text))
-        ]
-        for before, after in itertools.pairwise(range(len(parts))):
-            first, second = parts[before], parts[after]
-            if isinstance(first, str) and second in self._stripped:
-                parts[before] = first.rstrip()
-            elif isinstance(second, str) and first in self._stripped:
-                parts[after] = second.lstrip()
-        return [part for part in parts if part != ""]
+        parts = [part for part in self._pattern.split(text) if part]
+        for i, part in enumerate(parts):
+            token = self._tokens.get(part)
+            if token is None:
+                continue
+            left = parts[i - 1] if i else ""
+            right = parts[i + 1] if i + 1 < len(parts) else ""
+            if token.rstrip and right:
+                parts[i + 1] = right.lstrip()
+            if token.lstrip and left:
+                parts[i - 1] = left.rstrip()
+            if token.single_word and left and left[-1] != " ":
+                parts[i - 1] += part
+                parts[i] = ""
+            elif token.single_word and right and right[0] != " ":
+                parts[i + 1] = part + parts[i + 1]
+                parts[i] = ""
+        found: list[str | int] = []
+        for part in parts:
+            token = self._tokens.get(part)
+            if part:
+                found.append(part if token is None or token.id is None else token.id)
+        return found
 
     def encode(
         self, texts: Sequence[str], plain: Callable[[list[str]], list[list[int]]]
@@ -64,3 +104,10 @@ class SpecialTokens:
             [i for part in parts for i in (next(encoded) if isinstance(part, str) else [part])]
             for parts in split
         ]
+
+
+def _same(token: AddedToken, known: Mapping[str, AddedToken]) -> bool:
+    """Whether a token is among the known ones, with flags that find it in the same places."""
+    other = known.get(token.content)
+    flags = ("id", "lstrip", "rstrip", "single_word")
+    return other is not None and all(getattr(token, f) == getattr(other, f) for f in flags)

@@ -18,17 +18,17 @@ without a step NFC it cuts decomposed text into other pieces than the library.
 Source: transformers' convert_slow_tokenizer.py, DebertaV2Converter.
 """
 
-import json
+import dataclasses
 import os
 import unicodedata
-from collections.abc import Mapping
 from typing import Any
 
 from t5x_lite.buckets.paths import DataPath, data_path
 from t5x_lite.errors import InputError
 from t5x_lite.files import reason
+from t5x_lite.vocabulary.added_tokens import Stated, check_class
 from t5x_lite.vocabulary.files import ADDED_NAME, MOST_EXTRA_IDS, TOKENIZER_CONFIG_NAME
-from t5x_lite.vocabulary.tokenizer import Tokenizer, read_config
+from t5x_lite.vocabulary.tokenizer import Tokenizer, add_tokens, check_added
 
 _MASK = "[MASK]"
 _SPACE = "▁"
@@ -52,7 +52,13 @@ def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer
       InputError: a file is unreadable, or the model is none of unigram pieces with [CLS] and [SEP].
     """
     path = data_path(path)
-    config = read_config(path.with_name(TOKENIZER_CONFIG_NAME))
+    stated = Stated.of(path.parent)
+    check_class(
+        stated.config.get("tokenizer_class"),
+        ("DebertaV2Tokenizer", "PreTrainedTokenizer", "TokenizersBackend"),
+        where=path.with_name(TOKENIZER_CONFIG_NAME),
+        form="an spm.model",
+    )
     model = _read_model(path)
     spaces = model.normalizer_spec.remove_extra_whitespaces
     if model.trainer_spec.model_type != _UNIGRAM or not spaces:
@@ -63,7 +69,7 @@ def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer
         )
     try:
         compose = compose and composes(model.normalizer_spec.precompiled_charsmap)
-        made = _tokenizer(model, config, compose=compose, where=path)
+        made = _tokenizer(model, stated, compose=compose, where=path)
     except InputError:
         raise
     except Exception as error:  # the packages raise nothing more exact
@@ -110,12 +116,13 @@ def composes(charsmap: bytes) -> bool:
     return normalizer.Normalize(probe) == normalizer.Normalize(unicodedata.normalize("NFC", probe))
 
 
-def _tokenizer(model: Any, config: Mapping[str, Any], *, compose: bool, where: DataPath) -> Any:
+def _tokenizer(model: Any, stated: Stated, *, compose: bool, where: DataPath) -> Any:
     """The same ids by the `tokenizers` package."""
     import tokenizers
     from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
     from tokenizers.processors import TemplateProcessing
 
+    config = stated.config
     pieces = [(str(piece.piece), _score(piece)) for piece in model.pieces]
     unknown = [i for i, piece in enumerate(model.pieces) if piece.type == _UNKNOWN]
     if not unknown:
@@ -124,7 +131,9 @@ def _tokenizer(model: Any, config: Mapping[str, Any], *, compose: bool, where: D
             "it again"
         )
     if all(name != _MASK for name, _ in pieces):
-        place = _added(where).get(_MASK, len(pieces))
+        places = {token.content: token.id for token in stated.explicit}
+        place = places.get(_MASK)
+        place = len(pieces) if place is None else place
         if not len(pieces) <= place <= len(pieces) + MOST_EXTRA_IDS:
             whose = f"that of {pieces[place][0]!r}" if 0 <= place < len(pieces) else "none"
             raise InputError(
@@ -159,6 +168,15 @@ def _tokenizer(model: Any, config: Mapping[str, Any], *, compose: bool, where: D
     decoder: Any = decoders.Sequence([decoders.ByteFallback(), metaspace])
     made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizer
     made.decoder = decoder if by_bytes else metaspace
+    # Without a tokenizer.json they are found in the text as it is.
+    lowers = bool(config.get("do_lower_case"))
+    added = [
+        dataclasses.replace(token, normalized=token.normalized and lowers)
+        for token in (*stated.explicit, *stated.special)
+        if token.content not in special
+    ]
+    add_tokens(made, added, where=where)
+    check_added(made, where=where)
     ids = [(name, made.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
     if all(number is not None for _, number in ids):
         around: Any = TemplateProcessing(
@@ -175,18 +193,3 @@ def _score(piece: Any) -> float:
     if piece.type == _BYTE:  # "<0x0A>" stands for a byte, and not for six characters of a text
         return _NEVER
     return 0.0 if piece.type == _USER_DEFINED else piece.score
-
-
-def _added(where: DataPath) -> dict[str, int]:
-    """Ids of added_tokens.json; none where there is no such file."""
-    path = where.with_name(ADDED_NAME)
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"vocabulary {path}: {reason(error)}; mend or remove it") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"vocabulary {path}: not JSON ({error}); mend or remove it") from error
-    entries = found.items() if isinstance(found, dict) else ()
-    return {name: number for name, number in entries if type(number) is int}

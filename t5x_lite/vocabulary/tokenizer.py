@@ -15,16 +15,18 @@ text are found, as transformers finds them.
 Sources: transformers' models/bert/tokenization_bert.py; google-research/bert tokenization.py.
 """
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from t5x_lite.buckets.paths import DataPath, data_path
 from t5x_lite.errors import InputError
 from t5x_lite.files import reason
+from t5x_lite.vocabulary.added_tokens import AddedToken, Stated, check_class, read_object
 from t5x_lite.vocabulary.files import (
     TOKENIZER_CONFIG_NAME,
     TOKENIZER_NAME,
@@ -40,6 +42,53 @@ _USUAL = {
     "unk": ("[UNK]", "<unk>"),
 }
 _WORDPIECE_OPTIONS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+_WORDPIECE_CLASSES = frozenset(
+    (
+        "Bert",
+        "Electra",
+        "DistilBert",
+        "ConvBert",
+        "MobileBert",
+        "SqueezeBert",
+        "Funnel",
+        "LayoutLM",
+        "Lxmert",
+        "MPNet",
+        "Retribert",
+        "DPRContextEncoder",
+        "DPRQuestionEncoder",
+        "DPRReader",
+        "RealmBert",
+    )
+)
+_PYTHON_CLASSES = frozenset(
+    (
+        "BertJapanese",
+        "BertGeneration",
+        "Bertweet",
+        "Phobert",
+        "Flaubert",
+        "XLM",
+        "CTRL",
+        "ProphetNet",
+        "Esm",
+        "Canine",
+        "Tapas",
+        "Cpm",
+        "CpmAnt",
+        "RoCBert",
+        "FSMT",
+        "Biogpt",
+        "Luke",
+        "MLuke",
+        "Perceiver",
+        "ByT5",
+    )
+)
+"""Tokenizers that have no tokenizer.json: one beside them is another's."""
+_GENERAL = ("PreTrainedTokenizer", "TokenizersBackend")
+_PROBES = ("a" * 40 + "!", " " * 40 + "!", "1" * 40 + "!", "aA1.'" * 8, "\u0378")
+"""Texts on which a damaged tokenizer or a regular expression without bounds fails."""
 _UNASSIGNED = "\u0378"
 """No character, and so no piece."""
 _LONGEST_WORD = 100
@@ -80,15 +129,40 @@ class Tokenizer:
         """
         self.model_path = data_path(path)
         self.model_bytes = _read(self.model_path) if content is None else content
-        config = read_config(self.model_path.with_name(TOKENIZER_CONFIG_NAME))
+        stated = Stated.of(self.model_path.parent)
+        config, where = stated.config, self.model_path.with_name(TOKENIZER_CONFIG_NAME)
         self._is_wordpiece = self.model_path.suffix == ".txt"
+        self._added: tuple[AddedToken, ...] = ()
         if self._is_wordpiece:
+            known = {f"{name}Tokenizer" for name in _WORDPIECE_CLASSES} | {*_GENERAL}
+            check_class(config.get("tokenizer_class"), known, where=where, form="a vocab.txt")
             pieces = _lines(self.model_bytes, where=self.model_path)
-            self.names = _special_names(config, set(pieces), where=self.model_path)
+            self.names = _special_names(
+                config,
+                {*pieces, *(token.content for token in stated.explicit)},
+                where=self.model_path,
+            )
             self._options = _wordpiece_options(config, pieces, self.names)
-            self._tokenizer = _wordpiece(pieces, self._options, self.names)
+            self._tokenizer = _wordpiece(pieces, self._options, unknown=self.names["unk"])
+            names = [t for t in stated.explicit if t.content in self.names.values()]
+            plain = {*self.names.values()} - {token.content for token in names}
+            add_tokens(
+                self._tokenizer,
+                [*_plain_specials(plain, pieces), *stated.explicit, *stated.special],
+                where=self.model_path,
+            )
+            check_added(self._tokenizer, where=self.model_path)
+            self._added = _added_of(self._tokenizer, without=plain)
         else:
-            self._tokenizer = _load(self.model_bytes, where=self.model_path)
+            _check_json_class(config, where=where)
+            if content is None:
+                self.model_bytes = _with_settings(self.model_bytes, config, where=self.model_path)
+            self._tokenizer = load_tokenizer(self.model_bytes, where=self.model_path)
+            before = self._tokenizer.to_str()
+            if content is None:  # else `read_spm` has added them
+                add_stated(self._tokenizer, stated, where=self.model_path)
+            if self._tokenizer.to_str() != before:
+                self.model_bytes = self._tokenizer.to_str().encode()
             there = set(self._tokenizer.get_vocab(with_added_tokens=True))
             self.names = _special_names(config, there, where=self.model_path)
             self._options = {}
@@ -146,15 +220,14 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text, in threads."""
-        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [one.ids for one in encoded]
+        return [one.ids for one in encoded(self._tokenizer, texts, where=self.model_path)]
 
     def encode_with_offsets(
         self, texts: Sequence[str]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """Ids of each text, with the first character of each and the one behind its last."""
-        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [(one.ids, one.offsets) for one in encoded]
+        found = encoded(self._tokenizer, texts, where=self.model_path, offsets=True)
+        return [(one.ids, one.offsets) for one in found]
 
     def encode_with_words(
         self, texts: Sequence[str]
@@ -179,6 +252,10 @@ class Tokenizer:
     def files(self) -> dict[str, bytes]:
         """What `load_vocabulary` reads it from: file name -> content."""
         config = {f"{role}_token": name for role, name in self.names.items()} | self._options
+        if self._added:
+            config["added_tokens_decoder"] = {
+                str(token.id): {"content": token.content, **token.flags()} for token in self._added
+            }
         return {
             WORDPIECE_NAME if self._is_wordpiece else TOKENIZER_NAME: self.model_bytes,
             TOKENIZER_CONFIG_NAME: json.dumps(config, indent=1, sort_keys=True).encode() + b"\n",
@@ -216,13 +293,7 @@ def read_config(path: DataPath) -> Mapping[str, Any]:
     Raises:
       InputError: it is not JSON, or unreadable.
     """
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(_read(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"vocabulary {path}: not JSON ({error}); mend or remove it") from error
-    return found if isinstance(found, dict) else {}
+    return read_object(path)
 
 
 def _special_names(
@@ -281,14 +352,14 @@ def _wordpiece_options(
     return {**options, **said}
 
 
-def _wordpiece(pieces: Sequence[str], options: Mapping[str, Any], names: Mapping[str, str]) -> Any:
-    """BERT's tokenizer."""
+def _wordpiece(pieces: Sequence[str], options: Mapping[str, Any], *, unknown: str) -> Any:
+    """BERT's tokenizer, without its special tokens."""
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers
 
     ids = {piece: number for number, piece in enumerate(pieces)}
     made = tokenizers.Tokenizer(
-        models.WordPiece(ids, unk_token=names["unk"], max_input_chars_per_word=_LONGEST_WORD)
+        models.WordPiece(ids, unk_token=unknown, max_input_chars_per_word=_LONGEST_WORD)
     )
     normalizer: Any = normalizers.BertNormalizer(
         lowercase=bool(options["do_lower_case"]),
@@ -298,24 +369,192 @@ def _wordpiece(pieces: Sequence[str], options: Mapping[str, Any], names: Mapping
     pre_tokenizer: Any = pre_tokenizers.BertPreTokenizer()
     decoder: Any = decoders.WordPiece(prefix="##")
     made.normalizer, made.pre_tokenizer, made.decoder = normalizer, pre_tokenizer, decoder
-    made.add_special_tokens(list(names.values()))
     return made
 
 
 # tokenizer.json.
 
 
-def _load(content: bytes, *, where: DataPath) -> Any:
+def load_tokenizer(content: bytes, *, where: DataPath) -> Any:
+    """A tokenizers.Tokenizer of a tokenizer.json, without padding and truncation.
+
+    Raises:
+      InputError: if the content is damaged, or fails on some text.
+    """
     import tokenizers
 
-    try:
+    with _panics_as_errors(f"vocabulary {where}: not a tokenizer.json"):
         loaded = tokenizers.Tokenizer.from_str(content.decode())
         loaded.no_padding()
         loaded.no_truncation()
+    check_added(loaded, where=where)
+    with _panics_as_errors(f"vocabulary {where}: not a tokenizer.json"):
         loaded.encode(_UNASSIGNED, add_special_tokens=False)  # fails where nothing is the unknown
-    except BaseException as error:  # the package raises nothing more exact, and Rust's panics
+    with _panics_as_errors(f"vocabulary {where}: a step of it fails on a probe text"):
+        for probe in _PROBES:
+            loaded.encode(probe, add_special_tokens=False)
+    return loaded
+
+
+def encoded(
+    tokenizer: Any, texts: Sequence[str], *, where: DataPath, offsets: bool = False
+) -> list[Any]:
+    """Encodings of texts, without special tokens around them, in threads.
+
+    Args:
+      tokenizer: a tokenizers.Tokenizer.
+      texts: any strings.
+      where: its file, for messages.
+      offsets: whether the characters of each token are needed.
+
+    Raises:
+      InputError: if the tokenizer fails on a text.
+    """
+    encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
+    with _panics_as_errors(f"vocabulary {where}: cannot encode one of {len(texts)} texts"):
+        return encode(list(texts), add_special_tokens=False)
+
+
+@contextlib.contextmanager
+def _panics_as_errors(what: str) -> Iterator[None]:
+    """Raise InputError for what the tokenizers package raises, Rust's panics included."""
+    try:
+        yield
+    except BaseException as error:  # the package raises nothing more exact
         if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
             raise
-        what = " ".join(str(error).split())[:120]
-        raise InputError(f"vocabulary {where}: not a tokenizer.json ({what})") from error
-    return loaded
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"{what} ({reason})") from error
+
+
+def _check_json_class(config: Mapping[str, Any], *, where: DataPath) -> None:
+    """Raise InputError for a tokenizer class that has no tokenizer.json."""
+    name = config.get("tokenizer_class")
+    if isinstance(name, str) and name.removesuffix("Tokenizer") in _PYTHON_CLASSES:
+        raise InputError(
+            f"{where}: tokenizer_class {name!r} is not supported, and a tokenizer.json next to it "
+            "does not have its ids"
+        )
+
+
+def _with_settings(content: bytes, config: Mapping[str, Any], *, where: DataPath) -> bytes:
+    """A tokenizer.json with the settings of tokenizer_config.json, which transformers prefers.
+
+    Raises:
+      InputError: if both differ in a setting that is not changed there.
+    """
+    names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")
+    names = [name for name in (*names, "split_by_punct") if isinstance(config.get(name), bool)]
+    try:
+        said = json.loads(content) if names else None
+    except (ValueError, RecursionError):
+        return content  # `load_tokenizer` says what is wrong
+    if not isinstance(said, dict):
+        return content
+    changed = False
+    normalizer, pre_tokenizer = said.get("normalizer"), said.get("pre_tokenizer")
+    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+        fields = {
+            "do_lower_case": "lowercase",
+            "strip_accents": "strip_accents",
+            "tokenize_chinese_chars": "handle_chinese_chars",
+        }
+        for name, field in fields.items():
+            if name in names and normalizer.get(field) != config[name]:
+                normalizer[field], changed = config[name], True
+    steps = pre_tokenizer if isinstance(pre_tokenizer, dict) else {}
+    if steps.get("type") == "ByteLevel" and "add_prefix_space" in names:
+        changed |= steps.get("add_prefix_space") != config["add_prefix_space"]
+        steps["add_prefix_space"] = config["add_prefix_space"]
+    if str(config.get("tokenizer_class")).startswith("DebertaV2"):
+        kinds = {"do_lower_case": '"Lowercase"', "split_by_punct": '"Punctuation"'}
+        text = json.dumps([normalizer, pre_tokenizer])
+        for name, step in kinds.items():
+            if name in names and config[name] != (step in text):
+                raise InputError(
+                    f"vocabulary {where}: {TOKENIZER_CONFIG_NAME} has {name} {config[name]}, and "
+                    f"the tokenizer.json has {'a' if step in text else 'no'} step {step}; remove "
+                    "the one that the model was not trained with"
+                )
+    return json.dumps(said, ensure_ascii=False).encode() if changed else content
+
+
+# Added tokens.
+
+
+def _plain_specials(names: Iterable[str], pieces: Sequence[str]) -> list[AddedToken]:
+    return [
+        AddedToken(content=name, normalized=False, special=True)
+        for name in sorted(names, key=pieces.index)
+    ]
+
+
+def add_tokens(tokenizer: Any, tokens: Iterable[AddedToken], *, where: DataPath) -> None:
+    """Add tokens to a tokenizers.Tokenizer, in order.
+
+    Raises:
+      InputError: if a token gets another id than its file gives it.
+    """
+    import tokenizers
+
+    for token in tokens:
+        made = tokenizers.AddedToken(token.content, **token.flags())
+        if token.special:
+            tokenizer.add_special_tokens([made])
+        else:
+            tokenizer.add_tokens([made])
+        number = tokenizer.token_to_id(token.content)
+        if token.id is not None and number != token.id:
+            raise InputError(
+                f"vocabulary {where}: the added token {token.content!r} has the id {token.id} in "
+                f"its file, and the tokenizer gives it {number}; let transformers write a "
+                "tokenizer.json"
+            )
+
+
+def add_stated(tokenizer: Any, stated: Stated, *, where: DataPath) -> None:
+    """Add the tokens that are stated next to a tokenizer.json.
+
+    Raises:
+      InputError: see `add_tokens`.
+    """
+    there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    special = [token for token in stated.special if token.content not in there]
+    add_tokens(tokenizer, [*stated.explicit, *special], where=where)
+    check_added(tokenizer, where=where)
+
+
+def check_added(tokenizer: Any, *, where: DataPath) -> None:
+    """Raise InputError for an added token of which normalization leaves nothing.
+
+    The tokenizers package fails on every text then (and with it transformers).
+    """
+    normalizer = tokenizer.normalizer
+    for token in tokenizer.get_added_tokens_decoder().values():
+        if normalizer is None or not token.normalized:
+            continue
+        with _panics_as_errors(f"vocabulary {where}: a damaged normalizer"):
+            left = normalizer.normalize_str(token.content)
+        if not left:
+            raise InputError(
+                f"vocabulary {where}: normalization leaves nothing of the added token "
+                f'{token.content!r}; set its "normalized" to false'
+            )
+
+
+def _added_of(tokenizer: Any, *, without: Iterable[str]) -> tuple[AddedToken, ...]:
+    """The added tokens of a tokenizer, by rising id."""
+    names = {*without}
+    return tuple(
+        AddedToken(
+            content=token.content,
+            id=number,
+            lstrip=token.lstrip,
+            rstrip=token.rstrip,
+            single_word=token.single_word,
+            normalized=token.normalized,
+            special=token.special,
+        )
+        for number, token in sorted(tokenizer.get_added_tokens_decoder().items())
+        if token.content not in names
+    )

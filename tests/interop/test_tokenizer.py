@@ -1,7 +1,6 @@
 """Tokenizers of Hugging Face directories: which vocabulary they become, and back."""
 
 import json
-import logging
 import shutil
 
 import pytest
@@ -175,22 +174,140 @@ def test_steps_that_sentencepiece_lacks_are_refused(tmp_path, tiny_vocabulary, s
         read(tmp_path)
 
 
-def test_special_tokens_of_other_kinds_are_no_sentinels(directory, caplog):
-    listed = ["<extra_id_0>", {"foo": 1}, {"content": 1}, 3, None]
-    entries = {"0": {"content": 1}, "1": {"content": "<hl>"}, "2": 3}
-    settings = {"additional_special_tokens": listed, "added_tokens_decoder": entries}
-    write(directory, "tokenizer_config.json", settings)
-    assert read(directory).extra_ids == 1
-    assert "the tokens <hl> were added" in caplog.text
-
-
-def test_added_tokens_are_named(directory, caplog):
-    write(directory, "added_tokens.json", {"<sep>": 400, "<extra_id_0>": 399})
-    entries = {"0": {"content": "<pad>"}, "401": {"content": "<hl>"}}
-    write(directory, "tokenizer_config.json", {"added_tokens_decoder": entries})
-    with caplog.at_level(logging.WARNING):
+@pytest.mark.parametrize("entry", [{"foo": 1}, {"content": 1}, 3])
+def test_entries_that_are_no_tokens_are_refused(directory, entry):
+    write(directory, "tokenizer_config.json", {"added_tokens_decoder": {"300": entry}})
+    with pytest.raises(InputError, match="is no token"):
         read(directory)
-    assert "the tokens <hl>, <sep> were added to the tokenizer" in caplog.text
+
+
+ADDED = {
+    "400": {"content": "<sep>"},
+    "401": {"content": "\n"},
+    "402": {"content": "[ENT]", "lstrip": True, "rstrip": True},
+    "403": {"content": "covid", "single_word": True},
+}
+
+
+@pytest.fixture(params=["spiece", "json", "bytes"])
+def added(request, tmp_path, tiny_vocabulary):
+    """A directory with added tokens, and the settings of its config.json."""
+    directory = tmp_path / request.param
+    directory.mkdir()
+    settings = {"added_tokens_decoder": ADDED}
+    if request.param == "spiece":
+        shutil.copy(tiny_vocabulary, directory / "spiece.model")
+    elif request.param == "json":
+        content = tokenizer_json(load_vocabulary(tiny_vocabulary))
+        entries = {key: entry for key, entry in ADDED.items() if key != "401"}
+        entries["401"] = {"content": "<hl>"}
+        content["added_tokens"] = [_entry(int(k), e) for k, e in sorted(entries.items())]
+        content["pre_tokenizer"] = {
+            "type": "Metaspace",
+            "replacement": "\u2581",
+            "prepend_scheme": "always",
+            "split": True,
+        }
+        content["decoder"] = content["pre_tokenizer"]
+        content["version"] = "1.0"
+        write(directory, "tokenizer.json", content)
+        settings = {}
+    else:
+        settings["tokenizer_class"] = "ByT5Tokenizer"
+        settings["extra_ids"] = 141  # 259 + 141 = 400
+    write(directory, "tokenizer_config.json", settings)
+    return directory
+
+
+def _entry(number, entry):
+    flags = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized", "special"), False)
+    return {"id": number, **flags, **entry}
+
+
+def test_added_tokens_have_their_ids_and_are_decoded(added):
+    found = read(added, vocab_size=410)
+    assert found.size == 404
+    [sep, ent] = [found.encode(text).count(number) for text, number in
+                  (("a<sep>b", 400), ("a [ENT] b", 402))]  # fmt: skip
+    assert (sep, ent) == (1, 1)
+    assert 403 in found.encode("a covid b")
+    assert 403 not in found.encode("acovid")
+    assert "<sep>" in found.decode(found.encode("a<sep>b"))
+    assert found.pieces()[400] == "<sep>" if hasattr(found, "pieces") else True
+    assert found.sentinel(0) == (259 if "bytes" in added.name else 399)
+
+
+def test_added_tokens_are_kept_and_written(added, tmp_path):
+    found = read(added, vocab_size=410)
+    texts = [*TEXTS, "x <sep>y", "a\n[ENT] b", "(covid) covid 19", "</s> a}"]
+    found.save(tmp_path / "kept")
+    kept = load_vocabulary(tmp_path / "kept", extra_ids=found.extra_ids)
+    (tmp_path / "out").mkdir()
+    write_tokenizer(kept, tmp_path / "out")
+    again = read(tmp_path / "out", vocab_size=410)
+    for other in (kept, again):
+        assert other.encode_batch(texts) == found.encode_batch(texts)
+        assert other.digest == found.digest
+        assert other.size == found.size
+
+
+def test_added_tokens_change_the_digest(directory, tiny_vocabulary):
+    plain = read(directory).digest
+    assert plain == load_vocabulary(tiny_vocabulary).digest
+    write(directory, "added_tokens.json", {"<sep>": 400})
+    one = read(directory, vocab_size=401).digest
+    write(directory, "added_tokens.json", {"<sep>": 401})
+    two = read(directory, vocab_size=402).digest
+    write(directory, "added_tokens.json", {})
+    write(directory, "tokenizer_config.json", {"legacy": False})
+    assert len({plain, one, two, read(directory).digest}) == 4
+
+
+def test_a_text_in_a_graph_has_the_same_added_tokens(directory):
+    from t5x_lite.data.quiet_tensorflow import tf
+    from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
+
+    write(directory, "added_tokens.json", {"<sep>": 400, "\n": 401})
+    found = read(directory, vocab_size=402)
+    same = seqio_vocabulary(found)
+    texts = ["x <sep>y", "a\nb", "", "plain"]
+    assert same.vocab_size == 402
+    assert same.encode_tf(tf.constant(texts)).to_list() == found.encode_batch(texts)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"added_tokens.json": {"<sep>": 400}}, "'<sep>' has the id 400, and .* 400 rows"),
+        ({"added_tokens.json": {"<sep>": -1}}, "'<sep>' has the id -1"),
+        ({"added_tokens.json": {"<extra_id_0>": 7}}, "'<extra_id_0>' has the id 7; only 399"),
+        ({"added_tokens.json": {"a": 300, "b": 300}}, "both have the id 300"),
+        ({"special_tokens_map.json": {"eos_token": "<eos>"}}, "eos_token is '<eos>'"),
+        ({"tokenizer_config.json": {"bos_token": "<s>"}}, "'<s>' has the id 400"),
+        ({"tokenizer_config.json": {"tokenizer_class": "LlamaTokenizer"}}, "LlamaTokenizer"),
+        ({"tokenizer_config.json": {"split_special_tokens": True}}, "split_special_tokens True"),
+        ({"tokenizer_config.json": {"auto_map": {"AutoTokenizer": "x.Y"}}}, "auto_map"),
+        ({"tokenizer_config.json": {"sp_model_kwargs": {"alpha": 1}}}, "sp_model_kwargs"),
+        ({"tokenizer.json": {"model": {"type": "BPE"}}}, r"tokenizer\.json"),
+    ],
+)
+def test_what_is_not_implemented_is_refused_by_name(directory, files, message):
+    for name, content in files.items():
+        write(directory, name, content)
+    with pytest.raises(InputError, match=message):
+        read(directory)
+
+
+def test_legacy_false_gives_no_space_after_a_special_token(directory):
+    """transformers 4.57, T5Tokenizer(legacy=False): "a <extra_id_0>." has no piece of a space."""
+    write(directory, "tokenizer_config.json", {"legacy": False})
+    found = read(directory)
+    pieces = [found.pieces()[i] for i in found.encode("the <extra_id_0>, s")]
+    at = pieces.index("\u2581<extra_id_0>")
+    assert pieces[at + 1] == ","
+    (directory / "tokenizer_config.json").unlink()
+    pieces = [read(directory).pieces()[i] for i in read(directory).encode("the <extra_id_0>, s")]
+    assert pieces[at + 1].startswith("\u2581")
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,46 @@ def test_the_reading_of_special_tokens_is_kept(release, tmp_path, tiny_vocabular
     assert not holds_another(tiny_vocabulary.parent, found)
 
 
+@pytest.mark.slow
+def test_added_tokens_come_along_in_and_out(release, tmp_path, tiny_vocabulary):
+    """300 pieces, 90 sentinels and three added tokens, in an embedding of 400 rows."""
+    _, source = release("t5")
+    ids = {"<sep>": 390, "\n": 391, "{": 392}
+    (source / "tokenizer_config.json").write_text('{"extra_ids": 90}')
+    (source / "added_tokens.json").write_text(json.dumps(ids))
+    import_hf(source, tmp_path / "ours")
+    loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
+    assert loaded.vocabulary.size == 393
+    found = loaded.vocabulary.encode("a<sep>b\n{ <extra_id_0>")
+    assert [i for i in found if i > 300] == [390, 391, 392, 389]
+    assert loaded.vocabulary.decode([391, 392]) == "\n {"
+    # The plain model has other ids, and is told apart.
+    directory = tmp_path / "ours" / "files" / "vocabulary"
+    assert holds_another(directory, load_vocabulary(tiny_vocabulary, extra_ids=90))
+    assert not holds_another(directory, loaded.vocabulary)
+    export_hf(tmp_path / "ours", tmp_path / "theirs")
+    written = json.loads((tmp_path / "theirs" / "added_tokens.json").read_text())
+    assert written == ids
+    import_hf(tmp_path / "theirs", tmp_path / "again")
+    again = load_vocabulary(tmp_path / "again" / "files" / "vocabulary", extra_ids=90)
+    assert again.digest == loaded.vocabulary.digest
+
+
+@pytest.mark.slow
+def test_added_tokens_of_bytes_come_along(release, tmp_path):
+    _, source = release("byt5")
+    (source / "tokenizer_config.json").write_text(
+        '{"extra_ids": 100, "tokenizer_class": "ByT5Tokenizer"}'
+    )
+    (source / "added_tokens.json").write_text('{"<sep>": 359}')
+    import_hf(source, tmp_path / "ours")
+    loaded = Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
+    data = loaded.experiment.data
+    named = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
+    assert named.digest == loaded.vocabulary.digest
+    assert named.encode("a<sep>b") == [100, 359, 101]
+
+
 def test_a_vocabulary_that_is_too_small_is_named(tiny_vocabulary, caplog):
     pieces_alone = load_vocabulary(tiny_vocabulary, extra_ids=0)
     interchange._warn_of_few_tokens("src", pieces_alone, vocab_size=427)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from scripts.bench import serve_load
+from t5x_lite.errors import InputError
 from t5x_lite.serve import requests, server
 from t5x_lite.serve.app import Service
 from t5x_lite.serve.batching import Batcher, Row
@@ -29,6 +30,10 @@ class Double:
 
     def rows(self, record):
         texts = requests.texts(record, "inputs", most=4)
+        if "panic" in texts:
+            raise InputError(
+                "vocabulary /place/tokenizer.json: cannot encode one of 1 texts (Onig)"
+            )
         return [Row((16 if len(text) < 16 else 64,), text) for text in texts]
 
     def answer(self, payloads, *, size, lengths):

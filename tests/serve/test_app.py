@@ -50,6 +50,7 @@ def test_texts_are_answered_in_order(served):
         (post(b"{}", path="/embed"), 404, "does not answer embed"),
         (post(b"{}", path="/doubl"), 404, "this server has POST /double"),
         (get("/double"), 405, "Method Not Allowed"),
+        (post(b'{"inputs": "panic"}'), 400, "The tokenizer cannot encode this text"),
         (post(b'{"inputs": "fail"}'), 500, "failed on this batch"),
         (post(b'{"inputs": ["a", "nan"]}'), 500, "Not finite."),
     ],

@@ -164,3 +164,98 @@ def test_a_tokenizer_without_an_unknown_and_with_endless_padding(tmp_path):
     path.write_text(json.dumps(description))
     with pytest.raises(InputError, match=r"not a tokenizer\.json \(.*unk_id"):
         load_vocabulary(path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapaneseTokenizer"),
+        ({"tokenizer_class": "PhobertTokenizer"}, "PhobertTokenizer"),
+        ({"word_tokenizer_type": "mecab"}, "word_tokenizer_type 'mecab'"),
+        ({"subword_tokenizer_type": "character"}, "subword_tokenizer_type"),
+        ({"never_split": ["[X]"]}, "never_split"),
+        ({"do_basic_tokenize": False}, "do_basic_tokenize False"),
+        ({"split_special_tokens": True}, "split_special_tokens"),
+        ({"auto_map": {"AutoTokenizer": ["x.Y", None]}}, "auto_map"),
+    ],
+)
+@pytest.mark.parametrize("form", ["wordpiece", "byte_level"])
+def test_settings_that_are_not_implemented_are_refused_by_name(tmp_path, form, settings, message):
+    path = getattr(tokenizer_files, f"write_{form}")(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(InputError, match=message):
+        load_vocabulary(path)
+
+
+@pytest.mark.parametrize("name", ["added_tokens.json", "tokenizer_config.json"])
+def test_tokens_added_to_a_vocab_txt(tmp_path, name):
+    path = tokenizer_files.write_wordpiece(tmp_path)
+    size = load_vocabulary(path).size
+    tokens = {"covid19x": size, "[ENT]": size + 1}
+    decoder = {str(number): {"content": token} for token, number in tokens.items()}
+    content = tokens if name == "added_tokens.json" else {"added_tokens_decoder": decoder}
+    (tmp_path / name).write_text(json.dumps(content))
+    found = load_vocabulary(path)
+    assert found.encode("covid19x [ENT]") == [size, size + 1]
+    found.save(tmp_path / "kept")
+    kept = load_vocabulary(tmp_path / "kept")
+    assert kept.encode("a[ENT]b covid19x") == found.encode("a[ENT]b covid19x")
+    assert (kept.size, kept.digest) == (size + 2, found.digest)
+
+
+def test_an_added_token_at_an_id_that_is_not_the_next(tmp_path):
+    path = tokenizer_files.write_wordpiece(tmp_path)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[ENT]": 500}))
+    with pytest.raises(InputError, match=r"'\[ENT\]' has the id 500 in its file"):
+        load_vocabulary(path)
+
+
+def test_settings_above_a_tokenizer_json(tmp_path):
+    """transformers changes the file's steps by tokenizer_config.json."""
+    path = tokenizer_files.write_byte_level(tmp_path)
+    plain = load_vocabulary(path)
+    (tmp_path / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
+    assert load_vocabulary(path).encode("run") == plain.encode(" run")
+
+
+@pytest.fixture
+def changed(tmp_path):
+    """Writes a tokenizer.json of bytes with changes."""
+
+    def write(**changes):
+        path = tokenizer_files.write_byte_level(tmp_path)
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        return path
+
+    return write
+
+
+def _split(pattern):
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def test_a_regular_expression_without_bounds_is_refused(changed):
+    path = changed(pre_tokenizer=_split("(a+)+$"))
+    with pytest.raises(InputError, match=r"fails on a probe text \(Onig: Regex search error"):
+        load_vocabulary(path)
+
+
+def test_a_panic_of_the_library_while_encoding_is_an_input_error(changed):
+    found = load_vocabulary(changed(pre_tokenizer=_split("(b|bb)+$")))
+    for encode in (found.encode_batch, found.encode_with_offsets):
+        with pytest.raises(InputError, match=r"cannot encode one of 2 texts \(Onig"):
+            encode(["fine", "b" * 60 + "!"])
+
+
+def test_a_damaged_table_of_normalization_is_an_input_error(changed):
+    table = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    with pytest.raises(InputError, match=r"not a tokenizer\.json"):
+        load_vocabulary(changed(normalizer=table))
+
+
+def test_an_added_token_that_normalizes_to_nothing(changed):
+    strip = {"type": "Strip", "strip_left": True, "strip_right": True}
+    flags = {"lstrip": False, "rstrip": False, "single_word": False, "special": False}
+    token = {"id": 400, "content": "\n", "normalized": True, **flags}
+    with pytest.raises(InputError, match=r"leaves nothing of the added token '\\n'"):
+        load_vocabulary(changed(normalizer=strip, added_tokens=[token]))

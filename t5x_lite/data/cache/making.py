@@ -15,6 +15,7 @@ the cache is the same. `making_beam` runs a task on a cluster, file by file.
 import collections
 import concurrent.futures
 import itertools
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -157,7 +158,7 @@ def _run_in_workers(job: Job, split: str, *, num_workers: int) -> Iterator[list[
             "cache it with --num-workers 1"
         )
     blocks = elements.as_numpy(elements.deterministic(raw.batch(BLOCK)))
-    vocabulary = (str(job.vocabulary.model_path), job.vocabulary.extra_ids)
+    vocabulary = (job.vocabulary.files(), job.vocabulary.extra_ids)
     context = WorkerContext()
     pending: collections.deque[concurrent.futures.Future] = collections.deque()
     with concurrent.futures.ProcessPoolExecutor(
@@ -193,12 +194,17 @@ _worker: dict[str, Any] = {}
 
 
 def _start_worker(
-    opened: project.Opened, data: Data, vocabulary: str, extra_ids: int, seed: int
+    opened: project.Opened, data: Data, files: Mapping[str, bytes], extra_ids: int, seed: int
 ) -> None:
     from t5x_lite.data.live import tasks as live_tasks
 
     project.open_again(opened)
-    loaded = load_vocabulary(vocabulary, extra_ids=extra_ids)
+    # All files, as one of them alone does not say how added tokens are read.
+    copy = tempfile.TemporaryDirectory(prefix="t5x_lite_")
+    for name, content in files.items():
+        Path(copy.name, name).write_bytes(content)
+    loaded = load_vocabulary(copy.name, extra_ids=extra_ids)
+    _worker["vocabulary"] = copy
     task = live_tasks.load_task(data, loaded, seed=seed)
     _worker.update(
         task=task, recipe=recipe_of(data, loaded, task, bake=False), name=data.task, seed=seed
