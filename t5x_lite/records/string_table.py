@@ -227,8 +227,8 @@ def read_record(
         right = type(value) is expected or (expected is float and type(value) is int)
         if not right or (expected is int and not 0 <= value < 1 << 62):
             raise InputError(
-                f'{path}: damaged ("{name}" must be {_KINDS[expected]}, got {str(value)[:40]}); build '
-                "the index again"
+                f'{path}: damaged ("{name}" must be {_KINDS[expected]}, got '
+                f"{str(value)[:40]}); build the index again"
             )
     return record
 
