@@ -39,7 +39,7 @@ from t5x_lite.inference.answers import (
     kind_of,
 )
 from t5x_lite.inference.best_step import Step, find_step
-from t5x_lite.inference.loading import Loaded
+from t5x_lite.inference.loading import Loaded, position_bytes
 from t5x_lite.inference.modules import load_using
 from t5x_lite.inference.pairs import CrossEncoder, HeadScorer
 from t5x_lite.inference.text_encoder import TextEncoder, dense_head
