@@ -91,14 +91,14 @@ def lazy_params(directory: Path) -> dict[str, LazyArray]:
         saved = trees.flatten(metadata.tree)
         for path, leaf in saved.items():
             check_chunks(path, leaf)
+        described = {
+            path: (tuple(leaf.shape), np.dtype(leaf.dtype)) for path, leaf in saved.items()
+        }
     except Exception as error:
         raise _unreadable(directory, error) from error
     today = renames.current_paths(saved)
     return {
-        today[path]: LazyArray(
-            tuple(leaf.shape), np.dtype(leaf.dtype), functools.partial(read, path)
-        )
-        for path, leaf in saved.items()
+        today[path]: LazyArray(*of, functools.partial(read, path)) for path, of in described.items()
     }
 
 
