@@ -123,8 +123,13 @@ def test_gradients_equal_finite_differences():
 
 @pytest.mark.parametrize(
     ("scores", "expected"),
-    [([1.0, 1.0, 1.0, 1.0], 0.25), ([2.0, 2.0, 1.0, 0.0], 0.5), ([2.0, 1.0, 0.0, 0.0], 1.0)]
-    + [([1.0, 2.0, 2.0, 0.0], 0.0), ([float("nan")] * 4, 0.0)],
+    [
+        ([1.0, 1.0, 1.0, 1.0], 0.25),
+        ([2.0, 2.0, 1.0, 0.0], 0.5),
+        ([2.0, 1.0, 0.0, 0.0], 1.0),
+        ([1.0, 2.0, 2.0, 0.0], 0.0),
+        ([float("nan")] * 4, 0.0),
+    ],
 )
 def test_a_tie_counts_one_over_the_number_of_the_tied(scores, expected):
     found = correct(jnp.array([scores]), jnp.array([scores[0]]))
