@@ -226,15 +226,8 @@ def read_record(
         value: Any = record.get(name)
         right = type(value) is expected or (expected is float and type(value) is int)
         if not right or (expected is int and not 0 <= value < 1 << 62):
-<<<<<<< HEAD
             what = f'"{name}" must be {_KINDS[expected]}, got {str(value)[:40]}'
             raise InputError(f"{path}: damaged ({what}); build the index again")
-=======
-            raise InputError(
-                f'{path}: damaged ("{name}" must be {_KINDS[expected]}, got '
-                f"{str(value)[:40]}); build the index again"
-            )
->>>>>>> 32695893e0e96e79520360c309873b8d8cf2ecda
     return record
 
 
