@@ -287,7 +287,7 @@ class Watch:
 def _is_importing(frame: Any) -> bool:
     """Whether an import is under way below a frame.
 
-    Extension modules import others while they are initialized, and abort the process if that raises.
+    Extension modules import others while they start, and abort the process if that raises.
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
