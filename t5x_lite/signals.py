@@ -5,10 +5,12 @@
         command.run()
     watch.leave(130)            # without the end of the interpreter
 
-A signal raises KeyboardInterrupt or `Terminated` in the main thread. Three things make that safe:
+A signal raises KeyboardInterrupt or `Terminated` in the main thread. Four things make that safe:
 
 - The interpreter is not finalized after a signal. Its finalization runs destructors of XLA and
   TensorFlow while their threads still work, which ends in a segmentation fault.
+- During an import nothing is raised: extension modules abort the process. It ends at once, and what
+  is unfinished is removed.
 - Python drops an exception that is raised in a destructor or a garbage collection callback, such as
   JAX's. `watching` then raises the signal again.
 - The main thread may be in C++ for minutes, as in a compilation. A thread of its own then removes
@@ -159,9 +161,10 @@ class Watch:
 
     def handle(self, signum: int, frame: Any) -> None:
         """Raise the first signal in the main thread; the thread of `hooks` counts the others."""
-        del frame
         if self.signum is None:
             self.signum = signum
+            if _is_importing(frame):
+                self._end(signum)
             raise Terminated if signum == signal.SIGTERM else KeyboardInterrupt
 
     @contextlib.contextmanager
@@ -279,6 +282,18 @@ class Watch:
                 hook(failed)
 
         return handle
+
+
+def _is_importing(frame: Any) -> bool:
+    """Whether an import is under way below a frame.
+
+    Extension modules import others while they start, and abort the process if that raises.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _end_at_once(signum: int, frame: Any) -> None:

@@ -184,7 +184,8 @@ def build(
 def _kept_if_resumable(part: Path) -> Iterator[None]:
     """Makes the unfinished directory, and removes it after a failure that leaves nothing to resume.
 
-    It stays if it has blocks, unless the input is what was wrong and all blocks are this process's.
+    It stays after an interruption, and if it has blocks, unless the input is what was wrong and all
+    blocks are this process's.
     """
     made = [parent for parent in part.parents if not parent.exists()]
     resumed = part.exists()
@@ -192,8 +193,9 @@ def _kept_if_resumable(part: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        wrong_input = isinstance(error, InputError)
-        if not resumed and (wrong_input or not any(part.glob("block-*.npz"))):
+        interrupted = isinstance(error, KeyboardInterrupt)
+        empty = not interrupted and not any(part.glob("block-*.npz"))
+        if not resumed and (isinstance(error, InputError) or empty):
             shutil.rmtree(part, ignore_errors=True)
             for parent in made:
                 with contextlib.suppress(OSError):
