@@ -4,7 +4,8 @@
     2_Dense/model.safetensors                 linear.weight [k, d], linear.bias [k]; or
     2_Dense/pytorch_model.bin
 
-It becomes the projection of a `Dense` head, with a bias if the file has one.
+It becomes the projection of a `Dense` head. If its config says that it has a bias and the file
+lacks it, the bias is 0.
 """
 
 import dataclasses
@@ -79,12 +80,11 @@ def read_projection(directory: Path, *, d_model: int) -> Projection:
         )
     size = int(weight.shape[0])
     tensors = {"linear.weight": np.asarray(weight)}
-    has_bias = "linear.bias" in found
-    if has_bias != (config.get("bias", has_bias) is not False):
-        what = "holds linear.bias" if has_bias else "lacks linear.bias"
-        raise InputError(f"{path}: {what}, and bias in {where} is {config.get('bias')!r}")
+    has_bias = config.get("bias", "linear.bias" in found) is not False
+    if not has_bias and "linear.bias" in found:
+        raise InputError(f"{path}: holds linear.bias, and bias in {where} is false")
     if has_bias:
-        tensors["linear.bias"] = np.asarray(found["linear.bias"])
+        tensors["linear.bias"] = np.asarray(found.get("linear.bias", np.zeros(size, np.float32)))
     if has_bias and tensors["linear.bias"].shape != (size,):
         raise InputError(
             f"{path}: linear.bias has shape {tensors['linear.bias'].shape}, not {(size,)}"

@@ -227,13 +227,13 @@ def test_what_cannot_be_read(method, changes, message, tmp_path):
 
 
 def test_a_compacter_of_a_t5_lacks_its_rule(tmp_path):
-    theirs, _, hosts = tensors_of("t5_1_1", "compacter")
+    theirs, config, _ = tensors_of("t5_1_1", "compacter")
     short = {name: x for name, x in theirs.items() if "phm_rule" not in name}
     file = read_library(write(tmp_path / "in", "compacter", CONFIGS["compacter"], short))
     with pytest.raises(
         InputError, match=r"lacks shared_parameters\.compacter\.phm_rule, which all"
     ):
-        to_module(file, hosts, name="m")
+        to_module(file, hosts(config, tmp_path), name="m")
 
 
 def test_what_is_damaged(tmp_path):

@@ -53,7 +53,10 @@ def test_fields_that_are_less_common():
     [
         ({"model_type": "bart"}, "model_type 'bart' is none of t5, mt5, umt5"),
         ({"model_type": None}, "model_type None"),
-        ({"feed_forward_proj": "gated-silu"}, "feed_forward_proj 'gated-silu' is none of relu"),
+        ({"feed_forward_proj": "gated-mish"}, "feed_forward_proj 'gated-mish' is none of relu"),
+        ({"is_gated_act": True}, "is_gated_act True is not supported, only False"),
+        ({"tie_encoder_decoder": True}, "tie_encoder_decoder True is not supported"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads .* is not supported"),
         ({"dense_act_fn": "gelu"}, "dense_act_fn 'gelu' is not supported, only 'relu'"),
         ({"is_encoder_decoder": False}, "is_encoder_decoder False is not supported"),
         ({"pad_token_id": 3}, "pad_token_id 3 is not supported, only 0"),

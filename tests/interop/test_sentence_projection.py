@@ -48,6 +48,16 @@ def test_a_projection_is_read_as_it_is_written(tmp_path, activation, normalize):
     np.testing.assert_array_equal(found.array("heads/dense/query/bias"), expected)
 
 
+def test_a_projection_without_a_bias(tmp_path):
+    """Sentence-T5 and GTR."""
+    head = Dense(normalize=True, max_length=8, projection=3, projection_bias=False)
+    source = directory_of(head, tmp_path, weight=WEIGHT)
+    assert read_sentences(source, d_model=4, lowers=False) == head
+    found = projection_of(source, d_model=4)
+    assert found is not None
+    assert set(found.lazy_arrays()) == {"heads/dense/query/kernel"}
+
+
 def test_a_projection_that_cannot_be_read(tmp_path):
     head = Dense(pooling="cls", projection=3)
     source = directory_of(head, tmp_path, weight=WEIGHT, bias=np.ones(2, np.float32)) / "2_Dense"

@@ -256,6 +256,7 @@ DIFFERENCES = {
     "torch_dtype": "the name of dtype before transformers 5",
     "tokenizer_class": "the tokenizer that export writes beside the model",
     "decoder_start_token_id": "the id of the padding, which transformers leaves to the generation",
+    "tie_word_embeddings": "transformers 5 writes true for every T5; 4 needs the truth",
 }
 
 
