@@ -86,7 +86,10 @@ def as_added(entry: Any, *, where: object, number: Any = None, special: bool = F
     if not content:
         raise InputError(f"{where}: an added token is empty; remove it")
     control = fields.get("special", special)
-    flags = {"special": control, "normalized": fields.get("normalized", not control)}
+    flags: dict[str, Any] = {
+        "special": control,
+        "normalized": fields.get("normalized", not control),
+    }
     flags |= {name: fields.get(name, False) for name in _FLAGS[:3]}
     for name, value in flags.items():
         if not isinstance(value, bool):

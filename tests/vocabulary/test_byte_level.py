@@ -5,6 +5,7 @@ import hypothesis.strategies as st
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.vocabulary.added_tokens import AddedToken
 from t5x_lite.vocabulary.byte_level import Bytes
 from t5x_lite.vocabulary.loading import load_vocabulary
 
@@ -90,3 +91,33 @@ def test_a_wrong_description(tmp_path, content):
     (tmp_path / "bytes.json").write_text(content)
     with pytest.raises(InputError, match=r"bytes\.json: (not a description|layout must be)"):
         load_vocabulary(tmp_path)
+
+
+BYT5_ADDED = [
+    AddedToken(content="\n", id=13),
+    AddedToken(content="{", id=126),
+    AddedToken(content="\u00e9", id=236),
+    AddedToken(content="<sep>", id=384),
+    AddedToken(content="[ENT]", id=385, lstrip=True, rstrip=True),
+    AddedToken(content="covid19x", id=386, single_word=True),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "decoded"),
+    [
+        ("a<sep>b", [100, 384, 101], "a <sep> b"),
+        ("a  [ENT]\u00a0\tb", [100, 385, 101], "a [ENT] b"),
+        ("acovid19xb", [100, 102, 114, 121, 108, 103, 52, 60, 123, 101], "acovid19xb"),
+        ("a covid19x b", [100, 35, 386, 35, 101], "a  covid19x  b"),
+        ("\u00e9\n\u72ac", [236, 13, 234, 141, 175], "\u00e9 \n \u72ac"),
+        ("{{", [126, 126], "{ {"),
+    ],
+)
+def test_added_tokens_as_transformers_4_57_reads_them(tmp_path, text, ids, decoded):
+    """Literals of ByT5Tokenizer of transformers 4.57.6."""
+    vocabulary = Bytes(layout="hf", extra_ids=125, added=BYT5_ADDED)
+    assert (vocabulary.encode(text), vocabulary.decode(ids)) == (ids, decoded)
+    vocabulary.save(tmp_path)
+    again = load_vocabulary(tmp_path, extra_ids=125)
+    assert (again.encode(text), again.digest) == (ids, vocabulary.digest)
