@@ -5,6 +5,9 @@
     model = t5x_lite.load("work/sst2")
     model.generate(["sst2 sentence: a moving and funny film"], num_beams=4)     # ["positive"]
 
+    model = t5x_lite.load("work/bert_sst2")
+    model.predict(["a moving and funny film"])          # [{"prediction": "positive"}]
+
 It is what the command line's predict and score are made of, without files.
 """
 
@@ -28,13 +31,15 @@ from t5x_lite.evaluate.generate import Generator, Prediction
 from t5x_lite.evaluate.rank import Ranker
 from t5x_lite.evaluate.score import Scorer
 from t5x_lite.heads.dense import Role
+from t5x_lite.inference.answers import Answerer, Asked, answering_heads, check_record, kind_of
+from t5x_lite.inference.best_step import Step
+from t5x_lite.inference.checkpoint import Checkpoint, check_finite
+from t5x_lite.inference.modules import ModulesOf
+from t5x_lite.inference.pairs import CrossEncoder, scores_texts
+from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.models.pooling import Pooling
 from t5x_lite.options import did_you_mean, suggesting
 from t5x_lite.project import trusting_checkpoints
-from t5x_lite.run.best_step import Step
-from t5x_lite.run.modules import ModulesOf
-from t5x_lite.run.text_encoder import TextEncoder
-from t5x_lite.run.text_to_text import TextToText, check_finite
 
 __all__ = ["Decoding", "Model", "Prediction", "Ranking", "load"]
 
@@ -57,12 +62,14 @@ class Ranking(NamedTuple):
 class _Programs:
     """A model with some modules in use, and what was made for it."""
 
-    model: TextToText
+    model: Checkpoint
     generators: dict[Decoding, Generator] = dataclasses.field(default_factory=dict)
     encoders: dict[tuple[Pooling | None, bool | None], tuple[TextEncoder, Embedder]] = (
         dataclasses.field(default_factory=dict)
     )
+    answerers: dict[tuple[str | None, Asked], Answerer] = dataclasses.field(default_factory=dict)
     scorer: Scorer | None = None
+    pairs: CrossEncoder | None = None
 
 
 @suggesting
@@ -98,7 +105,7 @@ def load(
     directories = [os.fspath(checkpoint) for checkpoint in checkpoints]
     where = None if base is None else os.fspath(base)
     with trusting_checkpoints(trust_project), quiet_without_tpu(), base_at(where):
-        model = TextToText.load(directories, step=step, use=use, inputs_length=inputs_length)
+        model = Checkpoint.load(directories, step=step, use=use, inputs_length=inputs_length)
     return Model(model, batch_size=batch_size)
 
 
@@ -112,7 +119,7 @@ class Model:
       batch_size: rows that go through it at once.
     """
 
-    def __init__(self, model: TextToText, *, batch_size: int):
+    def __init__(self, model: Checkpoint, *, batch_size: int):
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, got {batch_size}")
         self._batch_size = batch_size
@@ -185,7 +192,7 @@ class Model:
         return self._modules
 
     @property
-    def _model(self) -> TextToText:
+    def _model(self) -> Checkpoint:
         return self._programs.model
 
     def generate(
@@ -210,22 +217,68 @@ class Model:
           InputError: the texts are no sequence, the choices contradict each other, or a score is no
             number, which broken weights cause.
         """
-        found = self.predict(texts, prompts=prompts, seeds=seeds, **decoding)
+        found = self._predictions(texts, prompts=prompts, seeds=seeds, **decoding)
         return [best.text for best, *_ in found]
 
     def predict(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | tuple[str, str] | Mapping[str, Any]],
+        *,
+        prompts: str | Sequence[str] = "",
+        seeds: Sequence[int | None] | None = None,
+        head: str | None = None,
+        **options: Any,
+    ) -> list[Any]:
+        """Answer each text: by what the model writes, or by a head of an encoder.
+
+        What is sampled depends on a text's place in the list, or on its own seed, and not on the
+        other texts.
+
+        Args:
+          texts: the inputs. A head also reads a pair (text, second text), for question answering
+            (question, context), or a dict such as {"inputs": ..., "choices": [...]}.
+          prompts: as for `generate`; only of a model that writes text.
+          seeds: as for `generate`; only of a model that writes text.
+          head: of an encoder; None is the one that its objective trained, or the only one.
+          **options: of a model that writes text the fields of `t5x_lite.api.Decoding`; of a head
+            probabilities, threshold, doc_stride, longest_answer and impossible_answers
+            (`t5x_lite.inference.answers.Asked`).
+
+        Returns:
+          Of a model that writes text, the num_return best outputs of each as `Prediction`s, best
+          first. Of a head, a dict for each text, {"prediction": ...} as `t5x-lite predict` writes
+          it.
+
+        Raises:
+          InputError: if a text is not one for the head, or an option is not one for the model.
+        """
+        members = self._model.members
+        if head is None and not all(answering_heads(one.experiment) for one in members):
+            return self._predictions(texts, prompts=prompts, seeds=seeds, **options)
+        if prompts or seeds is not None:
+            raise InputError("prompts and seeds are for models that write text, and a head answers")
+        asked = _asked(options)
+        answerers = self._programs.answerers
+        if (head, asked) not in answerers:
+            answerers[head, asked] = self._model.answerer(
+                batch_size=self._batch_size, head=head, asked=asked
+            )
+        answerer = answerers[head, asked]
+        records = _records(texts, answerer)
+        for i, record in enumerate(records):
+            check_record(answerer.head, record, where=f"text {i}")
+        encoded = answerer.encode(records)
+        self._tell_cut([i for i, one in enumerate(encoded) if one.cut], length=answerer.length)
+        return answerer.answers(encoded)
+
+    def _predictions(
+        self,
+        texts: Sequence[Any],
         *,
         prompts: str | Sequence[str] = "",
         seeds: Sequence[int | None] | None = None,
         **decoding: Any,
     ) -> list[list[Prediction]]:
-        """The num_return best outputs for each text, with tokens and scores, best first.
-
-        What is sampled depends on a text's place in the list, or on its own seed, and not on the
-        other texts. See `generate` for the arguments.
-        """
         how = _decoding(decoding)
         generators = self._programs.generators
         if how not in generators:
@@ -247,8 +300,11 @@ class Model:
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The log-likelihood of each (input, target): a sum over the target's tokens and its EOS.
 
-        An empty target is EOS alone, one token.
+        An empty target is EOS alone, one token. A cross-encoder gives its raw score of each (query,
+        passage).
         """
+        if (scorer := self._cross_encoder()) is not None:
+            return scorer.scores(list(pairs)).tolist()
         targets = self._model.targets([target for _, target in pairs])
         inputs = self._inputs([text for text, _ in pairs])
         scores = self._get_scorer().run(self._model.params, inputs, targets)
@@ -257,10 +313,18 @@ class Model:
         return scores
 
     def rank(self, texts: Sequence[str], candidates: Sequence[str]) -> list[Ranking]:
-        """The likeliest of the candidates after each text, and the scores of all."""
+        """The likeliest of the candidates after each text, and the scores of all.
+
+        A cross-encoder ranks the candidates as passages for each text, by its raw scores.
+        """
+        _check_texts(texts)
         _check_texts(candidates)
         if not candidates:
             raise InputError("rank needs at least one candidate")
+        if (scorer := self._cross_encoder()) is not None:
+            pairs = [(text, candidate) for text in texts for candidate in candidates]
+            table = scorer.scores(pairs).reshape(len(texts), len(candidates))
+            return [Ranking(candidates[int(np.argmax(row))], tuple(row.tolist())) for row in table]
         found = Ranker(self._get_scorer()).run(
             self._model.params, self._inputs(texts), self._model.targets(candidates)
         )
@@ -345,6 +409,11 @@ class Model:
                 cut[0],
             )
 
+    def _cross_encoder(self) -> CrossEncoder | None:
+        if self._programs.pairs is None and all(map(scores_texts, self._model.members)):
+            self._programs.pairs = self._model.pair_scorer(batch_size=self._batch_size)
+        return self._programs.pairs
+
     def _get_scorer(self) -> Scorer:
         if self._programs.scorer is None:
             self._programs.scorer = self._model.scorer(batch_size=self._batch_size)
@@ -365,6 +434,41 @@ def _decoding(options: Mapping[str, Any]) -> Decoding:
     return Decoding(**options)
 
 
+def _asked(options: Mapping[str, Any]) -> Asked:
+    """The options of a head's answers.
+
+    Raises:
+      InputError: if there is no such option; with the nearest one.
+    """
+    known = [field.name for field in dataclasses.fields(Asked)]
+    for name in options:
+        if name not in known:
+            near = did_you_mean(name, known) or f"; a head has {', '.join(known)}"
+            raise InputError(f"unknown keyword {name}{near}")
+    return Asked(**options)
+
+
+def _records(
+    texts: Sequence[str | tuple[str, str] | Mapping[str, Any]], answerer: Answerer
+) -> list[Mapping[str, Any]]:
+    """The texts of a call as the records that a head reads."""
+    _check_texts(texts)
+    pair = ("question", "context") if kind_of(answerer.head) == "span" else ("inputs", "second")
+    found: list[Mapping[str, Any]] = []
+    for i, text in enumerate(texts):
+        if isinstance(text, str):
+            found.append({"inputs": text})
+        elif isinstance(text, Mapping):
+            found.append(text)
+        elif isinstance(text, (tuple, list)) and len(text) == 2:
+            found.append(dict(zip(pair, text, strict=True)))
+        else:
+            raise InputError(
+                f"text {i} must be a string, a pair of strings or a dict, got {type(text).__name__}"
+            )
+    return found
+
+
 def _check_seeds(seeds: Sequence[int | None] | None, *, num: int) -> None:
     if seeds is None:
         return
@@ -375,7 +479,7 @@ def _check_seeds(seeds: Sequence[int | None] | None, *, num: int) -> None:
             Decoding(seed=seed)
 
 
-def _check_texts(texts: Sequence[str]) -> None:
+def _check_texts(texts: Sequence[Any]) -> None:
     """A str is a sequence of strings as well, and never the one that was meant."""
     if isinstance(texts, str):
         raise InputError(f"give a list of texts, not one: [{texts[:40]!r}]")

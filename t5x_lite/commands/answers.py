@@ -17,11 +17,13 @@ from t5x_lite.commands.options import (
     OptionalFile,
     OptionalNumber,
     OptionalStep,
+    OptionalText,
     Text,
     at_least,
     some_directory,
 )
 from t5x_lite.files import LONGEST_LINE
+from t5x_lite.options import OptionError
 from t5x_lite.project import trusting_checkpoints
 
 
@@ -29,9 +31,13 @@ from t5x_lite.project import trusting_checkpoints
 class Predict:
     """Answer inputs: JSON lines {"inputs"} to {"inputs", "prediction"}.
 
-    Greedy, unless --num-beams or --temperature say otherwise. An empty input is encoded as the
-    end-of-sequence token alone. The same command resumes after a kill; an output that exists is
-    replaced when the new one is whole.
+    An encoder answers by its head. A classifier reads {"inputs"}, or {"inputs", "second"} for a
+    pair, a tagger {"inputs"}, multiple choice {"inputs", "choices"}, and extractive question
+    answering {"question", "context"}.
+
+    A model that writes text is greedy, unless --num-beams or --temperature say otherwise; it reads
+    an empty input as the end-of-sequence token alone. The same command resumes after a kill; an
+    output that exists is replaced when the new one is whole.
 
     Attributes:
       checkpoint: a work directory or a step directory; several are an ensemble, which averages
@@ -67,6 +73,14 @@ class Predict:
       min_length: tokens of a prediction at least.
       no_repeat_ngram: no sequence of N tokens comes twice in a prediction and its prompt; the input
         does not count; 0 allows repeats.
+      head: name of the head that answers, for an encoder with several.
+      probabilities: whether a classifier or multiple choice lists all probabilities.
+      threshold: probability above which a label is predicted, if labels do not exclude each other;
+        0.5 if not given.
+      doc_stride: tokens that two windows of a long text share; for a question's context 128 if not
+        given; for a tagger, long texts are cut if not given.
+      longest_answer: maximum tokens of an answer in a context; 15 if not given.
+      impossible_answers: whether the answer in a context may be "", as in SQuAD 2.0.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
     """
@@ -95,6 +109,12 @@ class Predict:
     seed: Count = 0
     min_length: Count = 0
     no_repeat_ngram: Count = 0
+    head: OptionalText = None
+    probabilities: bool = False
+    threshold: OptionalNumber = None
+    doc_stride: OptionalCount = None
+    longest_answer: OptionalCount = None
+    impossible_answers: bool = False
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
@@ -108,8 +128,10 @@ class Predict:
                 "--seed": self.seed,
                 "--min-length": self.min_length,
                 "--no-repeat-ngram": self.no_repeat_ngram,
+                "--doc-stride": self.doc_stride,
             },
         )
+        check_threshold(self.threshold)
         at_least(
             1,
             {
@@ -119,6 +141,7 @@ class Predict:
                 "--max-decode-length": self.max_decode_length,
                 "--num-beams": self.num_beams,
                 "--num-return": self.num_return,
+                "--longest-answer": self.longest_answer,
             },
         )
 
@@ -126,8 +149,10 @@ class Predict:
         """Calls run.answering.predict."""
         from t5x_lite.checkpoints.base import base_at
         from t5x_lite.decoding.config import Decoding
+        from t5x_lite.inference.answers import Asked
         from t5x_lite.run.answering import predict
 
+        asked = Asked(**{name: getattr(self, name) for name in SAME_IN_ASKED})
         decoding = Decoding(**{name: getattr(self, name) for name in _SAME_IN_DECODING})
         with trusting_checkpoints(self.trust_project), base_at(self.base):
             predict(
@@ -142,6 +167,8 @@ class Predict:
                 long_inputs=self.long_inputs,
                 longest_line=self.longest_line,
                 decoding=decoding,
+                head=self.head,
+                asked=asked,
             )
 
 
@@ -230,3 +257,14 @@ _SAME_IN_DECODING = (
     "no_repeat_ngram",
 )  # fmt: skip
 """Fields of Predict that `decoding.config.Decoding` has under the same name."""
+
+SAME_IN_ASKED = (
+    "probabilities", "threshold", "doc_stride", "longest_answer", "impossible_answers",
+)  # fmt: skip
+"""Fields of Predict that `inference.answers.Asked` has under the same name."""
+
+
+def check_threshold(threshold: float | None) -> None:
+    """Raise OptionError unless a threshold is a probability."""
+    if threshold is not None and not 0.0 <= threshold <= 1.0:
+        raise OptionError(f"--threshold must be from 0 to 1, got {threshold}")

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
+from t5x_lite.commands.answers import check_threshold
 from t5x_lite.commands.options import (
     ALL_MODULES,
     Count,
@@ -19,6 +20,7 @@ from t5x_lite.commands.options import (
     OptionalNumber,
     OptionalPooling,
     OptionalStep,
+    OptionalText,
     Text,
     Texts,
     at_least,
@@ -50,7 +52,8 @@ class Serve:
         not given.
       adapters: the modules in use.
       endpoints: predict, score, embed, rerank; if not given, predict and score of a model that
-        writes text, rerank of a cross-encoder, embed of another encoder.
+        writes text, predict of an encoder with a head that answers, rerank of a cross-encoder,
+        embed of another encoder.
       batch_size: texts that go through the model at once at most.
       lengths: tokens that inputs are padded to, each a power of two and a program of its own; if
         not given, the longest, a quarter of it, and so on.
@@ -74,6 +77,12 @@ class Serve:
       normalize: whether vectors have length 1; what the checkpoint says if not given, or else True.
       role: what embedded texts are: a retriever with two encoders, or with two projections, has one
         for passages.
+      head: name of the head that predicts, for an encoder with several.
+      probabilities: as for predict; a request can also ask for them.
+      threshold: as for predict.
+      doc_stride: as for predict.
+      longest_answer: as for predict.
+      impossible_answers: as for predict.
       compilation_cache: a directory that keeps compiled programs, so that the next start is quick.
       queue: texts that wait at most; beyond it a request gets 503 with Retry-After.
       max_texts: texts of a request at most.
@@ -114,6 +123,12 @@ class Serve:
     pooling: OptionalPooling = None
     normalize: bool | None = None
     role: Literal["query", "passage"] = "query"
+    head: OptionalText = None
+    probabilities: bool = False
+    threshold: OptionalNumber = None
+    doc_stride: OptionalCount = None
+    longest_answer: OptionalCount = None
+    impossible_answers: bool = False
     compilation_cache: Text = ""
     queue: Count = 1024
     max_texts: Count = 128
@@ -126,11 +141,13 @@ class Serve:
 
     def __post_init__(self) -> None:
         some_directory(self.checkpoint)
-        at_least(0, {"--step": self.step, "--port": self.port})
+        at_least(0, {"--step": self.step, "--port": self.port, "--doc-stride": self.doc_stride})
+        check_threshold(self.threshold)
         positive = {
             "--batch-size": self.batch_size,
             "--inputs-length": self.inputs_length,
             "--targets-length": self.targets_length,
+            "--longest-answer": self.longest_answer,
         }
         at_least(1, positive)
         if self.port > 65535:
@@ -145,6 +162,7 @@ class Serve:
         """Calls run.serving.serve."""
         from t5x_lite.checkpoints.base import base_at
         from t5x_lite.decoding.config import Decoding
+        from t5x_lite.inference.answers import Asked as Answers
         from t5x_lite.run.endpoints import Asked
         from t5x_lite.run.serving import Address, serve
         from t5x_lite.serve.limits import Limits
@@ -158,6 +176,8 @@ class Serve:
             pooling=self.pooling,
             normalize=self.normalize,
             role=self.role,
+            head=self.head,
+            answers=Answers(**self._same_in(Answers)),
         )
         with trusting_checkpoints(self.trust_project), base_at(self.base):
             serve(

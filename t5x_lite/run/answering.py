@@ -15,10 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.rank import Ranker
 from t5x_lite.files import LONGEST_LINE
+from t5x_lite.heads.base import Head
+from t5x_lite.inference.answers import Asked, check_record, head_for
+from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.inference.loading import read_experiment
+from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.options import suggesting
 from t5x_lite.progress import counting, waiting
 from t5x_lite.records import json_lines
@@ -53,8 +59,12 @@ def predict(
     long_inputs: LongInputs = "cut",
     longest_line: int = LONGEST_LINE,
     decoding: Decoding | None = None,
+    head: str | None = None,
+    asked: Asked | None = None,
 ) -> None:
     """Answers the inputs of a file: JSONL {"inputs"} -> {"inputs", "prediction"}, in order.
+
+    An encoder answers by one of its heads; `inference.answers` lists the fields of each head.
 
     A prediction includes its prompt. With num_return above 1, "predictions" lists them all, best
     first, as {"text", "score"}. What is sampled for a line depends on its number in the file (blank
@@ -75,6 +85,8 @@ def predict(
       long_inputs: whether longer inputs are cut, with a warning, or refused.
       longest_line: bytes of a line at most.
       decoding: how; None is greedy.
+      head: of an encoder; None is the one that its objective trained, or the only one.
+      asked: options of an encoder's answers; None is the defaults.
 
     Raises:
       InputError: the checkpoint or a line is wrong, or the score of a prediction is no number; the
@@ -83,6 +95,21 @@ def predict(
     how = Decoding() if decoding is None else decoding
     steps = find_steps(checkpoints, step=step)
     reader = InputReader(long_inputs)
+    own = _head(steps, head, asked, decoding=how, prompt=prompt)
+    if own is not None:
+        _answer(
+            steps,
+            own,
+            asked or Asked(),
+            use=use,
+            input=input,
+            output=output,
+            batch_size=batch_size,
+            inputs_length=inputs_length,
+            long_inputs=long_inputs,
+            longest_line=longest_line,
+        )
+        return
 
     def load() -> Change:
         model = TextToText.load(steps, use=use, inputs_length=inputs_length)
@@ -124,6 +151,92 @@ def predict(
             inputs_length=inputs_length,
             long_inputs=long_inputs,
             decoding=dataclasses.asdict(how),
+        ),
+        load=load,
+    )
+    reader.report()
+
+
+def _head(
+    steps: Sequence[AnyPath],
+    name: str | None,
+    asked: Asked | None,
+    *,
+    decoding: Decoding,
+    prompt: str,
+) -> Head | None:
+    """The head that answers, if the checkpoint is an encoder; nothing large is read.
+
+    Raises:
+      InputError: if it has no such head, or an option is for models of another kind.
+    """
+    first, *others = steps
+    experiment = read_experiment(first, checkpointing.step_files(first))
+    if not isinstance(experiment.model, EncoderConfig):
+        if name is not None or asked not in (None, Asked()):
+            raise InputError(
+                f"checkpoint {first}: {type(experiment.model).__name__.removesuffix('Config')} "
+                "writes text; options of heads (--head, --probabilities, --threshold, "
+                "--doc-stride, --longest-answer, --impossible-answers) are for encoders"
+            )
+        return None
+    head = head_for(experiment, name, where=first)
+    if others:
+        raise InputError("an ensemble has no head in common; give one --checkpoint")
+    if decoding != Decoding() or prompt:
+        raise InputError(
+            f"checkpoint {first} answers by its head {head.name!r}; remove --prompt and the "
+            "options of searching and sampling, which are for models that write text"
+        )
+    (asked or Asked()).check(head, where=first)
+    return head
+
+
+def _answer(
+    steps: Sequence[AnyPath],
+    head: Head,
+    asked: Asked,
+    *,
+    use: str | None,
+    input: str,
+    output: str,
+    batch_size: int,
+    inputs_length: int | None,
+    long_inputs: LongInputs,
+    longest_line: int,
+) -> None:
+    """Answers the lines of a file by a head."""
+    reader = InputReader(long_inputs)
+
+    def load() -> Change:
+        model = Checkpoint.load(steps, use=use, inputs_length=inputs_length)
+        answerer = model.answerer(batch_size=batch_size, head=head.name, asked=asked)
+
+        def answer(lines: Sequence[Line], _: int) -> Iterator[dict[str, Any]]:
+            encoded = answerer.encode([line.record for line in lines])
+            cut = [place for place, one in enumerate(encoded) if one.cut]
+            reader.tell(lines, cut, length=answerer.length)
+            for line, found in zip(lines, answerer.answers(encoded), strict=True):
+                yield {**line.record, **found}
+
+        return answer
+
+    _stream(
+        input,
+        output,
+        fields=(),
+        check=lambda line: check_record(head, line.record, where=line.where),
+        longest=longest_line,
+        chunk=CHUNK_BATCHES * batch_size,
+        identity=_identity(
+            "predict",
+            input,
+            steps,
+            use=use,
+            head=head.name,
+            inputs_length=inputs_length,
+            long_inputs=long_inputs,
+            asked=dataclasses.asdict(asked),
         ),
         load=load,
     )
@@ -294,13 +407,14 @@ def _stream(
     fields: Sequence[str],
     optional: Sequence[str] = (),
     numbers: Sequence[str] = (),
+    check: Callable[[Line], None] = lambda line: None,
     longest: int = LONGEST_LINE,
     chunk: int,
     identity: dict[str, Any],
     load: Callable[[], Change],
     steps: bool = True,
 ) -> None:
-    """Streams JSON lines through what `load` gives, a chunk at a time."""
+    """Streams JSON lines through what `load` gives, a chunk at a time; `check` sees each first."""
     with _output(source, target, identity=identity | {"chunk": chunk}, chunk=chunk) as file:
         lines = json_lines.read_examples(
             source,
@@ -310,7 +424,8 @@ def _stream(
             skip=file.done,
             longest=longest,
         )
-        chunks = iter(lambda: list(itertools.islice(lines, chunk)), [])
+        checked = (line for line in lines if check(line) is None)
+        chunks = iter(lambda: list(itertools.islice(checked, chunk)), [])
         first = next(chunks, None)  # a wrong input is seen before a large model is loaded
         number = file.done
         if first is None:

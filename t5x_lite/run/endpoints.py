@@ -8,7 +8,6 @@ ENDPOINTS; the routes, the batches, the warm-up, the metrics and the page follow
 """
 
 import dataclasses
-import functools
 import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +18,10 @@ import numpy as np
 from t5x_lite.decoding.config import NUM_SEEDS, Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.heads.dense import Role
+from t5x_lite.inference.answers import Answerer, Encoded, answering_heads, check_record
+from t5x_lite.inference.answers import Asked as Answers
+from t5x_lite.inference.pairs import CrossEncoder
 from t5x_lite.models.pooling import Pooling
-from t5x_lite.run.cross_encoder import CrossEncoder
 from t5x_lite.run.long_texts import LongInputs
 from t5x_lite.run.text_to_text import TextToText, check_finite
 from t5x_lite.serve import requests
@@ -42,6 +43,8 @@ class Asked:
       pooling: of vectors; None is what the checkpoint says.
       normalize: whether vectors have length 1; None is what the checkpoint says, or else True.
       role: of the texts that are embedded, for a retriever with two encoders or two projections.
+      head: of an encoder that predicts; None is the one that its objective trained.
+      answers: options of its answers.
     """
 
     decoding: Decoding = dataclasses.field(default_factory=Decoding)
@@ -52,6 +55,8 @@ class Asked:
     pooling: Pooling | None = None
     normalize: bool | None = None
     role: Role = "query"
+    head: str | None = None
+    answers: Answers = dataclasses.field(default_factory=Answers)
 
     def static_lengths(self, longest: int) -> tuple[int, ...]:
         """Those that hold a row of so many tokens, and no longer ones than needed."""
@@ -119,6 +124,128 @@ class Predict:
         """Those of the rows."""
         del record
         return list(outcomes)
+
+
+class PredictByHead:
+    """The fields of a head (`inference.answers`) -> its answer, such as {"prediction": label}.
+
+    A request has one text in each field, or lists of one length: {"inputs", "second"} of a
+    classifier, {"inputs"} of a tagger, {"question", "context"} of a span. Of multiple choice it has
+    one "inputs" and its "choices", or lists of both. With "probabilities" true, an answer of a
+    classifier or a choice lists all of them.
+    """
+
+    def __init__(self, model: TextToText, asked: Asked):
+        self._model, self._asked = model, asked
+        first = model.answerer(batch_size=1, head=asked.head, asked=asked.answers)
+        self._first, self._names = first, _names_of(first)
+        self._answerers: dict[int, Answerer] = {1: first}
+        longest = first.length
+        static = asked.static_lengths(longest)
+        self._lengths = tuple(sorted({min(length, longest) for length in static}))
+        texts = {
+            "classifier": {"inputs": ["Type a text here.", "A second text gets its own answer."]},
+            "token": {"inputs": ["Type a text here.", "Each line gets its own tags."]},
+            "choice": {
+                "inputs": "Type a question here.",
+                "choices": ["One choice a line.", "Two."],
+            },
+            "span": {
+                "question": ["Type a question here."],
+                "context": ["Type here the text that has the answer."],
+            },
+        }
+        self.example: dict[str, Any] = texts[first.kind]
+        if first.kind == "classifier" and model.members[0].experiment.data.columns.second:
+            self.example["second"] = ["Type its second text here.", "That of the other text."]
+        if first.can_list:
+            self.example["probabilities"] = False
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Names of the fields that a request may have."""
+        return frozenset({*self._names, *(("probabilities",) if self._first.can_list else ())})
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The static lengths of rows."""
+        return [(length,) for length in self._lengths]
+
+    def warm_row(self, shape: tuple[int, ...]) -> Any:
+        """A payload that fills a shape."""
+        return np.ones(shape[0], np.int32), None
+
+    def rows(self, record: Mapping[str, Any]) -> list[Row]:
+        """One for each text, pair, choice or window."""
+        encoded = self._encoded(record)
+        cut = [place for place, one in enumerate(encoded) if one.cut]
+        _check_cut(cut, self._asked, length=self._first.length)
+        requests.check_rows(sum(len(one.rows) for one in encoded), most=self._asked.max_rows)
+        return [
+            Row((fit(self._lengths, len(row)),), (row, one)) for one in encoded for row in one.rows
+        ]
+
+    def answer(
+        self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
+    ) -> list[tuple[np.ndarray, Encoded | None] | Refused]:
+        """The logits of a batch, each with what its row is of."""
+        rows, encoded = zip(*payloads, strict=True)
+        if size not in self._answerers:
+            self._answerers[size] = self._model.answerer(
+                batch_size=size, head=self._asked.head, asked=self._asked.answers
+            )
+        try:
+            found = self._answerers[size].logits(rows, static_length=lengths[0])
+        except InputError as error:
+            return [Refused(500, _sentence(error))] * len(payloads)
+        return list(zip(found, encoded, strict=True))
+
+    def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
+        """The answers, one for each text or question."""
+        listed = record.get("probabilities") is True
+        place, results = 0, []
+        while place < len(outcomes):
+            one: Encoded = outcomes[place][1]
+            logits = [found for found, _ in outcomes[place : place + len(one.rows)]]
+            answer = self._first.answer(one, logits, probabilities=listed or None)
+            results.append(_with_cut(answer, one.cut))
+            place += len(one.rows)
+        return results
+
+    def _encoded(self, record: Mapping[str, Any]) -> list[Encoded]:
+        listed = record.get("probabilities")
+        if listed is not None and not isinstance(listed, bool):
+            raise Refused(400, '"probabilities" must be true or false.')
+        records = self._records({k: x for k, x in record.items() if k != "probabilities"})
+        requests.check_rows(len(records), most=self._asked.max_rows)
+        try:
+            for place, one in enumerate(records):
+                check_record(self._first.head, one, where=f"text {place}")
+            return self._first.encode(records)
+        except InputError as error:
+            raise Refused(400, _sentence(error)) from error
+
+    def _records(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The texts of a request, one by one."""
+        if not record:
+            return [{}]
+        is_list = {name: isinstance(value, list) for name, value in record.items()}
+        if "choices" in record:
+            choices = record["choices"]
+            is_list["choices"] = isinstance(choices, list) and any(
+                isinstance(choice, list) for choice in choices
+            )
+        if not any(is_list.values()):
+            return [dict(record)]
+        sizes = {len(record[name]) if is_list[name] else 1 for name in record}
+        if not all(is_list.values()) or len(sizes) > 1:
+            names = ", ".join(f'"{name}"' for name in record)
+            raise Refused(400, f"{names} must be one text each, or lists of one length.")
+        [size] = sizes
+        if not size:
+            raise Refused(400, f'"{next(iter(record))}" must have at least one text.')
+        requests.check_rows(size, most=self._asked.max_rows)
+        return [{name: value[i] for name, value in record.items()} for i in range(size)]
 
 
 class Score:
@@ -272,12 +399,10 @@ class Rerank:
     fields = frozenset({"query", "passages"})
 
     def __init__(self, model: TextToText, asked: Asked):
-        first, *others = model.members
-        if others:
+        if len(model.members) > 1:
             raise InputError("rerank takes one checkpoint: an ensemble of rankers is not served")
         self._asked = asked
-        make = functools.partial(CrossEncoder.of, first, length=model.asked_length)
-        self._encoders = _BySize(lambda size: make(batch_size=size))
+        self._encoders = _BySize(lambda size: model.pair_scorer(batch_size=size))
         self._encoder: CrossEncoder = self._encoders.get(1)  # without its head refused at the start
         longest = self._encoder.length
         static = asked.static_lengths(longest)
@@ -328,8 +453,21 @@ class Rerank:
         ]
 
 
+def predict(model: TextToText, asked: Asked) -> "Predict | PredictByHead":
+    """Return the endpoint of a model that writes text, or that of an encoder's head."""
+    by_head = asked.head is not None or answering_heads(model.members[0].experiment)
+    return PredictByHead(model, asked) if by_head else Predict(model, asked)
+
+
+def _names_of(answerer: Answerer) -> tuple[str, ...]:
+    """Return the fields of texts in the requests to a head."""
+    names = {"classifier": ("inputs", "second"), "token": ("inputs",)}
+    others = {"choice": ("inputs", "choices"), "span": ("question", "context", "inputs", "second")}
+    return (names | others)[answerer.kind]
+
+
 ENDPOINTS: dict[str, Callable[[TextToText, Asked], Any]] = {
-    "predict": Predict,
+    "predict": predict,
     "score": Score,
     "embed": Embed,
     "rerank": Rerank,

@@ -32,19 +32,32 @@ class InputReader:
           InputError: one is too long, and such are refused.
         """
         rows, cut = model.inputs([line.record["inputs"] for line in lines])
+        self.tell(lines, cut, length=model.inputs_length)
+        return rows
+
+    def tell(self, lines: Sequence[Line], cut: Sequence[int], *, length: int) -> None:
+        """Warn about the first line that is truncated, or refuse it.
+
+        Args:
+          lines: of the file.
+          cut: indices of those that are too long.
+          length: maximum tokens of an input.
+
+        Raises:
+          InputError: if a line is too long, and such are refused.
+        """
         if cut and self._long_inputs == "refuse":
             raise InputError(
-                f"{lines[cut[0]].where}: the input is longer than {model.inputs_length} tokens; "
+                f"{lines[cut[0]].where}: the input is longer than {length} tokens; "
                 "shorten it, raise --inputs-length, or have it cut by --long-inputs cut"
             )
         if cut and not self._num_cut:
             _logger.warning(
                 "%s: the input is cut to %d tokens, as all longer ones are (--inputs-length)",
                 lines[cut[0]].where,
-                model.inputs_length,
+                length,
             )
         self._num_cut += len(cut)
-        return rows
 
     def report(self) -> None:
         """Says how many, where it is more than the one that was named."""

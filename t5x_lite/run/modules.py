@@ -1,155 +1,33 @@
-"""Modules that were trained, in a run or a model of another time: `adapters.load` NAME=DIR.
-
-A module is found in the config of a step by its name, or is the only one there; its arrays are at
-adapters/NAME in that step. It fits the base that it was trained with, and no other one.
-"""
+"""Modules that a run loads: `adapters.load` NAME=DIR; see `t5x_lite.inference.modules`."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from t5x_lite import trees
-from t5x_lite.adapters.base import ADAPTERS, Adapter
-from t5x_lite.adapters.composition import (
-    Block,
-    MultiTask,
-    check_answers,
-    names_of,
-    trained_of,
-    walk,
-)
-from t5x_lite.adapters.config import Adapters
+from t5x_lite.adapters.composition import MultiTask, walk
 from t5x_lite.adapters.grammar import write_module
-from t5x_lite.adapters.use import parse_trees, write_trees
 from t5x_lite.checkpoints import manifest
-from t5x_lite.checkpoints import reading as checkpointing
-from t5x_lite.checkpoints.base import Base, digests
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import adapter_numbers
 from t5x_lite.errors import InputError
-from t5x_lite.learner import Learner
-from t5x_lite.options import did_you_mean
-from t5x_lite.remote import AnyPath
-from t5x_lite.run.best_step import Step, find_step
-from t5x_lite.run.loading import Loaded, learner_of, read_experiment
+from t5x_lite.inference.best_step import find_step
+from t5x_lite.inference.modules import ModulesOf, TrainedModule, load_using, using
 from t5x_lite.types import Params
 
-
-@dataclasses.dataclass(frozen=True)
-class TrainedModule:
-    """A module in a step directory.
-
-    Attributes:
-      adapter: its config, with the name that it has here.
-      theirs: its name in the step.
-      directory: the step.
-      base: what the step says of the base that it was trained with; None where it holds it.
-    """
-
-    adapter: Adapter
-    theirs: str
-    directory: AnyPath
-    base: Base | None
-
-    @classmethod
-    def find(cls, name: str, directory: str) -> "TrainedModule":
-        """The module of a checkpoint: the one of that name, or the only one.
-
-        Args:
-          name: that it has here.
-          directory: a work directory, whose newest step is read, or a step directory.
-
-        Raises:
-          InputError: there is no checkpoint, or no such module in it.
-        """
-        step = find_step(directory, step=None)
-        files = checkpointing.step_files(step)
-        modules = {each.name: each for each in read_experiment(step, files).adapters.modules}
-        if name in modules:
-            theirs = name
-        elif len(modules) == 1:
-            [theirs] = modules
-        else:
-            has = f"it has {', '.join(modules)}" if modules else "it has none"
-            raise InputError(
-                f"checkpoint {step} has no module {name}{did_you_mean(name, modules)}; {has}"
-            )
-        adapter = dataclasses.replace(modules[theirs], name=name)
-        return cls(adapter, theirs, step, Base.read(files, where=step))
-
-    def check_base(self, params: Params) -> None:
-        """Refuses a model that is not the one that the module was trained with.
-
-        Args:
-          params: nested; its model, in float32.
-
-        Raises:
-          InputError: with both digests; or a part of its base trained with it, so that no other
-            run has that base.
-        """
-        flat = {path: leaf for path, leaf in trees.flatten(params).items() if _of_model(path)}
-        saved = checkpointing.saved_arrays(self.directory)
-        own = {path: leaf for path, leaf in saved.items() if _of_model(path)}
-        where = f"module {self.theirs} of {self.directory}"
-        if own and self.base is not None:
-            raise InputError(
-                f"{where} was trained together with {next(iter(own))} of its base, which no other "
-                f"run can load: begin with it by --init {self.directory}"
-            )
-        arrays = {} if self.base is None else self.base.arrays
-        wanted = {path: leaf.digest for path, leaf in arrays.items() if _of_model(path)}
-        missing = next((path for path in (*own, *wanted) if path not in flat), None)
-        if missing is not None:
-            raise InputError(f"{where} needs {missing} of a base")
-        if self.base is None:
-            wanted = self._own_digests(own, flat)
-            flat = {path: flat[path].astype(leaf.dtype) for path, leaf in own.items()}
-        found = digests({path: flat[path] for path in wanted})
-        other = next((path for path, digest in wanted.items() if found[path] != digest), None)
-        if other is not None:
-            name = "that of its checkpoint" if self.base is None else self.base.checkpoint
-            raise InputError(
-                f"{where} was trained with another base, {name}: {other} is {wanted[other]} there "
-                f"and {found[other]} here"
-            )
-
-    def _own_digests(self, saved: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, str]:
-        """Digests of the model that the step itself holds; arrays go where ours are."""
-        shapes = {
-            path: jax.ShapeDtypeStruct(
-                tuple(leaf.shape),
-                "float32",
-                sharding=flat[path].sharding if flat[path].shape == tuple(leaf.shape) else None,
-            )
-            for path, leaf in saved.items()
-        }
-        return digests(checkpointing.restore_arrays(self.directory, shapes))
-
-    def read(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
-        """The module's arrays by their paths here.
-
-        Args:
-          shapes: of all parameters by path, with shardings.
-
-        Raises:
-          InputError: they are damaged, or of other shapes.
-        """
-        ours, theirs = f"{ADAPTERS}{self.adapter.name}/", f"{ADAPTERS}{self.theirs}/"
-        wanted = {path: leaf for path, leaf in shapes.items() if path.startswith(ours)}
-        if not wanted:
-            return {}
-        sources = {path: theirs + path.removeprefix(ours) for path in wanted}
-        found = checkpointing.restore_arrays(
-            self.directory, {sources[path]: leaf for path, leaf in wanted.items()}
-        )
-        return {path: found[source] for path, source in sources.items()}
-
-
-def _of_model(path: str) -> bool:
-    return path.startswith("model/")
+__all__ = [
+    "ModulesOf",
+    "TrainedModule",
+    "check_children",
+    "check_init",
+    "in_dtypes_of",
+    "in_float32",
+    "load_using",
+    "using",
+    "with_loaded",
+    "with_loaded_params",
+]
 
 
 def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
@@ -266,177 +144,3 @@ def in_dtypes_of(params: Params, shapes: Any) -> Params:
         params,
         shapes,
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class ModulesOf:
-    """A checkpoint, and modules that its model may use: its own, and others of the same base.
-
-    Attributes:
-      loaded: the checkpoint as it was read, with the modules that it has.
-      adapters: the modules' configs by name.
-      arrays: their arrays by name, nested from below adapters/NAME.
-    """
-
-    loaded: Loaded
-    adapters: Mapping[str, Adapter]
-    arrays: Mapping[str, Params]
-
-    @classmethod
-    def of(cls, loaded: Loaded) -> "ModulesOf":
-        """Those of a checkpoint."""
-        adapters = {each.name: each for each in loaded.learner.adapters}
-        return cls(loaded, adapters, loaded.params.get("adapters", {}))
-
-    def adding(self, name: str, directory: str) -> "ModulesOf":
-        """With one more module, which was trained with the same base.
-
-        Raises:
-          InputError: there is one of that name, or the checkpoint has no such module, or was
-            trained with another base.
-        """
-        if name in self.adapters:
-            raise InputError(f"two adapters are called {name}: give one another name")
-        module = TrainedModule.find(name, directory)
-        module.check_base(self.loaded.params)
-        one = ModulesOf(self.loaded, {name: module.adapter}, {})
-        flat = module.read(trees.flatten(one.learner((name,)).shapes))
-        arrays = trees.unflatten(flat).get("adapters", {})
-        return ModulesOf(
-            self.loaded, {**self.adapters, name: module.adapter}, {**self.arrays, **arrays}
-        )
-
-    def learner(self, use: Sequence[str | Block]) -> Learner:
-        """The learner whose model has some of the modules in its slots; nothing is allocated.
-
-        Args:
-          use: names of modules, or trees of them.
-
-        Raises:
-          InputError: one is not there, or two would stand at one site.
-        """
-        return learner_of(self._experiment(use))
-
-    def using(self, use: Sequence[str | Block]) -> Loaded:
-        """The checkpoint as if it had these modules; arrays are shared, and none is copied.
-
-        Args:
-          use: names of modules, or trees of them.
-
-        Raises:
-          InputError: as for `learner`; or the base trained with the checkpoint's own modules, and
-            others are asked for; or it has no such fusion or router; or rows of a batch would have
-            different modules.
-        """
-        check_answers(use)
-        experiment, names = self._experiment(use), names_of(use)
-        self._check_own_base(names)
-        params = {part: tree for part, tree in self.loaded.params.items() if part != "adapters"}
-        arrays = {name: self.arrays[name] for name in names if name in self.arrays}
-        for part, blocks in trained_of(use).items():
-            arrays[part] = {title: self._of_block(part, title) for title in blocks}
-        if arrays:
-            params["adapters"] = arrays
-        return dataclasses.replace(
-            self.loaded,
-            experiment=experiment,
-            learner=learner_of(experiment),
-            params=params,
-        )
-
-    def _of_block(self, part: str, title: str) -> Params:
-        """The arrays of a fusion or a router."""
-        known = self.arrays.get(part, {})
-        if title not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise InputError(
-                f"checkpoint {self.loaded.directory} has no {part} called {title}"
-                f"{did_you_mean(title, known)}; {has}: train one by --adapters.use"
-            )
-        return known[title]
-
-    def _check_own_base(self, names: Sequence[str]) -> None:
-        """Refuses other modules than the checkpoint's own where its base trained with these."""
-        learner = self.loaded.learner
-        own = [each.name for each in learner.adapters]
-        if not own or set(names) == set(own):
-            return
-        paths = trees.flatten(learner.shapes)
-        moved = next((path for path in paths if _of_model(path) and learner.trains(path)), None)
-        if moved is not None:
-            raise InputError(
-                f"checkpoint {self.loaded.directory}: {moved} of the base was trained together "
-                f"with {', '.join(own)}, so nothing else can be used with it"
-            )
-
-    def _experiment(self, use: Sequence[str | Block]) -> Experiment:
-        names = names_of(use)
-        for name in names:
-            _check_there(name, self.adapters)
-        lines = tuple(write_module(self.adapters[name]) for name in names)
-        adapters = Adapters(add=lines, use=write_trees(use))
-        own = self.loaded.experiment
-        pack = own.data.pack and not adapters.unpackable  # who answers packs nothing
-        data = dataclasses.replace(own.data, pack=pack)
-        return dataclasses.replace(own, adapters=adapters, data=data, train=())
-
-
-def load_using(
-    checkpoint: str, *, step: Step = None, use: str | None = None, mesh: Mesh | None = None
-) -> Loaded:
-    """A checkpoint whose model has some of its modules, as `--adapters.use` says.
-
-    Args:
-      checkpoint: a work directory or a step directory.
-      step: of a work directory: its number, "best", or None for the newest.
-      use: names of modules, with commas between, or blocks of them; "" is the base alone, None what
-        its own run used.
-      mesh: where the parameters go; None is the first device.
-
-    Raises:
-      InputError: there is no such checkpoint or module; or as for `ModulesOf.using`.
-    """
-    if use is None:
-        loaded = Loaded.from_checkpoint(checkpoint, step=step, mesh=mesh)
-        check_answers(loaded.experiment.adapters.composition)
-        return loaded
-    directory = find_step(checkpoint, step=step)
-    experiment = read_experiment(directory, checkpointing.step_files(directory))
-    chosen = _chosen(experiment, use, where=directory)
-    loaded = Loaded.from_checkpoint(str(directory), step=None, mesh=mesh)
-    return ModulesOf.of(loaded).using(chosen)
-
-
-def using(experiment: Experiment, use: str, *, where: object) -> Experiment:
-    """The experiment of a checkpoint with some of its modules.
-
-    Args:
-      experiment: of the checkpoint.
-      use: names of modules, with commas between, or blocks of them.
-      where: the checkpoint, for messages.
-
-    Raises:
-      InputError: there is no such module.
-    """
-    chosen, added = _chosen(experiment, use, where=where), experiment.adapters.added
-    lines = tuple(write_module(added[name]) for name in names_of(chosen))
-    adapters = Adapters(add=lines, use=write_trees(chosen))
-    return dataclasses.replace(experiment, adapters=adapters, train=())
-
-
-def _chosen(experiment: Experiment, use: str, *, where: object) -> tuple[str | Block, ...]:
-    """The trees of `use`, of modules that a checkpoint has."""
-    try:
-        chosen = parse_trees(use)
-        for name in names_of(chosen):
-            _check_there(name, experiment.adapters.used)
-    except InputError as error:
-        raise InputError(f"adapters.use: checkpoint {where}: {error}") from error
-    return chosen
-
-
-def _check_there(name: str, names: Collection[str]) -> None:
-    """Refuses, by an InputError, a module that is not among those of some names."""
-    if name not in names:
-        has = f"there are {', '.join(names)}" if names else "there is none"
-        raise InputError(f"no module is called {name!r}{did_you_mean(name, names)}; {has}")

@@ -8,7 +8,6 @@ reads (`objectives.distill`, data.layout Groups(teacher=True)). All other fields
 are there are replaced. A killed command goes on.
 """
 
-import functools
 import hashlib
 import itertools
 import logging
@@ -20,14 +19,13 @@ import numpy as np
 from jaxtyping import Float
 
 from t5x_lite.errors import InputError
+from t5x_lite.inference.best_step import Step, find_step
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.progress import counting
 from t5x_lite.records import pairs
 from t5x_lite.records.json_lines import read_examples, writer
 from t5x_lite.records.lines import count_lines
 from t5x_lite.records.resumable import is_resumable, resumable_writer
-from t5x_lite.run.best_step import Step, find_step
-from t5x_lite.run.cross_encoder import CrossEncoder
-from t5x_lite.run.head_scorer import HeadScorer
 from t5x_lite.sharding import MeshConfig, make_mesh
 
 _AT_A_TIME = 16
@@ -84,22 +82,17 @@ def score_pairs(
       inputs_length: tokens of query and passage together, or with heads of a passage.
       query_length: tokens of a query at most.
       heads: that score, some of dense, lexical and multi_vector; () is a cross-encoder.
-      weights: of all three, whose weighted mean is the score (`run.head_scorer`).
+      weights: of all three, whose weighted mean is the score (`inference.pairs`).
 
     Raises:
       InputError: the checkpoint or a line is wrong.
     """
     directory = find_step(checkpoint, step=step)
-    load: Any = CrossEncoder.load
-    if heads:
-        load = functools.partial(HeadScorer.load, heads=heads, weights=weights)
-    scorer: Scorer = load(
-        str(directory),
-        use=use,
-        batch_size=batch_size,
-        length=inputs_length,
-        query_length=query_length,
-        mesh=make_mesh(MeshConfig()),
+    model = Checkpoint.load(
+        [directory], use=use, inputs_length=inputs_length, mesh=make_mesh(MeshConfig())
+    )
+    scorer: Scorer = model.pair_scorer(
+        heads=heads, weights=weights, batch_size=batch_size, query_length=query_length
     )
     identity = {
         "checkpoint": str(directory),

@@ -12,14 +12,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from t5x_lite.errors import InputError
+from t5x_lite.inference.best_step import Step, find_step
+from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.inference.pairs import sigmoid_or_raw
 from t5x_lite.progress import counting
 from t5x_lite.records import beir_files
 from t5x_lite.records.passages import read_passages
 from t5x_lite.records.run_files import Ranking, RunFormat, read_run
 from t5x_lite.records.run_writer import run_writer
 from t5x_lite.retrieval.rerank import reranked
-from t5x_lite.run.best_step import Step, find_step
-from t5x_lite.run.cross_encoder import CrossEncoder, sigmoid_or_raw
 from t5x_lite.sharding import MeshConfig, make_mesh
 
 _AT_A_TIME = 8
@@ -74,14 +75,10 @@ def rerank(
     if not rankings:
         raise InputError(f"{input}: no ranking")
     texts = _texts(rankings, depth=depth, beir=beir, queries=queries, passages=passages, run=input)
-    scorer = CrossEncoder.load(
-        str(directory),
-        use=use,
-        batch_size=batch_size,
-        length=inputs_length,
-        query_length=query_length,
-        mesh=make_mesh(MeshConfig()),
+    model = Checkpoint.load(
+        [directory], use=use, inputs_length=inputs_length, mesh=make_mesh(MeshConfig())
     )
+    scorer = model.pair_scorer(batch_size=batch_size, query_length=query_length)
     shown = sigmoid_or_raw(sigmoid=sigmoid)
     identity = {
         "checkpoint": str(directory),

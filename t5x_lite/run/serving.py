@@ -15,10 +15,12 @@ from typing import Any
 
 from t5x_lite.errors import InputError
 from t5x_lite.extras import install_command
+from t5x_lite.inference.answers import answering_heads
+from t5x_lite.inference.pairs import scores_texts
+from t5x_lite.objectives.ranker import Ranker
 from t5x_lite.options import did_you_mean
 from t5x_lite.progress import counting
 from t5x_lite.run.best_step import Step
-from t5x_lite.run.cross_encoder import scores_texts
 from t5x_lite.run.endpoints import ENDPOINTS, Asked
 from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.serve.batching import Batcher
@@ -243,11 +245,14 @@ class _Answering:
 
 
 def _usual(model: TextToText) -> tuple[str, ...]:
-    """The endpoints of a model that writes text, of a cross-encoder, or of another encoder."""
+    """The endpoints of a model that writes text, of a head that answers, or of another encoder."""
     if all(hasattr(member.learner.model_type, "prefill") for member in model.members):
         return ("predict", "score")
-    ranks = all(scores_texts(member) for member in model.members)
-    return ("rerank",) if ranks else ("embed",)
+    ranks = ("rerank",) if all(scores_texts(member) for member in model.members) else ()
+    first = model.members[0].experiment
+    if ranks and isinstance(first.objective, Ranker):
+        return ranks
+    return ("predict", *ranks) if answering_heads(first) else ("embed",)
 
 
 def _check_names(endpoints: Sequence[str]) -> None:

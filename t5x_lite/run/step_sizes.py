@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 
-import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite.config import Experiment
@@ -14,7 +13,6 @@ from t5x_lite.data.config import (
     own_negative_caches,
     shapes_of,
 )
-from t5x_lite.models.base import ModelConfig
 
 
 def empty_row(data: Data, *, num_tasks: int = 0) -> dict[str, np.ndarray]:
@@ -34,13 +32,6 @@ def batch_row(experiment: Experiment) -> dict[str, np.ndarray]:
     """Return `empty_row` of the longest rows of a run."""
     longest = max(shapes_of(experiment.data), key=lambda data: data.inputs_length)
     return empty_row(longest, num_tasks=experiment.objective.num_tasks)
-
-
-def position_bytes(model: ModelConfig, *, dtype: str) -> int:
-    """Return the bytes of the keys and values of one decoded position; 0 if they are not known."""
-    layers = getattr(model, "num_decoder_layers", getattr(model, "num_layers", 0))
-    heads = getattr(model, "num_heads", 0) * getattr(model, "d_kv", 0)
-    return 2 * layers * heads * np.dtype(jnp.dtype(dtype)).itemsize
 
 
 def row_shapes(data: Data, *, num_tasks: int = 0) -> dict[str, tuple[int, ...]]:

@@ -1,7 +1,8 @@
 """The page to try a server in a browser: one file of HTML, with no asset from outside.
 
-It is made of the endpoints' examples: a field that is a list is an area with one text a line, and
-another field is one line. Colours follow the reader's light or dark preference.
+It is made of the endpoints' examples: a field that is a list is an area with one text a line, a
+truth value a box, and another field is one line. Colours follow the reader's light or dark
+preference.
 """
 
 import base64
@@ -36,6 +37,7 @@ textarea,input{display:block;width:100%;margin-top:.3rem;font:inherit;color:inhe
 background:var(--page);border:1px solid var(--rule);border-radius:.5rem;padding:.5rem .6rem}
 textarea{min-height:8rem;resize:vertical;font-weight:400}
 input{font-weight:400}
+input[type=checkbox]{display:inline;width:auto;margin:0}
 .row{display:flex;flex-wrap:wrap;gap:.8rem;align-items:center}
 .time{color:var(--soft)}
 .bad{color:var(--bad);background:var(--bad-card);border-color:var(--bad)}
@@ -92,7 +94,8 @@ forms.forEach(form => form.addEventListener("submit", async event => {
   const record = {}, go = form.querySelector("button");
   for (const field of form.querySelectorAll("[name]")) {
     const lines = field.value.split("\\n").filter(line => line !== "");
-    if (field.tagName === "TEXTAREA") record[field.name] = lines;
+    if (field.type === "checkbox") record[field.name] = field.checked;
+    else if (field.tagName === "TEXTAREA") record[field.name] = lines;
     else if (field.value !== "") record[field.name] = field.value;
   }
   const headers = {"Content-Type": "application/json"};
@@ -188,6 +191,9 @@ def _field(name: str, value: Any) -> str:
             f"<label>{_text(name)} <small>one a line</small>"
             f'<textarea name="{_text(name)}">{lines}</textarea></label>'
         )
+    if isinstance(value, bool):
+        box = "checked" if value else ""
+        return f'<label><input type="checkbox" name="{_text(name)}" {box}> {_text(name)}</label>'
     return f'<label>{_text(name)}<input name="{_text(name)}" value="{_text(value)}"></label>'
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from t5x_lite.data.layouts import Groups
 from t5x_lite.objectives.contrastive import Contrastive
-from t5x_lite.run.cross_encoder import CrossEncoder
 from t5x_lite.run.embedding import embed
 from t5x_lite.run.interchange import export_hf, import_hf
 from tests.encoder_checkpoint import write_ranker
@@ -29,7 +28,7 @@ def test_a_cross_encoder_has_the_same_scores(tmp_path):
             str(tmp_path / "theirs"), device="cpu", max_length=12
         )
         theirs = loaded.predict(PAIRS, activation_fn=torch.nn.Identity())
-    ours = CrossEncoder.load(str(checkpoint), batch_size=2).scores(PAIRS)
+    ours = Checkpoint.load([checkpoint]).pair_scorer(batch_size=2).scores(PAIRS)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
-from t5x_lite.run.cross_encoder import CrossEncoder, sigmoid_or_raw
+from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.inference.pairs import sigmoid_or_raw
 from tests.encoder_checkpoint import write_checkpoint, write_ranker
 
 
@@ -14,7 +15,7 @@ def checkpoint(tmp_path_factory, compile_once):
 
 
 def test_rows_and_scores(checkpoint):
-    scorer = CrossEncoder.load(str(checkpoint), batch_size=2)
+    scorer = Checkpoint.load([checkpoint]).pair_scorer(batch_size=2)
     assert (scorer.length, scorer.query_length) == (12, 6)
     pairs = [("a b", "c"), ("a b c d e f g", "h i j k l m n o"), ("a b", "c [SEP] d")]
     # [CLS] 2, [SEP] 3, a 5.
@@ -34,8 +35,8 @@ def test_rows_and_scores(checkpoint):
 @pytest.mark.slow
 def test_what_does_not_fit_is_refused(checkpoint, tmp_path):
     with pytest.raises(InputError, match="tokens at most, and rows of 999 are asked for"):
-        CrossEncoder.load(str(checkpoint), length=999)
+        Checkpoint.load([checkpoint], inputs_length=999).pair_scorer()
     with pytest.raises(InputError, match="leave no room for a text"):
-        CrossEncoder.load(str(checkpoint), length=8, query_length=6)
+        Checkpoint.load([checkpoint], inputs_length=8).pair_scorer(query_length=6)
     with pytest.raises(InputError, match="has no head 'classifier' of one class"):
-        CrossEncoder.load(str(write_checkpoint(tmp_path, "bert")))
+        Checkpoint.load([write_checkpoint(tmp_path, "bert")]).pair_scorer()

@@ -8,7 +8,7 @@ import pytest
 
 import t5x_lite
 from t5x_lite.decoding.config import Decoding
-from t5x_lite.run.cross_encoder import CrossEncoder
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.run.endpoints import ENDPOINTS, Asked, Embed, Predict, Rerank, Score
 from t5x_lite.run.text_to_text import TextToText
 from t5x_lite.serve.limits import Refused
@@ -112,7 +112,9 @@ def test_ranks_are_those_of_the_cross_encoder(ranker):
     endpoint = Rerank(TextToText.load([ranker]), Asked(max_rows=4))
     passages = ["c", "h i j k l m n o p", "d e", ""]
     results = answers(endpoint, {"query": "a b", "passages": passages})
-    expected = CrossEncoder.load(ranker).scores([("a b", passage) for passage in passages])
+    expected = (
+        Checkpoint.load([ranker]).pair_scorer().scores([("a b", passage) for passage in passages])
+    )
     np.testing.assert_allclose([one["score"] for one in results], expected, rtol=1e-5, atol=1e-6)
     best_first = sorted(range(4), key=lambda place: -expected[place])
     assert sorted(range(4), key=lambda place: results[place]["rank"]) == best_first

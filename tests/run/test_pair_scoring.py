@@ -5,9 +5,10 @@ import json
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.inference.pairs import CrossEncoder
 from t5x_lite.records import pairs
 from t5x_lite.run import pair_scoring
-from t5x_lite.run.cross_encoder import CrossEncoder
 from tests.encoder_checkpoint import write_ranker
 
 RECORDS = [
@@ -39,7 +40,7 @@ def scored(checkpoint, source, output="out.jsonl", **options):
 @pytest.mark.slow
 def test_scores_stand_beside_the_passages(checkpoint, source):
     found = scored(checkpoint, source, negatives_top=2)
-    scorer = CrossEncoder.load(str(checkpoint))
+    scorer = Checkpoint.load([str(checkpoint)]).pair_scorer()
     for record, before in zip(found, RECORDS, strict=True):
         kept = {name for name in before if not name.endswith("_scores")}
         assert {name: record[name] for name in kept} == {name: before[name] for name in kept}

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.inference.pairs import CrossEncoder
 from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
 from t5x_lite.run import reranking
-from t5x_lite.run.cross_encoder import CrossEncoder
 from tests.encoder_checkpoint import write_ranker
 
 DOCUMENTS = {str(i): text for i, text in enumerate(["a b", "c", "d e f", "g", "h a", "b c d"])}
@@ -44,7 +45,7 @@ def run(checkpoint, directory, output="out.trec", **options):
 @pytest.mark.slow
 def test_the_first_depth_is_in_the_order_of_the_scores(checkpoint, directory):
     found = run(checkpoint, directory)
-    scorer = CrossEncoder.load(str(checkpoint))
+    scorer = Checkpoint.load([str(checkpoint)]).pair_scorer()
     for query, names in (("q1", "0123"), ("q2", "543"), ("q3", "1")):
         scores = scorer.scores([(QUERIES[query], DOCUMENTS[name]) for name in names]).tolist()
         expected = sorted(zip(names, scores, strict=True), key=lambda pair: -pair[1])

@@ -89,7 +89,7 @@ def test_inputs_of_a_layout_with_words_end_in_them(model):
 
 
 def test_words_need_room_and_are_those_of_all_members(tiny_run, model, monkeypatch):
-    from t5x_lite.run import text_to_text
+    from t5x_lite.inference import checkpoint as text_to_text
 
     worded = with_layout(model, layouts.PrefixLM(separator=" target:")).members[0]
     members = iter([worded, model.members[0], worded])
@@ -207,7 +207,7 @@ def test_an_ensemble_needs_one_vocabulary(tiny_run, tmp_path, english_lines):
 
 
 def test_an_ensemble_needs_logits_of_one_size_and_one_way_of_reading(model, monkeypatch):
-    from t5x_lite.run import text_to_text
+    from t5x_lite.inference import checkpoint as text_to_text
 
     [member] = model.members
 

@@ -1,0 +1,1 @@
+"""A loaded checkpoint: what encodes, generates, scores, ranks and answers by its heads."""

@@ -1,0 +1,672 @@
+"""Answers of a head on an encoder to new texts: a class, a number, a choice, tags or a span.
+
+| head | a record has | its answer |
+|---|---|---|
+| classifier | "inputs", and "second" for a pair | {"prediction": label}, with "probabilities" on request |
+| classifier of one class | the same | {"prediction": number} |
+| classifier whose classes do not exclude each other | the same | {"prediction": [labels]} |
+| choice | "inputs" and "choices" | {"prediction": choice, "index": its number from 0} |
+| token | "inputs" | {"prediction": [{"label", "start", "end", "text", "score"}]} |
+| span | "question" and "context" | {"prediction": text, "start", "end", "score"} |
+
+The numbers are those of transformers' pipelines text-classification, token-classification with
+aggregation_strategy "simple", and question-answering (4.57), with the same defaults: windows of 384
+tokens that share 128, and answers of 15 tokens. Places count characters. A text that spells out
+[CLS], [SEP], [MASK] or padding has an unknown token there, as in training.
+"""  # noqa: E501
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Float
+
+from t5x_lite.bound import heads_of
+from t5x_lite.config import Experiment
+from t5x_lite.data.tasks.labelled import join
+from t5x_lite.data.tasks.windows import divided
+from t5x_lite.errors import InputError
+from t5x_lite.evaluate.generate import Bind, Prediction
+from t5x_lite.evaluate.heads import HeadAnswers
+from t5x_lite.heads.base import Head
+from t5x_lite.heads.choice import Choice
+from t5x_lite.heads.classes import ClassHead
+from t5x_lite.heads.classifier import Classifier
+from t5x_lite.heads.span import Span
+from t5x_lite.heads.token import Token
+from t5x_lite.models.encoder import EncoderConfig
+from t5x_lite.options import did_you_mean
+from t5x_lite.types import Array, Params
+from t5x_lite.vocabulary.beginnings import first_tokens
+from t5x_lite.vocabulary.encoder_tokens import encoder_tokens, without_special
+from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.vocabulary.tokenizer import Tokenizer
+
+LONGEST_WINDOW = 384
+"""Tokens of a question with a window of its context, unless the model reads fewer."""
+_STRIDE = 128
+_CANDIDATES = 12
+"""Likeliest spans of a window that are compared: the pipeline's 2 top_k + 10."""
+_OUTSIDE = "O"
+
+_NEEDS = {
+    "classifier": '"inputs", a string, and "second", a string, for a pair of texts',
+    "token": '"inputs", a string',
+    "choice": '"inputs", a string, and "choices", a list of strings',
+    "span": '"question" and "context", two strings',
+}
+_GIVES = {
+    "classifier": "classifies a text or a pair of texts",
+    "token": "tags the words of one text",
+    "choice": "chooses one of several texts",
+    "span": "finds an answer in a context",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Options of answers; an option that does not fit the head is refused.
+
+    Attributes:
+      probabilities: whether an answer lists the probability of each class or choice.
+      threshold: probability above which a class that excludes no other is in the answer; None is
+        0.5.
+      doc_stride: tokens that two windows of a long text share; None is 128 for a question's
+        context, at most half a row, and truncates the texts of a tagger.
+      longest_answer: maximum tokens of a span; None is 15.
+      impossible_answers: whether the answer may be "", as in SQuAD 2.0.
+    """
+
+    probabilities: bool = False
+    threshold: float | None = None
+    doc_stride: int | None = None
+    longest_answer: int | None = None
+    impossible_answers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and not 0.0 <= self.threshold <= 1.0:
+            raise InputError(f"threshold must be from 0 to 1, got {self.threshold}")
+        for name, least in (("doc_stride", 0), ("longest_answer", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"{name} must be at least {least}, got {value}")
+
+    def check(self, head: Head, *, where: object) -> None:
+        """Raise InputError if an option does not fit a head."""
+        allowed = {
+            "choice": {"probabilities"},
+            "token": {"doc_stride"},
+            "span": {"doc_stride", "longest_answer", "impossible_answers"},
+            "classifier": {"probabilities"},
+            "multi": {"probabilities", "threshold"},
+            "number": set(),
+        }
+        fits = allowed[_option_kind(head)]
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) != field.default and field.name not in fits:
+                others = f"; its options are {', '.join(sorted(fits))}" if fits else ""
+                raise InputError(
+                    f"checkpoint {where}: head {head.name!r} {_GIVES[kind_of(head)]} and has no "
+                    f"option {field.name}{others}"
+                )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """A record as rows for the encoder.
+
+    Attributes:
+      rows: int32 tokens of each row, [CLS] and [SEP] included.
+      cut: whether a text was truncated.
+      text: the text that places count in; "" where there are none.
+      begins: the number of tokens before that text in each row.
+      offsets: first character and the one after the last of each of its tokens, by row.
+      words: word number of each of these tokens, by row; None of a token that is of no word.
+      choices: the texts to choose from.
+    """
+
+    rows: Sequence[np.ndarray]
+    cut: bool = False
+    text: str = ""
+    begins: int = 1
+    offsets: Sequence[Sequence[tuple[int, int]]] = ()
+    words: Sequence[Sequence[int | None]] = ()
+    choices: Sequence[str] = ()
+
+
+def kind_of(head: Head) -> str:
+    """Return "classifier", "choice", "token" or "span"; "" for a head that answers no text."""
+    kinds = {"classifier": Classifier, "choice": Choice, "token": Token, "span": Span}
+    return next((name for name, kind in kinds.items() if isinstance(head, kind)), "")
+
+
+def problem_of(head: Classifier) -> str:
+    """Return the meaning of a classifier's logits, in the words of transformers' problem_type."""
+    known: str | None = getattr(head, "problem", None)
+    if known is not None:
+        return known
+    return "regression" if head.num_classes == 1 else "single_label_classification"
+
+
+def _option_kind(head: Head) -> str:
+    if not isinstance(head, Classifier):
+        return kind_of(head)
+    problem = problem_of(head)
+    if problem == "multi_label_classification":
+        return "multi"
+    return "number" if problem == "regression" or head.num_classes == 1 else "classifier"
+
+
+def answering_heads(experiment: Experiment) -> dict[str, Head]:
+    """Return the heads of an encoder that answer texts, by name; {} for another model."""
+    if not isinstance(experiment.model, EncoderConfig):
+        return {}
+    heads = heads_of(experiment.objective, experiment.heads)
+    return {name: head for name, head in heads.items() if kind_of(head)}
+
+
+def head_for(experiment: Experiment, name: str | None, *, where: object) -> Head:
+    """Return the head that answers.
+
+    Args:
+      experiment: config of the checkpoint.
+      name: of the head; None is the one that the objective trained, or the only one.
+      where: the checkpoint, for messages.
+
+    Raises:
+      InputError: if there is no such head, or several.
+    """
+    heads = answering_heads(experiment)
+    if name is not None:
+        if name not in heads:
+            has = f"its heads are {', '.join(heads)}" if heads else "it has no head that answers"
+            raise InputError(
+                f"checkpoint {where} has no head {name!r} that answers texts"
+                f"{did_you_mean(name, heads)}; {has}"
+            )
+        return heads[name]
+    own = [head.name for head in experiment.objective.heads(heads) if head.name in heads]
+    chosen = own or list(heads)
+    if len(chosen) == 1:
+        return heads[chosen[0]]
+    if chosen:
+        raise InputError(
+            f"checkpoint {where} has the heads {', '.join(chosen)}; choose one by --head NAME"
+        )
+    raise InputError(f"checkpoint {where}: {cannot_answer(experiment)}")
+
+
+def cannot_answer(experiment: Experiment) -> str:
+    """Return why an encoder without a head for texts cannot answer, and the command that works."""
+    name = type(experiment.model).__name__.removesuffix("Config")
+    return (
+        f"{name} is an encoder without a head that answers texts; use embed for its vectors, or "
+        "train a head by finetune"
+    )
+
+
+def check_record(head: Head, record: Mapping[str, Any], *, where: str) -> None:
+    """Raise InputError unless a record has the texts that a head reads."""
+    kind = kind_of(head)
+    foreign = {"classifier": ("choices",), "token": ("second", "choices"), "choice": ("second",)}
+    for name in foreign.get(kind, ()):
+        if name in record:
+            raise InputError(
+                f'{where}: has "{name}", and head {head.name!r} {_GIVES[kind]}; a line must have '
+                f"{_NEEDS[kind]}"
+            )
+    names = fields_of(head, record)
+    for name in names:
+        if name not in record:
+            has = ", ".join(f'"{key[:40]}"' for key in sorted(record)[:8]) or "nothing"
+            raise InputError(f"{where}: must have {_NEEDS[kind]}; it has {has}")
+        _check_text(record[name], f'{where}: "{name}"')
+    if kind == "classifier" and "second" in record:
+        _check_text(record["second"], f'{where}: "second"')
+    if kind == "choice":
+        choices = record.get("choices")
+        if not isinstance(choices, list):
+            raise InputError(f"{where}: must have {_NEEDS[kind]}")
+        if len(choices) < 2:
+            raise InputError(
+                f'{where}: "choices" must be at least 2 texts, got {len(choices)}; add one or '
+                "remove the line"
+            )
+        for number, choice in enumerate(choices):
+            _check_text(choice, f'{where}: "choices"[{number}]')
+
+
+def fields_of(head: Head, record: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the texts that each record of a head has."""
+    if kind_of(head) != "span":
+        return ("inputs",)
+    named = "question" in record or "context" in record or "inputs" not in record
+    return ("question", "context") if named else ("inputs", "second")
+
+
+def _check_text(value: Any, where: str) -> None:
+    if not isinstance(value, str):
+        raise InputError(f"{where} must be a string, got {type(value).__name__}")
+    if not value.strip():
+        raise InputError(f"{where} is empty; give it a text or remove the line")
+
+
+class HeadLogits(HeadAnswers):
+    """The logits of a head; options are those of `HeadAnswers`."""
+
+    def of(
+        self, params: Params, rows: Sequence[np.ndarray], *, static_length: int | None = None
+    ) -> list[np.ndarray]:
+        """Return the float32 logits of each row.
+
+        Args:
+          params: of the learner.
+          rows: int32 tokens of each.
+          static_length: tokens that rows are padded to; None is a power of two that holds them.
+        """
+        return self._of_rows(
+            params, rows, lambda logits, _: logits.copy(), static_length=static_length
+        )
+
+    def _read(self, head: Any, hidden: Array) -> Array:
+        found = head(hidden)
+        return jnp.stack(found, axis=1) if isinstance(found, tuple) else found
+
+    def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
+        raise NotImplementedError("logits are read by `of`")
+
+
+class Answerer:
+    """A head of a checkpoint, ready to answer.
+
+    Args:
+      head: config of the head.
+      bind: puts together the learner.
+      params: of the learner.
+      vocabulary: of the model.
+      asked: options of the answers.
+      length: maximum tokens of a row.
+      batch_size: rows that go through the model at once.
+      where: the checkpoint, for messages.
+      mesh: devices that share the rows; None is one device.
+
+    Raises:
+      InputError: if an option does not fit the head, or the length leaves no room for a text.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        *,
+        bind: Bind,
+        params: Params,
+        vocabulary: Vocabulary,
+        asked: Asked,
+        length: int,
+        batch_size: int,
+        where: object,
+        mesh: Mesh | None = None,
+    ):
+        asked.check(head, where=where)
+        self.head, self.asked, self.length = head, asked, length
+        self.kind = kind_of(head)
+        self._params, self._vocabulary, self._where = params, vocabulary, where
+        self._tokens = encoder_tokens(vocabulary)
+        least = 6 + self._tokens.separators
+        if length < least:
+            raise InputError(
+                f"checkpoint {where}: rows of {length} tokens leave no room for texts; set "
+                f"--inputs-length to at least {least}"
+            )
+        self._logits = HeadLogits(
+            bind,
+            head=head.name,
+            batch_size=batch_size,
+            longest=length,
+            pad_id=vocabulary.pad_id,
+            sep_id=self._tokens.sep_id,
+            mesh=mesh,
+        )
+        if self.kind in ("span", "token") and not isinstance(vocabulary, Tokenizer):
+            raise InputError(
+                f"checkpoint {where}: head {head.name!r} gives places in a text, and its "
+                f"{type(vocabulary).__name__} vocabulary does not have them; a tokenizer.json, a "
+                "vocab.txt or an spm.model has"
+            )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes, as transformers has them: LABEL_0 and so on without names."""
+        assert isinstance(self.head, ClassHead)
+        return self.head.labels or tuple(f"LABEL_{i}" for i in range(self.head.num_classes))
+
+    def run(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Answer records that `check_record` has checked, in their order."""
+        return self.answers(self.encode(records))
+
+    def answers(self, encoded: Sequence[Encoded]) -> list[dict[str, Any]]:
+        """Answer encoded records, in their order."""
+        found = iter(self.logits([row for one in encoded for row in one.rows]))
+        return [self.answer(one, [next(found) for _ in one.rows]) for one in encoded]
+
+    def logits(
+        self, rows: Sequence[np.ndarray], *, static_length: int | None = None
+    ) -> list[np.ndarray]:
+        """Return the logits of rows.
+
+        Raises:
+          InputError: if one is not finite.
+        """
+        found = self._logits.of(self._params, rows, static_length=static_length)
+        if not all(np.all(np.isfinite(logits)) for logits in found):
+            raise InputError(
+                f"checkpoint {self._where}: a logit is not finite: its weights are broken, or the "
+                "compute dtype is too narrow for them"
+            )
+        return found
+
+    # Rows.
+
+    def encode(self, records: Sequence[Mapping[str, Any]]) -> list[Encoded]:
+        """Return the rows of records that `check_record` has checked."""
+        if self.kind == "span":
+            return self._contexts(records)
+        if self.kind == "token":
+            return self._tagged([record["inputs"] for record in records])
+        groups = [_texts(record) for record in records]
+        flat = [texts for group in groups for texts in group]
+        made = iter(self._joined(flat))
+        found = []
+        for record, group in zip(records, groups, strict=True):
+            rows = [next(made) for _ in group]
+            cut = any(one for _, one in rows)
+            choices = record.get("choices", ()) if self.kind == "choice" else ()
+            found.append(Encoded(rows=[row for row, _ in rows], cut=cut, choices=choices))
+        return found
+
+    def _joined(self, groups: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, bool]]:
+        """The row of each text or pair, and whether it was cut."""
+        texts = list(dict.fromkeys(text for group in groups for text in group))
+        encoded = first_tokens(self._vocabulary, texts, count=self.length)
+        ids = {
+            text: without_special(one, self._tokens)
+            for text, one in zip(texts, encoded, strict=True)
+        }
+        found, separators = [], self._tokens.separators
+        for group in groups:
+            parts = [ids[text] for text in group]
+            row = join(parts, tokens=self._tokens, length=self.length, separators=separators)
+            whole = sum(map(len, parts)) + 1 + separators * (len(parts) - 1)
+            found.append((np.array([*row, self._tokens.sep_id], np.int32), len(row) < whole))
+        return found
+
+    def _tagged(self, texts: Sequence[str]) -> list[Encoded]:
+        room, share = self.length - 2, self.asked.doc_stride
+        if share is not None and share >= room:
+            raise InputError(
+                f"doc_stride must be below {room}, the tokens of a window, got {share}"
+            )
+        found = []
+        for text, (ids, offsets, _) in zip(texts, self._places(texts), strict=True):
+            windows = divided(len(ids), room=room, stride=room - (share or 0))
+            cut = share is None and len(windows) > 1
+            windows = windows[:1] if share is None else windows
+            found.append(
+                Encoded(
+                    rows=[self._row([], ids[w.start : w.stop]) for w in windows],
+                    cut=cut,
+                    text=text,
+                    offsets=[offsets[w.start : w.stop] for w in windows],
+                )
+            )
+        return found
+
+    def _contexts(self, records: Sequence[Mapping[str, Any]]) -> list[Encoded]:
+        names = [fields_of(self.head, record) for record in records]
+        questions = [record[name[0]] for record, name in zip(records, names, strict=True)]
+        contexts = [record[name[1]] for record, name in zip(records, names, strict=True)]
+        asked = first_tokens(self._vocabulary, questions, count=self.length)
+        found = []
+        for question, context, (ids, offsets, words) in zip(
+            asked, contexts, self._places(contexts), strict=True
+        ):
+            own = without_special(question, self._tokens)[: self.length // 2 - 2]
+            before = [*own, *[self._tokens.sep_id] * self._tokens.separators]
+            room = self.length - 2 - len(before)
+            windows = divided(len(ids), room=room, stride=room - self._share(room))
+            found.append(
+                Encoded(
+                    rows=[self._row(before, ids[w.start : w.stop]) for w in windows],
+                    cut=len(own) < len(question),
+                    text=context,
+                    begins=1 + len(before),
+                    offsets=[offsets[w.start : w.stop] for w in windows],
+                    words=[words[w.start : w.stop] for w in windows],
+                )
+            )
+        return found
+
+    def _share(self, room: int) -> int:
+        """Tokens that two windows of a context share."""
+        share = self.asked.doc_stride
+        if share is None:
+            return min(self.length // 2, _STRIDE, room - 1)
+        if share >= room:
+            raise InputError(
+                f"doc_stride must be below {room}, the tokens of the context in a row of "
+                f"{self.length}, got {share}"
+            )
+        return share
+
+    def _row(self, before: Sequence[int], ids: Sequence[int]) -> np.ndarray:
+        return np.array([self._tokens.cls_id, *before, *ids, self._tokens.sep_id], np.int32)
+
+    def _places(
+        self, texts: Sequence[str]
+    ) -> list[tuple[Sequence[int], list[tuple[int, int]], list[int | None]]]:
+        """The tokens of texts with their characters and words."""
+        assert isinstance(self._vocabulary, Tokenizer)
+        return [
+            (without_special(ids, self._tokens), offsets, words)
+            for ids, offsets, words in self._vocabulary.encode_with_words(texts)
+        ]
+
+    # Answers.
+
+    @property
+    def can_list(self) -> bool:
+        """Whether an answer can list probabilities."""
+        return _option_kind(self.head) in ("classifier", "multi", "choice")
+
+    def answer(
+        self,
+        encoded: Encoded,
+        logits: Sequence[np.ndarray],
+        *,
+        probabilities: bool | None = None,
+    ) -> dict[str, Any]:
+        """Return the answer to a record.
+
+        Args:
+          encoded: the record.
+          logits: of each of its rows.
+          probabilities: whether the answer lists them; None is as the options say.
+        """
+        listed = self.asked.probabilities if probabilities is None else probabilities
+        if self.kind == "classifier":
+            return self._of_classes(logits[0], listed=listed)
+        if self.kind == "choice":
+            values = np.array([float(one[0]) for one in logits])
+            return _of_choices(encoded, values, listed=listed)
+        if self.kind == "token":
+            return {"prediction": tagged_spans(encoded, logits, self.labels)}
+        return best_span(
+            encoded,
+            logits,
+            longest=self.asked.longest_answer or 15,
+            may_be_none=self.asked.impossible_answers,
+        )
+
+    def _of_classes(self, logits: Float[np.ndarray, " C"], *, listed: bool) -> dict[str, Any]:
+        assert isinstance(self.head, Classifier)
+        problem, values = problem_of(self.head), logits.astype(np.float64)
+        if problem == "regression":
+            numbers = values.tolist()
+            return {"prediction": numbers[0] if len(numbers) == 1 else numbers}
+        if problem == "multi_label_classification" or len(values) == 1:
+            probabilities = 1.0 / (1.0 + np.exp(-values))
+        else:
+            probabilities = softmax(values)
+        named = dict(zip(self.labels, probabilities.tolist(), strict=True))
+        if problem == "multi_label_classification":
+            threshold = 0.5 if self.asked.threshold is None else self.asked.threshold
+            answer: Any = [label for label, p in named.items() if p > threshold]
+        elif len(values) == 1:
+            answer = float(probabilities[0])
+        else:
+            answer = self.labels[int(np.argmax(values))]
+        return {"prediction": answer, **({"probabilities": named} if listed else {})}
+
+
+def _of_choices(
+    encoded: Encoded, values: Float[np.ndarray, " n"], *, listed: bool
+) -> dict[str, Any]:
+    best = int(np.argmax(values))
+    more = {"probabilities": softmax(values).tolist()} if listed else {}
+    return {"prediction": encoded.choices[best], "index": best, **more}
+
+
+def _texts(record: Mapping[str, Any]) -> list[list[str]]:
+    """The texts of each row of a record."""
+    if "choices" in record:
+        return [[record["inputs"], choice] for choice in record["choices"]]
+    return [[record["inputs"], *([record["second"]] if "second" in record else [])]]
+
+
+def softmax(logits: Float[np.ndarray, "*B n"]) -> Float[np.ndarray, "*B n"]:
+    """Return the probabilities of logits along the last axis, in float64."""
+    values = np.exp(logits.astype(np.float64) - np.max(logits, axis=-1, keepdims=True))
+    return values / np.sum(values, axis=-1, keepdims=True)
+
+
+def tagged_spans(
+    encoded: Encoded, logits: Sequence[np.ndarray], labels: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the tagged spans of a text, as the pipeline's strategy "simple" groups them.
+
+    A span is a run of tokens of one tag; B- begins another. Windows of a long text may find spans
+    that overlap: the longest stays, and the likelier of two that are equally long.
+
+    Args:
+      encoded: the text with the characters of its tokens.
+      logits: of each window, float32 [tokens, classes].
+      labels: names of the classes; "O" is no span.
+    """
+    found = []
+    for offsets, window in zip(encoded.offsets, logits, strict=True):
+        scores = softmax(window[encoded.begins : encoded.begins + len(offsets)])
+        classes = np.argmax(scores, axis=-1) if len(offsets) else np.zeros(0, np.int64)
+        groups: list[list[int]] = []
+        before = ""
+        for place, number in enumerate(classes.tolist()):
+            label = labels[number]
+            tag = label[2:] if label.startswith(("B-", "I-")) else label
+            if groups and tag == before and not label.startswith("B-"):
+                groups[-1].append(place)
+            else:
+                groups.append([place])
+            before = tag
+        for places in groups:
+            label = labels[int(classes[places[0]])].split("-", 1)[-1]
+            if label == _OUTSIDE:
+                continue
+            start, end = offsets[places[0]][0], offsets[places[-1]][1]
+            found.append(
+                {
+                    "label": label,
+                    "start": start,
+                    "end": end,
+                    "text": encoded.text[start:end],
+                    "score": float(np.mean([scores[p, classes[p]] for p in places])),
+                }
+            )
+    return found if len(logits) == 1 else _without_overlaps(found)
+
+
+def _without_overlaps(spans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    kept: list[dict[str, Any]] = []
+    for span in sorted(spans, key=lambda span: span["start"]):
+        last = kept[-1] if kept else None
+        if last is None or not last["start"] <= span["start"] < last["end"]:
+            kept.append(span)
+        elif (span["end"] - span["start"], span["score"]) > (
+            last["end"] - last["start"],
+            last["score"],
+        ):
+            kept[-1] = span
+    return kept
+
+
+def best_span(
+    encoded: Encoded, logits: Sequence[np.ndarray], *, longest: int, may_be_none: bool = False
+) -> dict[str, Any]:
+    """Return the likeliest answer in a context, as the pipeline question-answering finds it.
+
+    In each window the probability of a span is that of its first token times that of its last one.
+    A span is extended to whole words. Equal texts add up, those of several windows too.
+
+    Args:
+      encoded: the context with the characters and words of its tokens.
+      logits: of each window, float32 [2, tokens].
+      longest: maximum tokens of a span.
+      may_be_none: whether "" is an answer, with the probability of [CLS].
+    """
+    found: dict[str, dict[str, Any]] = {}
+    null = 1.0
+    for number, window in enumerate(logits):
+        offsets, words = encoded.offsets[number], encoded.words[number]
+        size = len(offsets)
+        own = window[:, encoded.begins : encoded.begins + size]
+        scores = softmax(np.concatenate([window[:, :1], own], axis=1))
+        null = min(null, float(scores[0, 0] * scores[1, 0]))
+        for first, last, score in _likeliest(scores[0, 1:], scores[1, 1:], longest=longest):
+            start, end = _characters(offsets, words, first, last)
+            text = encoded.text[start:end]
+            known = found.setdefault(
+                text.lower(), {"prediction": text, "start": start, "end": end, "score": 0.0}
+            )
+            known["score"] += score
+    answers = list(found.values())
+    if may_be_none or not answers:
+        answers.append({"prediction": "", "start": 0, "end": 0, "score": null})
+    return max(answers, key=lambda answer: answer["score"])
+
+
+def _likeliest(
+    first: Float[np.ndarray, " n"], last: Float[np.ndarray, " n"], *, longest: int
+) -> list[tuple[int, int, float]]:
+    """The likeliest spans: first token, last token, probability."""
+    size = len(first)
+    widths = min(longest, size)
+    table = np.full((size, widths), -1.0)
+    for width in range(widths):
+        table[: size - width, width] = first[: size - width] * last[width:]
+    order = np.argsort(-table, axis=None, kind="stable")[:_CANDIDATES]
+    found = [divmod(int(place), widths) for place in order] if size else []
+    return [(i, i + w, float(table[i, w])) for i, w in found if table[i, w] >= 0.0]
+
+
+def _characters(
+    offsets: Sequence[tuple[int, int]], words: Sequence[int | None], first: int, last: int
+) -> tuple[int, int]:
+    """The characters of a span, extended to the words of its first and its last token."""
+    if words[first] is None or words[last] is None:
+        return offsets[first][0], offsets[last][1]
+    while first > 0 and words[first - 1] == words[first]:
+        first -= 1
+    while last + 1 < len(words) and words[last + 1] == words[last]:
+        last += 1
+    return offsets[first][0], offsets[last][1]

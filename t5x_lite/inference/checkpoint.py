@@ -1,0 +1,422 @@
+"""A checkpoint, or an ensemble of several, ready for use: it generates, scores, encodes, answers.
+
+    model = Checkpoint.load(["work/sst2"])
+    rows, _ = model.inputs(["sst2 sentence: a moving and funny film"])
+    predictions = model.predictions(model.generator(Decoding(), batch_size=32), rows)
+
+    Checkpoint.load(["work/bert_sst2"]).answerer().run([{"inputs": "a funny film"}])
+    Checkpoint.load(["work/ranker"]).pair_scorer().scores([("a query", "a passage")])
+
+An ensemble averages its models' logits (Raffel et al. 2020, section 3.6); they share a vocabulary.
+Inputs and targets end with EOS, so that an empty text is EOS alone. The inputs of a language model
+that learned plain text (data.layout LM()) have no end: they are what it goes on with. Those of one
+whose layout has a separator end in its words, which are added here.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+from jax.sharding import Mesh
+
+from t5x_lite.data.config import Data
+from t5x_lite.data.layouts.base import Layout
+from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.ensemble import Ensemble
+from t5x_lite.decoding.prepare import Preparation
+from t5x_lite.errors import InputError
+from t5x_lite.evaluate.generate import Generator, Prediction
+from t5x_lite.evaluate.score import Scorer
+from t5x_lite.inference.answers import (
+    LONGEST_WINDOW,
+    Answerer,
+    Asked,
+    answering_heads,
+    head_for,
+    kind_of,
+)
+from t5x_lite.inference.best_step import Step, find_step
+from t5x_lite.inference.loading import Loaded, position_bytes
+from t5x_lite.inference.modules import load_using
+from t5x_lite.inference.pairs import CrossEncoder, HeadScorer
+from t5x_lite.inference.text_encoder import TextEncoder, dense_head
+from t5x_lite.models.encoder import EncoderConfig
+from t5x_lite.models.pooling import Pooling
+from t5x_lite.remote import AnyPath
+from t5x_lite.types import Params
+from t5x_lite.vocabulary.beginnings import first_tokens
+from t5x_lite.vocabulary.loading import Vocabulary
+
+
+def find_steps(checkpoints: Sequence[AnyPath | str], *, step: Step = None) -> list[AnyPath]:
+    """The step directories of `--checkpoint DIR [DIR ...]`.
+
+    Raises:
+      InputError: there is none, or one of them does not exist.
+    """
+    if not checkpoints:
+        raise InputError("a model needs at least one checkpoint directory")
+    return [find_step(checkpoint, step=step) for checkpoint in checkpoints]
+
+
+def check_finite(where: str, what: str, *values: float) -> None:
+    """Refuses numbers that are none: JSON has no NaN, and it says that the weights are broken.
+
+    Args:
+      where: the line or the text that they belong to.
+      what: they are, such as "the score".
+      *values: the numbers.
+
+    Raises:
+      InputError: one is NaN or infinite.
+    """
+    if not all(math.isfinite(value) for value in values):
+        raise InputError(
+            f"{where}: {what} is not finite: the checkpoint's weights are broken, or the compute "
+            "dtype is too narrow for them"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """Models that answer as one.
+
+    Attributes:
+      members: the checkpoints, one or more.
+      inputs_length: tokens of an input at most.
+      asked_length: the same where a caller gave it, else None.
+      mesh: devices that hold the parameters; None is the first device.
+    """
+
+    members: tuple[Loaded, ...]
+    inputs_length: int
+    asked_length: int | None = None
+    mesh: Mesh | None = None
+
+    @classmethod
+    def load(
+        cls,
+        checkpoints: Sequence[AnyPath | str],
+        *,
+        step: Step = None,
+        use: str | None = None,
+        mesh: Mesh | None = None,
+        inputs_length: int | None = None,
+    ) -> "Checkpoint":
+        """Reads one checkpoint or several.
+
+        Args:
+          checkpoints: work directories or step directories.
+          step: the step to take from work directories: its number, "best", or None for the
+            newest.
+          use: as for `load_using`; of several checkpoints, each uses its own modules.
+          mesh: where the parameters go; None is the first device.
+          inputs_length: tokens of an input at most; None is what the models were trained with, the
+            shortest where they differ.
+
+        Raises:
+          InputError: a checkpoint is wrong, they do not go together, or `inputs_length` is below 1.
+        """
+        if inputs_length is not None and inputs_length < 1:
+            raise InputError(f"inputs_length must be at least 1, got {inputs_length}")
+        directories = find_steps(checkpoints, step=step)
+        members = tuple(
+            load_using(str(directory), step=None, use=use, mesh=mesh) for directory in directories
+        )
+        for member in members[1:]:
+            _check_together(members[0], member)
+        trained = min(_inputs_length(member.experiment.data) for member in members)
+        length = trained if inputs_length is None else inputs_length
+        for member in members:
+            member.experiment.data.layout.ending(member.vocabulary, length=length)
+        return cls(members, length, inputs_length, mesh)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of all of them."""
+        return self.members[0].vocabulary
+
+    @property
+    def params(self) -> Params:
+        """What `bind` takes: one model's parameters, or those of each member by its number."""
+        if len(self.members) == 1:
+            return self.members[0].params
+        return {str(i): member.params for i, member in enumerate(self.members)}
+
+    def bind(self, params: Params) -> Any:
+        """The model, in the compute dtype: one, or the ensemble under the same protocol."""
+        if len(self.members) == 1:
+            return self.members[0].learner.bind_model(params)
+        return Ensemble(
+            [member.learner.bind_model(params[str(i)]) for i, member in enumerate(self.members)]
+        )
+
+    @functools.cached_property
+    def preparation(self) -> Preparation:
+        """The model laid out for decoding, once for all generators."""
+        return Preparation(self.bind)
+
+    def generator(self, decoding: Decoding, *, batch_size: int) -> Generator:
+        """What predicts.
+
+        Raises:
+          InputError: a model is an encoder, which generates no text.
+        """
+        self._check_has("prefill", "generate text")
+        return Generator(
+            self.bind,
+            self.vocabulary,
+            batch_size=batch_size,
+            decoding=decoding,
+            preparation=self.preparation,
+            position_bytes=sum(
+                position_bytes(member.experiment.model, dtype=member.experiment.compute_dtype)
+                for member in self.members
+            ),
+        )
+
+    def scorer(self, *, batch_size: int) -> Scorer:
+        """What gives log-likelihoods.
+
+        Raises:
+          InputError: a model is an encoder, which generates no text.
+        """
+        self._check_has("target_logits", "score targets")
+        return Scorer(self.bind, batch_size=batch_size)
+
+    def answerer(
+        self, *, batch_size: int = 32, head: str | None = None, asked: Asked | None = None
+    ) -> Answerer:
+        """Return a head on an encoder, ready to answer texts.
+
+        Args:
+          batch_size: rows that go through the model at once.
+          head: its name; None is the one that the objective trained, or the only one.
+          asked: options of the answers; None is the defaults.
+
+        Raises:
+          InputError: if there is no such head, an option does not fit it, or this is an ensemble.
+        """
+        first = self._only("has no head in common; give one --checkpoint")
+        experiment, data = first.experiment, first.experiment.data
+        if not isinstance(experiment.model, EncoderConfig):
+            raise InputError(
+                f"checkpoint {first.directory}: {first.learner.model_type.__name__} writes text "
+                "and has no head; predict without --head answers with it"
+            )
+        config = head_for(experiment, head, where=first.directory)
+        most, length = experiment.model.longest_document, self.asked_length
+        if length is None:
+            length, _ = data.layout.pair_lengths(
+                inputs=data.inputs_length, targets=data.targets_length
+            )
+            length = min(length, most or length)
+            length = min(length, LONGEST_WINDOW) if kind_of(config) == "span" else length
+        _check_length(length, most, where=first.directory)
+        return Answerer(
+            config,
+            bind=first.learner.bind,
+            params=first.params,
+            vocabulary=first.vocabulary,
+            asked=asked or Asked(),
+            length=length,
+            batch_size=batch_size,
+            where=first.directory,
+            mesh=self.mesh,
+        )
+
+    @overload
+    def pair_scorer(
+        self, *, batch_size: int = 32, query_length: int | None = None
+    ) -> CrossEncoder: ...
+
+    @overload
+    def pair_scorer(
+        self,
+        *,
+        heads: Sequence[str],
+        weights: Sequence[float] = (1.0, 1.0, 1.0),
+        batch_size: int = 32,
+        query_length: int | None = None,
+    ) -> CrossEncoder | HeadScorer: ...
+
+    def pair_scorer(
+        self,
+        *,
+        heads: Sequence[str] = (),
+        weights: Sequence[float] = (1.0, 1.0, 1.0),
+        batch_size: int = 32,
+        query_length: int | None = None,
+    ) -> CrossEncoder | HeadScorer:
+        """Return what scores passages for queries.
+
+        Args:
+          heads: of a BGE-M3, whose weighted mean is the score; () is a cross-encoder.
+          weights: of all three of these heads.
+          batch_size: pairs scored at once; with heads texts.
+          query_length: maximum tokens of a query; None is as it was trained.
+
+        Raises:
+          InputError: if the checkpoint has no such head, or this is an ensemble.
+        """
+        first = self._only("does not score pairs; load one checkpoint")
+        options: dict[str, Any] = {"batch_size": batch_size, "query_length": query_length}
+        if heads:
+            encoder = TextEncoder.of(first, mesh=self.mesh, length=self.asked_length)
+            return HeadScorer.of(encoder, heads, weights=weights, **options)
+        return CrossEncoder.of(first, length=self.asked_length, mesh=self.mesh, **options)
+
+    def _only(self, why: str) -> Loaded:
+        first, *others = self.members
+        if others:
+            raise InputError(f"an ensemble {why}")
+        return first
+
+    def encoder(self, *, pooling: Pooling | None, normalize: bool | None) -> TextEncoder:
+        """What turns texts into vectors.
+
+        Args:
+          pooling: "cls" or "mean"; None is what the checkpoint says, or else "mean".
+          normalize: whether they have length 1; None is what the checkpoint says, or else False.
+
+        Raises:
+          InputError: this is an ensemble, or a model without an encoder.
+        """
+        first = self._only("has no common vectors; load one checkpoint")
+        if dense_head(first.experiment) is None:
+            pooling = "mean" if pooling is None else pooling
+            normalize = False if normalize is None else normalize
+        return TextEncoder.of(first, length=self.asked_length, pooling=pooling, normalize=normalize)
+
+    def inputs(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[int]]:
+        """Tokens of each text, at most `inputs_length`.
+
+        A longer text is cut at its end, and its EOS, or the separator, stays; where inputs have no
+        EOS it is cut at its beginning, because the model goes on with its end.
+
+        Returns:
+          int32 tokens of each text, and the numbers of the texts that were cut.
+        """
+        ending = _layout(self.members[0]).ending(self.vocabulary)
+        if not ending:
+            whole = [np.asarray(ids, np.int32) for ids in self.vocabulary.encode_batch(texts)]
+            rows = [ids[max(0, len(ids) - self.inputs_length) :] for ids in whole]
+            return rows, [i for i, ids in enumerate(whole) if len(ids) > self.inputs_length]
+        room = self.inputs_length - len(ending)
+        encoded = first_tokens(self.vocabulary, texts, count=room)
+        rows = [np.asarray([*ids[:room], *ending], np.int32) for ids in encoded]
+        return rows, [i for i, ids in enumerate(encoded) if len(ids) > room]
+
+    def targets(self, texts: Sequence[str], *, length: int | None = None) -> list[np.ndarray]:
+        """int32 tokens of each text with EOS.
+
+        Args:
+          texts: any.
+          length: how many are wanted of each; of a longer text there may be only some more. None is
+            all.
+        """
+        if length is None:
+            encoded = self.vocabulary.encode_batch(texts)
+        else:
+            encoded = first_tokens(self.vocabulary, texts, count=length)
+        return [np.asarray([*ids, self.vocabulary.eos_id], np.int32) for ids in encoded]
+
+    def prompts(
+        self, texts: Sequence[str], *, names: Sequence[str] | None = None
+    ) -> list[np.ndarray] | None:
+        """int32 tokens of each text, without EOS; None where all are empty.
+
+        Args:
+          texts: what the outputs begin with.
+          names: where each is from, for the error; None counts them.
+
+        Raises:
+          InputError: one is longer than `inputs_length`: a cut prompt would be another; or one
+            holds padding, which `<pad>` in text may be.
+        """
+        if not any(texts):
+            return None
+        rows = [np.asarray(ids, np.int32) for ids in self.vocabulary.encode_batch(texts)]
+        for i, ids in enumerate(rows):
+            name = names[i] if names else f"text {i}"
+            if len(ids) > self.inputs_length:
+                raise InputError(
+                    f"{name}: the prompt is longer than {self.inputs_length} tokens (it has "
+                    f"{len(ids)}); shorten it, or raise the length of inputs"
+                )
+            if self.vocabulary.pad_id in ids:
+                raise InputError(f"{name}: the prompt holds <pad>; remove it")
+        return rows
+
+    def predictions(
+        self,
+        generator: Generator,
+        inputs: Sequence[np.ndarray],
+        *,
+        prompts: Sequence[np.ndarray] | None = None,
+        seeds: Sequence[int | None] | None = None,
+        offset: int = 0,
+    ) -> list[list[Prediction]]:
+        """What a generator of this model predicts, with the prompts in front of the texts."""
+        found = generator.run(self.params, inputs, prompts=prompts, seeds=seeds, offset=offset)
+        if prompts is None:
+            return found
+        return [
+            [
+                dataclasses.replace(one, text=self.vocabulary.decode([*prompt.tolist(), *one.ids]))
+                for one in predictions
+            ]
+            for prompt, predictions in zip(prompts, found, strict=True)
+        ]
+
+    def _check_has(self, method: str, verb: str) -> None:
+        for member in self.members:
+            # The class tells: nothing is put together.
+            if not hasattr(member.learner.model_type, method):
+                use = "use embed"
+                if answering_heads(member.experiment):
+                    use = "use predict, which answers by its head"
+                raise InputError(
+                    f"checkpoint {member.directory}: {member.learner.model_type.__name__} is an "
+                    f"encoder and cannot {verb}; {use}"
+                )
+
+
+def _inputs_length(data: Data) -> int:
+    """Tokens of an input that the model was trained with."""
+    return data.inputs_length if data.layout.ends else data.targets_length
+
+
+def _check_length(length: int, most: int | None, *, where: object) -> None:
+    if most is not None and length > most:
+        raise InputError(
+            f"checkpoint {where}: the model reads {most} tokens at most, and rows of {length} are "
+            "asked for (inputs_length)"
+        )
+
+
+def _layout(member: Loaded) -> Layout:
+    return member.experiment.data.layout
+
+
+def _check_together(first: Loaded, other: Loaded) -> None:
+    """Refuses an ensemble whose members write different tokens.
+
+    Raises:
+      InputError: naming both.
+    """
+    names = f"the checkpoints {first.directory} and {other.directory}"
+    if first.vocabulary.digest != other.vocabulary.digest:
+        raise InputError(f"{names} have different vocabularies: an ensemble needs one")
+    sizes = [member.experiment.model.vocab_size for member in (first, other)]
+    if sizes[0] != sizes[1]:
+        raise InputError(
+            f"{names} have different model.vocab_size, {sizes[0]} and {sizes[1]}: an ensemble "
+            "averages logits of one size"
+        )
+    endings = {_layout(member).ending(member.vocabulary) for member in (first, other)}
+    if len(endings) > 1:
+        raise InputError(f"{names} read inputs differently (data.layout): an ensemble cannot")

@@ -1,0 +1,284 @@
+"""Scores of a passage for a query: by a cross-encoder, or by the heads of a BGE-M3.
+
+    scorer = Checkpoint.load(["work/ranker"]).pair_scorer()
+    scorer.scores([("who wrote Emma", "Jane Austen wrote ..."), ...])      # float32, raw logits
+
+The head "classifier" of a cross-encoder has one class: that of objective Ranker, or of an imported
+*ForSequenceClassification with one label. If a pair is too long, its passage is truncated.
+
+    model = Checkpoint.load(["work/m3"])
+    scorer = model.pair_scorer(heads=("dense", "lexical"), weights=(1, 0.3, 1))
+
+With several heads, a score is the weighted mean: (w1 dense + w2 lexical + w3 multi_vector) over the
+sum of the weights of the requested heads (FlagEmbedding's compute_score). Nothing is divided by the
+temperature.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Float
+
+from t5x_lite.data.layouts.ranked import joined
+from t5x_lite.errors import InputError
+from t5x_lite.evaluate.head_vectors import DENSE, LEXICAL, MULTI_VECTOR, HeadEmbedder, Several
+from t5x_lite.evaluate.pair_scores import PairScores
+from t5x_lite.inference.answers import answering_heads
+from t5x_lite.inference.loading import Loaded
+from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.retrieval.hybrid import late_score
+from t5x_lite.vocabulary.encoder_tokens import EncoderTokens, encoder_tokens, without_special
+
+_HEAD = "classifier"
+HEADS = (DENSE, LEXICAL, MULTI_VECTOR)
+"""The heads of a BGE-M3, in the order of their weights."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CrossEncoder:
+    """A checkpoint's model and head, ready for use.
+
+    Attributes:
+      loaded: the checkpoint.
+      scorer: gives the logits of rows.
+      tokens: the vocabulary's special ids.
+      length: tokens of a row at most.
+      query_length: tokens of a query at most, [CLS] and [SEP] included.
+    """
+
+    loaded: Loaded
+    scorer: PairScores
+    tokens: EncoderTokens
+    length: int
+    query_length: int
+
+    @classmethod
+    def of(
+        cls,
+        loaded: Loaded,
+        *,
+        batch_size: int = 32,
+        length: int | None = None,
+        query_length: int | None = None,
+        mesh: Mesh | None = None,
+    ) -> "CrossEncoder":
+        """The cross-encoder of a checkpoint.
+
+        Args:
+          loaded: the checkpoint.
+          batch_size: pairs scored at once.
+          length: maximum tokens of query and passage; None is what the model was trained with.
+          query_length: maximum tokens of a query; None is as it was trained, or half of a row.
+          mesh: devices that share the pairs; None is one device.
+
+        Raises:
+          InputError: if the checkpoint has no head of one class, or a length does not fit.
+        """
+        if not scores_texts(loaded):
+            other = "; predict answers by its head" if answering_heads(loaded.experiment) else ""
+            raise InputError(
+                f"checkpoint {loaded.directory}: has no head {_HEAD!r} of one class, which scores "
+                f"a query with a passage: train one by objective Ranker{other}"
+            )
+        length, query_length = _lengths(loaded, length, query_length)
+        tokens = encoder_tokens(loaded.vocabulary)
+        scorer = PairScores(
+            loaded.learner.bind,
+            head=_HEAD,
+            batch_size=batch_size,
+            longest=length,
+            pad_id=loaded.vocabulary.pad_id,
+            sep_id=tokens.sep_id,
+            mesh=mesh,
+        )
+        return cls(
+            loaded=loaded,
+            scorer=scorer,
+            tokens=tokens,
+            length=length,
+            query_length=query_length,
+        )
+
+    def scores(self, pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " n"]:
+        """The raw logit of each (query, passage).
+
+        Raises:
+          InputError: a score is not finite.
+        """
+        found = self.scorer.of(self.loaded.params, self.rows(pairs))
+        if not np.all(np.isfinite(found)):
+            raise InputError(
+                f"checkpoint {self.loaded.directory}: a score is not finite: its weights are "
+                "broken, or the compute dtype is too narrow for them"
+            )
+        return found
+
+    def rows(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
+        """The tokens of each (query, passage): [CLS] query [SEP] passage [SEP]."""
+        return [row for row, _ in self.rows_and_cuts(pairs)]
+
+    def rows_and_cuts(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[np.ndarray, bool]]:
+        """The tokens of each (query, passage), and whether one of its texts was cut."""
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+        encoded = self.loaded.vocabulary.encode_batch(texts)
+        ids = {
+            text: without_special(found, self.tokens)
+            for text, found in zip(texts, encoded, strict=True)
+        }
+        return [self._row(ids[query], ids[passage]) for query, passage in pairs]
+
+    def _row(self, query: Sequence[int], passage: Sequence[int]) -> tuple[np.ndarray, bool]:
+        row = joined(
+            self._cut(query, self.query_length),
+            self._cut(passage, self.length),
+            size=self.length,
+            separators=self.tokens.separators,
+        )
+        whole = len(query) + len(passage) + 2 + self.tokens.separators
+        return row, len(row) < whole
+
+    def _cut(self, ids: Sequence[int], length: int) -> np.ndarray:
+        return np.array([self.tokens.cls_id, *ids[: length - 2], self.tokens.sep_id], np.int32)
+
+
+def scores_texts(loaded: Loaded) -> bool:
+    """Whether a checkpoint has the head of one class that scores a query with a passage."""
+    head = loaded.learner.heads.get(_HEAD)
+    return head is not None and head.scores_texts
+
+
+def _lengths(loaded: Loaded, length: int | None, query_length: int | None) -> tuple[int, int]:
+    """Tokens of a row and of a query: asked for, or trained with.
+
+    Raises:
+      InputError: the model cannot read so many, or a query leaves no room for a passage.
+    """
+    experiment = loaded.experiment
+    most, data = experiment.model.longest_document, experiment.data
+    trained = {"inputs": data.inputs_length, "targets": data.targets_length}
+    own, own_query = data.layout.pair_lengths(**trained)
+    if length is None:
+        length = own if most is None else min(own, most)
+    if most is not None and length > most:
+        raise InputError(
+            f"checkpoint {loaded.directory}: the model reads {most} tokens at most, and rows of "
+            f"{length} are asked for (inputs_length)"
+        )
+    if query_length is None:
+        query_length = min(length // 2 if own_query is None else own_query, length - 4)
+    if not 3 <= query_length <= length - 4:
+        raise InputError(
+            f"rows of {length} tokens and queries of {query_length} leave no room for a text and "
+            "the tokens between: change inputs_length or query_length"
+        )
+    return length, query_length
+
+
+def sigmoid_or_raw(*, sigmoid: bool) -> Callable[[np.ndarray], np.ndarray]:
+    """What is written of logits: 1 / (1 + e^-x), or they themselves."""
+    return (lambda x: 1.0 / (1.0 + np.exp(-np.float64(x)))) if sigmoid else (lambda x: x)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadScorer:
+    """A checkpoint's heads, ready to score.
+
+    Attributes:
+      encoder: the checkpoint.
+      embedder: for the heads.
+      weights: by head.
+      length: tokens of a passage at most.
+      query_length: tokens of a query at most.
+    """
+
+    encoder: TextEncoder
+    embedder: HeadEmbedder
+    weights: Mapping[str, float]
+    length: int
+    query_length: int
+
+    @classmethod
+    def of(
+        cls,
+        encoder: TextEncoder,
+        heads: Sequence[str],
+        *,
+        weights: Sequence[float] = (1.0, 1.0, 1.0),
+        batch_size: int = 32,
+        query_length: int | None = None,
+    ) -> "HeadScorer":
+        """The heads of an encoder.
+
+        Args:
+          encoder: of the checkpoint; its length is that of a passage.
+          heads: some of `HEADS`.
+          weights: of all three.
+          batch_size: texts encoded at once.
+          query_length: maximum tokens of a query; None is as of passages.
+
+        Raises:
+          InputError: if the checkpoint lacks a head, or the weights of the heads are negative or
+            all 0.
+        """
+        for head in heads:
+            if head not in HEADS:
+                raise InputError(f"heads are some of {', '.join(HEADS)}: got {head!r}")
+        known = dict(zip(HEADS, map(float, weights), strict=True))
+        asked = {head: known[head] for head in HEADS if head in heads}
+        if not asked or min(asked.values()) < 0.0 or not sum(asked.values()):
+            raise InputError(
+                f"the weights of the heads must not be negative, and one must be above 0: {asked}"
+            )
+        return cls(
+            encoder=encoder,
+            embedder=encoder.head_embedder(tuple(asked), batch_size=batch_size),
+            weights=asked,
+            length=encoder.length,
+            query_length=encoder.length if query_length is None else query_length,
+        )
+
+    def scores(self, pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " n"]:
+        """The weighted mean of each (query, passage).
+
+        Raises:
+          InputError: a vector or a score is not finite.
+        """
+        queries = self._made([query for query, _ in pairs], ("query",), self.query_length)
+        names = ("document", "passage", "corpus")
+        passages = self._made([passage for _, passage in pairs], names, self.length)
+        found = [self._score(queries[query], passages[passage]) for query, passage in pairs]
+        scores = np.array(found, np.float32)
+        if not np.all(np.isfinite(scores)):
+            raise InputError(f"checkpoint {self.encoder.loaded.directory}: a score is not finite")
+        return scores
+
+    def _made(
+        self, texts: Sequence[str], prompts: Sequence[str], length: int
+    ) -> dict[str, dict[str, Any]]:
+        """What the heads make of each text, by text."""
+        different = list(dict.fromkeys(texts))
+        known = [self.encoder.known_prompt(name) for name in prompts]
+        prompt = next((name for name in known if name is not None), None)
+        before = self.encoder.begins_with(None, prompt)
+        cut = dataclasses.replace(self.encoder, length=length)
+        rows = cut.rows([before + text for text in different]).rows
+        found = self.embedder.several(self.encoder.params, rows)
+        return {text: _of(found, number) for number, text in enumerate(different)}
+
+    def _score(self, query: Mapping[str, Any], passage: Mapping[str, Any]) -> float:
+        own = {
+            DENSE: lambda a, b: float(a @ b),
+            LEXICAL: lambda a, b: sum(weight * b.get(term, 0.0) for term, weight in a.items()),
+            MULTI_VECTOR: late_score,
+        }
+        scored = (w * own[h](query[h], passage[h]) for h, w in self.weights.items())
+        return sum(scored) / sum(self.weights.values())
+
+
+def _of(found: Several, number: int) -> dict[str, Any]:
+    """What heads made of one text, by head."""
+    made = dict(zip(HEADS, found, strict=True))
+    return {head: values[number] for head, values in made.items() if values is not None}

@@ -1,0 +1,432 @@
+"""A checkpoint that turns texts into vectors.
+
+    encoder = TextEncoder.load("work/bert", pooling="mean")
+    rows, longer = encoder.rows(["dogs bark"])
+    encoder.embedder(batch_size=32).run(encoder.params, rows)       # float32 [1, D]
+
+The checkpoint's head "dense" says how, unless the caller does: that of contrastive training, of
+RetroMAE, which trains the state of [CLS], or of an imported sentence-transformers directory. Where
+there is none, the mean of the states at length 1 is a guess, and a warning says so.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from t5x_lite.bound import heads_of
+from t5x_lite.config import Experiment
+from t5x_lite.data.config import text_lengths
+from t5x_lite.errors import InputError
+from t5x_lite.evaluate.embed import Embedder
+from t5x_lite.evaluate.head_vectors import HeadEmbedder
+from t5x_lite.evaluate.mcls import room, with_cls
+from t5x_lite.evaluate.retrieval import Retrieval, RetrievalEvaluator
+from t5x_lite.heads.dense import Dense, check_cls, dense_of
+from t5x_lite.inference.best_step import Step
+from t5x_lite.inference.loading import Loaded
+from t5x_lite.inference.modules import load_using
+from t5x_lite.learner import Learner
+from t5x_lite.models.encoder import EncoderModel
+from t5x_lite.models.pooling import Pooling, check_pooling
+from t5x_lite.objectives.bag_of_words import bag_scores, largest
+from t5x_lite.types import Array, ComputeDtype, Params
+from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
+from t5x_lite.vocabulary.loading import Vocabulary
+from t5x_lite.vocabulary.text_rows import Cut, TextRows, text_rows
+
+_BAG_CHUNK = 32
+"""Positions of a text whose logits are made at a time."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Vectors:
+    """How a text becomes a vector.
+
+    Attributes:
+      pooling: of the states.
+      normalize: whether it has length 1.
+    """
+
+    pooling: Pooling
+    normalize: bool
+
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+    ) -> "Vectors":
+        """What is asked for, and else what the head "dense" says.
+
+        Raises:
+          InputError: there is no such pooling, or no [CLS] for it.
+        """
+        known = dense_head(experiment)
+        if known is None and pooling is None and experiment.model.begins_with_cls:
+            _logger.warning(
+                "nothing says how this checkpoint makes a vector of a text: the mean of its states "
+                "is a guess; say --pooling cls or --pooling mean"
+            )
+        head = known or Dense()
+        kind = head.pooling if pooling is None else pooling
+        check_pooling("pooling", kind)
+        check_cls(kind, experiment.model)
+        return cls(pooling=kind, normalize=head.normalize if normalize is None else normalize)
+
+
+def dense_head(experiment: Experiment) -> Dense | None:
+    """What a checkpoint says of its vectors; None where it says nothing."""
+    return dense_of(heads_of(experiment.objective, experiment.heads))
+
+
+def whole_of(experiment: Experiment, learner: Learner) -> Callable[[Params], Any] | None:
+    """What puts together a learner, where vectors need more of it than the model; else None."""
+    head = dense_head(experiment)
+    projects = head is not None and head.projection is not None
+    return learner.bind if projects or experiment.objective.more_towers() else None
+
+
+def rows_of(experiment: Experiment, vocabulary: Vocabulary) -> TextRows:
+    """What makes rows of texts for a model."""
+    return text_rows(vocabulary, begins=experiment.model.begins_with_cls)
+
+
+def most_tokens(experiment: Experiment) -> int | None:
+    """Tokens that a row can have at most; None is no limit."""
+    return experiment.model.longest_document
+
+
+def trained_length(experiment: Experiment) -> int:
+    """Tokens of the longest rows that the model was trained with, or that its head names."""
+    head, data = dense_head(experiment), experiment.data
+    longest = max(data.inputs_length, *text_lengths(data).values(), 0)
+    if head is not None and head.max_length is not None:
+        return min(head.max_length, most_tokens(experiment) or head.max_length)
+    return min(longest, most_tokens(experiment) or longest)
+
+
+def check_encodes(learner: Learner, where: object) -> None:
+    """Refuses a model that gives no vectors.
+
+    Args:
+      learner: the one that holds it.
+      where: the checkpoint, for the message.
+
+    Raises:
+      InputError: it has no encoder.
+    """
+    if not hasattr(learner.model_type, "encode"):
+        raise InputError(f"checkpoint {where}: {learner.model_type.__name__} has no encoder")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextEncoder:
+    """A checkpoint's encoder.
+
+    Attributes:
+      loaded: the checkpoint.
+      vectors: how a text becomes a vector.
+      length: tokens of a text at most, with those that begin and end a row.
+      mesh: whose devices share the texts; None runs where the parameters are.
+    """
+
+    loaded: Loaded
+    vectors: Vectors
+    length: int
+    mesh: Mesh | None = None
+
+    @classmethod
+    def load(
+        cls,
+        checkpoint: str,
+        *,
+        step: Step = None,
+        use: str | None = None,
+        mesh: Mesh | None = None,
+        length: int | None = None,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        compute_dtype: ComputeDtype | None = None,
+    ) -> "TextEncoder":
+        """Reads a checkpoint.
+
+        Args:
+          checkpoint: a work directory or a step directory.
+          step: of a work directory: its number, "best", or None for the newest.
+          use: as for `load_using`.
+          mesh: where the parameters go, and whose devices share the texts; None is one device.
+          length: tokens of a text at most; None is what the model was trained with.
+          pooling: "cls" or "mean"; None is what the checkpoint says.
+          normalize: None is what the checkpoint says.
+          compute_dtype: of the activations; None is that of the checkpoint's run.
+
+        Raises:
+          InputError: the checkpoint is damaged or has no encoder, or cannot do what is asked for.
+        """
+        loaded = load_using(checkpoint, step=step, use=use, mesh=mesh)
+        if compute_dtype is not None:
+            learner = dataclasses.replace(loaded.learner, dtype=compute_dtype)
+            loaded = dataclasses.replace(loaded, learner=learner)
+        return cls.of(loaded, mesh=mesh, length=length, pooling=pooling, normalize=normalize)
+
+    @classmethod
+    def of(
+        cls,
+        loaded: Loaded,
+        *,
+        mesh: Mesh | None = None,
+        length: int | None = None,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+    ) -> "TextEncoder":
+        """As `load`, of a checkpoint that has been read."""
+        check_encodes(loaded.learner, loaded.directory)
+        experiment = loaded.experiment
+        most = most_tokens(experiment)
+        if length is not None and most is not None and length > most:
+            raise InputError(
+                f"checkpoint {loaded.directory}: the model reads {most} tokens at most, and texts "
+                f"of {length} are asked for (inputs_length)"
+            )
+        return cls(
+            loaded=loaded,
+            vectors=Vectors.of(experiment, pooling=pooling, normalize=normalize),
+            length=trained_length(experiment) if length is None else length,
+            mesh=mesh,
+        )
+
+    @property
+    def params(self) -> Params:
+        """What the embedder takes: the learner's parameters."""
+        return self.loaded.params
+
+    def begins_with(self, prefix: str | None, prompt: str | None) -> str:
+        """What is put before a text.
+
+        Args:
+          prefix: the text itself; None is the checkpoint's prompt.
+          prompt: the name of that; None is its default one, if it has one.
+
+        Raises:
+          InputError: both are given, or there is no such prompt.
+        """
+        if prefix is not None and prompt is not None:
+            raise InputError("prefix and prompt are two ways to say one thing: give one of them")
+        if prefix is not None:
+            return prefix
+        head = dense_head(self.loaded.experiment) or Dense()
+        names = [each.name for each in head.prompts]
+        if prompt is not None and prompt not in names:
+            raise InputError(
+                f"checkpoint {self.loaded.directory} has no prompt {prompt!r}: it has "
+                f"{', '.join(names) or 'none'}; --prefix gives any text"
+            )
+        return head.prompt(*([] if prompt is None else [prompt]))
+
+    def known_prompt(self, name: str) -> str | None:
+        """The name of a prompt, if the checkpoint has it."""
+        head = dense_head(self.loaded.experiment) or Dense()
+        return name if name in [each.name for each in head.prompts] else None
+
+    def rows(self, texts: Sequence[str], *, mcls: int | None = None) -> Cut:
+        """The tokens of each text, and the numbers of the texts that were cut.
+
+        Args:
+          texts: any strings.
+          mcls: tokens behind each [CLS] (`evaluate.mcls`); None has one in a row.
+        """
+        rows = rows_of(self.loaded.experiment, self.loaded.vocabulary)
+        if mcls is None:
+            return rows(texts, length=self.length)
+        found = rows(texts, length=room(self.length, mcls) + rows.shortest)
+        return Cut([with_cls(row, mcls) for row in found.rows], found.longer)
+
+    def head_embedder(self, ways: Sequence[str], *, batch_size: int) -> HeadEmbedder:
+        """What several heads make of rows in one pass.
+
+        Args:
+          ways: names of the heads, such as "dense", "lexical" and "multi_vector".
+          batch_size: rows encoded at once.
+
+        Raises:
+          InputError: the checkpoint lacks one, or it has two encoders, or no [CLS].
+        """
+        return head_embedder(
+            self.loaded.experiment,
+            self.loaded.learner,
+            self.loaded.vocabulary,
+            ways,
+            vectors=self.vectors,
+            batch_size=batch_size,
+            mesh=self.mesh,
+            where=f"checkpoint {self.loaded.directory}",
+        )
+
+    def embedder(
+        self, *, batch_size: int, lengths: Sequence[int] | None = None, bag_top: int = 0
+    ) -> Embedder:
+        """What gives the vectors of rows.
+
+        Args:
+          batch_size: rows encoded at once.
+          lengths: as for `Embedder`.
+          bag_top: of DupMAE, entries of the bag of words that stand behind the pooled state; 0 is
+            no bag.
+
+        Raises:
+          InputError: a bag is asked for of a checkpoint without a masked language model's head.
+        """
+        learner = self.loaded.learner
+        if bag_top and "mlm" not in learner.heads:
+            raise InputError(
+                f"checkpoint {self.loaded.directory}: a bag of words is read by the head of a "
+                "masked language model (mlm), and it has none: leave --bag-top out"
+            )
+
+        if bag_top and self.loaded.experiment.objective.more_towers():
+            raise InputError(
+                f"checkpoint {self.loaded.directory}: it has two encoders, and a bag of words is "
+                "read by the head of one: leave --bag-top out"
+            )
+
+        def bag(params: Params, states: Array, segment_ids: Array) -> Array:
+            bound = learner.bind(params)
+            head, model = bound.heads["mlm"], cast(EncoderModel, bound.model)
+            read = (segment_ids > 0) & (jnp.arange(states.shape[1]) > 0)
+            table = model.tables()["token"]
+            of_head = head.transform(states.astype(table.dtype)), table, head.bias[...]
+            return largest(bag_scores(*of_head, read=read, chunk=_BAG_CHUNK), bag_top)
+
+        return Embedder(
+            self.loaded.learner.bind_model,
+            batch_size=batch_size,
+            pooling=self.vectors.pooling,
+            normalize=self.vectors.normalize,
+            pad_id=self.loaded.vocabulary.pad_id,
+            max_length=most_tokens(self.loaded.experiment),
+            lengths=lengths,
+            mesh=self.mesh,
+            whole=whole_of(self.loaded.experiment, self.loaded.learner),
+            bag=bag if bag_top else None,
+        )
+
+
+def head_embedder(
+    experiment: Experiment,
+    learner: Learner,
+    vocabulary: Vocabulary,
+    ways: Sequence[str],
+    *,
+    vectors: Vectors,
+    batch_size: int,
+    mesh: Mesh | None,
+    where: str,
+) -> HeadEmbedder:
+    """What several heads make of rows in one pass.
+
+    Args:
+      experiment: of the learner.
+      learner: whose heads are asked.
+      vocabulary: of the model.
+      ways: names of the heads.
+      vectors: how the dense one is made.
+      batch_size: rows encoded at once.
+      mesh: as for `Embedder`.
+      where: what asks, for messages.
+
+    Raises:
+      InputError: there is no such head, there are two encoders, or no [CLS].
+    """
+    for way in ways:
+        if way not in learner.heads:
+            raise InputError(
+                f"{where}: has no head {way!r}, but {', '.join(learner.heads) or 'none'}: "
+                "train it by objective M3, or import a BGE-M3"
+            )
+    if experiment.objective.more_towers() or not experiment.model.begins_with_cls:
+        raise InputError(f"{where}: several heads read one encoder whose rows begin with [CLS]")
+    return HeadEmbedder(
+        learner.bind,
+        ways,
+        batch_size=batch_size,
+        pooling=vectors.pooling,
+        normalize=vectors.normalize,
+        cls_id=encoder_tokens(vocabulary).cls_id,
+        pad_id=vocabulary.pad_id,
+        max_length=most_tokens(experiment),
+        mesh=mesh,
+    )
+
+
+def retrieval_evaluator(
+    experiment: Experiment,
+    learner: Learner,
+    vocabulary: Vocabulary,
+    settings: Retrieval,
+    *,
+    split: str,
+    batch_size: int,
+    mesh: Mesh | None = None,
+) -> RetrievalEvaluator:
+    """What measures a learner's parameters, at any time, by the retrieval of documents.
+
+        evaluator = retrieval_evaluator(
+            experiment, learner_of(experiment), vocabulary, Retrieval(directory="scifact"),
+            split="test", batch_size=64,
+        )
+        evaluator.run(state.params)["ndcg_at_10"]
+
+    Args:
+      experiment: what the settings leave open is as its objective and its data say.
+      learner: whose parameters are measured.
+      vocabulary: of the model.
+      settings: of the measurement.
+      split: whose judgements.
+      batch_size: texts encoded at once.
+      mesh: as for `RetrievalEvaluator`.
+
+    Raises:
+      InputError: the model has no encoder; or as `RetrievalEvaluator`.
+    """
+    check_encodes(learner, "of evaluation.retrieval")
+    vectors = Vectors.of(experiment, pooling=settings.pooling, normalize=settings.normalize)
+    data, most = experiment.data, most_tokens(experiment)
+    own, longest = text_lengths(data), trained_length(experiment)
+    trained = {f"{role}_length": own.get(role, longest) for role in ("query", "document")}
+    lengths = {name: min(length, most or length) for name, length in trained.items()}
+    asked = {name: getattr(settings, name) for name in lengths}
+    lengths |= {name: length for name, length in asked.items() if length is not None}
+    head = dense_head(experiment) or Dense()
+    prompts = {"query_prefix": ("query",), "document_prefix": ("document", "passage", "corpus")}
+    begins = {
+        name: head.prompt(*names) if getattr(settings, name) is None else getattr(settings, name)
+        for name, names in prompts.items()
+    }
+    heads = None
+    if settings.ways:
+        heads = head_embedder(
+            *(experiment, learner, vocabulary, settings.rankings().heads),
+            vectors=vectors,
+            batch_size=batch_size,
+            mesh=mesh,
+            where="evaluation.retrieval.ways",
+        )
+    return RetrievalEvaluator(
+        learner.bind_model,
+        rows_of(experiment, vocabulary),
+        dataclasses.replace(settings, **dataclasses.asdict(vectors), **lengths, **begins),
+        split=split,
+        batch_size=batch_size,
+        max_length=max(lengths.values()) if most is None else most,
+        mesh=mesh,
+        whole=whole_of(experiment, learner),
+        heads=heads,
+    )
