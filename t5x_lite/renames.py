@@ -114,6 +114,8 @@ _MODULES = {
     "run.c4_report": "report.c4",
     "nn.heads": "heads",
     "objectives.imported": "objectives.base",
+    "run.cross_encoder": "inference.pairs",
+    "run.head_scorer": "inference.pairs",
     "run.parts": "run.loading",
     "serialization": "config.json",
     "train.updates": "optim.updates",

@@ -21,8 +21,8 @@ def write_checkpoint(directory: Path, variant: str) -> Path:
     return directory / variant
 
 
-def write_ranker(directory: Path, *, objective=None, **data) -> Path:
-    """The same BERT as a cross-encoder with random weights: a step directory."""
+def write_ranker(directory: Path, *, objective=None, heads=(), **data) -> Path:
+    """A step directory: the same BERT with random weights, as a cross-encoder or by an objective."""
     import dataclasses
 
     import numpy as np
@@ -40,7 +40,7 @@ def write_ranker(directory: Path, *, objective=None, **data) -> Path:
     experiment = dataclasses.replace(
         encoder.experiment,
         objective=objective or Ranker(),
-        heads=(),
+        heads=tuple(heads),
         data=dataclasses.replace(encoder.experiment.data, **own),
     )
     learner = learner_of(experiment)

@@ -74,13 +74,13 @@ class Predict:
       no_repeat_ngram: no sequence of N tokens comes twice in a prediction and its prompt; the input
         does not count; 0 allows repeats.
       head: name of the head that answers, for an encoder with several.
-      probabilities: whether a classifier or multiple choice lists all probabilities.
-      threshold: probability above which a label is predicted, if labels do not exclude each other;
-        0.5 if not given.
-      doc_stride: tokens that two windows of a long text share; for a question's context 128 if not
-        given; for a tagger, long texts are cut if not given.
+      probabilities: lists the probability of each label, or of each choice.
+      threshold: least probability of a label, for labels that do not exclude each other; 0.5 if
+        not given.
+      doc_stride: tokens that two windows of a long text share; if not given, 128 for a context, and
+        a tagger cuts long texts.
       longest_answer: maximum tokens of an answer in a context; 15 if not given.
-      impossible_answers: whether the answer in a context may be "", as in SQuAD 2.0.
+      impossible_answers: admits the answer "", as for SQuAD 2.0.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
     """
