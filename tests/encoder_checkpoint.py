@@ -22,7 +22,7 @@ def write_checkpoint(directory: Path, variant: str) -> Path:
 
 
 def write_ranker(directory: Path, *, objective=None, heads=(), **data) -> Path:
-    """A step directory: the same BERT with random weights, as a cross-encoder or an objective."""
+    """A step directory: the same BERT with random weights, a cross-encoder or another objective."""
     import dataclasses
 
     import numpy as np

@@ -143,18 +143,10 @@ def kind_of(head: Head) -> str:
     return next((name for name, kind in kinds.items() if isinstance(head, kind)), "")
 
 
-def problem_of(head: Classifier) -> str:
-    """Return the meaning of a classifier's logits, in the words of transformers' problem_type."""
-    known: str | None = getattr(head, "problem", None)
-    if known is not None:
-        return known
-    return "regression" if head.num_classes == 1 else "single_label_classification"
-
-
 def _option_kind(head: Head) -> str:
     if not isinstance(head, Classifier):
         return kind_of(head)
-    problem = problem_of(head)
+    problem = head.problem
     if problem == "multi_label_classification":
         return "multi"
     return "number" if problem == "regression" or head.num_classes == 1 else "classifier"
@@ -512,7 +504,7 @@ class Answerer:
 
     def _of_classes(self, logits: Float[np.ndarray, " C"], *, listed: bool) -> dict[str, Any]:
         assert isinstance(self.head, Classifier)
-        problem, values = problem_of(self.head), logits.astype(np.float64)
+        problem, values = self.head.problem, logits.astype(np.float64)
         if problem == "regression":
             numbers = values.tolist()
             return {"prediction": numbers[0] if len(numbers) == 1 else numbers}

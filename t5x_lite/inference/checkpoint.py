@@ -28,7 +28,7 @@ from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.ensemble import Ensemble
 from t5x_lite.decoding.prepare import Preparation
 from t5x_lite.errors import InputError
-from t5x_lite.evaluate.generate import Generator, Prediction, position_bytes
+from t5x_lite.evaluate.generate import Generator, Prediction
 from t5x_lite.evaluate.score import Scorer
 from t5x_lite.inference.answers import (
     LONGEST_WINDOW,

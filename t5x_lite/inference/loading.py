@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from t5x_lite import remote, sharding
@@ -18,6 +20,7 @@ from t5x_lite.config.json import from_json
 from t5x_lite.errors import InputError
 from t5x_lite.inference.best_step import Step, find_step
 from t5x_lite.learner import Learner
+from t5x_lite.models.base import ModelConfig
 from t5x_lite.remote import AnyPath
 from t5x_lite.types import Params
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
@@ -123,6 +126,13 @@ class Loaded:
             _vocabulary_directory(directory), extra_ids=experiment.data.extra_ids
         )
         return cls(directory, experiment, learner, params, vocabulary)
+
+
+def position_bytes(model: ModelConfig, *, dtype: str) -> int:
+    """Return the bytes of the keys and values of one decoded position; 0 if they are not known."""
+    layers = getattr(model, "num_decoder_layers", getattr(model, "num_layers", 0))
+    heads = getattr(model, "num_heads", 0) * getattr(model, "d_kv", 0)
+    return 2 * layers * heads * np.dtype(jnp.dtype(dtype)).itemsize
 
 
 def _vocabulary_directory(step_directory: AnyPath) -> Path:

@@ -21,6 +21,7 @@ from t5x_lite.evaluate.rank import LabelGenerator, Ranker
 from t5x_lite.evaluate.score import Scorer
 from t5x_lite.heads.base import Head
 from t5x_lite.heads.classes import with_labels
+from t5x_lite.inference.loading import position_bytes
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import Vocabulary
 
