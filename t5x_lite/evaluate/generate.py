@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -16,7 +15,6 @@ from t5x_lite.decoding.prepare import Preparation, prepared
 from t5x_lite.decoding.sampling import request_keys
 from t5x_lite.evaluate.interruption import between_batches
 from t5x_lite.metrics.bootstrap import interval
-from t5x_lite.models.base import ModelConfig
 from t5x_lite.progress import step
 from t5x_lite.sharding import data_parallelism, jit_rows, rounded_rows
 from t5x_lite.types import Array, Params
@@ -61,13 +59,6 @@ class Prediction:
     ids: tuple[int, ...]
     score: float
     null_odds: float | None = None
-
-
-def position_bytes(model: ModelConfig, *, dtype: str) -> int:
-    """Return the bytes of the keys and values of one decoded position; 0 if they are not known."""
-    layers = getattr(model, "num_decoder_layers", getattr(model, "num_layers", 0))
-    heads = getattr(model, "num_heads", 0) * getattr(model, "d_kv", 0)
-    return 2 * layers * heads * np.dtype(jnp.dtype(dtype)).itemsize
 
 
 def _check_memory(

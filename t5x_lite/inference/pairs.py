@@ -22,6 +22,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Float
 
+from t5x_lite.config import Experiment
 from t5x_lite.data.layouts.ranked import joined
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.head_vectors import DENSE, LEXICAL, MULTI_VECTOR, HeadEmbedder, Several
@@ -29,6 +30,7 @@ from t5x_lite.evaluate.pair_scores import PairScores
 from t5x_lite.inference.answers import answering_heads
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.inference.text_encoder import TextEncoder
+from t5x_lite.objectives.ranker import Ranker
 from t5x_lite.retrieval.hybrid import late_score
 from t5x_lite.vocabulary.encoder_tokens import EncoderTokens, encoder_tokens, without_special
 
@@ -148,6 +150,11 @@ def scores_texts(loaded: Loaded) -> bool:
     """Whether a checkpoint has the head of one class that scores a query with a passage."""
     head = loaded.learner.heads.get(_HEAD)
     return head is not None and head.scores_texts
+
+
+def trains_ranking(experiment: Experiment) -> bool:
+    """Whether a checkpoint was trained to rank passages."""
+    return isinstance(experiment.objective, Ranker)
 
 
 def _lengths(loaded: Loaded, length: int | None, query_length: int | None) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """All families of encoders that Hugging Face's directories hold, and which one is meant."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from t5x_lite.errors import InputError
 from t5x_lite.interop.bert import BERT
@@ -22,7 +22,7 @@ def family_of(hf_config: Mapping[str, Any]) -> Family | None:
     return next((family for family in FAMILIES if kind in family.model_types), None)
 
 
-def is_encoder(model: ModelConfig) -> bool:
+def is_encoder(model: ModelConfig) -> TypeGuard[EncoderConfig]:
     """Whether a config is an encoder's, of any family."""
     return isinstance(model, EncoderConfig)
 

@@ -86,6 +86,21 @@ class Output:
     lenient: bool
 
 
+def is_t5(model: ModelConfig) -> bool:
+    """Whether a config is of a T5 with encoder and decoder."""
+    return isinstance(model, T5Config)
+
+
+def is_tied_t5(model: ModelConfig) -> bool:
+    """Whether a config is of a T5 whose output layer is its embedding."""
+    return isinstance(model, T5Config) and model.tie_embeddings
+
+
+def is_t5_encoder(model: ModelConfig) -> bool:
+    """Whether a config is of T5's encoder alone."""
+    return isinstance(model, T5EncoderConfig)
+
+
 def read_config(directory: Path) -> dict[str, Any]:
     """The object in a directory's config.json.
 

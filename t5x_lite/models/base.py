@@ -247,3 +247,8 @@ class TokenModel(nnx.Module):
     def select(self, cache: Cache, rows: Int[Array, " R"]) -> Cache:
         """The cache of the given rows, each from among the rows of its own input."""
         return caching.select(cache, rows)
+
+
+def hidden_size(model: ModelConfig) -> int | None:
+    """Return d_model of a config, or None if it has no such field."""
+    return getattr(model, "d_model", None)

@@ -66,7 +66,6 @@ from t5x_lite.interop.peft_writing import write_peft
 from t5x_lite.interop.tokenizer import read_tokenizer
 from t5x_lite.learner import views_of
 from t5x_lite.models.base import ModelConfig
-from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.of_heads import objective_for
 from t5x_lite.options import did_you_mean
 from t5x_lite.remote import local_path
@@ -268,7 +267,7 @@ def _is_scaled(files: Mapping[str, bytes], model: ModelConfig) -> bool:
     config = _of_json(files.get(_HUGGINGFACE, b"{}"))
     if config.get("model_type") in hf_config.MODEL_TYPES:
         return hf_config.output(config).scaled
-    return isinstance(model, T5Config) and model.tie_embeddings
+    return hf_config.is_tied_t5(model)
 
 
 def _vocabulary_of(
@@ -293,7 +292,7 @@ def _vocabulary_of(
         return None
     with tempfile.TemporaryDirectory() as scratch:
         if is_encoder(experiment.model):
-            pad_id = getattr(experiment.model, "pad_id", 0)
+            pad_id = experiment.model.pad_id
             return read_encoder_tokenizer(source, vocab_size=rows, pad_id=pad_id)
         config = _of_json(files.get(_HUGGINGFACE, b"{}"))
         return read_tokenizer(

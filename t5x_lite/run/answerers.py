@@ -15,7 +15,7 @@ from t5x_lite.config import Evaluation, Experiment
 from t5x_lite.data.tasks.labelled import task_form
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
-from t5x_lite.evaluate.generate import Bind, Generator, position_bytes
+from t5x_lite.evaluate.generate import Bind, Generator
 from t5x_lite.evaluate.heads import check_head, head_answers, is_in_order
 from t5x_lite.evaluate.rank import LabelGenerator, Ranker
 from t5x_lite.evaluate.score import Scorer

@@ -24,7 +24,7 @@ from t5x_lite.heads.base import Head
 from t5x_lite.inference.answers import Asked, check_record, head_for
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import read_experiment
-from t5x_lite.models.encoder import EncoderConfig
+from t5x_lite.interop.encoder_families import is_encoder
 from t5x_lite.options import suggesting
 from t5x_lite.progress import counting, waiting
 from t5x_lite.records import json_lines
@@ -172,7 +172,7 @@ def _head(
     """
     first, *others = steps
     experiment = read_experiment(first, checkpointing.step_files(first))
-    if not isinstance(experiment.model, EncoderConfig):
+    if not is_encoder(experiment.model):
         if name is not None or asked not in (None, Asked()):
             raise InputError(
                 f"checkpoint {first}: {type(experiment.model).__name__.removesuffix('Config')} "

@@ -33,7 +33,6 @@ from t5x_lite.interop.tensor_files import write_safetensors, write_tensors
 from t5x_lite.interop.tokenizer import write_tokenizer
 from t5x_lite.interop.torch_writing import write_torch
 from t5x_lite.models.pooling import Pooling
-from t5x_lite.models.t5_encoder import T5EncoderConfig
 from t5x_lite.options import suggesting
 from t5x_lite.remote import AnyPath, local_path
 from t5x_lite.run import encoder_interchange, tower_export
@@ -156,12 +155,12 @@ def _refuse_of_t5(
       InputError: it is asked for.
     """
     name = type(experiment.model).__name__
-    if sentence_transformers and not isinstance(experiment.model, T5EncoderConfig):
+    if sentence_transformers and not hf_config.is_t5_encoder(experiment.model):
         raise InputError(
             f"checkpoint {source}: a {name} is not exported for sentence-transformers, but "
             "encoders are, such as a BERT or the encoder of a T5"
         )
-    if isinstance(experiment.model, T5EncoderConfig) and tower_export.roles_of(
+    if hf_config.is_t5_encoder(experiment.model) and tower_export.roles_of(
         experiment, projections=sentence_transformers
     ):
         raise InputError(

@@ -170,7 +170,7 @@ def experiment_for(
     _tell_lengths(found)
     chosen = _chosen_task(asked, found, task, is_encoder=is_encoder)
     if chosen == "classify":
-        _check_labels(asked.data.columns, found, splits["train"])
+        _check_labels(asked.data.columns, found, sources=splits["train"])
     steps = asked.steps if _named("--steps", options) else _steps(found.rows, asked, epochs)
     known = {
         **_lengths(found, model),
@@ -323,9 +323,9 @@ def _labels(asked: Experiment, found: Measured, task: str) -> tuple[str, ...]:
     return columns.sorted_labels(found.labels)
 
 
-def _check_labels(columns: Columns, found: Measured, tables: Sequence[Table]) -> None:
+def _check_labels(columns: Columns, found: Measured, *, sources: Sequence[Table]) -> None:
     """Check the labels of the training rows; warn of a given label that no row has."""
-    columns.check_labels(found.labels, tables)
+    columns.check_labels(found.labels, sources)
     unused = [entry for entry in columns.entries() if found.labels and entry not in found.labels]
     if unused:
         _logger.warning("no training row has the label %s", ", ".join(map(repr, unused)))

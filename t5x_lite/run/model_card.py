@@ -28,11 +28,11 @@ from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.data.config import text_lengths
 from t5x_lite.errors import InputError
+from t5x_lite.interop.encoder_families import is_encoder
 from t5x_lite.interop.hf_config import CONFIG, read_json
 from t5x_lite.interop.hub import Found
 from t5x_lite.interop.m3 import flag_embedding
 from t5x_lite.metrics.selection import is_test
-from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.remote import AnyPath
 from t5x_lite.train.starts import Start, read_starts
 
@@ -280,7 +280,7 @@ def _usage(architecture: str, *, sentences: bool) -> str:
 
 def _flag_usage(experiment: Experiment) -> str:
     """Show how FlagEmbedding loads a BGE-M3; "" for other checkpoints."""
-    if not isinstance(experiment.model, EncoderConfig):
+    if not is_encoder(experiment.model):
         return ""
     heads = heads_of(experiment.objective, experiment.heads)
     if not (call := flag_embedding(heads, experiment.model)):

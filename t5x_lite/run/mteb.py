@@ -24,6 +24,7 @@ from jaxtyping import Float
 from t5x_lite.checkpoints import manifest
 from t5x_lite.errors import InputError
 from t5x_lite.heads.dense import Dense
+from t5x_lite.models.base import hidden_size
 from t5x_lite.models.pooling import Pooling
 from t5x_lite.run.best_step import Step
 from t5x_lite.run.text_encoder import TextEncoder, dense_head
@@ -115,7 +116,7 @@ class MTEBEncoder:
             "revision": hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16],
             "framework": ["JAX"] if meta.__module__ == _META else [],  # version 1 lacks the name
             "max_tokens": self._encoder.length,
-            "embed_dim": head.projection or getattr(experiment.model, "d_model", None),
+            "embed_dim": head.projection or hidden_size(experiment.model),
             "similarity_fn_name": "cosine" if vectors.normalize else "dot",
             "open_weights": False,
             "use_instructions": any(prompt.text for prompt in head.prompts),
@@ -159,7 +160,8 @@ class MTEBEncoder:
             raise InputError("encode needs texts, or batches of them, as inputs")
         kind = str(getattr(prompt_type, "value", prompt_type or ""))
         kinds = _SAME.get(kind, (kind,))
-        tasks = [str(each) for each in (getattr(task_metadata, "name", None), task_name) if each]
+        described = task_metadata
+        tasks = [str(each) for each in (getattr(described, "name", None), task_name) if each]
         names = [prompt_name or ""]
         names += [f"{task}-{each}" for task in tasks for each in kinds if each]
         known = (self._encoder.known_prompt(name) for name in (*names, *tasks, *kinds) if name)

@@ -16,8 +16,7 @@ from typing import Any
 from t5x_lite.errors import InputError
 from t5x_lite.extras import install_command
 from t5x_lite.inference.answers import answering_heads
-from t5x_lite.inference.pairs import scores_texts
-from t5x_lite.objectives.ranker import Ranker
+from t5x_lite.inference.pairs import scores_texts, trains_ranking
 from t5x_lite.options import did_you_mean
 from t5x_lite.progress import counting
 from t5x_lite.run.best_step import Step
@@ -250,7 +249,7 @@ def _usual(model: TextToText) -> tuple[str, ...]:
         return ("predict", "score")
     ranks = ("rerank",) if all(scores_texts(member) for member in model.members) else ()
     first = model.members[0].experiment
-    if ranks and isinstance(first.objective, Ranker):
+    if ranks and trains_ranking(first):
         return ranks
     return ("predict", *ranks) if answering_heads(first) else ("embed",)
 

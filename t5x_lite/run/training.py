@@ -24,6 +24,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.heads.base import by_name
 from t5x_lite.learner import Learner
 from t5x_lite.metrics.selection import Mode, contradiction, described, matching, refuse_test
+from t5x_lite.models.base import hidden_size
 from t5x_lite.optim.updates import joint_optimizer
 from t5x_lite.plan.program import bytes_on_device
 from t5x_lite.remote import AnyPath
@@ -264,7 +265,7 @@ def check_memory(experiment: Experiment, learner: Learner, state: TrainState, me
     parts = sharding.data_parallelism(mesh)
     here = -(-rows // parts)
     tokens = max((math.prod(x.shape[1:]) for x in row.values() if x.ndim > 1), default=0)
-    states = getattr(experiment.model, "d_model", 1) * jnp.dtype(experiment.compute_dtype).itemsize
+    states = (hidden_size(experiment.model) or 1) * jnp.dtype(experiment.compute_dtype).itemsize
     at_once = here // max(1, experiment.microbatches) if experiment.tokens_per_part is None else 1
     batch = here * sum(value.nbytes for value in row.values())
     memory.check_fits(

@@ -252,7 +252,9 @@ def read_object(path: DataPath) -> Mapping[str, Any]:
         raise InputError(f"vocabulary {path}: {reason(error)}; mend or remove it") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"vocabulary {path}: not JSON ({error}); mend or remove it") from error
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        raise InputError(f"vocabulary {path}: must be a JSON object, got {_short(found)}")
+    return found
 
 
 def _merged(config: Mapping[str, Any], special_map: Mapping[str, Any]) -> dict[str, Any]:

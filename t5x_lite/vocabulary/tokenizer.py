@@ -233,15 +233,8 @@ class Tokenizer:
         self, texts: Sequence[str]
     ) -> list[tuple[list[int], list[tuple[int, int]], list[int | None]]]:
         """Return `encode_with_offsets`, with the number of each token's word; None has no word."""
-        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [(one.ids, one.offsets, one.word_ids) for one in encoded]
-
-    def encode_with_words(
-        self, texts: Sequence[str]
-    ) -> list[tuple[list[int], list[tuple[int, int]], list[int | None]]]:
-        """Return `encode_with_offsets`, with the number of each token's word; None has no word."""
-        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [(one.ids, one.offsets, one.word_ids) for one in encoded]
+        found = encoded(self._tokenizer, texts, where=self.model_path, offsets=True)
+        return [(one.ids, one.offsets, one.word_ids) for one in found]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids`; special pieces are left out, ids above `size` are unknown."""
