@@ -146,7 +146,8 @@ def _makes_one(columns: Mapping[str, tf.Tensor], *, layout: Layout) -> bool:
     if isinstance(layout, Groups) and layout.positives == "sample":
         return True
     return all(
-        len(pairs.from_json(text).positives) == 1 for text in columns["text"].numpy().tolist()
+        len(pairs.from_json(text.decode()).positives) == 1
+        for text in columns["text"].numpy().tolist()
     )
 
 

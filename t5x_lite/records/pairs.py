@@ -79,6 +79,30 @@ def to_json(pairs: Pairs) -> str:
     return json.dumps(record)
 
 
+def without_answers(pairs: Pairs) -> Pairs:
+    """Drop each negative that has the id of a positive, or its text up to case and whitespace."""
+    known = {_folded(text) for text in pairs.positives}
+    names = set(pairs.positive_ids or ())
+    ids = pairs.negative_ids or [None] * len(pairs.negatives)
+    kept = [
+        place
+        for place, (text, name) in enumerate(zip(pairs.negatives, ids, strict=True))
+        if _folded(text) not in known and (name is None or name not in names)
+    ]
+    if len(kept) == len(pairs.negatives):
+        return pairs
+    scores, named = pairs.negative_scores, pairs.negative_ids
+    return pairs._replace(
+        negatives=[pairs.negatives[place] for place in kept],
+        negative_scores=None if scores is None else [scores[place] for place in kept],
+        negative_ids=None if named is None else [named[place] for place in kept],
+    )
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.split()).casefold()
+
+
 def titled(passage: Passage) -> str:
     """A passage's title and what its text says besides, as JSON; "" without one of the two."""
     title = passage.title.strip()

@@ -4,7 +4,7 @@ import pytest
 
 from t5x_lite.errors import InputError
 from t5x_lite.records import pairs
-from t5x_lite.records.pairs import Pairs
+from t5x_lite.records.pairs import Pairs, without_answers
 
 
 def test_objects_of_a_file():
@@ -77,3 +77,25 @@ def test_passages_of_symmetric_types_have_the_prompt(kind):
     assert read == Pairs("sts: q", [f"{before}a"], [f"{before}b"])
     with pytest.raises(InputError, match='f:1: "type" must be a string, got 3'):
         pairs.checked({**record, "type": 3}, "f:1")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "negatives", "scores", "ids"),
+    [
+        (Pairs("q", ["An answer."], ["other", "an  answer. "]), ["other"], None, None),
+        (
+            Pairs("q", ["a"], ["b", "a", "c"], [9.0], [1.0, 8.0, 2.0], ["p1"], ["p2", "p3", "p1"]),
+            ["b"],
+            [1.0],
+            ["p2"],
+        ),
+        (Pairs("q", ["a"], ["b"], None, None, ["p1"], ["p2"]), ["b"], None, ["p2"]),
+        (Pairs("q", ["a"]), [], None, None),
+    ],
+)
+def test_a_negative_that_is_an_answer_is_dropped(pairs, negatives, scores, ids):
+    kept = without_answers(pairs)
+    assert [*kept.negatives] == negatives
+    assert kept.negative_scores == scores
+    assert kept.negative_ids == ids
+    assert kept.positives == pairs.positives

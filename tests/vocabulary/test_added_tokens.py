@@ -18,7 +18,7 @@ def stated(directory, **files):
 def test_an_entry_may_be_a_text_or_an_object():
     assert as_added("<sep>", where="f").content == "<sep>"
     entry = {"content": "<sep>", "lstrip": True, "rstrip": False, "single_word": True}
-    added = as_added(entry, where="f", number="7")
+    added = as_added(entry, where="f", number=7)
     assert (added.content, added.id, added.lstrip, added.single_word) == ("<sep>", 7, True, True)
     assert not AddedToken(content="a", normalized=False).flags()["normalized"]
 

@@ -2,7 +2,8 @@
 
     {"query": "who wrote Emma", "pos": ["Jane Austen ...", "Emma is ..."], "neg": ["Emma S. ..."]}
 
-An example holds the query, passages that answer it and the pool of those that do not:
+An example holds the query, passages that answer it and the pool of those that do not. A negative
+with the text or the id of a positive is dropped:
 
     text -> tokens of all of it -> CacheDatasetPlaceholder -> (seed, epoch, index)
 
@@ -24,7 +25,7 @@ from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.layouts.groups import ID_WIDTH, IDS, MOST_POSITIVES, Groups
 from t5x_lite.data.tasks.encoder import check_lengths
 from t5x_lite.errors import InputError
-from t5x_lite.records.pairs import Pairs, from_json
+from t5x_lite.records.pairs import Pairs, from_json, without_answers
 from t5x_lite.vocabulary.encoder_tokens import (
     EncoderTokens,
     encoder_tokens,
@@ -63,7 +64,7 @@ def pair_task(
     lengths = (arguments.inputs_length, arguments.targets_length)
 
     def cut(texts: Sequence[str]) -> list[dict[str, np.ndarray]]:
-        pairs = [read(text) for text in texts]
+        pairs = [without_answers(read(text)) for text in texts]
         return examples(pairs, vocabulary=vocabulary, tokens=tokens, lengths=lengths, layout=layout)
 
     ids = seqio_vocabulary(vocabulary)
