@@ -107,7 +107,7 @@ def _index() -> str:
         )
         for name, command in COMMANDS.items()
     ]
-    body = "".join(f"<tr><td>{a}</td><td>{html.escape(b)}</td></tr>" for a, b in rows)
+    body = "".join(f"<tr><td>{a}</td><td>{html.escape(b, quote=False)}</td></tr>" for a, b in rows)
     return (
         f"# Commands\n\n`{PROG} COMMAND --help` says the same.\n\n"
         f"<table><thead><tr><th>Command</th><th>What it does</th></tr></thead><tbody>{body}"

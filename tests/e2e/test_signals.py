@@ -167,7 +167,7 @@ def interrupt(world, name, *, after, signum, again=None):
     finally:
         process.kill()
     took, code = time.monotonic() - sent, process.returncode
-    if "Traceback" in told and "t5x_lite/" not in told:
+    if "runpy" in told and "t5x_lite/" not in told:
         return code  # Python's own start, before any module of ours
     case = f"{name} after {after:.2f} s: code {code}, {took:.1f} s more, {told!r}"
     print(case)
