@@ -28,9 +28,6 @@ from t5x_lite.errors import InputError, shown
 _unfinished: dict[str, tuple[str, ...]] = {}
 """What is being written, and the parents that were made for it; see `remove_unfinished`."""
 
-_unfinished: dict[str, tuple[str, ...]] = {}
-"""What is being written, and the parents that were made for it; see `remove_unfinished`."""
-
 LONGEST_LINE = 64 << 20
 """Bytes of a line that is read into memory, unless more are asked for."""
 
