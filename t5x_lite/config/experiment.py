@@ -501,6 +501,19 @@ def differences(saved: Experiment, current: Experiment, *, fields: Sequence[str]
     return found
 
 
+def unequal(first: Any, other: Any, *, where: str = "") -> list[str]:
+    """Return the dotted names of the leaves in which two decoded JSON values differ."""
+    pairs: list[tuple[str, Any, Any]]
+    if isinstance(first, dict) and isinstance(other, dict):
+        pairs = [(key, first.get(key), other.get(key)) for key in dict.fromkeys([*first, *other])]
+    elif isinstance(first, list) and isinstance(other, list) and len(first) == len(other):
+        pairs = [(str(i), a, b) for i, (a, b) in enumerate(zip(first, other, strict=True))]
+    else:
+        return [] if first == other else [f"{where} ({_shown(first)} and {_shown(other)})"]
+    dot = "." if where else ""
+    return [each for key, a, b in pairs for each in unequal(a, b, where=f"{where}{dot}{key}")]
+
+
 def _resolved(experiment: Experiment, name: str) -> Any:
     if name == "adapters":
         return experiment.adapters.canonical()

@@ -8,6 +8,8 @@ One process is the ordinary case: nothing is initialised then, and an error is r
 """
 
 import contextlib
+import dataclasses
+import json
 import logging
 import os
 import signal
@@ -17,12 +19,18 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import jax
 
+from t5x_lite import remote
 from t5x_lite.accelerators import has_tpu, quiet_without_tpu
-from t5x_lite.config import Hosts
+from t5x_lite.config import Experiment, Hosts
+from t5x_lite.config.experiment import unequal
+from t5x_lite.config.json import encode
 from t5x_lite.errors import InputError, Interrupted, line_of_file
+from t5x_lite.processes import all_told
 from t5x_lite.run import metadata
 
 _logger = logging.getLogger(__name__)
@@ -277,6 +285,60 @@ def _end(error: BaseException) -> None:
         sys.stdout.flush()
         print(f"error: {line}", file=sys.stderr, flush=True)
     os._exit(code)
+
+
+def check_agreement(experiment: Experiment, **facts: object) -> None:
+    """Raise InputError on all processes unless all have the same config and the same files.
+
+    Each process compiles and reads for itself. Processes with different settings would train
+    different models without an error, or wait for each other without end. Paths of data and of
+    caches of this machine may differ: `facts` holds what was found there.
+
+    Args:
+      experiment: the config of this process.
+      **facts: JSON values that must be equal, such as the digest of the vocabulary.
+
+    Raises:
+      InputError: naming what differs.
+    """
+    if jax.process_count() == 1:
+        return
+    config = encode(dataclasses.replace(experiment, hosts=Hosts()), where="experiment")
+    for name in _OWN_FIELDS:
+        config.pop(name, None)
+    for name in _OWN_DATA_FIELDS:
+        config["data"].pop(name, None)
+    local = jax.local_device_count()
+    mine: dict[str, Any] = {
+        **config,
+        "bytes in data.directory": _files_of(experiment.data.directory),
+        **facts,
+    }
+    texts = all_told(json.dumps({**mine, "devices of a process": local}))
+    other = next((i for i, text in enumerate(texts) if text != texts[0]), None)
+    if other is None:
+        return
+    differing = unequal(json.loads(texts[0]), json.loads(texts[other]))
+    listed = "; ".join(differing[:3]) + (f"; and {n} more" if (n := len(differing) - 3) > 0 else "")
+    if jax.process_index() == 0:
+        time.sleep(1)  # its end would abort the others before they have their line
+    raise InputError(
+        f"processes 0 and {other} of this run differ in {listed}; start all processes with the "
+        "same config, options and files"
+    )
+
+
+_OWN_FIELDS = ("compilation_cache", "tracking")
+_OWN_DATA_FIELDS = ("directory", "cache", "vocabulary")
+
+
+def _files_of(directory: str) -> dict[str, int]:
+    """The sizes of the files below a local directory by name; {} for a bucket."""
+    root = Path(directory)
+    if not directory or remote.is_remote(directory) or not root.is_dir():
+        return {}
+    names = [name for name in sorted(remote.files_below(root)) if not name.startswith(".")]
+    return {name: remote.size_of(root / name) for name in names}
 
 
 def is_lost_host(error: BaseException) -> bool:

@@ -268,10 +268,17 @@ def _evaluate(
         check_output(Path(output))
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
+    hosts.check_agreement(
+        experiment, checkpoints=list(checkpoints), step=step, use=use, output=output
+    )
     loaded = TextToText.load(checkpoints, step=step, use=use, mesh=mesh)
     model = _as_configured(loaded, experiment)
     if not experiment.evaluation.retrieval_alone:
         _check_vocabulary(experiment, model)
+    hosts.check_agreement(
+        experiment,
+        checkpoints=[[member.step, member.vocabulary.digest] for member in model.members],
+    )
     first, several = model.members[0], len(model.members) > 1
     measurement = Measurement(
         first.experiment,

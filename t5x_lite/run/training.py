@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 import os
@@ -130,7 +131,8 @@ def _train(
 ) -> None:
     """Makes the parts that the config names, the cheap checks first, and trains.
 
-    1. The work directory and the vocabulary: those of another experiment are refused at once. The
+    1. The settings and files of all processes, which must be equal.
+       The work directory and the vocabulary: those of another experiment are refused at once. The
        configs of modules that are loaded, which the run's config states, and the number that a
        schedule_offset "auto" is.
     2. The checkpoint of `init`: its shapes are compared, its arrays are not read yet. Its heads are
@@ -143,6 +145,8 @@ def _train(
     7. The tracker; where nothing is left to do, the run ends here.
     8. The compiled step, and the loop.
     """
+    saved = checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY)
+    hosts.check_agreement(experiment, **{"the steps saved in the work directory": saved})
     experiment = modules.with_loaded(experiment, earlier=workdir.earlier())
     experiment = with_schedule_offset(experiment, earlier=workdir.earlier())
     workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
@@ -168,6 +172,11 @@ def _train(
     abstract = abstract_state(learner.shapes, optimizer, layout)
     check_memory(experiment, learner, abstract, mesh)
     batches = _batches(experiment, vocabulary, part=sharding.batch_part(mesh))
+    hosts.check_agreement(
+        experiment,
+        vocabulary=vocabulary.digest,
+        cache=hashlib.sha256(batches.state()).hexdigest() if experiment.data.cache else "",
+    )
     measurement = Measurement(experiment, learner, vocabulary, mesh=mesh, workdir=workdir.local)
     if measurement.suite is not None and not resumed:
         heads = measurement.suite.named_heads(experiment.heads)

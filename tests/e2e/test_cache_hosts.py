@@ -16,8 +16,11 @@ from t5x_lite.run.caching import cache
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def train(tmp_path, environment, *, workdir, steps, processes):
-    """`t5x-lite train` in so many processes, to the end."""
+def train(tmp_path, environment, *, workdir, steps, processes, own=(), code=0):
+    """`t5x-lite train` in so many processes, to the end; returns their standard errors.
+
+    `own` has options of each process.
+    """
     line = f"train tiny.json --workdir {workdir} --steps {steps}"
     if processes > 1:
         with socket.socket() as found:
@@ -29,6 +32,7 @@ def train(tmp_path, environment, *, workdir, steps, processes):
             [
                 *(sys.executable, "-m", "t5x_lite", *line.split()),
                 *(["--hosts.process-id", str(i)] if processes > 1 else []),
+                *(own[i] if own else []),
             ],
             cwd=tmp_path,
             env=environment,
@@ -38,7 +42,8 @@ def train(tmp_path, environment, *, workdir, steps, processes):
         for i in range(processes)
     ]
     told = [process.communicate(timeout=300)[1] for process in running]
-    assert [process.returncode for process in running] == [0] * processes, told
+    assert [process.returncode for process in running] == [code] * processes, told
+    return told
 
 
 def losses(workdir):
@@ -67,3 +72,18 @@ def test_two_processes_begin_and_one_or_four_go_on(tiny_experiment, tmp_path):
     alone = losses(tmp_path / "alone")
     assert list(alone) == list(range(1, 13))
     assert losses(tmp_path / "several") == pytest.approx(alone, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_two_processes_with_different_settings_both_end_with_one_line(tiny_experiment, tmp_path):
+    config.save(tiny_experiment, tmp_path / "tiny.json")
+    own = [["--seed", "1"], ["--seed", "2"]]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    told = train(tmp_path, environment, workdir="w", steps=2, processes=2, own=own, code=2)
+    for number, text in enumerate(told):
+        [line] = [line for line in text.splitlines() if line.startswith("error: ")]
+        assert (
+            f"process {number} of 2: processes 0 and 1 of this run differ in seed (1 and 2)" in line
+        )
+    assert not (tmp_path / "w").exists()

@@ -1,5 +1,7 @@
 """How processes are found, what they say when one fails; tests/e2e/test_processes.py runs some."""
 
+import dataclasses
+import re
 import signal
 import subprocess
 import sys
@@ -7,9 +9,24 @@ import time
 
 import pytest
 
-from t5x_lite.config import Hosts
+from t5x_lite.config import Experiment, Hosts
+from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError, Interrupted
+from t5x_lite.models.t5 import T5Config
+from t5x_lite.objectives.seq2seq import Seq2Seq
+from t5x_lite.optim.config import Adafactor
+from t5x_lite.optim.schedules import Constant
 from t5x_lite.run import hosts
+
+MODEL = T5Config(
+    vocab_size=512,
+    d_model=8,
+    d_kv=4,
+    d_ff=8,
+    num_heads=2,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+)
 
 SLURM = {
     "SLURM_JOB_ID": "1",
@@ -321,3 +338,45 @@ def test_what_all_processes_agree_on_passes(monkeypatch):
 )
 def test_lost_hosts_are_known_by_what_jax_says(error, expected):
     assert hosts.is_lost_host(error) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"optimizer": Adafactor(schedule=Constant(value=0.1))}, "optimizer.schedule.value"),
+        ({"model": dataclasses.replace(MODEL, d_model=16)}, "model.d_model"),
+        ({"seed": 7}, "seed"),
+        ({"steps": 11}, "steps"),
+        ({"vocabulary": "another"}, "vocabulary"),
+        ({"directory": "other"}, "bytes in data.directory.b.txt"),
+    ],
+)
+def test_processes_that_differ_all_end_with_what_differs(change, expected, monkeypatch, tmp_path):
+    for name, size in (("own", 3), ("same", 3), ("other", 4)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "b.txt").write_bytes(b"x" * size)
+    told = []
+    monkeypatch.setattr(hosts.jax, "process_count", lambda: 3)
+    monkeypatch.setattr(hosts.jax, "process_index", lambda: 2)
+    monkeypatch.setattr(hosts, "all_told", lambda text: told.append(text) or told)
+
+    def check(*, directory="own", vocabulary="one", **fields):
+        data = Data(
+            task="tasks.text:prefix_lm", directory=str(tmp_path / directory), vocabulary="bytes"
+        )
+        base = {
+            "model": MODEL,
+            "objective": Seq2Seq(),
+            "optimizer": Adafactor(schedule=Constant(value=0.01)),
+            "steps": 10,
+            "hosts": Hosts(coordinator="host:1", num_processes=3, process_id=len(told)),
+        }
+        experiment = Experiment(data=data, **{**base, **fields})
+        hosts.check_agreement(experiment, vocabulary=vocabulary)
+
+    check()
+    check(directory="same")  # the place may differ, what is there may not
+    with pytest.raises(
+        InputError, match=re.escape(f"processes 0 and 2 of this run differ in {expected} (")
+    ):
+        check(**change)
