@@ -6,6 +6,7 @@ the others after removing what is half written. An error is one line on standard
 output holds data only, and `--debug` anywhere adds the traceback.
 """
 
+import codecs
 import contextlib
 import io
 import logging
@@ -53,8 +54,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is not None:
         with signals.raising():
             return _run(argv)
+    _enter_utf8_mode()
     with signals.watching() as watch:
         return _run(sys.argv[1:], watch)
+
+
+def _enter_utf8_mode() -> None:
+    """Restart this process in Python's UTF-8 mode if Python takes file names for ASCII.
+
+    So it does under LC_ALL=C with PYTHONUTF8=0. TensorStore, TensorFlow and faiss then reject names
+    with other characters, since Python's strings of them are not UTF-8.
+    """
+    if codecs.lookup(sys.getfilesystemencoding()).name != "ascii":
+        return
+    if os.environ.get("PYTHONUTF8") == "1":  # an option of Python's, such as -E, forbids the mode
+        return
+    os.environ["PYTHONUTF8"] = "1"
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:

@@ -318,6 +318,23 @@ def test_both_modules_run_the_command_line(module):
     assert done.stderr.startswith("error: unknown command trian")
 
 
+def test_names_that_are_not_ascii_reach_libraries_under_the_c_locale(monkeypatch, tmp_path):
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setenv("PYTHONUTF8", "0")
+    program = (
+        "import sys, types\n"
+        "def report(workdir, *, output):\n"
+        "  print(*workdir, workdir[0].encode().hex(), sys.flags.utf8_mode)\n"
+        "sys.modules['t5x_lite.run.texts'] = types.SimpleNamespace(report=report)\n"
+        "from t5x_lite.cli import main\n"
+        "sys.exit(main())\n"
+    )
+    done = fresh_python("-c", program, "report", b"w\xc3\xa9", encoding="utf-8")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "wé 77c3a9 1\n", "")
+    done = fresh_python("-X", "utf8=0", "-c", program, "report", "w")  # as asked, and no loop
+    assert (done.returncode, done.stdout) == (0, "w 77 0\n")
+
+
 def test_help_answers_within_a_second():
     before = os.times()
     done = fresh_python("-m", "t5x_lite", "--help")
