@@ -19,6 +19,7 @@ import json
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -192,6 +193,24 @@ def sync_to_disk(path: str | os.PathLike[str]) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def check_temporary_directory() -> None:
+    """Raise InputError if no file of 16 KiB can be written to the temporary directory.
+
+    TensorFlow writes code there, and without it fails later by an error about something else.
+    """
+    try:
+        with tempfile.TemporaryFile(prefix="t5x_lite.") as file:
+            file.write(bytes(1 << 14))
+            file.flush()
+            file.truncate(0)
+    except OSError as error:
+        place = tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")
+        raise InputError(
+            f"the temporary directory {place} cannot be written ({reason(error)}); free space "
+            "there, or set TMPDIR to another directory"
+        ) from error
 
 
 def _name_target(error: OSError, temporary: Path, path: str | os.PathLike[str]) -> None:

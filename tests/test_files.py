@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import tempfile
 import threading
 
 import pytest
@@ -16,6 +17,7 @@ from t5x_lite.files import (
     without_bom,
     write_atomically,
 )
+from tests.full_disk import MESSAGE, full_disk
 
 
 def names(directory):
@@ -174,3 +176,23 @@ def test_a_lone_surrogate_is_no_json():
     assert files.plain_json('{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
     with pytest.raises(ValueError, match="surrogates"):
         files.plain_json('{"a": ["\\ud800"]}')
+
+
+def test_a_full_temporary_directory_is_named():
+    files.check_temporary_directory()
+    with (
+        full_disk(1000),
+        pytest.raises(InputError, match=rf"{tempfile.gettempdir()} cannot be written \({MESSAGE}"),
+    ):
+        files.check_temporary_directory()
+
+
+def test_no_temporary_directory_is_one_line(monkeypatch):
+    def find(**options):
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in []")
+
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "TemporaryFile", find)
+    with pytest.raises(InputError, match=r"directory /nowhere cannot be written .* set TMPDIR"):
+        files.check_temporary_directory()

@@ -14,10 +14,12 @@ import os
 
 from t5x_lite.errors import InputError
 from t5x_lite.extras import install_command
+from t5x_lite.files import check_temporary_directory
 from t5x_lite.records.log_lines import quiet_import
 
 __all__ = ["seqio", "tf"]
 
+check_temporary_directory()
 with quiet_import():
     try:
         import seqio
