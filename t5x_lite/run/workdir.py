@@ -97,19 +97,38 @@ class WorkDirectory:
                     (found.local / name).write_bytes((path / name).read_bytes())
             try:
                 yield found
-            finally:
+            except BaseException:
                 found.copy()
+                raise
+            found.copy(last=True)
 
-    def copy(self) -> None:
-        """Copies to the bucket what is new since the last time; a local directory is not copied."""
+    def copy(self, *, last: bool = False) -> None:
+        """Copies to the bucket what is new since the last time; a local directory is not copied.
+
+        A file that cannot be written is copied again at the next checkpoint, after a warning.
+
+        Args:
+          last: whether there is no later call.
+
+        Raises:
+          RuntimeError: at the last call, a file cannot be written.
+        """
         if self.path == self.local or jax.process_index():
             return
         for name in remote.files_below(self.local):
             content = (self.local / name).read_bytes()
-            if self.sizes.get(name) != len(content):
+            if self.sizes.get(name) == len(content):
+                continue
+            try:
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
                 (self.path / name).write_bytes(content)
-                self.sizes[name] = len(content)
+            except Exception as error:  # whatever the store's client raises
+                said = f"{self.path / name} could not be written ({' '.join(str(error).split())})"
+                if last:
+                    raise RuntimeError(f"{said}; checkpoints that were saved are kept") from error
+                _logger.warning("%s; the next checkpoint writes it again", said)
+                continue
+            self.sizes[name] = len(content)
 
     def check(self, experiment: Experiment) -> None:
         """Refuses a directory that is neither new nor holds the same experiment.
@@ -192,7 +211,7 @@ class WorkDirectory:
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
                 remote.write_whole(self.path / name, data)
         except OSError as error:
-            reason = error.strerror or type(error).__name__
+            reason = error.strerror or str(error) or type(error).__name__
             raise InputError(f"workdir {self.path} cannot be written ({reason})") from error
 
     def add_start(self, *, step: int, devices: str) -> None:

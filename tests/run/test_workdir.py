@@ -9,6 +9,7 @@ import pytest
 
 from t5x_lite import config
 from t5x_lite.errors import InputError
+from t5x_lite.remote import open_path
 from t5x_lite.run.workdir import WorkDirectory, holds_another
 from t5x_lite.vocabulary.loading import load_vocabulary
 from t5x_lite.vocabulary.spm import read_spm
@@ -135,6 +136,37 @@ def test_a_bucket_gets_what_is_appended_to_at_every_copy(
     with WorkDirectory.open("gs://bucket/run") as workdir:
         workdir.check(tiny_experiment)
         assert (workdir.local / "metrics.jsonl").read_text() == "1\n2\n"
+
+
+def test_a_bucket_that_fails_gets_the_files_at_the_next_copy(
+    bucket,  # noqa: F811
+    monkeypatch,
+    caplog,
+):
+    where = type(open_path("gs://bucket/run"))
+
+    def fail(path, content):
+        raise ConnectionError(f"503 for {path.name}")
+
+    with WorkDirectory.open("gs://bucket/run") as workdir:
+        (workdir.local / "metrics.jsonl").write_bytes(b"{}\n")
+        with monkeypatch.context() as failing:
+            failing.setattr(where, "write_bytes", fail)
+            workdir.copy()
+        assert "metrics.jsonl could not be written (503 for metrics.jsonl)" in caplog.text
+        workdir.copy()
+        assert (bucket / "run" / "metrics.jsonl").read_bytes() == b"{}\n"
+    monkeypatch.setattr(where, "write_bytes", fail)
+
+    def run(error):
+        with WorkDirectory.open("gs://bucket/other") as opened:
+            (opened.local / "metrics.jsonl").write_bytes(b"{}\n")
+            if error is not None:
+                raise error
+
+    for error, raised in ((None, RuntimeError), (KeyError(), KeyError)):
+        with pytest.raises(raised):  # the run's own error is not hidden
+            run(error)
 
 
 @pytest.mark.parametrize(("said", "is_another"), [({}, False), ({"do_lower_case": False}, True)])
