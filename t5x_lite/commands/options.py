@@ -106,7 +106,7 @@ def refuse_output_as_input(command: Any) -> None:
     for field in dataclasses.fields(command):
         value = getattr(command, field.name)
         values = value if isinstance(value, tuple) else (value,)
-        for path in _paths(values) if field.name != "output" else ():
+        for path in _paths(values) if field.name not in ("output", "config") else ():
             if os.path.isfile(path) and os.path.samefile(path, output):
                 option = f"--{field.name.replace('_', '-')}"
                 raise OptionError(f"--output {output} is also a file of {option}; name a new file")

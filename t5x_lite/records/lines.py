@@ -88,4 +88,4 @@ def count_lines(path: str) -> int | None:
     if is_compressed(file) or not file.is_file() or file.stat().st_size > _COUNTED:
         return None
     with file.open("rb") as opened:
-        return sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 20), b""))
+        return sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 16), b""))

@@ -392,6 +392,7 @@ def _is_header(fields: Sequence[str]) -> bool:
     if len(names) == 2:
         return names[0] in _QUERY_NAMES and names[1] in _DOCUMENT_NAMES
     is_name = names[0] in _QUERY_NAMES or names[-1] in _SCORE_NAMES
+    is_name |= len(names) == 3 and not re.search(r"[0-9]", "".join(names))  # BEIR has a header
     return is_name and not re.fullmatch(r"[+-]?[0-9]+", names[-1])
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from t5x_lite.commands.answers import Predict
 from t5x_lite.decoding.config import Decoding
+from t5x_lite.inference.answers import Asked
 
 ANSWERED = {"step": None, "use": None, "batch_size": 32, "inputs_length": None,
             "long_inputs": "cut", "longest_line": 64 << 20}  # fmt: skip
@@ -23,6 +24,8 @@ ANSWERED = {"step": None, "use": None, "batch_size": 32, "inputs_length": None,
                 "input": "in.jsonl",
                 "output": "-",
                 "prompt": "",
+                "head": None,
+                "asked": Asked(),
                 "decoding": Decoding(),
             },
         ),
@@ -44,6 +47,8 @@ ANSWERED = {"step": None, "use": None, "batch_size": 32, "inputs_length": None,
                 "inputs_length": 9,
                 "long_inputs": "refuse",
                 "longest_line": 9,
+                "head": None,
+                "asked": Asked(),
                 "decoding": Decoding(
                     max_decode_length=5,
                     num_beams=4,
@@ -66,6 +71,8 @@ ANSWERED = {"step": None, "use": None, "batch_size": 32, "inputs_length": None,
                 "input": "i",
                 "output": "o",
                 "prompt": "",
+                "head": None,
+                "asked": Asked(),
                 "decoding": Decoding(
                     temperature=1.0,
                     top_k=5,

@@ -50,6 +50,7 @@ EXPORTED = {
                 "step": 5,
                 "dtype": "keep",
                 "dropout_rate": 0.0,
+                "feed_forward": None,
             },
         ),
         (
@@ -68,7 +69,14 @@ EXPORTED = {
             "export adapter w dst --format peft --no-head",
             "adapter_interchange.export_adapter",
             ("w", "dst"),
-            {"form": "peft", "step": None, "name": None, "head": False},
+            {
+                "form": "peft",
+                "step": None,
+                "name": None,
+                "head": False,
+                "base_name": None,
+                "rank": None,
+            },
         ),
         (
             "export hf w dst --step 5 --dtype float32",

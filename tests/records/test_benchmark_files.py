@@ -104,7 +104,7 @@ def test_another_separator_and_no_quoting(file):
         ('a,b\n1,"never closed\n2,3\n', "rows.csv:2: a stray quotation mark"),
         ("a,b\n1,2\n1,2,3\n", "rows.csv:3: 3 columns, but the header has 2"),
         ("b\n1\n", "rows.csv:1: the header lacks a: it has b"),
-        ("", "rows.csv:1: the header lacks a: it has "),
+        ("", "rows.csv: the file is empty; its first line must name the columns"),
         (b"a,b\n1,2\n\xff,3\n", "rows.csv:3: not UTF-8"),
     ],
 )

@@ -32,7 +32,7 @@ class Source:
 def _data(monkeypatch):
     monkeypatch.setattr(fishers, "batch_source", lambda data: Source(HOSTS["bert"][2]))
     monkeypatch.setattr(
-        "t5x_lite.run.loading.load_vocabulary", lambda *a, **k: load_vocabulary("bytes")
+        "t5x_lite.inference.loading.load_vocabulary", lambda *a, **k: load_vocabulary("bytes")
     )
 
 

@@ -96,7 +96,7 @@ def test_metrics_of_free_text(files, arguments):
     ("changes", "message"),
     [
         ({"columns": Columns()}, r"data\.columns\.inputs must name a column in braces"),
-        ({"directory": "elsewhere"}, r"no train, validation or test file .* 'elsewhere'"),
+        ({"directory": "elsewhere"}, r"data.directory elsewhere: no such file or directory"),
         ({"directory": ""}, r"no train, validation or test file"),
     ],
 )
