@@ -130,7 +130,8 @@ def test_data_without_anything_to_validate(refused, english_lines):
     write("text/a.txt", "\n".join(english_lines[:50]))
     message = refused("train tiny.json --workdir w --data.directory text")
     assert message.endswith(
-        "found no example for split 'validation' in text; --evaluation.split chooses another"
+        "found no example for split 'validation' in text; --evaluation.split chooses another, and "
+        "--evaluation.loss False trains without one"
     )
 
 
