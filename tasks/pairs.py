@@ -27,7 +27,7 @@ titles is held out for validation is said in `t5x_lite.data.tasks.text_files`; B
 MARCO's queries.dev.tsv are "validation".
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import ModuleType
 
@@ -35,8 +35,6 @@ import seqio
 import tensorflow as tf
 
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.layouts.base import Layout
-from t5x_lite.data.layouts.groups import Groups
 from t5x_lite.data.tasks import benchmarks, stages
 from t5x_lite.data.tasks import pairs as pair_task
 from t5x_lite.data.tasks.text_files import collection_files, files_of_both
@@ -59,17 +57,15 @@ Read = Callable[[str], Iterable[pairs.Pairs]]
 
 def jsonl(arguments: TaskArguments) -> seqio.Task:
     """Objects with a query, passages that answer it, and others that do not."""
-    read = partial(json_objects, parse=pairs.checked)
-    found = source(arguments.directory, read)
-    found.makes_one = partial(_makes_one, layout=arguments.layout)
+    found = source(arguments.directory, partial(json_objects, parse=pairs.checked))
+    found.makes_one = partial(pair_task.makes_one, layout=arguments.layout)
     return pair_task.pair_task("pairs_jsonl", arguments, source=found)
 
 
 def same_text(arguments: TaskArguments) -> seqio.Task:
     """Each text as a query and as what answers it."""
-    found = source(arguments.directory, text_lines)
-    found.one_to_one = True
-    return pair_task.pair_task("pairs_same", arguments, source=found, read=pairs.same_text)
+    found, read = source(arguments.directory, text_lines), pairs.same_text
+    return pair_task.pair_task("pairs_same", arguments, source=found, read=read, one_to_one=True)
 
 
 def beir(arguments: TaskArguments) -> seqio.Task:
@@ -107,16 +103,14 @@ def triplets(arguments: TaskArguments) -> seqio.Task:
     """Lines of a query, a passage that answers it and one that does not."""
     read = partial(parsed_lines, parse=triplet_files.checked)
     found = source(arguments.directory, read, files=partial(files_of_both, suffixes=(".tsv",)))
-    found.one_to_one = True
-    return pair_task.pair_task("pairs_triplets", arguments, source=found)
+    return pair_task.pair_task("pairs_triplets", arguments, source=found, one_to_one=True)
 
 
 def titles(arguments: TaskArguments) -> seqio.Task:
     """The title of each passage of a collection as a query, and its text as what answers it."""
     read = partial(passage_texts, write=pairs.titled)
     found = source(arguments.directory, read, files=collection_files)
-    found.one_to_one = True
-    return pair_task.pair_task("pairs_titles", arguments, source=found)
+    return pair_task.pair_task("pairs_titles", arguments, source=found, one_to_one=True)
 
 
 def stsb(arguments: TaskArguments) -> seqio.Task:
@@ -135,20 +129,6 @@ def stsb(arguments: TaskArguments) -> seqio.Task:
         ]
 
     return _read_whole("stsb", arguments, ("train", "validation"), read)
-
-
-def _makes_one(columns: Mapping[str, tf.Tensor], *, layout: Layout) -> bool:
-    """Whether each object makes one example, so that a permutation of objects parts all examples.
-
-    A query with several positives makes one example of each under data.layout.positives "each". A
-    shuffle buffer parts them then.
-    """
-    if isinstance(layout, Groups) and layout.positives == "sample":
-        return True
-    return all(
-        len(pairs.from_json(text.decode()).positives) == 1
-        for text in columns["text"].numpy().tolist()
-    )
 
 
 def _of_directory(name: str, arguments: TaskArguments, files: ModuleType) -> seqio.Task:

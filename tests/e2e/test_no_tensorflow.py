@@ -68,11 +68,13 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
     progress = re.compile(r": [\d,:]+ (so far|(of [\d,]+ )?\w+(, .*/s.*)?)$")
     *told, codes = (line for line in done.stderr.splitlines() if not progress.search(line))
     assert codes == "[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]", done.stderr
-    message = told[-1]
-    assert "vectors.npy: 2 vectors of 16 numbers (pooling mean, of length 1)" in told
-    assert "exported: exported moved, with a model card in README.md" in told
-    assert any(line.startswith("imported: T5, ") for line in told)
-    assert "wrote zero: 0 changed arrays, 0 bytes" in told
+    embedded, exported, imported, composed, merged, message = told
+    assert embedded == "vectors.npy: 2 vectors of 16 numbers (pooling mean, of length 1)"
+    assert exported == "exported: exported moved, with a model card in README.md"
+    assert imported.startswith("imported: T5, ")
+    assert composed == "wrote zero: 0 changed arrays, 0 bytes"
+    assert merged.startswith("wrote merged: ")
+    assert merged.endswith("moved with 0 changed arrays")
     assert message.startswith("error: reading text needs TensorFlow and seqio (")
     assert re.search(r": pip install .*\[data\]", message)
     assert "score" in done.stdout

@@ -37,7 +37,12 @@ _AT_A_TIME = 32
 
 
 def pair_task(
-    name: str, arguments: TaskArguments, *, source: Any, read: Callable[[str], Pairs] = from_json
+    name: str,
+    arguments: TaskArguments,
+    *,
+    source: Any,
+    read: Callable[[str], Pairs] = from_json,
+    one_to_one: bool = False,
 ) -> Any:
     """A seqio.Task of queries and passages.
 
@@ -46,6 +51,7 @@ def pair_task(
       arguments: of the task.
       source: a seqio source of examples with "text".
       read: a pure function of a text.
+      one_to_one: whether each text of the source makes one example.
 
     Raises:
       InputError: the layout shows no groups, the rows are too short, or the vocabulary has no
@@ -55,6 +61,8 @@ def pair_task(
     from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
     from t5x_lite.data.tasks import stages
 
+    if one_to_one:
+        source.one_to_one = True
     layout, vocabulary = arguments.layout, arguments.vocabulary
     if not isinstance(layout, Groups):
         layout.check(Groups.features)
@@ -89,6 +97,17 @@ def pair_task(
         ],
         output_features=features,
     )
+
+
+def makes_one(columns: Mapping[str, Any], *, layout: Any) -> bool:
+    """Whether each object makes one example, so that permuting the objects permutes the examples.
+
+    A query with several positives makes several under data.layout.positives "each".
+    """
+    if isinstance(layout, Groups) and layout.positives == "sample":
+        return True
+    texts = columns["text"].numpy().tolist()
+    return all(len(from_json(text.decode()).positives) == 1 for text in texts)
 
 
 def examples(
