@@ -1,5 +1,6 @@
 """Weights, vocabularies and configs of other code bases: how they are made, and read."""
 
+import base64
 import json
 import tempfile
 from collections.abc import Callable
@@ -190,22 +191,31 @@ def _make_spm(base: Path) -> None:
 
 
 def _make_t5_tokenizers(base: Path) -> None:
+    from sentencepiece import sentencepiece_model_pb2
+
     from t5x_lite.interop.tokenizer import write_tokenizer
     from t5x_lite.vocabulary.byte_level import Bytes
     from t5x_lite.vocabulary.loading import SentencePiece
 
     _make_spiece(base)
     vocabulary = SentencePiece(base / "spiece.model", extra_ids=20)
-    for name, one in (("pieces", vocabulary), ("bytes", Bytes(layout="hf", extra_ids=20))):
+    several = ("pieces", vocabulary, 319), ("bytes", Bytes(layout="hf", extra_ids=20), 259)
+    for name, one, first in several:  # the id of <extra_id_0>
         (base / name).mkdir()
         write_tokenizer(one, base / name)
-        (base / name / "added_tokens.json").write_text('{"<extra_id_0>": 319, "<new>": 320}')
+        added = {"<extra_id_0>": first, "<new>": 320}
+        (base / name / "added_tokens.json").write_text(json.dumps(added))
     (base / "json").mkdir()
     pieces = [[piece, -float(i)] for i, piece in enumerate(vocabulary.pieces())]
     spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
-    table = {"type": "Precompiled", "precompiled_charsmap": ""}
-    normalizer = {"type": "Sequence", "normalizers": [table, {"type": "Strip"}, spaces]}
-    content = {"model": {"type": "Unigram", "vocab": pieces}, "normalizer": normalizer}
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString((base / "spiece.model").read_bytes())
+    charsmap = base64.b64encode(model.normalizer_spec.precompiled_charsmap).decode()
+    table = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+    strip = {"type": "Strip", "strip_left": False, "strip_right": True}
+    normalizer = {"type": "Sequence", "normalizers": [table, strip, spaces]}
+    unigram = {"type": "Unigram", "unk_id": 2, "vocab": pieces, "byte_fallback": False}
+    content = {"model": unigram, "normalizer": normalizer}
     (base / "json" / "tokenizer.json").write_text(json.dumps(content))
     (base / "spiece.model").unlink()
 
