@@ -78,3 +78,22 @@ def write_spm(directory: Path, lines: list[str], *, size: int = 300, **options: 
     path = directory / "spm.model"
     path.write_bytes(model.getvalue())
     return path
+
+
+def write_xlm_spm(directory: Path, lines: list[str], *, size: int = 300) -> Path:
+    """A sentencepiece.bpe.model as XLM-R's: <unk> 0, <s> 1, </s> 2, pieces; no <pad>, no <mask>."""
+    import io
+
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        vocab_size=size,
+        minloglevel=2,
+        num_threads=1,
+    )
+    path = directory / "sentencepiece.bpe.model"
+    path.write_bytes(model.getvalue())
+    return path

@@ -43,8 +43,9 @@ class Data:
         adds to seqio's registry. With a cache it serves the task's own metrics alone, and may be
         "".
       vocabulary: a SentencePiece .model file, a tokenizer.json, WordPiece's vocab.txt, DeBERTa's
-        spm.model, or a directory that holds sentencepiece.model, bytes.json, tokenizer.json,
-        vocab.txt or spm.model; "bytes" and "bytes-hf" are byte vocabularies (ByT5).
+        spm.model, XLM-R's sentencepiece.bpe.model, RoBERTa's vocab.json beside merges.txt, or a
+        directory that holds one of them, sentencepiece.model or bytes.json; "bytes" and "bytes-hf"
+        are byte vocabularies (ByT5).
       directory: directory of the task's files; "" for a task that needs none.
       cache: a directory that `t5x-lite cache` wrote, to be read in place of the task's files, and
         without TensorFlow; several as "DIRECTORY=RATE" are mixed, and without rates as `mixing`

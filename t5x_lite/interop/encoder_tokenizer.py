@@ -3,6 +3,8 @@
     tokenizer.json       all that there is to know; what transformers 5 writes
     vocab.txt            WordPiece: BERT and ELECTRA
     spm.model            SentencePiece: DeBERTa v2 and v3, whose releases have no tokenizer.json
+    sentencepiece.bpe.model    SentencePiece: XLM-RoBERTa
+    vocab.json, merges.txt     byte-level BPE: RoBERTa
 
 All of a release's tokenizer files are kept as they are, for the way out. What was trained here is
 written in the first two forms, with the names of the special pieces in tokenizer_config.json; a
@@ -19,12 +21,15 @@ from typing import Any
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.files import (
     ADDED_NAME,
+    BPE_NAME,
+    MERGES_NAME,
     SPM_NAME,
     TOKENIZER_CONFIG_NAME,
     TOKENIZER_NAME,
     WORDPIECE_NAME,
+    XLM_NAME,
 )
-from t5x_lite.vocabulary.spm import read_spm
+from t5x_lite.vocabulary.loading import ENCODER_FORMS
 from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 _FILES = (
@@ -33,9 +38,9 @@ _FILES = (
     WORDPIECE_NAME,
     "special_tokens_map.json",
     ADDED_NAME,
-    "vocab.json",
-    "merges.txt",
-    "sentencepiece.bpe.model",
+    BPE_NAME,
+    MERGES_NAME,
+    XLM_NAME,
     SPM_NAME,
 )
 
@@ -53,14 +58,15 @@ def read_encoder_tokenizer(directory: Path, *, vocab_size: int, pad_id: int) -> 
     Raises:
       InputError: there is no tokenizer, or it is damaged, larger than the model, or pads otherwise.
     """
-    names = (TOKENIZER_NAME, WORDPIECE_NAME, SPM_NAME)
-    path = next((directory / name for name in names if (directory / name).is_file()), None)
-    if path is None:
+    names = [name for name in ENCODER_FORMS if (directory / name).is_file()]
+    if not names:
         raise InputError(
-            f"{directory}: holds no tokenizer that is read here, none of {', '.join(names)}: "
+            f"{directory}: holds no tokenizer that is read here, none of "
+            f"{', '.join(ENCODER_FORMS)}: "
             "transformers' AutoTokenizer.from_pretrained(...).save_pretrained writes the first"
         )
-    vocabulary = read_spm(path) if path.name == SPM_NAME else Tokenizer(path)
+    path = directory / names[0]
+    vocabulary = ENCODER_FORMS[path.name](path)
     if path.name == TOKENIZER_NAME and _cuts_decomposed(vocabulary):
         _logger.info(
             "%s: cuts decomposed text (NFD) unlike SentencePiece, as transformers' fast tokenizers "

@@ -27,7 +27,7 @@ import math
 import os
 import re
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -46,6 +46,7 @@ from t5x_lite.vocabulary.byte_level import (
     read_layout,
 )
 from t5x_lite.vocabulary.files import (
+    BPE_NAME,
     BYTES_NAME,
     EOS_ID,
     FAST_NAME,
@@ -57,11 +58,17 @@ from t5x_lite.vocabulary.files import (
     TOKENIZER_NAME,
     UNK_ID,
     WORDPIECE_NAME,
+    XLM_NAME,
     write_file,
 )
 from t5x_lite.vocabulary.special_tokens import SpecialTokens
-from t5x_lite.vocabulary.spm import read_spm
-from t5x_lite.vocabulary.tokenizer import Tokenizer, encoded, load_tokenizer
+from t5x_lite.vocabulary.spm import read_spm, read_xlm_spm
+from t5x_lite.vocabulary.tokenizer import (
+    Tokenizer,
+    encoded,
+    load_tokenizer,
+    read_byte_level,
+)
 
 MAX_LINE_BYTES = 4192
 """T5's `max_sentence_length`; SentencePiece drops longer lines, so they are split before."""
@@ -366,19 +373,30 @@ def _num_sentinels(processor: Any) -> int:
     return sum(1 for _ in numbers)
 
 
+ENCODER_FORMS: Mapping[str, Callable[[DataPath], Tokenizer]] = {
+    TOKENIZER_NAME: Tokenizer,
+    WORDPIECE_NAME: Tokenizer,
+    SPM_NAME: read_spm,
+    XLM_NAME: read_xlm_spm,
+    BPE_NAME: read_byte_level,
+}
+"""File name to reader of an encoder's vocabulary; of several the first is read."""
+
+
 def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vocabulary:
     """The vocabulary in a file or a directory, or the byte vocabulary of a name.
 
     Args:
       path: here or in a bucket: a SentencePiece model, a bytes.json, a tokenizer.json (any name in
-        .json), WordPiece's vocab.txt (any name in .txt), DeBERTa's spm.model (by this name), a
+        .json), WordPiece's vocab.txt (any name in .txt), DeBERTa's spm.model, XLM-R's
+        sentencepiece.bpe.model or RoBERTa's vocab.json beside merges.txt (by these names), a
         directory that holds one of them under these names (of another SentencePiece model
         sentencepiece.model and, where special tokens are read as transformers does,
         special_tokens.json), or "bytes" or "bytes-hf" (a directory of that name is "./bytes").
       extra_ids: how many sentinels there are besides a SentencePiece model's own pieces or bytes.
 
     Raises:
-      InputError: see `SentencePiece`, `Bytes`, `Tokenizer` and `read_spm`.
+      InputError: see `SentencePiece`, `Bytes`, `Tokenizer` and `ENCODER_FORMS`.
     """
     if str(path) in NAMES:
         return Bytes(layout=NAMES[str(path)], extra_ids=extra_ids)
@@ -386,14 +404,12 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
     options: Mapping[str, Any] = {}
     if where.is_dir():
         options = _read_options(where)
-        known = (BYTES_NAME, MODEL_NAME, TOKENIZER_NAME, WORDPIECE_NAME, SPM_NAME)
+        known = (BYTES_NAME, MODEL_NAME, *ENCODER_FORMS)
         where = where / next((name for name in known if (where / name).is_file()), MODEL_NAME)
     if where.name == BYTES_NAME:
         return read_bytes_vocabulary(where, extra_ids=extra_ids)
-    if where.name == SPM_NAME:
-        return read_spm(where)
-    if where.suffix in (".json", ".txt"):
-        return Tokenizer(where)
+    if where.name in ENCODER_FORMS or where.suffix in (".json", ".txt"):
+        return ENCODER_FORMS.get(where.name, Tokenizer)(where)
     return SentencePiece(where, extra_ids=extra_ids, **options)
 
 

@@ -1,6 +1,7 @@
-"""DeBERTa's vocabulary: a SentencePiece model with [CLS] and [SEP], the spm.model of its releases.
+"""SentencePiece models of encoders: DeBERTa's spm.model and XLM-R's sentencepiece.bpe.model.
 
     vocabulary = read_spm("deberta-v3-base/spm.model")     # a Tokenizer: ids, offsets, [MASK]
+    vocabulary = read_xlm_spm("xlm-r/sentencepiece.bpe.model")
 
 It becomes a tokenizer.json of the same ids, which is what a checkpoint then holds: the unigram
 pieces with their scores, bytes for what has no piece where the model says so, and its own
@@ -15,7 +16,9 @@ mark, and letters with several marks for which there is no one character; and th
 U+0085. A tokenizer.json of other origin is read as it is, as transformers' fast tokenizers read it:
 without a step NFC it cuts decomposed text into other pieces than the library.
 
-Source: transformers' convert_slow_tokenizer.py, DebertaV2Converter.
+XLM-R's pieces have ids one above the model's, behind <s>, <pad>, </s> and <unk>; <mask> is last.
+
+Source: transformers' convert_slow_tokenizer.py, DebertaV2Converter and XLMRobertaConverter.
 """
 
 import dataclasses
@@ -78,6 +81,75 @@ def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer
     return Tokenizer(path, content=made.to_str().encode())
 
 
+def read_xlm_spm(path: str | os.PathLike[str]) -> Tokenizer:
+    """Read the vocabulary of XLM-RoBERTa's SentencePiece model, as transformers reads it.
+
+    A tokenizer_config.json, special_tokens_map.json and added_tokens.json may lie beside it.
+    <mask> takes the space before it unless they state otherwise.
+
+    Raises:
+      InputError: a file is unreadable, or the model is none of unigram pieces with <s> and </s>.
+    """
+    path = data_path(path)
+    stated = Stated.of(path.parent)
+    check_class(
+        stated.config.get("tokenizer_class"),
+        ("XLMRobertaTokenizer", "PreTrainedTokenizer", "TokenizersBackend"),
+        where=path.with_name(TOKENIZER_CONFIG_NAME),
+        form=f"a {path.name}",
+    )
+    model = _read_model(path)
+    first = [piece.piece for piece in model.pieces[:3]]
+    if first != ["<unk>", "<s>", "</s>"] or model.trainer_spec.model_type != _UNIGRAM:
+        raise InputError(
+            f"vocabulary {path}: not a unigram model that begins with <unk>, <s>, </s>, as "
+            "XLM-RoBERTa's does; have transformers write a tokenizer.json and use that"
+        )
+    try:
+        made = _xlm_tokenizer(model, stated, where=path)
+    except InputError:
+        raise
+    except Exception as error:  # the packages raise nothing more exact
+        what = " ".join(str(error).split())[:120]
+        raise InputError(f"vocabulary {path}: a damaged SentencePiece model ({what})") from error
+    return Tokenizer(path, content=made.to_str().encode())
+
+
+def _xlm_tokenizer(model: Any, stated: Stated, *, where: DataPath) -> Any:
+    """The tokenizer that transformers makes of XLM-R's SentencePiece model."""
+    import tokenizers
+    from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+    from tokenizers.processors import TemplateProcessing
+
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    pieces = [(name, 0.0) for name in special]
+    pieces += [(str(piece.piece), _score(piece)) for piece in model.pieces[3:]]
+    pieces.append(("<mask>", 0.0))
+    made = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=3, byte_fallback=False))
+    said = {token.content for token in (*stated.explicit, *stated.special)}
+    own = {name: AddedToken(name, normalized=False) for name in special}
+    own["<mask>"] = AddedToken("<mask>", normalized=False, lstrip=True)
+    made.add_special_tokens([token for name, token in own.items() if name not in said])
+    charsmap = model.normalizer_spec.precompiled_charsmap
+    scheme = "always" if stated.config.get("add_prefix_space", True) else "never"
+    metaspace: Any = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
+    pre_tokenizer: Any = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
+    decoder: Any = decoders.Metaspace(replacement=_SPACE, prepend_scheme=scheme)
+    if charsmap:
+        normalizer: Any = normalizers.Precompiled(charsmap)
+        made.normalizer = normalizer
+    made.pre_tokenizer, made.decoder = pre_tokenizer, decoder
+    around: Any = TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
+    )
+    made.post_processor = around
+    add_tokens(made, (*stated.explicit, *stated.special), where=where)
+    check_added(made, where=where)
+    return made
+
+
 def _read_model(path: DataPath) -> Any:
     """The model's protocol buffer."""
     from google.protobuf.message import DecodeError
@@ -88,7 +160,9 @@ def _read_model(path: DataPath) -> Any:
     try:
         model.ParseFromString(path.read_bytes())
     except OSError as error:
-        raise InputError(f"vocabulary {path}: {reason(error)}; give DeBERTa's spm.model") from error
+        raise InputError(
+            f"vocabulary {path}: {reason(error)}; give a SentencePiece model"
+        ) from error
     except DecodeError as error:
         raise InputError(
             f"vocabulary {path}: not a SentencePiece model; download it again"

@@ -5,6 +5,7 @@
     vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id, vocabulary.pad_id, vocabulary.unk_id
 
     load_vocabulary("xlm-roberta/tokenizer.json")      # byte-level BPE, unigram, WordPiece, ...
+    load_vocabulary("roberta/vocab.json")              # byte-level BPE, with merges.txt beside it
 
 Which pieces are the special ones is said by a tokenizer_config.json in the same directory, where
 there is one, and else by their usual names: [CLS] [SEP] [MASK] [PAD] [UNK], or <s> </s> <mask>
@@ -28,6 +29,8 @@ from t5x_lite.errors import InputError
 from t5x_lite.files import reason
 from t5x_lite.vocabulary.added_tokens import AddedToken, Stated, check_class, read_object
 from t5x_lite.vocabulary.files import (
+    BPE_NAME,
+    MERGES_NAME,
     TOKENIZER_CONFIG_NAME,
     TOKENIZER_NAME,
     WORDPIECE_NAME,
@@ -477,6 +480,88 @@ def _with_settings(content: bytes, config: Mapping[str, Any], *, where: DataPath
                     "the one that the model was not trained with"
                 )
     return json.dumps(said, ensure_ascii=False).encode() if changed else content
+
+
+# RoBERTa's vocab.json and merges.txt.
+
+_ROBERTA_NAMES = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+_BYTE_LEVEL_CLASSES = ("RobertaTokenizer", "LongformerTokenizer", *_GENERAL)
+
+
+def read_byte_level(path: str | os.PathLike[str]) -> Tokenizer:
+    """Read the vocabulary of a vocab.json with a merges.txt beside it, as RoBERTa's releases have.
+
+    A tokenizer_config.json beside them may state `add_prefix_space`, and it or a
+    special_tokens_map.json the special pieces. <mask> takes the space before it unless stated.
+
+    Source: transformers 4.57, tokenization_roberta.py and RobertaConverter.
+
+    Raises:
+      InputError: a file is missing, unreadable or damaged, or of another tokenizer class.
+    """
+    path = data_path(path)
+    stated = Stated.of(path.parent)
+    where = path.with_name(TOKENIZER_CONFIG_NAME)
+    known = _BYTE_LEVEL_CLASSES
+    check_class(stated.config.get("tokenizer_class"), known, where=where, form=f"a {BPE_NAME}")
+    ids = read_object(path)
+    if not ids or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids.values()):
+        raise InputError(f"vocabulary {path}: must be a JSON object of pieces and their ids")
+    merges_path = path.with_name(MERGES_NAME)
+    merges = []
+    lines = _merge_lines(merges_path)
+    for number, line in enumerate(lines, start=1):
+        pair = line.removesuffix("\r").split(" ")
+        if not line or (number == 1 and line.startswith("#version")):
+            continue
+        if len(pair) != 2 or not all(piece in ids for piece in (*pair, "".join(pair))):
+            raise InputError(
+                f"vocabulary {merges_path}:{number}: {line!r} is not two pieces of {BPE_NAME} "
+                "that make a third; give both files of one model"
+            )
+        merges.append(pair)
+    names = {role: stated.role(role) or usual for role, usual in _ROBERTA_NAMES.items()}
+    said = {token.content for token in (*stated.explicit, *stated.special)}
+    special = [
+        AddedToken(content=name, special=True, normalized=role != "mask", lstrip=role == "mask")
+        for role, name in names.items()
+        if name in ids and name not in said
+    ]
+    known_specials = [token for token in stated.special if token.content in ids]
+    prefix_space = bool(stated.config.get("add_prefix_space", False))
+    sep, cls = ([name, ids.get(name, 0)] for name in (names["eos"], names["bos"]))
+    description = {
+        "version": "1.0",
+        "added_tokens": [
+            {**token.to_json(), "id": ids[token.content]}
+            for token in sorted((*special, *known_specials), key=lambda token: ids[token.content])
+        ],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": prefix_space,
+                          "trim_offsets": True, "use_regex": True},
+        "post_processor": {"type": "RobertaProcessing", "sep": sep, "cls": cls,
+                           "trim_offsets": True, "add_prefix_space": prefix_space},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True,
+                    "use_regex": True},
+        "model": {"type": "BPE", "continuing_subword_prefix": "", "end_of_word_suffix": "",
+                  "fuse_unk": False, "byte_fallback": False, "vocab": dict(ids),
+                  "merges": merges},
+    }  # fmt: skip
+    made = load_tokenizer(json.dumps(description).encode(), where=path)
+    add_stated(made, stated, where=path)
+    return Tokenizer(path, content=made.to_str().encode())
+
+
+def _merge_lines(path: DataPath) -> list[str]:
+    try:
+        return path.read_bytes().decode().removesuffix("\n").split("\n")
+    except FileNotFoundError as error:
+        raise InputError(
+            f"vocabulary {path}: no such file, and {BPE_NAME} is read with it; copy both"
+        ) from error
+    except OSError as error:
+        raise InputError(f"vocabulary {path}: {reason(error)}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"vocabulary {path}: not UTF-8 (byte {error.start})") from error
 
 
 # Added tokens.

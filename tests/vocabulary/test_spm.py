@@ -14,7 +14,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import load_vocabulary
 from t5x_lite.vocabulary.spm import read_spm
-from tests.tokenizer_files import write_spm
+from tests.tokenizer_files import write_spm, write_xlm_spm
 
 STRANGE = [
     "",
@@ -205,3 +205,28 @@ def test_what_is_no_such_model(tmp_path, tiny_vocabulary, english_lines):
     path.write_bytes(tiny_vocabulary.read_bytes())
     with pytest.raises(InputError, match=r"no piece \[CLS\]"):
         read_spm(path)
+
+
+def test_xlm_r_ids_are_one_above_sentencepiece_s(tmp_path, english_lines):
+    path = write_xlm_spm(tmp_path, english_lines)
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    vocabulary = load_vocabulary(tmp_path)
+    names = vocabulary.pieces()
+    assert names[:5] == ["<s>", "<pad>", "</s>", "<unk>", reference.id_to_piece(3)]
+    assert (names[-1], vocabulary.size) == ("<mask>", reference.GetPieceSize() + 2)
+    texts = [text for text in (*STRANGE, *english_lines) if not re.search(r"([^\w\s])\1{9}", text)]
+    expected = [[3 if i == 0 else i + 1 for i in reference.encode(text)] for text in texts]
+    assert vocabulary.encode_batch(texts) == expected
+    masked = [*vocabulary.encode("a"), vocabulary.mask_id, *vocabulary.encode(".")]
+    assert vocabulary.encode("a <mask>.") == masked  # takes the space before it
+    assert load_vocabulary(vocabulary.save(tmp_path / "saved")).encode_batch(texts) == expected
+
+
+def test_a_model_of_another_order_is_not_xlm_r_s(spm, tmp_path):
+    path = tmp_path / "sentencepiece.bpe.model"
+    path.write_bytes(spm.read_bytes())
+    with pytest.raises(InputError, match=r"not a unigram model that begins with <unk>, <s>, </s>"):
+        load_vocabulary(path)
+    path.write_bytes(b"damaged")
+    with pytest.raises(InputError, match="not a SentencePiece model"):
+        load_vocabulary(path)

@@ -259,3 +259,50 @@ def test_an_added_token_that_normalizes_to_nothing(changed):
     token = {"id": 400, "content": "\n", "normalized": True, **flags}
     with pytest.raises(InputError, match=r"leaves nothing of the added token '\\n'"):
         load_vocabulary(changed(normalizer=strip, added_tokens=[token]))
+
+
+@pytest.fixture
+def bpe_files(tmp_path):
+    """A vocab.json and a merges.txt of the pieces of `write_byte_level`."""
+    content = json.loads(tokenizer_files.write_byte_level(tmp_path).read_text())["model"]
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "vocab.json").write_text(json.dumps(content["vocab"]))
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in content["merges"]]
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    return tmp_path
+
+
+def test_vocab_json_and_merges_are_read_as_the_tokenizer_json(bpe_files, byte_level):
+    for path in (bpe_files, bpe_files / "vocab.json"):
+        found = load_vocabulary(path)
+        assert special_ids(found) == special_ids(byte_level)
+        for text in ("the dog runs", " do", "犬\n", "</s>dog"):
+            assert found.encode(text) == byte_level.encode(text)
+    mask = found.mask_id
+    assert found.encode("dog <mask>") == [*found.encode("dog"), mask]  # takes the space before it
+    assert load_vocabulary(found.save(bpe_files / "saved")).encode("dog <mask> x") == found.encode(
+        "dog <mask> x"
+    )
+    (bpe_files / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
+    assert load_vocabulary(bpe_files).encode("run") == byte_level.encode(" run")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("merges.txt", None, r"merges.txt: no such file, and vocab.json is read with it"),
+        ("merges.txt", b"d o\nq zz\n", r"merges.txt:2: 'q zz' is not two pieces of vocab.json"),
+        ("merges.txt", b"\xff", r"merges.txt: not UTF-8"),
+        ("vocab.json", b"[1]", r"must be a JSON object"),
+        ("vocab.json", b'{"a": "b"}', r"vocab.json: must be a JSON object of pieces"),
+        ("vocab.json", b"{", r"vocab.json: not JSON"),
+        ("tokenizer_config.json", b'{"tokenizer_class": "GPT2Tokenizer"}', "GPT2Tokenizer"),
+    ],
+)
+def test_damaged_vocab_json_and_merges(bpe_files, name, content, message):
+    if content is None:
+        (bpe_files / name).unlink()
+    else:
+        (bpe_files / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        load_vocabulary(bpe_files)
