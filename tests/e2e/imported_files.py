@@ -190,6 +190,24 @@ def _make_spm(base: Path) -> None:
     (base / "tokenizer_config.json").write_text('{"do_lower_case": true, "split_by_punct": 1}')
 
 
+def _make_bpe(base: Path) -> None:
+    from tests.tokenizer_files import write_byte_level
+
+    path = write_byte_level(base)
+    model = json.loads(path.read_text())["model"]
+    path.unlink()
+    (base / "vocab.json").write_text(json.dumps(model["vocab"]))
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    (base / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+
+
+def _make_xlm(base: Path) -> None:
+    from tests.tokenizer_files import write_xlm_spm
+
+    write_xlm_spm(base, [" ".join(LINES[:2]), *map(str, range(300))], size=60)
+    (base / "special_tokens_map.json").write_text('{"mask_token": "<mask>"}')
+
+
 def _make_t5_tokenizers(base: Path) -> None:
     from sentencepiece import sentencepiece_model_pb2
 
@@ -230,7 +248,8 @@ def _read_t5_tokenizers(base: Path) -> None:
 
 
 def _make_encoder_tokenizers(base: Path) -> None:
-    for name, make in (("a", _make_wordpiece), ("b", _make_tokenizers), ("c", _make_spm)):
+    makers = _make_wordpiece, _make_tokenizers, _make_spm, _make_bpe, _make_xlm
+    for name, make in zip("abcde", makers, strict=True):
         (base / name).mkdir()
         make(base / name)
 
@@ -242,7 +261,8 @@ def _read_encoder_tokenizers(base: Path) -> None:
         tokenizer_files,
     )
 
-    for name, pad_id in (("a", 0), ("b/bytes", 1), ("b/unigram", 1), ("c", 0)):
+    several = ("a", 0), ("b/bytes", 1), ("b/unigram", 1), ("c", 0), ("d", 1), ("e", 1)
+    for name, pad_id in several:
         directory = base / name
         vocabulary = read_encoder_tokenizer(directory, vocab_size=500, pad_id=pad_id)
         _use(vocabulary)
