@@ -31,6 +31,7 @@ from t5x_lite.vocabulary.added_tokens import AddedToken, Stated, check_class, re
 from t5x_lite.vocabulary.files import (
     BPE_NAME,
     MERGES_NAME,
+    MOST_EXTRA_IDS,
     TOKENIZER_CONFIG_NAME,
     TOKENIZER_NAME,
     WORDPIECE_NAME,
@@ -390,6 +391,12 @@ def load_tokenizer(content: bytes, *, where: DataPath) -> Any:
         loaded = tokenizers.Tokenizer.from_str(content.decode())
         loaded.no_padding()
         loaded.no_truncation()
+    ids = loaded.get_vocab(with_added_tokens=True).values()
+    if ids and max(ids) >= len(ids) + MOST_EXTRA_IDS:  # memory is taken for each id up to it
+        raise InputError(
+            f"vocabulary {where}: {len(ids)} pieces, and one of them has the id {max(ids)}; "
+            "download it again"
+        )
     check_added(loaded, where=where)
     with _panics_as_errors(f"vocabulary {where}: not a tokenizer.json"):
         loaded.encode(_UNASSIGNED, add_special_tokens=False)  # fails where nothing is the unknown

@@ -306,3 +306,12 @@ def test_damaged_vocab_json_and_merges(bpe_files, name, content, message):
         (bpe_files / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         load_vocabulary(bpe_files)
+
+
+def test_an_id_far_beyond_the_pieces_is_refused(tmp_path):
+    path = tokenizer_files.write_byte_level(tmp_path)
+    content = json.loads(path.read_text())
+    content["model"]["vocab"]["dog"] = 2**31 - 1
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="one of them has the id 2147483647; download it again"):
+        load_vocabulary(path)
