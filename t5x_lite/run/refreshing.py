@@ -29,6 +29,7 @@ from t5x_lite.data.config import Data, text_lengths
 from t5x_lite.data.layouts.base import separate
 from t5x_lite.data.layouts.groups import ID_WIDTH
 from t5x_lite.data.refresh import Refresh
+from t5x_lite.data.tasks.pairs import MORE
 from t5x_lite.errors import InputError
 from t5x_lite.files import scratch_directory
 from t5x_lite.heads.dense import Role
@@ -196,10 +197,12 @@ class _Queries:
             place = known[key]
             of_examples.append(place)
             texts = separate(example["positives"])
-            names = _names(example, "passage_ids") or [0] * len(texts)
+            names = _names(example, "passage_ids")[: len(texts)] or [0] * len(texts)
+            texts += separate(example[MORE]) if MORE in example else []
+            names += [0] * (len(texts) - len(names))
             for name in _names(example, "positive_ids"):
                 self.answers[place].update(by_name.get(name, ()))
-            for text, name in zip(texts, names[: len(texts)], strict=True):
+            for text, name in zip(texts, names, strict=True):
                 answer = refreshes.tokens_key(text)
                 found = {*by_tokens.get(answer, ()), *by_name.get(name, ())}
                 self.answers[place].update(found)

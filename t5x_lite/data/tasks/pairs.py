@@ -33,6 +33,9 @@ from t5x_lite.vocabulary.encoder_tokens import (
 )
 from t5x_lite.vocabulary.loading import Vocabulary
 
+MORE = "more_positives"
+"""Feature with the positives that are never drawn: those behind the first `MOST_POSITIVES`."""
+
 _AT_A_TIME = 32
 
 
@@ -80,6 +83,8 @@ def pair_task(
         name: seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32)
         for name in layout.features
     }
+    if layout.positives == "sample":
+        features[MORE] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32)
     if layout.teacher:
         features["scores"] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.float32)
     if layout.known_positives:
@@ -128,18 +133,21 @@ def examples(
       layout: how many negatives make the pool, and whether each positive makes an example.
 
     Returns:
-      int32 "query", and "positives" and "negatives", one text behind the other; float32 "scores" of
-      these, NaN where there is none; and their names, `layouts.groups.IDS`, 0 where there is none.
+      int32 "query", and "positives", "negatives" and `MORE`, one text behind the other; float32
+      "scores" of the first two, NaN where there is none; and their names, `layouts.groups.IDS`, 0
+      where there is none.
     """
+    most = None if layout.positives == "each" else MOST_POSITIVES
     pools = [
         (
             one,
-            one.positives[: None if layout.positives == "each" else MOST_POSITIVES],
+            one.positives[:most],
             one.negatives[: layout.negatives_top],
+            [] if most is None else one.positives[most:],
         )
         for one in pairs
     ]
-    every = [text for one, *texts in pools for text in (one.query, *texts[0], *texts[1])]
+    every = [text for one, *texts in pools for text in (one.query, *sum(texts, []))]
     encoded = iter(vocabulary.encode_batch(every))
 
     def row(length: int) -> np.ndarray:
@@ -147,10 +155,11 @@ def examples(
         return np.array([tokens.cls_id, *ids[: length - 2], tokens.sep_id], np.int32)
 
     made = []
-    for one, positives, negatives in pools:
+    for one, positives, negatives, more in pools:
         query = row(lengths[0])
         answers = [row(lengths[1]) for _ in positives]
         others = [row(lengths[1]) for _ in negatives]
+        undrawn = [row(lengths[1]) for _ in more]
         right, wrong = _scores(one, len(answers), len(others))
         named, unnamed = _names(one, len(answers), len(others))
         chosen = range(len(answers)) if layout.positives == "each" else [slice(None)]
@@ -161,6 +170,7 @@ def examples(
                     "query": query,
                     "positives": _joined(answers[of]),
                     "negatives": _joined(others),
+                    MORE: _joined(undrawn),
                     "scores": np.concatenate([right[of], wrong]),
                     "passage_ids": np.concatenate([named[of], unnamed]).reshape(-1),
                     "positive_ids": named[: layout.known_positives].reshape(-1),
