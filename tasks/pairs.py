@@ -58,7 +58,6 @@ Read = Callable[[str], Iterable[pairs.Pairs]]
 def jsonl(arguments: TaskArguments) -> seqio.Task:
     """Objects with a query, passages that answer it, and others that do not."""
     found = source(arguments.directory, partial(json_objects, parse=pairs.checked))
-    found.makes_one = partial(pair_task.makes_one, layout=arguments.layout)
     return pair_task.pair_task("pairs_jsonl", arguments, source=found)
 
 
@@ -146,5 +145,5 @@ def _read_whole(
     def texts(split: str) -> tf.data.Dataset:
         return stages.text_documents([pairs.to_json(one) for one in read(split)])
 
-    found = stages.source(splits, texts, one_to_one=True)
+    found = stages.source(splits, texts)
     return pair_task.pair_task(f"pairs_{name}", arguments, source=found)

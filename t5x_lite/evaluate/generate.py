@@ -337,7 +337,9 @@ class TaskEvaluator:
 
 def tied(predictions: Sequence[Prediction]) -> Sequence[Prediction]:
     """Return the predictions whose score equals the first, which is the best."""
-    return [one for one in predictions if one is predictions[0] or one.score == predictions[0].score]
+    return [
+        one for one in predictions if one is predictions[0] or one.score == predictions[0].score
+    ]
 
 
 def untied(choices: Sequence[Sequence[Any]], *, rounds: int | None = None) -> Iterator[list[Any]]:

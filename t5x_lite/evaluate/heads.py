@@ -11,7 +11,6 @@ They stand where a text-to-text model has its search: postprocessing, metrics, s
 for the servers are the same.
 """
 
-import dataclasses
 import logging
 import math
 import re
@@ -129,10 +128,13 @@ class HeadAnswers(Generator):
         answers: Callable[[np.ndarray, np.ndarray], _T],
         *,
         static_length: int | None = None,
+        seconds: Sequence[int] | None = None,
     ) -> list[_T]:
         """What a function makes of the logits of each row and of the places of its second text.
 
         Rows are padded to `static_length`, or else to a power of two that holds the longest.
+        `seconds` has the place where the second text of each row begins, or the row's length. None
+        is the place after the first [SEP]: texts then hold no [SEP] of their own.
         """
         found: dict[int, _T] = {}
         order = sorted(range(len(inputs)), key=lambda row: len(inputs[row]))
@@ -145,7 +147,12 @@ class HeadAnswers(Generator):
                 tokens[place, : len(inputs[row])] = inputs[row]
                 segments[place, : len(inputs[row])] = 1
             ends = (tokens == self._sep_id) & (segments > 0)
-            types = ((np.cumsum(ends, axis=1) > ends) & (segments > 0)).astype(np.int32)
+            if seconds is None:
+                types = ((np.cumsum(ends, axis=1) > ends) & (segments > 0)).astype(np.int32)
+            else:
+                begins = np.full((self._batch_size, 1), length)
+                begins[: len(rows), 0] = [seconds[row] for row in rows]
+                types = ((np.arange(length) >= begins) & (segments > 0)).astype(np.int32)
             logits = np.asarray(self._logits(params, tokens, segments, types))
             second = (types > 0) & ~ends
             for place, row in enumerate(rows):

@@ -5,8 +5,9 @@
     DIR/qrels.train.tsv       query id, 0, passage id, score, as TREC has it; without the 0; or the
                               two ids alone
 
-A first line of column names, such as qid TAB query, is a header (`records.passages`,
-`records.run_files`). The split "validation" is queries.dev.tsv and qrels.dev.tsv, or those that end in .dev.small.tsv.
+A first line of column names, such as qid TAB query, is a header (`passages`, `run_files`).
+
+The split "validation" is queries.dev.tsv and qrels.dev.tsv, or those that end in .dev.small.tsv.
 Ids are strings: they are never read as numbers.
 
 Source: the README of microsoft/MSMARCO-Passage-Ranking.

@@ -13,10 +13,10 @@ import re
 from t5x_lite.errors import InputError
 from t5x_lite.records.pairs import Pairs, to_json
 
+_POSITIVE = r"pos(itive)?([-_ ]\w+)?|passage|\w+[-_ ]pos(itive)?"
+_NEGATIVE = r"neg(ative)?([-_ ]\w+)?|\w+[-_ ]neg(ative)?"
 _HEADER = re.compile(
-    r'"?(query|question|anchor)([-_ ]text)?"?\t"?(pos(itive)?([-_ ]\w+)?|passage|\w+[-_ ]pos(itive)?)"?'
-    r'\t"?(neg(ative)?([-_ ]\w+)?|\w+[-_ ]neg(ative)?)"?',
-    re.IGNORECASE,
+    rf'"?(query|question|anchor)([-_ ]text)?"?\t"?({_POSITIVE})"?\t"?({_NEGATIVE})"?', re.IGNORECASE
 )
 
 

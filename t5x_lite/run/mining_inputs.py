@@ -116,7 +116,8 @@ def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train"
         pool = Pool.of(files if passages else _corpus(path))
         lines = [*_of_directory(path, split, pool)]
     else:
-        lines = [*_of_file(path)]
+        if not (lines := [*_of_file(path)]):
+            raise InputError(f"{path}: no query")
         pool = Pool.of(files if passages else _of_lines(lines))
     if not lines:
         raise InputError(f"{path}: no query")

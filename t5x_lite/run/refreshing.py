@@ -37,6 +37,7 @@ from t5x_lite.records.passages import read_passages
 from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.remote import open_path
 from t5x_lite.retrieval.exact_runs import search_shards
+from t5x_lite.retrieval.pair_filters import plain
 from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens, without_special
@@ -124,7 +125,9 @@ def _wait(workdir: str, step: int, *, once: bool) -> bool:
 def _pool(data: Data, vocabulary: Vocabulary, files: Sequence[str]) -> refreshes.Passages:
     """The tokens of all passages, which are written at the first call.
 
-    Rows begin with [CLS], as those of the cache do, also where the model's rows do not.
+    Rows begin with [CLS], as those of the cache do, also where the model's rows do not. A passage
+    also has the keys of its text as `pair_filters.plain` writes it in pairs: vocabularies of bytes
+    have other tokens for other white space.
     """
     directory = data.refresh.directory
     if not refreshes.Passages.has_keys(directory):
@@ -132,17 +135,23 @@ def _pool(data: Data, vocabulary: Vocabulary, files: Sequence[str]) -> refreshes
         tokens = encoder_tokens(vocabulary)
         passages = (one for name in files for one in read_passages(name))
         rows: list[np.ndarray] = []
-        keys: list[tuple[int, int]] = []
+        keys: list[tuple[int, ...]] = []
         while some := list(itertools.islice(passages, _READ_AT_A_TIME)):
-            texts = [one.whole for one in some] + [one.text for one in some]
-            found = cut(texts, length=length).rows
-            for row in found:
+            wholes, bodies = [one.whole for one in some], [one.text for one in some]
+            plain_bodies, plain_wholes = [*map(plain, bodies)], [*map(plain, wholes)]
+            texts = dict.fromkeys([*wholes, *bodies, *plain_bodies, *plain_wholes])
+            made = dict(zip(texts, cut([*texts], length=length).rows, strict=True))
+            for row in made.values():
                 row[1:-1] = without_special(row[1:-1].tolist(), tokens)
-            rows += found[: len(some)]
-            for one, row in zip(some, found[len(some) :], strict=True):
-                untitled = refreshes.tokens_key(row) if one.text.strip() else 0
-                keys.append((untitled, refreshes.name_key(one.id)))
-        refreshes.Passages.write(directory, rows, np.array(keys, np.uint64).reshape(-1, 2))
+
+            def key_of(text: str, made: Mapping[str, np.ndarray] = made) -> int:
+                return refreshes.tokens_key(made[text]) if text.strip() else 0
+
+            rows += [made[text] for text in wholes]
+            for one, *forms in zip(some, plain_bodies, plain_wholes, strict=True):
+                name = refreshes.name_key(one.id)
+                keys.append((key_of(one.text), name, *map(key_of, forms)))
+        refreshes.Passages.write(directory, rows, np.array(keys, np.uint64).reshape(-1, 4))
     return refreshes.Passages.open(directory)
 
 
@@ -176,8 +185,8 @@ class _Queries:
         self._pool, self._length = pool, length
         by_tokens: dict[int, list[int]] = {}
         by_name: dict[int, list[int]] = {}
-        for number, (untitled, name) in enumerate(pool.keys.tolist()):
-            for key in {refreshes.tokens_key(pool.tokens(number)), untitled} - {0}:
+        for number, (untitled, name, *forms) in enumerate(pool.keys.tolist()):
+            for key in {refreshes.tokens_key(pool.tokens(number)), untitled, *forms} - {0}:
                 by_tokens.setdefault(key, []).append(number)
             by_name.setdefault(name, []).append(number)
         by_name.pop(0, None)

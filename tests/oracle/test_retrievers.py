@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.data.layouts import Groups
+from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.run.embedding import embed
 from t5x_lite.run.interchange import export_hf, import_hf

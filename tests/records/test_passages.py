@@ -114,7 +114,14 @@ def test_a_title_that_is_empty_may_be_stripped_from_its_line(write):
 
 @pytest.mark.parametrize(
     "header",
-    ["pid\tpassage", "qid\tquery", "query-id\ttext", "_id\tcontents", '"docid"\t"body"', "ID\tText"],
+    [
+        "pid\tpassage",
+        "qid\tquery",
+        "query-id\ttext",
+        "_id\tcontents",
+        '"docid"\t"body"',
+        "ID\tText",
+    ],
 )
 def test_a_first_line_of_names_is_no_passage(write, header):
     path = write("a.tsv", f'{header}\n1\tsay "a"\n2\tquery\n')

@@ -21,8 +21,13 @@ def test_a_line_without_three_texts(line):
 
 @pytest.mark.parametrize(
     "line",
-    ["query\tpositive\tnegative", "Query\tpos\tneg", "anchor\tpositive_passage\tnegative_passage"]
-    + ["query\tdoc_pos\tdoc_neg", '"query_text"\t"passage"\t"negative"'],
+    [
+        "query\tpositive\tnegative",
+        "Query\tpos\tneg",
+        "anchor\tpositive_passage\tnegative_passage",
+        "query\tdoc_pos\tdoc_neg",
+        '"query_text"\t"passage"\t"negative"',
+    ],
 )
 def test_a_line_of_names_makes_no_row(line):
     assert checked(line, "a.tsv:1") == ""

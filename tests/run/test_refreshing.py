@@ -14,12 +14,15 @@ from t5x_lite.data.layouts import Groups
 from t5x_lite.data.refresh import Refresh
 from t5x_lite.data.tasks import pairs as pair_tasks
 from t5x_lite.errors import InputError
+from t5x_lite.files import scratch_directory
 from t5x_lite.records.pairs import Pairs
-from t5x_lite.retrieval.pair_filters import Filters, Sieve
+from t5x_lite.retrieval.pair_filters import Filters, Sieve, plain
 from t5x_lite.retrieval.pair_rules import RULES, Document
 from t5x_lite.run import refreshing
 from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
+from t5x_lite.vocabulary.loading import load_vocabulary
+from tests import tokenizer_files
 from tests.encoder_checkpoint import write_checkpoint
 
 PASSAGES = ["a b", "c", "d e f", "g", "h a", "b c d", "a b"]
@@ -50,7 +53,8 @@ def test_a_search_has_the_nearest_passages_without_the_answers(tmp_path, compile
     monkeypatch.setattr(TextEncoder, "load", lambda *_, **__: encoder)
     monkeypatch.setattr(refreshing, "_CHUNK_BATCHES", 1)
     rule = Refresh(period=2, lag=1, top=5, directory=str(tmp_path / "r"))
-    found = refreshing._search(rule, "w", 2, pool, queries, batch_size=2)
+    with scratch_directory(refreshing._folder(rule, 2)):
+        found = refreshing._search(rule, "w", 2, pool, queries, batch_size=2)
     embed = encoder.embedder(batch_size=2)
     scores = embed.run(encoder.params, [rows[q] for q, _ in EXAMPLES]) @ (
         embed.run(encoder.params, [rows[text] for text in PASSAGES]).T
@@ -106,13 +110,13 @@ def encoder(tmp_path_factory):
     return TextEncoder.load(str(write_checkpoint(tmp_path_factory.mktemp("e"), "bert")))
 
 
-def pool_of(encoder, directory, lines, *, length=64):
+def pool_of(encoder, directory, lines, *, length=64, **layout):
     corpus = directory / "corpus.jsonl"
     corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
     data = Data(
         task="tasks.pairs:jsonl",
         vocabulary="",
-        layout=Groups(),
+        layout=Groups(**layout),
         pack=False,
         targets_length=length,
         refresh=Refresh(period=1, directory=str(directory / "r")),
@@ -198,3 +202,81 @@ def test_passages_of_an_earlier_version_get_their_keys(tmp_path, encoder):
     (tmp_path / "r" / "passages" / "keys.npy").unlink()
     with pytest.raises(InputError, match="holds other passages than --passages"):
         pool_of(encoder, tmp_path, lines[:1])
+
+
+def with_vocabulary(vocabulary):
+    return types.SimpleNamespace(loaded=types.SimpleNamespace(vocabulary=vocabulary))
+
+
+TITLED = {"title": "n m", "text": "the dog  ran\r\nto the sea \n\nand back e\u0301"}
+VOCABULARIES = ["wordpiece", "byte_level", "unigram", "sentencepiece"]
+
+
+@pytest.fixture
+def any_vocabulary(request, tmp_path, tiny_vocabulary):
+    if request.param == "sentencepiece":
+        return with_vocabulary(load_vocabulary(str(tiny_vocabulary), extra_ids=4))
+    write = getattr(tokenizer_files, f"write_{request.param}")
+    return with_vocabulary(load_vocabulary(str(write(tmp_path))))
+
+
+@pytest.mark.parametrize("any_vocabulary", VOCABULARIES, indirect=True)
+@pytest.mark.parametrize("form", ["text", "title text", "plain text", "plain title text"])
+@pytest.mark.parametrize("has_title", [True, False])
+def test_an_answer_is_recognized_by_each_vocabulary(tmp_path, any_vocabulary, form, has_title):
+    document = TITLED if has_title else {"text": TITLED["text"]}
+    lines = [document, {"title": "b", "text": "another passage of the sea"}]
+    pool = pool_of(any_vocabulary, tmp_path, lines)
+    title = f"{document['title']} " if "title" in form and has_title else ""
+    answer = title + document["text"].strip()
+    pairs = [Pairs("who", [plain(answer) if "plain" in form else answer])]
+    queries = queries_of(any_vocabulary, pairs, pool)
+    assert queries.answers == [{0}]
+    assert queries.num_unknown == 0
+
+
+def test_answers_that_are_never_drawn_are_known(tmp_path, encoder, monkeypatch):
+    monkeypatch.setattr(pair_tasks, "MOST_POSITIVES", 2)
+    pool = pool_of(encoder, tmp_path, [{"_id": x, "title": "o", "text": x} for x in "abcde"])
+    pairs = [Pairs("o", [*"abcd"], positive_ids=[*"xxxx"])]
+    for layout in ({"positives": "sample"}, {"positives": "sample", "known_positives": 1}, {}):
+        queries = queries_of(encoder, pairs, pool, **layout)
+        assert queries.answers == [{0, 1, 2, 3}]
+        assert (queries.num_answers, queries.num_unknown) == (4, 0)
+
+
+def test_rows_of_the_encoder_of_t5_have_no_cls(tmp_path, tiny_vocabulary, monkeypatch):
+    vocabulary = load_vocabulary(str(tiny_vocabulary), extra_ids=4)
+    model = types.SimpleNamespace(begins_with_cls=False)
+    seen = []
+
+    class Encoder:
+        loaded = types.SimpleNamespace(
+            vocabulary=vocabulary, experiment=types.SimpleNamespace(model=model)
+        )
+        params = None
+
+        def embedder(self, *, batch_size):
+            return self
+
+        def run(self, params, rows, *, role):
+            seen.extend(rows)
+            return np.array([[len(row), sum(row) % 7.0, 1.0] for row in rows], np.float32)
+
+    encoder = Encoder()
+    texts = ["the dog ran", "to the sea", "and back", "a boat"]
+    lines = [{"title": f"t{n}", "text": text} for n, text in enumerate(texts)]
+    pool = pool_of(encoder, tmp_path, lines, begins_with_cls=False)
+    pairs = [Pairs(f"t{n}", [text]) for n, text in enumerate(texts)]
+    queries = queries_of(encoder, pairs, pool, begins_with_cls=False)
+    monkeypatch.setattr(TextEncoder, "load", lambda *_, **__: encoder)
+    rule = Refresh(period=2, lag=1, top=4, directory=str(tmp_path / "r"))
+    with scratch_directory(refreshing._folder(rule, 2)):
+        found = refreshing._search(rule, "w", 2, pool, queries, batch_size=2)
+    tokens = encoder_tokens(vocabulary)
+    assert len(seen) == 8
+    assert all(row[0] != tokens.cls_id and row[-1] == tokens.sep_id for row in seen)
+    # Each query has all passages but its own answer.
+    assert [sorted(row) for row in found.tolist()] == [
+        [-1, *(k for k in range(4) if k != n)] for n in range(4)
+    ]
