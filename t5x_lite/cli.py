@@ -225,7 +225,7 @@ def _report_error(error: BaseException) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if isinstance(error, KeyboardInterrupt):
-        signum = getattr(error, "signum", signal.SIGINT)
+        signum = error.signum if isinstance(error, signals.Terminated) else signal.SIGINT
         print(signals.line_of(signum), file=sys.stderr)
         return 128 + signum
     if isinstance(error, OptionError):

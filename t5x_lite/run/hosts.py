@@ -32,6 +32,7 @@ from t5x_lite.config.json import encode
 from t5x_lite.errors import InputError, Interrupted, line_of_file
 from t5x_lite.processes import all_told
 from t5x_lite.run import metadata
+from t5x_lite.signals import Terminated
 
 _logger = logging.getLogger(__name__)
 
@@ -269,7 +270,7 @@ def _end(error: BaseException) -> None:
     elif (of_file := line_of_file(error)) is not None:
         code, line = 2, f"{who}: {of_file}"
     elif isinstance(error, KeyboardInterrupt):
-        signum = getattr(error, "signum", signal.SIGINT)
+        signum = error.signum if isinstance(error, Terminated) else signal.SIGINT
         said = "terminated" if signum == signal.SIGTERM else "interrupted"
         code, line = 128 + signum, f"{who}: {said}"
     elif is_lost_host(error):
