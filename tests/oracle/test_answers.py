@@ -211,9 +211,12 @@ def pipelines_answer(
             first, last = np.unravel_index(place, table.shape)
             if not (inside[first] and inside[last]):
                 continue
-            words = [encoding.token_to_word(int(token)) for token in (first, last)]
-            start = encoding.word_to_chars(words[0], 1)[0]
-            end = encoding.word_to_chars(words[1], 1)[1]
+            try:
+                words = [encoding.token_to_word(int(token)) for token in (first, last)]
+                start = encoding.word_to_chars(words[0], 1)[0]
+                end = encoding.word_to_chars(words[1], 1)[1]
+            except TypeError:  # a special token is of no word: the pipeline takes its characters
+                start, end = encoding.offsets[first][0], encoding.offsets[last][1]
             key = context[start:end].lower()
             answers.setdefault(key, [context[start:end], start, end, 0.0])
             answers[key][3] += table[first, last]
