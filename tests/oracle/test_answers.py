@@ -172,7 +172,13 @@ def test_special_tokens_that_texts_spell_out(tmp_path, variant, role):
         else:
             records = [{"question": text, "context": f"d {text} g"} for text in texts]
             for own, record in zip(answers(checkpoint, records), records, strict=True):
-                text, start, end, score = pipelines_answer(model, tokenizer, **record, null=False)
+                text, start, end, score = pipelines_answer(
+                    model,
+                    tokenizer,
+                    question=record["question"],
+                    context=record["context"],
+                    null=False,
+                )
                 assert (own["prediction"], own["start"], own["end"]) == (text, start, end)
                 np.testing.assert_allclose(own["score"], score, rtol=1e-5, atol=1e-5)
 

@@ -3,6 +3,7 @@
 import json
 import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -239,7 +240,12 @@ def test_answers_that_are_never_drawn_are_known(tmp_path, encoder, monkeypatch):
     monkeypatch.setattr(pair_tasks, "MOST_POSITIVES", 2)
     pool = pool_of(encoder, tmp_path, [{"_id": x, "title": "o", "text": x} for x in "abcde"])
     pairs = [Pairs("o", [*"abcd"], positive_ids=[*"xxxx"])]
-    for layout in ({"positives": "sample"}, {"positives": "sample", "known_positives": 1}, {}):
+    layouts: list[dict[str, Any]] = [
+        {"positives": "sample"},
+        {"positives": "sample", "known_positives": 1},
+        {},
+    ]
+    for layout in layouts:
         queries = queries_of(encoder, pairs, pool, **layout)
         assert queries.answers == [{0, 1, 2, 3}]
         assert (queries.num_answers, queries.num_unknown) == (4, 0)
