@@ -131,7 +131,7 @@ class Encoded:
     """
 
     rows: Sequence[np.ndarray]
-    seconds: Sequence[int]
+    seconds: Sequence[int] = ()
     cut: bool = False
     text: str = ""
     begins: int = 1
