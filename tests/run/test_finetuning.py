@@ -163,8 +163,8 @@ def test_the_same_command_resumes_if_the_checkpoint_is_gone(family, table, tmp_p
     save(begun, tmp_path / "run" / "config.json")
     shutil.rmtree(gone)
     assert made(str(gone), rows, *options, workdir=workdir) == begun
-    later = made(str(gone), rows, *options, "--steps", "99", workdir=workdir)
-    assert later == dataclasses.replace(begun, steps=99)
+    later = made(str(gone), rows, *options, "--log-period", "7", workdir=workdir)
+    assert later == dataclasses.replace(begun, log_period=7)
     other = made(str(gone), rows, *options, workdir=workdir, task="regress")
     with pytest.raises(InputError, match=r"data\.task is 'tasks\.files:classify' there"):
         check_same_experiment(begun, other, workdir)
