@@ -20,11 +20,12 @@ command line changes LEAVES:
 
 import dataclasses
 import math
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from t5x_lite import patterns, renames
+from t5x_lite import patterns, remote, renames
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.init import Init
@@ -427,6 +428,7 @@ def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
 def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Experiment:
     """The experiment with the family and the sizes of the checkpoint that `init` names.
 
+    If that checkpoint is gone, the work directory of a run that began with it has the sizes.
     Dropout and the way attention is computed stay those of the config, as far as the family has
     the fields. Options of the model change the result.
 
@@ -444,14 +446,15 @@ def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Exper
         number = None if number in (None, "None") else int(number)
     except ValueError as error:
         raise InputError(f"--init.step must be a whole number, got {number!r}") from error
-    step = checkpointing.find_step(checkpoint, step=number)
-    source = step / "files" / checkpointing.CONFIG_FILE
+    workdir = _value_of("--workdir", options) or experiment.workdir
     try:
-        saved = from_json(source.read_bytes().decode(), source=str(source))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{source}: cannot be read ({error}); use another checkpoint") from error
-    if not isinstance(saved, Experiment):
-        raise InputError(f"{source}: describes a {type(saved).__name__}, not an Experiment")
+        step = checkpointing.find_step(checkpoint, step=number)
+    except InputError:
+        saved = begun_with(checkpoint, workdir)
+        if saved is None:
+            raise
+    else:
+        saved = _saved_at(step / "files" / checkpointing.CONFIG_FILE)
     fields = {field.name for field in dataclasses.fields(saved.model)}
     own = {
         name: getattr(experiment.model, name)
@@ -459,6 +462,37 @@ def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Exper
         if name in fields and hasattr(experiment.model, name)
     }
     return dataclasses.replace(experiment, model=saved.model.replace(**own))
+
+
+def begun_with(checkpoint: str, workdir: str) -> Experiment | None:
+    """Return the experiment of a work directory whose run began with a checkpoint, or None."""
+    if not workdir:
+        return None
+    source = remote.open_path(workdir) / checkpointing.CONFIG_FILE
+    if not source.is_file():
+        return None
+    saved = _saved_at(source)
+    return saved if _place(saved.init.checkpoint) == _place(checkpoint) else None
+
+
+def _place(directory: str) -> str:
+    """A directory in one spelling."""
+    return directory.rstrip("/") if "://" in directory else os.path.abspath(directory)
+
+
+def _saved_at(source: remote.AnyPath) -> Experiment:
+    """Read the config.json of a checkpoint or of a work directory.
+
+    Raises:
+      InputError: it cannot be read, or it is none of an experiment.
+    """
+    try:
+        saved = from_json(source.read_bytes().decode(), source=str(source))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{source}: cannot be read ({error}); use another checkpoint") from error
+    if not isinstance(saved, Experiment):
+        raise InputError(f"{source}: describes a {type(saved).__name__}, not an Experiment")
+    return saved
 
 
 def _value_of(option: str, options: Sequence[str]) -> str | None:

@@ -30,7 +30,7 @@ import numpy as np
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.config.experiment import with_options
+from t5x_lite.config.experiment import begun_with, with_options
 from t5x_lite.data import layouts
 from t5x_lite.data.columns import MOST_LABELS, Columns
 from t5x_lite.data.config import Data
@@ -137,7 +137,13 @@ def experiment_for(
     """The config, from the arguments of `finetune`; the log says how it was chosen."""
     if epochs < 1:
         raise InputError(f"--epochs must be at least 1, got {epochs}")
-    step = find_step(checkpoint, step=None)
+    try:
+        step = find_step(checkpoint, step=None)
+    except InputError:
+        if (saved := begun_with(checkpoint, workdir)) is None:
+            raise
+        _logger.info("%s is gone; %s resumes by its own config.json", checkpoint, workdir)
+        return _resumed(saved, columns, table=table, workdir=workdir, task=task, options=options)
     trained = read_experiment(step, checkpointing.step_files(step))
     model = _model(trained.model, where=checkpoint)
     is_encoder = encoder_families.is_encoder(model)
@@ -200,6 +206,28 @@ def experiment_for(
         f"{found.rows:,}",
     )
     return experiment
+
+
+def _resumed(
+    saved: Experiment,
+    columns: Columns,
+    *,
+    table: str,
+    workdir: str,
+    task: Task,
+    options: Sequence[str],
+) -> Experiment:
+    """The config of a run whose first checkpoint is gone; what the command names must be equal."""
+    own = saved.data
+    named = dataclasses.replace(columns, labels=columns.labels or own.columns.labels)
+    data = dataclasses.replace(
+        own,
+        directory=table,
+        columns=named,
+        task=own.task if task == "auto" else f"tasks.files:{task}",
+    )
+    made = dataclasses.replace(saved, data=data, workdir=workdir)
+    return with_options(made, options, prog="t5x-lite finetune")
 
 
 def measure(

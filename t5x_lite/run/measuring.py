@@ -370,7 +370,7 @@ def _tell_other_words(member: Loaded, data: Data) -> None:
         )
 
 
-def _is_there(path: str) -> bool:
+def is_there(path: str) -> bool:
     """Whether there is a file or a directory; not where its bucket cannot be read from here."""
     try:
         return data_path(path).exists()
@@ -385,7 +385,7 @@ def _check_vocabulary(experiment: Experiment, model: TextToText) -> None:
       InputError: they differ.
     """
     data, directory = experiment.data, model.members[0].directory
-    if data.vocabulary not in BYTES_NAMES and not _is_there(data.vocabulary):
+    if data.vocabulary not in BYTES_NAMES and not is_there(data.vocabulary):
         _logger.info(
             "data.vocabulary %s does not exist from here; using that of the checkpoint %s",
             data.vocabulary,

@@ -49,7 +49,7 @@ def rehearse(experiment: Experiment) -> str:
         experiment = modules.with_loaded(experiment, earlier=workdir.earlier())
         experiment = with_schedule_offset(experiment, earlier=workdir.earlier())
         workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
-        vocabulary = workdir.check_vocabulary(vocabulary_of(experiment))
+        vocabulary = workdir.check_vocabulary(vocabulary_of(experiment, workdir))
         saved = checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY)
         initial = None
         if not saved:

@@ -494,3 +494,20 @@ def test_a_model_that_cannot_be_of_init(of_init):
     (place / "bert" / "files" / "config.json").write_text("{")
     with pytest.raises(InputError, match=r"bert/files/config\.json"):
         load(config, ["--model", "init", "--init", str(place / "bert")])
+
+
+def test_the_model_of_init_is_that_of_the_run_if_it_is_gone(of_init, monkeypatch):
+    place, own, models = of_init
+    config, saved = place / "config.json", load(place / "config.json")
+    begun = dataclasses.replace(saved, model=models["bert"], init=Init(checkpoint="gone"))
+    save(begun, place / "run" / "config.json")
+    monkeypatch.chdir(place)
+    options = ["--model", "init", "--workdir", "run", "--init"]
+    for name in ("gone", "gone/", str(place / "gone")):
+        found = load(config, [*options, name])
+        assert found.model == models["bert"].replace(dropout_rate=own.dropout_rate)
+    with pytest.raises(InputError, match="no such directory"):
+        load(config, [*options, "other"])
+    (place / "run" / "config.json").write_text("{")
+    with pytest.raises(InputError, match=r"run/config\.json"):
+        load(config, [*options, "gone"])
