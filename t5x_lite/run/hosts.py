@@ -32,6 +32,7 @@ from t5x_lite.config.json import encode
 from t5x_lite.errors import InputError, Interrupted, line_of_file
 from t5x_lite.processes import all_told
 from t5x_lite.run import metadata
+from t5x_lite.signals import SIGNALS, leave_terminal, line_of
 
 _logger = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ def _giving_up(seconds: int, failed: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Ends this process on SIGINT and SIGTERM, of which nothing has to be saved yet.
+    """Ends this process on a signal, since nothing has to be saved yet.
 
     The main thread waits in C++, where handlers of Python's do not run.
     """
@@ -158,7 +159,8 @@ def _ended_by_signals() -> Iterator[None]:
     def wait() -> None:
         with received:
             while number := received.recv(1):
-                if number[0] in (signal.SIGINT, signal.SIGTERM):
+                if number[0] in SIGNALS:
+                    leave_terminal(number[0])
                     print("error: stopped while joining the others", file=sys.stderr, flush=True)
                     os._exit(128 + number[0])
 
@@ -270,8 +272,7 @@ def _end(error: BaseException) -> None:
         code, line = 2, f"{who}: {of_file}"
     elif isinstance(error, KeyboardInterrupt):
         signum = getattr(error, "signum", signal.SIGINT)
-        said = "terminated" if signum == signal.SIGTERM else "interrupted"
-        code, line = 128 + signum, f"{who}: {said}"
+        code, line = 128 + signum, f"{who}: {line_of(signum).removeprefix('error: ')}"
     elif is_lost_host(error):
         code = 1
         line = (

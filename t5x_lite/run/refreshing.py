@@ -32,6 +32,7 @@ from t5x_lite.data.refresh import Refresh
 from t5x_lite.errors import InputError
 from t5x_lite.files import scratch_directory
 from t5x_lite.heads.dense import Role
+from t5x_lite.progress import counting
 from t5x_lite.records.passages import read_passages
 from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.remote import open_path
@@ -300,9 +301,11 @@ def _search(
         path, mode="w+", dtype=np.float32, shape=(len(pool), vectors.shape[1])
     )
     chunk = _CHUNK_BATCHES * batch_size
-    for start in range(0, len(pool), chunk):
-        end = min(start + chunk, len(pool))
-        file[start:end] = encoded([pool.tokens(k) for k in range(start, end)], "passage")
+    with counting(f"step {step}: embedding", unit="passages", total=len(pool)) as advance:
+        for start in range(0, len(pool), chunk):
+            end = min(start + chunk, len(pool))
+            file[start:end] = encoded([pool.tokens(k) for k in range(start, end)], "passage")
+            advance(end - start)
     file.flush()
     depth = min(len(pool), top + max(map(len, queries.answers), default=0))
     found = np.full((len(queries.rows), top), -1, np.int32)
