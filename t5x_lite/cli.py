@@ -2,8 +2,8 @@
 
 JAX and TensorFlow are imported only after a command is chosen. Exit codes: 0 success; 1 the run
 failed; 2 wrong usage or bad input; 129, 130 and 143 on SIGHUP, SIGINT and SIGTERM, of `train` after
-saving, of the others after removing what is half written. An error is one line on standard error, standard
-output holds data only, and `--debug` anywhere adds the traceback.
+saving, of the others after removing what is half written. An error is one line on standard error,
+standard output holds data only, and `--debug` anywhere adds the traceback.
 """
 
 import codecs

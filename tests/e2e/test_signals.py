@@ -18,8 +18,14 @@ from pathlib import Path
 
 import pytest
 
+from t5x_lite.config import Checkpoints
 from t5x_lite.config.json import to_json
+from t5x_lite.data.layouts import Groups
+from t5x_lite.data.refresh import Refresh
+from t5x_lite.objectives.contrastive import Contrastive
+from t5x_lite.run.loading import read_experiment
 from tests import encoder_checkpoint, t5_checkpoint
+from tests.c4 import made_up_crawl
 
 pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
 
@@ -33,12 +39,18 @@ _RESUMED = (".partial", ".partial.json", ".npz")
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, english_lines, tiny_vocabulary, tiny_experiment):
     """A directory with checkpoints, texts and vectors."""
-    root = tmp_path_factory.mktemp("signals")
+    return make_world(
+        tmp_path_factory.mktemp("signals"), english_lines, tiny_vocabulary, tiny_experiment
+    )
+
+
+def make_world(root, english_lines, tiny_vocabulary, tiny_experiment):
     t5_checkpoint.write_checkpoint(root, tiny_vocabulary)
     encoder_checkpoint.write_checkpoint(root, "bert")
     (root / "r").mkdir()
     encoder_checkpoint.write_ranker(root / "r")
-    (root / "prose.txt").write_text("\n".join(english_lines[:400]) + "\n")
+    (root / "text").mkdir()
+    (root / "text" / "prose.txt").write_text("\n".join(english_lines[:400]) + "\n")
     (root / "long.txt").write_text("\n".join(english_lines * 30) + "\n")
     rng = random.Random(0)
 
@@ -76,14 +88,73 @@ def world(tmp_path_factory, english_lines, tiny_vocabulary, tiny_experiment):
     experiment = dataclasses.replace(
         tiny_experiment,
         steps=100_000,
-        data=dataclasses.replace(tiny_experiment.data, directory=str(root)),
+        data=dataclasses.replace(tiny_experiment.data, directory=str(root / "text")),
     )
     (root / "config.json").write_text(to_json(experiment))
-    prepared = ["bm25", "build", "--input", "corpus.jsonl", "--output", "bm25"]
-    assert start(root, prepared).wait() == 0
-    prepared = ["index", "build", "--vectors", "vectors.npy", "--output", "faiss", "--kind", "Flat"]
-    assert start(root, prepared).wait() == 0
+    _write_runs(root, experiment)
+    _write_other_inputs(root, english_lines, words, write)
+    for line in (
+        "bm25 build --input corpus.jsonl --output bm25",
+        "index build --vectors vectors.npy --output faiss --kind Flat",
+        "train config.json --workdir tuned --steps 6 --checkpoints.period 6 --init t5 "
+        "--model init --adapters.add a=lora(r=2)",
+        "export hf t5 exported",
+        "export adapter tuned module",
+        "cache refreshed.json --output refreshed_cache",
+    ):
+        process = start(root, line.split())
+        assert process.wait() == 0, process.stderr and process.stderr.read()
     return root
+
+
+def _write_runs(root, experiment):
+    """A retriever whose run needs a search of step 2, and the configs of both."""
+    objective = Contrastive(pooling="mean")
+    refresh = Refresh(period=2, lag=1, top=5, directory=str(root / "searches"))
+    step = encoder_checkpoint.write_ranker(root / "w", objective=objective, layout=Groups())
+    run = read_experiment(step, {"config.json": (step / "files" / "config.json").read_bytes()})
+    data = dataclasses.replace(
+        run.data,
+        task="tasks.pairs:jsonl",
+        directory=str(root / "few"),
+        vocabulary=str(step / "files" / "vocabulary"),
+    )
+    run = dataclasses.replace(run, data=data, steps=9, checkpoints=Checkpoints(period=2))
+    (root / "refreshed.json").write_text(to_json(run))
+    data = dataclasses.replace(
+        data, task="", directory="", cache=str(root / "refreshed_cache"), refresh=refresh
+    )
+    (root / "refreshed" / "checkpoints").mkdir(parents=True)
+    (root / "refreshed" / "config.json").write_text(to_json(dataclasses.replace(run, data=data)))
+    step.rename(root / "refreshed" / "checkpoints" / "2")
+
+
+def _write_other_inputs(root, english_lines, words, write):
+    """Tables, a crawl, articles with the answers of a generator, a benchmark, pairs with scores."""
+    rows = "".join(f'"{line[:60]}",{i % 2}\n' for i, line in enumerate(english_lines[:300]))
+    (root / "table.csv").write_text("text,stars\n" + rows.replace('""', "'"))
+    (root / "crawl").mkdir()
+    made_up_crawl.write_crawl(root / "crawl", english_lines, pages=600)
+    (root / "bad.txt").write_text(made_up_crawl.BAD_WORDS)
+    articles = [{"id": f"a{i}", "text": words(60) + "\n\n" + words(60)} for i in range(9000)]
+    write("articles.jsonl", articles)
+    write("answers.jsonl", [{"id": f"a{i}", "question": words(5)} for i in range(9000)])
+    (root / "few").mkdir()
+    write(
+        "few/train.jsonl",
+        [{"query": words(3), "pos": [words(4)], "neg": [words(3)]} for _ in range(300)],
+    )
+    (root / "beir" / "nq" / "qrels").mkdir(parents=True)
+    write("beir/nq/corpus.jsonl", [{"_id": f"d{i}", "text": words(9)} for i in range(3000)])
+    write("beir/nq/queries.jsonl", [{"_id": f"q{i}", "text": words(4)} for i in range(300)])
+    judged = "".join(f"q{i}\td{i}\t1\n" for i in range(300))
+    (root / "beir/nq/qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    scored = "".join(f"{i}\t{words(4)}\t{words(4)}\t{i % 5}\n" for i in range(900))
+    (root / "sts.tsv").write_text("index\tsentence1\tsentence2\tscore\n" + scored)
+    (root / "glue" / "SST-2").mkdir(parents=True)
+    for name, lines in (("train", english_lines[:40]), ("dev", english_lines[40:60])):
+        rows = "".join(f"{line[:60]}\t{i % 2}\n" for i, line in enumerate(lines))
+        (root / "glue" / "SST-2" / f"{name}.tsv").write_text("sentence\tlabel\n" + rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +200,39 @@ JOBS = {
     "cache workers": Job("cache config.json --output OUT --num-workers 2", 25.0),
     "plan": Job("plan config.json --devices cpu:1", 15.0),
     "push": Job("push t5_source someone/model --dry-run", 3.0),
+    "finetune": Job(
+        "finetune --init t5 --table table.csv --inputs {text} --targets {stars} --workdir OUT",
+        25.0,
+        resumes=True,
+    ),
+    "c4": Job("c4 --input crawl --output OUT --workers 2", 15.0, resumes=True),
+    "refresh": Job("refresh refreshed --passages beir/nq/corpus.jsonl --once", resumes=True),
+    "synthesize requests": Job("synthesize requests --articles articles.jsonl --output OUT", 4.0),
+    "synthesize collect": Job(
+        "synthesize collect --articles articles.jsonl --answers answers.jsonl --output OUT", 4.0
+    ),
+    "few-shot": Job(
+        "evaluate config.json --checkpoint t5 --output OUT --data.task tasks.glue:sst2 "
+        "--data.directory glue --evaluation.few-shot.examples 1"
+    ),
+    "merge": Job("merge tuned OUT", 6.0),
+    "compose": Job("compose 0.5*a OUT --delta a=tuned", 6.0),
+    "fisher": Job("fisher tuned OUT --examples 50", 15.0),
+    "heads": Job("heads t5 OUT --examples 50 --keep 0.5", 15.0),
+    "report": Job("report tuned --output OUT.html", 3.0),
+    "import adapter": Job("import adapter module OUT --base t5", 6.0),
+    "export adapter": Job("export adapter tuned OUT", 6.0),
+    "score-pairs": Job(
+        "score-pairs --checkpoint r/ranker --input pairs.jsonl --output OUT", resumes=True
+    ),
+    "fuse": Job("fuse --inputs run.trec run.trec --output OUT.trec", 3.0),
+    "evaluate-suite": Job(
+        "evaluate-suite beir beir --output OUT --checkpoint bert --pooling cls", 15.0, resumes=True
+    ),
+    "evaluate-sts": Job("evaluate-sts --input sts.tsv --checkpoint bert --pooling cls", 8.0),
+    "index bench": Job(
+        "index bench --indexes faiss --vectors vectors.npy --queries query_vectors.npy", 8.0
+    ),
 }
 
 
