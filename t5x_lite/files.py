@@ -206,6 +206,25 @@ def _removed_after(path: Path, made: list[Path]) -> Iterator[None]:
     shutil.rmtree(path, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def made_directory(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Make a directory and its parents; if the block raises, remove those that are new and empty.
+
+    Raises:
+      OSError: it cannot be made.
+    """
+    path = Path(directory)
+    made = [one for one in (path, *path.parents) if not one.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for one in made:
+            with contextlib.suppress(OSError):
+                one.rmdir()
+        raise
+
+
 def remove_unfinished() -> None:
     """Removes all that is unfinished, when the process ends without unwinding."""
     for name, parents in list(_unfinished.items()):
@@ -298,8 +317,10 @@ def _mode(path: str | os.PathLike[str]) -> int | None:
 
 def without_bom(lines: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a UTF-8 file without the byte order mark that some programs put first."""
-    for number, line in enumerate(lines):
-        yield line if number else line.removeprefix(codecs.BOM_UTF8)
+    lines = iter(lines)
+    for first in lines:
+        yield first.removeprefix(codecs.BOM_UTF8)
+        yield from lines
 
 
 def reason(error: OSError) -> str:

@@ -234,6 +234,8 @@ class Watch:
         _end_children()
         with contextlib.suppress(Exception):
             remove_unfinished()
+            _remove_generated()
+            _remove_temporary()
         self._exit(code)
 
     def leave_after_error(self, code: int) -> None:
@@ -355,6 +357,26 @@ def _end_at_once(signum: int, frame: Any) -> None:
 def _write(text: str) -> None:
     with contextlib.suppress(OSError):
         os.write(2, text.encode())
+
+
+def _remove_generated() -> None:
+    """Remove the modules that TensorFlow wrote to the temporary directory, as `atexit` would."""
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if name.startswith("__autograph_generated_file") and path:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _remove_temporary() -> None:
+    """Remove directories of `tempfile` that are open, also those of libraries."""
+    import gc
+    import tempfile
+
+    kind = tempfile.TemporaryDirectory
+    for one in [one for one in gc.get_objects() if type(one) is kind]:
+        with contextlib.suppress(Exception):
+            one.cleanup()
 
 
 def _end_children() -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -142,3 +143,19 @@ def test_output_on_a_closed_terminal_does_not_fail():
     os.close(controller)
     process.send_signal(signal.SIGHUP)
     assert process.wait(20) == 128 + signal.SIGHUP
+
+
+def test_temporary_files_of_libraries_are_removed(tmp_path, monkeypatch):
+    import types
+
+    from t5x_lite import signals
+
+    name = "__autograph_generated_file1"
+    module = types.ModuleType(name)
+    module.__file__ = str(tmp_path / f"{name}.py")
+    (tmp_path / f"{name}.py").write_text("")
+    monkeypatch.setitem(sys.modules, name, module)
+    kept = tempfile.TemporaryDirectory(dir=tmp_path)  # as a vocabulary of seqio
+    monkeypatch.setattr(os, "_exit", lambda code: None)
+    signals.Watch().leave(130)
+    assert not list(tmp_path.iterdir()), kept

@@ -117,8 +117,8 @@ def open_array(
       dims: number of axes; None is any.
 
     Raises:
-      InputError: the file is missing, is no .npy file, is shorter than its header says, or holds
-        another type or number of axes.
+      InputError: the file is missing, is no .npy file, has another size than its header says, or
+        holds another type or number of axes.
     """
     try:
         with open(path, "rb") as file:
@@ -136,6 +136,11 @@ def open_array(
             raise InputError(
                 f"{path}: not an array of NumPy, or cut off ({what[:80]} in {size} bytes); make it "
                 "again"
+            )
+        if math.prod(shape) * dtype.itemsize < size - start:
+            raise InputError(
+                f"{path}: not an array of NumPy, or damaged ({what[:80]} in {size} bytes, more "
+                "than it needs); make it again"
             )
         order = "F" if in_columns else "C"
         if not math.prod(shape) or not dtype.itemsize:  # nothing to map

@@ -312,7 +312,7 @@ def check_agreement(experiment: Experiment, **facts: object) -> None:
     local = jax.local_device_count()
     mine: dict[str, Any] = {
         **config,
-        "bytes in data.directory": _files_of(experiment.data.directory),
+        _FILES: _files_of(experiment.data.directory),
         **facts,
     }
     texts = all_told(json.dumps({**mine, "devices of a process": local}))
@@ -323,12 +323,13 @@ def check_agreement(experiment: Experiment, **facts: object) -> None:
     listed = "; ".join(differing[:3]) + (f"; and {n} more" if (n := len(differing) - 3) > 0 else "")
     if jax.process_index() == 0:
         time.sleep(1)  # its end would abort the others before they have their line
-    raise InputError(
-        f"processes 0 and {other} of this run differ in {listed}; start all processes with the "
-        "same config, options and files"
-    )
+    remedy = "start all processes with the same config, options and files"
+    if any(_FILES in one for one in differing):
+        remedy += "; each process needs all files: a shared disk, a bucket, or a copy on each host"
+    raise InputError(f"processes 0 and {other} of this run differ in {listed}; {remedy}")
 
 
+_FILES = "bytes in data.directory"
 _OWN_FIELDS = ("compilation_cache", "tracking")
 _OWN_DATA_FIELDS = ("directory", "cache", "vocabulary")
 

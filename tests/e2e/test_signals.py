@@ -111,7 +111,11 @@ def _write_runs(root, experiment):
     """A retriever whose run needs a search of step 2, and the configs of both."""
     objective = Contrastive(pooling="mean")
     refresh = Refresh(period=2, lag=1, top=5, directory=str(root / "searches"))
-    step = encoder_checkpoint.write_ranker(root / "w", objective=objective, layout=Groups())
+    made = encoder_checkpoint.write_ranker(
+        root / "w", objective=objective, layout=Groups(), inputs_length=8
+    )
+    (root / "refreshed" / "checkpoints").mkdir(parents=True)
+    step = made.rename(root / "refreshed" / "checkpoints" / "2")
     run = read_experiment(step, {"config.json": (step / "files" / "config.json").read_bytes()})
     data = dataclasses.replace(
         run.data,
@@ -124,15 +128,14 @@ def _write_runs(root, experiment):
     data = dataclasses.replace(
         data, task="", directory="", cache=str(root / "refreshed_cache"), refresh=refresh
     )
-    (root / "refreshed" / "checkpoints").mkdir(parents=True)
     (root / "refreshed" / "config.json").write_text(to_json(dataclasses.replace(run, data=data)))
-    step.rename(root / "refreshed" / "checkpoints" / "2")
 
 
 def _write_other_inputs(root, english_lines, words, write):
     """Tables, a crawl, articles with the answers of a generator, a benchmark, pairs with scores."""
-    rows = "".join(f'"{line[:60]}",{i % 2}\n' for i, line in enumerate(english_lines[:300]))
-    (root / "table.csv").write_text("text,stars\n" + rows.replace('""', "'"))
+    texts = [line[:60].replace('"', "'") for line in english_lines[:300]]
+    rows = "".join(f'"{text}",{i % 2}\n' for i, text in enumerate(texts))
+    (root / "table.csv").write_text("text,stars\n" + rows)
     (root / "crawl").mkdir()
     made_up_crawl.write_crawl(root / "crawl", english_lines, pages=600)
     (root / "bad.txt").write_text(made_up_crawl.BAD_WORDS)

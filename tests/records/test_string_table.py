@@ -36,6 +36,11 @@ def test_what_is_no_array_is_refused(tmp_path):
     (tmp_path / "a.npy").write_bytes(whole[:-8])
     with pytest.raises(InputError, match="cut off"):
         open_array(tmp_path / "a.npy")
+    (tmp_path / "a.npy").write_bytes(whole + b"0")  # as after two writers
+    with pytest.raises(
+        InputError, match=r"or damaged \(int64 \[1000\] in 8129 bytes, more than it"
+    ):
+        open_array(tmp_path / "a.npy")
 
 
 def header(text):
