@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM in the commands at any time: one line, the promised code, nothing unfinished.
+"""SIGINT, SIGTERM and SIGHUP in commands at any time: one line, the code, nothing unfinished.
 
 Each command runs in a process of its own on a job of some seconds. A signal comes after a part of
 the job's time, from the first import on. The job may be over by then, which is no fault; what is
@@ -24,6 +24,7 @@ from t5x_lite.data.layouts import Groups
 from t5x_lite.data.refresh import Refresh
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.run.loading import read_experiment
+from t5x_lite.signals import line_of
 from tests import encoder_checkpoint, t5_checkpoint
 from tests.c4 import made_up_crawl
 
@@ -34,6 +35,8 @@ _SECONDS = 12.0
 """Until a process is over: the grace of `t5x_lite.signals`, on a machine that does much else."""
 _BAD = ("Traceback", "Exception ignored", "Fatal", "Segmentation", "core", "Aborted", "(--debug")
 _RESUMED = (".partial", ".partial.json", ".npz")
+_DIRECTORIES = ("train", "finetune", "c4", "refresh", "evaluate-suite")
+"""Commands that resume in their output directory."""
 
 
 @pytest.fixture(scope="module")
@@ -249,25 +252,43 @@ def start(world, arguments):
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_take_interrupts,
+        start_new_session=True,
+        preexec_fn=_take_signals,
     )
 
 
-def _take_interrupts():
-    """Undoes what a shell does to a job in the background: it ignores SIGINT."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _take_signals():
+    """Undoes what a shell does to a job in the background: it ignores SIGINT, and nohup SIGHUP."""
+    for signum in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
 
 
-def interrupt(world, name, *, after, signum, again=None):
-    """Sends a signal to a job, and checks its end; gives the exit code."""
+def processes_of(session):
+    """The processes of a session that still run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(path.parent.name)
+    return found
+
+
+def interrupt(world, name, *, after, signum, again=None, group=False):
+    """Sends a signal to a job, or to all its processes as a terminal does; checks its end.
+
+    Gives the exit code.
+    """
     job, before = JOBS[name], set(os.listdir(world))
     output = f"out{time.monotonic_ns()}"
     process = start(world, job.line.replace("OUT", output).split())
-    time.sleep(after)
-    process.send_signal(signum)
-    if again is not None:
-        time.sleep(again)
-        process.send_signal(signum)
+    for seconds in (after, again):
+        if seconds is not None:
+            time.sleep(seconds)
+            if process.poll() is None:
+                os.killpg(process.pid, signum) if group else process.send_signal(signum)
     sent = time.monotonic()
     try:
         _, told = process.communicate(timeout=90)
@@ -284,11 +305,12 @@ def interrupt(world, name, *, after, signum, again=None):
     if code:
         assert took < _SECONDS, case
         last = told.strip().splitlines()[-1]
-        ends = ("error: interrupted", "error: terminated", f"stopped by signal {signum:d}")
-        assert last.startswith(ends), case
-        if not (name == "train" or job.resumes):
+        assert last.startswith((line_of(signum), f"stopped by signal {signum:d}")), case
+        if not job.resumes:
             assert not made, (case, made)
-        assert all(one.endswith(_RESUMED) for one in made) or name == "train", (case, made)
+        assert all(one.endswith(_RESUMED) for one in made) or name in _DIRECTORIES, (case, made)
+    time.sleep(0.5)
+    assert not processes_of(process.pid), case
     return code
 
 
@@ -302,21 +324,21 @@ def test_a_signal_at_any_time(world, name):
             world,
             name,
             after=rng.uniform(0.3, JOBS[name].seconds),
-            signum=rng.choice([signal.SIGINT, signal.SIGTERM]),
+            signum=rng.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP]),
             again=rng.choice([None, None, 0.01, 1.2]),
+            group=rng.random() < 0.5,
         )
         for _ in range(times)
     ]
     print(name, {code: codes.count(code) for code in sorted(set(codes))})
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_modules_are_imported(tmp_path, signum):
     for after in (0.06, 0.1, 0.2):
         process = start(tmp_path, ["info", "nothing"])
         time.sleep(after)
         process.send_signal(signum)
         _, told = process.communicate()
-        word = "interrupted" if signum == signal.SIGINT else "terminated"
         if process.returncode not in (2, -signum):  # over, or not begun: Python's own start
-            assert (process.returncode, told) == (128 + signum, f"error: {word}\n")
+            assert (process.returncode, told) == (128 + signum, f"{line_of(signum)}\n")
