@@ -34,6 +34,8 @@ from typing import Any
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE_SECONDS = 5.0
 """How long the main thread may take to clean up after a signal."""
+_EXIT_SECONDS = 30.0
+"""How long functions of `atexit` may take after an error."""
 _SAME_SECONDS = 1.0
 """A second signal within this time is the first one again: some launchers pass on Ctrl-C too."""
 _AGAIN_SECONDS = 0.05
@@ -241,14 +243,14 @@ class Watch:
     def leave_after_error(self, code: int) -> None:
         """End this process after a command failed, and after its message.
 
-        Functions of `atexit` have `GRACE_SECONDS`: one may wait for a thread or another process.
+        Functions of `atexit` have `_EXIT_SECONDS`, since one may wait for another process.
         """
         import atexit
         import threading
 
         self.finish()
         _end_children()
-        timer = threading.Timer(GRACE_SECONDS, self._exit, (code,))
+        timer = threading.Timer(_EXIT_SECONDS, self._exit, (code,))
         timer.daemon = True
         timer.start()
         with contextlib.suppress(BaseException):
