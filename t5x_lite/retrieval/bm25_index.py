@@ -35,6 +35,7 @@ from t5x_lite.progress import counting, waiting
 from t5x_lite.records.string_table import (
     StringTable,
     check_ends,
+    create_array,
     open_array,
     read_record,
     save_array,
@@ -342,7 +343,7 @@ class _Builder:
         places, files = starts.copy(), {}
         for name in ("documents", "frequencies"):
             path = self._directory / f"{name}.npy"
-            files[name] = np.lib.format.open_memmap(path, "w+", np.int32, (postings,))
+            files[name] = create_array(path, np.int32, (postings,))
         for block in self._opened():
             terms, counts = block["terms"], block["counts"]
             inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -109,7 +109,9 @@ def _writing(target: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        why = reason(error) if isinstance(error, OSError) else str(error)
+        # faiss names its own source file and line before the system's words.
+        own = re.search(r"write error.*\(([^()]+)\)\s*$", str(error), re.DOTALL)
+        why = reason(error) if isinstance(error, OSError) else own[1] if own else str(error)
         raise InputError(f"{target}: cannot be written ({why})") from error
 
 

@@ -34,6 +34,7 @@ from t5x_lite.files import scratch_directory
 from t5x_lite.heads.dense import Role
 from t5x_lite.progress import counting
 from t5x_lite.records.passages import read_passages
+from t5x_lite.records.string_table import create_array
 from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.remote import open_path
 from t5x_lite.retrieval.exact_runs import search_shards
@@ -297,9 +298,7 @@ def _search(
 
     vectors = encoded(queries.rows, "query")
     path = _folder(rule, step) / "passages.npy"
-    file = np.lib.format.open_memmap(
-        path, mode="w+", dtype=np.float32, shape=(len(pool), vectors.shape[1])
-    )
+    file = create_array(path, np.float32, (len(pool), vectors.shape[1]))
     chunk = _CHUNK_BATCHES * batch_size
     with counting(f"step {step}: embedding", unit="passages", total=len(pool)) as advance:
         for start in range(0, len(pool), chunk):
