@@ -85,8 +85,7 @@ def refresh(
         if not _wait(workdir, step, once=once):
             return
         started = time.monotonic()
-        with scratch_directory(_folder(data.refresh, step)):
-            numbers = _search(data.refresh, workdir, step, pool, queries, batch_size=batch_size)
+        numbers = _search(data.refresh, workdir, step, pool, queries, batch_size=batch_size)
         settings = {"top": data.refresh.top, "passages": len(pool), "cache": source.cache.digest}
         refreshes.write(data.refresh.directory, step, numbers, settings=settings)
         _logger.info("step %d: searched in %.0f s", step, time.monotonic() - started)
@@ -287,6 +286,21 @@ def _search(
     batch_size: int,
 ) -> np.ndarray:
     """int32 [n, top]: the passages of each example, nearest first; -1 is none."""
+    with scratch_directory(_folder(rule, step)) as folder:
+        return _search_in(folder, rule, workdir, step, pool, queries, batch_size=batch_size)
+
+
+def _search_in(
+    folder: Path,
+    rule: Refresh,
+    workdir: str,
+    step: int,
+    pool: refreshes.Passages,
+    queries: _Queries,
+    *,
+    batch_size: int,
+) -> np.ndarray:
+    """As `_search`, with a directory for the vectors of the passages."""
     mesh, top = make_mesh(MeshConfig()), rule.top
     encoder = TextEncoder.load(workdir, step=step, mesh=mesh)
     embedder = encoder.embedder(batch_size=batch_size)
@@ -297,7 +311,7 @@ def _search(
         return embedder.run(encoder.params, [row[first:] for row in rows], role=role)
 
     vectors = encoded(queries.rows, "query")
-    path = _folder(rule, step) / "passages.npy"
+    path = folder / "passages.npy"
     file = create_array(path, np.float32, (len(pool), vectors.shape[1]))
     chunk = _CHUNK_BATCHES * batch_size
     with counting(f"step {step}: embedding", unit="passages", total=len(pool)) as advance:
