@@ -25,6 +25,7 @@ from t5x_lite.c4.pages import Tally
 from t5x_lite.c4.reading import read_pages
 from t5x_lite.errors import InputError
 from t5x_lite.files import LONGEST_LINE, write_atomically
+from t5x_lite.progress import counting, step
 from t5x_lite.records.compressed import plain_name
 from t5x_lite.records.json_lines import read_examples
 from t5x_lite.records.lines import read_lines
@@ -74,7 +75,10 @@ def make_pairs(
         "filters": asdict(filters),
     }
     sieve = Sieve(filters)
-    with resumable_writer(output, identity=identity, chunk=_CHUNK) as file:
+    with (
+        counting("making pairs", unit="documents", steps=True),
+        resumable_writer(output, identity=identity, chunk=_CHUNK) as file,
+    ):
         kept = itertools.islice(_kept(reader, sieve), file.done, None)
         while some := list(itertools.islice(kept, _CHUNK)):
             file.write(*some)
@@ -112,6 +116,7 @@ def _report(output: str, reader: "_Reader", sieve: Sieve, identity: dict[str, An
 
 def _kept(reader: "_Reader", sieve: Sieve) -> Iterator[dict[str, Any]]:
     for document, raws in reader:
+        step(1)
         source = document.record.get("url") or document.record.get("source") or document.where
         for raw in raws:
             pair = sieve.keep(raw)

@@ -33,7 +33,9 @@ from t5x_lite.data.tasks.pairs import MORE
 from t5x_lite.errors import InputError
 from t5x_lite.files import scratch_directory
 from t5x_lite.heads.dense import Role
+from t5x_lite.progress import counting
 from t5x_lite.records.passages import read_passages
+from t5x_lite.records.string_table import create_array
 from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.remote import open_path
 from t5x_lite.retrieval.exact_runs import search_shards
@@ -85,8 +87,7 @@ def refresh(
         if not _wait(workdir, step, once=once):
             return
         started = time.monotonic()
-        with scratch_directory(_folder(data.refresh, step)):
-            numbers = _search(data.refresh, workdir, step, pool, queries, batch_size=batch_size)
+        numbers = _search(data.refresh, workdir, step, pool, queries, batch_size=batch_size)
         settings = {"top": data.refresh.top, "passages": len(pool), "cache": source.cache.digest}
         refreshes.write(data.refresh.directory, step, numbers, settings=settings)
         _logger.info("step %d: searched in %.0f s", step, time.monotonic() - started)
@@ -297,6 +298,21 @@ def _search(
     batch_size: int,
 ) -> np.ndarray:
     """int32 [n, top]: the passages of each example, nearest first; -1 is none."""
+    with scratch_directory(_folder(rule, step)) as folder:
+        return _search_in(folder, rule, workdir, step, pool, queries, batch_size=batch_size)
+
+
+def _search_in(
+    folder: Path,
+    rule: Refresh,
+    workdir: str,
+    step: int,
+    pool: refreshes.Passages,
+    queries: _Queries,
+    *,
+    batch_size: int,
+) -> np.ndarray:
+    """As `_search`, with a directory for the vectors of the passages."""
     mesh, top = make_mesh(MeshConfig()), rule.top
     encoder = TextEncoder.load(workdir, step=step, mesh=mesh)
     embedder = encoder.embedder(batch_size=batch_size)
@@ -307,14 +323,14 @@ def _search(
         return embedder.run(encoder.params, [row[first:] for row in rows], role=role)
 
     vectors = encoded(queries.rows, "query")
-    path = _folder(rule, step) / "passages.npy"
-    file = np.lib.format.open_memmap(
-        path, mode="w+", dtype=np.float32, shape=(len(pool), vectors.shape[1])
-    )
+    path = folder / "passages.npy"
+    file = create_array(path, np.float32, (len(pool), vectors.shape[1]))
     chunk = _CHUNK_BATCHES * batch_size
-    for start in range(0, len(pool), chunk):
-        end = min(start + chunk, len(pool))
-        file[start:end] = encoded([pool.tokens(k) for k in range(start, end)], "passage")
+    with counting(f"step {step}: embedding", unit="passages", total=len(pool)) as advance:
+        for start in range(0, len(pool), chunk):
+            end = min(start + chunk, len(pool))
+            file[start:end] = encoded([pool.tokens(k) for k in range(start, end)], "passage")
+            advance(end - start)
     file.flush()
     depth = min(len(pool), top + max(map(len, queries.answers), default=0))
     found = np.full((len(queries.rows), top), -1, np.int32)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.files import locked
 from t5x_lite.records import pairs
 from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
 from t5x_lite.retrieval.mine import Rules
@@ -174,6 +175,11 @@ def test_a_command_that_was_killed_goes_on(beir, checkpoint, tmp_path, monkeypat
     assert not output.exists()
     assert (tmp_path / "n.jsonl.partial" / "passages.done").exists()
     other = EncoderSource(checkpoint=checkpoint, pooling="mean", batch_size=2)
+    with (
+        locked(tmp_path / "n.jsonl.partial", output="n.jsonl"),
+        pytest.raises(InputError, match=r"n.jsonl: another process is writing it"),
+    ):
+        mined(output, input=str(beir), source=source, rules=TOP)
     with pytest.raises(InputError, match=r"n.jsonl.partial is of another command \(other source\)"):
         mined(output, input=str(beir), source=other, rules=TOP)
     monkeypatch.setattr(mining_search, "write_atomically", written)
