@@ -1,15 +1,17 @@
 """scripts/tpu/launch.sh with a gcloud that runs a worker's command on this machine."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
-TPU = Path(__file__).resolve().parents[2] / "scripts" / "tpu"
+from tests.docs.commands import ROOT, blocks
+
+TPU = ROOT / "scripts" / "tpu"
 
 GCLOUD = """#!/bin/bash
 # `states` has a line for each `describe`, of which the last one stays; NONE is not found.
@@ -386,6 +388,23 @@ def test_what_delete_would_run(launch):
     assert shown(launch, "delete", "--force", QR="q", PROJECT="p") == [
         ["queued-resources", "delete", "q", "--zone=zone", "--project=p", "--force", "--quiet"]
     ]
+
+
+PAGES = ("docs/tutorials/tpu.md", "docs/guides/scale.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_the_pages(launch, page):
+    """Each launch.sh of a page, in a dry run: what a shell makes of it is a call of gcloud."""
+    found = [block.text for block in blocks(ROOT / page) if "launch.sh" in block.text]
+    lines = re.sub(r"\s*\\\n\s*", " ", "\n".join(found)).splitlines()
+    commands = [line for line in lines if "launch.sh " in line]
+    assert len(commands) >= 10
+    for command in commands:
+        words = shlex.split(re.sub(r"\$(\w+)", r"\1", command), comments=True)
+        given = [word.split("=", 1) for word in words[: words.index("scripts/tpu/launch.sh")]]
+        environment = {"QR": "first", "ACCELERATOR": "v5litepod-16", **dict(given)}
+        assert shown(launch, *words[words.index("scripts/tpu/launch.sh") + 1 :], **environment)
 
 
 def test_restart_of_a_suspended_resource(launch):
