@@ -36,7 +36,7 @@
 set -euo pipefail
 
 usage() {
-  sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
+  sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p;}' "${BASH_SOURCE[0]}" >&2
   exit 2
 }
 
@@ -224,10 +224,11 @@ wait_until_active() {
 setup() {
   local top
   top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-  archive=$(mktemp --suffix=.tar.gz)
-  trap 'rm -f "$archive"' EXIT
-  git -C "$top" archive --format=tar.gz -o "$archive" HEAD
-  gcloud_tpu scp "$archive" "$name:t5x_lite.tar.gz" "${where[@]}" "${everywhere[@]}" \
+  archive=$(mktemp -d) # macOS's mktemp has no suffix
+  trap 'rm -rf "$archive"' EXIT
+  git -C "$top" archive --format=tar.gz -o "$archive/t5x_lite.tar.gz" HEAD ||
+    fail "$top is not a git checkout with a commit; setup installs the last commit of one"
+  gcloud_tpu scp "$archive/t5x_lite.tar.gz" "$name:t5x_lite.tar.gz" "${where[@]}" "${everywhere[@]}" \
     ${ssh_options[@]+"${ssh_options[@]}"}
   on_all "rm -rf t5x_lite.new && mkdir t5x_lite.new && tar -xzf t5x_lite.tar.gz -C t5x_lite.new \
 && PYTHON=$(printf '%q' "${PYTHON:-}") bash t5x_lite.new/scripts/tpu/worker.sh setup ${EXTRAS:-tpu}"
