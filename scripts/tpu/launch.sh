@@ -24,7 +24,7 @@
 # continues after gcloud has left: its output is in ~/t5x_lite.log of each worker, and status prints
 # its exit code. One command runs at a time. The same train command resumes. --restarts N starts a
 # command that failed or was preempted again, at most N times, after RESTART_WAIT seconds (120);
-# worker.sh has the rules. stop makes the run save and end. logs, and copy from a worker, use
+# worker.sh has the rules. Words NAME=VALUE in front of the command are environment variables. stop makes the run save and end. logs, and copy from a worker, use
 # WORKER=0 and NODE=0, the first host of the first slice; with WORKER=N, run uses that host alone.
 #
 # A spot slice that was taken away is SUSPENDED. restart deletes the queued resource and creates it
@@ -236,7 +236,7 @@ setup() {
 
 # train or run, and its arguments: sets $started to the command for the workers and $target.
 parse_start() {
-  local verb=$1 restarts=0 arguments=()
+  local verb=$1 restarts=0 arguments=() settings=''
   shift
   while [[ $# -gt 0 ]]; do
     case "$1" in
@@ -245,6 +245,10 @@ parse_start() {
       *) arguments+=("$1") ;;
     esac
     shift || break
+  done
+  while [[ "${arguments[0]:-}" =~ ^[A-Z_][A-Z0-9_]*= ]]; do
+    settings+="${arguments[0]%%=*}=$(printf '%q' "${arguments[0]#*=}") "
+    arguments=("${arguments[@]:1}")
   done
   if [[ "$verb" == run && "${arguments[0]:-}" == t5x-lite ]]; then
     arguments=("${arguments[@]:1}")
@@ -259,7 +263,7 @@ parse_start() {
   fi
   target=("${everywhere[@]}")
   [[ "$verb" != run || -z "${WORKER:-}${NODE:-}" ]] || target=("${first[@]}")
-  started="RESTART_WAIT=${RESTART_WAIT:-120} $worker $verb $restarts $(printf '%q ' "${arguments[@]}")"
+  started="${settings}RESTART_WAIT=${RESTART_WAIT:-120} $worker $verb $restarts $(printf '%q ' "${arguments[@]}")"
 }
 
 # Files to all workers (the last word is :PATH there), or from one (:PATH is the first word).

@@ -333,6 +333,15 @@ def test_any_command_runs_as_train_does(launch, tmp_path):
     assert not (home / "t5x_lite-train.log").exists()
 
 
+def test_variables_in_front_of_a_command(launch, tmp_path):
+    (done,) = shown(launch, "run", "A_1=b c", "JAX_PLATFORMS=", "t5x-lite", "vocab", "B=1")
+    assert done[-1] == (
+        rf"--command=A_1=b\ c JAX_PLATFORMS='' RESTART_WAIT=120 {WORKER} run 0 vocab B=1 "
+    )
+    (line,) = launch("run", "A=1").stderr.splitlines()
+    assert line.startswith("error: run needs a command of t5x-lite; ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "where", "words"),
     [
