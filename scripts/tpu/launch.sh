@@ -24,8 +24,9 @@
 # continues after gcloud has left: its output is in ~/t5x_lite.log of each worker, and status prints
 # its exit code. One command runs at a time. The same train command resumes. --restarts N starts a
 # command that failed or was preempted again, at most N times, after RESTART_WAIT seconds (120);
-# worker.sh has the rules. Words NAME=VALUE in front of the command are environment variables. stop makes the run save and end. logs, and copy from a worker, use
-# WORKER=0 and NODE=0, the first host of the first slice; with WORKER=N, run uses that host alone.
+# worker.sh has the rules. Words NAME=VALUE in front of the command are environment variables.
+# stop makes the run save and end. logs, and copy from a worker, use WORKER=0 and NODE=0, the first
+# host of the first slice; with WORKER=N, run uses that host alone.
 #
 # A spot slice that was taken away is SUSPENDED. restart deletes the queued resource and creates it
 # again if it is SUSPENDED or FAILED (or creates it if there is none), waits until it is ACTIVE
