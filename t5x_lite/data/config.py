@@ -18,7 +18,7 @@ from t5x_lite.data.layouts.seq2seq import Seq2Seq
 from t5x_lite.data.mixing import split_rate
 from t5x_lite.data.rates import Mixing
 from t5x_lite.data.refresh import Refresh
-from t5x_lite.data.shapes import Batches, Fixed
+from t5x_lite.data.shapes import Batches, Fixed, Scheduled
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.loading import Vocabulary
 
@@ -239,9 +239,10 @@ def _check_refresh(data: Data) -> None:
             f"data.refresh needs rows with negatives, and data.layout is {data.layout.name}: use "
             "Groups() or Ranked()"
         )
-    if data.batches.buckets():
+    if isinstance(data.batches, Scheduled):
         raise InputError(
-            "data.refresh changes the lengths of rows: set data.batches to Fixed(), or "
+            "data.refresh changes the lengths of rows, and data.batches Scheduled works out an "
+            "order from them for a whole epoch; use Bucketed() or Fixed(), or set "
             "data.refresh.period to 0"
         )
     identity = data.layout.identity()

@@ -27,6 +27,7 @@ from t5x_lite.evaluate.retrieval import RetrievalEvaluator
 from t5x_lite.learner import Learner
 from t5x_lite.options import suggesting
 from t5x_lite.progress import counting, print_result
+from t5x_lite.remote import local_path
 from t5x_lite.run import hosts
 from t5x_lite.run.best import BestParams, SameParams
 from t5x_lite.run.best_step import Step
@@ -265,7 +266,7 @@ def _evaluate(
             "--evaluation.loss True or --evaluation.task-metrics True"
         )
     if output is not None:
-        check_output(Path(output))
+        check_output(local_path(output, what="--output"))
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
     hosts.check_agreement(

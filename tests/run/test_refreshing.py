@@ -1,6 +1,11 @@
 """refresh: which steps are searched for, what answers a query, and what a checkpoint finds."""
 
+import dataclasses
 import json
+import shutil
+import string
+import threading
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -9,13 +14,20 @@ import numpy as np
 import pytest
 
 from t5x_lite.checkpoints import reading
+from t5x_lite.checkpoints.orbax_params import lazy_params
+from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data.cache import refreshes
 from t5x_lite.data.config import Data
 from t5x_lite.data.layouts import Groups
 from t5x_lite.data.refresh import Refresh
+from t5x_lite.data.shapes import Bucketed
 from t5x_lite.data.tasks import pairs as pair_tasks
 from t5x_lite.errors import InputError
 from t5x_lite.files import scratch_directory
+from t5x_lite.models.encoder_presets import bert_base
+from t5x_lite.objectives.contrastive import Contrastive
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Constant
 from t5x_lite.records.pairs import Pairs
 from t5x_lite.retrieval.pair_filters import Filters, Sieve, plain
 from t5x_lite.retrieval.pair_rules import RULES, Document
@@ -286,3 +298,86 @@ def test_rows_of_the_encoder_of_t5_have_no_cls(tmp_path, tiny_vocabulary, monkey
     assert [sorted(row) for row in found.tolist()] == [
         [-1, *(k for k in range(4) if k != n)] for n in range(4)
     ]
+
+
+def letters(rng, count):
+    """A text of so many words of one letter, of which each is a piece."""
+    return " ".join(rng.choice([*string.ascii_lowercase], count))
+
+
+@pytest.fixture
+def by_length(tmp_path):
+    """A run over 24 pairs, with batches of 10 and of 24 tokens and a search by step 2."""
+    rng = np.random.default_rng(0)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.ascii_lowercase]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    passages = [letters(rng, int(rng.choice([4, 6, 14, 18]))) for _ in range(40)]
+    lines = (json.dumps({"_id": f"p{k}", "text": text}) for k, text in enumerate(passages))
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "pairs").mkdir()
+    for split in ("train", "validation"):
+        rows = (
+            {"query": letters(rng, 4), "pos": [text], "neg": [letters(rng, 4), letters(rng, 5)]}
+            for text in passages[:24]
+        )
+        content = "\n".join(map(json.dumps, rows)) + "\n"
+        (tmp_path / "pairs" / f"{split}.jsonl").write_text(content)
+    return Experiment(
+        model=bert_base(
+            vocab_size=len(pieces),
+            d_model=8,
+            d_ff=16,
+            num_heads=2,
+            num_layers=1,
+            max_positions=24,
+        ),
+        objective=Contrastive(temperature=0.05, pooling="mean"),
+        data=Data(
+            task="tasks.pairs:jsonl",
+            directory=str(tmp_path / "pairs"),
+            vocabulary=str(tmp_path / "vocab.txt"),
+            layout=Groups(negatives=2),
+            batches=Bucketed({10: 4, 24: 2}),
+            batch_size=2,
+            inputs_length=8,
+            targets_length=24,
+            pack=False,
+            refresh=Refresh(period=2, top=5, directory=str(tmp_path / "run" / "refresh")),
+        ),
+        optimizer=AdamW(schedule=Constant(value=1e-3)),
+        steps=5,
+        workdir=str(tmp_path / "run"),
+        checkpoints=Checkpoints(period=2, keep=5),
+        evaluation=Evaluation(loss=False, task_metrics=False),
+    )
+
+
+@pytest.mark.slow
+def test_a_run_with_batches_by_length_and_a_search_beside_it(by_length, tmp_path, compile_once):
+    """From files to weights; runs that resume before and after the search have the same ones."""
+    from t5x_lite.run import training
+    from t5x_lite.run.caching import cache
+
+    cache(by_length, output=str(tmp_path / "cache"))
+    data = dataclasses.replace(by_length.data, cache=str(tmp_path / "cache"))
+    experiment = dataclasses.replace(by_length, data=data)
+    workdir = Path(experiment.workdir)
+
+    def search():
+        while not (workdir / "config.json").is_file():
+            time.sleep(0.05)
+        refreshing.refresh(str(workdir), passages=[str(tmp_path / "corpus.jsonl")], batch_size=8)
+
+    thread = threading.Thread(target=search, daemon=True)
+    thread.start()
+    training.train(experiment)
+    thread.join(timeout=60)
+    assert refreshes.is_whole(workdir / "refresh", 2)
+    last = workdir / "checkpoints" / "5"
+    whole = {path: array.read() for path, array in lazy_params(last / "params").items()}
+    for lost in (("5",), ("4", "5")):
+        for step in lost:
+            shutil.rmtree(workdir / "checkpoints" / step)
+        training.train(experiment)
+        for path, array in lazy_params(last / "params").items():
+            np.testing.assert_array_equal(array.read(), whole[path])

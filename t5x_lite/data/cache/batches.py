@@ -96,6 +96,7 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
         self._ahead.close()
         self._stream.negatives = refreshes.negatives(self._number)
         self._left = refreshes.left(self._number)
+        self._position = self._made.regrouped(self._position)
         batches = itertools.islice(self._batches(self._position), self._left)
         self._ahead = Prefetch(batches)
 
