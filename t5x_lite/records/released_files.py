@@ -24,6 +24,7 @@ triviaqa, utils/convert_to_squad_format.py; pubmedqa/pubmedqa; castorini/mr.tydi
 castorini/mr-tydi; the Hub's allenai/nllb and statmt.org/cc-matrix.
 """
 
+import dataclasses
 import itertools
 import logging
 import math
@@ -36,14 +37,14 @@ from t5x_lite.errors import InputError
 from t5x_lite.files import reason
 from t5x_lite.records import named_splits
 from t5x_lite.records.benchmark_files import Row, label_index, read_squad
-from t5x_lite.records.compressed import COMPRESSED, read_whole
+from t5x_lite.records.compressed import COMPRESSED, plain_name, read_whole
 from t5x_lite.records.dpr_files import array_elements, object_members
 from t5x_lite.records.json_lines import Line, parse_json, read_examples
 from t5x_lite.records.lines import read_lines
 from t5x_lite.records.marco_files import judged_pairs
 from t5x_lite.records.pairs import Pairs
 from t5x_lite.records.passages import titled_text
-from t5x_lite.records.table_splits import Table, read_rows, table_splits
+from t5x_lite.records.table_splits import SPLITS, RowFile, Table, read_rows, table_splits
 
 _logger = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ def _race_text(file: Any) -> Iterator[dict[str, Any]]:
 def _race_rows(table: Table, levels: Sequence[str]) -> Iterator[dict[str, Any]]:
     columns = ("article", "question", "options", "answer")
     for number, row in enumerate(read_rows(table, columns=columns)):
-        fields = _texts_of(row, "article", "question")
+        article, question = _texts_of(row, "article", "question")
         name = str(row.fields.get("example_id", number))
         if len(levels) < len(RACE_LEVELS) and not name.startswith(tuple(levels)):
             if not name.startswith(RACE_LEVELS):
@@ -165,7 +166,8 @@ def _race_rows(table: Table, levels: Sequence[str]) -> Iterator[dict[str, Any]]:
                 )
             continue
         yield _race_question(
-            *fields,
+            article,
+            question,
             row.fields.get("options"),
             row.fields.get("answer"),
             where=row.where,
@@ -503,8 +505,8 @@ def _read_pubmed_pairs(directory: str, split: str) -> Iterator[Pairs]:
     for file in _pubmed_files(directory)[split]:
         for name, record in object_members(file):
             where = f"{file}: {name!r}"
-            contexts, question = record.get("CONTEXTS"), record.get("QUESTION")
-            texts = [question, *contexts] if isinstance(contexts, list) else [None]
+            contexts, asked = record.get("CONTEXTS"), record.get("QUESTION")
+            texts: list[Any] = [asked, *contexts] if isinstance(contexts, list) else [None]
             if not all(isinstance(text, str) for text in texts):
                 raise InputError(
                     f'{where}: must have "QUESTION", a string, and "CONTEXTS", a list of strings'
@@ -754,3 +756,90 @@ def _score_of(fields: Mapping[str, str], where: str, *, needed: bool) -> float |
     if not math.isfinite(score):
         raise InputError(f"{where}: the score {fields['score'][:40]!r} is not a number")
     return score
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelFile(RowFile):
+    """A file of two languages as a table with the columns source, target and, if there is, score.
+
+    Attributes:
+      path: of the lines; see `read_parallel`.
+      min_score: the lowest score that is kept; None keeps all.
+    """
+
+    path: DataPath
+    min_score: float | None = None
+
+    def rows(self) -> Iterator[Row]:
+        """The lines that are kept."""
+        for where, source, target, score in read_parallel(str(self.path), min_score=self.min_score):
+            scored = {} if score is None else {"score": score}
+            yield Row(where, {"source": source, "target": target, **scored})
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignedFiles(RowFile):
+    """Files that are translations of each other line by line, as a table with a column for each.
+
+    Attributes:
+      paths: of each language's lines, by its code.
+    """
+
+    paths: tuple[tuple[str, DataPath], ...]
+
+    def rows(self) -> Iterator[Row]:
+        """The lines side by side."""
+        columns = [read_lines([str(path)]) for _, path in self.paths]
+        for number, lines in enumerate(itertools.zip_longest(*columns), start=1):
+            for (_, path), line in zip(self.paths, lines, strict=True):
+                if line is None:
+                    raise InputError(
+                        f"{path} ends before line {number}, and {self.paths[0][1].name} and "
+                        f"{self.paths[-1][1].name} must be translations line by line"
+                    )
+            codes = [code for code, _ in self.paths]
+            yield Row(f"{self}:{number}", dict(zip(codes, lines, strict=True)))
+
+    def __fspath__(self) -> str:
+        return str(self.paths[0][1])
+
+
+def parallel_splits(directory: str, min_score: float | None = None) -> dict[str, tuple[RowFile]]:
+    """The files of parallel lines of each split: train.tsv, or two such as train.de and train.en.
+
+    Args:
+      directory: that holds them.
+      min_score: the lowest score of a line of *.tsv that is kept; None keeps all.
+
+    Raises:
+      InputError: there is no file to train on, a split has other than two languages, or there are
+        minimum scores for two files.
+    """
+    root = data_path(directory)
+    there = [file for file in sorted(root.glob("*")) if file.is_file()] if directory else []
+    found: dict[str, tuple[RowFile]] = {}
+    for split, names in SPLITS.items():
+        own = [file for file in there if plain_name(file.name).rpartition(".")[0] in names]
+        codes = [plain_name(file.name).rpartition(".")[2] for file in own]
+        if codes == ["tsv"]:
+            found[split] = (ParallelFile(own[0], min_score),)
+        elif len({*codes} - {"tsv"}) == len(own) == 2:
+            if min_score is not None:
+                raise InputError(
+                    f"{own[0]}: two files of lines have no scores; unset data.columns.min_score"
+                )
+            found[split] = (AlignedFiles(tuple(zip(codes, own, strict=True))),)
+        elif own:
+            raise InputError(
+                f"data.directory {directory}: {split} must be one .tsv, or two files of lines such "
+                f"as {split}.de and {split}.en; there are {', '.join(file.name for file in own)}"
+            )
+    if not found:
+        raise InputError(
+            f"data.directory {directory!r} has no train.tsv of parallel lines, nor two files such "
+            "as train.de and train.en"
+        )
+    return found

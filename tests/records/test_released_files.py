@@ -11,6 +11,7 @@ from t5x_lite.records.released_files import (
     PAIRS,
     TYDI_LANGUAGES,
     Parallel,
+    parallel_splits,
     race_splits,
     read_parallel,
     read_race,
@@ -139,7 +140,7 @@ def write_tydi(root, lines):
 
 def write_pairs(root, lines):
     """Files of `tasks.pairs:squad`, `pubmedqa`, `tevatron` and `mrtydi`, of the same lines."""
-    content = squad([(line, (2 * i, 2 * i + 2)) for i, line in enumerate(lines)])
+    content = squad([(line, (4 * i, 4 * i + 2)) for i, line in enumerate(lines)])
     for split in ("train", "dev"):
         write(root / f"{split}-v2.0.json", content)
         rows = [tevatron(i, [passage(f"p{i}", line)]) for i, line in enumerate(lines)]
@@ -489,3 +490,33 @@ def test_parallel_lines_that_are_wrong(tmp_path, content, min_score, message):
     file = write(tmp_path / "a.tsv", content)
     with pytest.raises(InputError, match=message):
         list(read_parallel(str(file), min_score=min_score))
+
+
+def test_files_of_parallel_lines(tmp_path):
+    write(tmp_path / "train.tsv.gz", "1.2\tein\tone\n1.0\tzwei\ttwo\n", compress=True)
+    write(tmp_path / "dev.de.gz", "ein\r\nzwei", compress=True)
+    write(tmp_path / "dev.en", "one\n\u2028two\n")
+    splits = parallel_splits(str(tmp_path))
+    (train,) = splits["train"]
+    assert [row.fields for row in train.rows()] == [
+        {"source": "ein", "target": "one", "score": 1.2},
+        {"source": "zwei", "target": "two", "score": 1.0},
+    ]
+    (held_out,) = splits["validation"]
+    assert [row.fields for row in held_out.rows()] == [
+        {"de": "ein", "en": "one"},
+        {"de": "zwei", "en": "\u2028two"},
+    ]
+    write(tmp_path / "dev.en", "one\n")
+    with pytest.raises(InputError, match=r"dev\.en ends before line 2, and dev\.de\.gz and"):
+        list(held_out.rows())
+    with pytest.raises(InputError, match="two files of lines have no scores"):
+        parallel_splits(str(tmp_path), 1.1)
+    (tmp_path / "dev.en").unlink()
+    with pytest.raises(InputError, match=r"validation must be one \.tsv, or two .*are dev\.de\.gz"):
+        parallel_splits(str(tmp_path))
+    (tmp_path / "dev.de.gz").unlink()
+    (train,) = parallel_splits(str(tmp_path), 1.1)["train"]
+    assert len(list(train.rows())) == 1
+    with pytest.raises(InputError, match=r"has no train\.tsv of parallel lines"):
+        parallel_splits(str(tmp_path / "none"))
