@@ -235,8 +235,8 @@ def test_tasks_without_an_input_text(data, wordpiece, sentencepiece, tmp_path):
     masked = {"task": "tasks.encoder:lines", "layout": layouts.Encoder(), "columns": Columns()}
     with pytest.raises(InputError, match="has no inputs that are one text"):
         next(pipeline.train_batches(dataclasses.replace(data, **masked), wordpiece, seed=0))
+    mixture = dataclasses.replace(data, task="tasks.mixtures:glue", columns=Columns())
     with pytest.raises(InputError, match=r"data\.augment\.run has the ids of one task"):
-        mixture = dataclasses.replace(data, task="tasks.mixtures:glue", columns=Columns())
         next(pipeline.train_batches(mixture, sentencepiece, seed=0))
 
 

@@ -150,6 +150,13 @@ def write_pairs(root, lines):
     write_tydi(root, lines)
 
 
+def write_parallel(root, lines):
+    """Lines with scores, as CCMatrix has them."""
+    rows = [f"1.{i % 10}\t{line[:40]}\t{line[:30]}" for i, line in enumerate(lines)]
+    for split in ("train", "validation"):
+        write(root / f"{split}.tsv", "\n".join(rows))
+
+
 def read(name, directory, split="train"):
     return [
         (one.query, list(one.positives), list(one.negatives), one.positive_ids)

@@ -223,6 +223,7 @@ FILES = {
     "tasks.encoder": documents,
     "tasks.encoder:jsonl_spans": span_lists,
     "tasks.files": own_files,
+    "tasks.files:parallel": released.write_parallel,
     "tasks.pairs": pairs,
     "tasks.pairs:dpr": questions,
     "tasks.pairs:miracl": languages,
@@ -245,14 +246,17 @@ OF_FOUR = {name for name in FILES if name.startswith("tasks.choices:")}
 OF_SPANS = {"tasks.encoder:spans", "tasks.encoder:jsonl_spans"}
 
 
-def options(module):
-    """What a module's tasks need in the config."""
+def options(name):
+    """What a task needs in the config."""
+    module = name.partition(":")[0]
     if module in ("tasks.pairs", "tasks.choices"):
         return {"pack": False}
     if module != "tasks.files":
         return {}
     from t5x_lite.data.columns import Columns
 
+    if name == "tasks.files:parallel":
+        return {"columns": Columns(inputs="{source}", targets="{target}", min_score=1.0)}
     return {"columns": Columns(inputs="{text}", targets="{label}", labels=("0.0", "1.0"))}
 
 
@@ -315,7 +319,7 @@ def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocab
         "batch_size": 3,
         "shuffle_buffer": 16,
         **LENGTHS,
-        **options(module),
+        **options(name),
     }
     num = 4 if name in OF_FOUR else 2
     own = {"tasks.pairs": layouts.Groups(), "tasks.choices": layouts.Choices(num=num)}
