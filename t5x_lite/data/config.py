@@ -11,6 +11,7 @@ TensorFlow:
 import dataclasses
 from dataclasses import dataclass, field
 
+from t5x_lite.data.augment import Augment
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.layouts.base import Layout
 from t5x_lite.data.layouts.groups import Groups
@@ -57,6 +58,7 @@ class Data:
         it.
       prefix: beginning of the inputs in place of the task's own, "mnli"; "" is nothing, and
         None the task's own.
+      augment: passages of a run behind each input (`data.augment`).
       layout: how examples become rows (`data.layouts`): Seq2Seq() of an encoder-decoder; LM(),
         PrefixLM() or ConcatLM() of a decoder alone; Encoder() of an encoder alone, Groups() of one
         that compares queries with passages, Labelled() of one with a head that answers, Choices(),
@@ -98,6 +100,7 @@ class Data:
     columns: Columns = field(default_factory=Columns)
     template: str = ""
     prefix: str | None = None
+    augment: Augment = field(default_factory=Augment)
     layout: Layout = field(default_factory=Seq2Seq)
     batches: Batches = field(default_factory=Fixed)
     refresh: Refresh = field(default_factory=Refresh)

@@ -1,9 +1,10 @@
-"""Passages with an id and perhaps a title, one a line, from the files in which collections come.
+r"""Passages with an id and perhaps a title, one a line, from the files in which collections come.
 
     for passage in read_passages("collection.tsv.gz"):
         passage.where, passage.id, passage.title, passage.text
 
     corpus.jsonl       {"_id": "4983", "title": "...", "text": "..."}    BEIR; MIRACL has "docid"
+    docs.jsonl         {"id": "4983#0", "contents": "Title\n\nText"}      Pyserini; Mr. TyDi
     psgs_w100.tsv      id TAB text TAB title, with these names in the first line     DPR
     collection.tsv     id TAB text, with or without names                    MS MARCO's passages
     msmarco-docs.tsv   id TAB url TAB title TAB text, with or without names  MS MARCO's documents
@@ -40,6 +41,8 @@ _SUFFIXES: Mapping[str, PassageFormat] = {
     ".ndjson": "jsonl",
     ".tsv": "tsv",
 }
+_TEXTS = ("text", "contents", "title")
+"""Fields of an object that are strings."""
 _IDS = ("_id", "id", "docid", "pid")
 """Names of the id, the first that a passage has."""
 _ROLES: Mapping[str, str] = {
@@ -108,7 +111,7 @@ def read_passages(
     """
     kind = format_of(path) if format == "auto" else format
     if kind == "jsonl":
-        lines = read_examples(path, fields=("text",), optional=("title",), longest=longest)
+        lines = read_examples(path, fields=(), optional=_TEXTS, longest=longest)
         for number, line in enumerate(lines):
             yield of_object(line, number=number)
         return
@@ -150,7 +153,7 @@ def line_reader(path: str) -> Callable[[bytes, str], Passage | None]:
 
     def passage(line: bytes, where: str) -> Passage | None:
         if kind == "jsonl":
-            found = parse_object(line, where=where, fields=("text",), optional=("title",))
+            found = parse_object(line, where=where, fields=(), optional=_TEXTS)
             return of_object(found)
         text = line.decode()
         if kind == "text":
@@ -163,22 +166,34 @@ def line_reader(path: str) -> Callable[[bytes, str], Passage | None]:
 
 
 def of_object(line: Line, *, number: int | str = "") -> Passage:
-    """The passage of a JSON object, which has a string "text".
+    """The passage of a JSON object with "text", or with "contents" as Pyserini writes them.
+
+    A first line of "contents" that a blank line follows is the title.
 
     Args:
       line: the object and its place.
       number: the id where it has none.
 
     Raises:
-      InputError: the id is no string and no whole number.
+      InputError: there is no text, or the id is no string and no whole number.
     """
     record = line.record
+    if "text" not in record and "contents" not in record:
+        raise InputError(
+            f'{line.where}: must have "text", a string; it has {sorted(record) or "nothing"}'
+        )
     identity = next((record[name] for name in _IDS if name in record), number)
     if isinstance(identity, bool) or not isinstance(identity, str | int):
         raise InputError(
             f"{line.where}: the id must be a string or a whole number, got {identity!r:.40}"
         )
-    return Passage(line.where, str(identity), record.get("title", ""), record["text"])
+    title, text = record.get("title", ""), record.get("text")
+    if text is None:
+        text = record["contents"]
+        first, blank, rest = text.partition("\n\n")
+        if blank and not title and "\n" not in first:
+            title, text = first, rest
+    return Passage(line.where, str(identity), title, text)
 
 
 def columns_of(first: str, *, where: str) -> Columns:

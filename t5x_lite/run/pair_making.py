@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import json
 import logging
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -29,6 +30,7 @@ from t5x_lite.progress import counting, step
 from t5x_lite.records.compressed import plain_name
 from t5x_lite.records.json_lines import read_examples
 from t5x_lite.records.lines import read_lines
+from t5x_lite.records.released_files import read_parallel
 from t5x_lite.records.resumable import resumable_writer
 from t5x_lite.retrieval.pair_filters import Filters, Sieve
 from t5x_lite.retrieval.pair_rules import RULES, Document, Raw
@@ -47,17 +49,23 @@ def make_pairs(
     rule: str,
     languages: Sequence[str] = (),
     filters: Filters = _USUAL,
+    seed: int = 0,
+    min_score: float | None = None,
 ) -> None:
     """Writes a file of pairs.
 
     Args:
       inputs: WET and WARC files, directories or lists of them; *.jsonl; text files, whose documents
         are divided by blank lines. For the rule "parallel" two text files may be given, line by
-        line translations of each other. All may be compressed.
+        line translations of each other, or *.tsv with both texts in a line
+        (`released_files.read_parallel`). All may be compressed.
       output: *.jsonl.
       rule: a name in `pair_rules.RULES`.
-      languages: of two aligned files; of all other inputs one, where these do not say it.
+      languages: of two aligned files, or of the two texts of *.tsv; of all other inputs one, where
+        these do not say it.
       filters: which pairs are kept.
+      seed: of the sentences that the rule "ict" draws.
+      min_score: the lowest score of a line of *.tsv that is kept; None keeps all.
 
     Raises:
       InputError: a file or a line is wrong, there is no such rule, or what is there of the output
@@ -67,12 +75,14 @@ def make_pairs(
         raise InputError(f"there is no rule {rule!r}: give one of {', '.join(RULES)}")
     if output == "-":
         raise InputError("--output must be a file: its report stands beside it")
-    reader = _Reader(inputs, rule=rule, languages=tuple(languages))
+    reader = _Reader(inputs, rule=rule, languages=tuple(languages), seed=seed, min_score=min_score)
     identity = {
         "inputs": reader.files,
         "rule": rule,
         "languages": [*languages],
         "filters": asdict(filters),
+        **({"seed": seed} if rule == "ict" else {}),
+        **({} if min_score is None else {"min_score": min_score}),
     }
     sieve = Sieve(filters)
     with (
@@ -136,18 +146,36 @@ class _Reader:
       empty: those of them in which the rule found nothing.
     """
 
-    def __init__(self, inputs: Sequence[str], *, rule: str, languages: tuple[str, ...]):
-        self._rule, self._languages = RULES[rule], languages
+    def __init__(
+        self,
+        inputs: Sequence[str],
+        *,
+        rule: str,
+        languages: tuple[str, ...],
+        seed: int,
+        min_score: float | None,
+    ):
+        self._rule, self._languages, self._seed = RULES[rule], languages, seed
+        self._min_score = min_score
         texts = [name for name in inputs if _kind(name) == "text"]
-        self._aligned = rule == "parallel" and bool(texts)
-        if self._aligned and (len(inputs) != 2 or len(texts) != 2):
+        columns = [name for name in texts if plain_name(name).endswith(".tsv")]
+        self._columns = rule == "parallel" and len(columns) == len(inputs)
+        self._aligned = rule == "parallel" and bool(texts) and not self._columns
+        if self._aligned and (len(inputs) != 2 or len(texts) != 2 or columns):
             raise InputError(
-                "the rule parallel reads JSON lines, or two text files that are translations of "
-                f"each other, line by line: got {len(inputs)} files"
+                "the rule parallel reads JSON lines, *.tsv with two texts in a line, or two text "
+                f"files that are translations of each other, line by line: got {len(inputs)} files"
             )
-        if len(languages) != 2 * self._aligned and (self._aligned or len(languages) > 1):
+        if min_score is not None and not self._columns:
             raise InputError(
-                "--languages must be one, or the two of two aligned files: got "
+                "--min-score is of *.tsv with scores, read by --rule parallel: leave it out"
+            )
+        if min_score is not None and not math.isfinite(min_score):
+            raise InputError(f"--min-score must be a finite number, got {min_score}")
+        pair = self._aligned or self._columns
+        if len(languages) != 2 * pair and (pair or len(languages) > 1):
+            raise InputError(
+                "--languages must be one, or the two of two aligned files or of *.tsv: got "
                 f"{' '.join(languages) or 'none'}"
             )
         paths = []
@@ -160,7 +188,7 @@ class _Reader:
 
     def __iter__(self) -> Iterator[tuple[Document, list[Raw]]]:
         for document in self._documents():
-            raws = list(self._rule(document))
+            raws = list(self._rule(document._replace(seed=self._seed)))
             self.num += 1
             self.empty += not raws
             yield document, raws
@@ -172,6 +200,12 @@ class _Reader:
     def _documents(self) -> Iterator[Document]:
         if self._aligned:
             yield from _aligned(*self._paths, languages=self._languages)
+            return
+        if self._columns:
+            for path in self._paths:
+                for where, source, target, _ in read_parallel(path, min_score=self._min_score):
+                    texts = {"src": source, "tgt": target, "langs": [*self._languages]}
+                    yield Document(where, texts)
             return
         own = {"lang": self._languages[0]} if self._languages else {}
         for path in self._paths:

@@ -1,6 +1,7 @@
 """Passages of the files in which collections come, and what is wrong in them."""
 
 import gzip
+import json
 
 import pytest
 
@@ -147,3 +148,27 @@ def test_columns_of_documents_may_be_named_and_others_are_not_read(write):
 def test_a_first_line_of_data_is_a_passage(write, line):
     path = write("a.tsv", f"{line}\n2\tb\n")
     assert [each.id for each in read_passages(path)] == [line.split("\t")[0], "2"]
+
+
+def test_contents_as_pyserini_writes_them(tmp_path):
+    file = tmp_path / "docs.jsonl"
+    rows = [
+        {"id": "1#0", "contents": "Title\n\nText\n\nmore"},
+        {"id": "1#1", "contents": "Two\nlines\n\nof text"},
+        {"id": "1#2", "contents": "Text"},
+        {"id": "1#3", "contents": "not read", "text": "Text"},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = [(one.id, one.title, one.text) for one in read_passages(str(file))]
+    assert found == [
+        ("1#0", "Title", "Text\n\nmore"),
+        ("1#1", "", "Two\nlines\n\nof text"),
+        ("1#2", "", "Text"),
+        ("1#3", "", "Text"),
+    ]
+    reader = line_reader(str(file))
+    line = json.dumps(rows[0]).encode()
+    assert reader(line, f"{file}:1") == next(iter(read_passages(str(file))))
+    file.write_text('{"id": "1", "contents": 3}\n')
+    with pytest.raises(InputError, match=r'docs\.jsonl:1: "contents" must be a string'):
+        list(read_passages(str(file)))
