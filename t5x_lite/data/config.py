@@ -291,6 +291,15 @@ def wording_of(data: Data) -> dict[str, str]:
     return template if data.prefix is None else {**template, "prefix": data.prefix}
 
 
+def words_of_inputs(data: Data) -> dict[str, str]:
+    """What a cache of a config keeps of the text of its inputs: `wording_of`, and data.augment."""
+    augment = data.augment
+    if not augment.run:
+        return wording_of(data)
+    own = {name: str(getattr(augment, name)) for name in ("run", "k", "template", "passage")}
+    return wording_of(data) | {f"augment.{name}": value for name, value in own.items()}
+
+
 def lengths_of(data: Data) -> dict[str, int]:
     """Tokens at most of each feature of the layout; of a joined one, of each of its texts."""
     return data.layout.lengths(inputs=data.inputs_length, targets=data.targets_length)

@@ -295,16 +295,18 @@ def read_trivia_questions(file: DataPath) -> Iterator[dict[str, Any]]:
 def read_trivia_documents(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
     """Each question of a file of TriviaQA with each of its documents, in SQuAD's form.
 
-    The first answer is the one that the document has, with its place. In the split "train" a
-    question goes without the documents that have no answer. "id" is QuestionId--Filename.
+    Documents without a file are skipped with a warning. The first answer is the one that the
+    document has, with its place. In the split "train" a question goes without the documents that
+    have no answer. "id" is QuestionId--Filename.
 
     Raises:
-      InputError: naming file and question: the file has another form, or a document is missing.
+      InputError: naming file and question: the file has another form; or no document is there.
     """
     num_read = num_found = 0
+    evidence = _Evidence(file)
     for where, record in _trivia(file):
         _, answers, normalized = _trivia_answers(record, where=where)
-        for name, _, text in _documents(file, record, where=where):
+        for name, _, text in evidence.documents(record, where=where):
             num_read += 1
             place = _find_answer(text, normalized)
             if place is None and split == "train":
@@ -316,8 +318,7 @@ def read_trivia_documents(file: DataPath, split: str) -> Iterator[dict[str, Any]
                 f"{record['QuestionId']}--{name}", record["Question"], text, texts, start
             )
     _logger.info("%s: %d documents, %d with an answer", file, num_read, num_found)
-    if not num_read or (split == "train" and not num_found):
-        raise InputError(f"{file}: no question has a document with an answer")
+    evidence.finish(kept=bool(num_found if split == "train" else num_read))
 
 
 def read_trivia_pairs(file: DataPath) -> Iterator[Pairs]:
@@ -327,11 +328,12 @@ def read_trivia_pairs(file: DataPath) -> Iterator[Pairs]:
       InputError: as `read_trivia_documents`.
     """
     num_read = num_kept = 0
+    evidence = _Evidence(file)
     for where, record in _trivia(file):
         num_read += 1
         _, _, normalized = _trivia_answers(record, where=where)
         sides: tuple[dict[str, str], dict[str, str]] = ({}, {})
-        for name, title, text in _documents(file, record, where=where):
+        for name, title, text in evidence.documents(record, where=where):
             side = sides[_find_answer(text, normalized) is None]
             side.setdefault(titled_text({"title": title, "text": text}), name)
         if sides[0]:
@@ -343,8 +345,7 @@ def read_trivia_pairs(file: DataPath) -> Iterator[Pairs]:
                 positive_ids=[*sides[0].values()],
                 negative_ids=[*sides[1].values()],
             )
-    if not num_kept:
-        raise InputError(f"{file}: no question has a document with an answer")
+    evidence.finish(kept=bool(num_kept))
     _logger.info("%s: %d questions, %d with a document that answers", file, num_read, num_kept)
 
 
@@ -384,30 +385,52 @@ def _trivia_answers(
     return written[0], [*dict.fromkeys(filter(None, written))], [n for n in normalized if n.strip()]
 
 
-def _documents(
-    file: DataPath, record: Mapping[str, Any], *, where: str
-) -> Iterator[tuple[str, str, str]]:
-    """Filename, title and the first words of each document of a question that has a file."""
-    folders = [file.parent / "evidence", file.parent.parent / "evidence"]
-    root = next((folder for folder in folders if folder.is_dir()), None)
-    if root is None:
-        raise InputError(f"{file}: there is no {folders[1]} with the documents of TriviaQA")
-    for kind, folder in _EVIDENCE.items():
-        for page in record.get(kind) or ():
-            name = page.get("Filename") if isinstance(page, dict) else None
-            if name is None:
-                continue
-            if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/"):
-                raise InputError(f'{where}: "Filename" must be a file in evidence, got {name!r}')
-            text = _document(root, folder, name)
-            title = page.get("Title")
-            yield name, title.strip() if isinstance(title, str) else "", text
+class _Evidence:
+    """The documents of the questions of a file; those that have no file are counted.
+
+    Args:
+      file: of questions; the folder evidence stands beside it, or beside its folder.
+    """
+
+    def __init__(self, file: DataPath):
+        folders = [file.parent / "evidence", file.parent.parent / "evidence"]
+        root = next((folder for folder in folders if folder.is_dir()), None)
+        if root is None:
+            raise InputError(f"{file}: there is no {folders[1]} with the documents of TriviaQA")
+        self._file, self._root = file, root
+        self._missing: list[str] = []
+
+    def documents(self, record: Mapping[str, Any], *, where: str) -> Iterator[tuple[str, str, str]]:
+        """Filename, title and the first words of each document of a question that has a file."""
+        for kind, folder in _EVIDENCE.items():
+            for page in record.get(kind) or ():
+                name = page.get("Filename") if isinstance(page, dict) else None
+                if name is None:
+                    continue
+                if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/"):
+                    raise InputError(
+                        f'{where}: "Filename" must be a file in evidence, got {name!r}'
+                    )
+                path = self._root / folder
+                for part in name.split("/"):
+                    path = path / part
+                if not path.is_file():
+                    self._missing.append(str(path))
+                    continue
+                title = page.get("Title")
+                yield name, title.strip() if isinstance(title, str) else "", _first_words(path)
+
+    def finish(self, *, kept: bool) -> None:
+        """Warn of missing documents; raise InputError if no question has a document to read."""
+        missing = f"{len(self._missing)} documents are missing, such as {self._missing[:1]}"
+        if not kept:
+            why = f"; {missing}" if self._missing else ""
+            raise InputError(f"{self._file}: no question has a document with an answer{why}")
+        if self._missing:
+            _logger.warning("%s: %s", self._file, missing)
 
 
-def _document(root: Any, folder: str, name: str) -> str:
-    path = root / folder
-    for part in name.split("/"):
-        path = path / part
+def _first_words(path: DataPath) -> str:
     try:
         text = _whole(path).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -418,9 +441,14 @@ def _document(root: Any, folder: str, name: str) -> str:
 
 def _find_answer(text: str, normalized: Sequence[str]) -> tuple[int, int] | None:
     """Where the first alias that a text has stands; letters' case does not matter."""
+    lower = text.lower()
     for alias in normalized:
-        if match := re.search(re.escape(alias), text, re.IGNORECASE):
-            return match.span()
+        if len(lower) == len(text):
+            start = lower.find(alias.lower())
+            if start >= 0:
+                return start, start + len(alias)
+        elif match := re.search(re.escape(alias), text, re.IGNORECASE):
+            return match.span()  # as "İ" is two characters in lower case
     return None
 
 

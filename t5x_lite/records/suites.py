@@ -67,6 +67,11 @@ EXPECTED: Mapping[Suite, Sequence[str]] = {
     "mrtydi": TYDI_LANGUAGES,
     "narrativeqa": ("narrativeqa",),
 }
+_NEEDS: Mapping[Suite, str] = {
+    "mrtydi": "mrtydi-v1.1-LANGUAGE with topic.test.tsv, qrels.test.txt and collection/docs.jsonl",
+    "narrativeqa": "qaps.csv, documents.csv and tmp/*.content, or test tables of the Hub",
+}
+"""The files of suites, where the name of a set does not tell them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,7 +108,8 @@ def sets_of(suite: Suite, directory: str) -> list[Judged]:
     """
     found = _FIND[suite](Path(directory))
     if not found:
-        raise InputError(f"{directory}: no set of {suite}, such as {EXPECTED[suite][0]!r}")
+        hint = f"; it needs {_NEEDS[suite]}" if suite in _NEEDS else ""
+        raise InputError(f"{directory}: no set of {suite}, such as {EXPECTED[suite][0]!r}{hint}")
     return found
 
 

@@ -165,6 +165,18 @@ def test_a_cache_holds_the_passages(data, sentencepiece, tmp_path):
     name = "encoder_input_tokens"
     assert (next(stored)[name] == next(live)[name]).all()
     stored.close()
+    for change, message in (
+        (
+            {"run": "", "passages": ""},
+            r"made with data\.augment\.run '.*run\.trec', and it is unset",
+        ),
+        ({"k": 1}, r"made with data\.augment\.k '2', and it is '1': set --data\.augment\.k '2'"),
+    ):
+        other = dataclasses.replace(from_cache, augment=dataclasses.replace(data.augment, **change))
+        with pytest.raises(InputError, match=message):
+            cached.train_batches(other, sentencepiece, seed=0)
+    alone = dataclasses.replace(from_cache, task="", augment=Augment())
+    cached.train_batches(alone, sentencepiece, seed=0).close()
 
 
 def test_a_run_for_each_split(data, sentencepiece, tmp_path):

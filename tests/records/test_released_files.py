@@ -341,7 +341,10 @@ def test_trivia_qa_as_pairs(tmp_path):
         (trivia_file({"Question": "x"}), 'question 1: must have "QuestionId"'),
         (trivia_file(trivia(1, Answer={"Value": "x"})), '"Answer" must have "Value"'),
         (trivia_file(trivia(1, pages=["../x"])), '"Filename" must be a file in evidence'),
-        (trivia_file(trivia(1, pages=["x.txt"])), r"cannot read .*x\.txt: No such file"),
+        (
+            trivia_file(trivia(1, pages=["x.txt"])),
+            r"with an answer; 1 documents are missing, .*x\.txt",
+        ),
         (trivia_file(trivia(1)), "no question has a document with an answer"),
     ],
 )
@@ -350,6 +353,14 @@ def test_trivia_qa_that_is_wrong(tmp_path, content, message):
     write(tmp_path / "qa" / "wikipedia-train.json", content)
     with pytest.raises(InputError, match=message):
         read("triviaqa", tmp_path)
+
+
+def test_a_document_that_is_missing_is_skipped_with_a_warning(tmp_path, caplog):
+    write(tmp_path / "evidence" / "wikipedia" / "a.txt", "Emma.")
+    write(tmp_path / "qa" / "web-train.json", trivia_file(trivia(1, pages=["x.txt", "a.txt"])))
+    ((file,),) = trivia_splits(str(tmp_path), ["web"]).values()
+    assert [one["id"] for one in read_trivia_documents(file, "train")] == ["tc_1--a.txt"]
+    assert "1 documents are missing, such as" in caplog.text
 
 
 def test_trivia_qa_without_evidence(tmp_path):

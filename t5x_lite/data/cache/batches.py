@@ -28,7 +28,7 @@ from t5x_lite.data.cache.refreshes import Refreshes
 from t5x_lite.data.cache.scheduled import Scheduled
 from t5x_lite.data.cache.stream import WINDOW, Position, Source, Stream
 from t5x_lite.data.cache.truncation import truncated
-from t5x_lite.data.config import Data, lengths_of, wording_of
+from t5x_lite.data.config import Data, lengths_of, words_of_inputs
 from t5x_lite.data.mixing import split_rate
 from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.data.positions import (
@@ -331,7 +331,9 @@ def _check_wording(cache: Cache, data: Data) -> None:
 
     A config without a task and without words of its own takes those of its caches.
     """
-    here, there = wording_of(data), cache.index.wording
+    here, there = words_of_inputs(data), dict(cache.index.wording)
+    if (run := "augment.run") in here and run in there:
+        there[run] = here[run]  # the path of a run is that of a machine
     if here == there or not (here or data.task):
         return
     name = next(name for name in (*here, *there) if here.get(name) != there.get(name))
