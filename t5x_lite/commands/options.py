@@ -98,6 +98,18 @@ def load_config(path: str, overrides: Sequence[str], *, command: type) -> Any:
     )
 
 
+def with_epochs_of(
+    path: str, overrides: Sequence[str], *, command: type, may_lack_data: bool = False
+) -> Any:
+    """The experiment of a command that trains, with the steps of its epochs."""
+    experiment = load_config(path, overrides, command=command)
+    if experiment.epochs is None:
+        return experiment
+    from t5x_lite.run.data_facts import with_epochs
+
+    return with_epochs(experiment, options=overrides, may_lack_data=may_lack_data)
+
+
 def refuse_output_as_input(command: Any) -> None:
     """Raises OptionError if the file of --output is also a file that the command reads."""
     options = vars(command)

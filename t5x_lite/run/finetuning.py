@@ -46,6 +46,7 @@ from t5x_lite.optim.schedules import Constant, Linear
 from t5x_lite.records.table_splits import Table
 from t5x_lite.remote import is_remote
 from t5x_lite.run.best_step import find_step
+from t5x_lite.run.data_facts import classifier_kind
 from t5x_lite.run.loading import read_experiment
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
@@ -145,7 +146,7 @@ def experiment_for(
         _logger.info("%s is gone; %s resumes by its own config.json", checkpoint, workdir)
         return _resumed(saved, columns, table=table, workdir=workdir, task=task, options=options)
     trained = read_experiment(step, checkpointing.step_files(step))
-    model = _model(trained.model, where=checkpoint)
+    model = model_of(trained.model, where=checkpoint)
     is_encoder = encoder_families.is_encoder(model)
     place = os.fspath(step / "files" / checkpointing.VOCABULARY_DIRECTORY)
     vocabulary = load_vocabulary(place, extra_ids=trained.data.extra_ids)
@@ -162,7 +163,7 @@ def experiment_for(
             batch_size=32,
             pack=False,
         ),
-        optimizer=_optimizer(model, _NO_END, adapted=_named("--adapters.add", options)),
+        optimizer=optimizer_for(model, _NO_END, adapted=_named("--adapters.add", options)),
         steps=1,
         workdir=workdir,
         init=Init(checkpoint=checkpoint),
@@ -189,7 +190,7 @@ def experiment_for(
         objective=_objective(trained, model, chosen, known["columns"]),
         init=_init(checkpoint, trained, chosen, known["columns"]),
         data=dataclasses.replace(begun.data, **known),
-        optimizer=_optimizer(model, steps, adapted=_named("--adapters.add", options)),
+        optimizer=optimizer_for(model, steps, adapted=_named("--adapters.add", options)),
         steps=steps,
         checkpoints=Checkpoints(period=period, keep=1, best="validation/score"),
         evaluation=Evaluation(
@@ -373,18 +374,19 @@ def _steps(rows: int, asked: Experiment, epochs: int) -> int:
     return max(1, math.ceil(epochs * rows / asked.data.batch_size))
 
 
-def _model(model: ModelConfig, *, where: str) -> ModelConfig:
+def model_of(model: ModelConfig, *, where: str) -> ModelConfig:
     """The checkpoint's model as it is fine-tuned."""
     tuned = model.to_finetune()
     if tuned is None:
         raise InputError(
-            f"checkpoint {where} is a {type(model).__name__}, and finetune takes T5 models and "
-            "encoders: write a config for `t5x-lite train`"
+            f"checkpoint {where} is a {type(model).__name__}, and only T5 models and encoders are "
+            "taken; write a config for `t5x-lite train`"
         )
     return tuned
 
 
-def _optimizer(model: Any, steps: int, *, adapted: bool) -> Optimizer:
+def optimizer_for(model: Any, steps: int, *, adapted: bool) -> Optimizer:
+    """The optimizer and the schedule that a family of models is fine-tuned with."""
     narrow, is_encoder = model.d_model < _NARROW, encoder_families.is_encoder(model)
     warmup = steps // 10 if steps < _NO_END else 0
     if adapted:
@@ -401,12 +403,7 @@ def _optimizer(model: Any, steps: int, *, adapted: bool) -> Optimizer:
 def _objective(trained: Experiment, model: Any, task: str, columns: Columns) -> Objective:
     if not encoder_families.is_encoder(model):
         return Seq2Seq()
-    heads: dict[str, Any] = {**by_name(trained.heads)}
-    kind = model.classifier_kind
-    if "classifier" in heads:
-        kind = heads["classifier"].kind
-    elif "rtd" in heads and kind == "bert":  # an ELECTRA that was pretrained or imported here
-        kind = "electra"
+    kind = classifier_kind(model, trained.heads)
     return Classify(num_classes=len(columns.labels) if task == "classify" else 1, head=kind)
 
 

@@ -273,7 +273,7 @@ def _evaluate(
         experiment, checkpoints=list(checkpoints), step=step, use=use, output=output
     )
     loaded = TextToText.load(checkpoints, step=step, use=use, mesh=mesh)
-    model = _as_configured(loaded, experiment)
+    model = as_configured(loaded, experiment)
     if not experiment.evaluation.retrieval_alone:
         _check_vocabulary(experiment, model)
     hosts.check_agreement(
@@ -327,7 +327,7 @@ def _evaluate(
     return metrics
 
 
-def _as_configured(model: TextToText, experiment: Experiment) -> TextToText:
+def as_configured(model: TextToText, experiment: Experiment) -> TextToText:
     """The same models with the data, the evaluation and the compute dtype of a config.
 
     Where retrieval alone is measured the data are the checkpoint's: they say how long its rows are.

@@ -34,6 +34,7 @@ from t5x_lite.run import hosts, modules, phases, preemption, restoring
 from t5x_lite.run.allocator import within_memory
 from t5x_lite.run.best import best_of_run
 from t5x_lite.run.best_step import told_at_end
+from t5x_lite.run.data_facts import with_classes, with_epochs
 from t5x_lite.run.loading import check_batch, check_devices, learner_of
 from t5x_lite.run.measuring import Measurement, is_there, until_stopped
 from t5x_lite.run.schedule_offset import with_schedule_offset
@@ -97,6 +98,7 @@ def train(experiment: Experiment) -> Trained:
     # What is saved is the same on all processes, whoever this one is.
     local, experiment = experiment.hosts, dataclasses.replace(experiment, hosts=Hosts())
     one_phase = functools.partial(_train_phase, local=local)
+    experiment = with_epochs(experiment)
     return one_phase(*phases.prepared(experiment, one_phase))
 
 
@@ -153,6 +155,7 @@ def _train(
     hosts.check_agreement(experiment, **{"the steps saved in the work directory": saved})
     experiment = modules.with_loaded(experiment, earlier=workdir.earlier())
     experiment = with_schedule_offset(experiment, earlier=workdir.earlier())
+    experiment = with_classes(experiment, earlier=workdir.earlier())
     workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
     vocabulary = workdir.check_vocabulary(vocabulary_of(experiment, workdir))
     resumed = bool(checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY))

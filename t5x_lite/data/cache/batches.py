@@ -16,6 +16,7 @@ import itertools
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from t5x_lite.data.positions import (
     share_of_batch,
     unseal,
 )
-from t5x_lite.data.rates import Mixing
+from t5x_lite.data.rates import Epoch, Mixing
 from t5x_lite.errors import InputError
 from t5x_lite.records.prefetch import Prefetch
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
@@ -47,6 +48,8 @@ from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 _logger = logging.getLogger(__name__)
 
+_WINDOWS = 256
+"""Windows of examples that are looked at for the length of an epoch."""
 
 # Training.
 
@@ -343,6 +346,49 @@ def _check_wording(cache: Cache, data: Data) -> None:
         f"cache {cache.directory} was made with data.{name} {was}, and it is {now}: {remedy}, or "
         "write another cache"
     )
+
+
+def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
+    """A pass over all training examples of all caches.
+
+    Rows of packed examples, and batches of several shapes, are counted from the lengths of the
+    examples: of all windows up to `_WINDOWS`, else of as many, evenly spread over the epoch.
+
+    Args:
+      data: the data config.
+      vocabulary: of inputs and targets.
+      seed: of the order, in which examples are packed.
+
+    Raises:
+      InputError: as `train_batches`.
+    """
+    sources = truncated(data, open_sources(data, vocabulary, split="train"))
+    stream = Stream(
+        data,
+        sources,
+        seed=seed,
+        shuffle=data.shuffle,
+        repeat=True,
+        tokens=data.layout.encoder_tokens(vocabulary),
+    )
+    total = sum(source.size for source in sources)
+    if isinstance(data.batches, shapes.Scheduled):
+        groups = Scheduled(stream, data, seed=seed, natural=_is_natural(data)).groups
+        return Epoch(total, float(sum(Fraction(group.full) * group.repeats for group in groups)))
+    if not data.pack and not data.batches.buckets():
+        return Epoch(total, total / data.batch_size)
+    windows = -(-total // WINDOW)
+    looked_at = np.unique(np.linspace(0, windows - 1, min(windows, _WINDOWS)).round().astype(int))
+    grouped = Grouped(stream, data) if data.batches.buckets() else None
+    num_examples, num_batches = 0, 0.0
+    for number in looked_at.tolist():
+        window = stream.window(number)
+        num_examples += len(window.sources)
+        if grouped is None:
+            num_batches += window.num_rows / data.batch_size
+        else:
+            num_batches += grouped.share_of_batches(number)
+    return Epoch(total, num_batches * total / num_examples)
 
 
 # Evaluation.

@@ -158,6 +158,12 @@ class Grouped:
         left = [tuple(rest if k == bucket else numbers) for k, numbers in enumerate(waiting)]
         return bucket, taken, Position(*where, tuple(left))
 
+    def share_of_batches(self, window: int) -> float:
+        """The batches that the examples of a window fill, as fractions of their buckets' rows."""
+        counts = np.bincount(self._buckets_of(window), minlength=len(self._buckets))
+        rows = [rows for _, rows in self._buckets]
+        return float(sum(count / size for count, size in zip(counts, rows, strict=True)))
+
     def _buckets_of(self, window: int) -> Int[np.ndarray, " n"]:
         """The bucket of each example of a window; none behind the end."""
         if self._looked_at is None or self._looked_at[0] != window:
