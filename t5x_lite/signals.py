@@ -45,6 +45,8 @@ _LINES = {
     signal.SIGHUP: "error: the terminal was closed",
 }
 _SHOW_CURSOR = "\x1b[?25h"
+standard_errors = [2]
+"""The last one is the descriptor of standard error; 2 may be held back for a while."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -64,7 +66,7 @@ def leave_terminal(signum: int) -> None:
     """Send what is written to a terminal to /dev/null if the signal says that it was closed."""
     if signum != signal.SIGHUP:
         return
-    for descriptor in (1, 2):
+    for descriptor in (1, *standard_errors):
         with contextlib.suppress(OSError):
             if stat.S_ISCHR(os.fstat(descriptor).st_mode):
                 nothing = os.open(os.devnull, os.O_WRONLY)
@@ -302,7 +304,7 @@ class Watch:
         """Removes what is unfinished, and ends the process while the main thread is busy."""
         self.claim()
         leave_terminal(signum)
-        cursor = _SHOW_CURSOR if os.isatty(2) else ""
+        cursor = _SHOW_CURSOR if os.isatty(standard_errors[-1]) else ""
         _write(f"{cursor}{line_of(signum)}\n")
         self.leave(128 + signum)
 
@@ -358,7 +360,7 @@ def _end_at_once(signum: int, frame: Any) -> None:
 
 def _write(text: str) -> None:
     with contextlib.suppress(OSError):
-        os.write(2, text.encode())
+        os.write(standard_errors[-1], text.encode())
 
 
 def _remove_generated() -> None:

@@ -159,3 +159,14 @@ def test_temporary_files_of_libraries_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "_exit", lambda code: None)
     signals.Watch().leave(130)
     assert not list(tmp_path.iterdir()), kept
+
+
+def test_the_line_is_told_while_standard_error_is_held_back():
+    program = (
+        "import os, signal, t5x_lite.signals as s\n"
+        "from t5x_lite.records.log_lines import without_log_lines\n"
+        "s.at_start()\n"
+        "with without_log_lines(): os.kill(os.getpid(), signal.SIGTERM)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (143, "error: terminated\n")
