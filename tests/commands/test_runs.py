@@ -38,8 +38,29 @@ from t5x_lite.data.columns import Columns
                 "attached": False,
             },
         ),
-        ("report w", "texts.report", (("w",),), {"output": None}),
-        ("report a b --output p.html", "texts.report", (("a", "b"),), {"output": "p.html"}),
+        ("report w", "texts.report", (("w",),), {"output": None, "group": None}),
+        (
+            "report a b --group seed --output p.html",
+            "texts.report",
+            (("a", "b"),),
+            {"output": "p.html", "group": "seed"},
+        ),
+        (
+            "glue --init c --directory d --workdir w --tasks rte cola --epochs 2 --steps 3",
+            "benchmarks.glue",
+            ("c",),
+            {
+                "directory": "d",
+                "workdir": "w",
+                "benchmark": "glue",
+                "tasks": ("rte", "cola"),
+                "together": False,
+                "epochs": 2.0,
+                "output": None,
+                "options": ["--steps", "3"],
+                "dry_run": False,
+            },
+        ),
     ],
 )
 def test_options_reach_run(check_call, line, function, args, kwargs):
@@ -75,3 +96,8 @@ def test_finetune_refuses_no_epoch(capsys):
     line = "finetune --init w --table t.csv --inputs a --targets b --workdir o --epochs 0"
     assert main(line.split()) == 2
     assert "--epochs" in capsys.readouterr().err
+    assert main([*line.split()[:-1], "2", "--steps", "9"]) == 2
+    message = "error: --steps and --epochs 2 both set the run's length; give one"
+    assert message in capsys.readouterr().err
+    assert main(["glue", "--init", "c", "--directory", "d", "--workdir", "w", "--epochs", "0"]) == 2
+    assert "--epochs must be above 0, got 0.0" in capsys.readouterr().err

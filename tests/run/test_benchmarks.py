@@ -184,8 +184,8 @@ def test_one_command_trains_measures_and_submits(variant, checkpoint, directory,
     assert "writing glue/MRPC.tsv again" in again.err
     assert file.is_file()
     assert (tmp_path / "mrpc" / "metrics.jsonl").read_bytes() == before
-    assert glued(*arguments, "--data.batch-size", "8") == 2
-    message = "was finished with other settings: data.batch_size is 4 there and 8 here"
+    assert glued(*arguments, "--seed", "7") == 2
+    message = "was finished with other settings: seed is 0 there and 7 here"
     assert message in capsys.readouterr().err
 
 
