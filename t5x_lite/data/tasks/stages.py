@@ -344,6 +344,7 @@ class FileSource(Source):
     Attributes:
       makes_one: whether a task makes one example of each row of these columns, which are in memory;
         if None, `one_to_one` alone decides.
+      language: of multilingual text, the one that is read.
 
     Files of `shuffling.IN_MEMORY_BYTES` are read into memory for `passes`.
 
@@ -371,6 +372,7 @@ class FileSource(Source):
         """
         self._files_of, self._of_files, self._shuffled = files_of, dataset_of, shuffled
         self.makes_one: Callable[[Mapping[str, tf.Tensor]], bool] | None = None
+        self.language = ""
         super().__init__(splits, lambda split: dataset_of(split, files_of(split)))
 
     def files(self, split: str) -> tuple[str, ...]:
