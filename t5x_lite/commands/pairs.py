@@ -10,6 +10,7 @@ from t5x_lite.commands.options import (
     Files,
     OptionalCount,
     OptionalFile,
+    Text,
     Texts,
     at_least,
 )
@@ -24,8 +25,9 @@ class Pairs:
     command goes on.
 
     Attributes:
-      input: WET or WARC files, directories or lists (*.paths) of them; *.jsonl; text files, whose
-        documents blank lines divide. For parallel two text files may be translations line by line.
+      input: WET or WARC files, directories or lists (*.paths) of them; JSON lines, Parquet, Arrow;
+        text files, whose documents blank lines divide; directories and patterns of these; hf://NAME
+        or tfds://NAME. For parallel two text files may be translations line by line.
       output: JSON lines {"query", "pos", "source", "lang"}, as training reads them.
       rule: which parts of a document are a query and a passage.
       languages: of two aligned files; of other inputs one, where they do not say it.
@@ -35,6 +37,7 @@ class Pairs:
       max_queries: pairs of one passage at most.
       bad_words: a file with an entry on each line; a pair with one is dropped.
       languages_by: langdetect or cld3 drops passages in another language than they say.
+      text: column that is taken as text, or columns in braces, of JSON and of tables.
     """
 
     input: Files
@@ -56,6 +59,7 @@ class Pairs:
     max_queries: Count = 20
     bad_words: OptionalFile = None
     languages_by: Literal["langdetect", "cld3"] | None = None
+    text: Text = "{text}"
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -90,6 +94,7 @@ class Pairs:
             rule=self.rule,
             languages=self.languages,
             filters=filters,
+            text=self.text,
         )
 
 

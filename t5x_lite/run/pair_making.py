@@ -10,6 +10,7 @@ depends on them, and writes only what is not there yet.
 """
 
 import contextlib
+import glob
 import itertools
 import json
 import logging
@@ -17,18 +18,32 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from t5x_lite.buckets.paths import data_path
 from t5x_lite.c4.config import Cleaning
 from t5x_lite.c4.inputs import expand_inputs
 from t5x_lite.c4.pages import Tally
 from t5x_lite.c4.reading import read_pages
+from t5x_lite.data.tasks.text_files import shards_of
+from t5x_lite.data.tasks.text_source import texts_of
 from t5x_lite.errors import InputError
 from t5x_lite.files import LONGEST_LINE, write_atomically
 from t5x_lite.records.compressed import plain_name
-from t5x_lite.records.json_lines import read_examples
+from t5x_lite.records.documents import (
+    TEXT,
+    TFDS,
+    Shard,
+    as_template,
+    is_named,
+    kind_of,
+    read_documents,
+    read_fields,
+    text_of,
+)
 from t5x_lite.records.lines import read_lines
 from t5x_lite.records.resumable import resumable_writer
+from t5x_lite.remote import is_remote
 from t5x_lite.retrieval.pair_filters import Filters, Sieve
 from t5x_lite.retrieval.pair_rules import RULES, Document, Raw
 
@@ -46,17 +61,20 @@ def make_pairs(
     rule: str,
     languages: Sequence[str] = (),
     filters: Filters = _USUAL,
+    text: str = TEXT,
 ) -> None:
     """Writes a file of pairs.
 
     Args:
-      inputs: WET and WARC files, directories or lists of them; *.jsonl; text files, whose documents
-        are divided by blank lines. For the rule "parallel" two text files may be given, line by
+      inputs: WET and WARC files, directories or lists of them; JSON lines, Parquet and Arrow; text
+        files, whose documents are divided by blank lines; patterns and directories of all these;
+        hf://NAME or tfds://NAME. For the rule "parallel" two text files may be given, line by
         line translations of each other. All may be compressed.
       output: *.jsonl.
       rule: a name in `pair_rules.RULES`.
       languages: of two aligned files; of all other inputs one, where these do not say it.
       filters: which pairs are kept.
+      text: what is the "text" of an object or a row, with columns in braces; "{text}" changes none.
 
     Raises:
       InputError: a file or a line is wrong, there is no such rule, or what is there of the output
@@ -66,12 +84,13 @@ def make_pairs(
         raise InputError(f"there is no rule {rule!r}: give one of {', '.join(RULES)}")
     if output == "-":
         raise InputError("--output must be a file: its report stands beside it")
-    reader = _Reader(inputs, rule=rule, languages=tuple(languages))
+    reader = _Reader(inputs, rule=rule, languages=tuple(languages), template=as_template(text))
     identity = {
         "inputs": reader.files,
         "rule": rule,
         "languages": [*languages],
         "filters": asdict(filters),
+        **({} if as_template(text) == TEXT else {"text": text}),
     }
     sieve = Sieve(filters)
     with resumable_writer(output, identity=identity, chunk=_CHUNK) as file:
@@ -131,9 +150,16 @@ class _Reader:
       empty: those of them in which the rule found nothing.
     """
 
-    def __init__(self, inputs: Sequence[str], *, rule: str, languages: tuple[str, ...]):
-        self._rule, self._languages = RULES[rule], languages
-        texts = [name for name in inputs if _kind(name) == "text"]
+    def __init__(
+        self, inputs: Sequence[str], *, rule: str, languages: tuple[str, ...], template: str
+    ):
+        self._rule, self._languages, self._template = RULES[rule], languages, template
+        kinds = [_kind(name) for name in inputs]
+        texts = [
+            name
+            for name, kind in zip(inputs, kinds, strict=True)
+            if kind == "documents" and not _is_several(name) and kind_of(name) == "text"
+        ]
         self._aligned = rule == "parallel" and bool(texts)
         if self._aligned and (len(inputs) != 2 or len(texts) != 2):
             raise InputError(
@@ -145,12 +171,16 @@ class _Reader:
                 "--languages must be one, or the two of two aligned files: got "
                 f"{' '.join(languages) or 'none'}"
             )
-        paths = []
-        for name in inputs:
-            archive = _kind(name) == "archive"
-            paths += [one.path for one in expand_inputs([name])] if archive else [name]
+        paths: list[tuple[str, Any]] = []
+        for name, kind in zip(inputs, kinds, strict=True):
+            if kind == "archive":
+                paths += [(kind, one.path) for one in expand_inputs([name])]
+            elif kind == "tfds" or name == "-" or not _is_several(name):
+                paths.append((kind, name))
+            else:
+                paths += [(kind, shard) for shard in shards_of(name)]
         self._paths, self._tally = paths, Tally()
-        self.files = [_identity(path) for path in paths]
+        self.files = [_identity(str(path)) for _, path in paths]
         self.num = self.empty = 0
 
     def __iter__(self) -> Iterator[tuple[Document, list[Raw]]]:
@@ -166,30 +196,61 @@ class _Reader:
 
     def _documents(self) -> Iterator[Document]:
         if self._aligned:
-            yield from _aligned(*self._paths, languages=self._languages)
+            one, other = (str(path) for _, path in self._paths)
+            yield from _aligned(one, other, languages=self._languages)
             return
         own = {"lang": self._languages[0]} if self._languages else {}
-        for path in self._paths:
-            kind = _kind(path)
-            if kind == "jsonl":
-                for line in read_examples(path, fields=()):
-                    yield Document(line.where, {**own, **line.record})
-            elif kind == "archive":
+        for kind, path in self._paths:
+            if kind == "archive":
                 with contextlib.closing(read_pages(path, Cleaning(), self._tally)) as pages:  # pyright: ignore
                     for number, page in enumerate(pages):
                         record = {**own, "text": page.text, "url": page.url}
                         yield Document(f"{path}:{number}", record)
+            elif kind == "tfds":
+                for number, text in enumerate(texts_of(path, template=self._template)):
+                    yield Document(f"{path}: example {number + 1}", {**own, "text": text})
             else:
-                yield from _paragraphs(path, own)
+                yield from self._documents_of(path, own)
+
+    def _documents_of(self, shard: str | Shard, own: dict[str, str]) -> Iterator[Document]:
+        """The documents of a file that is no archive, or of a split of the hub."""
+        if kind_of(shard) == "text":
+            for document in read_documents(data_path(str(shard)), blocks=True):
+                yield Document(document.where, {**own, "text": document.text})
+            return
+        for row in read_fields(data_path(shard) if isinstance(shard, str) else shard):
+            record = {**own, **row.fields}
+            if self._template != TEXT:
+                record["text"] = text_of(row, self._template)
+            yield Document(row.where, record)
 
 
-def _kind(name: str) -> str:
-    """What is in a file, by its name: "jsonl", "archive" or "text"."""
-    plain = plain_name(name)
-    if plain.endswith((".jsonl", ".json", ".ndjson")):
-        return "jsonl"
-    lists = plain.endswith(".paths") or os.path.isdir(name)
-    return "archive" if plain.endswith(_ARCHIVES) or lists or "*" in name else "text"
+def _kind(name: str) -> Literal["archive", "documents", "tfds"]:
+    """What an input is: archives or lists of them, documents, or a data set of TFDS."""
+    if is_named(name):
+        return "tfds" if name.startswith(TFDS) else "documents"
+    if plain_name(name).endswith((*_ARCHIVES, ".paths")):
+        return "archive"
+    if os.path.isdir(name):
+        with contextlib.suppress(InputError):
+            return "archive" if expand_inputs([name]) else "documents"
+        return "documents"
+    if is_remote(name) and kind_of(name) == "text" and not plain_name(name).endswith(".txt"):
+        with contextlib.suppress(InputError):
+            return "archive" if expand_inputs([name]) else "documents"
+    if any(plain_name(found).endswith(_ARCHIVES) for found in glob.glob(name, recursive=True)):
+        return "archive"
+    return "documents"
+
+
+def _is_several(name: str) -> bool:
+    """Whether a name stands for other files: a pattern, a directory or a data set."""
+    return (
+        is_named(name)
+        or os.path.isdir(name)
+        or (glob.has_magic(name) and not os.path.exists(name))
+        or (is_remote(name) and not data_path(name).is_file())
+    )
 
 
 def _identity(path: str) -> list[Any]:
@@ -200,19 +261,6 @@ def _identity(path: str) -> list[Any]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     return [os.path.abspath(path), stat.st_size, stat.st_mtime_ns]
-
-
-def _paragraphs(path: str, own: dict[str, str]) -> Iterator[Document]:
-    """The documents of a text file, which blank lines divide."""
-    lines: list[str] = []
-    first = 1
-    for number, line in enumerate(itertools.chain(read_lines([path]), [""]), start=1):
-        if line.strip():
-            first = first if lines else number
-            lines.append(line)
-        elif lines:
-            yield Document(f"{path}:{first}", {**own, "text": "\n".join(lines)})
-            lines = []
 
 
 def _aligned(one: str, other: str, *, languages: tuple[str, ...]) -> Iterator[Document]:

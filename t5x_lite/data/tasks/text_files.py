@@ -118,7 +118,8 @@ def shards_of(place: str) -> list[Shard]:
         found = sorted(glob.glob(place, recursive=True))
         return _not_none([data_path(name) for name in found if os.path.isfile(name)], place)
     if path.is_dir():
-        return [*split_files(place)["train"]]
+        found = split_files(place)["train"]
+        return [data_path(one) if isinstance(one, str) else one for one in found]
     return [path]
 
 
@@ -367,7 +368,7 @@ def collection_files(directory: str, *, named: bool = False) -> dict[str, Sequen
     )
 
 
-def _one_list(files: Sequence[DataPath]) -> dict[str, Sequence[DataPath]]:
+def _one_list(files: Sequence[Any]) -> _Splits:
     return {"train": files, "validation": files}
 
 

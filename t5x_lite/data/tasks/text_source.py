@@ -460,23 +460,33 @@ def _prepared(directory: str, *, c4: bool, language: str) -> "_Prepared | None":
         if (language or c4) and (not directory or text_files.is_there(directory, name)):
             there = sorted(tf.io.gfile.glob(f"{directory}/{name}/*")) if directory else []
             version = there[-1].rpartition("/")[2] if there else _VERSION
-            return _Prepared(f"{name}:{version}", data_dir=directory or None)
+            is_default = not language
+            return _Prepared(f"{name}:{version}", data_dir=directory or None, is_default=is_default)
     except tf.errors.OpError as error:
         raise InputError(f"cannot read data.directory {directory}: {error.message}") from error
     return None
 
 
 class _Prepared:
-    """Data that TensorFlow Datasets prepared; they are looked at when they are read.
+    """Data that TensorFlow Datasets prepared.
 
     Args:
       name: "wikipedia/20230601.en:1.0.0", or the directory of one version.
       is_directory: whether it is that.
       data_dir: where TFDS looks; None is its own place.
+      is_default: whether nobody named the data: they are looked at when they are read.
     """
 
-    def __init__(self, name: str, *, is_directory: bool = False, data_dir: str | None = None):
+    def __init__(
+        self,
+        name: str,
+        *,
+        is_directory: bool = False,
+        data_dir: str | None = None,
+        is_default: bool = False,
+    ):
         self._name, self._is_directory, self._data_dir = name, is_directory, data_dir
+        self._is_default = is_default
 
     @functools.cached_property
     def _builder(self) -> Any:
@@ -495,8 +505,13 @@ class _Prepared:
         if language:
             splits = {"train": language, "validation": f"{language}-validation"}
             text_files.check_language(language, self.languages(), where=self._name)
-        if language or self._is_directory:
+        if not self._is_default:
             there = self._builder.info.splits
+            if not there:
+                raise InputError(
+                    f"TFDS has not prepared {self._name} in {self._builder.data_dir}: prepare it, "
+                    "or set TFDS_DATA_DIR to the directory that has it"
+                )
             splits = {split: own for split, own in splits.items() if own in there}
         return stages.FileSource(
             [*splits],
@@ -561,7 +576,7 @@ class _Prepared:
         try:
             yield
         except (AssertionError, ValueError, OSError, ImportError) as error:
-            what = " ".join(str(error).split())[:300]
+            what = " ".join(str(error).split()).partition(" Available datasets")[0][:200]
             name, where = self._name.partition(":")[0], self._data_dir or "its place"
             if self._is_directory:
                 name, where = "data", self._name

@@ -53,7 +53,10 @@ def test_fewer_files_are_on_both_sides(tmp_path):
 
 @pytest.mark.parametrize(
     ("files", "message"),
-    [((), "no *.txt or *.jsonl file to train on"), (("validation.txt",), "file to train on")],
+    [
+        ((), "no *.txt, *.jsonl, *.json, *.parquet or *.arrow file to train on"),
+        (("validation.txt",), "file to train on"),
+    ],
 )
 def test_a_directory_without_training_text_is_refused(tmp_path, files, message):
     with pytest.raises(InputError) as caught:
