@@ -377,7 +377,10 @@ def _jsonl_text(line: bytes, where: str, *, template: str = TEXT) -> bytes:
     record = _object(line, where=where)
     for name in places(template):
         if name not in record:
-            raise InputError(f'{where}: must have "{name}"; it has {sorted(record) or "nothing"}')
+            raise InputError(
+                f'{where}: must have "{name}"; it has {sorted(record) or "nothing"}; name the text '
+                "by --data.columns.inputs '{FIELD}'"
+            )
         if not isinstance(record[name], str):
             kind = type(record[name]).__name__
             raise InputError(f'{where}: "{name}" must be a string, got {kind}')
@@ -545,30 +548,21 @@ class _Prepared:
                 # A cache in memory is not part of what a saved iterator holds.
                 read_config=tfds.ReadConfig(try_autocache=False, skip_prefetch=True),
             )
-        return dataset.map(partial(self._text, template=template))
+        self._check_features(dataset.element_spec, template)
+        return dataset.map(_joined_features(template))
 
-    def _text(self, fields: Mapping[str, Tensor], *, template: str) -> dict[str, Tensor]:
-        """The text of an example, in a graph."""
+    def _check_features(self, features: Mapping[str, Any], template: str) -> None:
         from t5x_lite.data.quiet_tensorflow import tf
 
-        names = places(template)
-        for name in names:
-            if name not in fields:
+        for name in places(template):
+            if name not in features:
                 raise InputError(
                     f"{TFDS}{self._name}: there is no feature {name!r}: it has "
-                    f"{', '.join(fields)}; name one by --data.columns.inputs '{{FEATURE}}'"
+                    f"{', '.join(features)}; name one by --data.columns.inputs '{{FEATURE}}'"
                 )
-            if getattr(fields[name], "dtype", None) != tf.string or fields[name].shape.rank:
+            found = features[name]
+            if getattr(found, "dtype", None) != tf.string or found.shape.rank:
                 raise InputError(f"{TFDS}{self._name}: the feature {name!r} is no text")
-        if template == TEXT:
-            return {"text": fields["text"]}
-        cut = chr(0)
-        words = fill(template, {name: f"{cut}{name}{cut}" for name in names}).split(cut)
-        return {
-            "text": tf.strings.join(
-                [fields[part] if place % 2 else part for place, part in enumerate(words)]
-            )
-        }
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -581,3 +575,21 @@ class _Prepared:
             if self._is_directory:
                 name, where = "data", self._name
             raise InputError(f"TFDS has no {name} in {where}: {what}") from error
+
+
+def _joined_features(template: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+    """What fills a template with the features of an example, in a graph."""
+    from t5x_lite.data.quiet_tensorflow import tf
+
+    names = places(template)
+    cut = chr(0)
+    parts = fill(template, {name: f"{cut}{name}{cut}" for name in names}).split(cut)
+
+    @tf.autograph.experimental.do_not_convert
+    def joined(fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if template == TEXT:
+            return {"text": fields["text"]}
+        found = [fields[part] if place % 2 else part for place, part in enumerate(parts)]
+        return {"text": tf.strings.join(found)}
+
+    return joined
