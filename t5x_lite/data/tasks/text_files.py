@@ -31,7 +31,6 @@ from t5x_lite.buckets.objects import can_read, size_of
 from t5x_lite.buckets.paths import BucketPath, DataPath, data_path
 from t5x_lite.data.columns import Columns
 from t5x_lite.errors import InputError
-from t5x_lite.options import did_you_mean
 from t5x_lite.records.compressed import plain_name
 from t5x_lite.records.documents import (
     JSON,
@@ -282,10 +281,7 @@ def check_language(language: str, there: Collection[str], *, where: str) -> None
     """Raise InputError, with the languages that there are, unless a language is among them."""
     if language not in there:
         listed = ", ".join(there) or "none"
-        raise InputError(
-            f"data.languages: {where} has no {language!r}{did_you_mean(language, there)}; its "
-            f"languages are {listed}"
-        )
+        raise InputError(f"data.languages: {where} has no {language!r}; its languages are {listed}")
 
 
 def has_release(directory: str) -> bool:
