@@ -83,6 +83,13 @@ def test_shards_of_two_releases_are_refused(c4, shards):
         c4.source(str(shards))
 
 
+def test_a_shard_in_two_forms_is_refused(c4, shards):
+    packed = shards / "c4-train.00000-of-00003.json.gz"
+    packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+    with pytest.raises(InputError, match=r"4 shards c4-train\.\*\.json are not those of one"):
+        c4.source(str(shards))
+
+
 def test_a_line_that_is_no_page_is_named(c4, shards, vocabulary):
     from t5x_lite.data.config import Data
     from t5x_lite.data.live import pipeline
@@ -350,6 +357,9 @@ def test_languages_of_tfds(multilingual, monkeypatch):
         assert texts_of_shard(source, "af[0shard]") == ["af 0", "af 1", "af 2"]
         with pytest.raises(InputError, match=r"has no 'fr'.*its languages are af, de"):
             document_source(str(place), languages=("fr",))
+
+    with pytest.raises(InputError, match=r"no split train: it has af, af-.*; choose languages by"):
+        document_source(str(version))
 
 
 def texts_of_shard(source, shard):

@@ -420,7 +420,7 @@ def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[
     totals = {int(match[2]) for match in names if match}
     if not found:
         return []
-    if None in names or len(totals) > 1 or max(numbers) >= max(totals):
+    if None in names or len(totals) > 1 or max(numbers) >= max(totals) or len(numbers) < len(found):
         raise InputError(
             f"data.directory {directory}: {len(found)} shards {name} are not those of one release, "
             f"which are numbered 00000-of-{max(totals, default=0):05} and on"

@@ -459,7 +459,8 @@ def _prepared(directory: str, *, c4: bool, language: str) -> "_Prepared | None":
         if text_files.has_release(directory):
             return None
         if text_files.is_there(directory, "dataset_info.json"):
-            return _Prepared(directory, is_directory=True)
+            path = directory if is_remote(directory) else os.path.abspath(directory)
+            return _Prepared(path, is_directory=True)
         if (language or c4) and (not directory or text_files.is_there(directory, name)):
             there = sorted(tf.io.gfile.glob(f"{directory}/{name}/*")) if directory else []
             version = there[-1].rpartition("/")[2] if there else _VERSION
@@ -468,6 +469,15 @@ def _prepared(directory: str, *, c4: bool, language: str) -> "_Prepared | None":
     except tf.errors.OpError as error:
         raise InputError(f"cannot read data.directory {directory}: {error.message}") from error
     return None
+
+
+@functools.cache
+def _builder_of(name: str, data_dir: str | None) -> Any:
+    import tensorflow_datasets as tfds
+
+    if os.path.isabs(name) or is_remote(name):
+        return tfds.builder_from_directory(name)
+    return tfds.builder(name, data_dir=data_dir, try_gcs=False)
 
 
 class _Prepared:
@@ -491,14 +501,12 @@ class _Prepared:
         self._name, self._is_directory, self._data_dir = name, is_directory, data_dir
         self._is_default = is_default
 
-    @functools.cached_property
+    @property
     def _builder(self) -> Any:
-        import tensorflow_datasets as tfds
-
         with self._errors():
             if self._is_directory:
-                return tfds.builder_from_directory(self._name)
-            return tfds.builder(self._name, data_dir=self._data_dir, try_gcs=False)
+                return _builder_of(self._name, None)
+            return _builder_of(self._name, self._data_dir or os.environ.get("TFDS_DATA_DIR"))
 
     def source(self, template: str, *, language: str) -> Any:
         """A `stages.FileSource` of the splits, or of those of a language."""
@@ -516,6 +524,11 @@ class _Prepared:
                     "or set TFDS_DATA_DIR to the directory that has it"
                 )
             splits = {split: own for split, own in splits.items() if own in there}
+            if "train" not in splits:
+                raise InputError(
+                    f"{TFDS}{self._name} has no split train: it has {', '.join(there)}; choose "
+                    "languages by --data.languages"
+                )
         return stages.FileSource(
             [*splits],
             lambda split: self._shards(splits[split]),
