@@ -59,7 +59,7 @@ FILES_PER_HELD_OUT_FILE = 20
 _CHECKED = 1000
 """Tables of this machine whose columns are looked at before the first row is read."""
 _USUAL = Columns()
-_Splits = dict[str, Sequence[Any]]
+_Splits = Mapping[str, Sequence[Any]]
 
 
 def split_files(directory: str, *, columns: Columns = _USUAL, language: str = "") -> _Splits:
@@ -154,9 +154,7 @@ def divided(train: Sequence[Any], directory: str) -> _Splits:
     return {"train": [file for file in train if file not in held_out], "validation": held_out}
 
 
-def files_of_both(
-    directory: str, *, suffixes: tuple[str, ...], shown: str = ""
-) -> dict[str, Sequence[DataPath]]:
+def files_of_both(directory: str, *, suffixes: tuple[str, ...], shown: str = "") -> _Splits:
     """The files of "train" and "validation", sorted; one and the same list where lines are split.
 
     Args:
@@ -337,7 +335,7 @@ COLLECTIONS = ("corpus.jsonl", "collection.tsv", "psgs_w100.tsv", "msmarco-docs.
 """Files of passages under the names that they are published by."""
 
 
-def collection_files(directory: str, *, named: bool = False) -> dict[str, Sequence[DataPath]]:
+def collection_files(directory: str, *, named: bool = False) -> _Splits:
     """The files of a collection of passages, which are one list: passages are split.
 
     Args:
