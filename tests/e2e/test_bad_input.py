@@ -117,7 +117,8 @@ def test_data_that_is_missing(refused):
     line = "train tiny.json --workdir w --data.directory"
     assert refused(f"{line} none").startswith("data.directory 'none' is not a directory")
     Path("empty").mkdir()
-    assert "no *.txt or *.jsonl file to train on" in refused(f"{line} empty")
+    kinds = "*.txt, *.jsonl, *.json, *.parquet or *.arrow"
+    assert f"no {kinds} file to train on" in refused(f"{line} empty")
     assert "no SST-2/train.tsv" in refused(f"{line} empty --data.task tasks.glue:sst2")
 
 
