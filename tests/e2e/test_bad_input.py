@@ -476,7 +476,7 @@ def test_documents_that_are_empty_and_languages_that_are_absent(refused, documen
     task = "--workdir w --data.task tasks.c4:c4_v220_span_corruption --data.directory"
     message = refused(f"train tiny.json {task} e")
     assert message.startswith("data.task 'tasks.c4:c4_v220_span_corruption' found no example")
-    assert "too little text" in refused("vocab --input e --output v --size 200")
+    assert "trained on empty text" in refused("vocab --input e --output v --size 200")
     message = refused(f"train tiny.json {task} m --data.languages af fr")
     assert message.endswith("m has no 'fr'; its languages are af, de")
     message = refused("cache tiny.json --output w --data.directory m --data.task "
