@@ -67,7 +67,8 @@ class Bound(nnx.Module):
         if self.towers.names:
             more["towers"] = self.towers
         if self.has_adapters:
-            batch = self.adapters.of_batch(self.model, batch, keep_ids=self.reads_tasks)
+            encoders = (self.model, *(self.towers[name] for name in self.towers.names))
+            batch = self.adapters.of_batch(encoders, batch, keep_ids=self.reads_tasks)
             with tally.collecting() as found:
                 loss = self.objective(self.model, self.heads, batch, key=key, **more)
             routers = dict(self.routers)

@@ -1,9 +1,9 @@
 """The command line: `t5x-lite COMMAND ...`. No logic: see t5x_lite.commands.
 
 JAX and TensorFlow are imported only after a command is chosen. Exit codes: 0 success; 1 the run
-failed; 2 wrong usage or bad input; 130 and 143 on SIGINT and SIGTERM, of `train` after saving, of
-the others after removing what is half written. An error is one line on standard error, standard
-output holds data only, and `--debug` anywhere adds the traceback.
+failed; 2 wrong usage or bad input; 129, 130 and 143 on SIGHUP, SIGINT and SIGTERM, of `train` after
+saving, of the others after removing what is half written. An error is one line on standard error,
+standard output holds data only, and `--debug` anywhere adds the traceback.
 """
 
 import codecs
@@ -33,7 +33,7 @@ Pretrain, fine-tune, evaluate, use and serve text-to-text models of the T5 famil
 
 {PROG} COMMAND --help describes a command. --debug anywhere shows the traceback of an error,
 --version alone the version. Exit codes: 0 success, 1 the run failed, 2 wrong usage or bad input,
-130 and 143 on SIGINT and SIGTERM (train: after saving).
+129, 130 and 143 on SIGHUP, SIGINT and SIGTERM (train: after saving).
 
 commands:"""
 
@@ -105,7 +105,7 @@ def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:
             traceback.print_exception(caught)
         code = _report_error(error)
         if watch is not None:
-            watch.leave(code) if interrupted else watch.finish()
+            watch.leave(code) if interrupted else watch.leave_after_error(code)
         return code
     return 0
 
@@ -124,7 +124,7 @@ def _as_signal(error: BaseException, watch: signals.Watch) -> BaseException:
     """The signal, if one came: libraries make errors of their own of it, and lose their workers."""
     if not watch.signum or isinstance(error, Interrupted):
         return error
-    return signals.Terminated() if watch.signum == signal.SIGTERM else KeyboardInterrupt()
+    return signals.interruption(watch.signum)
 
 
 class _TellingHandler(logging.StreamHandler):
@@ -225,7 +225,7 @@ def _report_error(error: BaseException) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     if isinstance(error, KeyboardInterrupt):
-        signum = getattr(error, "signum", signal.SIGINT)
+        signum = error.signum if isinstance(error, signals.Terminated) else signal.SIGINT
         print(signals.line_of(signum), file=sys.stderr)
         return 128 + signum
     if isinstance(error, OptionError):

@@ -15,6 +15,7 @@ cannot be replaced: it is written to straight.
 import codecs
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -134,17 +135,68 @@ def unfinished(
 
 
 @contextlib.contextmanager
-def scratch_directory(path: Path) -> Iterator[Path]:
+def locked(directory: Path, *, output: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep other processes out of a directory within the block.
+
+    A file system without locks keeps nobody out.
+
+    Args:
+      directory: must exist; it may get another name, or be removed.
+      output: what the directory becomes, for the error.
+
+    Raises:
+      InputError: another process holds it.
+    """
+    descriptor = None
+    try:
+        try:
+            descriptor = os.open(directory, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            own = os.path.samestat(os.fstat(descriptor), os.stat(directory))
+        except (BlockingIOError, FileNotFoundError):
+            own = False
+        except OSError:
+            own = True
+        if not own:
+            raise InputError(
+                f"{output}: another process is writing it; wait for that, or give another output"
+            )
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def scratch_directory(
+    path: Path, *, output: str | os.PathLike[str] | None = None
+) -> Iterator[Path]:
     """Yields a new directory, and removes it after the block unless it has another name by then.
 
     If the block raises, parents that were made for it are removed too.
+
+    Args:
+      path: the directory; what a dead process left of it is removed.
+      output: what it becomes, for the error; None is the path.
+
+    Raises:
+      InputError: another process is writing it.
     """
+    output = path if output is None else output
     made = [parent for parent in path.parents if not parent.exists()]
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
+    if path.exists():
+        with locked(path, output=output):
+            shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True, exist_ok=True)
+    with locked(path, output=output), _removed_after(path, made):
+        yield path
+
+
+@contextlib.contextmanager
+def _removed_after(path: Path, made: list[Path]) -> Iterator[None]:
     try:
         with unfinished(path, parents=made):
-            yield path
+            yield
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
         for parent in made:
@@ -152,6 +204,25 @@ def scratch_directory(path: Path) -> Iterator[Path]:
                 parent.rmdir()
         raise
     shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def made_directory(directory: str | os.PathLike[str]) -> Iterator[None]:
+    """Make a directory and its parents; if the block raises, remove those that are new and empty.
+
+    Raises:
+      OSError: it cannot be made.
+    """
+    path = Path(directory)
+    made = [one for one in (path, *path.parents) if not one.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for one in made:
+            with contextlib.suppress(OSError):
+                one.rmdir()
+        raise
 
 
 def remove_unfinished() -> None:
@@ -246,8 +317,10 @@ def _mode(path: str | os.PathLike[str]) -> int | None:
 
 def without_bom(lines: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a UTF-8 file without the byte order mark that some programs put first."""
-    for number, line in enumerate(lines):
-        yield line if number else line.removeprefix(codecs.BOM_UTF8)
+    lines = iter(lines)
+    for first in lines:
+        yield first.removeprefix(codecs.BOM_UTF8)
+        yield from lines
 
 
 def reason(error: OSError) -> str:

@@ -9,12 +9,15 @@ Parameters are stored in float32; a module reads what the views make of them (`t
 the compute dtype. All methods may be traced. Heads that the loss does not read are frozen: they
 have no gradient, no decay and no optimizer state; so is the model where there are adapters, unless
 `train` says what trains. Adapters are put into the model's slots when it is bound.
+
+A tower, such as the encoder of passages, has the model's architecture and adapters. It is bound by
+the model's structure with the tower's parameters (`models.towers.as_model`).
 """
 
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -32,7 +35,7 @@ from t5x_lite.deltas.parts import Part
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
 from t5x_lite.models.base import ModelConfig
-from t5x_lite.models.towers import TOWERS
+from t5x_lite.models.towers import TOWERS, as_model, in_tower, with_towers
 from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes, split
 from t5x_lite.objectives.base import Loss, Objective, Phase
 from t5x_lite.optim.config import AUTO, Optimizer
@@ -113,6 +116,8 @@ class Learner:
         graphdef, seen, axes = shapes(
             lambda rngs: Bound(model, objective, heads, adapters, use, rngs=rngs)
         )
+        towers = objective.more_towers()
+        seen, axes = (with_towers(tree, towers) for tree in (seen, axes))
         its_views = views_of(model, objective)
         stored, axes = views.stored(its_views, seen, axes)
         made = cls(
@@ -132,13 +137,8 @@ class Learner:
         )
         _check_adapter_sizes(stored)
         made.check_train()
-        if adapters and (towers := objective.more_towers()):
-            raise InputError(
-                f"adapters stand in the model alone, and the objective has the tower "
-                f"{', '.join(towers)} besides: set --objective.towers one"
-            )
         if adapters:  # two modules at one site are refused here
-            modules: AdapterModules = bind(graphdef, seen).adapters
+            modules: AdapterModules = made._module.adapters
             modules.check()
             _check_copied(modules, its_views)
         return made if base_dtype == "float32" else made._with_base_in(base_dtype)
@@ -147,7 +147,7 @@ class Learner:
         """The same, whose frozen parameters of the model are stored in another dtype."""
         stored = {
             path: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype))
-            if path.startswith("model/") and not self.trains(path)
+            if path.startswith(("model/", TOWERS)) and not self.trains(path)
             else leaf
             for path, leaf in trees.flatten(self.shapes).items()
         }
@@ -175,9 +175,15 @@ class Learner:
         """Initial parameters, as they are stored."""
         parts = (self.model, self.objective, tuple(self.heads.values()), self.adapters, self.use)
         fresh = views.fresh(self.views, init(lambda rngs: Bound(*parts, rngs=rngs), key))
-        if names := self.objective.more_towers():  # they begin as the model
-            same = {name: jax.tree.map(jnp.copy, fresh["model"]) for name in names}
-            fresh = {**fresh, "towers": same}
+        if self._towers:  # they begin as the model
+            flat = trees.flatten(fresh)
+            same = {
+                in_tower(path, name): jnp.copy(leaf)
+                for name in self._towers
+                for path, leaf in flat.items()
+                if in_tower(path, name) != path
+            }
+            fresh = trees.unflatten({**flat, **same})
         stored = trees.flatten(self.shapes)
         narrow = {
             path: leaf.astype(stored[path].dtype)
@@ -207,11 +213,16 @@ class Learner:
           key: of what adapters draw in training.
           adapter_ids: [B], the rows' children in MultiTask, where no loss hands on a batch.
         """
-        changed = self.changed(params, key=key)
-        bound: Bound = bind(self.graphdef, cast(changed, jnp.dtype(self.dtype)))
+        changed = cast(self.changed(params, key=key), jnp.dtype(self.dtype))
+        bound: Bound = self._bound(changed)
         if self.adapters:
             bound.adapters.attach(bound.model)
             bound.adapters.see(bound.model, adapter_ids)
+            for name in self._towers:
+                tower = self._bound(changed, name)
+                tower.adapters.attach(tower.model)
+                tower.adapters.see(tower.model, adapter_ids)
+                setattr(bound.towers, name, tower.model)
             if not self.objective.models():  # whose tokens another model predicts
                 for name in self.heads:
                     bound.adapters.attach_output(bound.model, bound.heads[name])
@@ -222,17 +233,26 @@ class Learner:
         seen = self.read(params)
         if not self._has_copies:
             return seen
-        modules: AdapterModules = bind(self.graphdef, seen).adapters
         own = None if key is None else jax.random.fold_in(key, _DRAWN)
-        return {**seen, "model": modules.read(seen["model"], key=own)}
+        changed = {**seen, "model": self._bound(seen).adapters.read(seen["model"], key=own)}
+        if self._towers:
+            changed["towers"] = {
+                name: self._bound(seen, name).adapters.read(seen["towers"][name], key=own)
+                for name in self._towers
+            }
+        return changed
 
-    def merged(self, params: Params) -> Params:
+    def merged(self, params: Params, *, tower: str = "") -> Params:
         """The parameters of the model that does without adapters what it does with them.
+
+        Args:
+          params: as they are stored.
+          tower: name of the encoder that is merged; "" is the model.
 
         Raises:
           InputError: an adapter cannot be merged into kernels.
         """
-        bound: Bound = bind(self.graphdef, self.changed(params))
+        bound = self._bound(self.changed(params), tower)
         if self.adapters:
             bound.adapters.attach(bound.model)
             merge(bound.model)
@@ -248,9 +268,16 @@ class Learner:
           path in the parameters -> part of a delta, and the adapters that no kernel can hold.
         """
         seen = trees.overlaid(self.seen, {"adapters": adapters})
-        bound: Bound = bind(self.graphdef, seen)
-        parts, rest = delta_form(bound.adapters, self.adapters, bound.model)
-        return {f"model/{path}": part for path, part in parts.items()}, rest
+        found: dict[str, Part] = {}
+        rest: tuple[Adapter, ...] = ()
+        for start, tower in (
+            ("model/", ""),
+            *((f"{TOWERS}{name}/", name) for name in self._towers),
+        ):
+            bound = self._bound(seen, tower)
+            parts, rest = delta_form(bound.adapters, self.adapters, bound.model)
+            found |= {start + path: part for path, part in parts.items()}
+        return found, rest
 
     def bind_model(self, params: Params, *, adapter_ids: Array | None = None) -> Any:
         """The model alone of `bind`; adapter_ids [B] are the rows' children in MultiTask."""
@@ -264,7 +291,7 @@ class Learner:
     @property
     def model_type(self) -> type:
         """The class of the model."""
-        return type(bind(self.graphdef, self.seen).model)
+        return type(self._module.model)
 
     def loss(
         self, params: Params, batch: Batch, key: Key | None = None, *, phase: str | None = None
@@ -276,7 +303,12 @@ class Learner:
         loss = self.bind(params, key=key)(batch, key=key, phase=phase)
         if key is None or not self.adapters:
             return loss
-        return loss.plus_terms(bind(self.graphdef, self.read(params)).adapters.penalties())
+        seen = self.read(params)
+        for name in ("", *self._towers):
+            start = f"{name}_" if name else ""
+            found = self._bound(seen, name).adapters.penalties()
+            loss = loss.plus_terms({f"{start}{term}": value for term, value in found.items()})
+        return loss
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None = None) -> Loss:
         """The second stage: terms of the rows of a whole batch."""
@@ -309,7 +341,7 @@ class Learner:
                 trains=self.trains if self._is_partial else None,
                 joint=self.joint,
                 live=main.live(axes, depth=self._depth),
-                scheduled=at_step(self.adapters),
+                scheduled=self._scheduled,
             )
             return (update,)
         made = []
@@ -328,7 +360,7 @@ class Learner:
                 trains=functools.partial(self._phase_trains, phase),
                 joint=self.joint,
                 live=optimizer.live(axes, depth=self._depth),
-                scheduled=at_step(self.adapters),
+                scheduled=self._scheduled,
             )
             made.append(update)
         check_updates(made, [path for path in trees.flatten(self.shapes) if self.trains(path)])
@@ -362,7 +394,7 @@ class Learner:
             return False
         if self.train:
             return path in self._chosen
-        if self.adapters and path.startswith(("model/", ADAPTERS)):
+        if self.adapters and path.startswith(("model/", TOWERS, ADAPTERS)):
             return path in self._adapted
         return True
 
@@ -374,7 +406,7 @@ class Learner:
         """
         if not self.adapters:
             return 0
-        modules: AdapterModules = bind(self.graphdef, self.seen).adapters
+        modules: AdapterModules = self._module.adapters
         names = {adapter.name for adapter in self.adapters}
         if trained:
             names = {
@@ -382,7 +414,7 @@ class Learner:
                 for p in self._covered([ADAPTERS + n for n in names])
                 if self.trains(p)
             }
-        return sum(map(modules.num_unused, names))
+        return sum(map(modules.num_unused, names)) * (1 + len(self._towers))
 
     def holds_still(self, path: str) -> bool:
         """Whether the parameter at a path is frozen in a run that trains a chosen part alone."""
@@ -395,13 +427,12 @@ class Learner:
     @functools.cached_property
     def _has_copies(self) -> bool:
         """Whether an adapter has arrays in place of some of the model's."""
-        return bool(self.adapters) and bool(bind(self.graphdef, self.seen).adapters.copied())
+        return bool(self.adapters) and bool(self._module.adapters.copied())
 
     @functools.cached_property
     def _adapted(self) -> frozenset[str]:
         """Paths of what adapters train: their own parameters, and the model's that they name."""
-        paths = list(trees.flatten(self.shapes))
-        return self._covered([*COMPOSING, *(p for one in self.adapters for p in one.trains(paths))])
+        return self._covered([*COMPOSING, *(p for one in self.adapters for p in self._of(one))])
 
     @functools.cached_property
     def _chosen(self) -> frozenset[str]:
@@ -411,9 +442,53 @@ class Learner:
     @property
     def _meant(self) -> dict[str, tuple[str, ...]]:
         """Patterns of `train` -> those that they mean: an adapter's path, all that it trains."""
-        paths = list(trees.flatten(self.shapes))
-        own = {f"{ADAPTERS}{adapter.name}": adapter.trains(paths) for adapter in self.adapters}
+        own = {f"{ADAPTERS}{adapter.name}": self._of(adapter) for adapter in self.adapters}
         return {pattern: own.get(pattern, (pattern,)) for pattern in self.train}
+
+    def _of(self, adapter: Adapter) -> tuple[str, ...]:
+        """What an adapter trains: its patterns of the model, and its paths of each tower."""
+        flat = trees.flatten(self.shapes)
+        patterns = adapter.trains(list(as_model(flat)))
+        if not self._towers:
+            return patterns
+        found = []
+        for name in ("", *self._towers):
+            paths = as_model(flat, name)
+            own = [p for p in paths if any(trees.covers(pattern, p) for pattern in patterns)]
+            found += [in_tower(path, name) for path in own] if name else own
+        return tuple(found)
+
+    @property
+    def _towers(self) -> tuple[str, ...]:
+        """Names of the encoders besides the model."""
+        return self.objective.more_towers()
+
+    @functools.cached_property
+    def _module(self) -> Bound:
+        """The module with shapes in place of arrays."""
+        return self._bound(self.seen)
+
+    def _bound(self, seen: Params, tower: str = "") -> Bound:
+        """The module of the parameters that it has, with a tower in place of the model."""
+        if not (self.adapters and self._towers):
+            return bind(self.graphdef, seen)
+        flat = trees.flatten(seen)
+        others = {path: leaf for path, leaf in flat.items() if path.startswith(TOWERS)}
+        return bind(self.graphdef, trees.unflatten({**others, **as_model(flat, tower)}))
+
+    @property
+    def _scheduled(self) -> Callable[[Array], dict[str, Array]] | None:
+        """Steps taken -> parameters of adapters that follow from them, those of towers too."""
+        of_model = at_step(self.adapters)
+        if of_model is None or not self._towers:
+            return of_model
+
+        def scheduled(step: Array) -> dict[str, Array]:
+            found = of_model(step)
+            names = [(name, path) for name in self._towers for path in found]
+            return {**found, **{in_tower(path, name): found[path] for name, path in names}}
+
+        return scheduled
 
     def _covered(self, patterns: Sequence[str]) -> frozenset[str]:
         paths = trees.flatten(self.shapes)

@@ -78,6 +78,12 @@ def suggesting(function: Callable[Parameters, Result]) -> Callable[Parameters, R
     return checked
 
 
+def given_options(options: Sequence[str]) -> frozenset[str]:
+    """Return the names of the options in a command line, spelled with dashes."""
+    names = (each.partition("=")[0] for each in options if each.startswith("--"))
+    return frozenset(name.replace("_", "-") for name in names)
+
+
 def option_names(config: Any, *, prefix: str = "--") -> list[str]:
     """Lists the options that tyro makes of a dataclass.
 

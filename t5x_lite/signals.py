@@ -1,20 +1,23 @@
-"""The end of a command's process by SIGINT (Ctrl-C) or SIGTERM: one line, exit code 130 or 143.
+"""The end of a command's process by SIGINT (Ctrl-C), SIGTERM or SIGHUP: one line, 130, 143 or 129.
 
     at_start()                  # from here on a signal ends the process at once
     with watching() as watch:   # here it raises, so that `with` blocks clean up
         command.run()
     watch.leave(130)            # without the end of the interpreter
 
-A signal raises KeyboardInterrupt or `Terminated` in the main thread. Four things make that safe:
+A signal raises KeyboardInterrupt or `Terminated` in the main thread. Five things make that safe:
 
-- The interpreter is not finalized after a signal. Its finalization runs destructors of XLA and
-  TensorFlow while their threads still work, which ends in a segmentation fault.
+- The interpreter is not finalized after a signal or an error. Its finalization runs destructors of
+  XLA and TensorFlow while their threads still work: a segmentation fault, or a process that never
+  ends.
 - During an import nothing is raised: extension modules abort the process. It ends at once, and what
   is unfinished is removed.
 - Python drops an exception that is raised in a destructor or a garbage collection callback, such as
   JAX's. `watching` then raises the signal again.
 - The main thread may be in C++ for minutes, as in a compilation. A thread of its own then removes
   unfinished files and ends the process after `GRACE_SECONDS`, or at a second signal.
+- SIGHUP comes when the terminal is closed. Writing to it would fail from then on, so that output
+  goes to /dev/null. Under `nohup` the signal is ignored.
 
 Importing this module costs nothing: no JAX, no NumPy.
 """
@@ -22,29 +25,57 @@ Importing this module costs nothing: no JAX, no NumPy.
 import contextlib
 import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE_SECONDS = 5.0
 """How long the main thread may take to clean up after a signal."""
+_EXIT_SECONDS = 30.0
+"""How long functions of `atexit` may take after an error."""
 _SAME_SECONDS = 1.0
 """A second signal within this time is the first one again: some launchers pass on Ctrl-C too."""
 _AGAIN_SECONDS = 0.05
-_LINES = {signal.SIGINT: "error: interrupted", signal.SIGTERM: "error: terminated"}
+_LINES = {
+    signal.SIGINT: "error: interrupted",
+    signal.SIGTERM: "error: terminated",
+    signal.SIGHUP: "error: the terminal was closed",
+}
 _SHOW_CURSOR = "\x1b[?25h"
+standard_errors = [2]
+"""The last one is the descriptor of standard error; 2 may be held back for a while."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came; whatever cleans up after Ctrl-C does so after it, too."""
+    """SIGTERM or SIGHUP came; whatever cleans up after Ctrl-C does so after it, too."""
 
-    signum = signal.SIGTERM
+    def __init__(self, signum: int = signal.SIGTERM) -> None:
+        super().__init__()
+        self.signum = signum
+
+
+def interruption(signum: int) -> KeyboardInterrupt:
+    """Return the exception of a signal."""
+    return KeyboardInterrupt() if signum == signal.SIGINT else Terminated(signum)
+
+
+def leave_terminal(signum: int) -> None:
+    """Send what is written to a terminal to /dev/null if the signal says that it was closed."""
+    if signum != signal.SIGHUP:
+        return
+    for descriptor in (1, *standard_errors):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                nothing = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nothing, descriptor)
+                os.close(nothing)
 
 
 def at_start() -> None:
-    """Makes SIGINT and SIGTERM end this process at once, while there is nothing to clean up."""
+    """Makes each of `SIGNALS` end this process at once, while there is nothing to clean up."""
     for signum in SIGNALS:
         if signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(signum, _end_at_once)
@@ -79,7 +110,7 @@ def raising() -> Iterator[None]:
 
 @contextlib.contextmanager
 def watching() -> Iterator["Watch"]:
-    """Within the block, SIGINT and SIGTERM raise, and end the process where that does not help."""
+    """Within the block, `SIGNALS` raise, and end the process where that does not help."""
     watch = Watch()
     ignored = [one for one in SIGNALS if signal.getsignal(one) is signal.SIG_IGN]
     handlers = {one: signal.signal(one, watch.handle) for one in SIGNALS if one not in ignored}
@@ -126,8 +157,8 @@ def ended_by(
         second.start()
         second.join(seconds)
         if not left.is_set() and may_end():
-            text = "terminated" if first == signal.SIGTERM else "interrupted"
-            os.write(2, f"error: {text}\n".encode())
+            leave_terminal(first)
+            _write(f"{line_of(first)}\n")
             os._exit(128 + first)
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -163,9 +194,10 @@ class Watch:
         """Raise the first signal in the main thread; the thread of `hooks` counts the others."""
         if self.signum is None:
             self.signum = signum
+            leave_terminal(signum)
             if _is_importing(frame):
                 self._end(signum)
-            raise Terminated if signum == signal.SIGTERM else KeyboardInterrupt
+            raise interruption(signum)
 
     @contextlib.contextmanager
     def hooks(self) -> Iterator[None]:
@@ -206,6 +238,28 @@ class Watch:
         _end_children()
         with contextlib.suppress(Exception):
             remove_unfinished()
+            _remove_generated()
+            _remove_temporary()
+        self._exit(code)
+
+    def leave_after_error(self, code: int) -> None:
+        """End this process after a command failed, and after its message.
+
+        Functions of `atexit` have `_EXIT_SECONDS`, since one may wait for another process.
+        """
+        import atexit
+        import threading
+
+        self.finish()
+        _end_children()
+        timer = threading.Timer(_EXIT_SECONDS, self._exit, (code,))
+        timer.daemon = True
+        timer.start()
+        with contextlib.suppress(BaseException):
+            atexit._run_exitfuncs()
+        self.leave(code)
+
+    def _exit(self, code: int) -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
@@ -249,7 +303,8 @@ class Watch:
     def _end(self, signum: int) -> None:
         """Removes what is unfinished, and ends the process while the main thread is busy."""
         self.claim()
-        cursor = _SHOW_CURSOR if os.isatty(2) else ""
+        leave_terminal(signum)
+        cursor = _SHOW_CURSOR if os.isatty(standard_errors[-1]) else ""
         _write(f"{cursor}{line_of(signum)}\n")
         self.leave(128 + signum)
 
@@ -298,13 +353,34 @@ def _is_importing(frame: Any) -> bool:
 
 def _end_at_once(signum: int, frame: Any) -> None:
     del frame
+    leave_terminal(signum)
     _write(f"{line_of(signum)}\n")
     os._exit(128 + signum)
 
 
 def _write(text: str) -> None:
     with contextlib.suppress(OSError):
-        os.write(2, text.encode())
+        os.write(standard_errors[-1], text.encode())
+
+
+def _remove_generated() -> None:
+    """Remove the modules that TensorFlow wrote to the temporary directory, as `atexit` would."""
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if name.startswith("__autograph_generated_file") and path:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _remove_temporary() -> None:
+    """Remove directories of `tempfile` that are open, also those of libraries."""
+    import gc
+    import tempfile
+
+    kind = tempfile.TemporaryDirectory
+    for one in [one for one in gc.get_objects() if type(one) is kind]:
+        with contextlib.suppress(Exception):
+            one.cleanup()
 
 
 def _end_children() -> None:

@@ -1,16 +1,29 @@
-"""Multiple choice from your own JSON lines, as SWAG and RACE are: data.layout is Choices(num=4).
+"""Multiple choice: RACE, SWAG, and your own JSON lines.
 
-    Data(task="tasks.choices:jsonl", directory="DIR", layout=layouts.Choices(num=4), pack=False)
+    Data(task="tasks.choices:race", directory="RACE", layout=layouts.Choices(num=4), pack=False)
 
-DIR holds train.jsonl and validation.jsonl, and perhaps test.jsonl, whose lines may lack the label:
+    race     articles of English examinations with questions: RACE/{train,dev,test}/{middle,high}/
+             *.txt, or the Hub's tables; race_middle and race_high read one level
+    swag     situations with endings: train.csv, val.csv and test.csv, or the Hub's tables
+    jsonl    your own train.jsonl, validation.jsonl, and perhaps test.jsonl
+
+A line of your own files has as many choices as data.layout.num; one of the test split may lack the
+label:
 
     {"question": "She opened the door and", "choices": ["left.", "sang."], "label": 0}
 
-Of RACE the question is the article with its question behind it. Every line has as many choices as
-data.layout.num says. The metric is accuracy.
+An encoder reads each choice behind the question. Of RACE the first text is the article, and the
+second the question with a choice, which stands in the place of "_" where the question has one. Of
+SWAG they are the first sentence, and the beginning of the second one with an ending. A row that is
+too long loses tokens of its longer text, the end of the article.
+
+With data.layout Seq2Seq() `race` and `swag` are text to text, in the form of T5's COPA: the inputs
+list choice1 to choice4, and the target is the name of one, "choice3". The metric is accuracy.
+
+Sources: Lai et al. 2017, "RACE"; Zellers et al. 2018, "SWAG"; Devlin et al. 2019, section 4.4.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import seqio
@@ -20,13 +33,24 @@ from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.labels import of_class
 from t5x_lite.data.layouts import Choices
 from t5x_lite.data.postprocess import ClassIndex
-from t5x_lite.data.tasks import benchmarks
-from t5x_lite.data.tasks.labelled import Labelled
+from t5x_lite.data.preprocess.classification import label_text
+from t5x_lite.data.preprocess.templates import fill
+from t5x_lite.data.tasks import benchmarks, stages
+from t5x_lite.data.tasks.choices import choice_task
+from t5x_lite.data.tasks.labelled import Labelled, extras
+from t5x_lite.data.tasks.wording import Wording, mark
 from t5x_lite.errors import InputError
 from t5x_lite.metrics.classification import accuracy
+from t5x_lite.records import released_files
 from t5x_lite.records.benchmark_files import label_index, numbered, read_jsonl
+from t5x_lite.records.released_files import NUM_CHOICES, RACE_LEVELS
 
 FILES = {name: f"{name}.jsonl" for name in ("train", "validation", "test")}
+NAMES = tuple(f"choice{number}" for number in range(1, NUM_CHOICES + 1))
+"""The choices of RACE and SWAG as text to text."""
+_LISTED = " ".join(f"{name}: {{{name}}}" for name in NAMES)
+RACE = Wording(prefix="race", template=f"question: {{question}} {_LISTED} article: {{article}}")
+SWAG = Wording(prefix="swag", template=f"{_LISTED} sentence: {{sent1}} {{sent2}}")
 
 
 def jsonl(arguments: TaskArguments) -> seqio.Task:
@@ -50,15 +74,6 @@ def jsonl(arguments: TaskArguments) -> seqio.Task:
             texts = dict(zip(numbers, choices, strict=True))
             yield {"question": row.fields["question"], **texts, "label": label, "idx": number}
 
-    def text(record: Any) -> str:
-        return "<unk>" if record["label"] < 0 else numbers[record["label"]]
-
-    form = Labelled(
-        texts=("question", *numbers),
-        label=lambda record: of_class(record["label"]),
-        target=text,
-        choices=True,
-    )
     benchmark = benchmarks.Benchmark(
         name="choices_jsonl",
         tfds="",
@@ -68,6 +83,121 @@ def jsonl(arguments: TaskArguments) -> seqio.Task:
         examples=lambda record, split: [{"idx": record["idx"]}],
         postprocess=ClassIndex(numbers),
         metrics=(accuracy,),
-        labelled=form,
+        labelled=_form("question", numbers),
     )
     return benchmarks.task(benchmark, arguments)
+
+
+def _form(question: str, names: tuple[str, ...]) -> Labelled:
+    """How an encoder reads a record: one field, and one for each choice."""
+    return Labelled(
+        texts=(question, *names),
+        label=lambda record: of_class(record["label"]),
+        target=lambda record: label_text(record["label"], names),
+        choices=True,
+    )
+
+
+def _race(arguments: TaskArguments, levels: tuple[str, ...], name: str) -> seqio.Task:
+    splits = released_files.race_splits(arguments.directory, levels)
+
+    def records(split: str) -> Iterator[dict[str, Any]]:
+        for one in released_files.read_race(splits[split], levels):
+            shown = dict(zip(NAMES, one["choices"], strict=True))
+            read = [_answered(one["question"], choice) for choice in one["choices"]]
+            yield {**one, **shown, "first": one["article"], "second": read}
+
+    return _task(name, arguments, RACE, tuple(splits), records)
+
+
+def _answered(question: str, choice: str) -> str:
+    """A question with a choice behind it, or in its gap."""
+    return question.replace("_", choice) if "_" in question else f"{question} {choice}"
+
+
+def race(arguments: TaskArguments) -> seqio.Task:
+    """The questions of both levels of RACE."""
+    return _race(arguments, RACE_LEVELS, "race")
+
+
+def race_middle(arguments: TaskArguments) -> seqio.Task:
+    """The questions of middle schools."""
+    return _race(arguments, ("middle",), "race_middle")
+
+
+def race_high(arguments: TaskArguments) -> seqio.Task:
+    """The questions of high schools."""
+    return _race(arguments, ("high",), "race_high")
+
+
+def swag(arguments: TaskArguments) -> seqio.Task:
+    """Which ending does a situation have?"""
+    splits = released_files.swag_splits(arguments.directory)
+
+    def records(split: str) -> Iterator[dict[str, Any]]:
+        for one in released_files.read_swag(splits[split], split):
+            shown = dict(zip(NAMES, one["choices"], strict=True))
+            read = [f"{one['sent2']} {choice}".strip() for choice in one["choices"]]
+            yield {**one, **shown, "first": one["sent1"], "second": read}
+
+    return _task("swag", arguments, SWAG, tuple(splits), records)
+
+
+def _task(
+    name: str,
+    arguments: TaskArguments,
+    wording: Wording,
+    splits: tuple[str, ...],
+    records: Callable[[str], Iterable[Mapping[str, Any]]],
+) -> seqio.Task:
+    """A task of questions with four choices, for an encoder or as text to text."""
+    if "labels" not in arguments.layout.features:
+        inputs = wording.changed(arguments).inputs
+
+        def example(record: Mapping[str, Any]) -> dict[str, Any]:
+            targets = label_text(record["label"], NAMES)
+            return {"inputs": fill(inputs, record), "targets": targets, "id": record["id"]}
+
+        return mark(
+            seqio.Task(
+                name,
+                source=_source(splits, records, example, {"id": str}),
+                preprocessors=stages.SUPERVISED_PREPROCESSORS,
+                output_features=stages.features(arguments.vocabulary),
+                postprocess_fn=ClassIndex(NAMES),
+                metric_fns=[accuracy],
+            )
+        )
+    layout = arguments.layout
+    if not isinstance(layout, Choices) or layout.num != NUM_CHOICES:
+        shown = f"{layout.name} of {layout.num}" if isinstance(layout, Choices) else layout.name
+        raise InputError(
+            f"tasks.choices:{name} needs data.layout choices with data.layout.num {NUM_CHOICES}, "
+            f"or seq2seq; got {shown}"
+        )
+    form = _form("first", NAMES)
+
+    def read(record: Mapping[str, Any]) -> dict[str, Any]:
+        texts = dict(zip(NAMES, record["second"], strict=True))
+        return form.example({**record, **texts}, {"id": record["id"]})
+
+    return choice_task(
+        name,
+        arguments,
+        form,
+        source=_source(splits, records, read, extras({"id": str}, form)),
+        postprocess=ClassIndex(NAMES),
+        metrics=(accuracy,),
+    )
+
+
+def _source(
+    splits: tuple[str, ...],
+    records: Callable[[str], Iterable[Mapping[str, Any]]],
+    example: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    kinds: Mapping[str, type],
+) -> stages.Source:
+    def dataset(split: str) -> Any:
+        return benchmarks.in_memory([*map(example, records(split))], kinds)
+
+    return stages.source(splits, dataset, one_to_one=True)

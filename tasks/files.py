@@ -17,6 +17,12 @@ targets' columns. Where it is given, --data.template takes the place of data.col
     answer          exact match and F1 of words, as SQuAD has them
     translate       BLEU
     summarize       ROUGE
+    parallel        BLEU
+
+`parallel` reads lines of two languages without a header: train.tsv with source TAB target, score
+TAB source TAB target (CCMatrix), or source TAB target TAB score TAB more (NLLB), whose columns are
+{source}, {target} and {score}; or two files such as train.de.gz and train.en.gz, whose columns are
+{de} and {en}. --data.columns.min-score drops lines with a lower score.
 
 With data.layout Labelled() `classify` and `regress` are for an encoder's head, which reads
 data.columns.inputs and, of a pair, data.columns.second. docs/guides/own_data.md has examples.
@@ -39,6 +45,7 @@ from t5x_lite.metrics.classification import accuracy
 from t5x_lite.metrics.correlation import pearson, spearman
 from t5x_lite.metrics.generation import bleu, rouge
 from t5x_lite.metrics.text import exact_match, squad
+from t5x_lite.records.released_files import parallel_splits
 
 
 def classify(arguments: TaskArguments) -> seqio.Task:
@@ -80,6 +87,14 @@ def _task(
 ) -> seqio.Task:
     columns, splits = tables_of(arguments)
     return table_task(metrics, arguments, columns, splits, postprocess=postprocess)
+
+
+def parallel(arguments: TaskArguments) -> seqio.Task:
+    """What is the translation?"""
+    columns, splits = tables_of(
+        arguments, lambda own: parallel_splits(arguments.directory, own.min_score)
+    )
+    return table_task((bleu,), arguments, columns, dict(splits), postprocess=None)
 
 
 def _one_answer(text: str, *, is_target: bool = False, **_: Any) -> str | list[str]:

@@ -17,6 +17,15 @@
     titles       a collection of passages (`tasks.encoder:passages`): its title is the query of each
     stsb         GLUE's STS-B/{train,dev}.tsv: two sentences, and their grade from 0 to 5 as the
                  teacher's score (data.layout Groups(teacher=True), objective CosineRegression)
+    squad        SQuAD's train-v1.1.json and dev-v1.1.json, or those of v2.0: a question, and the
+                 paragraph that answers it
+    triviaqa     TriviaQA's release, qa/wikipedia-*.json (or web-*.json) and evidence/: documents of
+                 a question that have an answer, and as negatives those that have none
+    pubmedqa     PubMedQA's ori_pqa{a,l,u}.json: a question, and the abstract of its article
+    mrtydi       Mr. TyDi's languages that are there, mrtydi-v1.1-LANGUAGE as released or as on the
+                 Hub
+    tevatron     *train*.jsonl and *dev*.jsonl, objects with "query", "positive_passages" and
+                 "negative_passages" (`t5x_lite.records.released_files` for these five)
     same_text    any unlabelled text, as tasks.text reads it: each text answers itself (SimCSE,
                  Gao et al. 2021), and the encoder's dropout makes two views of it
 
@@ -53,6 +62,7 @@ from t5x_lite.records import (
     miracl_files,
     nli_files,
     pairs,
+    released_files,
     triplet_files,
 )
 from tasks.glue import STSB
@@ -64,7 +74,6 @@ def jsonl(arguments: TaskArguments) -> seqio.Task:
     """Objects with a query, passages that answer it, and others that do not."""
     files = files_of_both(arguments.directory, suffixes=SUFFIXES)
     found = source_of_files(files, partial(json_objects, parse=pairs.checked))
-    found.makes_one = partial(pair_task.makes_one, layout=arguments.layout)
     return pair_task.pair_task("pairs_jsonl", arguments, source=found)
 
 
@@ -109,6 +118,31 @@ def dpr(arguments: TaskArguments) -> seqio.Task:
     return _of_directory("dpr", arguments, dpr_files)
 
 
+def squad(arguments: TaskArguments) -> seqio.Task:
+    """The questions of SQuAD, with the paragraphs that answer them."""
+    return _released("squad", arguments)
+
+
+def triviaqa(arguments: TaskArguments) -> seqio.Task:
+    """The questions of TriviaQA, with documents that have an answer and that have none."""
+    return _released("triviaqa", arguments)
+
+
+def pubmedqa(arguments: TaskArguments) -> seqio.Task:
+    """The questions of PubMedQA, with the abstracts of their articles."""
+    return _released("pubmedqa", arguments)
+
+
+def mrtydi(arguments: TaskArguments) -> seqio.Task:
+    """The queries of Mr. TyDi's languages."""
+    return _released("mrtydi", arguments)
+
+
+def tevatron(arguments: TaskArguments) -> seqio.Task:
+    """The queries of files of Tevatron's form."""
+    return _released("tevatron", arguments)
+
+
 def triplets(arguments: TaskArguments) -> seqio.Task:
     """Lines of a query, a passage that answers it and one that does not."""
     read = partial(parsed_lines, parse=triplet_files.checked)
@@ -148,6 +182,13 @@ def _of_directory(name: str, arguments: TaskArguments, files: ModuleType) -> seq
     return _read_whole(name, arguments, files.splits(directory), read)
 
 
+def _released(name: str, arguments: TaskArguments) -> seqio.Task:
+    """A task of a format of `released_files.PAIRS`."""
+    splits, read = released_files.PAIRS[name]
+    directory = arguments.directory
+    return _read_whole(name, arguments, splits(directory), partial(read, directory))
+
+
 def _read_whole(
     name: str, arguments: TaskArguments, splits: tuple[str, ...], read: Read
 ) -> seqio.Task:
@@ -156,5 +197,5 @@ def _read_whole(
     def texts(split: str) -> tf.data.Dataset:
         return stages.text_documents([pairs.to_json(one) for one in read(split)])
 
-    found = stages.source(splits, texts, one_to_one=True)
+    found = stages.source(splits, texts)
     return pair_task.pair_task(f"pairs_{name}", arguments, source=found)

@@ -13,15 +13,26 @@ Labelled() it is cut.
 `squad_v2` is SQuAD 2.0 (Rajpurkar et al. 2018, arXiv:1806.03822), train-v2.0.json and
 dev-v2.0.json, for an encoder alone: a question may have no answer (metrics/no_answer.py,
 configs/finetune/encoder_squad_v2.py).
+
+TriviaQA (Joshi et al. 2017, arXiv:1705.03551) is read from its release, qa/*.json and evidence/:
+
+    trivia_qa                each question with each of its Wikipedia pages, qa/wikipedia-*.json
+    trivia_qa_web            with each page of qa/web-*.json, of the web and of Wikipedia
+    trivia_qa_closed_book    the question alone, unfiltered-web-*.json or else qa/web-*.json
+
+A page has its first 800 words. The target is the first alias that the page has; a training question
+goes without pages that have none. The metrics are TriviaQA's exact match and F1, the best over all
+aliases; pages count one by one, as in the evaluation of the Web domain.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import seqio
 
+from t5x_lite.buckets.paths import DataPath
 from t5x_lite.data import postprocess, preprocess
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.tasks import benchmarks
@@ -32,6 +43,7 @@ from t5x_lite.data.tasks.wording import Wording
 from t5x_lite.errors import InputError
 from t5x_lite.metrics import text
 from t5x_lite.metrics.no_answer import squad_v2 as metric_v2
+from t5x_lite.records import released_files
 from t5x_lite.records.benchmark_files import read_squad
 
 
@@ -82,12 +94,65 @@ SQUAD_V2 = replace(
 )
 
 
+TRIVIA_QA = replace(
+    SQUAD,
+    name="trivia_qa",
+    tfds="",
+    folder="",
+    metrics=(text.trivia_qa,),
+)
+TRIVIA_QA_CLOSED_BOOK = replace(
+    TRIVIA_QA,
+    name="trivia_qa_closed_book",
+    examples=lambda record, split, inputs="trivia question: {question}": [
+        preprocess.squad(record, inputs=inputs)
+    ],
+    labelled=None,
+    wording=Wording(prefix="trivia question:", template="{question}"),
+)
+
+
 def _task(row: Benchmark, arguments: TaskArguments) -> seqio.Task:
     return benchmarks.task(row, arguments)
 
 
 squad = partial(_task, SQUAD)
 closed_book = partial(_task, CLOSED_BOOK)
+
+
+def _trivia(
+    row: Benchmark,
+    arguments: TaskArguments,
+    domains: Sequence[str],
+    read: Callable[[DataPath, str], Iterator[dict[str, Any]]],
+) -> seqio.Task:
+    """A task of the files of the first of TriviaQA's domains that is there."""
+    files = released_files.trivia_splits(arguments.directory, domains)
+    names = {split: file.name for split, (file,) in files.items()}
+    folder = next(iter(files.values()))[0].parent
+    own = replace(arguments, directory=str(folder))
+    return benchmarks.task(replace(row, files=names, read=read), own)
+
+
+def trivia_qa(arguments: TaskArguments) -> seqio.Task:
+    """The questions of TriviaQA with their pages of Wikipedia."""
+    return _trivia(TRIVIA_QA, arguments, ("wikipedia",), released_files.read_trivia_documents)
+
+
+def trivia_qa_web(arguments: TaskArguments) -> seqio.Task:
+    """The questions of TriviaQA with their pages of the web and of Wikipedia."""
+    row = replace(TRIVIA_QA, name="trivia_qa_web")
+    return _trivia(row, arguments, ("web",), released_files.read_trivia_documents)
+
+
+def trivia_qa_closed_book(arguments: TaskArguments) -> seqio.Task:
+    """The questions of TriviaQA alone."""
+    return _trivia(
+        TRIVIA_QA_CLOSED_BOOK,
+        arguments,
+        ("unfiltered-web", "web"),
+        lambda file, split: released_files.read_trivia_questions(file),
+    )
 
 
 def squad_v2(arguments: TaskArguments) -> seqio.Task:

@@ -3,7 +3,9 @@
     --data.task tasks.xnli:zero_shot --data.directory XNLI --objective.num-classes 3
 
 XNLI holds the release's folders as they are unpacked: XNLI-1.0 with xnli.dev.tsv and xnli.test.tsv,
-and XNLI-MT-1.0 with multinli/multinli.train.LANG.tsv, MNLI as a machine translated it.
+and XNLI-MT-1.0 with multinli/multinli.train.LANG.tsv, MNLI as a machine translated it. Or it is
+where TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`): xnli has the held-out splits, and
+xtreme_xnli other machine translations, those of XTREME, to train on.
 
     zero_shot              trains on English alone, and is measured in all 15 languages
     translate_train_all    trains on all 15 translations, in proportion to their examples

@@ -196,3 +196,21 @@ def test_no_temporary_directory_is_one_line(monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", find)
     with pytest.raises(InputError, match=r"directory /nowhere cannot be written .* set TMPDIR"):
         files.check_temporary_directory()
+
+
+def test_an_unfinished_directory_is_of_one_process(tmp_path):
+    with files.scratch_directory(tmp_path / "part", output="out") as part:
+        (part / "a").write_text("")
+        held = "out: another process is writing it"
+        with (
+            pytest.raises(InputError, match=held),
+            files.scratch_directory(tmp_path / "part", output="out"),
+        ):
+            pass
+        assert names(part) == ["a"]
+    (tmp_path / "part").mkdir()  # of a dead process
+    (tmp_path / "part" / "b").write_text("")
+    with files.scratch_directory(tmp_path / "part") as part:
+        assert names(part) == []
+        part.rename(tmp_path / "out")
+    assert names(tmp_path) == ["out"]

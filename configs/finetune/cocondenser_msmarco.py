@@ -2,8 +2,7 @@
 
 Stage 1 has BM25's negatives, 3 epochs of 502,939 queries in batches of 64: 23,576 steps. Its model
 finds 200 passages for each query, of which 30 are the negatives of stage 2; that begins from the
-PRETRAINED weights again: --data.directory MINED, 2 epochs, --steps 15717
---optimizer.schedule.total-steps 15717.
+PRETRAINED weights again: --data.directory MINED, --epochs 2.
 
 Command:
     t5x-lite train configs/finetune/cocondenser_msmarco.py --init work/cocondenser \
@@ -30,4 +29,5 @@ experiment = dataclasses.replace(
         msmarco.optimizer, schedule=Linear(peak=5e-6, total_steps=23_576, warmup_steps=0)
     ),
     steps=23_576,
+    epochs=3.0,
 )

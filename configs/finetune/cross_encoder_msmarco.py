@@ -36,6 +36,7 @@ experiment = Experiment(
         schedule=Linear(peak=1e-5, total_steps=125_735, warmup_steps=1_000), clip_norm=1.0
     ),
     steps=125_735,
+    epochs=4.0,
     compute_dtype="bfloat16",
     checkpoints=Checkpoints(period=5_000),
     evaluation=Evaluation(period=5_000, task_metrics=False),

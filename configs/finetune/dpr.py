@@ -2,7 +2,7 @@
 
 A batch of 128 questions of Natural Questions, each with its passage and one that BM25 found and
 that lacks the answer; the passages of the whole batch are negatives. 58,880 questions have a
-passage; 40 epochs are 18,400 steps. Of small data sets the paper trains 100 epochs.
+passage; 40 epochs are 18,400 steps. Of small data sets the paper trains 100: --epochs 100.
 
 `towers/passage` begins as the model: --init a BERT base. For `embed`, --role passage.
 
@@ -37,6 +37,7 @@ experiment = Experiment(
         clip_norm=2.0,
     ),
     steps=18_400,
+    epochs=40.0,
     checkpoints=Checkpoints(period=2_300),
     evaluation=Evaluation(period=2_300, task_metrics=False),
 )

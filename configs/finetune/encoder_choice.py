@@ -1,8 +1,9 @@
-"""Fine-tunes BERT base, or another encoder, on multiple choice: COPA, or your own files.
+"""Fine-tunes BERT base, or another encoder, on multiple choice: COPA, RACE, SWAG or your own files.
 
-A question is read with each of its choices, and a head on the [CLS] state gives each a number. For
-tasks like SWAG and RACE:
+A question is read with each of its choices, and a head on the [CLS] state gives each a number:
 
+    --data.task tasks.choices:race --data.layout.num 4 --data.inputs-length 512 --data.directory DIR
+    --data.task tasks.choices:swag --data.layout.num 4 --data.directory DIR
     --data.task tasks.choices:jsonl --data.layout.num 4 --data.directory DIR
 
 `evaluate --output OUT` writes COPA's answers to the test split for the benchmark's server.

@@ -1,21 +1,25 @@
 """Fine-tunes BERT base, or another encoder, on a task of GLUE by a head on its [CLS] state.
 
+`t5x-lite glue` trains all tasks of the benchmark by this recipe. Here the task is one, and every
+option of a config is open.
+
 The recipe of BERT and its successors: rows of 128 tokens, batches of 32, AdamW at 2e-5 to 5e-5 with
-a warm-up over a tenth of the steps, and a linear decay; about three epochs, of SST-2 6300 steps.
-The encoder comes by --init, what `t5x-lite import hf` wrote or a pretraining run; its heads come
-along, frozen, and ours begins anew. The head is that of `heads.classifier`:
+a warm-up over a tenth of the steps, and a linear decay; three epochs of the task, of SST-2 6,314
+steps. The encoder comes by --init, what `t5x-lite import hf` wrote or a pretraining run. With
+--model init its family and sizes are the checkpoint's. The classes follow from the task, and the
+head from the family:
 
-    --data.task tasks.glue:mnli --objective.num-classes 3      the number of the task's labels
-    --data.task tasks.glue:stsb --objective.num-classes 1      a score
-    --objective.head electra --optimizer.layer-decay 0.8       as ELECTRA is fine-tuned
+    --data.task tasks.glue:mnli             three classes
+    --data.task tasks.glue:stsb             a score
+    --optimizer.layer-decay 0.8             as ELECTRA is fine-tuned
+    --epochs 10                             as RoBERTa is, on small tasks
 
-RoBERTa, ELECTRA and DeBERTa have their own sizes: write a config with model=roberta_base() and the
-like in place of bert_base(). The loss on the split is measured too, beside the task's metrics.
+The loss on the split is measured next to the task's metrics.
 
 Command:
     t5x-lite import hf bert-base-uncased work/bert_base
-    t5x-lite train configs/finetune/encoder_glue.py --init work/bert_base --data.directory GLUE \
-        --data.vocabulary work/bert_base/files/vocabulary --workdir WORKDIR
+    t5x-lite train configs/finetune/encoder_glue.py --init work/bert_base --model init \
+        --data.directory GLUE --data.vocabulary work/bert_base/files/vocabulary --workdir WORKDIR
     t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR --output OUT
 """
 
@@ -29,7 +33,7 @@ from t5x_lite.optim.schedules import Linear
 
 experiment = Experiment(
     model=bert_base(),
-    objective=Classify(num_classes=2),
+    objective=Classify(num_classes=0, head="auto"),
     data=Data(
         task="tasks.glue:sst2",
         layout=layouts.Labelled(),
@@ -44,6 +48,7 @@ experiment = Experiment(
         schedule=Linear(peak=3e-5, total_steps=6300, warmup_steps=630), eps=1e-6, clip_norm=1.0
     ),
     steps=6300,
+    epochs=3.0,
     log_period=50,
     checkpoints=Checkpoints(period=2100),
     evaluation=Evaluation(period=2100),

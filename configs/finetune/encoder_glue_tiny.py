@@ -20,6 +20,7 @@ experiment = dataclasses.replace(
         base.optimizer, schedule=Linear(peak=3e-4, total_steps=2000, warmup_steps=200)
     ),
     steps=2000,
+    epochs=None,
     checkpoints=Checkpoints(period=1000),
     evaluation=Evaluation(period=500),
 )

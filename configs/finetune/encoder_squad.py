@@ -31,6 +31,7 @@ experiment = dataclasses.replace(
         glue.optimizer, schedule=Linear(peak=3e-5, total_steps=5500, warmup_steps=550)
     ),
     steps=5500,
+    epochs=2.0,
     checkpoints=Checkpoints(period=2750),
     evaluation=Evaluation(period=2750),
 )

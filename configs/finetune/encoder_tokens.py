@@ -35,6 +35,7 @@ experiment = dataclasses.replace(
         glue.optimizer, schedule=Linear(peak=5e-5, total_steps=1760, warmup_steps=176)
     ),
     steps=1760,
+    epochs=4.0,
     checkpoints=Checkpoints(period=440, best="validation/f1"),
     evaluation=Evaluation(period=440),
 )

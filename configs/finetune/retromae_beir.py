@@ -27,4 +27,5 @@ experiment = dataclasses.replace(
         msmarco.optimizer, schedule=Linear(peak=1e-5, total_steps=4_912, warmup_steps=0)
     ),
     steps=4_912,
+    epochs=10.0,
 )

@@ -29,4 +29,5 @@ experiment = dataclasses.replace(
             negatives=_GROUP - 1, negatives_top=200, positives="sample", teacher=True
         ),
     ),
+    epochs=None,
 )

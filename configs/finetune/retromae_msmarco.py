@@ -34,6 +34,7 @@ experiment = Experiment(
     ),
     optimizer=AdamW(schedule=Linear(peak=2e-5, total_steps=15_717, warmup_steps=0), clip_norm=1.0),
     steps=15_717,
+    epochs=4.0,
     compute_dtype="bfloat16",
     checkpoints=Checkpoints(period=2_000),
     evaluation=Evaluation(period=2_000, task_metrics=False),

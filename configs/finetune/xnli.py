@@ -3,7 +3,7 @@
 The recipe of configs/finetune/encoder_glue.py for MNLI: 3 epochs of 392,702 pairs in batches of 32.
 He et al. 2021 (arXiv:2111.09543) report a mean of 79.8 over the languages. translate_train_all has
 the 15 translations of MNLI in its place, shuffled together: --data.task
-tasks.xnli:translate_train_all, and 15 times the steps for as many epochs.
+tasks.xnli:translate_train_all.
 
 Command; ENCODER is what `t5x-lite import hf` made of mdeberta-v3-base:
     t5x-lite train configs/finetune/xnli.py --init ENCODER --data.directory XNLI \

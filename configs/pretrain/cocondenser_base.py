@@ -3,9 +3,10 @@
 From Gao & Callan 2022 (arXiv:2108.05540) and its code: a Condenser with its head to begin with, two
 spans of each document, 2,048 documents a step by gradient caching, 8 epochs of the target corpus,
 AdamW at 1e-4, a warm-up over a tenth of the steps, linear decay, weight decay 0.01, 16-bit numbers.
-Ours: spans of 128 tokens, parts of 256 documents, 12,500 steps, which are 8 epochs of 3.2 million
-documents (the size of MS MARCO's documents); bfloat16. The batch is what a span is compared with:
-more --microbatches need less memory and change no loss, and a smaller --data.batch-size does.
+Ours: spans of 128 tokens, parts of 256 documents, bfloat16. The steps follow from the epochs where
+the documents can be counted; otherwise they are 12,500, 8 epochs of MS MARCO's 3.2 million. The
+batch is what a span is compared with: more --microbatches need less memory and change no loss, and
+a smaller --data.batch-size does.
 
 Command; CONDENSER is a run of configs/pretrain/condenser_base.py, or what `t5x-lite import hf
 --skip-from 6` made of a Condenser with its head:

@@ -40,5 +40,6 @@ experiment = dataclasses.replace(
         clip_norm=1.0,
     ),
     steps=500_000,
+    epochs=None,
     microbatches=32,
 )

@@ -33,4 +33,5 @@ experiment = dataclasses.replace(
         clip_norm=1.0,
     ),
     steps=766_000,
+    epochs=None,
 )

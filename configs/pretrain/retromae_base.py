@@ -2,11 +2,11 @@
 
 From Xiao et al. 2022 (arXiv:2205.12035) and its code: BERT base to begin with, Wikipedia and books,
 rows of 512 tokens, 8 x 32 of them, 8 epochs, AdamW at 1e-4, a warm-up over a tenth of the steps,
-linear decay, weight decay 0.01, 30 % and 50 % masks, 16-bit numbers. Ours: 260,000 steps, which are
-8 epochs of about 4.3 billion tokens in full rows (set --steps and the schedule for your text), and
-bfloat16, dropout as in BERT. On MS MARCO's passages the paper has rows of 150 tokens, 8 x 128, and
-20 epochs: --data.task tasks.encoder:passages --data.inputs-length 150 --data.batch-size 1024
---steps 172000 --optimizer.schedule.total-steps 172000 --optimizer.schedule.warmup-steps 17200.
+linear decay, weight decay 0.01, 30 % and 50 % masks, 16-bit numbers. Ours:
+bfloat16, dropout as in BERT. The steps follow from the epochs where the text can be counted, as in
+a cache; otherwise they are 260,000, 8 epochs of about 4.3 billion tokens in full rows. On MS
+MARCO's passages the paper has rows of 150 tokens, 8 x 128, and 20 epochs: --data.task
+tasks.encoder:passages --data.inputs-length 150 --data.batch-size 1024 --epochs 20.
 BGE's models have --objective.query normalised; DupMAE adds --objective.bag-of-words 0.1.
 
 Command; BERT is what `t5x-lite import hf` made of bert-base-uncased:
@@ -42,6 +42,7 @@ experiment = Experiment(
         clip_norm=1.0,
     ),
     steps=260_000,
+    epochs=8.0,
     compute_dtype="bfloat16",
     log_period=100,
     checkpoints=Checkpoints(period=5000, keep=3),

@@ -3,6 +3,7 @@
 #
 #   bash t5x_lite/scripts/tpu/worker.sh setup EXTRAS        # PYTHON=/path/to/python3.12 chooses
 #   bash t5x_lite/scripts/tpu/worker.sh train RESTARTS CONFIG [--FIELD VALUE ...]
+#   bash t5x_lite/scripts/tpu/worker.sh run RESTARTS COMMAND [ARGUMENT ...]     # any of t5x-lite
 #   bash t5x_lite/scripts/tpu/worker.sh status | stop
 #
 # A run that ends with code 1 (it failed, or lost another host) or 143 (SIGTERM, or Google Cloud's
@@ -19,7 +20,7 @@ set -euo pipefail
 home=$PWD
 self=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/worker.sh
 venv=$home/t5x_lite-venv
-log=$home/t5x_lite-train.log
+log=$home/t5x_lite.log # a link to that of the last command
 pid_file=$home/t5x_lite-train.pid
 code_file=$home/t5x_lite-train.code
 
@@ -83,17 +84,29 @@ setup() {
   "$venv/bin/pip" install --quiet --disable-pip-version-check -e ".[$1,zst]" gcsfs -c constraints.txt
 }
 
+# RESTARTS ARGUMENTS...
 train() {
+  start t5x_lite-train.log "$1" train "${@:2}"
+}
+
+# RESTARTS COMMAND ARGUMENTS...
+run() {
+  start t5x_lite-run.log "$@"
+}
+
+# LOG RESTARTS COMMAND ARGUMENTS...
+start() {
   if running; then
     echo 'a run goes on already: stop it first' >&2
     exit 1
   fi
-  rm -f "$code_file"
-  nohup bash "$self" attempts "$@" > "$log" 2>&1 < /dev/null &
+  rm -f "$code_file" "$log"
+  ln -s "$1" "$log"
+  nohup bash "$self" attempts "${@:2}" > "$home/$1" 2>&1 < /dev/null &
   echo $! > "$pid_file"
 }
 
-# RESTARTS ARGUMENTS...: the process whose number is in the file.
+# RESTARTS COMMAND ARGUMENTS...: the process whose number is in the file.
 attempts() {
   local restarts=$1 number=1 pause=${RESTART_WAIT:-120} ended
   shift
@@ -101,7 +114,7 @@ attempts() {
   trap 'stopped=1 interrupted=1; [[ -z "$child" ]] || kill -TERM "$child" 2> /dev/null || true' TERM
   cd t5x_lite
   while true; do
-    follow "$venv/bin/t5x-lite" train "$@"
+    follow "$venv/bin/t5x-lite" "$@"
     ended=$code
     if [[ -n "$stopped" ]] || ((number > restarts)) || ! is_failure "$ended"; then break; fi
     echo "ended with code $ended: restart $number of $restarts in $pause seconds"
@@ -147,9 +160,9 @@ stop() {
 }
 
 case "${1:-}" in
-  setup | train | attempts | status | stop) "$@" ;;
+  setup | train | run | attempts | status | stop) "$@" ;;
   *)
-    echo 'error: worker.sh setup, train, status or stop' >&2
+    echo 'error: worker.sh setup, train, run, status or stop' >&2
     exit 2
     ;;
 esac

@@ -356,11 +356,13 @@ class AdapterModules(nnx.Module):
                 if isinstance(slot, SlotTree):
                     slot.see(jnp.reshape(ids, (-1,)))
 
-    def of_batch(self, model: nnx.Module, batch: Batch, *, keep_ids: bool = False) -> Batch:
+    def of_batch(
+        self, models: Sequence[nnx.Module], batch: Batch, *, keep_ids: bool = False
+    ) -> Batch:
         """The batch as the model reads it, whose `adapter_ids` go into the slots.
 
         Args:
-          model: with modules in its slots.
+          models: the model and its towers, with modules in their slots.
           batch: features; Parallel repeats them, child after child.
           keep_ids: whether the loss reads `adapter_ids`, too; of Parallel those of the rows that
             child i repeats and that are not of number i are -1, of no task.
@@ -368,7 +370,8 @@ class AdapterModules(nnx.Module):
         if self.repeats > 1:
             batch = {name: jnp.concatenate([x] * self.repeats) for name, x in batch.items()}
         ids = batch.get(ADAPTER_IDS)
-        self.see(model, ids)
+        for model in models:
+            self.see(model, ids)
         seen = {name: x for name, x in batch.items() if name != ADAPTER_IDS}
         if not keep_ids or ids is None:
             return seen

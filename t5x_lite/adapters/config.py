@@ -34,8 +34,8 @@ _PARTS = {
     "head": HEAD,
     "fusion": FUSION,
     "router": ROUTER,
-    "norms": r"model/(?:.*/)?\w*norm(?:/.*)?",
-    "base": r"model/.*",
+    "norms": r"(?:model|towers)/(?:.*/)?\w*norm(?:/.*)?",
+    "base": r"(?:model|towers)/.*",
 }
 """Names of parts in `train` that are no modules -> their paths."""
 

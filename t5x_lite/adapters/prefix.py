@@ -40,6 +40,7 @@ from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.places import Modules
 from t5x_lite.adapters.union import Union
 from t5x_lite.errors import InputError
+from t5x_lite.models.towers import as_model, in_tower, tower_of
 from t5x_lite.nn.disentangled import DisentangledAttention
 from t5x_lite.nn.products import einsum
 from t5x_lite.types import Array
@@ -329,6 +330,13 @@ def ejected(
         raise InputError(f"no parameter is at {below}: these are of another module")
     if adapter.flat:
         return adapter, own
+    towers = sorted({found[0] for path in own if (found := tower_of(path)) is not None})
+    if towers:
+        flat_config, made = ejected(adapter, as_model(own), dtype=dtype)
+        for tower in towers:
+            _, theirs = ejected(adapter, as_model(own, tower), dtype=dtype)
+            made |= {in_tower(path, tower): x for path, x in theirs.items()}
+        return flat_config, made
     made = {path: x for path, x in own.items() if "/gate/" in path}
     for path, embedding in own.items():
         if not path.startswith(f"{below}network/") or not path.endswith("/embedding"):

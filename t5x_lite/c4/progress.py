@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from t5x_lite.progress import above_a_bar, on_terminal
+from t5x_lite.progress import above_a_bar, on_terminal, told
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage, how many of its tasks are done, and how many there are."""
@@ -43,6 +43,7 @@ class Lines:
             return
         self._shown = now
         print(f"{_WORDS.get(stage, stage)}  {done}/{total}", file=sys.stderr, flush=True)
+        told()
 
 
 @contextmanager

@@ -7,7 +7,8 @@ r"""Which weights of a checkpoint become ours, for fine-tuning from them.
 
 A part is what stands at the beginning of a path: model, heads/mlm, objective. Parts come by their
 names. The model must be the same. A head comes along where the checkpoint has it, and begins anew
-where it has not; a tower (towers/passage) that the checkpoint lacks begins as its model; what the
+where it has not; a tower (towers/passage) that the checkpoint lacks begins as its model, and its
+adapters (adapters/NAME/towers/passage) begin as those of the model; what the
 objective needs besides comes from a run with the same objective. Whatever else is missing or
 unexpected is an error that lists it, and the log says what was left out and what begins anew.
 
@@ -23,7 +24,7 @@ from typing import Literal
 
 from t5x_lite import patterns, trees
 from t5x_lite.errors import InputError
-from t5x_lite.models.towers import TOWERS
+from t5x_lite.models.towers import tower_of
 
 _ARROW = "->"
 _MODEL = "model"
@@ -236,8 +237,10 @@ def summary(saved: Iterable[str], wanted: Iterable[str], sources: dict[str, str]
 
 
 def part_of(path: str) -> str:
-    """The part that a path is of: model, objective, or heads/mlm."""
+    """The part that a path is of: model, objective, heads/mlm, or adapters/NAME/towers/passage."""
     first, _, rest = path.partition("/")
+    if (own := tower_of(path)) is not None and first != "towers":
+        return f"{part_of(own[1])}/towers/{own[0]}"
     return first if first in (_MODEL, _OBJECTIVE) else f"{first}/{rest.partition('/')[0]}"
 
 
@@ -246,10 +249,9 @@ def _of_towers(wanted: Iterable[str], renamed: Mapping[str, str]) -> dict[str, s
     there = {part_of(path) for path in renamed}
     found = {}
     for path in wanted:
-        if path.startswith(TOWERS) and part_of(path) not in there:
-            *_, rest = path.split(trees.SEPARATOR, 2)
-            if (source := renamed.get(f"{_MODEL}{trees.SEPARATOR}{rest}")) is not None:
-                found[path] = source
+        own = tower_of(path)
+        if own is not None and part_of(path) not in there and own[1] in renamed:
+            found[path] = renamed[own[1]]
     return found
 
 

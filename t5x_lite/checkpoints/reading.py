@@ -226,7 +226,11 @@ def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any])
     there = _found(base, step_directory)
     with base_at(None):  # a base of the base is where that was
         theirs = there.restore({base.arrays[path].path: leaf for path, leaf in wanted.items()})
-    found = {path: theirs[base.arrays[path].path] for path in wanted}
+    found, taken = {}, set()
+    for path in wanted:  # no two paths share one array: a step donates them
+        source = base.arrays[path].path
+        found[path] = jnp.copy(theirs[source]) if source in taken else theirs[source]
+        taken.add(source)
     _check(base, found, there.directory, step_directory)
     return found
 

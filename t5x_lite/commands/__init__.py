@@ -23,6 +23,7 @@ _PLACES = {
     "init": "texts:InitProject",
     "train": "runs:Train",
     "finetune": "runs:Finetune",
+    "glue": "runs:Glue",
     "evaluate": "runs:Evaluate",
     "predict": "answers:Predict",
     "score": "answers:Score",

@@ -98,17 +98,29 @@ def load_config(path: str, overrides: Sequence[str], *, command: type) -> Any:
     )
 
 
+def with_epochs_of(
+    path: str, overrides: Sequence[str], *, command: type, may_lack_data: bool = False
+) -> Any:
+    """The experiment of a command that trains, with the steps of its epochs."""
+    experiment = load_config(path, overrides, command=command)
+    if experiment.epochs is None:
+        return experiment
+    from t5x_lite.run.data_facts import with_epochs
+
+    return with_epochs(experiment, options=overrides, may_lack_data=may_lack_data)
+
+
 def refuse_output_as_input(command: Any) -> None:
     """Raises OptionError if the file of --output is also a file that the command reads."""
-    output = getattr(command, "output", None)
+    options = vars(command)
+    output = options.get("output")
     if not isinstance(output, str) or not os.path.isfile(output):
         return
-    for field in dataclasses.fields(command):
-        value = getattr(command, field.name)
+    for name, value in options.items():
         values = value if isinstance(value, tuple) else (value,)
-        for path in _paths(values) if field.name not in ("output", "config") else ():
+        for path in _paths(values) if name not in ("output", "config") else ():
             if os.path.isfile(path) and os.path.samefile(path, output):
-                option = f"--{field.name.replace('_', '-')}"
+                option = f"--{name.replace('_', '-')}"
                 raise OptionError(f"--output {output} is also a file of {option}; name a new file")
 
 

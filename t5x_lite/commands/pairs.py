@@ -10,6 +10,7 @@ from t5x_lite.commands.options import (
     Files,
     OptionalCount,
     OptionalFile,
+    OptionalNumber,
     Text,
     Texts,
     at_least,
@@ -27,16 +28,19 @@ class Pairs:
     Attributes:
       input: WET or WARC files, directories or lists (*.paths) of them; JSON lines, Parquet, Arrow;
         text files, whose documents blank lines divide; directories and patterns of these; hf://NAME
-        or tfds://NAME. For parallel two text files may be translations line by line.
+        or tfds://NAME. For parallel two text files may be translations line by line, or *.tsv has
+        source TAB target, or score TAB source TAB target, or NLLB's columns.
       output: JSON lines {"query", "pos", "source", "lang"}, as training reads them.
       rule: which parts of a document are a query and a passage.
-      languages: of two aligned files; of other inputs one, where they do not say it.
+      languages: of two aligned files or of *.tsv; of other inputs one, where they do not say it.
+      min_score: lowest score of a line of *.tsv that is kept.
       min_query_words: of a query at least.
       max_query_words: of a query at most.
       min_passage_words: of a passage at least.
       max_queries: pairs of one passage at most.
       bad_words: a file with an entry on each line; a pair with one is dropped.
       languages_by: langdetect or cld3 drops passages in another language than they say.
+      seed: of the sentences that the rule ict draws.
       text: column that is taken as text, or columns in braces, of JSON and of tables.
     """
 
@@ -49,20 +53,24 @@ class Pairs:
         "instruction_output",
         "heading_section",
         "sentences",
+        "ict",
         "code_docstring",
         "parallel",
     ]
     languages: Texts = ()
+    min_score: OptionalNumber = None
     min_query_words: Count = 2
     max_query_words: Count = 64
     min_passage_words: Count = 10
     max_queries: Count = 20
     bad_words: OptionalFile = None
     languages_by: Literal["langdetect", "cld3"] | None = None
+    seed: Count = 0
     text: Text = "{text}"
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        at_least(0, {"--seed": self.seed})
         if not self.input:
             raise OptionError("--input needs at least one file")
         at_least(
@@ -94,6 +102,8 @@ class Pairs:
             rule=self.rule,
             languages=self.languages,
             filters=filters,
+            seed=self.seed,
+            min_score=self.min_score,
             text=self.text,
         )
 

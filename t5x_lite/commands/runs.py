@@ -1,6 +1,7 @@
 """Commands about a run: train, finetune, evaluate, plan, report."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -8,10 +9,10 @@ from t5x_lite.commands.options import (
     ALL_MODULES,
     PROG,
     Config,
-    Count,
     Directories,
     Directory,
     Modules,
+    OptionalCount,
     OptionalDirectory,
     OptionalFile,
     OptionalNumber,
@@ -24,8 +25,9 @@ from t5x_lite.commands.options import (
     at_least,
     load_config,
     some_directory,
+    with_epochs_of,
 )
-from t5x_lite.options import OptionError
+from t5x_lite.options import OptionError, given_options
 from t5x_lite.project import trusting_checkpoints
 
 
@@ -34,8 +36,9 @@ class Train:
     """Pretrain or fine-tune; resumes from the newest checkpoint of the work directory.
 
     --FIELD VALUE after CONFIG changes a field of the config, such as --objective.z-loss 0;
-    t5x-lite train CONFIG --help lists them. --model init takes the model's family and sizes from
-    the checkpoint of --init; the config's dropout and kind of attention stay.
+    t5x-lite train CONFIG --help lists them. --epochs N counts the training data and sets steps and
+    schedules. --model init takes the model's family and sizes from the checkpoint of --init; the
+    config's dropout and kind of attention stay.
 
     Attributes:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
@@ -53,7 +56,7 @@ class Train:
     def run(self, overrides: Sequence[str]) -> None:
         """Calls run.training.train, or run.rehearsal.rehearse, with the config's overrides."""
         with trusting_checkpoints(self.trust_project):
-            experiment = load_config(self.config, overrides, command=Train)
+            experiment = with_epochs_of(self.config, overrides, command=Train)
         if self.dry_run:
             from t5x_lite.run.rehearsal import rehearse
 
@@ -94,7 +97,7 @@ class Finetune:
         all that the training rows have if not given.
       task: how answers are measured; auto is classify where there are few different targets, else
         text_to_text or, of an encoder, regress.
-      epochs: passes over the training rows.
+      epochs: passes over the training rows; 3 if neither it nor --steps is given.
       dry_run: prints sizes, memory, steps and the first batch as text, and stops; nothing is
         written.
     """
@@ -109,7 +112,7 @@ class Finetune:
     task: Literal[
         "auto", "classify", "regress", "text_to_text", "answer", "translate", "summarize"
     ] = "auto"
-    epochs: Count = 3
+    epochs: OptionalCount = None
     dry_run: bool = False
     takes_overrides: ClassVar[bool] = True
 
@@ -118,6 +121,10 @@ class Finetune:
 
     def run(self, overrides: Sequence[str]) -> None:
         """Calls run.finetuning with the config's overrides."""
+        if self.epochs is not None and "--steps" in given_options(overrides):
+            raise OptionError(
+                f"--steps and --epochs {self.epochs} both set the run's length; give one"
+            )
         from t5x_lite.run.allocator import keep_freed_memory
 
         keep_freed_memory()
@@ -136,7 +143,7 @@ class Finetune:
             table=self.table,
             workdir=self.workdir,
             task=self.task,
-            epochs=self.epochs,
+            epochs=3 if self.epochs is None else self.epochs,
             options=overrides,
         )
         if self.dry_run:
@@ -147,6 +154,67 @@ class Finetune:
         from t5x_lite.run.training import train
 
         train(experiment)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Glue:
+    """Fine-tune a checkpoint, an encoder or a T5, on all of GLUE or SuperGLUE, and measure it.
+
+        t5x-lite import hf bert-base-uncased work/bert
+        t5x-lite glue --init work/bert --directory GLUE --workdir work/glue
+
+    Each task has a run in WORKDIR/TASK, and its classes, head and metrics follow from the task. The
+    command prints each task's metrics and the average, and writes metrics.json and the submission.
+    The same command resumes, and finished tasks are not repeated. --FIELD VALUE changes a field of
+    the config of each run, as for train: --steps 300, --optimizer.schedule.peak 2e-5.
+
+    Attributes:
+      init: what t5x-lite import wrote, or a work directory or step directory.
+      directory: the benchmark's official files, a folder for each task; or TensorFlow Datasets.
+      workdir: where the runs go.
+      benchmark: which benchmark.
+      tasks: the tasks to train, such as sst2 mrpc rte; all if not given.
+      together: trains all tasks in one run: an encoder has a head for each, a T5 their mixture.
+      epochs: passes over each task's training data; the benchmark's recipe if not given.
+      output: directory for metrics.json and the submission; the workdir if not given.
+      dry_run: prints sizes, memory, steps and the first batch of each run, and stops; nothing is
+        written.
+    """
+
+    init: Directory
+    directory: Directory
+    workdir: Directory
+    benchmark: Literal["glue", "super_glue"] = "glue"
+    tasks: Texts = ()
+    together: bool = False
+    epochs: OptionalNumber = None
+    output: OptionalDirectory = None
+    dry_run: bool = False
+    takes_overrides: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and not 0 < self.epochs < math.inf:
+            raise OptionError(f"--epochs must be above 0, got {self.epochs}")
+
+    def run(self, overrides: Sequence[str]) -> None:
+        """Calls run.benchmarks.glue with the config's overrides."""
+        from t5x_lite.run.allocator import keep_freed_memory
+
+        keep_freed_memory()
+        from t5x_lite.run.benchmarks import glue
+
+        glue(
+            self.init,
+            directory=self.directory,
+            workdir=self.workdir,
+            benchmark=self.benchmark,
+            tasks=self.tasks,
+            together=self.together,
+            epochs=self.epochs,
+            output=self.output,
+            options=overrides,
+            dry_run=self.dry_run,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -230,7 +298,7 @@ class Plan:
     def run(self, overrides: Sequence[str]) -> None:
         """Calls run.planning.plan with the config's overrides."""
         at_least(0, {"--operations": self.operations})
-        experiment = load_config(self.config, overrides, command=Plan)
+        experiment = with_epochs_of(self.config, overrides, command=Plan, may_lack_data=True)
         from t5x_lite.run.planning import plan
 
         plan(
@@ -249,15 +317,20 @@ class Report:
     """Write one HTML page about a work directory: the task's metric, curves, samples, options.
 
     Of several work directories, a page that compares them: final metrics, the settings that differ,
-    and the curves of all on one chart.
+    and the curves of all on one chart. With --group seed, runs that differ in their seed only are a
+    group, and mean and standard deviation are printed, too:
+
+        t5x-lite report work/a.0 work/a.1 work/b.0 work/b.1 --group seed
 
     Attributes:
       workdirs: the work directory, or several to compare.
+      group: seed shows mean and sample standard deviation over the seeds, and curves with bands.
       output: the page to write; if not given, report.html in the work directory, or of several
         compare.html next to the first of them.
     """
 
     workdirs: Workdirs
+    group: Literal["seed"] | None = None
     output: OptionalFile = None
     takes_overrides: ClassVar[bool] = False
 
@@ -269,7 +342,7 @@ class Report:
         """Calls run.texts.report."""
         from t5x_lite.run.texts import report
 
-        report(self.workdirs, output=self.output)
+        report(self.workdirs, output=self.output, group=self.group)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from t5x_lite.project import trusting_checkpoints
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateSuite:
-    """Measure a retriever on all sets of BEIR, MIRACL, MLDR or MKQA that a directory has.
+    """Measure a retriever on all sets of BEIR, MIRACL or another suite that a directory has.
 
     Prints the metrics of each set and their mean, and names the sets that are missing. A killed
     command goes on with the next set.
@@ -53,7 +53,9 @@ class EvaluateSuite:
       trust_project: as for embed.
     """
 
-    suite: Annotated[Literal["beir", "miracl", "mldr", "mkqa"], tyro.conf.Positional]
+    suite: Annotated[
+        Literal["beir", "miracl", "mldr", "mkqa", "mrtydi", "narrativeqa"], tyro.conf.Positional
+    ]
     directory: Directory
     output: Directory
     checkpoint: OptionalDirectory = None

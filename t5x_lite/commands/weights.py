@@ -129,7 +129,8 @@ class ImportAdapter:
     """Import a module of PEFT, of the library adapters or of composable-sft.
 
     It holds the module, and the head that came along, and names its base. predict, evaluate and
-    train --adapters.load take it.
+    train --adapters.load take it. The directories query/ and passage/ make a retriever of two
+    encoders.
 
     Attributes:
       source: the directory (adapter_config.json and adapter_model.safetensors or .bin, of adapters
@@ -185,6 +186,8 @@ class ImportAdapter:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportAdapter:
     """Write a module of a checkpoint as another library loads it, on what export hf writes.
+
+    Of a retriever with two encoders, it writes the directories query/ and passage/.
 
     Attributes:
       source: a work directory or a step directory; for sft also what compose wrote.

@@ -20,11 +20,12 @@ command line changes LEAVES:
 
 import dataclasses
 import math
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from t5x_lite import patterns, renames
+from t5x_lite import patterns, remote, renames
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.init import Init
@@ -42,7 +43,8 @@ from t5x_lite.metrics.selection import refuse_test
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.objectives.base import Objective, names_of
 from t5x_lite.optim.config import Optimizer
-from t5x_lite.options import OptionError, parse
+from t5x_lite.optim.schedules import Schedule
+from t5x_lite.options import OptionError, given_options, parse
 from t5x_lite.sharding import MeshConfig
 from t5x_lite.train.compilation import compiler_options
 from t5x_lite.train.early_stopping import EarlyStopping
@@ -172,6 +174,8 @@ class Experiment:
       data: the task, the vocabulary and the shape of the batches.
       optimizer: the optimizer and its schedule.
       steps: optimizer steps from the start of the run, not from where it is resumed.
+      epochs: passes over the training data, in place of `steps`: `train` counts the data and sets
+        steps, and the lengths of schedules in the same proportion. None trains `steps`.
       seed: random seed for the initial parameters, dropout and the order of the data.
       workdir: the directory that receives config, checkpoints and metrics.
       heads: frozen heads kept besides those that the objective reads; a run that begins from a
@@ -212,6 +216,7 @@ class Experiment:
     data: Data
     optimizer: Optimizer
     steps: int
+    epochs: float | None = None
     seed: int = 0
     workdir: str = ""
     heads: tuple[Head, ...] = ()
@@ -266,6 +271,8 @@ class Experiment:
         if self.data.pack and reason:
             raise InputError(f"{reason}, which must be of one document: set --data.pack False")
         at_least(1, {name: getattr(self, name) for name in ("steps", "log_period")})
+        if self.epochs is not None and not 0 < self.epochs < math.inf:
+            raise InputError(f"epochs must be above 0, or None, got {self.epochs!r}")
         _check_searches(self.data.refresh.period, self.checkpoints.period)
         _ = self.parts
         end = getattr(self.optimizer.schedule, "total_steps", None)
@@ -364,6 +371,7 @@ def with_options(
     options, of_init = _without_model_init(options)
     if of_init:
         experiment = _with_model_of_init(experiment, options)
+    experiment = _with_steps_of(experiment, options)
     try:
         changed, _ = parse(
             Experiment, options, prog=prog, default=experiment, other_options=other_options
@@ -388,6 +396,114 @@ def _current_options(overrides: Sequence[str]) -> list[str]:
             raise InputError(f"{name}: the config file says it, as {renames.PARTS[name]}")
         found.append(f"--init.checkpoint{equals}{value}" if name == "--init" else option)
     return found
+
+
+def _with_steps_of(experiment: Experiment, options: Sequence[str]) -> Experiment:
+    """The experiment that --steps makes of one that states epochs: its schedules follow.
+
+    Raises:
+      InputError: --epochs is given, too.
+    """
+    steps, epochs = _value_of("--steps", options), _value_of("--epochs", options)
+    if steps is None or epochs == "None":
+        return experiment
+    if epochs is not None:
+        raise InputError(
+            f"--steps {steps} and --epochs {epochs} both set the length of the run; give one"
+        )
+    if experiment.epochs is None or not (steps.isdecimal() and 0 < len(steps) < 19 and int(steps)):
+        return experiment
+    fixed = given_options(options)
+    return dataclasses.replace(with_length(experiment, int(steps), fixed=fixed), epochs=None)
+
+
+_FEWEST_EVALUATIONS = 10
+"""Periods of a config shrink with its steps until a run has so many of them."""
+
+
+def with_length(
+    experiment: Experiment, steps: int, *, fixed: Iterable[str] = frozenset()
+) -> Experiment:
+    """An experiment of another length, whose schedules have the same shape.
+
+    Warm-ups keep their fraction of the steps, decays end with the run. The periods of checkpoints
+    and evaluations shrink with a shorter run, to a tenth of it at the least.
+
+    Args:
+      experiment: the config.
+      steps: of the new one.
+      fixed: options that were given, such as "--optimizer.schedule.warmup-steps", and stay.
+    """
+    fixed = frozenset(fixed)
+    if steps == experiment.steps:
+        return experiment
+    ratio = steps / experiment.steps
+
+    def longer(optimizer: Optimizer, where: str) -> Optimizer:
+        first = optimizer.first_step
+        schedule = _of_length(
+            *(optimizer.schedule, ratio), first=first, where=f"{where}.schedule", fixed=fixed
+        )
+        over = steps if optimizer.unfreezing.total_steps else 0
+        unfreezing = dataclasses.replace(optimizer.unfreezing, total_steps=over)
+        return dataclasses.replace(optimizer, schedule=schedule, unfreezing=unfreezing)
+
+    def period(before: int, name: str) -> int:
+        if f"--{name}.period" in fixed or ratio > 1 or experiment.data.refresh.period:
+            return before
+        return min(before, max(1, round(before * ratio), -(-steps // _FEWEST_EVALUATIONS)))
+
+    objective = experiment.objective
+    others = {
+        field.name: longer(value, f"--objective.{field.name.replace('_', '-')}")
+        for field in dataclasses.fields(objective)
+        if isinstance(value := getattr(objective, field.name), Optimizer)
+    }
+    checkpoints, evaluation = experiment.checkpoints, experiment.evaluation
+    return dataclasses.replace(
+        experiment,
+        steps=steps,
+        optimizer=longer(experiment.optimizer, "--optimizer"),
+        objective=dataclasses.replace(objective, **others) if others else objective,
+        checkpoints=dataclasses.replace(
+            checkpoints, period=period(checkpoints.period, "checkpoints")
+        ),
+        evaluation=dataclasses.replace(evaluation, period=period(evaluation.period, "evaluation")),
+    )
+
+
+def _of_length(
+    schedule: Schedule, ratio: float, *, first: int, where: str, fixed: frozenset[str]
+) -> Schedule:
+    """A schedule whose lengths are `ratio` times as long.
+
+    Those of one without an end, as T5's inverse square root, are absolute and stay.
+
+    Args:
+      schedule: the schedule.
+      ratio: new steps by old steps.
+      first: steps before the run, which count in its total.
+      where: its option.
+      fixed: options whose values stay.
+    """
+    changed: dict[str, Any] = {}
+    names = [field.name for field in dataclasses.fields(schedule)]
+    for name in ("body", "then"):
+        if name in names:
+            inner = getattr(schedule, name)
+            changed[name] = _of_length(
+                *(inner, ratio), first=first, where=f"{where}.{name}", fixed=fixed
+            )
+    ends = "total_steps" in names
+    if ends and f"{where}.total-steps" not in fixed:
+        before: int = schedule.total_steps  # pyright: ignore[reportAttributeAccessIssue]
+        changed["total_steps"] = max(1, first + math.ceil((before - first) * ratio - 1e-9))
+    ramp = "warmup_steps" if ends else "steps"
+    option = f"{where}.{ramp.replace('_', '-')}"
+    if ramp in names and option not in fixed and (before := getattr(schedule, ramp)):
+        most = changed.get("total_steps", getattr(schedule, "total_steps", 1 << 62)) - 1
+        changed[ramp] = min(most, max(0 if ends else 1, round(before * ratio)))
+    return dataclasses.replace(schedule, **changed) if changed else schedule
 
 
 _MODEL_OPTION, _INIT = "--model", "init"
@@ -427,6 +543,7 @@ def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
 def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Experiment:
     """The experiment with the family and the sizes of the checkpoint that `init` names.
 
+    If that checkpoint is gone, the work directory of a run that began with it has the sizes.
     Dropout and the way attention is computed stay those of the config, as far as the family has
     the fields. Options of the model change the result.
 
@@ -444,14 +561,15 @@ def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Exper
         number = None if number in (None, "None") else int(number)
     except ValueError as error:
         raise InputError(f"--init.step must be a whole number, got {number!r}") from error
-    step = checkpointing.find_step(checkpoint, step=number)
-    source = step / "files" / checkpointing.CONFIG_FILE
+    workdir = _value_of("--workdir", options) or experiment.workdir
     try:
-        saved = from_json(source.read_bytes().decode(), source=str(source))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{source}: cannot be read ({error}); use another checkpoint") from error
-    if not isinstance(saved, Experiment):
-        raise InputError(f"{source}: describes a {type(saved).__name__}, not an Experiment")
+        step = checkpointing.find_step(checkpoint, step=number)
+    except InputError:
+        saved = begun_with(checkpoint, workdir)
+        if saved is None:
+            raise
+    else:
+        saved = _saved_at(step / "files" / checkpointing.CONFIG_FILE)
     fields = {field.name for field in dataclasses.fields(saved.model)}
     own = {
         name: getattr(experiment.model, name)
@@ -459,6 +577,37 @@ def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Exper
         if name in fields and hasattr(experiment.model, name)
     }
     return dataclasses.replace(experiment, model=saved.model.replace(**own))
+
+
+def begun_with(checkpoint: str, workdir: str) -> Experiment | None:
+    """Return the experiment of a work directory whose run began with a checkpoint, or None."""
+    if not workdir:
+        return None
+    source = remote.open_path(workdir) / checkpointing.CONFIG_FILE
+    if not source.is_file():
+        return None
+    saved = _saved_at(source)
+    return saved if _place(saved.init.checkpoint) == _place(checkpoint) else None
+
+
+def _place(directory: str) -> str:
+    """A directory in one spelling."""
+    return directory.rstrip("/") if "://" in directory else os.path.abspath(directory)
+
+
+def _saved_at(source: remote.AnyPath) -> Experiment:
+    """Read the config.json of a checkpoint or of a work directory.
+
+    Raises:
+      InputError: it cannot be read, or it is none of an experiment.
+    """
+    try:
+        saved = from_json(source.read_bytes().decode(), source=str(source))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{source}: cannot be read ({error}); use another checkpoint") from error
+    if not isinstance(saved, Experiment):
+        raise InputError(f"{source}: describes a {type(saved).__name__}, not an Experiment")
+    return saved
 
 
 def _value_of(option: str, options: Sequence[str]) -> str | None:

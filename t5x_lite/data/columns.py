@@ -48,6 +48,7 @@ class Columns:
         data.directory; none are those that have a split's name.
       validation: of the validation split.
       test: of the test split.
+      min_score: of parallel lines with scores, the lowest score that is kept; None keeps all.
       hold_out: where there are no validation files, about one training row in so many is held out
         for validation, by a hash of its inputs; 0 holds out none, and of unlabelled text one in
         100.
@@ -64,6 +65,7 @@ class Columns:
     train: tuple[str, ...] = ()
     validation: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
+    min_score: float | None = None
     hold_out: int = 0
     stream: bool | None = None
 

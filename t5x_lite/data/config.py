@@ -11,6 +11,7 @@ TensorFlow:
 import dataclasses
 from dataclasses import dataclass, field
 
+from t5x_lite.data.augment import Augment
 from t5x_lite.data.columns import Columns
 from t5x_lite.data.layouts.base import Layout
 from t5x_lite.data.layouts.groups import Groups
@@ -18,7 +19,7 @@ from t5x_lite.data.layouts.seq2seq import Seq2Seq
 from t5x_lite.data.mixing import split_rate
 from t5x_lite.data.rates import Mixing
 from t5x_lite.data.refresh import Refresh
-from t5x_lite.data.shapes import Batches, Fixed
+from t5x_lite.data.shapes import Batches, Fixed, Scheduled
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.loading import Vocabulary
 
@@ -61,6 +62,7 @@ class Data:
         it.
       prefix: beginning of the inputs in place of the task's own, "mnli"; "" is nothing, and
         None the task's own.
+      augment: passages of a run behind each input (`data.augment`).
       layout: how examples become rows (`data.layouts`): Seq2Seq() of an encoder-decoder; LM(),
         PrefixLM() or ConcatLM() of a decoder alone; Encoder() of an encoder alone, Groups() of one
         that compares queries with passages, Labelled() of one with a head that answers, Choices(),
@@ -103,6 +105,7 @@ class Data:
     columns: Columns = field(default_factory=Columns)
     template: str = ""
     prefix: str | None = None
+    augment: Augment = field(default_factory=Augment)
     layout: Layout = field(default_factory=Seq2Seq)
     batches: Batches = field(default_factory=Fixed)
     refresh: Refresh = field(default_factory=Refresh)
@@ -251,9 +254,10 @@ def _check_refresh(data: Data) -> None:
             f"data.refresh needs rows with negatives, and data.layout is {data.layout.name}: use "
             "Groups() or Ranked()"
         )
-    if data.batches.buckets():
+    if isinstance(data.batches, Scheduled):
         raise InputError(
-            "data.refresh changes the lengths of rows: set data.batches to Fixed(), or "
+            "data.refresh changes the lengths of rows, and data.batches Scheduled works out an "
+            "order from them for a whole epoch; use Bucketed() or Fixed(), or set "
             "data.refresh.period to 0"
         )
     identity = data.layout.identity()
@@ -297,6 +301,15 @@ def wording_of(data: Data) -> dict[str, str]:
     """What a config says of the words of the inputs: "template" and "prefix", where it is set."""
     template = {"template": data.template} if data.template else {}
     return template if data.prefix is None else {**template, "prefix": data.prefix}
+
+
+def words_of_inputs(data: Data) -> dict[str, str]:
+    """What a cache of a config keeps of the text of its inputs: `wording_of`, and data.augment."""
+    augment = data.augment
+    if not augment.run:
+        return wording_of(data)
+    own = {name: str(getattr(augment, name)) for name in ("run", "k", "template", "passage")}
+    return wording_of(data) | {f"augment.{name}": value for name, value in own.items()}
 
 
 def lengths_of(data: Data) -> dict[str, int]:

@@ -282,7 +282,8 @@ def find_mixture(data: Data) -> Mixture | None:
     Raises:
       InputError: there is no such name; it is a task, and data.mixing is set; or it is a mixture,
         and data.layout is that of one task's labels, data.mixing names what it lacks, or an option
-        of one task is set: data.template, data.prefix, data.first_documents, data.first_tokens.
+        of one task is set: data.template, data.prefix, data.augment, data.first_documents,
+        data.first_tokens.
     """
     if not data.task:
         return None
@@ -304,6 +305,11 @@ def find_mixture(data: Data) -> Mixture | None:
                 f"data.{next(iter(words))} is that of one task, and data.task {data.task!r} is a "
                 "mixture of tasks whose columns differ: name one of them, or mix caches that were "
                 "made with templates of their own"
+            )
+        if data.augment.run:
+            raise InputError(
+                f"data.augment.run has the ids of one task, and data.task {data.task!r} is a "
+                "mixture: name a task, or mix caches that were made with runs of their own"
             )
         for name in truncation_of(data):
             raise InputError(

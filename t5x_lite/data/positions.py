@@ -81,6 +81,7 @@ def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
         **own,
         **data.batches.identity(),
         **data.refresh.identity(),
+        **data.augment.identity(),
         "seed": seed,
     }
 

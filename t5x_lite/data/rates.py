@@ -119,3 +119,20 @@ def cache_rates(rates: Sequence[float | int]) -> list[int]:
         chosen = max(able, key=lambda k: (step * (shares[k] - found[k]), -k))
         found[chosen] += step
     return found
+
+
+class UnknownSize(InputError):
+    """The data do not say how many examples an epoch has."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A pass over the training data.
+
+    Attributes:
+      examples: their number.
+      batches: about as many batches.
+    """
+
+    examples: int
+    batches: float

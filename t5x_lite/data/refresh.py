@@ -7,6 +7,10 @@ step (k - lag) m: the passages nearest to their queries, without the answers. Wh
 less they have those that the cache holds, of BM25 as a rule. So which negatives a step has does not
 depend on how fast the search is: a run that is killed, or whose search is slow, has the same ones.
 
+With batches by length (`shapes.Bucketed`) a row goes by the longest of the passages that are drawn
+for it, new negatives included. Rows that wait for a full batch when a search takes effect are
+sorted into buckets again.
+
 Source: Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense
 Text Retrieval", section 4; there negatives are as new as the search just is.
 """

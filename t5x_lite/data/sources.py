@@ -3,6 +3,7 @@
     source = batch_source(data)
     source.train_batches(data, vocabulary, seed=0)
     source.eval_batches(data, vocabulary, split="validation")
+    source.epoch_of(data, vocabulary, seed=0)           # Epoch(examples=67_349, batches=2104.7)
 
 TensorFlow is imported only where a task is run.
 """
@@ -14,7 +15,7 @@ from t5x_lite.data.mixtures import find_mixture
 
 
 def batch_source(data: Data) -> ModuleType:
-    """The module with the `train_batches` and `eval_batches` of a data config.
+    """The module with the `train_batches`, `eval_batches` and `epoch_of` of a data config.
 
     Raises:
       InputError: data.task names nothing, data.mixing is set for a single task, or there is no

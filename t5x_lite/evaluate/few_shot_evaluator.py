@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 
 from t5x_lite.evaluate.few_shot import Prompts, Trial
-from t5x_lite.evaluate.generate import Example, Generator, Sample, TaskEvaluator
+from t5x_lite.evaluate.generate import (
+    BOOTSTRAP_ROUNDS,
+    Example,
+    Generator,
+    Sample,
+    TaskEvaluator,
+)
 from t5x_lite.evaluate.spread import means, spread
 from t5x_lite.evaluate.standings import with_score
 from t5x_lite.metrics.bootstrap import interval
@@ -121,7 +127,9 @@ class FewShotEvaluator(TaskEvaluator):
 
         def mean(targets: list[Any], predictions: list[Any]) -> dict[str, float]:
             columns = zip(*predictions, strict=True)
-            found = [self._measure(targets, list(column)) for column in columns]
+            found = [
+                self._measure(targets, list(column), rounds=BOOTSTRAP_ROUNDS) for column in columns
+            ]
             return {name: float(np.mean([one[name] for one in found])) for name in found[0]}
 
         return interval(mean, *self._compared, samples=samples)

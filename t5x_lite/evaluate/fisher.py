@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite import trees
+from t5x_lite import progress, trees
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.interruption import between_batches
 from t5x_lite.objectives.base import Loss
@@ -104,6 +104,7 @@ def mean_over_examples(
         if any(value.shape[0] != 1 for value in row.values()):
             raise InputError(f"{what} is of one example at a time: give batches of 1 row")
         total, number = added(total, dict(row)), number + 1
+        progress.step(1)
     if not number:
         raise InputError(f"{what} needs one example at least")
     flat = trees.flatten(total)

@@ -1,8 +1,11 @@
 """Predictions of a text-to-text model, and the task metrics computed from them."""
 
 import dataclasses
+import functools
+import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -18,6 +21,11 @@ from t5x_lite.metrics.bootstrap import interval
 from t5x_lite.progress import step
 from t5x_lite.sharding import data_parallelism, jit_rows, rounded_rows
 from t5x_lite.types import Array, Params
+
+_logger = logging.getLogger(__name__)
+
+BOOTSTRAP_ROUNDS = 12
+"""Maximum rounds of `untied` in each sample of an interval."""
 
 Bind = Callable[[Params], Any]
 """The model's own parameters -> the module, in the compute dtype."""
@@ -97,6 +105,9 @@ class Generator:
     Raises:
       InputError: a batch would need more memory than a device has.
     """
+
+    ranks: ClassVar[bool] = False
+    """Whether a prediction is the best of a closed set, so that equal scores are a tie."""
 
     def __init__(
         self,
@@ -232,6 +243,10 @@ class Sample:
 class TaskEvaluator:
     """A task's own metrics over decoded predictions.
 
+    If a `ranks` generator gives n answers of an example the largest score, each counts 1 / n:
+    metrics are averaged over these answers (`untied`). Samples and files for servers have one
+    answer for each example, the first of the tied.
+
     Attributes:
       examples: of the split, in order.
       samples: every prediction of the last run.
@@ -261,50 +276,94 @@ class TaskEvaluator:
     def run(self, params: Params) -> dict[str, float]:
         """The task's metrics; `samples` then holds every prediction."""
         predicted = self._generator.run(params, [example.inputs for example in self.examples])
-        best = [first for first, *_ in predicted]
-        targets = [example.target for example in self.examples]
-        predictions = [
-            self._predicted(one.text, example, null_odds=one.null_odds)
-            for one, example in zip(best, self.examples, strict=True)
+        choices = [
+            [
+                self._predicted(one.text, example, null_odds=one.null_odds)
+                for one in (tied(own) if self._generator.ranks else own[:1])
+            ]
+            for own, example in zip(predicted, self.examples, strict=True)
         ]
-        shown = zip(self.examples, best, predictions, strict=True)
+        if undecided := sum(len(own) > 1 for own in choices):
+            _logger.warning(
+                "%s of %s examples have several best answers with equal scores; metrics average "
+                "over them, predictions have the first",
+                *(f"{undecided:,}", f"{len(choices):,}"),
+            )
+        shown = zip(self.examples, predicted, choices, strict=True)
         self.samples = [
             Sample(
                 inputs=example.inputs_text,
                 targets=example.targets_text,
-                prediction=as_text(one.text, found),
+                prediction=as_text(own[0].text, found[0]),
             )
-            for example, one, found in shown
+            for example, own, found in shown
         ]
-        self._compared = (targets, predictions)
-        return self._measure(targets, predictions)
+        self._compared = ([example.target for example in self.examples], choices)
+        return self._measure(*self._compared)
 
     def answers(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
         """Each example's fields, and what the metrics compared of the last run's prediction."""
-        _, predictions = self._compared
-        for example, prediction in zip(self.examples, predictions, strict=True):
-            yield getattr(example, "raw", {}), prediction
+        _, choices = self._compared
+        for example, own in zip(self.examples, choices, strict=True):
+            yield getattr(example, "raw", {}), own[0]
 
     def intervals(self, *, samples: int) -> dict[str, tuple[float, float]]:
         """95 % bootstrap intervals of the metrics that `run` gave last, by name."""
-        return interval(self._measure, *self._compared, samples=samples)
+        measure = functools.partial(self._measure, rounds=BOOTSTRAP_ROUNDS)
+        return interval(measure, *self._compared, samples=samples)
 
     def names(self) -> list[str]:
         """The names of the metrics, found by comparing the first targets with themselves."""
         examples = self.examples[:100]
-        predictions = [self._predicted(example.targets_text, example) for example in examples]
-        return list(self._measure([example.target for example in examples], predictions))
+        choices = [[self._predicted(example.targets_text, example)] for example in examples]
+        return list(self._measure([example.target for example in examples], choices))
 
     def _predicted(self, text: str, example: Example, *, null_odds: float | None = None) -> Any:
         options = {} if null_odds is None else {"null_odds": null_odds}
         raw = getattr(example, "raw", {})
         return self._postprocess(text, example=raw, is_target=False, **options)
 
-    def _measure(self, targets: list[Any], predictions: list[Any]) -> dict[str, float]:
-        result: dict[str, float] = {}
-        for metric in self._metrics:
-            result |= {name: float(v) for name, v in metric(targets, predictions).items()}
-        return result
+    def _measure(
+        self, targets: list[Any], choices: list[list[Any]], *, rounds: int | None = None
+    ) -> dict[str, float]:
+        """Return the metrics, averaged over the tied predictions of each example."""
+        found: dict[str, list[float]] = {}
+        for predictions in untied(choices, rounds=rounds):
+            for metric in self._metrics:
+                for name, value in metric(targets, predictions).items():
+                    found.setdefault(name, []).append(float(value))
+        return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def tied(predictions: Sequence[Prediction]) -> Sequence[Prediction]:
+    """Return the predictions whose score equals the first, which is the best."""
+    return [
+        one for one in predictions if one is predictions[0] or one.score == predictions[0].score
+    ]
+
+
+def untied(choices: Sequence[Sequence[Any]], *, rounds: int | None = None) -> Iterator[list[Any]]:
+    """Yield predictions in which each example has one of its tied choices.
+
+        untied([["yes"], ["no", "yes"]])    # ["yes", "no"] and ["yes", "yes"]: a tie counts 1/2
+
+    The mean of a metric over what is yielded is its expectation if ties are broken at random: an
+    accuracy counts 1 / n for a tie of n. Each choice occurs equally often if all numbers of ties
+    divide the number of rounds.
+
+    Args:
+      choices: tied predictions of each example; at least one.
+      rounds: maximum number of lists; None allows all up to 60, and more for few examples.
+    """
+    sizes = [len(own) for own in choices]
+    most = max(60, 1_000_000 // max(1, len(sizes))) if rounds is None else rounds
+    total = min(math.lcm(*sizes), most)
+    starts = np.random.default_rng(0).integers(1 << 30, size=len(sizes)).tolist()
+    for number in range(total):
+        yield [
+            own[0] if size == 1 else own[(start + number) % size]
+            for own, size, start in zip(choices, sizes, starts, strict=True)
+        ]
 
 
 def as_text(text: str, found: Any) -> str:

@@ -11,8 +11,8 @@ They stand where a text-to-text model has its search: postprocessing, metrics, s
 for the servers are the same.
 """
 
-import dataclasses
 import logging
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +58,9 @@ _FORMS: dict[str, type[Head]] = {
     "token": Token,
 }
 """Form of a task -> the kind of head that answers it."""
+
+_TIED_ROWS = 60
+"""Maximum predictions of a row whose tokens have several best labels."""
 
 _logger = logging.getLogger(__name__)
 
@@ -125,10 +128,13 @@ class HeadAnswers(Generator):
         answers: Callable[[np.ndarray, np.ndarray], _T],
         *,
         static_length: int | None = None,
+        seconds: Sequence[int] | None = None,
     ) -> list[_T]:
         """What a function makes of the logits of each row and of the places of its second text.
 
         Rows are padded to `static_length`, or else to a power of two that holds the longest.
+        `seconds` has the place where the second text of each row begins, or the row's length. None
+        is the place after the first [SEP]: texts then hold no [SEP] of their own.
         """
         found: dict[int, _T] = {}
         order = sorted(range(len(inputs)), key=lambda row: len(inputs[row]))
@@ -141,7 +147,12 @@ class HeadAnswers(Generator):
                 tokens[place, : len(inputs[row])] = inputs[row]
                 segments[place, : len(inputs[row])] = 1
             ends = (tokens == self._sep_id) & (segments > 0)
-            types = ((np.cumsum(ends, axis=1) > ends) & (segments > 0)).astype(np.int32)
+            if seconds is None:
+                types = ((np.cumsum(ends, axis=1) > ends) & (segments > 0)).astype(np.int32)
+            else:
+                begins = np.full((self._batch_size, 1), length)
+                begins[: len(rows), 0] = [seconds[row] for row in rows]
+                types = ((np.arange(length) >= begins) & (segments > 0)).astype(np.int32)
             logits = np.asarray(self._logits(params, tokens, segments, types))
             second = (types > 0) & ~ends
             for place, row in enumerate(rows):
@@ -170,6 +181,8 @@ class ClassAnswers(HeadAnswers):
       labels: the texts, in the order of the classes.
       **options: of `HeadAnswers`.
     """
+
+    ranks = True
 
     def __init__(self, bind: Bind, labels: Sequence[str], **options: Any):
         super().__init__(bind, **options)
@@ -289,6 +302,8 @@ class ChoiceAnswers(HeadAnswers):
       **options: of `HeadAnswers`.
     """
 
+    ranks = True
+
     def __init__(self, bind: Bind, labels: Sequence[str], **options: Any):
         super().__init__(bind, **options)
         self._labels = tuple(labels)
@@ -316,11 +331,16 @@ class ChoiceAnswers(HeadAnswers):
 class TokenAnswers(HeadAnswers):
     """One of some labels for each token of a row, with spaces between them.
 
+    If tokens have several best labels, a row has several predictions, all of score 0: each of the
+    labels occurs equally often. Only the first prediction takes the first label of each token.
+
     Args:
       bind: of the learner.
       labels: the texts, in the order of the classes.
       **options: of `HeadAnswers`.
     """
+
+    ranks = True
 
     def __init__(self, bind: Bind, labels: Sequence[str], **options: Any):
         super().__init__(bind, **options)
@@ -330,19 +350,22 @@ class TokenAnswers(HeadAnswers):
         self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
     ) -> list[list[Prediction]]:
         """See `HeadAnswers.run`; the task's postprocessor finds the words among the tokens."""
-        found = super().run(params, inputs)
-        return [
-            [self._written(best, size=len(row))] for [best], row in zip(found, inputs, strict=True)
-        ]
+        found = self._of_rows(params, inputs, _best_classes)
+        return [self._written(best[: len(row)]) for best, row in zip(found, inputs, strict=True)]
 
-    def _written(self, read: Prediction, *, size: int) -> Prediction:
-        """The labels of a row's own tokens."""
-        text = " ".join(self._labels[number] for number in read.ids[:size])
-        return dataclasses.replace(read, text=text, ids=())
+    def _written(self, best: Sequence[Sequence[int]]) -> list[Prediction]:
+        """The labels of a row's own tokens, of which each has one or several best classes."""
+        rounds = min(math.lcm(*map(len, best)), _TIED_ROWS)
+        rows = [[self._labels[own[k % len(own)]] for own in best] for k in range(rounds)]
+        return [Prediction(text=" ".join(row), ids=(), score=0.0) for row in rows]
 
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
-        classes = np.argmax(logits, axis=-1).tolist()
-        return [Prediction(text="", ids=tuple(classes), score=0.0)]
+        return self._written(_best_classes(logits, second))
+
+
+def _best_classes(logits: np.ndarray, _: np.ndarray) -> list[list[int]]:
+    """Return the classes of the largest logit of each token: one, or all that are tied."""
+    return [np.flatnonzero(own == np.max(own)).tolist() or [0] for own in logits]
 
 
 def head_named(heads: Mapping[str, Head], form: str | None, task: str) -> Head | None:

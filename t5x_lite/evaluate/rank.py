@@ -52,6 +52,8 @@ class LabelGenerator(Generator):
       tokens: int32 tokens of each label, EOS included.
     """
 
+    ranks = True
+
     def __init__(self, ranker: Ranker, labels: Sequence[str], tokens: Sequence[np.ndarray]):
         self._ranker = ranker
         self._labels = tuple(labels)

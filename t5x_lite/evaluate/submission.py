@@ -26,7 +26,7 @@ from typing import Any
 
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate import conll_file
-from t5x_lite.files import write_atomically
+from t5x_lite.files import made_directory, write_atomically
 
 Index = tuple[int, ...]
 """What the example is: (number,); of MultiRC (passage, question, answer), of ReCoRD (query,)."""
@@ -158,8 +158,8 @@ def write(
     check(submission, text, expected=list(rows))
     path = Path(directory, submission.file)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text.encode())
+        with made_directory(path.parent):
+            write_atomically(path, text.encode())
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
     lines = text.count("\n") - (submission.benchmark == "GLUE")

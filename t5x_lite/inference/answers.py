@@ -12,7 +12,8 @@
 The numbers are those of transformers' pipelines text-classification, token-classification with
 aggregation_strategy "simple", and question-answering (4.57), with the same defaults: windows of 384
 tokens that share 128, and answers of 15 tokens. Places count characters. A text that spells out
-[CLS], [SEP], [MASK] or padding has an unknown token there, as in training.
+[SEP] or another special token has that token there, as in the pipelines. In training and evaluation
+of our tasks it has an unknown token instead.
 """  # noqa: E501
 
 import dataclasses
@@ -26,7 +27,7 @@ from jaxtyping import Float
 
 from t5x_lite.bound import heads_of
 from t5x_lite.config import Experiment
-from t5x_lite.data.tasks.labelled import join
+from t5x_lite.data.tasks.labelled import cut_longest, join
 from t5x_lite.data.tasks.windows import divided
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Bind, Prediction
@@ -41,7 +42,7 @@ from t5x_lite.models.encoder import EncoderConfig
 from t5x_lite.options import did_you_mean
 from t5x_lite.types import Array, Params
 from t5x_lite.vocabulary.beginnings import first_tokens
-from t5x_lite.vocabulary.encoder_tokens import encoder_tokens, without_special
+from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import Vocabulary
 from t5x_lite.vocabulary.tokenizer import Tokenizer
 
@@ -120,6 +121,7 @@ class Encoded:
 
     Attributes:
       rows: int32 tokens of each row, [CLS] and [SEP] included.
+      seconds: the place in each row where its second text begins; the row's length if it has none.
       cut: whether a text was truncated.
       text: the text that places count in; "" where there are none.
       begins: the number of tokens before that text in each row.
@@ -129,6 +131,7 @@ class Encoded:
     """
 
     rows: Sequence[np.ndarray]
+    seconds: Sequence[int] = ()
     cut: bool = False
     text: str = ""
     begins: int = 1
@@ -250,17 +253,27 @@ class HeadLogits(HeadAnswers):
     """The logits of a head; options are those of `HeadAnswers`."""
 
     def of(
-        self, params: Params, rows: Sequence[np.ndarray], *, static_length: int | None = None
+        self,
+        params: Params,
+        rows: Sequence[np.ndarray],
+        *,
+        seconds: Sequence[int] | None = None,
+        static_length: int | None = None,
     ) -> list[np.ndarray]:
         """Return the float32 logits of each row.
 
         Args:
           params: of the learner.
           rows: int32 tokens of each.
+          seconds: place where the second text of each begins; None is after the first [SEP].
           static_length: tokens that rows are padded to; None is a power of two that holds them.
         """
         return self._of_rows(
-            params, rows, lambda logits, _: logits.copy(), static_length=static_length
+            params,
+            rows,
+            lambda logits, _: logits.copy(),
+            static_length=static_length,
+            seconds=seconds,
         )
 
     def _read(self, head: Any, hidden: Array) -> Array:
@@ -341,18 +354,23 @@ class Answerer:
 
     def answers(self, encoded: Sequence[Encoded]) -> list[dict[str, Any]]:
         """Answer encoded records, in their order."""
-        found = iter(self.logits([row for one in encoded for row in one.rows]))
+        rows = [row for one in encoded for row in one.rows]
+        found = iter(self.logits(rows, [place for one in encoded for place in one.seconds]))
         return [self.answer(one, [next(found) for _ in one.rows]) for one in encoded]
 
     def logits(
-        self, rows: Sequence[np.ndarray], *, static_length: int | None = None
+        self,
+        rows: Sequence[np.ndarray],
+        seconds: Sequence[int],
+        *,
+        static_length: int | None = None,
     ) -> list[np.ndarray]:
-        """Return the logits of rows.
+        """Return the logits of rows, of `Encoded.rows` and `Encoded.seconds`.
 
         Raises:
           InputError: if one is not finite.
         """
-        found = self._logits.of(self._params, rows, static_length=static_length)
+        found = self._logits.of(self._params, rows, seconds=seconds, static_length=static_length)
         if not all(np.all(np.isfinite(logits)) for logits in found):
             raise InputError(
                 f"checkpoint {self._where}: a logit is not finite: its weights are broken, or the "
@@ -374,25 +392,35 @@ class Answerer:
         found = []
         for record, group in zip(records, groups, strict=True):
             rows = [next(made) for _ in group]
-            cut = any(one for _, one in rows)
+            cut = any(one for *_, one in rows)
             choices = record.get("choices", ()) if self.kind == "choice" else ()
-            found.append(Encoded(rows=[row for row, _ in rows], cut=cut, choices=choices))
+            found.append(
+                Encoded(
+                    rows=[row for row, *_ in rows],
+                    seconds=[second for _, second, _ in rows],
+                    cut=cut,
+                    choices=choices,
+                )
+            )
         return found
 
-    def _joined(self, groups: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, bool]]:
-        """The row of each text or pair, and whether it was cut."""
+    def _joined(self, groups: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, int, bool]]:
+        """The row of each text or pair, where its second text begins, and whether it was cut."""
         texts = list(dict.fromkeys(text for group in groups for text in group))
         encoded = first_tokens(self._vocabulary, texts, count=self.length)
-        ids = {
-            text: without_special(one, self._tokens)
-            for text, one in zip(texts, encoded, strict=True)
-        }
+        ids = dict(zip(texts, encoded, strict=True))
         found, separators = [], self._tokens.separators
         for group in groups:
             parts = [ids[text] for text in group]
             row = join(parts, tokens=self._tokens, length=self.length, separators=separators)
             whole = sum(map(len, parts)) + 1 + separators * (len(parts) - 1)
-            found.append((np.array([*row, self._tokens.sep_id], np.int32), len(row) < whole))
+            second = len(row) + 1
+            if len(parts) == 2:
+                room = self.length - 2 - separators
+                second = 2 + cut_longest(len(parts[0]), len(parts[1]), room=room)[0]
+            found.append(
+                (np.array([*row, self._tokens.sep_id], np.int32), second, len(row) < whole)
+            )
         return found
 
     def _tagged(self, texts: Sequence[str]) -> list[Encoded]:
@@ -406,9 +434,11 @@ class Answerer:
             windows = divided(len(ids), room=room, stride=room - (share or 0))
             cut = share is None and len(windows) > 1
             windows = windows[:1] if share is None else windows
+            rows = [self._row([], ids[w.start : w.stop]) for w in windows]
             found.append(
                 Encoded(
-                    rows=[self._row([], ids[w.start : w.stop]) for w in windows],
+                    rows=rows,
+                    seconds=[len(row) for row in rows],
                     cut=cut,
                     text=text,
                     offsets=[offsets[w.start : w.stop] for w in windows],
@@ -425,13 +455,14 @@ class Answerer:
         for question, context, (ids, offsets, words) in zip(
             asked, contexts, self._places(contexts), strict=True
         ):
-            own = without_special(question, self._tokens)[: self.length // 2 - 2]
+            own = question[: self.length // 2 - 2]
             before = [*own, *[self._tokens.sep_id] * self._tokens.separators]
             room = self.length - 2 - len(before)
             windows = divided(len(ids), room=room, stride=room - self._share(room))
             found.append(
                 Encoded(
                     rows=[self._row(before, ids[w.start : w.stop]) for w in windows],
+                    seconds=[2 + len(own)] * len(windows),
                     cut=len(own) < len(question),
                     text=context,
                     begins=1 + len(before),
@@ -461,10 +492,7 @@ class Answerer:
     ) -> list[tuple[Sequence[int], list[tuple[int, int]], list[int | None]]]:
         """The tokens of texts with their characters and words."""
         assert isinstance(self._vocabulary, Tokenizer)
-        return [
-            (without_special(ids, self._tokens), offsets, words)
-            for ids, offsets, words in self._vocabulary.encode_with_words(texts)
-        ]
+        return [*self._vocabulary.encode_with_words(texts)]
 
     # Answers.
 

@@ -2,7 +2,6 @@
 
 import atexit
 import dataclasses
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -140,8 +139,9 @@ def _vocabulary_directory(step_directory: AnyPath) -> Path:
     found = step_directory / "files" / checkpointing.VOCABULARY_DIRECTORY
     if isinstance(found, Path):
         return found
-    copy = Path(tempfile.mkdtemp(prefix="t5x_lite-vocabulary-"))
-    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    directory = tempfile.TemporaryDirectory(prefix="t5x_lite-vocabulary-")
+    atexit.register(directory.cleanup)
+    copy = Path(directory.name)
     for name in remote.files_below(found):
         (copy / name).write_bytes((found / name).read_bytes())
     return copy

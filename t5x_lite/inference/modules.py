@@ -29,6 +29,8 @@ from t5x_lite.errors import InputError
 from t5x_lite.inference.best_step import Step, find_step
 from t5x_lite.inference.loading import Loaded, learner_of, read_experiment
 from t5x_lite.learner import Learner
+from t5x_lite.models.towers import TOWERS
+from t5x_lite.objectives.base import Objective
 from t5x_lite.options import did_you_mean
 from t5x_lite.remote import AnyPath
 from t5x_lite.types import Params
@@ -43,12 +45,14 @@ class TrainedModule:
       theirs: its name in the step.
       directory: the step.
       base: what the step says of the base that it was trained with; None where it holds it.
+      towers: names of the encoders besides the model that it has parameters for.
     """
 
     adapter: Adapter
     theirs: str
     directory: AnyPath
     base: Base | None
+    towers: tuple[str, ...] = ()
 
     @classmethod
     def find(cls, name: str, directory: str) -> "TrainedModule":
@@ -63,7 +67,8 @@ class TrainedModule:
         """
         step = find_step(directory, step=None)
         files = checkpointing.step_files(step)
-        modules = {each.name: each for each in read_experiment(step, files).adapters.modules}
+        experiment = read_experiment(step, files)
+        modules = {each.name: each for each in experiment.adapters.modules}
         if name in modules:
             theirs = name
         elif len(modules) == 1:
@@ -74,7 +79,26 @@ class TrainedModule:
                 f"checkpoint {step} has no module {name}{did_you_mean(name, modules)}; {has}"
             )
         adapter = dataclasses.replace(modules[theirs], name=name)
-        return cls(adapter, theirs, step, Base.read(files, where=step))
+        towers = experiment.objective.more_towers()
+        return cls(adapter, theirs, step, Base.read(files, where=step), towers)
+
+    def check_towers(self, objective: Objective) -> None:
+        """Raise InputError unless the module has parameters for each encoder of an objective."""
+        wanted = objective.more_towers()
+        if self.towers == wanted:
+            return
+        where = f"adapter {self.theirs} of {self.directory}"
+        if wanted:
+            raise InputError(
+                f"{where} is for one encoder, and the objective has the tower {', '.join(wanted)} "
+                f"too; begin both towers with it by --init {self.directory}, or set "
+                "--objective.towers one"
+            )
+        raise InputError(
+            f"{where} has parameters for two towers, and the objective has one encoder; set "
+            "--objective.towers two, or import the directory of one tower that `t5x-lite export "
+            "adapter` writes"
+        )
 
     def check_base(self, params: Params) -> None:
         """Refuses a model that is not the one that the module was trained with.
@@ -145,7 +169,7 @@ class TrainedModule:
 
 
 def _of_model(path: str) -> bool:
-    return path.startswith("model/")
+    return path.startswith(("model/", TOWERS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,6 +202,7 @@ class ModulesOf:
         if name in self.adapters:
             raise InputError(f"two adapters are called {name}: give one another name")
         module = TrainedModule.find(name, directory)
+        module.check_towers(self.loaded.experiment.objective)
         module.check_base(self.loaded.params)
         one = ModulesOf(self.loaded, {name: module.adapter}, {})
         flat = module.read(trees.flatten(one.learner((name,)).shapes))
@@ -214,7 +239,12 @@ class ModulesOf:
         params = {part: tree for part, tree in self.loaded.params.items() if part != "adapters"}
         arrays = {name: self.arrays[name] for name in names if name in self.arrays}
         for part, blocks in trained_of(use).items():
-            arrays[part] = {title: self._of_block(part, title) for title in blocks}
+            titles = {title: self._of_block(part, title) for title in blocks}
+            if self.loaded.experiment.objective.more_towers():
+                towers = self.arrays[part]["towers"]
+                own = {name: {title: x[title] for title in blocks} for name, x in towers.items()}
+                titles["towers"] = own
+            arrays[part] = titles
         if arrays:
             params["adapters"] = arrays
         return dataclasses.replace(
@@ -228,7 +258,8 @@ class ModulesOf:
         """The arrays of a fusion or a router."""
         known = self.arrays.get(part, {})
         if title not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
+            names = [each for each in known if each != "towers"]
+            has = f"it has {', '.join(names)}" if names else "it has none"
             raise InputError(
                 f"checkpoint {self.loaded.directory} has no {part} called {title}"
                 f"{did_you_mean(title, known)}; {has}: train one by --adapters.use"

@@ -1,18 +1,77 @@
 """Encoders besides the model, of its kind: that of passages, of a retriever with two towers.
 
-towers = Towers(("passage",), config, rngs=rngs)
-towers["passage"](tokens)                           # parameters at towers/passage
+    towers = Towers(("passage",), config, rngs=rngs)
+    towers["passage"](tokens)                           # parameters at towers/passage
+
+A tower has the architecture and the adapters of the model, with parameters of its own:
+
+    model/layers/mlp/wi/kernel            towers/passage/layers/mlp/wi/kernel
+    adapters/lora/layers/mlp/in/a         adapters/lora/towers/passage/layers/mlp/in/a
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flax import nnx
 
+from t5x_lite import trees
 from t5x_lite.models.base import ModelConfig
 
 TOWERS = "towers/"
 """Beginning of their paths."""
+
+_OF_TOWER = re.compile(r"towers/([^/]+)/(.*)|(adapters/[^/]+)/towers/([^/]+)/(.*)")
+_OF_MODEL = re.compile(r"model/(.*)|(adapters/[^/]+)/(.*)")
+
+
+def tower_of(path: str) -> tuple[str, str] | None:
+    """Return the tower of a parameter and its path in the model, or None if it is of no tower."""
+    match = _OF_TOWER.fullmatch(path)
+    if match is None:
+        return None
+    if match[1] is not None:
+        return match[1], f"model/{match[2]}"
+    return match[4], f"{match[3]}/{match[5]}"
+
+
+def in_tower(path: str, tower: str) -> str:
+    """Return a tower's path of a parameter of the model or its adapters; others are shared."""
+    match = _OF_MODEL.fullmatch(path)
+    if match is None or tower_of(path) is not None:
+        return path
+    if match[1] is not None:
+        return f"{TOWERS}{tower}/{match[1]}"
+    return f"{match[2]}/{TOWERS}{tower}/{match[3]}"
+
+
+def as_model(arrays: Mapping[str, Any], tower: str = "") -> dict[str, Any]:
+    """Select the parameters of one encoder, a tower at the paths of the model.
+
+    Args:
+      arrays: of all encoders, by path.
+      tower: name of the tower; "" is the model.
+
+    Returns:
+      By path: the encoder, its adapters, and what all encoders share.
+    """
+    own = {path: tower_of(path) for path in arrays}
+    shared = {
+        path: array
+        for path, array in arrays.items()
+        if own[path] is None and (not tower or in_tower(path, tower) == path)
+    }
+    if not tower:
+        return shared
+    return shared | {found[1]: arrays[p] for p, found in own.items() if found and found[0] == tower}
+
+
+def with_towers(tree: Any, names: Sequence[str]) -> Any:
+    """Return a nested dict with the towers' adapters, which are like the model's."""
+    flat = trees.flatten(tree)
+    adapters = {path: leaf for path, leaf in flat.items() if path.startswith("adapters/")}
+    more = {in_tower(path, name): leaf for name in names for path, leaf in adapters.items()}
+    return trees.unflatten({**flat, **more}) if more else tree
 
 
 class Towers(nnx.Module):

@@ -9,7 +9,7 @@ of data.layout Labelled().
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, get_args
+from typing import ClassVar, Literal, get_args
 
 import jax.numpy as jnp
 from flax import nnx
@@ -34,20 +34,20 @@ class Classify(Objective):
     """Cross-entropy of classes, or the squared error of a score.
 
     Attributes:
-      num_classes: number of classes; 1 is a score.
-      head: "bert", "roberta", "electra" or "deberta".
+      num_classes: number of classes; 1 is a score, 0 the number of the task's labels.
+      head: "bert", "roberta", "electra" or "deberta"; "auto" is that of the model's family.
       dropout_rate: dropout rate of the head; None is the model's.
     """
 
     num_classes: int = 2
-    head: ClassifierKind = "bert"
+    head: ClassifierKind | Literal["auto"] = "bert"
     dropout_rate: float | None = None
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Labelled,)
 
     def __post_init__(self) -> None:
-        if self.head not in get_args(ClassifierKind):
-            kinds = get_args(ClassifierKind)
+        kinds = (*get_args(ClassifierKind), "auto")
+        if self.head not in kinds:
             raise InputError(f"objective.head must be one of {kinds}: got {self.head!r}")
         try:
             self._head()
@@ -67,9 +67,10 @@ class Classify(Objective):
         return (self._head(),)
 
     def _head(self, labels: tuple[str, ...] = (), problem_type: Problem = "auto") -> Classifier:
+        # What the data and the checkpoint say is not known before a run (`run.data_facts`).
         return Classifier(
-            num_classes=self.num_classes,
-            kind=self.head,
+            num_classes=self.num_classes or 2,
+            kind="bert" if self.head == "auto" else self.head,
             dropout_rate=self.dropout_rate,
             labels=labels,
             problem_type=problem_type,

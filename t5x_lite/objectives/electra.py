@@ -37,7 +37,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from t5x_lite.data.layouts import Encoder, Layout
 from t5x_lite.errors import InputError
@@ -303,21 +303,30 @@ class ElectraLoss(nnx.Module):
         weights = real_tokens(batch, pad_id=model.config.pad_id).astype(jnp.float32)
         losses = optax.sigmoid_binary_cross_entropy(logits, replaced.astype(jnp.float32))
         total, weight = jnp.sum(losses * weights), jnp.sum(weights)
-        sides = 0.5 * jnp.sign(logits) * jnp.where(replaced, 1.0, -1.0)
-        right = (0.5 + sides) * weights  # a logit of 0 is half right
-        fakes = replaced.astype(jnp.float32) * weights
         # What is measured has no key; a training step is spared the histograms.
         measured = {} if key is not None else {"detection_auc": Roc.of(logits, replaced, weights)}
         return Loss(
             terms={DISCRIMINATOR: Term(total, weight, self.config.discriminator_weight)},
             metrics={
                 "detection_loss": (total, weight),
-                "detection_accuracy": (jnp.sum(right), weight),
-                "detection_recall": (jnp.sum(right * fakes), jnp.sum(fakes)),
-                "replaced": (jnp.sum(fakes), weight),
+                **detections(logits, replaced, weights),
                 **measured,
             },
         )
+
+
+def detections(
+    logits: Float[Array, "B S"], replaced: Bool[Array, "B S"], weights: Float[Array, "B S"]
+) -> dict[str, tuple[Array, Array]]:
+    """Return accuracy, recall and number of replaced tokens; a logit of 0 is half right."""
+    sides = 0.5 * jnp.sign(logits) * jnp.where(replaced, 1.0, -1.0)
+    right, weight = (0.5 + sides) * weights, jnp.sum(weights)
+    fakes = replaced.astype(jnp.float32) * weights
+    return {
+        "detection_accuracy": (jnp.sum(right), weight),
+        "detection_recall": (jnp.sum(right * fakes), jnp.sum(fakes)),
+        "replaced": (jnp.sum(fakes), weight),
+    }
 
 
 def draw(logits: Float[Array, "*batch V"], key: Key, *, temperature: float) -> Int[Array, "*batch"]:

@@ -44,6 +44,8 @@ class Sheet:
       num_devices: how many.
       mesh: axis -> size.
       rows: of the global batch.
+      steps: of the run; 0 is not known.
+      epochs: passes over the data that these steps are; None where the config counts steps.
       lengths: feature -> tokens of a row.
       microbatches: parts of a batch.
       chip: what a device can do.
@@ -81,6 +83,8 @@ class Sheet:
     warnings: Sequence[str] = ()
     compiled_flops: int | None = None
     compiled_bytes_accessed: int | None = None
+    steps: int = 0
+    epochs: float | None = None
 
     @property
     def fits(self) -> bool | None:
@@ -156,6 +160,8 @@ class Sheet:
             "num_devices": self.num_devices,
             "mesh": dict(self.mesh),
             "rows": self.rows,
+            "steps": self.steps,
+            "epochs": self.epochs,
             "lengths": dict(self.lengths),
             "microbatches": self.microbatches,
             "fits": self.fits,
@@ -216,10 +222,12 @@ class Sheet:
             if name in self.lengths
         )
         parts = f", {self.microbatches} microbatches" if self.microbatches > 1 else ""
+        epochs = "" if self.epochs is None else f", {self.epochs:g} epochs of the data"
         return [
             f"{self.model}, {self.num_parameters:,} parameters, {self.compute_dtype}",
             f"{self.num_devices} x {self.devices[0]} ({self.devices[1]}), mesh: {axes or 'one'}",
             f"batch of {self.rows} rows of {tokens} tokens{parts}",
+            *([f"{self.steps:,} steps{epochs}"] if self.steps else []),
             *(f"warning: {warning}" for warning in self.warnings),
             "",
         ]

@@ -5,7 +5,8 @@
     mkqa.jsonl          {"example_id": 3, "queries": {"de": ...}, "answers": {"de": [{"type": ...,
                         "text": ..., "aliases": [...]}]}}           MKQA's, of one language
 
-A question of MKQA counts where it has an answer in English that is neither long nor yes or no, and
+A first line of column names, question TAB answers, is a header and has no id. A question of MKQA
+counts where it has an answer in English that is neither long nor yes or no, and
 is answerable: 6,619 of 10,000 in BGE-M3's evaluation.
 """
 
@@ -19,6 +20,7 @@ from t5x_lite.records.compressed import plain_name
 from t5x_lite.records.json_lines import Line, read_examples
 from t5x_lite.records.lines import LONGEST_COLUMNS, read_lines
 
+_HEADERS = (["question", "answers"], ["question", "answer"], ["query", "answers"])
 _LEFT_OUT = ("unanswerable", "binary", "long_answer")
 
 
@@ -58,15 +60,19 @@ def _of_object(line: Line) -> tuple[str, str, list[str]]:
 
 
 def _of_table(path: str) -> Iterator[tuple[str, str, list[str]]]:
+    header = 0
     for number, line in enumerate(read_lines([path], longest=LONGEST_COLUMNS)):
         where, fields = f"{path}:{number + 1}", line.split("\t", 2)
+        if not number and [name.strip().strip('"').lower() for name in fields[:2]] in _HEADERS:
+            header = 1
+            continue
         try:
             answers = ast.literal_eval(fields[1].strip('"').replace('""', '"'))
         except (IndexError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise InputError(f"{where}: must be question TAB ['answer', ...]") from error
         if not _are_texts(answers):
             raise InputError(f"{where}: must be question TAB ['answer', ...]")
-        yield where, str(number), answers
+        yield where, str(number - header), answers
 
 
 def _are_texts(answers: Any) -> bool:

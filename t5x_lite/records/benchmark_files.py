@@ -197,6 +197,14 @@ def _records(
     entry = re.compile(rf"(?:{quoted}([^{plain}]*))({re.escape(separator)}|\r\n|\n|\r|\Z)")
     place, line, start, entries = 0, first, first, []
     while place < len(text) or entries:
+        if not entries:  # a line without quotation marks is a record, and needs no more care
+            end_of_line = _LINE_END.search(text, place)
+            stop = end_of_line.start() if end_of_line else len(text)
+            if not quoting or text.find('"', place, stop) < 0:
+                yield line, text[place:stop].split(separator)
+                place, line = end_of_line.end() if end_of_line else stop, line + 1
+                start = line
+                continue
         match = entry.match(text, place)
         if match is None:
             raise InputError(

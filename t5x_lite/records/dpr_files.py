@@ -13,6 +13,7 @@ facebookresearch/DPR, "Retriever input data format".
 """
 
 import codecs
+import contextlib
 import json
 import logging
 import re
@@ -34,6 +35,8 @@ _EXPECTED = (
 )
 _BYTES = 1 << 20
 """Read at a time: the files are of several gigabytes."""
+_SCALAR = 64
+"""Characters of a number at most."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 _JSON = json.JSONDecoder()
 
@@ -74,28 +77,61 @@ def pairs_of(files: Sequence[DataPath]) -> Iterator[Pairs]:
     _logger.info("%d questions, %d without a passage that answers", num_read, num_left_out)
 
 
-def array_elements(file: DataPath) -> Iterator[dict[str, Any]]:
+def array_elements(file: DataPath, *, member: str = "") -> Iterator[dict[str, Any]]:
     """The objects of a JSON array, one in memory at a time.
+
+    Args:
+      file: the path of a file in UTF-8.
+      member: the name of the array in the object that the file holds; "" if the file is the array.
 
     Raises:
       InputError: the file cannot be read, or is not one array of objects.
     """
+    with _read_by_parts(file, kind="object" if member else "array") as text:
+        if not member:
+            text.take("[", where=f"{file}: must be a JSON array of objects")
+            yield from text.elements(file)
+            return
+        found = False
+        for name in text.members(file):
+            if name != member:
+                text.value(where=f"{file}: {name!r}")
+                continue
+            found = True
+            text.take("[", where=f"{file}: {member!r} must be an array of objects")
+            yield from text.elements(file)
+        if not found:
+            raise InputError(f"{file}: the object has no {member!r}, an array of objects")
+
+
+def object_members(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The names and the objects of a JSON object of objects, one in memory at a time.
+
+    Raises:
+      InputError: the file cannot be read, or is not one object of objects.
+    """
+    with _read_by_parts(file) as text:
+        for name in text.members(file):
+            yield name, text.object_(where=f"{file}: {name!r}")
+
+
+@contextlib.contextmanager
+def _read_by_parts(file: DataPath, *, kind: str = "object") -> Iterator["_Text"]:
+    """The text of a file, which must be read to its end.
+
+    Raises:
+      InputError: the file cannot be read, or text is left.
+    """
     try:
         with open_text(file) as stream:
             text = _Text(stream)
-            text.take("[", where=f"{file}: must be a JSON array of objects")
-            number = 0
-            while text.sign() != "]" or number:
-                number += 1
-                yield text.object_(where=f"{file}: question {number}")
-                if text.sign() != ",":
-                    break
-                text.take(",", where="")
-            text.take("]", where=f"{file}: after question {number}")
+            yield text
             if text.sign():
-                raise InputError(f"{file}: something stands behind the array")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {file}: {error}") from error
+                raise InputError(f"{file}: something stands behind the {kind}")
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: not UTF-8; convert the file to UTF-8") from error
 
 
 class _Text:
@@ -103,7 +139,7 @@ class _Text:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._text, self._at = "", 0
 
     def sign(self) -> str:
@@ -125,6 +161,32 @@ class _Text:
             raise InputError(f"{where}: expected {sign}, got {self.sign() or 'the end'}")
         self._at += 1
 
+    def elements(self, file: DataPath) -> Iterator[dict[str, Any]]:
+        """The objects of an array behind its bracket, and the bracket behind them."""
+        number = 0
+        while self.sign() != "]" or number:
+            number += 1
+            yield self.object_(where=f"{file}: question {number}")
+            if self.sign() != ",":
+                break
+            self.take(",", where="")
+        self.take("]", where=f"{file}: after question {number}")
+
+    def members(self, file: DataPath) -> Iterator[str]:
+        """The names of an object's members; the value of each is taken before the next name."""
+        self.take("{", where=f"{file}: must be a JSON object")
+        name = ""
+        while self.sign() != "}" or name:
+            if self.sign() != '"':
+                raise InputError(f"{file}: expected a name, got {self.sign() or 'the end'}")
+            name = self.value(where=f"{file}: after {name!r}")
+            self.take(":", where=f"{file}: after {name!r}")
+            yield name
+            if self.sign() != ",":
+                break
+            self.take(",", where="")
+        self.take("}", where=f"{file}: after {name!r}")
+
     def object_(self, *, where: str) -> dict[str, Any]:
         """The object that is next.
 
@@ -133,6 +195,17 @@ class _Text:
         """
         if self.sign() != "{":
             raise InputError(f"{where}: must be an object, got {self.sign() or 'the end'}")
+        return self.value(where=where)
+
+    def value(self, *, where: str) -> Any:
+        """The value that is next.
+
+        Raises:
+          InputError: there is none.
+        """
+        self.sign()
+        while len(self._text) - self._at < _SCALAR and self._more(_BYTES):
+            pass  # a number that goes on behind what was read would be cut
         size = _BYTES
         while True:
             try:

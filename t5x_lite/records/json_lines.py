@@ -8,6 +8,7 @@ that a killed command goes on with.
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import math
@@ -76,7 +77,7 @@ def lines_of(file: Any, *, name: str, longest: int) -> Iterator[bytes]:
     Raises:
       InputError: a line is longer, of which no more was read.
     """
-    lines = iter(lambda: file.readline(longest + 1), b"")
+    lines = iter(functools.partial(file.readline, longest + 1), b"")
     for number, line in enumerate(lines, start=1):
         if len(line) > longest:
             raise InputError(too_long(name, number, longest))
@@ -109,9 +110,7 @@ def parse_object(
       InputError: naming the place.
     """
     try:
-        record = json.loads(
-            line.decode("utf-8").rstrip(), parse_constant=_refuse, parse_float=_finite
-        )
+        record = _DECODER.decode(line.decode("utf-8").rstrip())
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: not UTF-8 (byte {error.start}); convert the file") from error
     except json.JSONDecodeError as error:
@@ -163,8 +162,11 @@ def check_surrogates(found: Any, content: str | bytes, *, where: str) -> None:
       content: its source.
       where: the place, for the message.
     """
-    escape = b"\\ud" if isinstance(content, bytes) else "\\ud"
-    if escape in content.lower() and not _is_text(found):  # pyright: ignore[reportOperatorIssue]
+    if isinstance(content, bytes):
+        escaped = b"\\u" in content and b"\\ud" in content.lower()
+    else:
+        escaped = "\\ud" in content.lower()
+    if escaped and not _is_text(found):
         raise InputError(f"{where}: half of a surrogate pair (\\ud...) is not text; remove it")
 
 
@@ -177,6 +179,9 @@ def _finite(digits: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{digits} is too large for a float")
     return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def check_number(line: Line, field: str) -> None:

@@ -7,6 +7,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+from t5x_lite.signals import standard_errors
+
 _LOG_LINE = re.compile(
     rb"[IWE]\d{4} \d\d:\d\d:|WARNING: All log messages before absl::InitializeLog"
 )
@@ -22,11 +24,13 @@ def without_log_lines() -> Iterator[None]:
         yield
         return
     with tempfile.TemporaryFile() as held:
+        standard_errors.append(saved)
         os.dup2(held.fileno(), 2)
         try:
             yield
         finally:
             os.dup2(saved, 2)
+            standard_errors.remove(saved)
             os.close(saved)
             held.seek(0)
             for line in held:

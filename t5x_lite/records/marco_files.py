@@ -5,6 +5,8 @@
     DIR/qrels.train.tsv       query id, 0, passage id, score, as TREC has it; without the 0; or the
                               two ids alone
 
+A first line of column names, such as qid TAB query, is a header (`passages`, `run_files`).
+
 The split "validation" is queries.dev.tsv and qrels.dev.tsv, or those that end in .dev.small.tsv.
 Ids are strings: they are never read as numbers.
 
@@ -17,7 +19,7 @@ from t5x_lite.buckets.paths import DataPath, data_path
 from t5x_lite.errors import InputError
 from t5x_lite.records.lines import read_lines
 from t5x_lite.records.pairs import Pairs
-from t5x_lite.records.passages import read_passages
+from t5x_lite.records.passages import named_columns, of_line, read_passages
 from t5x_lite.records.run_files import judgments
 
 SPLITS = {"train": ("train",), "validation": ("dev", "dev.small")}
@@ -113,8 +115,15 @@ def _names(directory: str, split: str) -> tuple[str, str] | None:
 
 def _texts(path: str) -> Iterator[tuple[str, str]]:
     """The id and the text of each line that is not blank."""
+    columns = None
     for number, line in enumerate(read_lines([path]), start=1):
         if not line.strip():
+            continue
+        if number == 1 and (columns := named_columns(line)) is not None:
+            continue
+        if columns is not None:
+            query = of_line(line, columns, where=f"{path}:{number}")
+            yield query.id, query.text
             continue
         fields = line.split("\t", 1)
         if len(fields) != 2:

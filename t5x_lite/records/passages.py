@@ -1,18 +1,22 @@
-"""Passages with an id and perhaps a title, one a line, from the files in which collections come.
+r"""Passages with an id and perhaps a title, one a line, from the files in which collections come.
 
     for passage in read_passages("collection.tsv.gz"):
         passage.where, passage.id, passage.title, passage.text
 
     corpus.jsonl       {"_id": "4983", "title": "...", "text": "..."}    BEIR; MIRACL has "docid"
+    docs.jsonl         {"id": "4983#0", "contents": "Title\n\nText"}      Pyserini; Mr. TyDi
     psgs_w100.tsv      id TAB text TAB title, with these names in the first line     DPR
-    collection.tsv     id TAB text, without names                       MS MARCO's passages
-    msmarco-docs.tsv   id TAB url TAB title TAB text, without names     MS MARCO's documents
+    collection.tsv     id TAB text, with or without names                    MS MARCO's passages
+    msmarco-docs.tsv   id TAB url TAB title TAB text, with or without names  MS MARCO's documents
+    queries.tsv        id TAB text, with or without names, such as qid TAB query
     other.txt          a passage a line; its number, from 0, is its id
     corpus.parquet     a row each, with columns named as the fields of JSON; also Arrow
 
-A file with names in its first line may have its columns in any order, "id" and "text" among them. A
-field of such a file that begins with a quotation mark is quoted, and "" in it is one mark, as DPR
-writes them; in a file without names a quotation mark is text. All may be compressed (.gz, .zst).
+A first line of column names is a header: one of its fields names the id (id, _id, qid, pid, docid,
+query-id, corpus-id, ...), one the text (text, passage, query, contents, body, ...), and others may
+be title, url, or columns that are not read. The columns may have any order then. If the text is
+called "text", a field that begins with a quotation mark is quoted, and "" in it is one mark, as DPR
+writes them; in other files a quotation mark is text. All may be compressed (.gz, .zst).
 
 Source: facebookresearch/DPR dpr/data/retriever_data.py; the README files of MS MARCO's two tasks.
 """
@@ -50,9 +54,20 @@ _SUFFIXES: Mapping[str, PassageFormat] = {
     ".ndjson": "jsonl",
     ".tsv": "tsv",
 }
+_TEXTS = ("text", "contents", "title")
+"""Fields of an object that are strings."""
 _IDS = ("_id", "id", "docid", "pid")
 """Names of the id, the first that a passage has."""
-_NAMES = frozenset({"id", "text", "title", "url"})
+_ROLES: Mapping[str, str] = {
+    **dict.fromkeys(("id", "docid", "pid", "did", "docno", "qid", "topicid", "queryid"), "id"),
+    **dict.fromkeys(("passageid", "documentid", "corpusid", "questionid"), "id"),
+    **dict.fromkeys(("text", "passage", "content", "contents", "body", "segment"), "text"),
+    **dict.fromkeys(("query", "question", "document", "doc", "topic"), "text"),
+    **dict.fromkeys(("passagetext", "documenttext", "querytext", "questiontext"), "text"),
+    "title": "title",
+    "url": "url",
+}
+"""What a column holds, by its name in lower case without "-", "_" and spaces."""
 _UNNAMED = {2: ("id", "text"), 4: ("id", "url", "title", "text")}
 """The columns of files without names, by their number."""
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"(?:\t|$)|([^\t]*)(?:\t|$)')
@@ -83,12 +98,14 @@ class Columns(NamedTuple):
     """Where the fields of a file of tabs are.
 
     Attributes:
-      names: of the columns.
-      named: whether the first line has these names, and fields may be quoted.
+      names: of the columns: "id", "text", "title", "url"; "" is not read.
+      named: whether the first line has names.
+      quoted: whether fields may be quoted.
     """
 
     names: tuple[str, ...]
     named: bool
+    quoted: bool = False
 
 
 def read_passages(
@@ -119,8 +136,10 @@ def read_passages(
     kind = format_of(path) if format == "auto" else format
     if kind == "jsonl":
         template = as_template(template)
-        titles = ("title",) if template == TEXT else ()
-        lines = read_examples(path, fields=places(template), optional=titles, longest=longest)
+        texts = {"fields": (), "optional": _TEXTS}
+        if template != TEXT:
+            texts = {"fields": places(template), "optional": ()}
+        lines = read_examples(path, **texts, longest=longest)
         for number, line in enumerate(lines):
             yield of_object(_with_text(line, template), number=number)
         return
@@ -141,19 +160,24 @@ def read_passages(
 
 def _of_table(shard: Shard, template: str) -> Iterator[Passage]:
     """The passages of a table."""
-    needed = {*places(template), *_IDS, *(("title",) if template == TEXT else ())}
     there = column_names(shard)
-    columns = [*places(template), *(name for name in there if name in needed)]
+    needed = places(template)
+    if template == TEXT:
+        needed = ("contents",) if "text" not in there and "contents" in there else ("text",)
+    also = {*_IDS, *(("title",) if template == TEXT else ())}
+    columns = [*needed, *(name for name in there if name in also)]
     for number, row in enumerate(read_fields(shard, columns=[*dict.fromkeys(columns)])):
+        if template == TEXT:
+            text_of(row, f"{{{needed[0]}}}")  # it must be a text
         fields = {name: value for name, value in row.fields.items() if value is not None}
         yield of_object(_with_text(Line(row.where, fields), template), number=number)
 
 
 def _with_text(line: Line, template: str) -> Line:
     """The same object, whose text is that of a template, without a title then."""
-    text = text_of(Row(line.where, line.record), template)
     if template == TEXT:
         return line
+    text = text_of(Row(line.where, line.record), template)
     ids = {name: line.record[name] for name in _IDS if name in line.record}
     return Line(line.where, {**ids, "text": text})
 
@@ -181,12 +205,12 @@ def line_reader(path: str) -> Callable[[bytes, str], Passage | None]:
 
     def passage(line: bytes, where: str) -> Passage | None:
         if kind == "jsonl":
-            found = parse_object(line, where=where, fields=("text",), optional=("title",))
+            found = parse_object(line, where=where, fields=(), optional=_TEXTS)
             return of_object(found)
         text = line.decode()
         if kind == "text":
             return Passage(where, "", "", text)
-        if columns().named and _named(text) == columns().names:
+        if columns().named and named_columns(text) == columns():
             return None
         return of_line(text, columns(), where=where)
 
@@ -194,22 +218,34 @@ def line_reader(path: str) -> Callable[[bytes, str], Passage | None]:
 
 
 def of_object(line: Line, *, number: int | str = "") -> Passage:
-    """The passage of a JSON object, which has a string "text".
+    """The passage of a JSON object with "text", or with "contents" as Pyserini writes them.
+
+    A first line of "contents" that a blank line follows is the title.
 
     Args:
       line: the object and its place.
       number: the id where it has none.
 
     Raises:
-      InputError: the id is no string and no whole number.
+      InputError: there is no text, or the id is no string and no whole number.
     """
     record = line.record
+    if "text" not in record and "contents" not in record:
+        raise InputError(
+            f'{line.where}: must have "text", a string; it has {sorted(record) or "nothing"}'
+        )
     identity = next((record[name] for name in _IDS if name in record), number)
     if isinstance(identity, bool) or not isinstance(identity, str | int):
         raise InputError(
             f"{line.where}: the id must be a string or a whole number, got {identity!r:.40}"
         )
-    return Passage(line.where, str(identity), record.get("title", ""), record["text"])
+    title, text = record.get("title", ""), record.get("text")
+    if text is None:
+        text = record["contents"]
+        first, blank, rest = text.partition("\n\n")
+        if blank and not title and "\n" not in first:
+            title, text = first, rest
+    return Passage(line.where, str(identity), title, text)
 
 
 def columns_of(first: str, *, where: str) -> Columns:
@@ -218,12 +254,13 @@ def columns_of(first: str, *, where: str) -> Columns:
     Raises:
       InputError: they are not told by their names or their number.
     """
-    if {"id", "text"} <= {*(names := _named(first))} <= _NAMES:
-        return Columns(names, True)
-    if len(names) in _UNNAMED:
-        return Columns(_UNNAMED[len(names)], False)
+    if (columns := named_columns(first)) is not None:
+        return columns
+    number = first.count("\t") + 1
+    if number in _UNNAMED:
+        return Columns(_UNNAMED[number], False)
     raise InputError(
-        f"{where}: {len(names)} columns, and no names of them: must be id TAB text, or id TAB url "
+        f"{where}: {number} columns, and no names of them: must be id TAB text, or id TAB url "
         "TAB title TAB text, or have a first line that names its columns, such as id TAB text TAB "
         "title"
     )
@@ -235,12 +272,13 @@ def of_line(line: str, columns: Columns, *, where: str) -> Passage:
     Raises:
       InputError: it has other columns, or a quotation that does not end.
     """
-    fields = _fields(line) if columns.named and '"' in line else line.split("\t")
+    fields = _fields(line) if columns.quoted and '"' in line else line.split("\t")
     if len(fields) == len(columns.names) - 1 and columns.names[-1] == "title":
         fields = [*fields, ""]
     if len(fields) != len(columns.names):
         raise InputError(
-            f"{where}: must have {len(columns.names)} columns, {' TAB '.join(columns.names)}, got "
+            f"{where}: must have {len(columns.names)} columns, "
+            f"{' TAB '.join(name or '(not read)' for name in columns.names)}, got "
             f"{len(fields)}: {line[:60]!r}"
         )
     found = dict(zip(columns.names, fields, strict=True))
@@ -252,10 +290,17 @@ def titled_text(record: Mapping[str, Any]) -> str:
     return Passage("", "", record.get("title", ""), record["text"]).whole
 
 
-def _named(line: str) -> tuple[str, ...]:
-    """The fields of a line as names of columns."""
-    names = (name.strip().lower() for name in line.split("\t"))
-    return tuple("id" if name in _IDS else name for name in names)
+def named_columns(line: str) -> Columns | None:
+    """Return the columns that a header names, or None if the line is data.
+
+    A header has one name of an id and one of a text, and no such name twice.
+    """
+    names = [name.strip().strip('"').lower() for name in line.lstrip("\ufeff").split("\t")]
+    roles = [_ROLES.get(re.sub(r"[-_ ]", "", name), "") for name in names]
+    known = [role for role in roles if role]
+    if not {"id", "text"} <= {*known} or len({*known}) < len(known):
+        return None
+    return Columns(tuple(roles), True, quoted=names[roles.index("text")] == "text")
 
 
 def _fields(line: str) -> Sequence[str]:

@@ -6,8 +6,9 @@
     qrels         301 0 d7 1                      query, 0, document, score: TREC's form
                   301 TAB d7                      what is listed answers: MS MARCO's form
                   301 TAB d7 TAB 1                query, document, score: BEIR's form
-                  A first line of column names, such as BEIR's query-id, corpus-id, score, is a
-                  header.
+
+In a run and in qrels, a first line of column names, such as qid, pid, rank or BEIR's query-id,
+corpus-id, score, is a header.
 
 Fields are divided by white space, and ids are strings: "007" and "NA" are ids like others. Runs are
 read a query at a time if the lines of each query stand together, else as a whole. A document stands
@@ -46,6 +47,7 @@ _DOCUMENT_NAMES = {"document", "doc", "passage", "docid", "docno", "pid", "did"}
 }
 _SCORE_NAMES = {"score", "rel", "relevance", "relevancy", "label", "judgment", "judgement", "grade"}
 """Names of the columns of judgments."""
+_RANK_NAMES = {"rank", "ranking", "position"}
 _RANK = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 _logger = logging.getLogger(__name__)
@@ -162,6 +164,8 @@ def _rows(path: str, format: RunFormat | None) -> Iterator[_Row]:
         if not fields:
             continue
         expected = len(fields) if expected is None else expected
+        if number == 1 and len(fields) == expected and _is_run_header(fields):
+            continue
         if len(fields) != expected or expected not in (3, 6):
             raise InputError(
                 f"{where}: must be query, Q0, document, rank, score, tag (TREC), or query, "
@@ -173,6 +177,14 @@ def _rows(path: str, format: RunFormat | None) -> Iterator[_Row]:
         else:
             query, document, rank = fields
             yield _Row(where, query, Ranked(document, None, _rank(rank, where)))
+
+
+def _is_run_header(fields: Sequence[str]) -> bool:
+    """Return whether fields of a run are names of columns: of the query, and of its rank."""
+    names = _names_of(fields)
+    if len(names) not in (3, 6) or names[0].lstrip("\ufeff") not in _QUERY_NAMES:
+        return False
+    return names[2 if len(names) == 3 else 3] in _RANK_NAMES
 
 
 def _rank(text: str, where: str) -> int:
@@ -388,12 +400,16 @@ def judgments(lines: Iterable[str], *, name: str) -> Iterator[tuple[str, str, st
 
 def _is_header(fields: Sequence[str]) -> bool:
     """Whether the fields are names of columns, and none is a score."""
-    names = [field.strip('"').lower().replace("_", "-") for field in fields]
+    names = _names_of(fields)
     if len(names) == 2:
         return names[0] in _QUERY_NAMES and names[1] in _DOCUMENT_NAMES
     is_name = names[0] in _QUERY_NAMES or names[-1] in _SCORE_NAMES
     is_name |= len(names) == 3 and not re.search(r"[0-9]", "".join(names))  # BEIR has a header
     return is_name and not re.fullmatch(r"[+-]?[0-9]+", names[-1])
+
+
+def _names_of(fields: Sequence[str]) -> list[str]:
+    return [field.strip('"').lower().replace("_", "-") for field in fields]
 
 
 def _judgement(text: str, where: str) -> int:

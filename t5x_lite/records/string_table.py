@@ -9,6 +9,7 @@ A million ids of MS MARCO take 15 MB in place of the 60 MB of Python's strings.
 """
 
 import array
+import errno
 import json
 import math
 import os
@@ -117,8 +118,8 @@ def open_array(
       dims: number of axes; None is any.
 
     Raises:
-      InputError: the file is missing, is no .npy file, is shorter than its header says, or holds
-        another type or number of axes.
+      InputError: the file is missing, is no .npy file, has another size than its header says, or
+        holds another type or number of axes.
     """
     try:
         with open(path, "rb") as file:
@@ -137,6 +138,11 @@ def open_array(
                 f"{path}: not an array of NumPy, or cut off ({what[:80]} in {size} bytes); make it "
                 "again"
             )
+        if math.prod(shape) * dtype.itemsize < size - start:
+            raise InputError(
+                f"{path}: not an array of NumPy, or damaged ({what[:80]} in {size} bytes, more "
+                "than it needs); make it again"
+            )
         order = "F" if in_columns else "C"
         if not math.prod(shape) or not dtype.itemsize:  # nothing to map
             return np.zeros(shape, dtype, order)
@@ -147,6 +153,28 @@ def open_array(
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: not an array of NumPy, or cut off: make it again") from error
+
+
+def create_array(path: str | Path, dtype: Any, shape: tuple[int, ...]) -> np.memmap:
+    """Create a .npy file and map it, to be filled in place.
+
+    All its bytes are reserved at once. Writing to a map on a full disk would end the process by
+    SIGBUS.
+
+    Raises:
+      OSError: the disk has no room for it.
+    """
+    array = np.lib.format.open_memmap(path, "w+", dtype, shape)
+    with open(path, "rb+") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, file.seek(0, os.SEEK_END))
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+                error.filename = os.fspath(path)
+                raise
+        except AttributeError:  # not on this system
+            pass
+    return array
 
 
 _HEADERS = {

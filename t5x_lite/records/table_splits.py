@@ -16,6 +16,7 @@ The rules, the first that fits:
    the directory or in its folder data; of validation the name may be valid, val or dev, too.
 """
 
+import abc
 import fnmatch
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,12 +64,28 @@ class HubSplit:
         return f"{HUB}{self.dataset}{config} ({self.split})"
 
 
-Table: TypeAlias = DataPath | HubSplit
+class RowFile(abc.ABC):
+    """A file of a format of its own, which yields its rows itself; `os.fspath` is its path."""
+
+    @abc.abstractmethod
+    def rows(self) -> Iterator[Row]:
+        """The rows in order."""
+
+    @abc.abstractmethod
+    def __fspath__(self) -> str: ...
+
+    def __str__(self) -> str:
+        return self.__fspath__()
+
+
+Table: TypeAlias = DataPath | HubSplit | RowFile
 """What rows are read from."""
 
 
 def read_rows(table: Table, *, columns: Sequence[str], quoting: bool = True) -> Iterator[Row]:
     """The rows of a file or of a split of the Hub; see `tables.read_table`."""
+    if isinstance(table, RowFile):
+        return table.rows()
     if not isinstance(table, HubSplit):
         return read_table(table, columns=columns, quoting=quoting)
     pyarrow(table)

@@ -11,8 +11,12 @@ does besides is left out here:
 """
 
 import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -67,6 +71,19 @@ class _Worker(SpawnProcess):
         """Starts it, without Ctrl-C: the process that started it ends it."""
         with without_main_module(), safe_path(), _without_interrupts():
             super().start()
+
+
+def end_with_parent() -> None:
+    """End this worker when the process that started it has ended, however that was."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 @contextlib.contextmanager

@@ -37,11 +37,13 @@ class Series:
       name: its name in the legend.
       points: (step, value) by ascending step.
       colour: an index into the page's six colours; from 6 on they come again, and dashed.
+      band: (step, lowest, highest) by ascending step, drawn around the curve; () draws none.
     """
 
     name: str
     points: Sequence[Point]
     colour: int = 0
+    band: Sequence[tuple[int, Number, Number]] = ()
 
     @property
     def css(self) -> str:
@@ -134,6 +136,7 @@ def line_chart(
       The <svg> element; empty where no curve has a finite value.
     """
     values = [value for one in series for _, value in one.points if value is not None]
+    values += [end for one in series for _, *ends in one.band for end in ends if not log or end > 0]
     steps = [step for one in series for step, _ in one.points]
     if not values:
         return ""
@@ -166,6 +169,7 @@ def line_chart(
         f'<text class="x name" x="{middle:.0f}" y="{HEIGHT - 3}">{html.escape(axis)}</text>'
     )
     for one in series:
+        parts.append(_band(one, place, lowest=low if log else -math.inf))
         parts.append(_curve(one, place))
     label = f"{title}, steps {first:,} to {last:,}"
     return _svg(parts, size=(WIDTH, HEIGHT), label=label)
@@ -270,6 +274,23 @@ def _padded(low: Number, high: Number, *, log: bool, from_zero: bool) -> tuple[N
     room = (high - low) * 0.04 if high > low else abs(high) * 0.1 or 1.0
     padded = low - room
     return (0.0 if low >= 0 and (from_zero or padded < 0) else padded), high + room
+
+
+def _band(
+    series: Series, place: Callable[[Number, Number], tuple[float, float]], *, lowest: Number
+) -> str:
+    """The area between the ends of a band, which on a logarithmic axis begin at its end."""
+    if len(series.band) < 2:
+        return ""
+    band = [
+        series.band[0],
+        *series.band[1 : -1 : -(-len(series.band) // MAX_POINTS)],
+        series.band[-1],
+    ]
+    upper = [place(step, max(high, lowest)) for step, _, high in band]
+    lower = [place(step, max(low, lowest)) for step, low, _ in reversed(band)]
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in [*upper, *lower])
+    return f'<path class="band {series.css}" d="M{path}Z"/>'
 
 
 def _curve(series: Series, place: Callable[[Number, Number], tuple[float, float]]) -> str:

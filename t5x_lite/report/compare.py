@@ -4,11 +4,23 @@
 
 A curve has the colour of its run on the whole page. The runs may be of any length and task; a
 metric that one of them lacks is empty there.
+
+    compare_seeds(["work/a0", "work/a1", "work/b0", "work/b1"])     # and the numbers
+
+Runs that differ in their seed only are a group, with the mean and the sample standard deviation of
+each metric at the end and at each run's best step. As in table 1 of the T5 paper (Raffel et al.
+2020), a value is bold within two standard deviations of the best, the deviation being that of the
+group with the most runs, of several the best.
 """
 
+import dataclasses
+import itertools
+import math
 import os
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from t5x_lite.errors import InputError
 from t5x_lite.report import chart as report_chart
@@ -26,6 +38,12 @@ from t5x_lite.report.settings import settings
 
 PAGE = "compare.html"
 _NOT_COMPARED = ("--workdir",)
+_SEED = "--seed"
+_OF_RUN = ("--tracking.", "--hosts.", "--compilation-cache", "--profile.", "--log-period")
+"""Settings that do not change what is trained."""
+_LENGTHS = ("--steps", "total-steps", "warmup-steps")
+_WITHIN = 2.0
+"""Standard deviations from the best, within which a value is bold."""
 
 
 def compare(
@@ -44,16 +62,351 @@ def compare(
       InputError: a directory is no run or is given twice, a line in it is malformed, or the page
         cannot be written.
     """
-    resolved = [Path(workdir).resolve() for workdir in workdirs]
-    if len(set(resolved)) < len(resolved):
-        raise InputError("a run is given twice: give different work directories to compare")
-    runs = [read_run(workdir) for workdir in workdirs]
-    names = short_names(resolved)
+    resolved, runs, names = _read(workdirs)
     sections = [_runs(runs, names), _metrics(runs, names), _settings(runs, names)]
     sections += [_charts(runs, names), _commands(runs, names)]
     subtitle = f"{', '.join(names)}; written {written_now()}"
     page = report_page.page(f"{len(runs)} runs compared", subtitle, sections)
     return write_page(resolved[0].with_name(PAGE) if output is None else Path(output), page)
+
+
+def _read(
+    workdirs: Sequence[str | os.PathLike[str]],
+) -> tuple[list[Path], list[Run], list[str]]:
+    """The places, the runs and their names."""
+    resolved = [Path(workdir).resolve() for workdir in workdirs]
+    if len(set(resolved)) < len(resolved):
+        raise InputError("a run is given twice: give different work directories to compare")
+    return resolved, [read_run(workdir) for workdir in workdirs], short_names(resolved)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spread:
+    """The mean of a metric over the runs of a group.
+
+    Attributes:
+      mean: the mean.
+      sd: the sample standard deviation; None of one run.
+      n: runs that have the metric.
+      bold: whether it is within two standard deviations of the best group.
+    """
+
+    mean: float
+    sd: float | None
+    n: int
+    bold: bool = False
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread | None":
+        """Of the values of the runs; None of no value."""
+        if not values:
+            return None
+        sd = statistics.stdev(values) if len(values) > 1 else None
+        return cls(mean=statistics.fmean(values), sd=sd, n=len(values))
+
+    def __str__(self) -> str:
+        """As a cell of a table: "0.8312 ± 0.0021"."""
+        mean = report_chart.number(self.mean)
+        return mean if self.sd is None else f"{mean} ± {report_chart.number(self.sd, digits=3)}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Group:
+    """Runs that differ in their seed only.
+
+    Attributes:
+      name: the settings in which it differs from other groups.
+      names: of the runs.
+      runs: the runs, by seed.
+      seeds: of them.
+      settings: that all of them share.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    runs: tuple[Run, ...]
+    seeds: tuple[int, ...]
+    settings: Mapping[str, str]
+
+    def last(self, name: str) -> Spread | None:
+        """A metric at the end."""
+        return Spread.of([run.finite(name)[-1][1] for run in self.runs if run.finite(name)])
+
+    def best(self, name: str) -> Spread | None:
+        """A metric at the best step of each run."""
+        return Spread.of([run.best(name)[1] for run in self.runs if run.finite(name)])
+
+
+def compare_seeds(
+    workdirs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None = None
+) -> tuple[Path, list[dict[str, Any]]]:
+    """Writes the page of runs that are grouped by seed, atomically.
+
+    Args:
+      workdirs: directories that training wrote, two at least.
+      output: the HTML file; if None, compare.html next to the first work directory.
+
+    Returns:
+      The path of the page, and of each group, as JSON, its name, seeds and metrics.
+
+    Raises:
+      InputError: as `compare`; or a run has no config, two runs of a group have one seed, or runs
+        of different seeds have different steps.
+    """
+    resolved, runs, names = _read(workdirs)
+    groups = grouped(runs, names)
+    table = _table(groups)
+    sections = [_groups(groups), _table_one(groups, table), _spreads(groups, table)]
+    if len(groups) > 1:
+        sections.append(_settings_of(groups))
+    sections += [_bands(groups), _commands(runs, names)]
+    title = f"{len(runs)} runs in {len(groups)} group{'s' if len(groups) > 1 else ''} by seed"
+    page = report_page.page(title, f"{', '.join(names)}; written {written_now()}", sections)
+    path = write_page(resolved[0].with_name(PAGE) if output is None else Path(output), page)
+    found = [
+        {
+            "group": group.name,
+            "n": len(group.runs),
+            "seeds": list(group.seeds),
+            "runs": list(group.names),
+            "metrics": {
+                metric: {when: None if one is None else dataclasses.asdict(one)}
+                | {other: None if two is None else dataclasses.asdict(two)}
+                for metric in _metrics_of(groups)
+                for when, one in [("last", table["last", metric][number])]
+                for other, two in [("best", table["best", metric][number])]
+            },
+        }
+        for number, group in enumerate(groups)
+    ]
+    return path, found
+
+
+def grouped(runs: Sequence[Run], names: Sequence[str]) -> list[Group]:
+    """Runs in groups that differ in more than the seed, in the order of their first run.
+
+    Raises:
+      InputError: see `compare_seeds`.
+    """
+    each = []
+    for run in runs:
+        if not run.config:
+            raise InputError(
+                f"{run.directory} has no config.json, so its seed is unknown; leave it out, or "
+                "report without --group"
+            )
+        found = settings(run.config)
+        each.append(
+            {k: v for k, v in found.items() if not k.startswith((*_NOT_COMPARED, *_OF_RUN))}
+        )
+    seeds = [int(found.pop(_SEED, "0")) for found in each]
+    _check_lengths(runs, each, seeds)
+    keys = [tuple(sorted(found.items())) for found in each]
+    places = {
+        key: [i for i, other in enumerate(keys) if other == key] for key in dict.fromkeys(keys)
+    }
+    options = dict.fromkeys(option for found in each for option in found)
+    differing = [o for o in options if len({found.get(o) for found in each}) > 1]
+    groups = []
+    for chosen in places.values():
+        chosen.sort(key=lambda i: seeds[i])
+        for one, other in itertools.pairwise(chosen):
+            if seeds[one] == seeds[other]:
+                raise InputError(
+                    f"{runs[one].directory} and {runs[other].directory} have the same settings "
+                    f"and the same seed {seeds[one]}; give each seed once"
+                )
+        found = each[chosen[0]]
+        words = [f"{o.removeprefix('--')} {found.get(o) or 'unset'}" for o in differing]
+        groups.append(
+            Group(
+                name=", ".join(words) or runs[chosen[0]].task or "all runs",
+                names=tuple(names[i] for i in chosen),
+                runs=tuple(runs[i] for i in chosen),
+                seeds=tuple(seeds[i] for i in chosen),
+                settings=found,
+            )
+        )
+        _check_ends(groups[-1])
+    return groups
+
+
+def _check_lengths(
+    runs: Sequence[Run], each: Sequence[Mapping[str, str]], seeds: Sequence[int]
+) -> None:
+    """Raise InputError if runs of different seeds differ in nothing but their length."""
+    alike: dict[Any, list[int]] = {}
+    for i, found in enumerate(each):
+        key = tuple(sorted((k, v) for k, v in found.items() if not k.endswith(_LENGTHS)))
+        alike.setdefault(key, []).append(i)
+    for chosen in alike.values():
+        steps = {each[i].get("--steps") for i in chosen}
+        if len(steps) > 1 and len({seeds[i] for i in chosen}) == len(chosen):
+            first = chosen[0]
+            other = next(i for i in chosen if each[i].get("--steps") != each[first].get("--steps"))
+            raise InputError(
+                f"{runs[first].directory} (seed {seeds[first]}) has {each[first].get('--steps')} "
+                f"steps and {runs[other].directory} (seed {seeds[other]}) "
+                f"{each[other].get('--steps')}; train all seeds for the same number of steps"
+            )
+
+
+def _check_ends(group: Group) -> None:
+    """Raise InputError if a run of a group has not come as far as the others."""
+    early = group.settings.get("--stop-early.metric", "None") != "None"
+    ends = [run.last_step for run in group.runs]
+    if early or len(set(ends)) == 1:
+        return
+    short, far = min(range(len(ends)), key=ends.__getitem__), ends.index(max(ends))
+    raise InputError(
+        f"{group.runs[short].directory} (seed {group.seeds[short]}) is at step {ends[short]:,} and "
+        f"{group.runs[far].directory} (seed {group.seeds[far]}) at step {ends[far]:,}; finish the "
+        "run, or leave it out"
+    )
+
+
+def _metrics_of(groups: Sequence[Group]) -> list[str]:
+    """The metrics of the evaluations, the headlines first."""
+    runs = [run for group in groups for run in group.runs]
+    heads = dict.fromkeys(name for run in runs for name in run.headlines())
+    measured = {n for run in runs for n in run.measured if not run.scored_alone(n)}
+    return [*heads, *sorted(measured - set(heads))]
+
+
+def _table(groups: Sequence[Group]) -> dict[tuple[str, str], list[Spread | None]]:
+    """("last" or "best", metric) -> the spread of each group, with what is bold."""
+    found: dict[tuple[str, str], list[Spread | None]] = {}
+    for metric in _metrics_of(groups):
+        runs = [run for group in groups for run in group.runs]
+        mode = next(run.mode(metric) for run in runs if run.finite(metric))
+        found["last", metric] = _bold([group.last(metric) for group in groups], mode)
+        found["best", metric] = _bold([group.best(metric) for group in groups], mode)
+    return found
+
+
+def _bold(spreads: Sequence[Spread | None], mode: str) -> list[Spread | None]:
+    """The spreads, of which those within two standard deviations of the best are bold."""
+    there = [spread for spread in spreads if spread is not None]
+    best = (max if mode == "max" else min)(there, key=lambda spread: spread.mean)
+    with_sd = [spread for spread in there if spread.sd is not None]
+    most = max((spread.n for spread in with_sd), default=0)
+    largest = [spread for spread in with_sd if spread.n == most]
+    baseline = best if best in largest else next(iter(largest), None)
+    room = _WITHIN * (baseline.sd or 0.0) if baseline is not None else 0.0
+    return [
+        None
+        if spread is None
+        else dataclasses.replace(
+            spread, bold=len(there) > 1 and abs(spread.mean - best.mean) <= room
+        )
+        for spread in spreads
+    ]
+
+
+def _groups(groups: Sequence[Group]) -> str:
+    rows = [
+        (
+            group.name,
+            (
+                str(len(group.runs)),
+                ", ".join(map(str, group.seeds)),
+                f"{group.runs[0].last_step:,}",
+                ", ".join(group.names),
+            ),
+            (),
+        )
+        for group in groups
+    ]
+    return report_page.compared(("group", "n", "seeds", "steps", "runs"), rows, numbers=False)
+
+
+def _table_one(
+    groups: Sequence[Group], table: Mapping[tuple[str, str], Sequence[Spread | None]]
+) -> str:
+    """The task's metrics at the best step, a line for each group."""
+    metrics = list(dict.fromkeys(n for g in groups for run in g.runs for n in run.headlines()))
+    if not metrics:
+        return ""
+    rows = []
+    for number, group in enumerate(groups):
+        spreads = [table["best", metric][number] for metric in metrics]
+        bold = {i for i, one in enumerate(spreads) if one is not None and one.bold}
+        cells = [_cell(spread) for spread in spreads]
+        rows.append((f"{group.name} (n = {len(group.runs)})", cells, bold))
+    note = (
+        "Mean and sample standard deviation over the seeds, each run at its best step. Bold: "
+        "within two standard deviations of the best."
+    )
+    heading = f'<h2>Mean over seeds</h2><p class="note">{note}</p>'
+    return heading + report_page.compared(("group", *metrics), rows)
+
+
+def _spreads(
+    groups: Sequence[Group], table: Mapping[tuple[str, str], Sequence[Spread | None]]
+) -> str:
+    """All metrics at the best step and at the end, a column for each group."""
+    rows = [
+        (
+            f"{metric}, {'at the end' if when == 'last' else 'best'}",
+            [_cell(spread) for spread in spreads],
+            {i for i, one in enumerate(spreads) if one is not None and one.bold},
+        )
+        for (when, metric), spreads in table.items()
+    ]
+    if not rows:
+        return '<p class="note">The runs have no evaluation yet.</p>'
+    names = [f"{group.name} (n = {len(group.runs)})" for group in groups]
+    return "<h2>All metrics</h2>" + report_page.compared(("metric", *names), rows)
+
+
+def _cell(spread: Spread | None) -> str:
+    return "" if spread is None else str(spread)
+
+
+def _settings_of(groups: Sequence[Group]) -> str:
+    """Settings in which groups differ."""
+    options = dict.fromkeys(option for group in groups for option in group.settings)
+    rows = [
+        (option, [group.settings.get(option, "") for group in groups], ())
+        for option in options
+        if len({group.settings.get(option) for group in groups}) > 1
+    ]
+    names = [group.name for group in groups]
+    return "<h2>Settings that differ</h2>" + report_page.compared(
+        ("option", *names), rows, numbers=False
+    )
+
+
+def _bands(groups: Sequence[Group]) -> str:
+    """A chart for each metric and split: the mean of each group within one standard deviation."""
+    curves: dict[str, list[report_chart.Series]] = {}
+    for colour, group in enumerate(groups):
+        for base, splits in charted(group.runs[0]).items():
+            for split, name in splits.items():
+                title = base if split == "training" else f"{base} ({split})"
+                series = _mean_curve(group, name, colour=colour)
+                if series.points:
+                    curves.setdefault(title, []).append(series)
+    heads = dict.fromkeys(n for group in groups for run in group.runs for n in run.headlines())
+    first = [
+        f"{base} ({name.partition('/')[0]})"
+        for name, base in zip(heads, base_names(list(heads)), strict=True)
+    ]
+    return charts_of(curves, first=first)
+
+
+def _mean_curve(group: Group, name: str, *, colour: int) -> report_chart.Series:
+    """The mean over the runs at the steps that all of them have."""
+    values = [dict(run.finite(name)) for run in group.runs]
+    steps = sorted(set(values[0]).intersection(*values[1:]))
+    points, band = [], []
+    for step in steps:
+        spread = Spread.of([one[step] for one in values])
+        assert spread is not None
+        points.append((step, spread.mean))
+        if spread.sd is not None and math.isfinite(spread.sd):
+            band.append((step, spread.mean - spread.sd, spread.mean + spread.sd))
+    return report_chart.Series(name=group.name, points=points, colour=colour, band=band)
 
 
 def short_names(directories: Sequence[Path]) -> list[str]:

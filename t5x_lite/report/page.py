@@ -186,6 +186,7 @@ svg text{font-size:12px;fill:var(--soft);font-variant-numeric:tabular-nums}
 .grid{stroke:var(--rule)}.axis{stroke:var(--soft)}
 .line{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}
 .dashed .line,.dashed.line{stroke-dasharray:6 4}.count{font-size:11px}
+.band{fill:var(--c);fill-opacity:.16;stroke:none}
 .dot{fill:var(--c)}.hit{fill:transparent}.hit:hover,.dot:hover{fill:var(--c);stroke:var(--card);stroke-width:2}
 .c0{--c:var(--c0)}.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}.c5{--c:var(--c5)}
 table{width:100%;border-collapse:collapse;font-size:14px}.scroll{overflow-x:auto}

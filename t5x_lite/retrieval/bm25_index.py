@@ -30,11 +30,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t5x_lite.errors import InputError
-from t5x_lite.files import open_atomically, reason, write_atomically
+from t5x_lite.files import locked, open_atomically, reason, write_atomically
 from t5x_lite.progress import counting, waiting
 from t5x_lite.records.string_table import (
     StringTable,
     check_ends,
+    create_array,
     open_array,
     read_record,
     save_array,
@@ -172,7 +173,7 @@ def build(
         raise InputError(f"{target}: is there already; delete it, or give another --output")
     part = target.with_name(f"{target.name}.partial")
     try:
-        with _kept_if_resumable(part):
+        with _kept_if_resumable(part, target):
             _check_identity(part, {**identity, "analyzer": analyzer})
             _Builder(part, analyzer).run(texts)
             os.replace(part, target)
@@ -181,15 +182,20 @@ def build(
 
 
 @contextlib.contextmanager
-def _kept_if_resumable(part: Path) -> Iterator[None]:
+def _kept_if_resumable(part: Path, target: Path) -> Iterator[None]:
     """Makes the unfinished directory, and removes it after a failure that leaves nothing to resume.
 
     It stays after an interruption, and if it has blocks, unless the input is what was wrong and all
-    blocks are this process's.
+    blocks are this process's. It is this process's alone.
     """
     made = [parent for parent in part.parents if not parent.exists()]
     resumed = part.exists()
     part.mkdir(parents=True, exist_ok=True)
+    with locked(part, output=target):
+        yield from _keeping(part, resumed=resumed, made=made)
+
+
+def _keeping(part: Path, *, resumed: bool, made: list[Path]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
@@ -337,7 +343,7 @@ class _Builder:
         places, files = starts.copy(), {}
         for name in ("documents", "frequencies"):
             path = self._directory / f"{name}.npy"
-            files[name] = np.lib.format.open_memmap(path, "w+", np.int32, (postings,))
+            files[name] = create_array(path, np.int32, (postings,))
         for block in self._opened():
             terms, counts = block["terms"], block["counts"]
             inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -90,38 +90,68 @@ def build(
     faiss, how, target = library(), settings or Settings(), Path(directory)
     if target.exists():
         raise InputError(f"{target}: is there already; delete it, or give another --output")
-    start = time.monotonic()
-    with _threads(faiss, how.threads):
-        index = _made(faiss, shards, kind, how)
-        with counting("indexing", unit="documents", total=len(shards)) as advance:
-            for block in shards.blocks(rows=_ROWS):
-                check_vectors(block.vectors, what="a document")
-                for start in range(0, len(block.vectors), _ADDED_AT_A_TIME):
-                    some = block.vectors[start : start + _ADDED_AT_A_TIME]
-                    index.add(np.ascontiguousarray(some))
-                    advance(len(some))
-    seconds = time.monotonic() - start
-    try:
-        with scratch_directory(target.with_name(f"{target.name}.partial")) as part:
-            faiss.write_index(index, str(part / "index.faiss"))
-            if shards.ids is not None:
-                shards.ids.save(part / "ids")
-            files = sorted(path for path in part.iterdir() if path.suffix in (".faiss", ".npy"))
-            record = {
-                "version": _VERSION,
-                "kind": kind,
-                "documents": len(shards),
-                "size": shards.size,
-                "ids": shards.ids is not None,
-                "seconds": seconds,
-                "sha256": {file.name: _digest(file) for file in files},
-                **dataclasses.asdict(how),
-            }
-            write_atomically(part / "index.json", json.dumps(record, indent=1).encode() + b"\n")
+    with contextlib.ExitStack() as stack:
+        with _writing(target):
+            name = target.with_name(f"{target.name}.partial")
+            part = stack.enter_context(scratch_directory(name, output=target))
+        start = time.monotonic()
+        with _threads(faiss, how.threads):
+            index = _made(faiss, shards, kind, how)
+            _fill(index, shards)
+        with _writing(target):
+            _write(faiss, index, part, shards, kind, how, seconds=time.monotonic() - start)
             os.replace(part, target)
+
+
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Raise InputError that names the index where it cannot be written."""
+    try:
+        yield
     except (OSError, RuntimeError) as error:
-        why = reason(error) if isinstance(error, OSError) else str(error)
+        # faiss names its own source file and line before the system's words.
+        own = re.search(r"write error.*\(([^()]+)\)\s*$", str(error), re.DOTALL)
+        why = reason(error) if isinstance(error, OSError) else own[1] if own else str(error)
         raise InputError(f"{target}: cannot be written ({why})") from error
+
+
+def _fill(index: Any, shards: VectorShards) -> None:
+    """Add all vectors."""
+    with counting("indexing", unit="documents", total=len(shards)) as advance:
+        for block in shards.blocks(rows=_ROWS):
+            check_vectors(block.vectors, what="a document")
+            for first in range(0, len(block.vectors), _ADDED_AT_A_TIME):
+                some = block.vectors[first : first + _ADDED_AT_A_TIME]
+                index.add(np.ascontiguousarray(some))
+                advance(len(some))
+
+
+def _write(
+    faiss: Any,
+    index: Any,
+    part: Path,
+    shards: VectorShards,
+    kind: str,
+    how: Settings,
+    *,
+    seconds: float,
+) -> None:
+    """Write the files of an index."""
+    faiss.write_index(index, str(part / "index.faiss"))
+    if shards.ids is not None:
+        shards.ids.save(part / "ids")
+    files = sorted(path for path in part.iterdir() if path.suffix in (".faiss", ".npy"))
+    record = {
+        "version": _VERSION,
+        "kind": kind,
+        "documents": len(shards),
+        "size": shards.size,
+        "ids": shards.ids is not None,
+        "seconds": seconds,
+        "sha256": {file.name: _digest(file) for file in files},
+        **dataclasses.asdict(how),
+    }
+    write_atomically(part / "index.json", json.dumps(record, indent=1).encode() + b"\n")
 
 
 def _made(faiss: Any, shards: VectorShards, kind: str, how: Settings) -> Any:

@@ -14,11 +14,16 @@ whose "text" begins with their title, a line of its own.
 | `instruction_output` | "instruction" and "input", or "inputs" | "output", or "targets" |
 | `heading_section` | a heading | what stands below it: "sections", or lines of "# ..." in "text" |
 | `sentences` | a sentence | another one of the same paragraph, both drawn by place |
+| `ict` | a sentence | the rest of its passage; in a tenth of the pairs, the whole passage |
 | `code_docstring` | "docstring" ("func_documentation_string") | "code" ("func_code_string") |
 | `parallel` | each of "src" and "tgt", or of "translation" | the other |
 
+`ict` is the inverse cloze task. A passage has whole sentences of one document, as many as have 200
+words or fewer together (ours; Lee et al. have 288 word pieces), so that short documents are one.
+
 Source: Chen et al. 2024 (BGE-M3), section 3.1 and its appendix, which names the kinds of pairs and
-no code.
+no code; Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering",
+section 4, for `ict`.
 """
 
 import hashlib
@@ -26,9 +31,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from t5x_lite.retrieval.words import words
+
 _BODIES = ("text", "body", "contents", "document")
 _HEADING = re.compile(r"^(?:#{1,6}\s+(?P<mark>.*?)\s*#*|(?P<bars>={2,6})\s*(?P<wiki>.+?)\s*=+)\s*$")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=\S)|(?<=[。！？])\s*(?=\S)")
+_WITH_SPACE = re.compile(f"({_SENTENCE.pattern})")
+
+
+BLOCK_WORDS = 200
+"""Words of a passage of `ict` at most, unless a sentence has more."""
+KEPT_ONE_IN = 10
+"""One passage of `ict` in so many keeps the sentence (Lee et al. 2019)."""
 
 
 class Document(NamedTuple):
@@ -37,10 +51,12 @@ class Document(NamedTuple):
     Attributes:
       where: its place, "file:line".
       record: its fields.
+      seed: of what a rule draws.
     """
 
     where: str
     record: Mapping[str, Any]
+    seed: int = 0
 
 
 class Raw(NamedTuple):
@@ -139,6 +155,44 @@ def sentences(document: Document) -> Iterator[Raw]:
         yield from _alone(record, found[first], found[second + (second >= first)])
 
 
+def ict(document: Document) -> Iterator[Raw]:
+    """A sentence of each passage, and the rest of the passage behind the document's title.
+
+    What is drawn depends on the seed and the passage alone.
+    """
+    record = document.record
+    text, title = _text(record, *_BODIES), _text(record, "title").strip()
+    for passage in _passages(text):
+        if len(passage) < 2:
+            continue
+        key = f"{document.seed}\0{''.join(passage)}".encode("utf-8", "replace")
+        draw = int.from_bytes(hashlib.blake2b(key, digest_size=16).digest(), "little")
+        draw, place = divmod(draw, len(passage))
+        keeps = draw % KEPT_ONE_IN == 0
+        rest = "".join(each for at, each in enumerate(passage) if keeps or at != place)
+        yield from _alone(record, passage[place].strip(), f"{title} {rest}".strip())
+
+
+def _passages(text: str) -> Iterator[list[str]]:
+    """The sentences of a text, in runs of up to `BLOCK_WORDS` words or of one longer sentence.
+
+    A sentence ends in the space before the next one, if there is any.
+    """
+    passage, size = list[str](), 0
+    parts = [*_WITH_SPACE.split(text), ""]
+    for sentence, space in zip(parts[::2], parts[1::2], strict=True):
+        one = " ".join(sentence.split())
+        count = len(one.split()) if one.isascii() else len(words(one))
+        if passage and size + count > BLOCK_WORDS:
+            yield passage
+            passage, size = [], 0
+        if one:
+            passage.append(one + " " * bool(space))
+            size += count
+    if passage:
+        yield passage
+
+
 def code_docstring(document: Document) -> Iterator[Raw]:
     """What a function does in words, and its code (CodeSearchNet)."""
     record = document.record
@@ -171,6 +225,7 @@ RULES: Mapping[str, Callable[[Document], Iterator[Raw]]] = {
     "instruction_output": instruction_output,
     "heading_section": heading_section,
     "sentences": sentences,
+    "ict": ict,
     "code_docstring": code_docstring,
     "parallel": parallel,
 }

@@ -10,6 +10,8 @@ leaves the rest to its base:
     files/peft/              adapter_config.json of the source; files/adapters/ of that library,
                              or its adapter_setup.json
     manifest.json            checksums of all of these, written last
+
+A retriever with two encoders has one directory for the adapters of each, query/ and passage/.
 """
 
 import dataclasses
@@ -19,7 +21,7 @@ import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -39,11 +41,12 @@ from t5x_lite.checkpoints.orbax_params import write_params
 from t5x_lite.checkpoints.reading import lazy_params
 from t5x_lite.config import Experiment
 from t5x_lite.config.json import to_json
-from t5x_lite.data.layouts import Encoder
+from t5x_lite.data.layouts import Encoder, Groups
 from t5x_lite.deltas.low_rank import factored
 from t5x_lite.deltas.parts import LowRank
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, Head
+from t5x_lite.heads.dense import Dense, Role, dense_of
 from t5x_lite.heads.mlm import Mlm
 from t5x_lite.interop import hf_config
 from t5x_lite.interop.adapters_files import is_library
@@ -66,6 +69,9 @@ from t5x_lite.interop.peft_writing import write_peft
 from t5x_lite.interop.tokenizer import read_tokenizer
 from t5x_lite.learner import views_of
 from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.towers import as_model, in_tower, tower_of
+from t5x_lite.objectives.bi_encoder import BiEncoder
+from t5x_lite.objectives.contrastive import DOT, Contrastive
 from t5x_lite.objectives.of_heads import objective_for
 from t5x_lite.options import did_you_mean
 from t5x_lite.remote import local_path
@@ -74,6 +80,7 @@ from t5x_lite.run.delta_files import goes_along, open_delta
 from t5x_lite.run.encoder_interchange import POOLER_FILE, exported_head, read_pooler_file
 from t5x_lite.run.loading import learner_of, read_experiment
 from t5x_lite.run.model_card import SOURCE_FILE, origin_name, source_file, write_adapter_card
+from t5x_lite.run.tower_export import of_role, tower_named
 from t5x_lite.trees import LazyArray
 from t5x_lite.vocabulary.byte_level import Bytes
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
@@ -88,6 +95,8 @@ _SUM = "sum"
 """Name of the module that a sum of LoRAs becomes."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model")
 """Files of a tokenizer beside a module."""
+_OF_ADAPTER = (".json", ".safetensors", ".bin")
+"""Suffixes of an adapter's own files."""
 
 
 def import_adapter(
@@ -104,7 +113,8 @@ def import_adapter(
     Args:
       source: a directory with adapter_config.json and adapter_model.safetensors or
         adapter_model.bin, of `adapters` adapter.safetensors or pytorch_adapter.bin; or the name of
-        one at the hub (`interop.hub`).
+        one at the hub (`interop.hub`). A directory with query/ and passage/, each such a directory,
+        makes a retriever with two encoders.
       destination: a new directory.
       base: the model that it was trained on: a work directory or a step directory.
       step: of a work directory: its number, "best", or None for the newest.
@@ -120,7 +130,8 @@ def import_adapter(
         is left behind then.
     """
     at_hub = find_source(source, revision=revision)
-    file = _read_file(at_hub.directory)
+    sides = _sides_of(at_hub.directory)
+    file = _read_file(sides.get("query", at_hub.directory))
     where = Path(find_step(local_path(base, what="base"), step=step))
     checkpoint_manifest.verify(where, "params", "files")
     files = checkpointing.step_files(where)
@@ -132,9 +143,20 @@ def import_adapter(
         )
     refuse_views(where, views_of(experiment.model, experiment.objective))
     params = lazy_params(where)
-    options: dict[str, Any] = {"files": files, "params": params, "name": name, "where": where}
-    options["source"] = at_hub.directory
-    fitted = _fitted(file, experiment, **options)
+    options: dict[str, Any] = {"files": files, "name": name, "where": where}
+    if sides:
+        params, experiment = _with_towers(params), _two_towers(experiment, where=where)
+        fitted = _fitted_towers(
+            sides, experiment, params=params, source=at_hub.directory, **options
+        )
+    elif experiment.objective.more_towers():
+        raise InputError(
+            f"{source} holds the adapter of one encoder, and checkpoint {where} has two; give a "
+            f"directory with {' and '.join(f'{role}/' for role in get_args(Role))}, each the "
+            "adapter of one"
+        )
+    else:
+        fitted = _fitted(file, experiment, params=params, source=at_hub.directory, **options)
     made, module = fitted.experiment, fitted.module
     with new_directory(destination) as directory:
         place = Path(destination).absolute() / "files" / checkpointing.VOCABULARY_DIRECTORY
@@ -143,7 +165,8 @@ def import_adapter(
             made = _with_vocabulary(made, fitted.vocabulary, place)
             kept = _replaced(kept, fitted.vocabulary)
         empty = Base.of({}, {}, base=where, steps=directory.parent)
-        leaves = {path: leaf_of(path, params[path]) for path in fitted.left}
+        sources = {path: fitted.sources.get(path, path) for path in fitted.left}
+        leaves = {path: leaf_of(theirs, params[path]) for path, theirs in sources.items()}
         contents = {
             **kept,
             checkpointing.CONFIG_FILE: to_json(made).encode(),
@@ -166,12 +189,122 @@ class _Fitted:
       module: config and arrays, those of a head and replaced arrays of the base included.
       left: paths that are left to the base.
       vocabulary: the directory's own, where it replaces the base's.
+      sources: paths of the base, of the arrays in `left` that it has at other paths.
     """
 
     experiment: Experiment
     module: Module
     left: list[str]
     vocabulary: Vocabulary | None
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def _sides_of(directory: Path) -> dict[Role, Path]:
+    """Return the directories of a two-tower retriever's adapters, {} if there is one adapter.
+
+    Raises:
+      InputError: there is only one of the two.
+    """
+    found: dict[Role, Path] = {role: directory / role for role in get_args(Role)}
+    if not any(path.is_dir() for path in found.values()):
+        return {}
+    if any(path.is_file() for path in directory.iterdir() if path.suffix in _OF_ADAPTER):
+        return {}
+    for role, path in found.items():
+        if not path.is_dir():
+            raise InputError(
+                f"{directory} has no {role}/, the adapter of the {role} tower; import the other "
+                "directory by itself, or add this one"
+            )
+    return found
+
+
+def _with_towers(params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
+    """Return arrays with a tower for passages, which is the model if there is none."""
+    model = {in_tower(p, "passage"): a for p, a in params.items() if p.startswith(MODEL)}
+    return {**model, **params}
+
+
+def _two_towers(experiment: Experiment, *, where: Path) -> Experiment:
+    """Return the config of a retriever with two encoders, on the base's vectors."""
+    if isinstance(experiment.objective, BiEncoder):
+        objective = dataclasses.replace(experiment.objective, towers="two")
+        return dataclasses.replace(experiment, objective=objective)
+    head = dense_of(heads_of(experiment.objective, experiment.heads))
+    if head is None:
+        head = Dense(pooling="cls", normalize=False)
+        _logger.warning(
+            "%s does not say how it makes a vector of a text: [CLS] states and dot products are "
+            "assumed; set objective.pooling and objective.normalize otherwise",
+            where,
+        )
+    temperature = {} if head.normalize else {"temperature": DOT["temperature"]}
+    vectors = {"pooling": head.pooling, "normalize": head.normalize}
+    objective = Contrastive(towers="two", **vectors, **temperature)
+    pairs = {"task": "tasks.pairs:jsonl", "layout": Groups(), "pack": Groups.packs}
+    data = dataclasses.replace(experiment.data, **pairs)
+    return dataclasses.replace(experiment, objective=objective, data=data)
+
+
+def _fitted_towers(
+    sides: Mapping[Role, Path],
+    experiment: Experiment,
+    *,
+    files: Mapping[str, bytes],
+    params: Mapping[str, LazyArray],
+    name: str,
+    source: Path,
+    where: Path,
+) -> _Fitted:
+    """Fit the adapters of two encoders, which must be of one method, to their base."""
+    found: dict[Role, _Fitted] = {}
+    for role, directory in sides.items():
+        alone, own = of_role(experiment, params, role)
+        options: dict[str, Any] = {"files": files, "params": own, "name": name, "where": where}
+        found[role] = _fitted(_read_file(directory), alone, source=directory, **options)
+        head = next((p for p in found[role].module.arrays if p.startswith(HEADS)), None)
+        if head is not None:
+            raise InputError(
+                f"{directory}: it holds {head}, and a retriever's encoder has no such head; import "
+                "it by itself"
+            )
+    query, passage = found["query"], found["passage"]
+    for what, ours, theirs in (
+        ("adapters", query.experiment.adapters, passage.experiment.adapters),
+        ("models", query.experiment.model, passage.experiment.model),
+        ("vocabularies", _content_of(query.vocabulary), _content_of(passage.vocabulary)),
+    ):
+        if ours != theirs:
+            shown = (
+                f": {', '.join(query.experiment.adapters.add)} and "
+                f"{', '.join(passage.experiment.adapters.add)}"
+                if what == "adapters"
+                else ""
+            )
+            raise InputError(
+                f"{source}: query/ and passage/ have different {what}{shown}; both towers of a "
+                "retriever have one method, model and vocabulary"
+            )
+    tower = tower_named(experiment, "passage")
+    arrays = dict(query.module.arrays)
+    arrays |= {in_tower(path, tower): array for path, array in passage.module.arrays.items()}
+    made = dataclasses.replace(query.experiment, objective=experiment.objective)
+    here = checkpointing.lazy_params(where)
+    left = left_to_base(made, arrays, params, source=source, where=where)
+    of_tower = [path for path in left if path not in here]
+    sources = {path: own[1] for path in of_tower if (own := tower_of(path)) is not None}
+    return _Fitted(
+        experiment=made,
+        module=dataclasses.replace(query.module, arrays=arrays),
+        left=left,
+        vocabulary=query.vocabulary,
+        sources=sources,
+    )
+
+
+def _content_of(vocabulary: Vocabulary | None) -> Mapping[str, bytes]:
+    """Return the files of a vocabulary, {} of None."""
+    return {} if vocabulary is None else vocabulary.files()
 
 
 def _fitted(
@@ -458,7 +591,8 @@ def export_adapter(
 ) -> Path:
     """Exports a module as PEFT's `PeftModel.from_pretrained` loads it, or `adapters`' load_adapter.
 
-    The directory goes on what `t5x-lite export hf` writes of its base.
+    The directory goes on what `t5x-lite export hf` writes of its base. Of a retriever with two
+    encoders, query/ and passage/ are such directories.
 
     Args:
       checkpoint: a work directory or a step directory; for PEFT also a delta of `compose`.
@@ -495,8 +629,33 @@ def export_adapter(
         return _export_sum(where, target, head=head, base_name=base_name, rank=rank)
     files = checkpointing.step_files(where)
     experiment = read_experiment(where, files)
+    if not (experiment.adapters.modules and experiment.objective.more_towers()):
+        options = {"form": form, "name": name, "head": head, "base_name": base_name, "rank": rank}
+        return _export_one(where, target, "query", files=files, **options)
+    with new_directory(target) as directory:
+        for role in get_args(Role):
+            options = {"form": form, "name": name, "head": head, "base_name": base_name}
+            _export_one(where, directory / role, role, files=files, rank=rank, **options)
+    _logger.info("%s: one directory for each tower, %s", target, " and ".join(get_args(Role)))
+    return target
+
+
+def _export_one(
+    where: Path,
+    target: Path,
+    role: Role,
+    *,
+    files: Mapping[str, bytes],
+    form: Format,
+    name: str | None,
+    head: bool,
+    base_name: str | None,
+    rank: int | None,
+) -> Path:
+    """Export the adapters of the encoder of a role, which is the model if there is one encoder."""
+    experiment = read_experiment(where, files)
     if form == "peft" and (rank is not None or _is_sum(experiment, name)):
-        options: dict[str, Any] = {"base_name": base_name, "rank": rank}
+        options: dict[str, Any] = {"base_name": base_name, "rank": rank, "role": role}
         return _export_sum(where, target, use=name, head=head, **options)
     tree = _composition(experiment) if form == "adapters" and name is None else None
     modules = {module.name: module for module in experiment.adapters.modules}
@@ -507,9 +666,13 @@ def export_adapter(
     )
     adapter = chosen[0]
     refuse_views(where, views_of(experiment.model, experiment.objective))
-    params = lazy_params(where)
     left = Base.read(files, where=where)
     base = _base_name(files, left, experiment) if base_name is None else base_name
+    tower = tower_named(experiment, role)
+    experiment, params = of_role(experiment, lazy_params(where), role)
+    if left is not None:
+        left = dataclasses.replace(left, arrays=as_model(left.arrays, tower))
+    _warn_of_projection(experiment, form, where=where)
     if form == "adapters":
         _refuse_trained(experiment, params, left, where=where)
         own = None if not head else head_for_export(experiment, where=where)
@@ -547,6 +710,17 @@ def export_adapter(
     return target
 
 
+def _warn_of_projection(experiment: Experiment, form: Format, *, where: Path) -> None:
+    """Warn that a directory of an adapter lacks the projection of a retriever's vectors."""
+    head = dense_of(heads_of(experiment.objective, experiment.heads))
+    if head is not None and head.projection is not None:
+        _logger.warning(
+            "%s: the projection of its head %s is left out: a directory of %s has none; "
+            "`t5x-lite export hf --sentence-transformers` writes it",
+            *(where, head.name, form),
+        )
+
+
 def _is_sum(experiment: Experiment, name: str | None) -> bool:
     """Whether what is exported is a sum of several LoRAs."""
     modules = {module.name: module for module in experiment.adapters.modules}
@@ -565,6 +739,7 @@ def _export_sum(
     head: bool,
     base_name: str | None,
     rank: int | None,
+    role: Role | None = None,
 ) -> Path:
     """Export what a delta or a composition adds to the kernels, as one LoRA of PEFT.
 
@@ -586,6 +761,17 @@ def _export_sum(
     experiment = read_experiment(where, files)
     experiment = dataclasses.replace(experiment, adapters=Adapters())
     refuse_views(where, views_of(experiment.model, experiment.objective))
+    if role is None and experiment.objective.more_towers():
+        with new_directory(destination) as directory:
+            options = {"use": use, "head": head, "base_name": base_name, "rank": rank}
+            for each in get_args(Role):
+                _export_sum(where, directory / each, role=each, **options)
+        _logger.info("%s: one directory for each tower", destination)
+        return destination
+    role = role or "query"
+    tower = tower_named(experiment, role)
+    experiment, params = of_role(experiment, params, role)
+    _warn_of_projection(experiment, "peft", where=where)
     if opened.delta.config:
         names = ", ".join(module.name for module in opened.delta.config)
         raise InputError(f"{where}: no LoRA of PEFT can hold the module {names}; leave it out")
@@ -596,7 +782,7 @@ def _export_sum(
     hosts = hosts_of(experiment.model, own, model_type=model_type_of(files), where=where)
     sites = {path: site for site, path in hosts.paths.items()}
     parts: dict[Site, LowRank] = {}
-    for path, part in opened.delta.parts.items():
+    for path, part in as_model(opened.delta.parts, tower).items():
         if path not in sites or not part.additive:
             raise InputError(
                 f"{where}: {path} changes in a way that no LoRA of PEFT has; `t5x-lite merge` and "

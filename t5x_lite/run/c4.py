@@ -1,9 +1,8 @@
 """`t5x-lite c4`: C4 of files of Common Crawl, on this machine or on a cluster, and its report."""
 
 import dataclasses
-import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from t5x_lite.c4 import local
@@ -16,6 +15,7 @@ from t5x_lite.c4.reading import check_archives
 from t5x_lite.c4.sentences import load_counter
 from t5x_lite.errors import InputError
 from t5x_lite.options import suggesting
+from t5x_lite.progress import Row, print_result
 from t5x_lite.report import c4 as c4_report
 from t5x_lite.run.beam import load_driver
 
@@ -42,7 +42,7 @@ def c4(
     runner: str = "local",
     beam_options: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Makes C4, with a report, and prints what is in it as one line of JSON.
+    """Make C4 with a report, and print its sizes: a table on a terminal, a line of JSON elsewhere.
 
     Args:
       inputs: files, patterns, directories, lists of paths.
@@ -107,8 +107,17 @@ def c4(
     if not found["pages_kept"]:
         _logger.warning("no page was kept; %s says why", found["report"])
     _warn_of_empty_validation(found["pages"], cleaning.validation_modulus)
-    print(json.dumps(found))
+    print_result(found, _rows(found), indent=None)
     return found
+
+
+def _rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """The lines of the table on a terminal: each number, and each split's pages."""
+    for name, value in found.items():
+        if name != "pages":
+            yield {"": name.replace("_", " "), " ": value}
+    for split, pages in found["pages"].items():
+        yield {"": f"pages of {split}", " ": pages}
 
 
 _VALIDATION_PAGES = 10

@@ -4,7 +4,7 @@ Of a mixture, each task that is trained on has a cache of its own, OUTPUT/glue_c
 training mixes again: --data.cache OUTPUT/glue_cola OUTPUT/glue_rte.
 """
 
-import json
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from t5x_lite.data.config import truncation_of
 from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.errors import InputError
 from t5x_lite.options import suggesting
+from t5x_lite.progress import print_result
 from t5x_lite.run.beam import load_driver
 from t5x_lite.vocabulary.loading import load_vocabulary
 
@@ -32,9 +33,10 @@ def cache(
     runner: str = "local",
     beam_options: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Writes the cache of a config's task, and prints what is in it as one line of JSON.
+    """Write the cache of a config's task, and print its splits.
 
-    Of a mixture, the caches of all tasks that are trained on, a line for each.
+    Of a mixture, the caches of all tasks that are trained on. The splits are a table on a terminal,
+    and a line of JSON for each cache elsewhere.
 
     Args:
       experiment: its data are used, and its seed where randomness comes before the placeholder or
@@ -75,19 +77,27 @@ def cache(
     for directory, data in caches.items():
         write(data, vocabulary, directory, splits=splits, seed=experiment.seed)
         made.append(summary(Cache(directory)))
-        print(json.dumps(made[-1]))
+        _print(made[-1])
     return made
 
 
 def verify(directory: str) -> None:
-    """Compares all files of a cache with their checksums, and prints what is in it.
+    """Compare all files of a cache with their checksums, and print its splits.
 
     Raises:
       InputError: naming the first file that differs.
     """
     opened = Cache(directory)
     opened.verify()
-    print(json.dumps(summary(opened)))
+    _print(summary(opened))
+
+
+def _print(found: dict[str, Any]) -> None:
+    """Print a cache: a table of its splits on a terminal, a line of JSON elsewhere."""
+    rows = [{"split": name, **split} for name, split in found["splits"].items()]
+    if sys.stdout.isatty():
+        print(f"{found['cache']}: {found['task']}")
+    print_result(found, rows, indent=None)
 
 
 def summary(opened: Cache) -> dict:

@@ -13,11 +13,12 @@ import numpy as np
 
 from t5x_lite import trees
 from t5x_lite.adapters.base import ADAPTERS
+from t5x_lite.adapters.union import Union
 from t5x_lite.checkpoints import manifest, orbax_params
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.base import BASE_FILE
 from t5x_lite.config.json import to_json
-from t5x_lite.deltas.delta import Delta, Identity
+from t5x_lite.deltas.delta import Delta, Identity, Module
 from t5x_lite.deltas.expression import Names, check, evaluate, names_in
 from t5x_lite.errors import InputError
 from t5x_lite.interop.directories import new_directory
@@ -97,9 +98,9 @@ def _contents(delta: Delta) -> str:
     return f"{arrays} and the adapter{'s' * (len(delta.config) > 1)} {named}" if named else arrays
 
 
-def _titled(module: Any) -> str:
+def _titled(module: Module) -> str:
     """An adapter's name, and its kind; the methods of a union."""
-    members = getattr(module, "members", ())
+    members = module.members if isinstance(module, Union) else ()
     kinds = " and ".join(type(each).__name__ for each in members) or type(module).__name__
     return f"{module.name} ({kinds})"
 

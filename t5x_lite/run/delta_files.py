@@ -328,8 +328,10 @@ def _base_of(
         where, arrays = other
     if identity is None or not identity.sources:
         return where, arrays
-    ours = {theirs: path for path, theirs in identity.sources.items()}
-    return where, {ours.get(path, path): array for path, array in arrays.items()}
+    renamed = set(identity.sources.values())
+    kept = {p: a for p, a in arrays.items() if p not in renamed or p in identity.arrays}
+    ours = {p: arrays[theirs] for p, theirs in identity.sources.items() if theirs in arrays}
+    return where, {**kept, **ours}
 
 
 def _identity(base: Base) -> Identity:

@@ -173,7 +173,7 @@ class PredictByHead:
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
         """A payload that fills a shape."""
-        return np.ones(shape[0], np.int32), None
+        return np.ones(shape[0], np.int32), shape[0], None
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """One for each text, pair, choice or window."""
@@ -182,20 +182,22 @@ class PredictByHead:
         _check_cut(cut, self._asked, length=self._first.length)
         requests.check_rows(sum(len(one.rows) for one in encoded), most=self._asked.max_rows)
         return [
-            Row((fit(self._lengths, len(row)),), (row, one)) for one in encoded for row in one.rows
+            Row((fit(self._lengths, len(row)),), (row, second, one))
+            for one in encoded
+            for row, second in zip(one.rows, one.seconds, strict=True)
         ]
 
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[tuple[np.ndarray, Encoded | None] | Refused]:
         """The logits of a batch, each with what its row is of."""
-        rows, encoded = zip(*payloads, strict=True)
+        rows, seconds, encoded = zip(*payloads, strict=True)
         if size not in self._answerers:
             self._answerers[size] = self._model.answerer(
                 batch_size=size, head=self._asked.head, asked=self._asked.answers
             )
         try:
-            found = self._answerers[size].logits(rows, static_length=lengths[0])
+            found = self._answerers[size].logits(rows, seconds, static_length=lengths[0])
         except InputError as error:
             return [Refused(500, _sentence(error))] * len(payloads)
         return list(zip(found, encoded, strict=True))

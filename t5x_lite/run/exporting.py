@@ -232,12 +232,14 @@ def _merged(source: Path, experiment: Experiment) -> dict[str, LazyArray]:
     learner = learner_of(with_float32_base(experiment))
     params = checkpointing.restore_params(source, learner.shapes)
     try:
-        model = learner.merged(params)
+        merged = {"model": learner.merged(params)}
+        if towers := experiment.objective.more_towers():
+            merged["towers"] = {name: learner.merged(params, tower=name) for name in towers}
     except InputError as error:
         raise InputError(
             f"checkpoint {source}: {error}, and no directory of transformers holds it"
         ) from error
-    flat = trees.flatten({**params, "model": model})
+    flat = trees.flatten({**params, **merged})
     kept = {path: np.asarray(leaf) for path, leaf in flat.items() if not path.startswith(ADAPTERS)}
     return {
         path: LazyArray(array.shape, array.dtype, lambda array=array: array)

@@ -30,7 +30,7 @@ import numpy as np
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
-from t5x_lite.config.experiment import with_options
+from t5x_lite.config.experiment import begun_with, with_options
 from t5x_lite.data import layouts
 from t5x_lite.data.columns import MOST_LABELS, Columns
 from t5x_lite.data.config import Data
@@ -46,6 +46,7 @@ from t5x_lite.optim.schedules import Constant, Linear
 from t5x_lite.records.table_splits import Table
 from t5x_lite.remote import is_remote
 from t5x_lite.run.best_step import find_step
+from t5x_lite.run.data_facts import classifier_kind
 from t5x_lite.run.loading import read_experiment
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
@@ -137,9 +138,15 @@ def experiment_for(
     """The config, from the arguments of `finetune`; the log says how it was chosen."""
     if epochs < 1:
         raise InputError(f"--epochs must be at least 1, got {epochs}")
-    step = find_step(checkpoint, step=None)
+    try:
+        step = find_step(checkpoint, step=None)
+    except InputError:
+        if (saved := begun_with(checkpoint, workdir)) is None:
+            raise
+        _logger.info("%s is gone; %s resumes by its own config.json", checkpoint, workdir)
+        return _resumed(saved, columns, table=table, workdir=workdir, task=task, options=options)
     trained = read_experiment(step, checkpointing.step_files(step))
-    model = _model(trained.model, where=checkpoint)
+    model = model_of(trained.model, where=checkpoint)
     is_encoder = encoder_families.is_encoder(model)
     place = os.fspath(step / "files" / checkpointing.VOCABULARY_DIRECTORY)
     vocabulary = load_vocabulary(place, extra_ids=trained.data.extra_ids)
@@ -156,7 +163,7 @@ def experiment_for(
             batch_size=32,
             pack=False,
         ),
-        optimizer=_optimizer(model, _NO_END, adapted=_named("--adapters.add", options)),
+        optimizer=optimizer_for(model, _NO_END, adapted=_named("--adapters.add", options)),
         steps=1,
         workdir=workdir,
         init=Init(checkpoint=checkpoint),
@@ -183,7 +190,7 @@ def experiment_for(
         objective=_objective(trained, model, chosen, known["columns"]),
         init=_init(checkpoint, trained, chosen, known["columns"]),
         data=dataclasses.replace(begun.data, **known),
-        optimizer=_optimizer(model, steps, adapted=_named("--adapters.add", options)),
+        optimizer=optimizer_for(model, steps, adapted=_named("--adapters.add", options)),
         steps=steps,
         checkpoints=Checkpoints(period=period, keep=1, best="validation/score"),
         evaluation=Evaluation(
@@ -200,6 +207,28 @@ def experiment_for(
         f"{found.rows:,}",
     )
     return experiment
+
+
+def _resumed(
+    saved: Experiment,
+    columns: Columns,
+    *,
+    table: str,
+    workdir: str,
+    task: Task,
+    options: Sequence[str],
+) -> Experiment:
+    """The config of a run whose first checkpoint is gone; what the command names must be equal."""
+    own = saved.data
+    named = dataclasses.replace(columns, labels=columns.labels or own.columns.labels)
+    data = dataclasses.replace(
+        own,
+        directory=table,
+        columns=named,
+        task=own.task if task == "auto" else f"tasks.files:{task}",
+    )
+    made = dataclasses.replace(saved, data=data, workdir=workdir)
+    return with_options(made, options, prog="t5x-lite finetune")
 
 
 def measure(
@@ -345,18 +374,19 @@ def _steps(rows: int, asked: Experiment, epochs: int) -> int:
     return max(1, math.ceil(epochs * rows / asked.data.batch_size))
 
 
-def _model(model: ModelConfig, *, where: str) -> ModelConfig:
+def model_of(model: ModelConfig, *, where: str) -> ModelConfig:
     """The checkpoint's model as it is fine-tuned."""
     tuned = model.to_finetune()
     if tuned is None:
         raise InputError(
-            f"checkpoint {where} is a {type(model).__name__}, and finetune takes T5 models and "
-            "encoders: write a config for `t5x-lite train`"
+            f"checkpoint {where} is a {type(model).__name__}, and only T5 models and encoders are "
+            "taken; write a config for `t5x-lite train`"
         )
     return tuned
 
 
-def _optimizer(model: Any, steps: int, *, adapted: bool) -> Optimizer:
+def optimizer_for(model: Any, steps: int, *, adapted: bool) -> Optimizer:
+    """The optimizer and the schedule that a family of models is fine-tuned with."""
     narrow, is_encoder = model.d_model < _NARROW, encoder_families.is_encoder(model)
     warmup = steps // 10 if steps < _NO_END else 0
     if adapted:
@@ -373,12 +403,7 @@ def _optimizer(model: Any, steps: int, *, adapted: bool) -> Optimizer:
 def _objective(trained: Experiment, model: Any, task: str, columns: Columns) -> Objective:
     if not encoder_families.is_encoder(model):
         return Seq2Seq()
-    heads: dict[str, Any] = {**by_name(trained.heads)}
-    kind = model.classifier_kind
-    if "classifier" in heads:
-        kind = heads["classifier"].kind
-    elif "rtd" in heads and kind == "bert":  # an ELECTRA that was pretrained or imported here
-        kind = "electra"
+    kind = classifier_kind(model, trained.heads)
     return Classify(num_classes=len(columns.labels) if task == "classify" else 1, head=kind)
 
 

@@ -20,6 +20,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.evaluate.fisher import fisher_diagonal
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.learner import Learner
+from t5x_lite.progress import counting
 from t5x_lite.run.best_step import Step
 from t5x_lite.run.delta_files import plain
 from t5x_lite.run.loading import Loaded, learner_of
@@ -66,7 +67,8 @@ def fisher(
             data, loaded.vocabulary, seed=loaded.experiment.seed
         )
         rows = itertools.islice(batches, examples)
-        found = fisher_diagonal(learner.loss, params, rows, classes=classes)
+        with counting("measuring", unit="examples", total=examples, steps=True):
+            found = fisher_diagonal(learner.loss, params, rows, classes=classes)
         arrays = {
             f"fisher/{path}": LazyArray(x.shape, x.dtype, lambda x=x: x)
             for path, x in found.items()

@@ -30,6 +30,7 @@ from t5x_lite.evaluate.head_importance import head_importance, pruned
 from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.module_hosts import refuse_views
 from t5x_lite.learner import Learner
+from t5x_lite.progress import counting
 from t5x_lite.run.best_step import Step
 from t5x_lite.run.delta_files import goes_along
 from t5x_lite.run.loading import Loaded, learner_of, read_experiment
@@ -107,7 +108,8 @@ def _importance(loaded: Loaded, learner: Learner, *, examples: int) -> dict[str,
     data = dataclasses.replace(loaded.experiment.data, batch_size=1, pack=False, batches=Fixed())
     rows = batch_source(data).train_batches(data, loaded.vocabulary, seed=loaded.experiment.seed)
     params = {**loaded.params, "adapters": ones}
-    return head_importance(learner.loss, params, itertools.islice(rows, examples), name=_NAME)
+    with counting("measuring", unit="examples", total=examples, steps=True):
+        return head_importance(learner.loss, params, itertools.islice(rows, examples), name=_NAME)
 
 
 def _write(directory: Path, files: Mapping[str, bytes], masks: Mapping[str, np.ndarray]) -> None:

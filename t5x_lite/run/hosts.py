@@ -32,6 +32,7 @@ from t5x_lite.config.json import encode
 from t5x_lite.errors import InputError, Interrupted, line_of_file
 from t5x_lite.processes import all_told
 from t5x_lite.run import metadata
+from t5x_lite.signals import SIGNALS, Terminated, leave_terminal, line_of
 
 _logger = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ def _giving_up(seconds: int, failed: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Ends this process on SIGINT and SIGTERM, of which nothing has to be saved yet.
+    """Ends this process on a signal, since nothing has to be saved yet.
 
     The main thread waits in C++, where handlers of Python's do not run.
     """
@@ -158,7 +159,8 @@ def _ended_by_signals() -> Iterator[None]:
     def wait() -> None:
         with received:
             while number := received.recv(1):
-                if number[0] in (signal.SIGINT, signal.SIGTERM):
+                if number[0] in SIGNALS:
+                    leave_terminal(number[0])
                     print("error: stopped while joining the others", file=sys.stderr, flush=True)
                     os._exit(128 + number[0])
 
@@ -269,9 +271,8 @@ def _end(error: BaseException) -> None:
     elif (of_file := line_of_file(error)) is not None:
         code, line = 2, f"{who}: {of_file}"
     elif isinstance(error, KeyboardInterrupt):
-        signum = getattr(error, "signum", signal.SIGINT)
-        said = "terminated" if signum == signal.SIGTERM else "interrupted"
-        code, line = 128 + signum, f"{who}: {said}"
+        signum = error.signum if isinstance(error, Terminated) else signal.SIGINT
+        code, line = 128 + signum, f"{who}: {line_of(signum).removeprefix('error: ')}"
     elif is_lost_host(error):
         code = 1
         line = (
@@ -311,7 +312,7 @@ def check_agreement(experiment: Experiment, **facts: object) -> None:
     local = jax.local_device_count()
     mine: dict[str, Any] = {
         **config,
-        "bytes in data.directory": _files_of(experiment.data.directory),
+        _FILES: _files_of(experiment.data.directory),
         **facts,
     }
     texts = all_told(json.dumps({**mine, "devices of a process": local}))
@@ -322,12 +323,13 @@ def check_agreement(experiment: Experiment, **facts: object) -> None:
     listed = "; ".join(differing[:3]) + (f"; and {n} more" if (n := len(differing) - 3) > 0 else "")
     if jax.process_index() == 0:
         time.sleep(1)  # its end would abort the others before they have their line
-    raise InputError(
-        f"processes 0 and {other} of this run differ in {listed}; start all processes with the "
-        "same config, options and files"
-    )
+    remedy = "start all processes with the same config, options and files"
+    if any(_FILES in one for one in differing):
+        remedy += "; each process needs all files: a shared disk, a bucket, or a copy on each host"
+    raise InputError(f"processes 0 and {other} of this run differ in {listed}; {remedy}")
 
 
+_FILES = "bytes in data.directory"
 _OWN_FIELDS = ("compilation_cache", "tracking")
 _OWN_DATA_FIELDS = ("directory", "cache", "vocabulary")
 

@@ -27,6 +27,7 @@ from t5x_lite.evaluate.retrieval import RetrievalEvaluator
 from t5x_lite.learner import Learner
 from t5x_lite.options import suggesting
 from t5x_lite.progress import counting, print_result
+from t5x_lite.remote import local_path
 from t5x_lite.run import hosts
 from t5x_lite.run.best import BestParams, SameParams
 from t5x_lite.run.best_step import Step
@@ -265,14 +266,14 @@ def _evaluate(
             "--evaluation.loss True or --evaluation.task-metrics True"
         )
     if output is not None:
-        check_output(Path(output))
+        check_output(local_path(output, what="--output"))
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
     hosts.check_agreement(
         experiment, checkpoints=list(checkpoints), step=step, use=use, output=output
     )
     loaded = TextToText.load(checkpoints, step=step, use=use, mesh=mesh)
-    model = _as_configured(loaded, experiment)
+    model = as_configured(loaded, experiment)
     if not experiment.evaluation.retrieval_alone:
         _check_vocabulary(experiment, model)
     hosts.check_agreement(
@@ -326,7 +327,7 @@ def _evaluate(
     return metrics
 
 
-def _as_configured(model: TextToText, experiment: Experiment) -> TextToText:
+def as_configured(model: TextToText, experiment: Experiment) -> TextToText:
     """The same models with the data, the evaluation and the compute dtype of a config.
 
     Where retrieval alone is measured the data are the checkpoint's: they say how long its rows are.
@@ -370,7 +371,7 @@ def _tell_other_words(member: Loaded, data: Data) -> None:
         )
 
 
-def _is_there(path: str) -> bool:
+def is_there(path: str) -> bool:
     """Whether there is a file or a directory; not where its bucket cannot be read from here."""
     try:
         return data_path(path).exists()
@@ -385,7 +386,7 @@ def _check_vocabulary(experiment: Experiment, model: TextToText) -> None:
       InputError: they differ.
     """
     data, directory = experiment.data, model.members[0].directory
-    if data.vocabulary not in BYTES_NAMES and not _is_there(data.vocabulary):
+    if data.vocabulary not in BYTES_NAMES and not is_there(data.vocabulary):
         _logger.info(
             "data.vocabulary %s does not exist from here; using that of the checkpoint %s",
             data.vocabulary,

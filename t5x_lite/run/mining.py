@@ -9,6 +9,7 @@ many candidates each rule dropped. `retrieval.mine` has the rules. What is slow,
 pool and the search, stands in OUTPUT.partial until the output is whole: a killed command goes on.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t5x_lite.errors import InputError
-from t5x_lite.files import naming, write_atomically
+from t5x_lite.files import locked, naming, write_atomically
 from t5x_lite.records.json_lines import writer
 from t5x_lite.records.run_files import read_run
 from t5x_lite.retrieval.mine import Candidate, Chosen, Known, Rules, choose
@@ -89,12 +90,27 @@ def mine(
         "rules": asdict(rules),
         "rescore": rescore,
     }
+    with contextlib.ExitStack() as held:
+        _mine(inputs, settings, output, source=source, rules=rules, rescore=rescore, held=held)
+
+
+def _mine(
+    inputs: Inputs,
+    settings: dict[str, Any],
+    output: str,
+    *,
+    source: EncoderSource | RunSource,
+    rules: Rules,
+    rescore: bool,
+    held: contextlib.ExitStack,
+) -> None:
+    """Write the lines; `held` has the lock of what is unfinished."""
     folder = None
     if isinstance(source, RunSource):
         rankings = _of_run(source.path, inputs, rules)
     else:
         identity = {key: settings[key] for key in ("input", "pool", "source")}
-        folder = _folder(output, {**identity, "last": rules.last})
+        folder = _folder(output, {**identity, "last": rules.last}, held)
         rankings = _of_search(EncoderSearch(source, inputs, folder=folder), inputs, rules)
     report = _Report()
     answers, digests = inputs.answers_by_query(), inputs.digests_by_query()
@@ -129,17 +145,18 @@ def _of_source(source: EncoderSource | RunSource) -> dict[str, Any]:
         raise InputError(f"{source.path}: cannot be read ({error.strerror})") from error
 
 
-def _folder(output: str, identity: dict[str, Any]) -> Path:
-    """OUTPUT.partial, which is this command's.
+def _folder(output: str, identity: dict[str, Any], held: contextlib.ExitStack) -> Path:
+    """OUTPUT.partial, which is this process's until `held` ends.
 
     Raises:
-      InputError: it is another command's.
+      InputError: it is another command's, or another process uses it.
     """
     folder = Path(f"{output}.partial")
     path = folder / "identity.json"
     identity = json.loads(json.dumps(identity))
     with naming(output):
         folder.mkdir(exist_ok=True)
+        held.enter_context(locked(folder, output=output))
     if path.exists():
         known = json.loads(path.read_text())
         if known != identity:

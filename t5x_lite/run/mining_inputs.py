@@ -111,16 +111,16 @@ def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train"
     Raises:
       InputError: a file or a line is wrong, there is no query, or an id comes twice.
     """
+    files = itertools.chain.from_iterable(read_passages(each) for each in passages)
     if os.path.isdir(path):
-        lines = [*_of_directory(path, split)]
-        own = _corpus(path)
+        pool = Pool.of(files if passages else _corpus(path))
+        lines = [*_of_directory(path, split, pool)]
     else:
-        lines = [*_of_file(path)]
-        own = _of_lines(lines)
+        if not (lines := [*_of_file(path)]):
+            raise InputError(f"{path}: no query")
+        pool = Pool.of(files if passages else _of_lines(lines))
     if not lines:
         raise InputError(f"{path}: no query")
-    files = itertools.chain.from_iterable(read_passages(each) for each in passages)
-    pool = Pool.of(files if passages else own)
     content = hashlib.sha256()
     asked = []
     for number, line in enumerate(lines):
@@ -131,8 +131,12 @@ def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train"
     return Inputs(asked, pool, content.hexdigest())
 
 
-def _of_directory(path: str, split: str) -> Iterator[Line]:
-    """The queries of a BEIR directory as lines of pairs."""
+def _of_directory(path: str, split: str, pool: Pool) -> Iterator[Line]:
+    """The queries of a BEIR directory as lines of pairs.
+
+    An answer that corpus.jsonl lacks has its text from the pool. If both lack it, it is left out:
+    it cannot become a negative by its id, only in other words under another id.
+    """
     there = beir_files.splits(path, field="--input")
     if split not in there:
         raise InputError(f"{path} has no judgements of the split {split}: give --split {there[0]}")
@@ -140,6 +144,15 @@ def _of_directory(path: str, split: str) -> Iterator[Line]:
     judged = beir_files.read_judgements(Path(path) / "qrels" / beir_files.FILES[split])
     wanted = {name for scores in judged.values() for name, score in scores.items() if score > 0}
     texts = beir_files.read_documents(path, wanted)
+    for name in wanted - texts.keys():
+        if (number := pool.number(name)) is not None:
+            texts[name] = pool.text(number)
+    if missing := len(wanted - texts.keys()):
+        _logger.warning(
+            "%s: neither corpus.jsonl nor the passages have %s of %s judged answers; they are "
+            "left out",
+            *(path, f"{missing:,}", f"{len(wanted):,}"),
+        )
     for query, scores in judged.items():
         if query not in names:
             raise InputError(f"{path}: queries.jsonl lacks {query!r}, which {split} has")

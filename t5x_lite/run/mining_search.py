@@ -15,6 +15,7 @@ from t5x_lite.files import write_atomically
 from t5x_lite.heads.dense import Role
 from t5x_lite.models.pooling import Pooling
 from t5x_lite.progress import counting
+from t5x_lite.records.string_table import create_array
 from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.retrieval.exact_runs import search_shards
 from t5x_lite.retrieval.search import Best, check_vectors
@@ -169,9 +170,10 @@ class EncoderSearch:
         path, count = self._folder / "passages.npy", self._folder / "passages.done"
         done = int(count.read_text()) if count.exists() and path.exists() else 0
         size = self._queries.shape[1]
-        file = np.lib.format.open_memmap(
-            path, mode="r+" if done else "w+", dtype=np.float32, shape=(len(pool), size)
-        )
+        if done:
+            file = np.lib.format.open_memmap(path, mode="r+")
+        else:
+            file = create_array(path, np.float32, (len(pool), size))
         if done:
             _logger.info("going on after %d of %d passages", done, len(pool))
         with counting("embedding", unit="passages", total=len(pool), done=done, steps=True):

@@ -46,10 +46,13 @@ def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experi
     if earlier is not None and earlier.adapters.load == adapters.load:
         known = earlier.adapters.added
     for name, directory in adapters.loaded.items():
+        if (adapter := known.get(name)) is None:
+            module = TrainedModule.find(name, directory)
+            module.check_towers(experiment.objective)
+            adapter = module.adapter
         if name not in added:
-            adapter = known.get(name) or TrainedModule.find(name, directory).adapter
             lines.append(write_module(adapter))
-        elif name not in known and added[name] != TrainedModule.find(name, directory).adapter:
+        elif name not in known and added[name] != adapter:
             raise InputError(
                 f"two adapters are called {name}, one of adapters.add and one of adapters.load: "
                 "give one another name"

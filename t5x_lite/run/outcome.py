@@ -24,6 +24,7 @@ from t5x_lite.errors import InputError
 from t5x_lite.evaluate import squad_files
 from t5x_lite.evaluate.retrieval import Found, trec_lines
 from t5x_lite.evaluate.standings import SCORE, Standing, benchmark_scores, table
+from t5x_lite.files import made_directory
 from t5x_lite.records import json_lines
 from t5x_lite.run.best import SameParams
 from t5x_lite.run.submissions import Submissions
@@ -108,8 +109,10 @@ class Outcome:
           InputError: a file cannot be written, or, after all others are, one for a server.
         """
         if jax.process_index() == 0:
-            directory.mkdir(parents=True, exist_ok=True)
-            with json_lines.writer(str(directory / "metrics.json")) as file:
+            with (
+                made_directory(directory),
+                json_lines.writer(str(directory / "metrics.json")) as file,
+            ):
                 file.write({**summary, **self._more()})
             self._write_predictions(directory)
             self._write_squad(directory / "submission")

@@ -14,6 +14,7 @@ import glob
 import itertools
 import json
 import logging
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -29,6 +30,7 @@ from t5x_lite.data.tasks.text_files import shards_of
 from t5x_lite.data.tasks.text_source import texts_of
 from t5x_lite.errors import InputError
 from t5x_lite.files import LONGEST_LINE, write_atomically
+from t5x_lite.progress import counting, step
 from t5x_lite.records.compressed import plain_name
 from t5x_lite.records.documents import (
     TEXT,
@@ -42,6 +44,7 @@ from t5x_lite.records.documents import (
     text_of,
 )
 from t5x_lite.records.lines import read_lines
+from t5x_lite.records.released_files import read_parallel
 from t5x_lite.records.resumable import resumable_writer
 from t5x_lite.remote import is_remote
 from t5x_lite.retrieval.pair_filters import Filters, Sieve
@@ -61,6 +64,8 @@ def make_pairs(
     rule: str,
     languages: Sequence[str] = (),
     filters: Filters = _USUAL,
+    seed: int = 0,
+    min_score: float | None = None,
     text: str = TEXT,
 ) -> None:
     """Writes a file of pairs.
@@ -69,11 +74,15 @@ def make_pairs(
       inputs: WET and WARC files, directories or lists of them; JSON lines, Parquet and Arrow; text
         files, whose documents are divided by blank lines; patterns and directories of all these;
         hf://NAME or tfds://NAME. For the rule "parallel" two text files may be given, line by
-        line translations of each other. All may be compressed.
+        line translations of each other, or *.tsv with both texts in a line
+        (`released_files.read_parallel`). All may be compressed.
       output: *.jsonl.
       rule: a name in `pair_rules.RULES`.
-      languages: of two aligned files; of all other inputs one, where these do not say it.
+      languages: of two aligned files, or of the two texts of *.tsv; of all other inputs one, where
+        these do not say it.
       filters: which pairs are kept.
+      seed: of the sentences that the rule "ict" draws.
+      min_score: the lowest score of a line of *.tsv that is kept; None keeps all.
       text: what is the "text" of an object or a row, with columns in braces; "{text}" changes none.
 
     Raises:
@@ -84,16 +93,28 @@ def make_pairs(
         raise InputError(f"there is no rule {rule!r}: give one of {', '.join(RULES)}")
     if output == "-":
         raise InputError("--output must be a file: its report stands beside it")
-    reader = _Reader(inputs, rule=rule, languages=tuple(languages), template=as_template(text))
+    reader = _Reader(
+        inputs,
+        rule=rule,
+        languages=tuple(languages),
+        template=as_template(text),
+        seed=seed,
+        min_score=min_score,
+    )
     identity = {
         "inputs": reader.files,
         "rule": rule,
         "languages": [*languages],
         "filters": asdict(filters),
+        **({"seed": seed} if rule == "ict" else {}),
+        **({} if min_score is None else {"min_score": min_score}),
         **({} if as_template(text) == TEXT else {"text": text}),
     }
     sieve = Sieve(filters)
-    with resumable_writer(output, identity=identity, chunk=_CHUNK) as file:
+    with (
+        counting("making pairs", unit="documents", steps=True),
+        resumable_writer(output, identity=identity, chunk=_CHUNK) as file,
+    ):
         kept = itertools.islice(_kept(reader, sieve), file.done, None)
         while some := list(itertools.islice(kept, _CHUNK)):
             file.write(*some)
@@ -131,6 +152,7 @@ def _report(output: str, reader: "_Reader", sieve: Sieve, identity: dict[str, An
 
 def _kept(reader: "_Reader", sieve: Sieve) -> Iterator[dict[str, Any]]:
     for document, raws in reader:
+        step(1)
         source = document.record.get("url") or document.record.get("source") or document.where
         for raw in raws:
             pair = sieve.keep(raw)
@@ -151,24 +173,41 @@ class _Reader:
     """
 
     def __init__(
-        self, inputs: Sequence[str], *, rule: str, languages: tuple[str, ...], template: str
+        self,
+        inputs: Sequence[str],
+        *,
+        rule: str,
+        languages: tuple[str, ...],
+        template: str,
+        seed: int,
+        min_score: float | None,
     ):
         self._rule, self._languages, self._template = RULES[rule], languages, template
+        self._seed, self._min_score = seed, min_score
         kinds = [_kind(name) for name in inputs]
         texts = [
             name
             for name, kind in zip(inputs, kinds, strict=True)
             if kind == "documents" and not _is_several(name) and kind_of(name) == "text"
         ]
-        self._aligned = rule == "parallel" and bool(texts)
-        if self._aligned and (len(inputs) != 2 or len(texts) != 2):
+        columns = [name for name in texts if plain_name(name).endswith(".tsv")]
+        self._columns = rule == "parallel" and len(columns) == len(inputs)
+        self._aligned = rule == "parallel" and bool(texts) and not self._columns
+        if self._aligned and (len(inputs) != 2 or len(texts) != 2 or columns):
             raise InputError(
-                "the rule parallel reads JSON lines, or two text files that are translations of "
-                f"each other, line by line: got {len(inputs)} files"
+                "the rule parallel reads JSON lines, *.tsv with two texts in a line, or two text "
+                f"files that are translations of each other, line by line: got {len(inputs)} files"
             )
-        if len(languages) != 2 * self._aligned and (self._aligned or len(languages) > 1):
+        if min_score is not None and not self._columns:
             raise InputError(
-                "--languages must be one, or the two of two aligned files: got "
+                "--min-score is of *.tsv with scores, read by --rule parallel: leave it out"
+            )
+        if min_score is not None and not math.isfinite(min_score):
+            raise InputError(f"--min-score must be a finite number, got {min_score}")
+        pair = self._aligned or self._columns
+        if len(languages) != 2 * pair and (pair or len(languages) > 1):
+            raise InputError(
+                "--languages must be one, or the two of two aligned files or of *.tsv: got "
                 f"{' '.join(languages) or 'none'}"
             )
         paths: list[tuple[str, Any]] = []
@@ -185,7 +224,7 @@ class _Reader:
 
     def __iter__(self) -> Iterator[tuple[Document, list[Raw]]]:
         for document in self._documents():
-            raws = list(self._rule(document))
+            raws = list(self._rule(document._replace(seed=self._seed)))
             self.num += 1
             self.empty += not raws
             yield document, raws
@@ -198,6 +237,12 @@ class _Reader:
         if self._aligned:
             one, other = (str(path) for _, path in self._paths)
             yield from _aligned(one, other, languages=self._languages)
+            return
+        if self._columns:
+            for _, path in self._paths:
+                for where, source, target, _ in read_parallel(str(path), min_score=self._min_score):
+                    texts = {"src": source, "tgt": target, "langs": [*self._languages]}
+                    yield Document(where, texts)
             return
         own = {"lang": self._languages[0]} if self._languages else {}
         for kind, path in self._paths:

@@ -83,6 +83,11 @@ def prepared(experiment: Experiment, run: Run) -> tuple[Experiment, Start | None
         names = ", ".join(each.name for each in phased)
         raise InputError(f"the modules {names} train in phases: train one of them at a time")
     [adapter] = phased
+    if experiment.objective.more_towers():
+        raise InputError(
+            f"adapter {adapter.name!r} trains in phases, which choose entries of one encoder; set "
+            "--objective.towers one, or use an adapter without phases, such as lora"
+        )
     assert isinstance(adapter, _Phased)
     workdir = remote.open_path(experiment.workdir)
     if not isinstance(workdir, Path) or jax.process_count() > 1:

@@ -1,6 +1,7 @@
 """`t5x-lite plan`: compiles a config's train step for devices that are not attached.
 
-What `train` would run, from the config alone: no data, no vocabulary and no weights are read.
+What `train` would run, from the config alone: no data, no vocabulary and no weights are read. Only
+a config of epochs has its data counted, where they can be read here.
 """
 
 import dataclasses
@@ -26,6 +27,7 @@ from t5x_lite.plan.program import OutOfMemory, Program, bytes_on_device, compile
 from t5x_lite.plan.shards import narrow_shards, widest_fsdp
 from t5x_lite.plan.sheet import Sheet, Sheets
 from t5x_lite.run import hosts
+from t5x_lite.run.data_facts import with_classes
 from t5x_lite.run.loading import check_batch, check_devices, learner_of, num_parts
 from t5x_lite.run.step_sizes import empty_row, row_lengths, step_flops
 from t5x_lite.train.compilation import (
@@ -103,6 +105,7 @@ def make_sheets(
     Raises:
       InputError: the config does not fit the mesh.
     """
+    experiment = with_classes(experiment, reads_task=False)
     data = experiment.data
     check_batch(experiment, sharding.make_mesh(experiment.mesh, devices=devices))
     found = []
@@ -159,6 +162,8 @@ def make_sheet(
         num_devices=mesh.size,
         mesh=dict(mesh.shape),
         rows=experiment.data.batch_size,
+        steps=experiment.steps,
+        epochs=experiment.epochs,
         lengths=row_lengths(experiment.data),
         microbatches=num_parts(experiment, experiment.data, mesh),
         chip=chip,

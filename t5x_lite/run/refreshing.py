@@ -29,13 +29,17 @@ from t5x_lite.data.config import Data, text_lengths
 from t5x_lite.data.layouts.base import separate
 from t5x_lite.data.layouts.groups import ID_WIDTH
 from t5x_lite.data.refresh import Refresh
+from t5x_lite.data.tasks.pairs import MORE
 from t5x_lite.errors import InputError
 from t5x_lite.files import scratch_directory
 from t5x_lite.heads.dense import Role
+from t5x_lite.progress import counting
 from t5x_lite.records.passages import read_passages
+from t5x_lite.records.string_table import create_array
 from t5x_lite.records.vector_shards import VectorShards
 from t5x_lite.remote import open_path
 from t5x_lite.retrieval.exact_runs import search_shards
+from t5x_lite.retrieval.pair_filters import plain
 from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.sharding import MeshConfig, make_mesh
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens, without_special
@@ -83,8 +87,7 @@ def refresh(
         if not _wait(workdir, step, once=once):
             return
         started = time.monotonic()
-        with scratch_directory(_folder(data.refresh, step)):
-            numbers = _search(data.refresh, workdir, step, pool, queries, batch_size=batch_size)
+        numbers = _search(data.refresh, workdir, step, pool, queries, batch_size=batch_size)
         settings = {"top": data.refresh.top, "passages": len(pool), "cache": source.cache.digest}
         refreshes.write(data.refresh.directory, step, numbers, settings=settings)
         _logger.info("step %d: searched in %.0f s", step, time.monotonic() - started)
@@ -123,7 +126,9 @@ def _wait(workdir: str, step: int, *, once: bool) -> bool:
 def _pool(data: Data, vocabulary: Vocabulary, files: Sequence[str]) -> refreshes.Passages:
     """The tokens of all passages, which are written at the first call.
 
-    Rows begin with [CLS], as those of the cache do, also where the model's rows do not.
+    Rows begin with [CLS], as those of the cache do, also where the model's rows do not. A passage
+    also has the keys of its text as `pair_filters.plain` writes it in pairs: vocabularies of bytes
+    have other tokens for other white space.
     """
     directory = data.refresh.directory
     if not refreshes.Passages.has_keys(directory):
@@ -131,17 +136,23 @@ def _pool(data: Data, vocabulary: Vocabulary, files: Sequence[str]) -> refreshes
         tokens = encoder_tokens(vocabulary)
         passages = (one for name in files for one in read_passages(name))
         rows: list[np.ndarray] = []
-        keys: list[tuple[int, int]] = []
+        keys: list[tuple[int, ...]] = []
         while some := list(itertools.islice(passages, _READ_AT_A_TIME)):
-            texts = [one.whole for one in some] + [one.text for one in some]
-            found = cut(texts, length=length).rows
-            for row in found:
+            wholes, bodies = [one.whole for one in some], [one.text for one in some]
+            plain_bodies, plain_wholes = [*map(plain, bodies)], [*map(plain, wholes)]
+            texts = dict.fromkeys([*wholes, *bodies, *plain_bodies, *plain_wholes])
+            made = dict(zip(texts, cut([*texts], length=length).rows, strict=True))
+            for row in made.values():
                 row[1:-1] = without_special(row[1:-1].tolist(), tokens)
-            rows += found[: len(some)]
-            for one, row in zip(some, found[len(some) :], strict=True):
-                untitled = refreshes.tokens_key(row) if one.text.strip() else 0
-                keys.append((untitled, refreshes.name_key(one.id)))
-        refreshes.Passages.write(directory, rows, np.array(keys, np.uint64).reshape(-1, 2))
+
+            def key_of(text: str, made: Mapping[str, np.ndarray] = made) -> int:
+                return refreshes.tokens_key(made[text]) if text.strip() else 0
+
+            rows += [made[text] for text in wholes]
+            for one, *forms in zip(some, plain_bodies, plain_wholes, strict=True):
+                name = refreshes.name_key(one.id)
+                keys.append((key_of(one.text), name, *map(key_of, forms)))
+        refreshes.Passages.write(directory, rows, np.array(keys, np.uint64).reshape(-1, 4))
     return refreshes.Passages.open(directory)
 
 
@@ -175,8 +186,8 @@ class _Queries:
         self._pool, self._length = pool, length
         by_tokens: dict[int, list[int]] = {}
         by_name: dict[int, list[int]] = {}
-        for number, (untitled, name) in enumerate(pool.keys.tolist()):
-            for key in {refreshes.tokens_key(pool.tokens(number)), untitled} - {0}:
+        for number, (untitled, name, *forms) in enumerate(pool.keys.tolist()):
+            for key in {refreshes.tokens_key(pool.tokens(number)), untitled, *forms} - {0}:
                 by_tokens.setdefault(key, []).append(number)
             by_name.setdefault(name, []).append(number)
         by_name.pop(0, None)
@@ -196,10 +207,12 @@ class _Queries:
             place = known[key]
             of_examples.append(place)
             texts = separate(example["positives"])
-            names = _names(example, "passage_ids") or [0] * len(texts)
+            names = _names(example, "passage_ids")[: len(texts)] or [0] * len(texts)
+            texts += separate(example[MORE]) if MORE in example else []
+            names += [0] * (len(texts) - len(names))
             for name in _names(example, "positive_ids"):
                 self.answers[place].update(by_name.get(name, ()))
-            for text, name in zip(texts, names[: len(texts)], strict=True):
+            for text, name in zip(texts, names, strict=True):
                 answer = refreshes.tokens_key(text)
                 found = {*by_tokens.get(answer, ()), *by_name.get(name, ())}
                 self.answers[place].update(found)
@@ -285,6 +298,21 @@ def _search(
     batch_size: int,
 ) -> np.ndarray:
     """int32 [n, top]: the passages of each example, nearest first; -1 is none."""
+    with scratch_directory(_folder(rule, step)) as folder:
+        return _search_in(folder, rule, workdir, step, pool, queries, batch_size=batch_size)
+
+
+def _search_in(
+    folder: Path,
+    rule: Refresh,
+    workdir: str,
+    step: int,
+    pool: refreshes.Passages,
+    queries: _Queries,
+    *,
+    batch_size: int,
+) -> np.ndarray:
+    """As `_search`, with a directory for the vectors of the passages."""
     mesh, top = make_mesh(MeshConfig()), rule.top
     encoder = TextEncoder.load(workdir, step=step, mesh=mesh)
     embedder = encoder.embedder(batch_size=batch_size)
@@ -295,14 +323,14 @@ def _search(
         return embedder.run(encoder.params, [row[first:] for row in rows], role=role)
 
     vectors = encoded(queries.rows, "query")
-    path = _folder(rule, step) / "passages.npy"
-    file = np.lib.format.open_memmap(
-        path, mode="w+", dtype=np.float32, shape=(len(pool), vectors.shape[1])
-    )
+    path = folder / "passages.npy"
+    file = create_array(path, np.float32, (len(pool), vectors.shape[1]))
     chunk = _CHUNK_BATCHES * batch_size
-    for start in range(0, len(pool), chunk):
-        end = min(start + chunk, len(pool))
-        file[start:end] = encoded([pool.tokens(k) for k in range(start, end)], "passage")
+    with counting(f"step {step}: embedding", unit="passages", total=len(pool)) as advance:
+        for start in range(0, len(pool), chunk):
+            end = min(start + chunk, len(pool))
+            file[start:end] = encoded([pool.tokens(k) for k in range(start, end)], "passage")
+            advance(end - start)
     file.flush()
     depth = min(len(pool), top + max(map(len, queries.answers), default=0))
     found = np.full((len(queries.rows), top), -1, np.int32)

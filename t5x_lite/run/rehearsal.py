@@ -23,6 +23,7 @@ from t5x_lite.learner import Learner
 from t5x_lite.optim.updates import joint_optimizer
 from t5x_lite.plan.program import bytes_on_device
 from t5x_lite.run import hosts, modules, phases, restoring
+from t5x_lite.run.data_facts import with_classes, with_epochs
 from t5x_lite.run.loading import check_batch, check_devices, learner_of
 from t5x_lite.run.schedule_offset import with_schedule_offset
 from t5x_lite.run.training import vocabulary_of
@@ -45,11 +46,12 @@ def rehearse(experiment: Experiment) -> str:
     hosts.join(experiment.hosts)
     with tempfile.TemporaryDirectory(prefix="t5x_lite-") as empty:
         workdir = _workdir(experiment.workdir, empty)
-        experiment = phases.with_steps(experiment)
+        experiment = phases.with_steps(with_epochs(experiment))
         experiment = modules.with_loaded(experiment, earlier=workdir.earlier())
         experiment = with_schedule_offset(experiment, earlier=workdir.earlier())
+        experiment = with_classes(experiment, earlier=workdir.earlier())
         workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
-        vocabulary = workdir.check_vocabulary(vocabulary_of(experiment))
+        vocabulary = workdir.check_vocabulary(vocabulary_of(experiment, workdir))
         saved = checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY)
         initial = None
         if not saved:

@@ -29,7 +29,9 @@ from t5x_lite.data.positions import refuse_processes
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import HEADS, by_name
 from t5x_lite.heads.classes import as_before
+from t5x_lite.interop.encoder_families import is_encoder
 from t5x_lite.learner import Learner
+from t5x_lite.models.base import ModelConfig
 from t5x_lite.remote import AnyPath
 from t5x_lite.run import modules
 from t5x_lite.run.best_step import find_step
@@ -54,14 +56,15 @@ def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
       InputError: there is none, it is damaged, or its vocabulary is another one.
     """
     step = find_step(experiment.init.checkpoint, step=experiment.init.step)
-    files = checkpointing.step_files(step)
+    trained = read_experiment(step, checkpointing.step_files(step))
+    _check_family(experiment, trained.model, where=step)
     saved = step / "files" / checkpointing.VOCABULARY_DIRECTORY
     if holds_another(saved, vocabulary):
         raise InputError(
             f"the vocabulary {experiment.data.vocabulary} is not that of the checkpoint {step}; "
             f"use --data.vocabulary {saved}"
         )
-    extra_ids = read_experiment(step, files).data.extra_ids
+    extra_ids = trained.data.extra_ids
     # A tokenizer has no sentinels, whatever a config says of them.
     if not isinstance(vocabulary, Tokenizer) and extra_ids != vocabulary.extra_ids:
         raise InputError(
@@ -69,6 +72,29 @@ def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
             f"use --data.extra-ids {extra_ids}"
         )
     return step
+
+
+def _check_family(experiment: Experiment, model: ModelConfig, *, where: AnyPath) -> None:
+    """Raise InputError if an encoder begins with the whole model of another family.
+
+    Args:
+      experiment: the config; with rename rules or parts it says itself what goes where.
+      model: of the checkpoint.
+      where: the checkpoint.
+    """
+    ours, init = experiment.model, experiment.init
+    if init.rename or init.take or init.fresh or not (is_encoder(ours) or is_encoder(model)):
+        return
+    if isinstance(model, type(ours)) or isinstance(ours, type(model)):
+        return
+    theirs, own = type(model).__name__, type(ours).__name__
+    remedy = (
+        "pass --model init to take the checkpoint's family and sizes"
+        if is_encoder(ours) and is_encoder(model)
+        else f"use a config for a {theirs}, or `t5x-lite glue` or `t5x-lite finetune`, which "
+        "take any checkpoint"
+    )
+    raise InputError(f"checkpoint {where} is a {theirs}, and the config's model a {own}; {remedy}")
 
 
 def with_initial(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from t5x_lite.errors import InputError
-from t5x_lite.files import write_atomically
+from t5x_lite.files import made_directory, write_atomically
 from t5x_lite.metrics import answers as answering
 from t5x_lite.metrics import runs as metrics_of_runs
 from t5x_lite.metrics.paired import randomisation_test
@@ -155,12 +155,13 @@ def write_results(
     """Writes metrics.json, the values of each query, and the page."""
     directory = Path(output)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for one in measured:
-            lines = ({"query": query, **values} for query, values in one.by_query.items())
-            name = one.name.replace("/", "_")
-            write_atomically(directory / f"{name}.queries.jsonl", encode(lines))
-        write_atomically(directory / "metrics.json", json.dumps(result, indent=1).encode() + b"\n")
+        with made_directory(directory):
+            for one in measured:
+                lines = ({"query": query, **values} for query, values in one.by_query.items())
+                name = one.name.replace("/", "_")
+                write_atomically(directory / f"{name}.queries.jsonl", encode(lines))
+            content = json.dumps(result, indent=1).encode() + b"\n"
+            write_atomically(directory / "metrics.json", content)
     except OSError as error:
         raise InputError(f"{output}: cannot be written ({error.strerror})") from error
     write_page(directory / "report.html", measured, result, source=source)

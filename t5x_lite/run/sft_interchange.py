@@ -27,6 +27,7 @@ from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.module_hosts import refuse_views
 from t5x_lite.interop.sft import read_sft, table_of, write_sft
 from t5x_lite.learner import views_of
+from t5x_lite.models.towers import TOWERS
 from t5x_lite.remote import local_path
 from t5x_lite.run.adapter_interchange import head_for_export, leaf_of, left_to_base, model_type_of
 from t5x_lite.run.best_step import Step, find_step
@@ -73,6 +74,11 @@ def import_sft(
             "that writes"
         )
     refuse_views(where, views_of(experiment.model, experiment.objective))
+    if experiment.objective.more_towers():
+        raise InputError(
+            f"checkpoint {where} has two towers, and {source} changes one encoder; give a base "
+            "with one encoder"
+        )
     head = head_for_export(experiment, where=where)
     shapes, table = table_of(experiment.model, head, model_type=model_type_of(files), where=where)
     parts, heads = read_sft(local_path(source, what="directory"), shapes, table)
@@ -135,6 +141,11 @@ def export_sft(
     """
     opened = open_delta(checkpoint, step=step)
     delta, where = opened.delta, opened.directory
+    if any(path.startswith(TOWERS) for path in delta.parts):
+        raise InputError(
+            f"checkpoint {where} has two towers, and a file of sft changes one encoder; "
+            "`t5x-lite export hf` writes both merged"
+        )
     sparse: dict[str, Sparse] = {}
     for path, part in delta.parts.items():
         if not isinstance(part, Sparse):

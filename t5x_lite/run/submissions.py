@@ -54,6 +54,16 @@ class Submissions:
             else:
                 self.names.append(name)
 
+    def files(self, directory: Path) -> list[Path]:
+        """The files of these tasks that there are.
+
+        Args:
+          directory: as of `write`.
+        """
+        formats = [FORMATS[name] for name in self.names]
+        paths = [directory / form.benchmark.lower() / form.file for form in formats]
+        return [path for path in paths if path.is_file()]
+
     def write(self, directory: Path, chosen: SameParams) -> None:
         """Answers the test splits, on all processes, and writes the files on the first.
 

@@ -1,4 +1,4 @@
-"""`t5x-lite evaluate-suite`: a retriever on all sets of BEIR, MIRACL, MLDR or MKQA that are there.
+"""`t5x-lite evaluate-suite`: a retriever on all sets of a suite that are there.
 
 For each set the corpus is encoded and searched, or its terms are indexed, or a run of yours is
 read; the run of a set is kept, so that a killed command goes on with the next set. The mean is over

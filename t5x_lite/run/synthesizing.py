@@ -19,6 +19,7 @@ from typing import Any
 from t5x_lite.c4.language import identifier
 from t5x_lite.errors import InputError
 from t5x_lite.files import LONGEST_LINE, write_atomically
+from t5x_lite.progress import counting
 from t5x_lite.records.compressed import read_whole
 from t5x_lite.records.json_lines import read_examples, writer
 from t5x_lite.records.passages import of_object
@@ -50,9 +51,11 @@ def requests(
     template = PROMPT if prompt is None else _template(prompt)
     chosen = _chosen(articles, excerpts)
     num, dropped = 0, Counter[str]()
-    with writer(output) as file:
+    counter = counting("writing requests", unit="articles")
+    with counter as advance, writer(output) as file:
         for article in _articles(articles):
             num += 1
+            advance(1)
             if chosen is not None and article.id not in chosen:
                 dropped["too short, or not drawn"] += 1
                 continue
@@ -95,8 +98,10 @@ def collect(
     questions = _questions(answers)
     guess = identifier(languages_by) if languages_by else None
     dropped, kept = Counter[str](), 0
-    with writer(output) as file:
+    counter = counting("making pairs", unit="articles")
+    with counter as advance, writer(output) as file:
         for article in _articles(articles):
+            advance(1)
             question = questions.pop(article.id, None)
             if question is None:
                 continue

@@ -16,9 +16,7 @@ from t5x_lite.config import Experiment
 from t5x_lite.heads.base import HEADS
 from t5x_lite.heads.dense import Dense, Role, dense_of
 from t5x_lite.interop.rules import LazyArray
-from t5x_lite.models.towers import TOWERS
-
-_MODEL = "model/"
+from t5x_lite.models.towers import as_model
 
 
 def roles_of(experiment: Experiment, *, projections: bool) -> tuple[Role, ...]:
@@ -44,15 +42,14 @@ def of_role(
       params: the learner's, by path.
       role: whose encoder becomes the model.
     """
-    tower = f"{TOWERS}{role}/"
-    has_own = role in experiment.objective.more_towers()
-    left = (TOWERS, _MODEL) if has_own else (TOWERS,)
-    found = {path: array for path, array in params.items() if not path.startswith(left)}
-    if has_own:
-        own = {path: array for path, array in params.items() if path.startswith(tower)}
-        found |= {_MODEL + path.removeprefix(tower): array for path, array in own.items()}
     objective = experiment.objective.with_one_tower()
+    found = as_model(params, tower_named(experiment, role))
     return dataclasses.replace(experiment, objective=objective), found
+
+
+def tower_named(experiment: Experiment, role: Role) -> str:
+    """Return the tower of a role, or "" if its encoder is the model."""
+    return role if role in experiment.objective.more_towers() else ""
 
 
 def projection_of(

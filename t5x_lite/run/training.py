@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -33,8 +34,9 @@ from t5x_lite.run import hosts, modules, phases, preemption, restoring
 from t5x_lite.run.allocator import within_memory
 from t5x_lite.run.best import best_of_run
 from t5x_lite.run.best_step import told_at_end
+from t5x_lite.run.data_facts import with_classes, with_epochs
 from t5x_lite.run.loading import check_batch, check_devices, learner_of
-from t5x_lite.run.measuring import Measurement, until_stopped
+from t5x_lite.run.measuring import Measurement, is_there, until_stopped
 from t5x_lite.run.schedule_offset import with_schedule_offset
 from t5x_lite.run.step_sizes import batch_flops, batch_row
 from t5x_lite.run.workdir import WorkDirectory
@@ -57,8 +59,11 @@ from t5x_lite.train.track import Tracker
 from t5x_lite.train.tracking import KnownIds, MakeTracker, TrackedRun, find_trackers
 from t5x_lite.train.watchdog import Watchdog
 from t5x_lite.train.window import NonFiniteLoss
+from t5x_lite.vocabulary.byte_level import NAMES as BYTES_NAMES
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
+
+_logger = logging.getLogger(__name__)
 
 
 class Trained(NamedTuple):
@@ -93,6 +98,7 @@ def train(experiment: Experiment) -> Trained:
     # What is saved is the same on all processes, whoever this one is.
     local, experiment = experiment.hosts, dataclasses.replace(experiment, hosts=Hosts())
     one_phase = functools.partial(_train_phase, local=local)
+    experiment = with_epochs(experiment)
     return one_phase(*phases.prepared(experiment, one_phase))
 
 
@@ -149,8 +155,9 @@ def _train(
     hosts.check_agreement(experiment, **{"the steps saved in the work directory": saved})
     experiment = modules.with_loaded(experiment, earlier=workdir.earlier())
     experiment = with_schedule_offset(experiment, earlier=workdir.earlier())
+    experiment = with_classes(experiment, earlier=workdir.earlier())
     workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
-    vocabulary = workdir.check_vocabulary(vocabulary_of(experiment))
+    vocabulary = workdir.check_vocabulary(vocabulary_of(experiment, workdir))
     resumed = bool(checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY))
     initial = None
     if not resumed:
@@ -377,9 +384,18 @@ def _batches(experiment: Experiment, vocabulary: Vocabulary, *, part: tuple[int,
     )
 
 
-def vocabulary_of(experiment: Experiment) -> Vocabulary:
-    """The vocabulary of a config, which must fit its model."""
-    vocabulary = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
+def vocabulary_of(experiment: Experiment, workdir: WorkDirectory | None = None) -> Vocabulary:
+    """The vocabulary of a config, which must fit its model.
+
+    If its file is gone, that of a run's work directory stands in for it.
+    """
+    path = experiment.data.vocabulary
+    if workdir is not None and path not in BYTES_NAMES and not is_there(path):
+        copy = workdir.path / checkpointing.VOCABULARY_DIRECTORY
+        if copy.is_dir():
+            _logger.info("data.vocabulary %s is gone; using its copy %s", path, copy)
+            path = os.fspath(copy)
+    vocabulary = load_vocabulary(path, extra_ids=experiment.data.extra_ids)
     if vocabulary.size > experiment.model.vocab_size:
         raise InputError(
             f"model.vocab_size {experiment.model.vocab_size} is smaller than the vocabulary "

@@ -1,7 +1,7 @@
 """A server from its first byte to a clean end.
 
-SIGTERM or Ctrl-C: it takes no new connection, answers every request that it has, and ends; a second
-signal ends it at once.
+SIGTERM, SIGHUP or Ctrl-C: it takes no new connection, answers every request that it has, and ends;
+a second signal ends it at once.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ import uvicorn
 from t5x_lite.errors import InputError
 from t5x_lite.serve.connections import guarded
 from t5x_lite.serve.limits import Limits
+from t5x_lite.signals import SIGNALS, leave_terminal
 
 _logger = logging.getLogger(__name__)
 
@@ -34,7 +35,8 @@ class _Server(uvicorn.Server):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {one: signal.signal(one, self.handle_exit) for one in _SIGNALS}
+        watched = [one for one in SIGNALS if signal.getsignal(one) != signal.SIG_IGN]
+        before = {one: signal.signal(one, self.handle_exit) for one in watched}
         try:
             yield
         finally:
@@ -43,14 +45,12 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         del frame
+        leave_terminal(sig)
         if self.should_exit:
             _logger.warning("a second signal: requests that wait are not answered")
             os._exit(128 + sig)
         _logger.info("signal %d: the requests that came are answered, and no other ones", sig)
         self.should_exit = True
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -32,7 +32,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from t5x_lite.processes import ending
 from t5x_lite.sharding import replicated
-from t5x_lite.signals import ended_by
+from t5x_lite.signals import SIGNALS, ended_by, leave_terminal
 from t5x_lite.types import Array
 
 _PREPARING = 15.0
@@ -48,7 +48,7 @@ _SLOW_SECONDS = 1.0
 
 
 class StopSignals:
-    """Remembers SIGINT and SIGTERM while it is entered; the second SIGINT interrupts at once.
+    """Remembers SIGINT, SIGTERM and SIGHUP while entered; the second SIGINT interrupts at once.
 
     Attributes:
       received: the signal that this process received, or None.
@@ -172,7 +172,9 @@ class StopSignals:
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGINT, signal.SIGTERM):
+            for signum in SIGNALS:
+                if signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN:
+                    continue  # nohup
                 self._before[signum] = signal.signal(signum, self._handle)
         # Before the first step there is nothing to save, and JAX may allocate or compile for long.
         watched = ended_by(self._before, seconds=_PREPARING, may_end=self._may_end)
@@ -192,6 +194,7 @@ class StopSignals:
         del frame
         if self.received is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
+        leave_terminal(signum)
         self.received = signum
         if jax.process_count() == 1:  # several agree on the step to stop after
             ending.set()

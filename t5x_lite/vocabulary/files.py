@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from t5x_lite.errors import InputError
-from t5x_lite.files import reason, write_atomically
+from t5x_lite.files import made_directory, reason, write_atomically
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 MOST_EXTRA_IDS = 1 << 16
@@ -43,8 +43,8 @@ def write_file(content: bytes, target: Path) -> Path:
       InputError: it cannot be written.
     """
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, content)
+        with made_directory(target.parent):
+            write_atomically(target, content)
     except OSError as error:
         raise InputError(f"cannot write {target}: {reason(error)}") from error
     return target

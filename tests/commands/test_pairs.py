@@ -18,6 +18,24 @@ def test_pairs(check_call):
             "rule": "parallel",
             "languages": ("en", "de"),
             "filters": Filters(max_query_words=32, bad_words="b.txt", languages_by="cld3"),
+            "seed": 0,
+            "min_score": None,
+        },
+    )
+
+
+def test_pairs_with_scores_and_a_seed(check_call):
+    check_call(
+        "pairs --input a.tsv --output o.jsonl --rule ict --min-score 1.06 --seed 3",
+        "pair_making.make_pairs",
+        (("a.tsv",),),
+        {
+            "output": "o.jsonl",
+            "rule": "ict",
+            "languages": (),
+            "filters": Filters(),
+            "seed": 3,
+            "min_score": 1.06,
         },
     )
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from t5x_lite.config import (
     load,
     save,
 )
+from t5x_lite.config.experiment import with_length, with_options
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.data.refresh import Refresh
@@ -38,7 +40,13 @@ from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor, AdamW
-from t5x_lite.optim.schedules import Constant, InverseSquareRoot
+from t5x_lite.optim.schedules import (
+    Constant,
+    InverseSquareRoot,
+    Linear,
+    LinearDecayTail,
+    Warmup,
+)
 from t5x_lite.sharding import MeshConfig
 
 ROOT = Path(__file__).parents[1]
@@ -494,3 +502,117 @@ def test_a_model_that_cannot_be_of_init(of_init):
     (place / "bert" / "files" / "config.json").write_text("{")
     with pytest.raises(InputError, match=r"bert/files/config\.json"):
         load(config, ["--model", "init", "--init", str(place / "bert")])
+
+
+def test_the_model_of_init_is_that_of_the_run_if_it_is_gone(of_init, monkeypatch):
+    place, own, models = of_init
+    config, saved = place / "config.json", load(place / "config.json")
+    begun = dataclasses.replace(saved, model=models["bert"], init=Init(checkpoint="gone"))
+    save(begun, place / "run" / "config.json")
+    monkeypatch.chdir(place)
+    options = ["--model", "init", "--workdir", "run", "--init"]
+    for name in ("gone", "gone/", str(place / "gone")):
+        found = load(config, [*options, name])
+        assert found.model == models["bert"].replace(dropout_rate=own.dropout_rate)
+    with pytest.raises(InputError, match="no such directory"):
+        load(config, [*options, "other"])
+    (place / "run" / "config.json").write_text("{")
+    with pytest.raises(InputError, match=r"run/config\.json"):
+        load(config, [*options, "gone"])
+
+
+LINEAR = Linear(peak=0.5, total_steps=1000, warmup_steps=100)
+IN_EPOCHS = dataclasses.replace(
+    EXPERIMENT,
+    steps=1000,
+    epochs=3.0,
+    optimizer=AdamW(schedule=LINEAR),
+    checkpoints=Checkpoints(period=250),
+    evaluation=Evaluation(period=500),
+)
+
+
+def test_schedules_and_periods_follow_the_length_of_a_run():
+    short = with_length(IN_EPOCHS, 200)
+    assert short.optimizer.schedule == Linear(peak=0.5, total_steps=200, warmup_steps=20)
+    assert (short.steps, short.checkpoints.period, short.evaluation.period) == (200, 50, 100)
+    long = with_length(IN_EPOCHS, 4000)
+    assert long.optimizer.schedule == Linear(peak=0.5, total_steps=4000, warmup_steps=400)
+    assert (long.checkpoints.period, long.evaluation.period) == (250, 500)
+    tiny = with_length(dataclasses.replace(IN_EPOCHS, checkpoints=Checkpoints(period=1)), 3)
+    assert tiny.optimizer.schedule == Linear(peak=0.5, total_steps=3, warmup_steps=0)
+    assert tiny.checkpoints.period == 1
+    assert with_length(IN_EPOCHS, 1000) is IN_EPOCHS
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (Constant(value=0.5), Constant(value=0.5)),
+        (InverseSquareRoot(), InverseSquareRoot()),
+        (
+            LinearDecayTail(body=InverseSquareRoot(), total_steps=1000),
+            LinearDecayTail(body=InverseSquareRoot(), total_steps=300),
+        ),
+        (
+            Warmup(steps=10, then=Linear(total_steps=2000, warmup_steps=500)),
+            Warmup(steps=3, then=Linear(total_steps=600, warmup_steps=150)),
+        ),
+    ],
+)
+def test_the_lengths_of_each_schedule(schedule, expected):
+    experiment = dataclasses.replace(IN_EPOCHS, optimizer=AdamW(schedule=schedule))
+    assert with_length(experiment, 300).optimizer.schedule == expected
+
+
+def test_the_lengths_of_a_second_optimizer_and_of_an_offset():
+    second = AdamW(schedule=LINEAR)
+    objective = dataclasses.replace(
+        electra_tiny.experiment.objective, sharing="nes", discriminator_optimizer=second
+    )
+    experiment = dataclasses.replace(
+        electra_tiny.experiment,
+        objective=objective,
+        steps=1000,
+        optimizer=AdamW(schedule=Linear(total_steps=6000, warmup_steps=100), schedule_offset=5000),
+    )
+    short: Any = with_length(experiment, 100)
+    assert short.objective.discriminator_optimizer.schedule.total_steps == 100
+    assert short.optimizer.schedule.total_steps == 5100
+
+
+def test_steps_of_a_config_of_epochs_take_the_schedule_along():
+    found: Any = with_options(IN_EPOCHS, ["--steps", "2000"])
+    assert (found.steps, found.epochs, found.optimizer.schedule.total_steps) == (2000, None, 2000)
+    options = [
+        "--steps=200",
+        "--optimizer.schedule.warmup-steps",
+        "7",
+        "--evaluation.period",
+        "150",
+    ]
+    found = with_options(IN_EPOCHS, options)
+    assert found.optimizer.schedule == Linear(peak=0.5, total_steps=200, warmup_steps=7)
+    assert (found.checkpoints.period, found.evaluation.period) == (50, 150)
+    assert with_options(IN_EPOCHS, ["--epochs", "0.5"]).epochs == 0.5
+    same = with_options(IN_EPOCHS, ["--epochs", "None", "--steps", "900"])
+    assert (same.epochs, same.steps, same.optimizer.schedule) == (None, 900, LINEAR)
+    without = dataclasses.replace(IN_EPOCHS, epochs=None)
+    assert with_options(without, ["--steps", "900"]).optimizer.schedule == LINEAR
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--steps", "9", "--epochs", "2"], "--steps 9 and --epochs 2 both set the length"),
+        (["--epochs=2", "--steps=9"], "--steps 9 and --epochs 2 both set the length"),
+        (["--epochs", "0"], "epochs must be above 0, or None, got 0"),
+        (["--epochs", "inf"], "epochs must be above 0, or None, got inf"),
+        (["--steps", "0"], "steps must be a whole number of at least 1, got 0"),
+        (["--steps", "many"], "many"),
+    ],
+)
+def test_wrong_lengths(options, message):
+    with pytest.raises(InputError, match=message) as raised:
+        with_options(IN_EPOCHS, options)
+    assert "\n" not in str(raised.value)

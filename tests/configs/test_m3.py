@@ -24,6 +24,7 @@ STAGES = {
     "pretrain/m3_unsupervised": (5e-5, 25_000, (512, 8192), (67_200, 9_984)),
     "finetune/m3": (1e-5, 30_000, (512, 8192), (1152, 192)),
 }
+OTHERS = ("finetune/m3_refresh", "finetune/m3_tiny")
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +102,7 @@ def batch_of(data):
 
 
 @pytest.mark.gate("finetune/m3")
-@pytest.mark.parametrize("name", [*STAGES, "finetune/m3_tiny"])
+@pytest.mark.parametrize("name", [*STAGES, *OTHERS])
 @pytest.mark.slow
 def test_a_step_at_a_tiny_size(name):
     experiment = tiny(config.load(f"configs/{name}.py"))

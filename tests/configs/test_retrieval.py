@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {
     "dpr": (2, 128, (32, 256), 2e-5, 18_400),
     "retromae_msmarco": (16, 128, (32, 140), 2e-5, 15_717),
+    "retromae_ance": (16, 128, (32, 140), 2e-5, 15_717),
     "retromae_beir": (2, 1024, (32, 144), 1e-5, 4_912),
     "cocondenser_msmarco": (8, 64, (32, 128), 5e-6, 23_576),
     "cross_encoder_msmarco": (65, 16, (64, 200), 1e-5, 125_735),
@@ -51,6 +52,16 @@ def test_the_published_figures(name):
     schedule = experiment.optimizer.schedule
     assert (schedule.peak, experiment.steps, schedule.total_steps) == (rate, steps, steps)
     assert isinstance(layout, Ranked) == (name == "cross_encoder_msmarco")
+
+
+def test_negatives_are_refreshed_at_saved_steps():
+    for name, period in (("retromae_ance", 2_000), ("m3_refresh", 1_000)):
+        experiment = config.load(f"configs/finetune/{name}.py")
+        refresh = experiment.data.refresh
+        assert (refresh.period, refresh.lag, refresh.top) == (period, 1, 200)
+        assert experiment.checkpoints.period == period
+        assert experiment.data.layout.known_positives == 0
+        assert refresh.searched_by(2 * period) == period
 
 
 def tiny(experiment):

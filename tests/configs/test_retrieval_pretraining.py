@@ -30,8 +30,41 @@ def _in_the_checkout(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
+SIZES = {
+    # d_model, layers, layers and d_model of the generator; rows, tokens of a row, peak rate, steps
+    "electra_small": ((256, 12, 12, 64), (128, 128, 5e-4, 1_000_000)),
+    "electra_base": ((768, 12, 12, 256), (256, 512, 2e-4, 766_000)),
+    "electra_large": ((1024, 24, 24, 256), (2048, 512, 2e-4, 400_000)),
+    "deberta_v3_xsmall": ((384, 12, 6, 384), (64, 512, 3e-4, 1_000_000)),
+    "deberta_v3_small": ((768, 6, 3, 768), (256, 512, 1e-4, 1_000_000)),
+    "deberta_v3_base": ((768, 12, 6, 768), (8192, 512, 6e-4, 500_000)),
+    "deberta_v3_large": ((1024, 24, 12, 1024), (256, 512, 1e-4, 1_000_000)),
+}
+"""Table 6 of ELECTRA's paper; rtd.sh and rtd_*.json of DeBERTa's code, and for base its paper."""
+
+
 def loaded(name):
-    return config.load(f"configs/pretrain/{name}_base.py")
+    """The config of a size, or of base."""
+    return config.load(f"configs/pretrain/{name if name in SIZES else f'{name}_base'}.py")
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_figures_of_each_size(name):
+    (d_model, layers, *generator), (rows, length, peak, steps) = SIZES[name]
+    experiment = loaded(name)
+    model, objective = experiment.model, experiment.objective
+    assert (model.d_model, model.num_layers, model.d_ff) == (d_model, layers, 4 * d_model)
+    assert model.num_heads == d_model // 64
+    assert [objective.generator.num_layers, objective.generator.d_model] == generator
+    data, schedule = experiment.data, experiment.optimizer.schedule
+    assert (data.batch_size, data.inputs_length, experiment.steps) == (rows, length, steps)
+    inner = getattr(schedule, "then", schedule)
+    assert (inner.peak, inner.total_steps) == (peak, steps)
+    assert getattr(schedule, "steps", inner.warmup_steps) == 10_000
+    assert objective.ratio == (0.25 if name == "electra_large" else 0.15)
+    script = name.startswith("deberta") and name != "deberta_v3_base"
+    assert objective.discriminator_weight == (10.0 if script else 50.0)
+    assert experiment.optimizer.b2 == (0.98 if name == "deberta_v3_base" else 0.999)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -106,13 +139,14 @@ def one_step(name, directory, vocabulary, workdir, *, init=None):
     experiment = loaded(name)
     known = load_vocabulary(str(vocabulary))
     tiny = {**TINY, "vocab_size": known.size, "max_positions": 40}
-    if name == "deberta_v3":
+    if name.startswith("deberta_v3"):
         tiny["position_buckets"] = 8
     changes = {"mask_id": encoder_tokens(known).mask_id}
     if name in ("condenser", "cocondenser"):
         changes["skip_from"] = 1
     if "generator" in experiment.objective.models():
-        changes["generator"] = experiment.objective.generator.replace(embedding_size=None, **tiny)
+        narrow = {**tiny, "embedding_size": getattr(experiment.model, "embedding_size", None)}
+        changes["generator"] = experiment.objective.generator.replace(**narrow)
     data = {"batch_size": 8, "inputs_length": 32, "shuffle_buffer": 8}
     data |= {"directory": str(directory), "vocabulary": str(vocabulary)}
     training.train(
@@ -138,7 +172,16 @@ def one_step(name, directory, vocabulary, workdir, *, init=None):
     return found
 
 
-@pytest.mark.parametrize("name", ["retromae", "electra", "deberta_v3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("retromae", "electra", "deberta_v3", "electra_small", "deberta_v3_xsmall"),
+        *(
+            pytest.param(name, marks=pytest.mark.exhaustive)
+            for name in ("electra_large", "deberta_v3_small", "deberta_v3_large")
+        ),
+    ],
+)
 @pytest.mark.gate("retromae")
 @pytest.mark.slow
 def test_a_step_of_each(name, directory, vocabulary, tmp_path, compile_once):

@@ -5,7 +5,7 @@ import pytest
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from t5x_lite.data.refresh import Refresh
-from t5x_lite.data.shapes import Bucketed
+from t5x_lite.data.shapes import Scheduled
 from t5x_lite.errors import InputError
 
 
@@ -40,7 +40,7 @@ def test_wrong_fields(fields, message):
     ("fields", "message"),
     [
         ({"layout": layouts.Encoder()}, "needs rows with negatives, and data.layout is encoder"),
-        ({"batches": Bucketed({114: 128})}, "changes the lengths of rows"),
+        ({"batches": Scheduled({114: 128})}, r"changes the lengths of rows.* use Bucketed\(\) or"),
         ({"layout": layouts.Groups(teacher=True)}, "has no scores and no ids"),
         ({"layout": layouts.Groups(known_positives=1)}, "has no scores and no ids"),
     ],

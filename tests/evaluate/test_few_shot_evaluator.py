@@ -122,3 +122,17 @@ def test_prompts_that_are_too_long_are_counted(made):
         "separator": "\n\n",
         "templates": ["{inputs}\n{targets}", "In: {inputs} Out: {targets}"],
     }
+
+
+def test_tied_labels_of_a_trial_count_one_over_their_number(made, monkeypatch):
+    def tied(self, params, inputs, **options):
+        return [[Prediction(text=text, ids=(), score=-1.0) for text in "01"] for _ in inputs]
+
+    monkeypatch.setattr(LastAnswer, "run", tied)
+    evaluator = made(examples=2, orders=2)
+    evaluator.examples = evaluator.examples[::2]  # all targets are 0
+    assert evaluator.run({}) == {"accuracy": 1.0}  # outputs of a search are no closed set
+    monkeypatch.setattr(LastAnswer, "ranks", True)
+    assert evaluator.run({}) == {"accuracy": 0.5}
+    assert evaluator.intervals(samples=5)["accuracy"] == (0.5, 0.5)
+    assert [answer for _, answer in evaluator.answers()] == [0, 0]

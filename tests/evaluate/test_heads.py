@@ -8,6 +8,7 @@ import pytest
 
 from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
+from t5x_lite.evaluate.generate import TaskEvaluator
 from t5x_lite.evaluate.heads import (
     CandidateAnswers,
     ChoiceAnswers,
@@ -21,6 +22,8 @@ from t5x_lite.evaluate.heads import (
 )
 from t5x_lite.heads.classifier import Classifier
 from t5x_lite.heads.token import Token
+from t5x_lite.metrics.classification import accuracy
+from t5x_lite.metrics.entities import tag_accuracy
 
 PAD, CLS, SEP = 0, 1, 2
 OPTIONS = {"batch_size": 2, "longest": 12, "pad_id": PAD, "sep_id": SEP, "head": "it"}
@@ -178,3 +181,51 @@ def test_windows_of_a_context_have_one_answer_or_none(threshold, expected):
     assert [one.score for (one,) in found] == pytest.approx([4.0, 5.4])
     if threshold is not None:  # 2 * 0.7 - 4.0; and of the least [CLS], 2 * 2.9 - 5.4
         assert [one.null_odds for (one,) in found] == pytest.approx([-2.6, 0.4])
+
+
+LABELS = ("0", "1", "2")
+PAIR = np.concatenate([row(CLS, 5, SEP, number, SEP) for number in (4, 9, 7)])
+DEAD = {
+    # What answers, by logits that are 0, and the inputs of an example.
+    "classes": (lambda bind: ClassAnswers(bind, LABELS, **OPTIONS), row(CLS, 5, SEP), 3),
+    "choices": (lambda bind: ChoiceAnswers(bind, LABELS, **OPTIONS), PAIR, 1),
+    "candidates": (lambda bind: CandidateAnswers(bind, LABELS, yes="2", **OPTIONS), PAIR, 3),
+}
+
+
+class Asked:
+    def __init__(self, inputs, target):
+        self.inputs, self.target = inputs, target
+        self.inputs_text = self.targets_text = target
+
+
+@pytest.mark.parametrize("head", DEAD)
+def test_a_dead_head_has_the_accuracy_of_a_random_choice(head):
+    make, inputs, size = DEAD[head]
+    answers = make(bind_of(lambda tokens, *_: jnp.zeros((tokens.shape[0], size))))
+    task = TaskEvaluator(
+        answers,
+        [Asked(inputs, target) for target in ("0", "0", "0", "1")],
+        postprocess=lambda text, **_: text,
+        metrics=[accuracy],
+    )
+    assert task.run({})["accuracy"] == pytest.approx(1 / 3, abs=1e-12)
+    assert [one.prediction for one in task.samples] == ["0"] * 4
+
+
+def test_a_dead_tagger_has_the_accuracy_of_a_random_choice():
+    # Tokens of even number have 3 tied tags, others have B.
+    def logits(tokens, segments, types_):
+        return jnp.where((tokens % 2 == 1)[..., None], jnp.eye(3)[1], 0.0)
+
+    answers = TokenAnswers(bind_of(logits), ("O", "B", "I"), **OPTIONS)
+    [tied, alone] = answers.run({}, [row(4, 5, 4), row(5, 7)])
+    assert [one.text for one in tied] == ["O B O", "B B B", "I B I"]
+    assert [one.text for one in alone] == ["B B"]  # padding does not tie
+    task = TaskEvaluator(
+        answers,
+        [Asked(row(4, 5, 4), "O B O"), Asked(row(4, 4), "O O")],
+        postprocess=lambda text, **_: text,
+        metrics=[tag_accuracy],
+    )
+    assert task.run({})["accuracy"] == pytest.approx((1 + 4 / 3) / 5, abs=1e-12)

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from t5x_lite.evaluate.generate import Prediction, TaskEvaluator
+from t5x_lite.evaluate.generate import Prediction, TaskEvaluator, untied
 from t5x_lite.evaluate.rank import LabelGenerator, Ranker
 from t5x_lite.evaluate.score import Scorer
+from t5x_lite.metrics.classification import accuracy, f1
 
 
 class Differences(Scorer):
@@ -62,3 +63,60 @@ def test_a_task_is_measured_by_its_labels(scorer):
     )
     assert task.run({"scale": 1.0}) == {"right": 2.0}
     assert [sample.prediction for sample in task.samples] == ["two", "nine", "nine"]
+
+
+class Constant(Scorer):
+    """Stands for a dead model: all candidates have one score."""
+
+    def __init__(self):
+        pass
+
+    def run(self, params, inputs, targets):
+        return [-1.0] * len(inputs)
+
+
+def task_of(generator, targets, metrics):
+    return TaskEvaluator(
+        generator,
+        [Example(number, target) for number, target in enumerate(targets)],
+        postprocess=lambda text, **_: text,
+        metrics=metrics,
+    )
+
+
+@pytest.mark.parametrize("labels", [("a", "b"), ("a", "b", "c"), ("a", "b", "c", "d", "e")])
+def test_tied_labels_count_one_over_their_number(labels):
+    generator = LabelGenerator(Ranker(Constant()), labels, rows(*range(len(labels))))
+    # Most targets are the first label, which is the one that a prediction takes.
+    task = task_of(generator, ["a", "a", "a", "b"], [accuracy])
+    assert task.run({})["accuracy"] == pytest.approx(1 / len(labels), abs=1e-12)
+    assert [sample.prediction for sample in task.samples] == ["a"] * 4
+    assert [answer for _, answer in task.answers()] == ["a"] * 4
+    low, high = task.intervals(samples=5)["accuracy"]
+    assert low <= 1 / len(labels) <= high
+    assert task.names() == ["accuracy"]
+
+
+def test_metrics_that_are_no_means_average_over_ties_too():
+    generator = LabelGenerator(Ranker(Constant()), ["1", "0"], rows(1, 0))
+    task = task_of(generator, ["1", "0"] * 50, [lambda t, p: f1([*map(int, t)], [*map(int, p)])])
+    assert task.run({})["f1"] == pytest.approx(0.5, abs=0.1)  # "1" for all has 2/3
+
+
+def test_only_the_best_scores_tie(scorer):
+    # After 3 "two" and "four" tie, after 2 "two" alone is best.
+    labels = LabelGenerator(Ranker(scorer), ["two", "four", "nine"], rows(2, 4, 9))
+    task = task_of(labels, ["nine"] * 4, [])
+    task.examples = [Example(3, "two"), Example(3, "nine"), Example(2, "two"), Example(2, "four")]
+    task._metrics = [accuracy]
+    assert task.run({"scale": 1.0}) == {"accuracy": (0.5 + 0 + 1 + 0) / 4}
+
+
+def test_ties_of_many_sizes_are_bounded_and_nearly_exact():
+    choices = [list("abcdefghijklm"[:size]) for size in range(1, 14)] * 100
+    found = list(untied(choices))
+    assert len(found) == 769  # 1,000,000 over 1,300 examples
+    share = np.mean([[one == "a" for one in row] for row in found], axis=0)
+    np.testing.assert_allclose(share, [1 / len(own) for own in choices], atol=1 / 769)
+    assert list(untied([["x"], ["y"]])) == [["x", "y"]]
+    assert len(list(untied(choices, rounds=12))) == 12

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t5x_lite.metrics.text import exact_match, normalize_answer, sequence_accuracy, squad
+from t5x_lite.metrics.text import (
+    exact_match,
+    normalize_answer,
+    sequence_accuracy,
+    squad,
+    trivia_qa,
+)
 
 
 def test_exact_match_is_to_the_letter():
@@ -34,6 +40,14 @@ def test_squad_takes_the_best_answer():
 def test_squad_refuses_a_bare_string():
     with pytest.raises(ValueError, match="sequences of answers"):
         squad(["1889"], ["1889"])
+
+
+def test_trivia_qa_makes_spaces_of_punctuation():
+    targets = [["AC/DC", "A.C.D.C."], ["Rock ‘n’ Roll"]]
+    predictions = ["ac dc", "the_rock n roll!"]
+    assert trivia_qa(targets, predictions) == {"exact_match": 1.0, "f1": 1.0}
+    assert squad(targets, predictions)["exact_match"] == 0.0
+    assert trivia_qa([["a b"]], ["b c"]) == {"exact_match": 0.0, "f1": pytest.approx(2 / 3)}
 
 
 def official_squad(answers, prediction):
@@ -69,7 +83,7 @@ def test_squad_equals_the_official_definition(questions):
     assert got == {"exact_match": pytest.approx(exact), "f1": pytest.approx(f1)}
 
 
-@pytest.mark.parametrize("metric", [exact_match, sequence_accuracy, squad])
+@pytest.mark.parametrize("metric", [exact_match, sequence_accuracy, squad, trivia_qa])
 def test_refuses_nothing_and_unequal_lengths(metric):
     with pytest.raises(ValueError, match="empty"):
         metric([], [])

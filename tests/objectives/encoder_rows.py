@@ -75,7 +75,7 @@ def random(abstract, *, seed=0):
         scale = np.float32(0.3 * rng.standard_normal(shape.shape))
         return jnp.asarray(1.0 + scale if path[-1].key == "scale" else scale)
 
-    parts = sorted(abstract, key=("model", "heads", "objective", "towers").index)
+    parts = sorted(abstract, key=("model", "heads", "objective", "towers", "adapters").index)
     return {part: jax.tree_util.tree_map_with_path(leaf, abstract[part]) for part in parts}
 
 

@@ -1,16 +1,18 @@
 """Vectors of queries and passages: the head's projection, two towers, T5's encoder."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from t5x_lite import trees
-from t5x_lite.adapters.lora import Lora
+from t5x_lite.adapters.config import Adapters
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import by_name
 from t5x_lite.heads.dense import Dense
 from t5x_lite.learner import Learner
 from t5x_lite.models.t5_encoder import T5EncoderConfig
+from t5x_lite.models.towers import as_model, in_tower, tower_of
 from t5x_lite.objectives.contrastive import Contrastive, dpr
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
@@ -47,9 +49,85 @@ def test_two_towers_begin_alike_and_are_trained_apart():
     assert learner.bind(other).encoder("query") is not learner.bind(other).encoder("passage")
 
 
-def test_adapters_do_not_stand_in_towers():
-    with pytest.raises(InputError, match="the objective has the tower passage besides"):
-        Learner.of(MODEL, dpr(), adapters=(Lora(rank=2),))
+@pytest.mark.slow
+@pytest.mark.gate("lora", "layers", "bitfit")
+@pytest.mark.parametrize(
+    ("line", "merges"),
+    [
+        pytest.param("m = lora(r=2)", True, id="lora"),
+        pytest.param("m = layers(last=1)", True, id="layers"),
+        pytest.param("m = bitfit()", True, id="bitfit"),
+        pytest.param("m = movement(steps=4)", True, id="movement"),
+        pytest.param("m = seq_bn(reduction=2)", False, id="seq_bn"),
+        pytest.param("m = prefix(length=2, hidden=4)", False, id="prefix"),
+        pytest.param("m = seq_bn(reduction=2) + lora(r=2)", False, id="union"),
+        pytest.param("m = unipelt()", False, id="unipelt"),
+    ],
+)
+def test_a_tower_has_adapters_of_its_own(line, merges):
+    (adapter,) = Adapters(add=(line,)).modules
+    two = Learner.of(MODEL, dpr(), adapters=(adapter,))
+    one = Learner.of(MODEL, dpr(towers="one"), adapters=(adapter,))
+    params = random(two.shapes)
+    flat, found = trees.flatten(params), rows_of(two, params)
+    for tower, name in (("", "queries"), ("passage", "passages")):
+        own = as_model(flat, tower)
+        assert own.keys() == trees.flatten(one.shapes).keys()
+        alone = rows_of(one, trees.unflatten(own))[name]
+        np.testing.assert_allclose(found[name], alone, rtol=1e-5, atol=1e-5)
+        trained = {in_tower(path, tower) if tower else path for path in own if one.trains(path)}
+        assert trained == {path for path in flat if two.trains(path) and in_role(path, tower)}
+        if merges:
+            merged = {"model": two.merged(params, tower=tower)}
+            bare = rows_of(Learner.of(MODEL, dpr(towers="one")), merged)[name]
+            np.testing.assert_allclose(bare, alone, rtol=1e-4, atol=1e-4)
+
+
+def in_role(path, tower):
+    found = tower_of(path)
+    return (found[0] if found else "") == tower
+
+
+def test_adapters_of_towers_begin_alike_and_the_base_is_frozen():
+    adapters = Adapters(add=("m = lora(r=2)",), base_dtype="bfloat16")
+    learner = Learner.of(MODEL, dpr(), adapters=adapters.modules, base_dtype="bfloat16")
+    params = trees.flatten(learner.init(jax.random.key(0)))
+    assert {p: x.dtype for p, x in params.items()} == {
+        p: x.dtype for p, x in trees.flatten(learner.shapes).items()
+    }
+    towers = {path: tower_of(path) for path in params if tower_of(path)}
+    assert 2 * len(towers) == len(params)
+    for path, (name, of_model) in towers.items():
+        assert name == "passage"
+        assert in_tower(of_model, name) == path
+        np.testing.assert_array_equal(params[path], params[of_model])
+        assert params[path] is not params[of_model]
+        assert learner.trains(path) == learner.trains(of_model) == path.startswith("adapters/")
+        is_base = path.startswith("towers/")
+        assert params[path].dtype == (jnp.bfloat16 if is_base else jnp.float32)
+
+
+def test_parts_by_name_mean_all_towers():
+    for name, kind in (("norms", "norm"), ("base", "")):
+        adapters = Adapters(add=("m = lora(r=2)",), train=("m", name))
+        learner = Learner.of(MODEL, dpr(), adapters=adapters.modules, train=adapters.trained)
+        trained = {path for path in trees.flatten(learner.shapes) if learner.trains(path)}
+        own = {path for path in trained if path.startswith("model/")}
+        assert own
+        assert all(kind in path for path in own)
+        assert {in_tower(path, "passage") for path in own} <= trained
+        assert in_tower("adapters/m/encoder/attention/query/a", "passage") in trained or any(
+            path.startswith("adapters/m/towers/passage/") for path in trained
+        )
+
+
+def test_a_schedule_of_an_adapter_is_that_of_all_towers():
+    (adapter,) = Adapters(add=("m = movement(steps=4)",)).modules
+    optimizer = AdamW(schedule=Constant(value=0.1))
+    (update,) = Learner.of(MODEL, dpr(), adapters=(adapter,), optimizer=optimizer).updates()
+    found = update.scheduled(jnp.int32(2))
+    assert set(found) == {"adapters/m/share/kept", "adapters/m/towers/passage/share/kept"}
+    assert len({float(value) for value in found.values()}) == 1
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -8,10 +8,12 @@ from flax import nnx
 from jax.test_util import check_grads
 
 from t5x_lite.heads.span import SpanHead
-from t5x_lite.objectives import classify, likelihood, m3, masked_lm, spans
+from t5x_lite.objectives import classify, electra, likelihood, m3, masked_lm, spans
 from t5x_lite.objectives.contrastive import of_scores
 from t5x_lite.objectives.graded import Triplets
 from t5x_lite.objectives.losses import correct, cross_entropy
+from t5x_lite.objectives.ranker import Ranker, RankerLoss
+from t5x_lite.objectives.roc import Roc
 
 LOG3 = math.log(3.0)
 
@@ -138,12 +140,14 @@ def test_a_tie_counts_one_over_the_number_of_the_tied(scores, expected):
 
 FOUR, ONE = jnp.zeros((1, 4)), jnp.ones(1)
 ALL = jnp.ones((1, 4), bool)
+PASSAGES = {"encoder_segment_ids": jnp.ones((1, 4, 2), jnp.int32)}
 DEAD = {
     # The metric of four equal scores, as a sum over one row.
     "contrastive": lambda: of_scores(FOUR, ALL, ONE)["accuracy"][0],
     "m3": lambda: m3._accuracy(FOUR, ALL, ONE, 1),
     "classes": lambda: classify.loss_of_classes(FOUR, jnp.array([3])).metrics["accuracy"][0],
     "tokens": lambda: masked_lm.sums(FOUR, jnp.array([3]), ONE)[1],
+    "ranker": lambda: RankerLoss(Ranker()).of_logits(FOUR, PASSAGES).metrics["accuracy"][0],
     "decoder": lambda: likelihood._of_logits(FOUR[None], jnp.array([[2]])).correct[0, 0],
 }
 
@@ -169,3 +173,21 @@ def test_a_triplet_of_equal_distances_is_half_right():
     batch = {"passage_segment_ids": jnp.ones((1, 2, 3), jnp.int32)}
     loss = Triplets().of_vectors(jnp.ones((1, 2)), jnp.ones((1, 2, 2)), batch)
     assert float(loss.metrics["accuracy"][0]) == 0.5
+
+
+def test_a_ranker_does_not_count_passages_that_are_left_out_as_tied():
+    there = jnp.array([[[1, 1], [1, 1], [0, 0], [0, 0]]], jnp.int32)
+    loss = RankerLoss(Ranker()).of_logits(FOUR, {"encoder_segment_ids": there})
+    assert tuple(map(float, loss.metrics["accuracy"])) == (0.5, 1.0)
+
+
+def test_a_dead_discriminator_detects_half_of_the_tokens():
+    replaced = jnp.array([[True, False, False, True]])
+    weights = jnp.array([[1.0, 1.0, 1.0, 0.0]])
+    found = electra.detections(FOUR, replaced, weights)
+    assert {name: tuple(map(float, value)) for name, value in found.items()} == {
+        "detection_accuracy": (1.5, 3.0),
+        "detection_recall": (0.5, 1.0),
+        "replaced": (1.0, 3.0),
+    }
+    assert float(Roc.of(FOUR, replaced, weights).area()) == 0.5

@@ -134,6 +134,57 @@ def test_answers_in_a_context(tmp_path, variant, options):
             np.testing.assert_allclose(own["score"], score, rtol=1e-5, atol=1e-5)
 
 
+@families
+@pytest.mark.parametrize("role", ["sep", "cls", "mask", "unk", "pad"])
+def test_special_tokens_that_texts_spell_out(tmp_path, variant, role):
+    names = {"id2label": TAGS, "label2id": {name: i for i, name in TAGS.items()}}
+    for suffix in ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"):
+        folder = tmp_path / suffix
+        folder.mkdir()
+        changes = names if "Token" in suffix else {}
+        checkpoint, model, tokenizer = exported(folder, variant, suffix, **changes)
+        token = getattr(tokenizer, f"{role}_token")
+        texts = [f"a {token} b c", f"{token} d", f"e f {token}", f"a{token}{token}, b", "a b"]
+        if suffix == "ForSequenceClassification":
+            pipeline = transformers.pipeline(
+                "text-classification", model=model, tokenizer=tokenizer
+            )
+            records = [{"inputs": text} for text in texts]
+            records += [{"inputs": text, "second": f"b {token} c"} for text in texts]
+            asked = [*texts, *({"text": text, "text_pair": f"b {token} c"} for text in texts)]
+            for own, one in zip(
+                answers(checkpoint, records, probabilities=True), asked, strict=True
+            ):
+                scores = {each["label"]: each["score"] for each in pipeline(one, top_k=None)}
+                values = [own["probabilities"][label] for label in scores]
+                np.testing.assert_allclose(values, [*scores.values()], rtol=1e-5, atol=1e-5)
+        elif suffix == "ForTokenClassification":
+            pipeline = transformers.pipeline(
+                "token-classification",
+                model=model,
+                tokenizer=tokenizer,
+                aggregation_strategy="simple",
+            )
+            for own, text in zip(
+                answers(checkpoint, [{"inputs": text} for text in texts]), texts, strict=True
+            ):
+                same_spans(own["prediction"], pipeline(text), text)
+        else:
+            records = [{"question": f"o {token}", "context": f"d {text} g"} for text in texts]
+            found = answers(checkpoint, records, doc_stride=2)
+            for own, record in zip(found, records, strict=True):
+                text, start, end, score = pipelines_answer(
+                    model,
+                    tokenizer,
+                    question=record["question"],
+                    context=record["context"],
+                    null=False,
+                    doc_stride=2,
+                )
+                assert (own["prediction"], own["start"], own["end"]) == (text, start, end)
+                np.testing.assert_allclose(own["score"], score, rtol=1e-5, atol=1e-5)
+
+
 def pipelines_answer(
     model, tokenizer, *, question, context, null, longest_answer=15, doc_stride=None
 ):
@@ -168,9 +219,12 @@ def pipelines_answer(
             first, last = np.unravel_index(place, table.shape)
             if not (inside[first] and inside[last]):
                 continue
-            words = [encoding.token_to_word(int(token)) for token in (first, last)]
-            start = encoding.word_to_chars(words[0], 1)[0]
-            end = encoding.word_to_chars(words[1], 1)[1]
+            try:
+                words = [encoding.token_to_word(int(token)) for token in (first, last)]
+                start = encoding.word_to_chars(words[0], 1)[0]
+                end = encoding.word_to_chars(words[1], 1)[1]
+            except TypeError:  # a special token is of no word: the pipeline takes its characters
+                start, end = encoding.offsets[first][0], encoding.offsets[last][1]
             key = context[start:end].lower()
             answers.setdefault(key, [context[start:end], start, end, 0.0])
             answers[key][3] += table[first, last]

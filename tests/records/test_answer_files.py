@@ -24,6 +24,12 @@ def test_dprs_form(tmp_path):
     assert read_answers(path) == {"0": ["Ann", "O'Brien"], "1": ['the "Old" Town']}
 
 
+@pytest.mark.parametrize("header", ["question\tanswers", '"Query"\t"answers"'])
+def test_a_first_line_of_names_is_no_question(tmp_path, header):
+    path = written(tmp_path, "nq.csv", f"{header}\nwho?\t['Ann']\nwhere?\t['here']\n")
+    assert read_answers(path) == {"0": ["Ann"], "1": ["here"]}
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -112,3 +112,19 @@ def test_a_directory_without_them(tmp_path):
     for directory in ("", str(tmp_path), str(tmp_path / "none")):
         with pytest.raises(InputError, match=r"has no \*train\*\.json of DPR"):
             split_files(directory)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_members_however_much_is_read_at_a_time(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(dpr_files, "_BYTES", size)
+    content = {"Version": 1.25, "Data": ROWS, "x\u2028": [1, {"y": -3}], "n": None, "end": 12345}
+    file = tmp_path / "a.json"
+    file.write_text("\ufeff" + json.dumps(content, indent=1))
+    assert list(dpr_files.array_elements(file, member="Data")) == ROWS
+    with pytest.raises(InputError, match=r"a\.json: the object has no 'data'"):
+        list(dpr_files.array_elements(file, member="data"))
+    file.write_text(json.dumps({"a": ROWS[0], "b": ROWS[1]}))
+    assert dict(dpr_files.object_members(file)) == {"a": ROWS[0], "b": ROWS[1]}
+    file.write_text(json.dumps(content) + "]")
+    with pytest.raises(InputError, match="something stands behind the object"):
+        list(dpr_files.array_elements(file, member="Data"))

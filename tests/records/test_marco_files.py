@@ -62,3 +62,25 @@ def test_a_directory_without_queries_is_refused(tmp_path):
     for directory in ("", str(tmp_path)):
         with pytest.raises(InputError, match=r"has no queries\.train\.tsv with a qrels\.train"):
             splits(directory)
+
+
+@pytest.mark.parametrize("names", ["qid\tquery", "query_id\ttext", '"id"\t"question"'])
+@pytest.mark.parametrize("judged", ["query-id\tcorpus-id\tscore", "qid\t0\tpid\tlabel", None])
+def test_first_lines_of_names_are_no_queries_and_no_judgments(write, names, judged):
+    line = "1\t0\t7\t1\n" if judged is None or "0" in judged else "1\t7\t1\n"
+    directory = write(
+        queries__train=f"{names}\n1\tseven\n",
+        qrels__train=("" if judged is None else f"{judged}\n") + line,
+    )
+    (found,) = pairs(directory)
+    assert (found.query, list(found.positives)) == ("seven", ["another seven"])
+
+
+def test_columns_of_queries_may_be_named_in_any_order(write):
+    directory = write(queries__train="query\tqid\nseven\t1\n", qrels__train="1 7\n")
+    assert [each.query for each in pairs(directory)] == ["seven"]
+
+
+def test_a_text_without_names_may_have_tabs(write):
+    directory = write(queries__train="1\tseven\tup\n", qrels__train="1 7\n")
+    assert [each.query for each in pairs(directory)] == ["seven\tup"]

@@ -1,6 +1,7 @@
 """Passages of the files in which collections come, and what is wrong in them."""
 
 import gzip
+import json
 
 import pytest
 
@@ -110,3 +111,64 @@ def test_lines_may_be_read_in_any_order(write, name, content):
 def test_a_title_that_is_empty_may_be_stripped_from_its_line(write):
     read = line_reader(write("a.tsv", "id\ttext\ttitle\n1\tb\t\n"))
     assert read(b"1\tb", "a.tsv:2") == ("a.tsv:2", "1", "", "b")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "pid\tpassage",
+        "qid\tquery",
+        "query-id\ttext",
+        "_id\tcontents",
+        '"docid"\t"body"',
+        "ID\tText",
+    ],
+)
+def test_a_first_line_of_names_is_no_passage(write, header):
+    path = write("a.tsv", f'{header}\n1\tsay "a"\n2\tquery\n')
+    assert [each[1:] for each in read_passages(path)] == [("1", "", 'say "a"'), ("2", "", "query")]
+    read = line_reader(path)
+    assert read(header.encode(), f"{path}:1") is None
+    assert read(b"2\tquery", f"{path}:3").text == "query"
+
+
+def test_quotation_marks_are_text_unless_the_column_is_called_text(write):
+    path = write("a.tsv", 'pid\tpassage\n1\t"Hello," he said\n')
+    assert next(read_passages(path)).text == '"Hello," he said'
+
+
+def test_columns_of_documents_may_be_named_and_others_are_not_read(write):
+    path = write("a.tsv", "docid\turl\ttitle\tbody\nD1\thttps://a.b\tEmma\tA novel.\n")
+    assert [each[1:] for each in read_passages(path)] == [("D1", "Emma", "A novel.")]
+    path = write("b.tsv", "id\ttext\ttitle\tlanguage\n1\tA novel.\tEmma\ten\n")
+    assert [each[1:] for each in read_passages(path)] == [("1", "Emma", "A novel.")]
+
+
+@pytest.mark.parametrize("line", ["1\tquery", "id\tpid", "text\tquery", "d1\ttext"])
+def test_a_first_line_of_data_is_a_passage(write, line):
+    path = write("a.tsv", f"{line}\n2\tb\n")
+    assert [each.id for each in read_passages(path)] == [line.split("\t")[0], "2"]
+
+
+def test_contents_as_pyserini_writes_them(tmp_path):
+    file = tmp_path / "docs.jsonl"
+    rows = [
+        {"id": "1#0", "contents": "Title\n\nText\n\nmore"},
+        {"id": "1#1", "contents": "Two\nlines\n\nof text"},
+        {"id": "1#2", "contents": "Text"},
+        {"id": "1#3", "contents": "not read", "text": "Text"},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = [(one.id, one.title, one.text) for one in read_passages(str(file))]
+    assert found == [
+        ("1#0", "Title", "Text\n\nmore"),
+        ("1#1", "", "Two\nlines\n\nof text"),
+        ("1#2", "", "Text"),
+        ("1#3", "", "Text"),
+    ]
+    reader = line_reader(str(file))
+    line = json.dumps(rows[0]).encode()
+    assert reader(line, f"{file}:1") == next(iter(read_passages(str(file))))
+    file.write_text('{"id": "1", "contents": 3}\n')
+    with pytest.raises(InputError, match=r'docs\.jsonl:1: "contents" must be a string'):
+        list(read_passages(str(file)))

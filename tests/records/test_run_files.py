@@ -241,3 +241,22 @@ def test_qrels_in_three_forms(tmp_path):
 def test_what_are_no_qrels_is_refused(tmp_path, text, message):
     with pytest.raises(InputError, match=message):
         read_qrels(written(tmp_path, text, "qrels"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.tsv", "qid\tpid\trank\n1\td\t1\n"),
+        ("a.tsv", "query_id\tpassage_id\trank\n1\td\t1\n"),
+        ("a.trec", "qid Q0 docid rank score tag\n1 Q0 d 1 2.0 t\n"),
+        ("a.trec", "query iter docno rank sim run\n1 Q0 d 1 2.0 t\n"),
+    ],
+)
+def test_a_first_line_of_names_in_a_run_is_a_header(tmp_path, name, text):
+    (ranking,) = read_run(written(tmp_path, text, name))
+    assert (ranking.query, [one.document for one in ranking.documents]) == ("1", ["d"])
+
+
+def test_a_later_line_of_names_in_a_run_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"a\.tsv:2: a rank must be a whole number, got 'rank'"):
+        list(read_run(written(tmp_path, "1\td\t1\nqid\tpid\trank\n", "a.tsv")))

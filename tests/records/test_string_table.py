@@ -1,8 +1,11 @@
+import errno
+import os
+
 import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
-from t5x_lite.records.string_table import StringTable, open_array, save_array
+from t5x_lite.records.string_table import StringTable, create_array, open_array, save_array
 
 STRINGS = ["d7", "", "é 日", "NA"]
 
@@ -35,6 +38,11 @@ def test_what_is_no_array_is_refused(tmp_path):
     whole = (tmp_path / "a.npy").read_bytes()
     (tmp_path / "a.npy").write_bytes(whole[:-8])
     with pytest.raises(InputError, match="cut off"):
+        open_array(tmp_path / "a.npy")
+    (tmp_path / "a.npy").write_bytes(whole + b"0")  # as after two writers
+    with pytest.raises(
+        InputError, match=r"or damaged \(int64 \[1000\] in 8129 bytes, more than it"
+    ):
         open_array(tmp_path / "a.npy")
 
 
@@ -91,3 +99,17 @@ def test_strings_that_are_not_utf8(tmp_path):
     table = StringTable.open(tmp_path / "ids")
     with pytest.raises(InputError, match=r"ids: damaged \(string 1 is not UTF-8\)"):
         table[1]
+
+
+def test_a_map_on_a_full_disk_is_an_error_before_it_is_filled(tmp_path, monkeypatch):
+    def full(descriptor, start, size):
+        assert (start, size) == (0, 128 + 8000)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    array = create_array(tmp_path / "a.npy", np.float32, (1000, 2))
+    array[:] = 1
+    array.flush()
+    assert open_array(tmp_path / "a.npy").sum() == 2000
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*b\.npy'"):
+        create_array(tmp_path / "b.npy", np.float32, (1000, 2))

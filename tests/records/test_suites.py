@@ -7,6 +7,7 @@ import pytest
 
 from t5x_lite.errors import InputError
 from t5x_lite.records.suites import MIRACL, MKQA, MLDR, sets_of
+from tests.records.test_released_files import write_tydi
 
 
 def lines(path, records):
@@ -73,6 +74,74 @@ def test_mldr(tmp_path):
     lines(folder / "test.jsonl.gz", [{"query_id": "q", "query": "was"}])
     with pytest.raises(InputError, match=r"test.jsonl.gz:1: must have .positive_passages."):
         one.judgements()
+
+
+def test_mr_tydi_as_released_and_of_the_hub(tmp_path):
+    write_tydi(tmp_path, ["what", "other"])
+    folder = tmp_path / "mrtydi-v1.1-thai"
+    row = {"query_id": "q", "query": "was", "positive_passages": [{"docid": "d1", "text": "x"}]}
+    lines(folder / "test.jsonl.gz", [row])
+    lines(folder / "corpus.jsonl.gz", [{"docid": "d1", "title": "T", "text": "x"}])
+    released, hub = sets_of("mrtydi", str(tmp_path))
+    assert (released.name, released.queries()) == ("swahili", {"0": "what", "1": "other"})
+    assert released.judgements() == {"0": {"0#0": 1}, "1": {"1#0": 1}}
+    assert [one[1:] for one in released.passages()] == [("0#0", "T", "what"), ("1#0", "T", "other")]
+    assert (hub.name, hub.queries(), hub.judgements()) == ("thai", {"q": "was"}, {"q": {"d1": 1}})
+    with pytest.raises(InputError, match="no set of mrtydi, such as 'arabic'"):
+        sets_of("mrtydi", str(folder))
+
+
+QAPS = """document_id,set,question,answer1,answer2,question_tokenized
+b,train,Not asked?,x,y,z
+a,test,"Who, ""then""?",x,y,z
+b2,test,Who\u2028else?,x,y,z
+a,test,Why?,x,y,z
+"""
+
+
+def write_narrative(root):
+    """NarrativeQA of two stories, as released."""
+    root.mkdir(exist_ok=True)
+    (root / "tmp").mkdir()
+    (root / "qaps.csv").write_text(QAPS)
+    rows = ["document_id,set,kind", "a,test,movie", "b,train,movie", "b2,test,gutenberg"]
+    (root / "documents.csv").write_text("\n".join(rows))
+    (root / "tmp" / "a.content").write_text("\ufeffA story\nof then.")
+    (root / "tmp" / "b2.content").write_bytes("Café else.".encode("latin-1"))
+
+
+def test_narrative_qa_as_released(tmp_path):
+    write_narrative(tmp_path)
+    (one,) = sets_of("narrativeqa", str(tmp_path))
+    assert one.queries() == {"0": 'Who, "then"?', "1": "Who\u2028else?", "2": "Why?"}
+    assert one.judgements() == {"0": {"a": 1}, "1": {"b2": 1}, "2": {"a": 1}}
+    assert [(each.id, each.whole) for each in one.passages()] == [
+        ("a", "A story\nof then."),
+        ("b2", "Café else."),
+    ]
+    assert not one.drops_same_ids
+    (tmp_path / "tmp" / "b2.content").unlink()
+    with pytest.raises(InputError, match=r"1 of the 2 stories of the test split are missing, .*b2"):
+        list(one.passages())
+    (tmp_path / "qaps.csv").write_text("document_id,question\na,Why?\n")
+    with pytest.raises(InputError, match="the header lacks set"):
+        one.queries()
+
+
+def test_narrative_qa_of_the_hub(tmp_path):
+    stories = [("a", "A story."), ("b", "Another."), ("a", "A story.")]
+    rows = [
+        {"document": {"id": n, "text": t}, "question": {"text": f"Q{i}?", "tokens": ["Q"]}}
+        for i, (n, t) in enumerate(stories)
+    ]
+    lines(tmp_path / "test-00000-of-00001.jsonl.gz", rows)
+    (one,) = sets_of("narrativeqa", str(tmp_path))
+    assert one.queries() == {"0": "Q0?", "1": "Q1?", "2": "Q2?"}
+    assert one.judgements() == {"0": {"a": 1}, "1": {"b": 1}, "2": {"a": 1}}
+    assert [each.id for each in one.passages()] == ["a", "b"]
+    lines(tmp_path / "test-00000-of-00001.jsonl.gz", [{"document": "a", "question": "Q?"}])
+    with pytest.raises(InputError, match='must have the objects "document" and "question"'):
+        one.queries()
 
 
 def test_mkqa(tmp_path):

@@ -17,3 +17,22 @@ def test_a_line():
 def test_a_line_without_three_texts(line):
     with pytest.raises(InputError, match=r"^a\.tsv:7: must be a query, a passage that answers"):
         checked(line, "a.tsv:7")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "query\tpositive\tnegative",
+        "Query\tpos\tneg",
+        "anchor\tpositive_passage\tnegative_passage",
+        "query\tdoc_pos\tdoc_neg",
+        '"query_text"\t"passage"\t"negative"',
+    ],
+)
+def test_a_line_of_names_makes_no_row(line):
+    assert checked(line, "a.tsv:1") == ""
+
+
+@pytest.mark.parametrize("line", ["query\tpositive\tno", "queries\tpositive\tnegative"])
+def test_a_line_with_other_words_makes_a_row(line):
+    assert from_json(checked(line, "a.tsv:1")).query == line.split("\t")[0]

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -71,3 +72,31 @@ def test_what_is_hidden_comes_back():
         assert main.__spec__ is None
         assert os.environ["PYTHONSAFEPATH"] == "1"
     assert (dict(vars(main)), dict(os.environ)) == before
+
+
+ORPHANS = """
+import os, time
+from concurrent.futures import ProcessPoolExecutor
+from t5x_lite.records.worker_processes import WorkerContext, end_with_parent
+pool = ProcessPoolExecutor(1, mp_context=WorkerContext(), initializer=end_with_parent)
+print(pool.submit(os.getpid).result(), flush=True)
+time.sleep(60)
+"""
+
+
+def test_workers_of_a_killed_process_end():
+    parent = subprocess.Popen(
+        [sys.executable, "-c", ORPHANS],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    worker = Path("/proc") / parent.stdout.readline().strip()
+    assert worker.exists()
+    parent.kill()
+    parent.wait()
+    until = time.monotonic() + 20
+    while worker.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not worker.exists()

@@ -3,11 +3,13 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from t5x_lite.errors import InputError
-from t5x_lite.report.compare import compare, short_names
+from t5x_lite.report.compare import compare, compare_seeds, short_names
+from t5x_lite.run.texts import report
 
 
 def a_run(directory, *, value, losses, accuracies, command=""):
@@ -101,3 +103,97 @@ def test_names_are_as_long_as_they_must_be():
     assert short_names([Path("/x/a/run"), Path("/x/b/run"), Path("/y/c")]) == [
         "a/run", "b/run", "y/c"
     ]  # fmt: skip
+
+
+def seeded(directory, *, seed, accuracies, value=0.1, steps=30, **config):
+    """A run with a seed, whose evaluations are of the steps 10, 20, ..."""
+    a_run(directory, value=value, losses=[2.0] * len(accuracies), accuracies=accuracies)
+    path = directory / "config.json"
+    saved = json.loads(path.read_text())
+    path.write_text(json.dumps(saved | {"seed": seed, "steps": steps} | config))
+    return directory
+
+
+@pytest.fixture
+def seeds(tmp_path):
+    """Three seeds of 0.1, whose best accuracies are 0.8, 0.9 and 1.0, and two of 0.2."""
+    ends = {"a0": 0.8, "a1": 0.9, "a2": 1.0}
+    found = [
+        seeded(tmp_path / name, seed=number, accuracies=[0.5, end, end - 0.1])
+        for number, (name, end) in enumerate(ends.items())
+    ]
+    found += [
+        seeded(tmp_path / f"b{seed}", seed=seed, accuracies=[0.2, 0.7, 0.72], value=0.2)
+        for seed in (1, 0)
+    ]
+    return [*found, seeded(tmp_path / "c0", seed=0, accuracies=[0.2, 0.6, 0.5], value=0.3)]
+
+
+def test_seeds_are_grouped(tmp_path, seeds):
+    path, groups = compare_seeds(seeds, tmp_path / "page.html")
+    assert [one["group"] for one in groups] == [
+        f"optimizer.schedule.value {value}" for value in (0.1, 0.2, 0.3)
+    ]
+    assert [one["seeds"] for one in groups] == [[0, 1, 2], [0, 1], [0]]
+    first, second, third = (one["metrics"]["validation/accuracy"] for one in groups)
+    # The sample deviation of 0.8, 0.9 and 1.0 is 0.1, that of the group with the most runs.
+    assert first["best"] == {
+        "mean": pytest.approx(0.9),
+        "sd": pytest.approx(0.1),
+        "n": 3,
+        "bold": True,
+    }
+    assert first["last"]["mean"] == pytest.approx(0.8)
+    assert second["best"] == {"mean": 0.72, "sd": 0.0, "n": 2, "bold": True}
+    assert third["best"] == {"mean": 0.6, "sd": None, "n": 1, "bold": False}
+    page = path.read_text(encoding="utf-8")
+    found = cells(page)
+    assert found["optimizer.schedule.value 0.1 (n = 3)"] == ["0.9 \u00b1 0.1*"]
+    assert found["optimizer.schedule.value 0.3 (n = 1)"] == ["0.6"]
+    assert found["--optimizer.schedule.value"] == ["0.1", "0.2", "0.3"]
+    assert page.count('class="band c0"') == 2  # the accuracy, and the loss, which is constant
+    assert page.count('class="band c2"') == 0
+    assert "<script" not in page
+
+
+def test_one_group_and_what_is_printed(seeds, capsys):
+    report([str(one) for one in seeds[:3]], group="seed")
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["page"].endswith("compare.html")
+    [group] = printed["groups"]
+    assert (group["group"], group["n"]) == ("tasks.glue:rte", 3)
+    assert group["metrics"]["validation/accuracy"]["last"] == {
+        "mean": pytest.approx(0.8), "sd": pytest.approx(0.1), "n": 3, "bold": False,
+    }  # fmt: skip
+
+
+def test_what_is_no_group(tmp_path, seeds):
+    short = seeded(tmp_path / "short", seed=7, accuracies=[0.5])
+    with pytest.raises(
+        InputError, match=r"short \(seed 7\) is at step 10 and .* at step 30; finish"
+    ):
+        compare_seeds([*seeds[:2], short])
+    longer = seeded(tmp_path / "longer", seed=8, accuracies=[0.5] * 6, steps=60)
+    message = r"a0 \(seed 0\) has 30 steps and .*longer \(seed 8\) 60; train all seeds for the same"
+    with pytest.raises(InputError, match=message):
+        compare_seeds([seeds[0], longer])
+    again = seeded(tmp_path / "again", seed=0, accuracies=[0.5, 0.6, 0.7])
+    with pytest.raises(
+        InputError, match=r"a0 and .*again have the same settings and the same seed 0"
+    ):
+        compare_seeds([seeds[0], again])
+    (again / "config.json").unlink()
+    with pytest.raises(InputError, match=r"again has no config\.json, so its seed is unknown"):
+        compare_seeds([seeds[0], again])
+    with pytest.raises(InputError, match=r"--group seed compares several runs, and .*a0 is one"):
+        report(str(seeds[0]), group="seed")
+
+
+def test_runs_that_stop_early_may_end_at_different_steps(tmp_path):
+    early: Any = {"stop_early": {"metric": "validation/loss"}}
+    runs = [
+        seeded(tmp_path / f"{seed}", seed=seed, accuracies=[0.5] * (seed + 2), **early)
+        for seed in (0, 1)
+    ]
+    _, [group] = compare_seeds(runs)
+    assert group["metrics"]["validation/accuracy"]["last"]["n"] == 2

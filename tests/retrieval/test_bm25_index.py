@@ -48,6 +48,17 @@ def test_blocks_change_nothing(tmp_path, monkeypatch, postings):
     assert content(tmp_path / "parts") == content(tmp_path / "whole")
 
 
+def test_two_builds_of_one_index_at_a_time(tmp_path):
+    def texts():
+        yield from TEXTS
+        with pytest.raises(InputError, match="index: another process is writing it"):
+            made(tmp_path)
+
+    made(tmp_path, texts())
+    made(tmp_path, name="whole")
+    assert content(tmp_path / "index") == content(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("killed", range(5))
 def test_a_killed_build_goes_on(tmp_path, monkeypatch, killed):
     made(tmp_path, name="whole")

@@ -8,9 +8,11 @@ import pytest
 
 from t5x_lite.errors import InputError
 from t5x_lite.records.vector_shards import VectorShards
+from t5x_lite.retrieval import faiss_index
 from t5x_lite.retrieval.exact_runs import search_shards
 from t5x_lite.retrieval.faiss_index import FaissIndex, Settings, build, library, usual_kind
 from t5x_lite.run.indexing import recall
+from tests.full_disk import full_disk
 
 pytest.importorskip("faiss")
 RNG = np.random.default_rng(0)
@@ -120,6 +122,30 @@ def test_without_the_package(monkeypatch):
     monkeypatch.setattr("importlib.import_module", lambda name: imported("no_such_package"))
     with pytest.raises(InputError, match="faiss-cpu"):
         library()
+
+
+def test_two_builds_of_one_index_at_a_time(tmp_path, shards, monkeypatch):
+    fill = faiss_index._fill
+
+    def second(index, shards):
+        monkeypatch.setattr(faiss_index, "_fill", fill)
+        with pytest.raises(InputError, match="x: another process is writing it"):
+            build(str(tmp_path / "x"), shards, "Flat")
+        fill(index, shards)
+
+    monkeypatch.setattr(faiss_index, "_fill", second)
+    build(str(tmp_path / "x"), shards, "Flat")
+    assert FaissIndex.open(str(tmp_path / "x")).settings["seconds"] < 60
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_full_disk_is_told_in_the_words_of_the_system(tmp_path, shards):
+    with (
+        full_disk(1000),
+        pytest.raises(InputError, match=r"x: cannot be written \(File too large\)$"),
+    ):
+        build(str(tmp_path / "x"), shards, "Flat")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_usual_kind():

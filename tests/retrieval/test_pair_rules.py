@@ -56,3 +56,46 @@ def test_two_sentences_of_a_paragraph():
     assert {*found[1]} == {"一。", "二。"}
     others = {next(iter(RULES["sentences"](Document(f"f:{i}", record))))[:2] for i in range(40)}
     assert len(others) == 6
+
+
+def ict(text, *, title="", where="f:1", seed=0):
+    record = {"text": text, "title": title} if title else {"text": text}
+    return [raw[:2] for raw in RULES["ict"](Document(where, record, seed))]
+
+
+def test_inverse_cloze_is_a_sentence_and_the_rest_of_its_passage():
+    text = "One is here. Two\n is there! Three is?"
+    whole = ["One is here.", "Two is there!", "Three is?"]
+    found = [one for seed in range(3000) for one in ict(text, title="T", seed=seed)]
+    assert len(found) == 3000
+    kept = [one for one in found if one[1] == "T " + " ".join(whole)]
+    for query, passage in found:
+        rest = " ".join(["T", *(one for one in whole if one != query)])
+        assert query in whole
+        assert passage == rest or (query, passage) in kept
+    assert 240 < len(kept) < 360  # 0.1 of 3000, within 3.6 deviations
+    for sentence in whole:
+        assert 880 < sum(query == sentence for query, _ in found) < 1120
+
+
+def test_inverse_cloze_depends_on_the_seed_and_the_passage_alone():
+    text = " ".join(f"Sentence {i} is one of many." for i in range(400))
+    first = ict(text)
+    assert first == ict(text, where="g:7")
+    assert first != ict(text, seed=1)
+    sizes = [len(f"{query} {passage}".split()) for query, passage in first]
+    assert len(first) == 13  # of 2,400 words, 33 sentences of 6 words each
+    assert max(sizes) <= 198 + 6
+    assert ict("Alone.") == ict("") == []
+    assert len(ict("一二三。" * 120)) == 2  # ideographs count one by one: 198 and 162
+    assert {*ict("一二。三四。")} < {
+        ("一二。", "三四。"),
+        ("三四。", "一二。"),
+        ("一二。", "一二。三四。"),
+        ("三四。", "一二。三四。"),
+    }
+
+
+def test_a_sentence_longer_than_a_passage_is_one():
+    long = "word " * 300 + "end."
+    assert ict(f"{long} A short one. Another one.") == ict("A short one. Another one.")

@@ -3,6 +3,8 @@
 import dataclasses
 import gzip
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,12 +62,16 @@ def test_a_run_leaves_shards_a_report_and_a_manifest(wet, tmp_path, capsys, capl
     assert stats["rules"]["clean"]["too_few_words"]["lines"] == 1
 
 
-def test_a_run_that_is_complete_is_left_as_it_is(wet, tmp_path, capsys):
+def test_a_run_that_is_complete_is_left_as_it_is(wet, tmp_path, capsys, monkeypatch):
     run(wet, tmp_path / "out")
     first = capsys.readouterr().out
     before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     run(wet, tmp_path / "out")
     assert capsys.readouterr().out == first
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    run(wet, tmp_path / "out")
+    lines = dict(re.findall(r"^(\w.*?)  +(.*)$", capsys.readouterr().out, re.MULTILINE))
+    assert (lines["pages read"], lines["pages of train"]) == ("2", "1")
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 

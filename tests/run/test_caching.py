@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from t5x_lite.run.caching import cache, verify
 from t5x_lite.run.info import described
 
 
-def test_cache_writes_says_what_and_verifies(tmp_path, tiny_experiment, capsys):
+def test_cache_writes_says_what_and_verifies(tmp_path, tiny_experiment, capsys, monkeypatch):
     output = tmp_path / "c"
     cache(tiny_experiment, output=str(output), splits=["validation"])
     told = json.loads(capsys.readouterr().out)
@@ -22,6 +23,12 @@ def test_cache_writes_says_what_and_verifies(tmp_path, tiny_experiment, capsys):
     assert 0 < counts["examples"] < counts["tokens"] < counts["bytes"]
     verify(str(output))
     assert json.loads(capsys.readouterr().out) == told
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    verify(str(output))
+    title, columns, row = capsys.readouterr().out.splitlines()
+    assert title == f"{output}: tasks.text:span_corruption"
+    assert columns.split() == ["split", "examples", "tokens", "shards", "bytes"]
+    assert row.split()[:2] == ["validation", str(counts["examples"])]
     about = described(str(output))
     assert (about["kind"], about["task"], about["splits"]) == (
         "cache",

@@ -1,10 +1,12 @@
 """A config from a checkpoint and a table."""
 
 import dataclasses
+import shutil
 
 import pytest
 
 from scripts import goldens
+from t5x_lite.config.experiment import check_same_experiment, save
 from t5x_lite.data.columns import Columns
 from t5x_lite.errors import InputError
 from t5x_lite.run.finetuning import experiment_for, finetune
@@ -150,3 +152,21 @@ def test_it_trains_and_resumes(kind, request, table, tmp_path, caplog):
     assert (tmp_path / "run" / "checkpoints" / "3").is_dir()
     finetune(request.getfixturevalue(kind), **options)
     assert "is at step 3 of 3: done" in caplog.text
+
+
+@pytest.mark.parametrize("family", ["t5", "bert"])
+def test_the_same_command_resumes_if_the_checkpoint_is_gone(family, table, tmp_path, request):
+    gone, workdir = tmp_path / "gone", str(tmp_path / "run")
+    shutil.copytree(request.getfixturevalue(family), gone)
+    options, rows = ("--seed", "3", "--adapters.add", "m = lora(r=2)"), table()
+    begun = made(str(gone), rows, *options, workdir=workdir)
+    save(begun, tmp_path / "run" / "config.json")
+    shutil.rmtree(gone)
+    assert made(str(gone), rows, *options, workdir=workdir) == begun
+    later = made(str(gone), rows, *options, "--log-period", "7", workdir=workdir)
+    assert later == dataclasses.replace(begun, log_period=7)
+    other = made(str(gone), rows, *options, workdir=workdir, task="regress")
+    with pytest.raises(InputError, match=r"data\.task is 'tasks\.files:classify' there"):
+        check_same_experiment(begun, other, workdir)
+    with pytest.raises(InputError, match="no such directory"):
+        made(str(gone), rows, *options, workdir=str(tmp_path / "another"))

@@ -272,8 +272,7 @@ import jax
 from t5x_lite.errors import InputError, Interrupted
 from t5x_lite.run import hosts
 
-class Terminated(KeyboardInterrupt):
-    signum = 15
+from t5x_lite.signals import Terminated
 
 jax.distributed.is_initialized = lambda: True
 jax.process_count = lambda: 4
@@ -378,5 +377,6 @@ def test_processes_that_differ_all_end_with_what_differs(change, expected, monke
     check(directory="same")  # the place may differ, what is there may not
     with pytest.raises(
         InputError, match=re.escape(f"processes 0 and 2 of this run differ in {expected} (")
-    ):
+    ) as refused:
         check(**change)
+    assert ("a copy on each host" in str(refused.value)) == ("directory" in change)

@@ -292,6 +292,13 @@ def test_rows_longer_than_the_table_of_positions_are_refused(tmp_path):
         evaluate(longer, [str(checkpoint)])
 
 
+def test_an_output_in_a_bucket_is_refused(tiny_run, labelled, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"--output gs://b/x: only files of this machine"):
+        evaluate(labelled, [str(tiny_run)], output="gs://b/x")
+    assert not any(tmp_path.iterdir())
+
+
 def test_an_output_that_is_a_file_is_refused(tiny_run, labelled, tmp_path):
     (tmp_path / "out").write_text("mine")
     with pytest.raises(InputError, match="is not a directory"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.files import locked
 from t5x_lite.records import pairs
 from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
 from t5x_lite.retrieval.mine import Rules
@@ -174,6 +175,11 @@ def test_a_command_that_was_killed_goes_on(beir, checkpoint, tmp_path, monkeypat
     assert not output.exists()
     assert (tmp_path / "n.jsonl.partial" / "passages.done").exists()
     other = EncoderSource(checkpoint=checkpoint, pooling="mean", batch_size=2)
+    with (
+        locked(tmp_path / "n.jsonl.partial", output="n.jsonl"),
+        pytest.raises(InputError, match=r"n.jsonl: another process is writing it"),
+    ):
+        mined(output, input=str(beir), source=source, rules=TOP)
     with pytest.raises(InputError, match=r"n.jsonl.partial is of another command \(other source\)"):
         mined(output, input=str(beir), source=other, rules=TOP)
     monkeypatch.setattr(mining_search, "write_atomically", written)
@@ -259,6 +265,32 @@ def test_an_answer_is_no_negative_in_any_form(tmp_path, answer, is_known, title,
         )
     if is_known and "pos_ids" not in answer:
         assert (line["pos_ids"], line["neg_ids"]) == ([line["pos_ids"][0]], ["d0"])
+
+
+def test_judged_answers_that_the_corpus_lacks_are_known_by_the_passages(
+    beir, run, tmp_path, caplog
+):
+    # 5 is judged for q1 and 7 for q2: the corpus lacks both, and the passages have 5 alone.
+    kept = {key: text for key, text in CORPUS.items() if key not in "57"}
+    lines = [json.dumps({"_id": key, "text": text}) for key, text in kept.items()]
+    (beir / "corpus.jsonl").write_text("\n".join(lines))
+    more = {"5": "g", **{key: text for key, text in kept.items() if key != "1"}}
+    lines = [json.dumps({"_id": key, "title": "t", "text": text}) for key, text in more.items()]
+    (tmp_path / "more.jsonl").write_text("\n".join(lines))
+    order = [("5", 3.0), ("4", 2.0), ("2", 1.0)]
+    write_run(run, [Ranking("q1", ranked(order))])
+    lines, settings = mined(
+        tmp_path / "m.jsonl",
+        input=str(beir),
+        passages=[str(tmp_path / "more.jsonl")],
+        source=RunSource(run),
+        rules=TOP,
+    )
+    assert [line["id"] for line in lines] == ["q1", "q3"]  # q2 has no answer with a text
+    assert (lines[0]["pos"], lines[0]["pos_ids"]) == (["a b", "t g"], ["1", "5"])
+    assert lines[0]["neg_ids"] == ["4", "2"]
+    assert settings["report"]["dropped"] == {"answer": 1}
+    assert "have 1 of 4 judged answers; they are left out" in caplog.text
 
 
 @pytest.mark.parametrize("rescore", [False, True])

@@ -113,6 +113,43 @@ def test_aligned_files(tmp_path):
         made(tmp_path / "p.jsonl", inputs, **options)
 
 
+def test_lines_with_scores(tmp_path):
+    rows = '1.2\tein "x\tone two\n1.01\tzwei drei\tthree four\n\n1.06\tvier fünf\tfive six'
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(rows.encode()))
+    options = {"rule": "parallel", "languages": ["de", "en"], "filters": SHORT}
+    lines, report = made(tmp_path / "o.jsonl", [tmp_path / "a.tsv.gz"], min_score=1.06, **options)
+    assert [(one["query"], *one["pos"], one["lang"]) for one in lines] == [
+        ('ein "x', "one two", "de-en"),
+        ("one two", 'ein "x', "en-de"),
+        ("vier fünf", "five six", "de-en"),
+        ("five six", "vier fünf", "en-de"),
+    ]
+    assert (report["documents"], report["min_score"]) == (2, 1.06)
+    (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(rows.encode())[:-12])
+    with pytest.raises(InputError, match=r"b\.tsv\.gz: the file was cut off"):
+        made(tmp_path / "p.jsonl", [tmp_path / "b.tsv.gz"], **options)
+    assert not (tmp_path / "p.jsonl").exists()
+
+
+def test_a_moses_pair_that_is_compressed(tmp_path):
+    for name, text in (("X.de-en.de.gz", "eins zwei\n"), ("X.de-en.en.gz", "one two\r\n")):
+        (tmp_path / name).write_bytes(gzip.compress(text.encode()))
+    inputs = [tmp_path / "X.de-en.de.gz", tmp_path / "X.de-en.en.gz"]
+    options = {"rule": "parallel", "languages": ["de", "en"], "filters": SHORT}
+    lines, _ = made(tmp_path / "o.jsonl", inputs, **options)
+    assert [one["query"] for one in lines] == ["eins zwei", "one two"]
+
+
+def test_inverse_cloze_by_seed(tmp_path):
+    text = " ".join(f"The word {i} is in this sentence." for i in range(60))
+    (tmp_path / "a.jsonl").write_text(json.dumps({"id": 1, "text": text}))
+    one, report = made(tmp_path / "one.jsonl", [tmp_path / "a.jsonl"], rule="ict", seed=1)
+    again, _ = made(tmp_path / "two.jsonl", [tmp_path / "a.jsonl"], rule="ict", seed=1)
+    other, _ = made(tmp_path / "three.jsonl", [tmp_path / "a.jsonl"], rule="ict", seed=2)
+    assert one == again != other
+    assert report["seed"] == 1
+
+
 @pytest.mark.parametrize(
     ("names", "options", "message"),
     [
@@ -120,12 +157,22 @@ def test_aligned_files(tmp_path):
         (["a.txt"], {"rule": "parallel"}, "line by line: got 1 files"),
         (["a.txt", "a.txt"], {"rule": "parallel"}, "--languages must be one, or the two"),
         (["a.txt"], {"rule": "title_body", "languages": ["a", "b"]}, "got a b"),
+        (["a.tsv"], {"rule": "parallel"}, "--languages must be one, or the two"),
+        (["a.tsv", "a.txt"], {"rule": "parallel"}, r"\*\.tsv with two texts in a line"),
+        (["a.tsv"], {"rule": "parallel", "languages": ["a", "b"]}, r"a\.tsv:1: must be source TAB"),
+        (["a.txt"], {"rule": "title_body", "min_score": 1.0}, "--min-score is of"),
+        (
+            ["a.tsv"],
+            {"rule": "parallel", "languages": ["a", "b"], "min_score": float("nan")},
+            "--min-score must be a finite number",
+        ),
         (["b.txt"], {"rule": "title_body"}, "b.txt: cannot be read"),
         (["a.txt"], {"rule": "title_body"}, "found no pair in 1 documents"),
     ],
 )
 def test_what_is_wrong(tmp_path, names, options, message):
     (tmp_path / "a.txt").write_text("alone")
+    (tmp_path / "a.tsv").write_text("alone")
     with pytest.raises(InputError, match=message):
         made(tmp_path / "o.jsonl", [tmp_path / name for name in names], **options)
     assert not (tmp_path / "o.jsonl").exists()

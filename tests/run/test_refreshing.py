@@ -1,25 +1,41 @@
 """refresh: which steps are searched for, what answers a query, and what a checkpoint finds."""
 
+import dataclasses
 import json
+import shutil
+import string
+import threading
+import time
 import types
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from t5x_lite.checkpoints import reading
+from t5x_lite.checkpoints.orbax_params import lazy_params
+from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data.cache import refreshes
 from t5x_lite.data.config import Data
 from t5x_lite.data.layouts import Groups
 from t5x_lite.data.refresh import Refresh
+from t5x_lite.data.shapes import Bucketed
 from t5x_lite.data.tasks import pairs as pair_tasks
 from t5x_lite.errors import InputError
+from t5x_lite.files import scratch_directory
+from t5x_lite.models.encoder_presets import bert_base
+from t5x_lite.objectives.contrastive import Contrastive
+from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.schedules import Constant
 from t5x_lite.records.pairs import Pairs
-from t5x_lite.retrieval.pair_filters import Filters, Sieve
+from t5x_lite.retrieval.pair_filters import Filters, Sieve, plain
 from t5x_lite.retrieval.pair_rules import RULES, Document
 from t5x_lite.run import refreshing
 from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
+from t5x_lite.vocabulary.loading import load_vocabulary
+from tests import tokenizer_files
 from tests.encoder_checkpoint import write_checkpoint
 
 PASSAGES = ["a b", "c", "d e f", "g", "h a", "b c d", "a b"]
@@ -50,7 +66,8 @@ def test_a_search_has_the_nearest_passages_without_the_answers(tmp_path, compile
     monkeypatch.setattr(TextEncoder, "load", lambda *_, **__: encoder)
     monkeypatch.setattr(refreshing, "_CHUNK_BATCHES", 1)
     rule = Refresh(period=2, lag=1, top=5, directory=str(tmp_path / "r"))
-    found = refreshing._search(rule, "w", 2, pool, queries, batch_size=2)
+    with scratch_directory(refreshing._folder(rule, 2)):
+        found = refreshing._search(rule, "w", 2, pool, queries, batch_size=2)
     embed = encoder.embedder(batch_size=2)
     scores = embed.run(encoder.params, [rows[q] for q, _ in EXAMPLES]) @ (
         embed.run(encoder.params, [rows[text] for text in PASSAGES]).T
@@ -106,13 +123,13 @@ def encoder(tmp_path_factory):
     return TextEncoder.load(str(write_checkpoint(tmp_path_factory.mktemp("e"), "bert")))
 
 
-def pool_of(encoder, directory, lines, *, length=64):
+def pool_of(encoder, directory, lines, *, length=64, **layout):
     corpus = directory / "corpus.jsonl"
     corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
     data = Data(
         task="tasks.pairs:jsonl",
         vocabulary="",
-        layout=Groups(),
+        layout=Groups(**layout),
         pack=False,
         targets_length=length,
         refresh=Refresh(period=1, directory=str(directory / "r")),
@@ -198,3 +215,169 @@ def test_passages_of_an_earlier_version_get_their_keys(tmp_path, encoder):
     (tmp_path / "r" / "passages" / "keys.npy").unlink()
     with pytest.raises(InputError, match="holds other passages than --passages"):
         pool_of(encoder, tmp_path, lines[:1])
+
+
+def with_vocabulary(vocabulary):
+    return types.SimpleNamespace(loaded=types.SimpleNamespace(vocabulary=vocabulary))
+
+
+TITLED = {"title": "n m", "text": "the dog  ran\r\nto the sea \n\nand back e\u0301"}
+VOCABULARIES = ["wordpiece", "byte_level", "unigram", "sentencepiece"]
+
+
+@pytest.fixture
+def any_vocabulary(request, tmp_path, tiny_vocabulary):
+    if request.param == "sentencepiece":
+        return with_vocabulary(load_vocabulary(str(tiny_vocabulary), extra_ids=4))
+    write = getattr(tokenizer_files, f"write_{request.param}")
+    return with_vocabulary(load_vocabulary(str(write(tmp_path))))
+
+
+@pytest.mark.parametrize("any_vocabulary", VOCABULARIES, indirect=True)
+@pytest.mark.parametrize("form", ["text", "title text", "plain text", "plain title text"])
+@pytest.mark.parametrize("has_title", [True, False])
+def test_an_answer_is_recognized_by_each_vocabulary(tmp_path, any_vocabulary, form, has_title):
+    document = TITLED if has_title else {"text": TITLED["text"]}
+    lines = [document, {"title": "b", "text": "another passage of the sea"}]
+    pool = pool_of(any_vocabulary, tmp_path, lines)
+    title = f"{document['title']} " if "title" in form and has_title else ""
+    answer = title + document["text"].strip()
+    pairs = [Pairs("who", [plain(answer) if "plain" in form else answer])]
+    queries = queries_of(any_vocabulary, pairs, pool)
+    assert queries.answers == [{0}]
+    assert queries.num_unknown == 0
+
+
+def test_answers_that_are_never_drawn_are_known(tmp_path, encoder, monkeypatch):
+    monkeypatch.setattr(pair_tasks, "MOST_POSITIVES", 2)
+    pool = pool_of(encoder, tmp_path, [{"_id": x, "title": "o", "text": x} for x in "abcde"])
+    pairs = [Pairs("o", [*"abcd"], positive_ids=[*"xxxx"])]
+    layouts: list[dict[str, Any]] = [
+        {"positives": "sample"},
+        {"positives": "sample", "known_positives": 1},
+        {},
+    ]
+    for layout in layouts:
+        queries = queries_of(encoder, pairs, pool, **layout)
+        assert queries.answers == [{0, 1, 2, 3}]
+        assert (queries.num_answers, queries.num_unknown) == (4, 0)
+
+
+def test_rows_of_the_encoder_of_t5_have_no_cls(tmp_path, tiny_vocabulary, monkeypatch):
+    vocabulary = load_vocabulary(str(tiny_vocabulary), extra_ids=4)
+    model = types.SimpleNamespace(begins_with_cls=False)
+    seen = []
+
+    class Encoder:
+        loaded = types.SimpleNamespace(
+            vocabulary=vocabulary, experiment=types.SimpleNamespace(model=model)
+        )
+        params = None
+
+        def embedder(self, *, batch_size):
+            return self
+
+        def run(self, params, rows, *, role):
+            seen.extend(rows)
+            return np.array([[len(row), sum(row) % 7.0, 1.0] for row in rows], np.float32)
+
+    encoder = Encoder()
+    texts = ["the dog ran", "to the sea", "and back", "a boat"]
+    lines = [{"title": f"t{n}", "text": text} for n, text in enumerate(texts)]
+    pool = pool_of(encoder, tmp_path, lines, begins_with_cls=False)
+    pairs = [Pairs(f"t{n}", [text]) for n, text in enumerate(texts)]
+    queries = queries_of(encoder, pairs, pool, begins_with_cls=False)
+    monkeypatch.setattr(TextEncoder, "load", lambda *_, **__: encoder)
+    rule = Refresh(period=2, lag=1, top=4, directory=str(tmp_path / "r"))
+    with scratch_directory(refreshing._folder(rule, 2)):
+        found = refreshing._search(rule, "w", 2, pool, queries, batch_size=2)
+    tokens = encoder_tokens(vocabulary)
+    assert len(seen) == 8
+    assert all(row[0] != tokens.cls_id and row[-1] == tokens.sep_id for row in seen)
+    # Each query has all passages but its own answer.
+    assert [sorted(row) for row in found.tolist()] == [
+        [-1, *(k for k in range(4) if k != n)] for n in range(4)
+    ]
+
+
+def letters(rng, count):
+    """A text of so many words of one letter, of which each is a piece."""
+    return " ".join(rng.choice([*string.ascii_lowercase], count))
+
+
+@pytest.fixture
+def by_length(tmp_path):
+    """A run over 24 pairs, with batches of 10 and of 24 tokens and a search by step 2."""
+    rng = np.random.default_rng(0)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.ascii_lowercase]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    passages = [letters(rng, int(rng.choice([4, 6, 14, 18]))) for _ in range(40)]
+    lines = (json.dumps({"_id": f"p{k}", "text": text}) for k, text in enumerate(passages))
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "pairs").mkdir()
+    for split in ("train", "validation"):
+        rows = (
+            {"query": letters(rng, 4), "pos": [text], "neg": [letters(rng, 4), letters(rng, 5)]}
+            for text in passages[:24]
+        )
+        content = "\n".join(map(json.dumps, rows)) + "\n"
+        (tmp_path / "pairs" / f"{split}.jsonl").write_text(content)
+    return Experiment(
+        model=bert_base(
+            vocab_size=len(pieces),
+            d_model=8,
+            d_ff=16,
+            num_heads=2,
+            num_layers=1,
+            max_positions=24,
+        ),
+        objective=Contrastive(temperature=0.05, pooling="mean"),
+        data=Data(
+            task="tasks.pairs:jsonl",
+            directory=str(tmp_path / "pairs"),
+            vocabulary=str(tmp_path / "vocab.txt"),
+            layout=Groups(negatives=2),
+            batches=Bucketed({10: 4, 24: 2}),
+            batch_size=2,
+            inputs_length=8,
+            targets_length=24,
+            pack=False,
+            refresh=Refresh(period=2, top=5, directory=str(tmp_path / "run" / "refresh")),
+        ),
+        optimizer=AdamW(schedule=Constant(value=1e-3)),
+        steps=5,
+        workdir=str(tmp_path / "run"),
+        checkpoints=Checkpoints(period=2, keep=5),
+        evaluation=Evaluation(loss=False, task_metrics=False),
+    )
+
+
+@pytest.mark.slow
+def test_a_run_with_batches_by_length_and_a_search_beside_it(by_length, tmp_path, compile_once):
+    """From files to weights; runs that resume before and after the search have the same ones."""
+    from t5x_lite.run import training
+    from t5x_lite.run.caching import cache
+
+    cache(by_length, output=str(tmp_path / "cache"))
+    data = dataclasses.replace(by_length.data, cache=str(tmp_path / "cache"))
+    experiment = dataclasses.replace(by_length, data=data)
+    workdir = Path(experiment.workdir)
+
+    def search():
+        while not (workdir / "config.json").is_file():
+            time.sleep(0.05)
+        refreshing.refresh(str(workdir), passages=[str(tmp_path / "corpus.jsonl")], batch_size=8)
+
+    thread = threading.Thread(target=search, daemon=True)
+    thread.start()
+    training.train(experiment)
+    thread.join(timeout=60)
+    assert refreshes.is_whole(workdir / "refresh", 2)
+    last = workdir / "checkpoints" / "5"
+    whole = {path: array.read() for path, array in lazy_params(last / "params").items()}
+    for lost in (("5",), ("4", "5")):
+        for step in lost:
+            shutil.rmtree(workdir / "checkpoints" / step)
+        training.train(experiment)
+        for path, array in lazy_params(last / "params").items():
+            np.testing.assert_array_equal(array.read(), whole[path])

@@ -20,6 +20,7 @@ from t5x_lite.data.positions import refuse_processes
 from t5x_lite.errors import InputError
 from t5x_lite.run import training
 from t5x_lite.run.loading import Loaded, learner_of
+from t5x_lite.run.workdir import WorkDirectory
 from t5x_lite.train.goodput import FIELDS
 from t5x_lite.vocabulary.loading import load_vocabulary
 
@@ -194,6 +195,18 @@ def test_a_run_goes_on_even_where_its_initial_weights_are_gone(train, told, fini
     eleventh = next(told.batches)
     for name, value in next(batches).items():
         np.testing.assert_array_equal(eleventh[name], value)
+
+
+def test_a_vocabulary_that_is_gone_is_that_of_the_work_directory(tiny_run, tiny_experiment):
+    data = dataclasses.replace(tiny_experiment.data, vocabulary="gone.model")
+    gone = dataclasses.replace(tiny_experiment, data=data)
+    with WorkDirectory.open(str(tiny_run)) as workdir:
+        assert (
+            training.vocabulary_of(gone, workdir).digest
+            == training.vocabulary_of(tiny_experiment).digest
+        )
+    with pytest.raises(InputError, match=r"gone\.model"):
+        training.vocabulary_of(gone)
 
 
 @pytest.mark.gate("optimizer")

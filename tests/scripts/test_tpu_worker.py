@@ -10,7 +10,7 @@ import pytest
 
 WORKER = Path(__file__).resolve().parents[2] / "scripts" / "tpu" / "worker.sh"
 
-TOOLS = ("bash", "cat", "chmod", "dirname", "grep", "hostname", "mkdir", "mv", "nohup", "rm")
+TOOLS = ("bash", "cat", "chmod", "dirname", "grep", "hostname", "ln", "mkdir", "mv", "nohup", "rm")
 """What the script needs of a machine, besides Python; with `sleep` and `tail`."""
 
 TRAINING = """#!/bin/bash
@@ -126,6 +126,28 @@ def test_which_ends_are_restarted(worker, tmp_path, codes, restarts, runs, last)
     assert (home / "runs").read_text() == line * runs
     assert log.count(f" of {restarts} in 0.2 seconds") == runs - 1
     assert f"the last one ended with code {last}" in worker("status").stdout
+
+
+def test_another_command_has_a_log_of_its_own(worker, tmp_path):
+    home = tmp_path / "home"
+    (home / "codes").write_text("0 1 2 0\n")
+    worker("train", "0", "a.py")
+    ended(worker, home)
+    (home / "t5x_lite-train.log").write_text("trained\n")
+    assert worker("run", "5", "evaluate", "a config.json").returncode == 0
+    end = time.monotonic() + 60
+    while "the last one" not in (status := worker("status").stdout) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert "the last one ended with code 2" in status
+    runs = (home / "runs").read_text().splitlines()
+    assert [run.partition(":")[2] for run in runs] == [
+        "train a.py",
+        *["evaluate a config.json"] * 2,
+    ]
+    assert (home / "t5x_lite-train.log").read_text() == "trained\n"
+    log = "ended with code 1: restart 1 of 5 in 0.2 seconds\n"
+    assert (home / "t5x_lite-run.log").read_text() == (home / "t5x_lite.log").read_text() == log
+    assert log in status
 
 
 def test_the_log_says_why(worker, tmp_path):

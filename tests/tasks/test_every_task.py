@@ -20,6 +20,7 @@ import pytest
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
 from tests import tokenizer_files
+from tests.records import test_released_files as released
 from tests.tasks import benchmark_directory
 
 BY_DEFAULT = {
@@ -214,32 +215,48 @@ def xnli(root, lines):
 
 FILES = {
     "tasks.choices": choices,
+    **dict.fromkeys(
+        (f"tasks.choices:race{x}" for x in ("", "_middle", "_high")), released.write_race
+    ),
+    "tasks.choices:swag": released.write_swag,
     "tasks.c4": c4_files,
     "tasks.encoder": documents,
     "tasks.encoder:jsonl_spans": span_lists,
     "tasks.files": own_files,
+    "tasks.files:parallel": released.write_parallel,
     "tasks.pairs": pairs,
     "tasks.pairs:dpr": questions,
     "tasks.pairs:miracl": languages,
     "tasks.pairs:nli": inferences,
+    **{
+        f"tasks.pairs:{x}": released.write_pairs
+        for x in ("squad", "pubmedqa", "mrtydi", "tevatron")
+    },
     "tasks.pairs:stsb": benchmark_directory.write,
+    "tasks.pairs:triviaqa": released.write_trivia,
     "tasks.pairs:triplets": triplets,
+    **{f"tasks.squad:trivia_qa{x}": released.write_trivia for x in ("", "_web", "_closed_book")},
     "tasks.text": text_files,
     "tasks.tokens": tagged,
     "tasks.xnli": xnli,
 }
 """What writes the files of a module or of a task; the others read benchmarks."""
+OF_FOUR = {name for name in FILES if name.startswith("tasks.choices:")}
+"""Tasks of questions with four choices."""
 OF_SPANS = {"tasks.encoder:spans", "tasks.encoder:jsonl_spans"}
 
 
-def options(module):
-    """What a module's tasks need in the config."""
+def options(name):
+    """What a task needs in the config."""
+    module = name.partition(":")[0]
     if module in ("tasks.pairs", "tasks.choices"):
         return {"pack": False}
     if module != "tasks.files":
         return {}
     from t5x_lite.data.columns import Columns
 
+    if name == "tasks.files:parallel":
+        return {"columns": Columns(inputs="{source}", targets="{target}", min_score=1.0)}
     return {"columns": Columns(inputs="{text}", targets="{label}", labels=("0.0", "1.0"))}
 
 
@@ -269,13 +286,13 @@ def _small_python_docs(monkeypatch, english_lines):
     monkeypatch.setattr(module, "python_docs", corpus)
 
 
-def tried_layouts(task):
+def tried_layouts(task, name):
     """The layouts that are tried: that of a model of one part for a task that is meant for it."""
     if "targets" not in task.output_features:
         if "spans" in task.output_features:
             return [layouts.Spans()]
         if "choices" in task.output_features:
-            return [layouts.Choices()]
+            return [layouts.Choices(num=4 if name in OF_FOUR else 2)]
         if "token_labels" in task.output_features:
             return [layouts.Tokens()]
         if "labels" in task.output_features:
@@ -302,16 +319,17 @@ def test_a_saved_iterator_goes_on_and_evaluation_works(name, directory_of, vocab
         "batch_size": 3,
         "shuffle_buffer": 16,
         **LENGTHS,
-        **options(module),
+        **options(name),
     }
-    own = {"tasks.pairs": layouts.Groups(), "tasks.choices": layouts.Choices()}
+    num = 4 if name in OF_FOUR else 2
+    own = {"tasks.pairs": layouts.Groups(), "tasks.choices": layouts.Choices(num=num)}
     first = own.get(module, layouts.Seq2Seq())
     if name in OF_SPANS:
         first, data["pack"] = layouts.Spans(), False
     if name in OF_CHARACTERS:
         vocabulary, first, data["pack"] = wordpiece, layouts.Windows(doc_stride=8), False
     task = pipeline.load_task(Data(**{"pack": False, **data}, layout=first), vocabulary)
-    for layout in tried_layouts(task):
+    for layout in tried_layouts(task, name):
         _check(Data(**data, layout=layout), task, vocabulary)
 
 

@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 
 from t5x_lite.data import elements
@@ -123,22 +124,24 @@ def test_sts_b_has_grades(tmp_path, vocabulary):
     assert "the dog" in found[0][0]
 
 
-@pytest.mark.parametrize(
-    ("positives", "most", "needs_buffer"),
-    [("each", 1, False), ("sample", 2, False), ("each", 2, True)],
-)
-def test_pairs_in_memory_are_permuted_as_a_whole(
-    tmp_path, vocabulary, positives, most, needs_buffer
-):
+@pytest.mark.parametrize(("positives", "size"), [("each", 6), ("sample", 3)])
+@pytest.mark.parametrize("kind", ["jsonl", "beir"])
+def test_pairs_in_memory_are_permuted_as_a_whole(tmp_path, vocabulary, kind, positives, size):
     from t5x_lite.data import layouts
     from t5x_lite.data.config import TaskArguments
     from tasks import pairs
 
-    write(
-        tmp_path / "train.jsonl",
-        *({"query": "dog", "pos": ["run"] * k} for k in range(1, most + 1)),
-    )
-    write(tmp_path / "validation.jsonl", {"query": "dog", "pos": ["run"]})
+    answers = {"dog": ["a"], "run": ["b", "c"], "the": ["d", "e", "f"]}
+    if kind == "jsonl":
+        lines = [{"query": query, "pos": found} for query, found in answers.items()]
+        write(tmp_path / "train.jsonl", *lines)
+        write(tmp_path / "validation.jsonl", {"query": "dog", "pos": ["run"]})
+    else:
+        (tmp_path / "qrels").mkdir()
+        write(tmp_path / "corpus.jsonl", *({"_id": text, "text": text} for text in "abcdef"))
+        write(tmp_path / "queries.jsonl", *({"_id": query, "text": query} for query in answers))
+        rows = [f"{query}\t{text}\t1\n" for query, found in answers.items() for text in found]
+        (tmp_path / "qrels" / "train.tsv").write_text("".join(rows))
     arguments = TaskArguments(
         vocabulary=vocabulary,
         directory=str(tmp_path),
@@ -146,5 +149,48 @@ def test_pairs_in_memory_are_permuted_as_a_whole(
         targets_length=12,
         layout=layouts.Groups(positives=positives),
     )
-    passes = pairs.jsonl(arguments).source.passes("train", seed=0)
-    assert (passes.size, passes.needs_buffer) == (most, needs_buffer)
+    task = getattr(pairs, kind)(arguments)
+    passes = task.source.passes("train", seed=0)
+    assert (passes.size, passes.needs_buffer) == (size, False)
+    orders = []
+    for epoch in range(3):
+        made = task.preprocess_precache(passes.of_epoch(np.int64(epoch)), None)
+        orders.append(
+            [
+                vocabulary.decode([int(token) for token in one["positives"][1:-1]])
+                for one in made.as_numpy_iterator()
+            ]
+        )
+    if positives == "each":
+        assert all(sorted(order) == [*"abcdef"] for order in orders)
+        # The answers of a query do not stay together.
+        assert any(order.index("f") - order.index("d") not in (-2, -1, 1, 2) for order in orders)
+    assert len({*map(tuple, orders)}) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("positives", [1, 4])
+def test_an_epoch_of_pairs_has_each_pair_once(tmp_path, vocabulary, positives):
+    from t5x_lite.data import layouts
+    from t5x_lite.data.config import Data
+    from t5x_lite.data.live import pipeline
+
+    words = [a + b for a in "abcdefghij" for b in "abcdefghijkl"]
+    texts = [f"{a} {b}" for a in words[:4] for b in words]  # 480
+    lines = [{"query": f"q {n}", "pos": texts[n : n + positives]} for n in range(0, 480, positives)]
+    write(tmp_path / "train.jsonl", *lines)
+    write(tmp_path / "validation.jsonl", lines[0])
+    data = Data(
+        task="tasks.pairs:jsonl",
+        vocabulary="",
+        directory=str(tmp_path),
+        layout=layouts.Groups(),
+        batch_size=40,
+        inputs_length=10,
+        targets_length=12,
+        pack=False,
+    )
+    batches = pipeline.train_batches(data, vocabulary, seed=0)
+    for _ in range(2):
+        rows = [row for _ in range(12) for row in next(batches)["passage_tokens"].tolist()]
+        assert len({str(row) for row in rows}) == 480

@@ -6,6 +6,7 @@ import pytest
 from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from tests import tokenizer_files
+from tests.records import test_released_files as released
 
 
 def question(number, *answers):
@@ -96,3 +97,47 @@ def test_squad_v2_is_for_a_head_on_an_encoder(arguments, tmp_path):
     write(tmp_path, "dev-v2.0.json", question(0, "Rain"))
     with pytest.raises(InputError, match=r"dev-v2\.0\.json: data\[0\].*must have \"is_impossible"):
         task.source.get_dataset("validation", shuffle=False)
+
+
+@pytest.fixture
+def trivia(arguments, tmp_path):
+    pages = {"A.txt": "Rain (a lot) fell.", "B.txt": "Nothing."}
+    for name, text in pages.items():
+        released.write(tmp_path / "evidence" / "wikipedia" / name, text)
+    records = [released.trivia(1, answer="A lot", pages=[*pages])]
+    for split in ("train", "dev"):
+        content = released.trivia_file(*records)
+        released.write(tmp_path / "qa" / f"wikipedia-{split}.json", content)
+        released.write(tmp_path / "qa" / f"web-{split}.json", content)
+    return arguments
+
+
+def test_trivia_qa_reads_a_question_with_each_page(trivia):
+    from tasks import squad
+
+    task = squad.trivia_qa(trivia)
+    (example,) = task.source.get_dataset("train", shuffle=False).as_numpy_iterator()
+    assert example["inputs"] == b"question: Who is 1 ? context: Rain ( a lot ) fell . "
+    assert example["targets"] == b"a lot"
+    assert example["id"] == b"tc_1--A.txt"
+    rows = list(task.source.get_dataset("validation", shuffle=False).as_numpy_iterator())
+    assert [row["id"] for row in rows] == [b"tc_1--A.txt", b"tc_1--B.txt"]
+    assert rows[1]["targets"] == b"A lot"
+    assert list(rows[0]["answers"]) == [b"a lot", b"A lot", b"A lot . "]
+    (metric,) = task.predict_metric_fns
+    assert metric([["A \u2018lot\u2019"]], ["the_lot"]) == {"exact_match": 1.0, "f1": 1.0}
+    (alone,) = squad.trivia_qa_closed_book(trivia).source.get_dataset("train").as_numpy_iterator()
+    assert alone["inputs"] == b"trivia question: Who is 1 ? "
+    assert alone["targets"] == b"A lot"
+
+
+def test_trivia_qa_for_a_head_on_an_encoder(trivia, tmp_path):
+    from t5x_lite.vocabulary.loading import load_vocabulary
+    from tasks import squad
+
+    path = tokenizer_files.write_wordpiece(tmp_path)
+    own = dataclasses.replace(trivia, vocabulary=load_vocabulary(path), layout=layouts.Windows())
+    (row,) = squad.trivia_qa_web(own).source.get_dataset("train", shuffle=False).as_numpy_iterator()
+    assert (row["label"], row["label_end"]) == (6, 11)
+    with pytest.raises(InputError, match=r"has no wikipedia-train\.json of TriviaQA"):
+        squad.trivia_qa(dataclasses.replace(trivia, directory=str(tmp_path / "evidence")))

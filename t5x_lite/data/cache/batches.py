@@ -16,6 +16,7 @@ import itertools
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from t5x_lite.data.cache.refreshes import Refreshes
 from t5x_lite.data.cache.scheduled import Scheduled
 from t5x_lite.data.cache.stream import WINDOW, Position, Source, Stream
 from t5x_lite.data.cache.truncation import truncated
-from t5x_lite.data.config import Data, lengths_of, wording_of
+from t5x_lite.data.config import Data, lengths_of, words_of_inputs
 from t5x_lite.data.mixing import split_rate
 from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.data.positions import (
@@ -39,7 +40,7 @@ from t5x_lite.data.positions import (
     share_of_batch,
     unseal,
 )
-from t5x_lite.data.rates import Mixing
+from t5x_lite.data.rates import Epoch, Mixing
 from t5x_lite.errors import InputError
 from t5x_lite.records.prefetch import Prefetch
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
@@ -47,6 +48,8 @@ from t5x_lite.vocabulary.tokenizer import Tokenizer
 
 _logger = logging.getLogger(__name__)
 
+_WINDOWS = 256
+"""Windows of examples that are looked at for the length of an epoch."""
 
 # Training.
 
@@ -96,6 +99,7 @@ class CachedBatches(Iterator[dict[str, np.ndarray]]):
         self._ahead.close()
         self._stream.negatives = refreshes.negatives(self._number)
         self._left = refreshes.left(self._number)
+        self._position = self._made.regrouped(self._position)
         batches = itertools.islice(self._batches(self._position), self._left)
         self._ahead = Prefetch(batches)
 
@@ -330,7 +334,9 @@ def _check_wording(cache: Cache, data: Data) -> None:
 
     A config without a task and without words of its own takes those of its caches.
     """
-    here, there = wording_of(data), cache.index.wording
+    here, there = words_of_inputs(data), dict(cache.index.wording)
+    if (run := "augment.run") in here and run in there:
+        there[run] = here[run]  # the path of a run is that of a machine
     if here == there or not (here or data.task):
         return
     name = next(name for name in (*here, *there) if here.get(name) != there.get(name))
@@ -340,6 +346,49 @@ def _check_wording(cache: Cache, data: Data) -> None:
         f"cache {cache.directory} was made with data.{name} {was}, and it is {now}: {remedy}, or "
         "write another cache"
     )
+
+
+def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
+    """A pass over all training examples of all caches.
+
+    Rows of packed examples, and batches of several shapes, are counted from the lengths of the
+    examples: of all windows up to `_WINDOWS`, else of as many, evenly spread over the epoch.
+
+    Args:
+      data: the data config.
+      vocabulary: of inputs and targets.
+      seed: of the order, in which examples are packed.
+
+    Raises:
+      InputError: as `train_batches`.
+    """
+    sources = truncated(data, open_sources(data, vocabulary, split="train"))
+    stream = Stream(
+        data,
+        sources,
+        seed=seed,
+        shuffle=data.shuffle,
+        repeat=True,
+        tokens=data.layout.encoder_tokens(vocabulary),
+    )
+    total = sum(source.size for source in sources)
+    if isinstance(data.batches, shapes.Scheduled):
+        groups = Scheduled(stream, data, seed=seed, natural=_is_natural(data)).groups
+        return Epoch(total, float(sum(Fraction(group.full) * group.repeats for group in groups)))
+    if not data.pack and not data.batches.buckets():
+        return Epoch(total, total / data.batch_size)
+    windows = -(-total // WINDOW)
+    looked_at = np.unique(np.linspace(0, windows - 1, min(windows, _WINDOWS)).round().astype(int))
+    grouped = Grouped(stream, data) if data.batches.buckets() else None
+    num_examples, num_batches = 0, 0.0
+    for number in looked_at.tolist():
+        window = stream.window(number)
+        num_examples += len(window.sources)
+        if grouped is None:
+            num_batches += window.num_rows / data.batch_size
+        else:
+            num_batches += grouped.share_of_batches(number)
+    return Epoch(total, num_batches * total / num_examples)
 
 
 # Evaluation.

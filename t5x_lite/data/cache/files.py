@@ -122,7 +122,8 @@ class Index:
       has_metrics: whether the task has metrics of its own, which need the task and seqio.
       baked: the seed of a corruption that was done when the cache was made; None where none was.
       documents: the cache was made of so many documents, the first of the task; None is all.
-      wording: the words of the inputs, where they are not the task's own (`config.wording_of`).
+      wording: the words of the inputs, where they are not the task's own
+        (`config.words_of_inputs`).
     """
 
     task: str

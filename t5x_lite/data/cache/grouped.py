@@ -8,8 +8,13 @@ With one shape a batch has the next rows. With several (`data.shapes`), examples
 their order, by their lengths alone where a row has one text, until the bucket of one is full; those
 of other buckets wait, and their numbers are a part of the position. So a batch is a function of
 (seed, position), the same in every process: all have the same shape at the same step.
+
+When the negatives are those of another search (`data.refresh`), lengths change: `regrouped` sorts
+the waiting examples into buckets again, in their order. A bucket may then hold more than a batch;
+its first rows are the next batch.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +77,10 @@ class OneShape:
             repeated=set().union(*(span.repeated for span in spans)),
         )
 
+    def regrouped(self, position: Position) -> Position:
+        """Return the position itself: rows of one shape do not depend on their lengths."""
+        return position
+
 
 class Grouped:
     """Batches of a stream's examples, grouped by their lengths.
@@ -108,10 +117,27 @@ class Grouped:
             repeated=self.stream.repeated_of(np.array(numbers, np.int64)),
         )
 
+    def regrouped(self, position: Position) -> Position:
+        """Sort the waiting examples of a position into buckets by their lengths of now.
+
+        Call it when `stream.negatives` changed. With the same negatives it returns an equal
+        position.
+        """
+        self._looked_at = None
+        numbers = np.array(sorted(n for bucket in position.waiting for n in bucket), np.int64)
+        if not len(numbers):
+            return position
+        buckets = bucket_of(self.stream.longest_texts(numbers), self._buckets)
+        waiting = (tuple(numbers[buckets == k].tolist()) for k in range(len(self._buckets)))
+        return dataclasses.replace(position, waiting=tuple(waiting))
+
     def _next(self, position: Position) -> tuple[int, list[int], Position]:
         """The bucket and the examples of the next batch, and the position behind it."""
         waiting = [list(numbers) for numbers in position.waiting] or [[] for _ in self._buckets]
         window, first = position.window, position.row
+        for bucket, (_, rows) in enumerate(self._buckets):
+            if len(waiting[bucket]) >= rows:  # after `regrouped`
+                return self._taken(waiting, bucket, (window, first))
         while len(buckets := self._buckets_of(window)):
             for place in range(first, len(buckets)):
                 bucket = int(buckets[place])
@@ -127,8 +153,16 @@ class Grouped:
     def _taken(
         self, waiting: list[list[int]], bucket: int, where: tuple[int, int]
     ) -> tuple[int, list[int], Position]:
-        left = [() if k == bucket else tuple(numbers) for k, numbers in enumerate(waiting)]
-        return bucket, waiting[bucket], Position(*where, tuple(left))
+        rows = self._buckets[bucket][1]
+        taken, rest = waiting[bucket][:rows], waiting[bucket][rows:]
+        left = [tuple(rest if k == bucket else numbers) for k, numbers in enumerate(waiting)]
+        return bucket, taken, Position(*where, tuple(left))
+
+    def share_of_batches(self, window: int) -> float:
+        """The batches that the examples of a window fill, as fractions of their buckets' rows."""
+        counts = np.bincount(self._buckets_of(window), minlength=len(self._buckets))
+        rows = [rows for _, rows in self._buckets]
+        return float(sum(count / size for count, size in zip(counts, rows, strict=True)))
 
     def _buckets_of(self, window: int) -> Int[np.ndarray, " n"]:
         """The bucket of each example of a window; none behind the end."""

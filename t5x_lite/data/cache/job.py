@@ -16,7 +16,7 @@ import numpy as np
 from t5x_lite.data.cache.files import DTYPES, Index, SplitIndex
 from t5x_lite.data.cache.recipe import Recipe, as_numbers
 from t5x_lite.data.cache.task_recipe import recipe_of
-from t5x_lite.data.config import Data, wording_of
+from t5x_lite.data.config import Data, words_of_inputs
 from t5x_lite.data.layouts.base import Layout, longest_joined
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.loading import Vocabulary
@@ -158,5 +158,5 @@ def index_of(job: Job, splits: Mapping[str, SplitIndex]) -> Index:
         has_metrics=bool(job.task.predict_metric_fns),
         baked=job.seed if job.bake else None,
         documents=job.data.first_documents,
-        wording=wording_of(job.data),
+        wording=words_of_inputs(job.data),
     )

@@ -14,7 +14,9 @@ the cache is the same. `making_beam` runs a task on a cluster, file by file.
 
 import collections
 import concurrent.futures
+import contextlib
 import itertools
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -40,8 +42,9 @@ from t5x_lite.data.cache.task_recipe import recipe_of
 from t5x_lite.data.cache.writer import SHARD_BYTES, SplitWriter, new_cache, write_index
 from t5x_lite.data.config import Data, trimmed_lengths
 from t5x_lite.errors import InputError
+from t5x_lite.files import unfinished
 from t5x_lite.progress import counting
-from t5x_lite.records.worker_processes import WorkerContext
+from t5x_lite.records.worker_processes import WorkerContext, end_with_parent
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
 BLOCK = 4096
@@ -158,15 +161,17 @@ def _run_in_workers(job: Job, split: str, *, num_workers: int) -> Iterator[list[
             "cache it with --num-workers 1"
         )
     blocks = elements.as_numpy(elements.deterministic(raw.batch(BLOCK)))
-    vocabulary = (job.vocabulary.files(), job.vocabulary.extra_ids)
     context = WorkerContext()
     pending: collections.deque[concurrent.futures.Future] = collections.deque()
-    with concurrent.futures.ProcessPoolExecutor(
-        num_workers,
-        mp_context=context,
-        initializer=_start_worker,
-        initargs=(project.opened(), job.data, *vocabulary, job.seed),
-    ) as pool:
+    with (
+        _scratch(job.vocabulary) as scratch,
+        concurrent.futures.ProcessPoolExecutor(
+            num_workers,
+            mp_context=context,
+            initializer=_start_worker,
+            initargs=(project.opened(), job.data, scratch, job.vocabulary.extra_ids, job.seed),
+        ) as pool,
+    ):
         try:
             for block in blocks:
                 pending.append(pool.submit(_run_block, block))
@@ -193,18 +198,37 @@ def _split(tokens: np.ndarray, counts: np.ndarray) -> Iterator[list[np.ndarray]]
 _worker: dict[str, Any] = {}
 
 
+@contextlib.contextmanager
+def _scratch(vocabulary: Vocabulary) -> Iterator[str]:
+    """A temporary directory of all workers, which holds the vocabulary.
+
+    It is this process's: a worker that is killed removes nothing.
+    """
+    directory = tempfile.mkdtemp(prefix="t5x_lite_")
+    try:
+        with unfinished(directory):
+            folder = Path(directory, _VOCABULARY)
+            folder.mkdir()
+            # All files, as one of them alone does not say how added tokens are read.
+            for name, content in vocabulary.files().items():
+                (folder / name).write_bytes(content)
+            yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+_VOCABULARY = "vocabulary"
+
+
 def _start_worker(
-    opened: project.Opened, data: Data, files: Mapping[str, bytes], extra_ids: int, seed: int
+    opened: project.Opened, data: Data, scratch: str, extra_ids: int, seed: int
 ) -> None:
+    end_with_parent()
+    tempfile.tempdir = scratch  # TensorFlow writes code there
     from t5x_lite.data.live import tasks as live_tasks
 
     project.open_again(opened)
-    # All files, as one of them alone does not say how added tokens are read.
-    copy = tempfile.TemporaryDirectory(prefix="t5x_lite_")
-    for name, content in files.items():
-        Path(copy.name, name).write_bytes(content)
-    loaded = load_vocabulary(copy.name, extra_ids=extra_ids)
-    _worker["vocabulary"] = copy
+    loaded = load_vocabulary(str(Path(scratch, _VOCABULARY)), extra_ids=extra_ids)
     task = live_tasks.load_task(data, loaded, seed=seed)
     _worker.update(
         task=task, recipe=recipe_of(data, loaded, task, bake=False), name=data.task, seed=seed

@@ -1,7 +1,8 @@
 """The searches of `data.refresh`: passages as tokens, and the nearest ones of each example.
 
 DIR/passages/tokens.npy, ends.npy       int32, the passages' tokens one behind the other; int64
-DIR/passages/keys.npy                   uint64 [N, 2], by which a passage is recognized as an answer
+DIR/passages/keys.npy                   uint64 [N, 4], by which a passage is recognized as an answer
+                                        ([N, 2] of an earlier version)
 DIR/20000/negatives.npy                 int32 [n, top], the passages of each example of the
                                         cache, nearest first; -1 is none
 DIR/20000/refresh.json                  written last: settings, and SHA-256 of negatives.npy
@@ -39,8 +40,8 @@ class Passages:
       keys: see `keys`; None is 0 for all.
 
     Attributes:
-      keys: uint64 [N, 2], `tokens_key` of each passage without its title, and `name_key` of its id;
-        0 is unknown.
+      keys: uint64 [N, K], `tokens_key` of each passage without its title, `name_key` of its id, and
+        more of the first kind, of other forms of its text; 0 is unknown.
     """
 
     def __init__(self, content: np.ndarray, ends: np.ndarray, keys: np.ndarray | None = None):
@@ -69,7 +70,9 @@ class Passages:
         folder = Path(directory) / _PASSAGES
         ends, path = _array(folder / "ends.npy"), folder / "keys.npy"
         keys = _array(path) if path.is_file() else None
-        if keys is not None and (keys.dtype != np.uint64 or keys.shape != (len(ends), 2)):
+        if keys is not None and (
+            keys.dtype != np.uint64 or keys.shape not in ((len(ends), 2), (len(ends), 4))
+        ):
             raise InputError(f"{path}: missing or damaged: run `t5x-lite refresh`")
         return cls(_array(folder / "tokens.npy"), ends, keys)
 
@@ -84,7 +87,7 @@ class Passages:
         cls,
         directory: str | Path,
         rows: Sequence[np.ndarray],
-        keys: UInt64[np.ndarray, "n 2"] | None = None,
+        keys: UInt64[np.ndarray, "n K"] | None = None,
     ) -> None:
         """Writes the tokens and keys of all passages; ends.npy last.
 

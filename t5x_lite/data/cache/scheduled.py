@@ -129,6 +129,10 @@ class Scheduled:
             repeated={group.source} if passes else set(),
         )
 
+    def regrouped(self, position: Position) -> Position:
+        """Return the position itself; `data.refresh` is not used with this schedule."""
+        return position
+
     def epochs(self, position: Position) -> list[float]:
         """How often each cache was read before a position, about: its share of the epoch."""
         share = position.row / max(1, int(self._starts(position.window)[-1]))

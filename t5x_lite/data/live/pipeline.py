@@ -16,6 +16,7 @@ draw the same.
 """
 
 import itertools
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,11 +42,15 @@ from t5x_lite.data.live.tasks import (
 from t5x_lite.data.mixtures import find_mixture
 from t5x_lite.data.positions import identity_of, share_of_batch
 from t5x_lite.data.quiet_tensorflow import seqio, tf
+from t5x_lite.data.rates import Epoch, UnknownSize
 from t5x_lite.data.refresh import Refresh
+from t5x_lite.data.tasks import stages
 from t5x_lite.data.tasks.candidates import questions
 from t5x_lite.data.tasks.labelled import task_form
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.loading import Vocabulary
+
+_logger = logging.getLogger(__name__)
 
 _EVAL_SEED = 42
 """seqio's, where nothing is shuffled."""
@@ -185,6 +190,59 @@ def _drawn(
         seed=draw_seed,
         stop_on_empty_dataset=True,
     )
+
+
+def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
+    """A pass over all training examples of a task, or of the tasks of a mixture.
+
+    Args:
+      data: the data config.
+      vocabulary: of inputs and targets.
+      seed: of the randomness that belongs to single examples.
+
+    Raises:
+      UnknownSize: the number of examples, or of the rows that they are packed into, is not known.
+      InputError: as `train_batches`.
+    """
+    cache = "write a cache with `t5x-lite cache` and give --data.cache"
+    if data.batches.buckets():
+        raise UnknownSize(f"batches of several shapes have no number without a cache; {cache}")
+    if data.pack:
+        raise UnknownSize(
+            f"data.pack True puts an unknown number of examples in a row; {cache}, set --data.pack "
+            "False, or give --steps"
+        )
+    total = 0
+    for one in trained_members(data, vocabulary, seed=seed):
+        found = _num_examples(one.data, one.task, seed=seed)
+        if found is None:
+            raise UnknownSize(
+                f"{one.member.task} is a stream of unknown size, so an epoch has no number of "
+                f"steps; {cache}, or give --steps"
+            )
+        total += found
+    return Epoch(total, total / data.batch_size)
+
+
+def _num_examples(data: Data, task: Any, *, seed: int) -> int | None:
+    """The training examples of a task; None of a stream."""
+    source = task.source
+    if not isinstance(source, stages.Source):
+        return None
+    passes = source.passes("train", seed=seed)
+    is_held = passes is not None and isinstance(passes.size, int)
+    if passes is not None and is_held and not passes.needs_buffer:
+        return int(passes.size or 0)
+    if not (is_held or source.one_to_one):
+        return None
+    _logger.info("counting the training examples of %s", data.task)
+    examples = examples_of(data, task, split="train") if is_held else _raw(source)
+    return sum(1 for _ in examples)
+
+
+def _raw(source: Any) -> Iterator[Any]:
+    """The examples of a source, in order, once."""
+    return iter(source.get_dataset("train", shuffle=False))
 
 
 def laid_out(

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from t5x_lite.data.config import Data, TaskArguments, trimmed_lengths, wording_of
 from t5x_lite.data.elements import as_numpy, deterministic
+from t5x_lite.data.live.augmented import augmented
 from t5x_lite.data.quiet_tensorflow import seqio, tf
 from t5x_lite.data.tasks import stages
 from t5x_lite.data.tasks.names import find_task, other_tasks
@@ -74,6 +75,14 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
         raise InputError(
             f"data.{' and data.'.join(words)} cannot be set: data.task {data.task!r} makes its "
             f"rows of data.layout {data.layout.name} of no template"
+        )
+    if data.augment.run:
+        task = augmented(
+            task,
+            data.augment,
+            vocabulary=vocabulary,
+            length=data.inputs_length - len(ending[1:]),
+            is_encoder="labels" in data.layout.features,
         )
     both = {"inputs", "targets"} <= {*task.output_features}
     return stages.ended_by(task, ending) if ending and both else task

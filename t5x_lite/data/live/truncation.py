@@ -60,8 +60,10 @@ def _first_documents(task: seqio.Task, number: int) -> seqio.Task:
     def dataset_of(split: str) -> Dataset:
         return train() if split == "train" else source.get_dataset(split, shuffle=False)
 
-    one_to_one = isinstance(source, stages.Source) and source.one_to_one
-    return task.replace(source=stages.source(task.splits, dataset_of, one_to_one=one_to_one))
+    found = stages.source(task.splits, dataset_of)
+    if isinstance(source, stages.Source):
+        found.one_to_one, found.counts = source.one_to_one, source.counts
+    return task.replace(source=found)
 
 
 def _first_tokens(data: Data, task: seqio.Task, number: int, *, seed: int) -> seqio.Task:

@@ -339,6 +339,8 @@ def from_tfds(benchmark: Benchmark, split: str, *, data_dir: str) -> Any:
     # A cache in memory is not part of what a saved iterator holds.
     config = tfds.ReadConfig(try_autocache=False, skip_prefetch=True)
     dataset = builder.as_dataset(split=name, shuffle_files=False, read_config=config)
+    if "idx" in benchmark.extras and "idx" not in dataset.element_spec:
+        dataset = dataset.enumerate().map(lambda number, record: {**record, "idx": number})
     return map_records(
         dataset, lambda record: benchmark.examples(record, split), extras=benchmark.extras
     )

@@ -7,7 +7,8 @@ with the text or the id of a positive is dropped:
 
     text -> tokens of all of it -> CacheDatasetPlaceholder -> (seed, epoch, index)
 
-With data.layout.positives "each", every passage that answers makes an example of its own. Which
+With data.layout.positives "each", every passage that answers makes an example of its own; in
+memory, a pass permutes these examples and not the queries (`stages.Source.counts`). Which
 passages stand in a row is drawn by the layout (`layouts.groups`), so that a cache holds the pool. A
 text that is too long is cut. Names of passages are hashes of their ids.
 
@@ -15,6 +16,7 @@ The same text may be query and passage (SimCSE): the encoder's dropout makes two
 """
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -32,6 +34,9 @@ from t5x_lite.vocabulary.encoder_tokens import (
     without_special,
 )
 from t5x_lite.vocabulary.loading import Vocabulary
+
+MORE = "more_positives"
+"""Feature with the positives that are never drawn: those behind the first `MOST_POSITIVES`."""
 
 _AT_A_TIME = 32
 
@@ -61,25 +66,35 @@ def pair_task(
     from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
     from t5x_lite.data.tasks import stages
 
-    if one_to_one:
-        source.one_to_one = True
     layout, vocabulary = arguments.layout, arguments.vocabulary
     if not isinstance(layout, Groups):
         layout.check(Groups.features)
         raise InputError(f"data.layout {layout.name} draws no groups of a pool: use Groups()")
     check_lengths(arguments, ("inputs_length", "targets_length"))
+    if one_to_one or layout.positives == "sample":
+        source.one_to_one = True
+    else:
+        source.counts = counts
     tokens = encoder_tokens(vocabulary)
     lengths = (arguments.inputs_length, arguments.targets_length)
 
-    def cut(texts: Sequence[str]) -> list[dict[str, np.ndarray]]:
-        pairs = [without_answers(read(text)) for text in texts]
-        return examples(pairs, vocabulary=vocabulary, tokens=tokens, lengths=lengths, layout=layout)
+    def cut(texts: Sequence[str], places: Sequence[int] | None) -> list[dict[str, np.ndarray]]:
+        return examples(
+            [without_answers(read(text)) for text in texts],
+            vocabulary=vocabulary,
+            tokens=tokens,
+            lengths=lengths,
+            layout=layout,
+            places=places,
+        )
 
     ids = seqio_vocabulary(vocabulary)
     features: dict[str, Any] = {
         name: seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32)
         for name in layout.features
     }
+    if layout.positives == "sample":
+        features[MORE] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.int32)
     if layout.teacher:
         features["scores"] = seqio.Feature(vocabulary=ids, add_eos=False, dtype=tf.float32)
     if layout.known_positives:
@@ -99,15 +114,10 @@ def pair_task(
     )
 
 
-def makes_one(columns: Mapping[str, Any], *, layout: Any) -> bool:
-    """Whether each object makes one example, so that permuting the objects permutes the examples.
-
-    A query with several positives makes several under data.layout.positives "each".
-    """
-    if isinstance(layout, Groups) and layout.positives == "sample":
-        return True
+def counts(columns: Mapping[str, Any]) -> np.ndarray:
+    """The number of examples that each text makes under data.layout.positives "each"."""
     texts = columns["text"].numpy().tolist()
-    return all(len(from_json(text.decode()).positives) == 1 for text in texts)
+    return np.array([len(from_json(text.decode()).positives) for text in texts], np.int64)
 
 
 def examples(
@@ -117,6 +127,7 @@ def examples(
     tokens: EncoderTokens,
     lengths: tuple[int, int],
     layout: Groups,
+    places: Sequence[int] | None = None,
 ) -> list[dict[str, np.ndarray]]:
     """The tokens of each example's texts, each [CLS] ... [SEP].
 
@@ -126,20 +137,24 @@ def examples(
       tokens: the vocabulary's.
       lengths: tokens of a query and of a passage at most, [CLS] and [SEP] included.
       layout: how many negatives make the pool, and whether each positive makes an example.
+      places: of each query, the number of the one positive that makes an example; None is all.
 
     Returns:
-      int32 "query", and "positives" and "negatives", one text behind the other; float32 "scores" of
-      these, NaN where there is none; and their names, `layouts.groups.IDS`, 0 where there is none.
+      int32 "query", and "positives", "negatives" and `MORE`, one text behind the other; float32
+      "scores" of the first two, NaN where there is none; and their names, `layouts.groups.IDS`, 0
+      where there is none.
     """
+    most = None if layout.positives == "each" else MOST_POSITIVES
     pools = [
         (
             one,
-            one.positives[: None if layout.positives == "each" else MOST_POSITIVES],
+            one.positives[:most] if places is None else [one.positives[places[number]]],
             one.negatives[: layout.negatives_top],
+            [] if most is None else one.positives[most:],
         )
-        for one in pairs
+        for number, one in enumerate(pairs)
     ]
-    every = [text for one, *texts in pools for text in (one.query, *texts[0], *texts[1])]
+    every = [text for one, *texts in pools for text in (one.query, *itertools.chain(*texts))]
     encoded = iter(vocabulary.encode_batch(every))
 
     def row(length: int) -> np.ndarray:
@@ -147,22 +162,25 @@ def examples(
         return np.array([tokens.cls_id, *ids[: length - 2], tokens.sep_id], np.int32)
 
     made = []
-    for one, positives, negatives in pools:
+    for number, (one, positives, negatives, more) in enumerate(pools):
         query = row(lengths[0])
         answers = [row(lengths[1]) for _ in positives]
         others = [row(lengths[1]) for _ in negatives]
-        right, wrong = _scores(one, len(answers), len(others))
-        named, unnamed = _names(one, len(answers), len(others))
-        chosen = range(len(answers)) if layout.positives == "each" else [slice(None)]
-        for place in chosen:
-            of = slice(place, place + 1) if isinstance(place, int) else place
+        undrawn = [row(lengths[1]) for _ in more]
+        first = 0 if places is None else places[number]
+        right, wrong = _scores(one, first + len(answers), len(others))
+        named, unnamed = _names(one, len(one.positives[:most]), len(others))
+        parts = [slice(None)] if layout.positives == "sample" else None
+        for of in parts or [slice(place, place + 1) for place in range(len(answers))]:
+            own = of if places is None else slice(first, first + 1)
             made.append(
                 {
                     "query": query,
                     "positives": _joined(answers[of]),
                     "negatives": _joined(others),
-                    "scores": np.concatenate([right[of], wrong]),
-                    "passage_ids": np.concatenate([named[of], unnamed]).reshape(-1),
+                    MORE: _joined(undrawn),
+                    "scores": np.concatenate([right[own], wrong]),
+                    "passage_ids": np.concatenate([named[own], unnamed]).reshape(-1),
                     "positive_ids": named[: layout.known_positives].reshape(-1),
                 }
             )
@@ -194,7 +212,7 @@ def _names(pairs: Pairs, positives: int, negatives: int) -> Iterator[np.ndarray]
 def _cut_texts(
     dataset: Any,
     *,
-    cut: Callable[[Sequence[str]], list[dict[str, np.ndarray]]],
+    cut: Callable[[Sequence[str], Sequence[int] | None], list[dict[str, np.ndarray]]],
     features: Sequence[str],
 ) -> Any:
     """Examples of the features of `cut`."""
@@ -202,7 +220,8 @@ def _cut_texts(
     from t5x_lite.data.tasks import stages
 
     def rows(block: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-        made = cut([text.decode() for text in block["text"]])
+        places = block["place"].tolist() if "place" in block else None
+        made = cut([text.decode() for text in block["text"]], places)
         found = {}
         for name in features:
             padded, sizes = stages.padded([example[name] for example in made])
@@ -214,6 +233,7 @@ def _cut_texts(
         dtype = tf.float32 if name == "scores" else tf.int32
         spec[name] = tf.TensorSpec([None, None], dtype)
         spec[f"{name}_size"] = tf.TensorSpec([None], tf.int32)
-    texts = dataset.map(lambda example: {"text": example["text"]}).batch(_AT_A_TIME)
+    names = [name for name in ("text", "place") if name in dataset.element_spec]
+    texts = dataset.map(lambda example: {name: example[name] for name in names}).batch(_AT_A_TIME)
     made = stages.map_numpy(texts, rows, spec).unbatch()
     return made.map(lambda row: {name: row[name][: row[f"{name}_size"]] for name in features})

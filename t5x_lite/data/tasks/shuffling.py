@@ -151,21 +151,61 @@ def permuted(dataset: Dataset, size: int, shuffle: Shuffle) -> Dataset:
     return permuted_range(size, shuffle).map(example)
 
 
-def permuted_rows(columns: Mapping[str, Any], size: int, shuffle: Shuffle) -> Dataset:
+def passes_of_rows(
+    columns: Mapping[str, Any], *, seed: int, counts: np.ndarray | None = None
+) -> Passes:
+    """The rows of columns in an order of their own at each pass.
+
+    Args:
+      columns: tensors [n].
+      seed: of the orders.
+      counts: number of examples that a task makes of each row, int64 [n]. A row that makes several
+        is given once for each, with "place", the number of the example from 0. None is not known.
+    """
+    size = len(next(iter(columns.values())))
+    if counts is None or np.all(counts == 1):
+        return Passes(
+            lambda epoch: permuted_rows(columns, size, Shuffle(seed, epoch)),
+            size=size,
+            needs_buffer=counts is None,
+        )
+    rows = np.repeat(np.arange(size, dtype=np.int64), counts)
+    places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return Passes(
+        lambda epoch: permuted_rows(
+            columns, len(rows), Shuffle(seed, epoch), rows=rows, more={"place": places}
+        ),
+        size=len(rows),
+        needs_buffer=False,
+    )
+
+
+def permuted_rows(
+    columns: Mapping[str, Any],
+    size: int,
+    shuffle: Shuffle,
+    *,
+    rows: np.ndarray | None = None,
+    more: Mapping[str, np.ndarray] | None = None,
+) -> Dataset:
     """The rows of columns in the order of a pass.
 
     Args:
-      columns: tensors [size].
-      size: how many rows they have.
+      columns: tensors [n].
+      size: number of rows that are given.
       shuffle: the pass.
+      rows: int64 [size], the row of the columns that each number stands for; None is itself.
+      more: further columns [size], by these numbers.
     """
     from t5x_lite.data.quiet_tensorflow import tf
 
     @tf.autograph.experimental.do_not_convert
-    def rows(numbers: Any) -> dict[str, Any]:
-        return {name: tf.gather(column, numbers) for name, column in columns.items()}
+    def chosen(numbers: Any) -> dict[str, Any]:
+        own = numbers if rows is None else tf.gather(rows, numbers)
+        found = {name: tf.gather(column, own) for name, column in columns.items()}
+        return found | {name: tf.gather(column, numbers) for name, column in (more or {}).items()}
 
-    return _blocks(size, shuffle).map(rows).unbatch()
+    return _blocks(size, shuffle).map(chosen).unbatch()
 
 
 def sizes_of(files: Sequence[Any]) -> str | None:

@@ -280,6 +280,9 @@ class Source(seqio.FunctionDataSource):
 
     Attributes:
       one_to_one: whether a task makes one example of each.
+      counts: number of examples that a task makes of each row of columns, int64 [n]; None if it is
+        not known. A row that makes several is then given once for each, with its "place" from 0:
+        they are permuted as others are.
     """
 
     def __init__(
@@ -298,6 +301,7 @@ class Source(seqio.FunctionDataSource):
             part those that are made of one.
         """
         self.one_to_one = one_to_one
+        self.counts: Callable[[Mapping[str, tf.Tensor]], np.ndarray] | None = None
 
         def dataset_fn(split, shuffle_files, seed=None):
             return dataset_of(split)
@@ -320,6 +324,9 @@ class Source(seqio.FunctionDataSource):
         dataset = self.get_dataset(split, shuffle=False)
         if not shuffling.can_be_permuted(dataset):
             return None
+        if self.counts is not None and shuffling.are_rows(dataset):
+            columns = shuffling.columns_of(dataset)
+            return shuffling.passes_of_rows(columns, seed=seed, counts=self.counts(columns))
         size = int(dataset.cardinality())
         return shuffling.Passes(
             lambda epoch: shuffling.permuted(dataset, size, shuffling.Shuffle(seed, epoch)),
@@ -342,8 +349,6 @@ class FileSource(Source):
     """A source of files that can be read one by one, in an order that is always the same.
 
     Attributes:
-      makes_one: whether a task makes one example of each row of these columns, which are in memory;
-        if None, `one_to_one` alone decides.
       language: of multilingual text, the one that is read.
 
     Files of `shuffling.IN_MEMORY_BYTES` are read into memory for `passes`.
@@ -371,7 +376,6 @@ class FileSource(Source):
             where there is no such order. It is called while tf.data traces a function.
         """
         self._files_of, self._of_files, self._shuffled = files_of, dataset_of, shuffled
-        self.makes_one: Callable[[Mapping[str, tf.Tensor]], bool] | None = None
         self.language = ""
         super().__init__(splits, lambda split: dataset_of(split, files_of(split)))
 
@@ -392,13 +396,9 @@ class FileSource(Source):
                 size=shuffling.sizes_of(files),
             )
         columns = shuffling.columns_of(dataset)
-        size = len(next(iter(columns.values())))
-        one_to_one = self.one_to_one or (self.makes_one is not None and self.makes_one(columns))
-        return shuffling.Passes(
-            lambda epoch: shuffling.permuted_rows(columns, size, shuffling.Shuffle(seed, epoch)),
-            size=size,
-            needs_buffer=not one_to_one,
-        )
+        counts = None if self.counts is None else self.counts(columns)
+        found = shuffling.passes_of_rows(columns, seed=seed, counts=counts)
+        return dataclasses.replace(found, needs_buffer=False) if self.one_to_one else found
 
     def get_dataset(
         self,

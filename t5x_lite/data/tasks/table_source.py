@@ -162,13 +162,28 @@ def _column(values: Sequence[Any], kind: type) -> np.ndarray:
     return np.array(values, np.float32 if kind is float else np.int64)
 
 
-def tables_of(arguments: TaskArguments) -> tuple[Columns, dict[str, tuple[Table, ...]]]:
-    """The columns with the words that the config asks for, and the tables of each split."""
+def tables_of(
+    arguments: TaskArguments,
+    find: Callable[[Columns], Mapping[str, tuple[Table, ...]]] | None = None,
+) -> tuple[Columns, dict[str, tuple[Table, ...]]]:
+    """The columns with the words that the config asks for, and the tables of each split.
+
+    Args:
+      arguments: of the task.
+      find: from the columns to the tables of another format; None finds files with a header.
+    """
     columns: Columns = arguments.columns
     if arguments.template or arguments.prefix is not None:
         own = Wording(prefix="", template=columns.inputs, columns=None)
         columns = dataclasses.replace(columns, inputs=own.changed(arguments).inputs)
     columns.check()
+    if find is not None:
+        found = dict(find(columns))
+        if columns.hold_out and "train" in found:
+            found.setdefault("validation", found["train"])
+        return columns, found
+    if columns.min_score is not None:
+        raise InputError("data.columns.min_score is of tasks.files:parallel; unset it")
     splits = columns.splits(arguments.directory)
     directory = arguments.directory
     is_local = bool(directory) and not is_remote(directory) and not has_magic(directory)

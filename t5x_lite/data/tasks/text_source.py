@@ -218,7 +218,8 @@ def parsed_lines(
 
     Args:
       files: see `text_lines`.
-      parse: from a line and its place, "file:line", to a text; see `json_objects`.
+      parse: from a line and its place, "file:line", to a text; see `json_objects`. "" leaves the
+        line out.
       keep: as of `json_objects`.
       shuffle: as of `text_lines`.
 
@@ -229,7 +230,7 @@ def parsed_lines(
     def of_line(line: bytes, where: str) -> bytes:
         return parse(line.decode(), where).encode()
 
-    return _made(_blocks(Files(files), keep, shuffle), of_line)
+    return _not_empty(_made(_blocks(Files(files), keep, shuffle), of_line))
 
 
 def passage_texts(
@@ -250,16 +251,19 @@ def passage_texts(
     Raises:
       InputError: a file cannot be read.
     """
-    from t5x_lite.data.quiet_tensorflow import tf
-
     readers = {str(file): line_reader(str(file)) for file in files}
 
     def of_line(line: bytes, where: str) -> bytes:
         passage = readers[where.rpartition(":")[0]](line, where)
         return b"" if passage is None else write(passage).encode()
 
-    made = _made(_blocks(Files(files), keep, shuffle), of_line)
-    return made.filter(lambda example: tf.strings.length(example["text"]) > 0)
+    return _not_empty(_made(_blocks(Files(files), keep, shuffle), of_line))
+
+
+def _not_empty(texts: Dataset) -> Dataset:
+    from t5x_lite.data.quiet_tensorflow import tf
+
+    return texts.filter(lambda example: tf.strings.length(example["text"]) > 0)
 
 
 def _is_json(file: str | Shard) -> bool:

@@ -3,11 +3,16 @@
     XNLI-1.0/xnli.dev.tsv, xnli.test.tsv            columns language, gold_label, ...
     XNLI-MT-1.0/multinli/multinli.train.LANG.tsv    premise, hypo, label; "contradictory"
 
-Columns are found by the header. Both splits of XNLI-1.0 have labels.
+Columns are found by the header. Both splits of XNLI-1.0 have labels. TFDS has the held-out splits
+as `xnli`, and other machine translations of MNLI, those of XTREME, as `xtreme_xnli`; a record there
+holds all languages:
+
+    {"premise": {"ar": ..., "bg": ...}, "hypothesis": {"language": ["ar", ...], "translation": ...}}
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from t5x_lite.buckets.paths import DataPath
@@ -64,8 +69,47 @@ class XnliTask(GlueTask):
         )
 
     def benchmark(self) -> Benchmark:
-        """The task, to be read from its files."""
-        return replace(super().benchmark(), name=f"xnli_{self.name}", tfds="xnli")
+        """The task, to be read from its files or from TFDS."""
+        made = super().benchmark()
+        labelled = made.labelled
+        assert labelled is not None
+        texts = tuple(partial(self.text, name) for name in self.texts)
+        return replace(
+            made,
+            name=f"xnli_{self.name}",
+            tfds="xtreme_xnli" if "train" in self.files else "xnli",
+            labelled=replace(labelled, texts=texts),
+        )
+
+    def example(self, record: Mapping[str, Any], *, inputs: str | None = None) -> dict[str, Any]:
+        """A record of a file or of TFDS as text; see `GlueTask.example`."""
+        shown = {name: self.text(name, record) for name in self.columns}
+        return super().example({**record, **shown}, inputs=inputs)
+
+    def text(self, name: str, record: Mapping[str, Any]) -> str:
+        """A field in the task's language.
+
+        Args:
+          name: "premise" or "hypothesis".
+          record: of a file, which has the text, or of TFDS, which has those of all languages.
+
+        Raises:
+          InputError: the record of TFDS lacks the language.
+        """
+        value = record[name]
+        if isinstance(value, str):
+            return value
+        found = (
+            dict(zip(value["language"], value["translation"], strict=True))
+            if "language" in value
+            else value
+        )
+        if self.language not in found:
+            raise InputError(
+                f"TFDS's {self.benchmark().tfds}: a {name} has no text in {self.language!r}; "
+                f"it has {', '.join(found)}"
+            )
+        return found[self.language]
 
     def records(self, file: DataPath, split: str) -> Iterator[dict[str, Any]]:
         """The records of the language.

@@ -369,3 +369,33 @@ def test_reading_needs_neither_tensorflow_nor_seqio_nor_the_task(directory, trai
     assert done.returncode == 0, done.stderr[-2000:]
     total = next(train(batch_size=4))["encoder_input_tokens"].sum()
     assert done.stdout.split() == [str(total), "3"]
+
+
+@pytest.mark.parametrize("changes", [{}, {"pack": False}, {"batch_size": 24}])
+def test_an_epoch_has_the_batches_that_are_read_in_it(train, data, byte_vocabulary, changes):
+    epoch = cached.epoch_of(dataclasses.replace(data, **changes), byte_vocabulary, seed=3)
+    assert epoch.examples == 300
+    batches = train(**changes)
+    take(batches, int(epoch.batches))
+    assert batches.epoch <= 1
+    take(batches, 1)
+    # The windows of packed rows hold 1,024 examples, more than the cache has.
+    assert batches.epoch >= 1 - 0.02
+
+
+def test_an_epoch_of_a_mixture_has_the_examples_of_all_caches(data, byte_vocabulary, mixture):
+    changed = dataclasses.replace(data, **mixture, pack=False)
+    epoch = cached.epoch_of(changed, byte_vocabulary, seed=3)
+    assert epoch == cached.Epoch(120, 120 / data.batch_size)
+
+
+def test_a_long_epoch_is_estimated_from_some_windows(
+    monkeypatch, tmp_path, data, byte_vocabulary, small_cache, recipes, chunks
+):
+    directory = small_cache(tmp_path / "long", {"train": chunks(5000)}, recipes.spans)
+    changed = dataclasses.replace(data, cache=str(directory))
+    exact = cached.epoch_of(changed, byte_vocabulary, seed=3)
+    monkeypatch.setattr(cached, "_WINDOWS", 2)
+    found = cached.epoch_of(changed, byte_vocabulary, seed=3)
+    assert found.examples == exact.examples == 5000
+    assert found.batches == pytest.approx(exact.batches, rel=0.05)

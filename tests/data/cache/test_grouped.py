@@ -77,6 +77,18 @@ def test_positions_say_which_examples_wait(grouped):
     assert firsts(take(batches, 3, found[2].position)) == firsts(found[3:])
 
 
+def test_waiting_examples_are_sorted_again_when_lengths_change(grouped):
+    """Three short examples that wait in wrong buckets: none is lost, and their order stays."""
+    batches = grouped([3, 3, 3, 7, 3, 7], shapes={4: 2, 8: 3})
+    position = batches.regrouped(Position(0, 3, ((1,), (0, 2))))
+    assert position == Position(0, 3, ((0, 1, 2), ()))
+    assert batches.regrouped(position) == position
+    found = take(batches, 4, position)
+    assert firsts(found) == [[3, 4], [5, 7], [3, 4], [6, 8, 6]]
+    assert found[0].position == Position(0, 3, ((2,), ()))
+    assert batches.regrouped(Position(0, 3)) == Position(0, 3)
+
+
 def test_a_row_longer_than_all_is_cut(grouped):
     (made,) = take(grouped([20], shapes={4: 2, 8: 1}), 1)
     assert made.batch["encoder_input_tokens"].tolist() == [[3] * 7 + [1]]

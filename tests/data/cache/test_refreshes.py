@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from t5x_lite.data import layouts
-from t5x_lite.data.cache import refreshes
+from t5x_lite.data.cache import grouped, refreshes, stream
 from t5x_lite.data.cache.batches import train_batches
 from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.config import Data
 from t5x_lite.data.refresh import Refresh
+from t5x_lite.data.shapes import Bucketed
 from t5x_lite.errors import InputError
 from t5x_lite.processes import Ended, ending
 from t5x_lite.vocabulary.loading import load_vocabulary
@@ -119,6 +120,47 @@ def test_killed_at_five_points_with_slow_and_fast_searches(data, vocabulary, lag
         assert saved[0] == kill
         after, _ = run(again, vocabulary, delay=0.05 - delay, saved=saved)
         np.testing.assert_array_equal(before + after, whole)
+
+
+LENGTHS = {3: 3, 4: 2}
+"""Rows of a batch by the tokens of their longest passage."""
+
+
+def long_and_short(directory):
+    """40 passages, of which every third has a token more."""
+    rows = [text(60 + n, *([59] if n % 3 == 0 else [])) for n in range(40)]
+    refreshes.Passages.write(directory, rows)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_by_length_killed_at_five_points(data, vocabulary, lag, tmp_path, monkeypatch):
+    """Lengths change with each search; batches are those of a run that was not killed."""
+    for module in (grouped, stream):
+        monkeypatch.setattr(module, "WINDOW", 8)
+    long_and_short(tmp_path / "long")
+    refresh = dataclasses.replace(data.refresh, lag=lag, directory=str(tmp_path / "long"))
+    data = dataclasses.replace(data, refresh=refresh, batches=Bucketed(LENGTHS))
+    whole, _ = run(data, vocabulary, delay=0.0)
+    assert {batch.shape for batch in whole} == {(3, 3, 3), (2, 3, 4)}
+    for k, batch in enumerate(whole):
+        rows = [[passage for passage in row if passage.any()] for row in batch]
+        longest = [max(np.count_nonzero(passage) for passage in row) for row in rows]
+        assert longest == [batch.shape[2]] * len(batch)  # none is cut, none has a row too long
+        assert (batch[:, 1:, 1].min() >= 60) == (data.refresh.searched_by(k) > 0)
+    answers = np.concatenate([batch[:, 0, 1] for batch in whole])
+    counts = np.bincount(answers - 30, minlength=QUERIES)
+    assert counts.max() - counts.min() <= 2  # an epoch has each query once, but for those that wait
+    for kill in (1, 4, 5, 6, 9):
+        directory = tmp_path / f"k{kill}"
+        long_and_short(directory)
+        again = dataclasses.replace(
+            data, refresh=dataclasses.replace(refresh, directory=str(directory))
+        )
+        before, saved = run(again, vocabulary, delay=0.0, kill=kill)
+        after, _ = run(again, vocabulary, delay=0.0, saved=saved)
+        assert len(before + after) == len(whole)
+        for batch, expected in zip(before + after, whole, strict=True):
+            np.testing.assert_array_equal(batch, expected)
 
 
 def test_a_signal_ends_the_wait(data, vocabulary):

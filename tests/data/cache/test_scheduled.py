@@ -16,6 +16,7 @@ from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.cache.scheduled import Scheduled
 from t5x_lite.data.cache.stream import Position, Source, Stream
 from t5x_lite.data.config import Data
+from t5x_lite.data.shapes import Bucketed
 from t5x_lite.data.shapes import Scheduled as Shapes
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.loading import load_vocabulary
@@ -255,3 +256,22 @@ def test_a_damaged_file_of_lengths(pairs):
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(InputError, match=r"train\.longest does not fit its checksum"):
         Cache(data.cache).split("train").longest()
+
+
+def test_an_epoch_has_the_whole_batches_of_each_group(tmp_path, small_cache, monkeypatch):
+    from t5x_lite.data.cache import batches as cached
+
+    lengths = [4] * 10 + [8] * 7
+    examples = [[np.full(size - 1, 3 + i)] for i, size in enumerate(lengths)]
+    directory = small_cache(tmp_path / "cache", {"train": examples}, RECIPE)
+    vocabulary = load_vocabulary("bytes")
+    data = Data(
+        cache=str(directory), vocabulary="bytes", layout=layouts.Encoder(), pack=False,
+        batches=Shapes({4: 4, 8: 2}), batch_size=2, inputs_length=8,
+    )  # fmt: skip
+    # An encoder's tokens are those of a vocabulary with [CLS]; the rows are laid out by none here.
+    monkeypatch.setattr(layouts.Encoder, "encoder_tokens", lambda self, vocabulary: None)
+    epoch = cached.epoch_of(data, vocabulary, seed=0)
+    assert epoch == cached.Epoch(17, 2.0 + 3.0)  # 10 // 4 and 7 // 2
+    bucketed = dataclasses.replace(data, batches=Bucketed({4: 4, 8: 2}))
+    assert cached.epoch_of(bucketed, vocabulary, seed=0).batches == pytest.approx(6, abs=0.02)

@@ -9,6 +9,7 @@ from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.vocabulary.loading import load_vocabulary
 from tests import tokenizer_files
+from tests.records import test_released_files as released
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +111,66 @@ def test_files_of_one_s_own(data, vocabulary, tmp_path):
         next(pipeline.eval_batches(own, vocabulary))
     with pytest.raises(InputError, match=r"needs data\.layout choices, got labelled"):
         pipeline.load_task(dataclasses.replace(own, layout=layouts.Labelled()), vocabulary)
+
+
+def race_data(data, tmp_path, layout):
+    text = released.race(questions=["The dog _ ?", "Why?"], answers=["B", "D"], article="dogs run")
+    for split in ("train", "dev", "test"):
+        released.write(tmp_path / "RACE" / split / "high" / "1.txt", text)
+    named = {"task": "tasks.choices:race", "layout": layout, "inputs_length": 24}
+    return dataclasses.replace(data, **named)
+
+
+def test_race_for_an_encoder(data, vocabulary, tmp_path):
+    from t5x_lite.data.live import pipeline
+
+    race = race_data(data, tmp_path, layouts.Choices(num=4))
+    first, second = pipeline.eval_examples(race, vocabulary)
+    shown = "dogs run The dog a ? | The dog b ? | The dog c ? | The dog d ?"
+    assert first.inputs_text == shown
+    assert (first.targets_text, first.target) == ("choice2", 1)
+    assert (second.inputs_text, second.target) == ("dogs run Why? a | Why? b | Why? c | Why? d", 3)
+    assert next(pipeline.train_batches(race, vocabulary, seed=0))["labels"].shape == (4, 2)
+    with pytest.raises(InputError, match=r"needs data\.layout choices with data\.layout\.num 4"):
+        pipeline.load_task(dataclasses.replace(race, layout=layouts.Choices()), vocabulary)
+    other = dataclasses.replace(race, task="tasks.choices:race_middle")
+    with pytest.raises(InputError, match=r"has neither RACE's train\|dev\|test/middle/\*\.txt"):
+        pipeline.load_task(other, vocabulary)
+
+
+def test_race_as_text_to_text(data, vocabulary, tmp_path):
+    from t5x_lite.data.live import pipeline
+    from t5x_lite.data.live.tasks import task_labels, task_metrics
+
+    race = race_data(data, tmp_path, layouts.Seq2Seq())
+    first, _ = pipeline.eval_examples(race, vocabulary)
+    assert first.inputs_text == (
+        "race question: The dog _ ? choice1: a choice2: b choice3: c choice4: d article: dogs run"
+    )
+    assert (first.targets_text, first.target) == ("choice2", 1)
+    task = pipeline.load_task(race, vocabulary)
+    assert task_labels(task) == ("choice1", "choice2", "choice3", "choice4")
+    assert [metric([1, 3], [1, 2]) for metric in task_metrics(task)[1]] == [{"accuracy": 0.5}]
+    worded = dataclasses.replace(race, template="{article} {question} {choice1}", prefix="")
+    assert pipeline.eval_examples(worded, vocabulary)[0].inputs_text == "dogs run The dog _ ? a"
+
+
+@pytest.mark.parametrize(
+    ("layout", "text"),
+    [
+        (layouts.Choices(num=4), "A, b. She s. | She t. | She w. | She x"),
+        (
+            layouts.Seq2Seq(),
+            "swag choice1: s. choice2: t. choice3: w. choice4: x sentence: A, b. She",
+        ),
+    ],
+)
+def test_swag(data, vocabulary, tmp_path, layout, text):
+    from t5x_lite.data.live import pipeline
+
+    row = '0,v,1,"A, b. She","A, b.",She,gold,s.,t.,w.,x,2'
+    for name in ("train", "val"):
+        released.write(tmp_path / f"{name}.csv", f"{released.SWAG_HEAD}\n{row}\n")
+    swag = dataclasses.replace(data, task="tasks.choices:swag", layout=layout)
+    (one,) = pipeline.eval_examples(swag, vocabulary)
+    assert (one.inputs_text, one.targets_text, one.target) == (text, "choice3", 2)

@@ -1,5 +1,6 @@
 """XNLI's files: languages by column, the translations' words, and the mean of 15."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,75 @@ def test_the_mean_of_15():
     assert XNLI.score(scores) == pytest.approx(7 / 15)
     assert tuple(XNLI.rows) == LANGUAGES
     assert XNLI.missing({"xnli_en": {"accuracy": 1.0}}) == [n for n in LANGUAGES if n != "en"]
+
+
+@pytest.fixture
+def tfds_directory(tmp_path, monkeypatch):
+    """XNLI and XTREME's translations, which TFDS prepares of files in place of downloads."""
+    pytest.importorskip("importlib_resources", reason="TFDS prepares nothing without it")
+    tfds = pytest.importorskip("tensorflow_datasets")
+    downloaded = tmp_path / "downloaded" / "XNLI-1.0"
+    downloaded.mkdir(parents=True)
+    head = "language\tgold_label\tpromptID\tsentence1\tsentence2\tpairID"
+    rows = [
+        f"{language}\t{WORDS[n % 3]}\tx\tP {language} {n}\tH {language} {n}\t{n}"
+        for n in range(4)
+        for language in LANGUAGES
+    ]
+    for split in ("dev", "test"):
+        (downloaded / f"xnli.{split}.tsv").write_text("\n".join([head, *rows]) + "\n")
+    for language in LANGUAGES:
+        rows = [f"P en {n}\tH en {n}\tP {language} {n}\tH {language} {n}\tcontradictory"
+                for n in range(4)]  # fmt: skip
+        (downloaded / f"en-{language}.tsv").write_text("\n".join(rows) + "\n")
+
+    def download(self, urls):
+        if isinstance(urls, str):
+            return str(downloaded.parent)
+        return {language: str(downloaded / f"en-{language}.tsv") for language in urls}
+
+    monkeypatch.setattr(tfds.core.utils.gcs_utils, "_is_gcs_disabled", True)
+    monkeypatch.setattr(tfds.download.DownloadManager, "download_and_extract", download)
+    return tmp_path
+
+
+@pytest.mark.parametrize("layout", ["labelled", "seq2seq"])
+def test_records_of_tfds(tfds_directory, tiny_vocabulary, layout):
+    from t5x_lite.data import layouts
+    from t5x_lite.data.config import Data
+    from t5x_lite.data.live import pipeline
+    from t5x_lite.vocabulary.loading import load_vocabulary
+    from tests import tokenizer_files
+
+    is_text = layout == "seq2seq"
+    path = tiny_vocabulary
+    if not is_text:
+        path = tokenizer_files.write_wordpiece(tfds_directory)
+    data = Data(
+        task="tasks.xnli:sw",
+        vocabulary="",
+        directory=f"tfds:{tfds_directory / 'tfds'}",
+        layout=layouts.Seq2Seq() if is_text else layouts.Labelled(),
+        inputs_length=64,
+        pack=False,
+    )
+    vocabulary = load_vocabulary(path)
+    found = pipeline.eval_examples(data, vocabulary)
+    shown = "xnli hypothesis: H sw {0} premise: P sw {0}" if is_text else "P sw {0} H sw {0}"
+    expected = {shown.format(number): WORDS[number % 3] for number in range(4)}
+    assert {one.inputs_text: one.targets_text for one in found} == expected
+    assert [one.raw["idx"] for one in found] == [0, 1, 2, 3]  # in TFDS's order
+    train = pipeline.load_task(dataclasses.replace(data, task="tasks.xnli:train_th"), vocabulary)
+    assert list(train.splits) == ["train"]
+    rows = list(train.source.get_dataset("train", shuffle=False).as_numpy_iterator())
+    assert len(rows) == 4
+    assert all(b"P th " in one["inputs"] and one["targets"] == b"contradiction" for one in rows)
+
+
+def test_a_language_that_tfds_lacks():
+    hypothesis = {"language": ["ar", "de"], "translation": ["x", "H de"]}
+    record = {"premise": {"de": "P de 0"}, "hypothesis": hypothesis, "label": 0}
+    task = XnliTask.held_out("de")
+    assert (task.text("hypothesis", record), task.text("premise", record)) == ("H de", "P de 0")
+    with pytest.raises(InputError, match="TFDS's xnli: a hypothesis has no text in 'sw'; it has"):
+        XnliTask.held_out("sw").text("hypothesis", record)

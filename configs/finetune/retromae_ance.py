@@ -1,0 +1,29 @@
+"""RetroMAE on MS MARCO by ANCE: hard negatives are searched again while training goes on.
+
+The recipe of retromae_msmarco.py, with new negatives every 2,000 steps: those of the 200 passages
+nearest to a query, without its answers (Xiong et al. 2021, arXiv:2007.00808, `data.refresh`). The
+first 4,000 steps have the cache's own negatives, of BM25. The period and the lag are ours. Found
+passages have no ids in the data, so known positives are not masked; `refresh` removes answers.
+
+Command; `refresh` runs next to `train`, on devices of its own:
+    t5x-lite cache configs/finetune/retromae_ance.py --data.directory MARCO_PAIRS \
+        --data.vocabulary work/retromae/files/vocabulary --output CACHE
+    t5x-lite train configs/finetune/retromae_ance.py --init work/retromae --data.cache CACHE \
+        --data.vocabulary work/retromae/files/vocabulary --workdir work/retromae_ance \
+        --tokens-per-part 16384
+    t5x-lite refresh work/retromae_ance --passages MARCO_CORPUS.jsonl
+"""
+
+import dataclasses
+
+from configs.finetune.retromae_msmarco import experiment as msmarco
+from t5x_lite.data.refresh import Refresh
+
+experiment = dataclasses.replace(
+    msmarco,
+    data=dataclasses.replace(
+        msmarco.data,
+        layout=dataclasses.replace(msmarco.data.layout, known_positives=0),
+        refresh=Refresh(period=2_000, top=200, directory="work/retromae_ance/refresh"),
+    ),
+)

@@ -1,0 +1,35 @@
+"""Pretrains ELECTRA large: 335M parameters, 25 % masks, a generator a fourth as wide.
+
+Table 6 of Clark et al. 2020 (arXiv:2003.10555) and google-research/electra,
+configure_pretraining.py: rows of 512 tokens, 2,048 of them, 400,000 steps, 2e-4; all else as in
+electra_base.py. The released ELECTRA-Large is the paper's "1.75M", which has 1,750,000 steps:
+--steps 1750000 --optimizer.schedule.then.total-steps 1750000. Ours: 8 microbatches.
+
+Command:
+    t5x-lite train configs/pretrain/electra_large.py --data.directory DIR \
+        --data.vocabulary vocab.txt --workdir WORKDIR
+    t5x-lite plan configs/pretrain/electra_large.py --topology v5e:8x8
+"""
+
+import dataclasses
+
+from configs.pretrain.electra_base import experiment as base
+from t5x_lite.models.encoder_presets import electra_generator, electra_large
+from t5x_lite.optim.schedules import Linear, Warmup
+
+STEPS = 400_000
+
+experiment = dataclasses.replace(
+    base,
+    model=electra_large(),
+    objective=dataclasses.replace(
+        base.objective, generator=electra_generator(electra_large()), ratio=0.25
+    ),
+    data=dataclasses.replace(base.data, batch_size=2048),
+    optimizer=dataclasses.replace(
+        base.optimizer,
+        schedule=Warmup(steps=10_000, then=Linear(peak=2e-4, total_steps=STEPS)),
+    ),
+    steps=STEPS,
+    microbatches=8,
+)

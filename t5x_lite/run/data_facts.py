@@ -1,0 +1,160 @@
+"""What a config leaves to its data: the steps of its epochs, and the classes of its head.
+
+    with_epochs(experiment)         # epochs=3 of 67,349 rows in batches of 32: steps 6,314
+    with_classes(experiment)        # Classify(num_classes=0, head="auto") of MNLI: 3, "bert"
+
+| data | an epoch |
+|---|---|
+| caches | each example of all caches; of packed rows as many as the examples fill |
+| a task, or a mixture of tasks, whose examples can be counted | each example |
+| a stream, and rows that a task packs on the fly | unknown |
+"""
+
+import dataclasses
+import logging
+import math
+from collections.abc import Iterable, Sequence
+
+from t5x_lite.checkpoints import reading as checkpointing
+from t5x_lite.config import Experiment
+from t5x_lite.config.experiment import with_length
+from t5x_lite.data.config import Data
+from t5x_lite.data.rates import UnknownSize
+from t5x_lite.data.sources import batch_source
+from t5x_lite.errors import InputError
+from t5x_lite.heads.base import Head, by_name
+from t5x_lite.heads.classifier import Classifier, ClassifierKind
+from t5x_lite.interop import encoder_families
+from t5x_lite.models.encoder import EncoderConfig
+from t5x_lite.objectives.classify import Classify
+from t5x_lite.options import given_options
+from t5x_lite.run.best_step import find_step
+from t5x_lite.run.loading import learner_of, read_experiment
+from t5x_lite.vocabulary.loading import load_vocabulary
+
+_logger = logging.getLogger(__name__)
+
+_MOST_STEPS = 1 << 40
+
+
+def with_epochs(
+    experiment: Experiment, *, options: Sequence[str] = (), may_lack_data: bool = False
+) -> Experiment:
+    """The experiment with the steps of its epochs, and schedules of that length.
+
+    An experiment without epochs stays as it is, and so does one that has these steps already. If
+    the data are of unknown size, an experiment whose config states epochs keeps its steps; a line
+    says so.
+
+    Args:
+      experiment: the config.
+      options: of the command line; lengths that they give stay.
+      may_lack_data: whether data that cannot be read are taken for data of unknown size.
+
+    Raises:
+      InputError: --epochs is among the options, and the size is unknown.
+    """
+    epochs = experiment.epochs
+    if epochs is None:
+        return experiment
+    fixed = given_options(options)
+    try:
+        vocabulary = load_vocabulary(
+            experiment.data.vocabulary, extra_ids=experiment.data.extra_ids
+        )
+        data = experiment.data
+        epoch = batch_source(data).epoch_of(data, vocabulary, seed=experiment.seed)
+    except InputError as error:
+        is_unknown = may_lack_data or isinstance(error, UnknownSize)
+        if "--epochs" in fixed or not is_unknown:
+            raise
+        _logger.info("%s (the config's %s steps count)", error, f"{experiment.steps:,}")
+        return dataclasses.replace(experiment, epochs=None)
+    steps = max(1, math.ceil(epochs * epoch.batches - 1e-9))
+    if steps >= _MOST_STEPS:
+        raise InputError(f"epochs {epochs:g} are {steps:,} steps; give fewer")
+    _logger.info(
+        "%s: %s steps, about %.4g epochs of %s examples",
+        experiment.data.task or experiment.data.cache,
+        f"{steps:,}",
+        epochs,
+        f"{epoch.examples:,}",
+    )
+    return with_length(experiment, steps, fixed=fixed)
+
+
+def with_classes(
+    experiment: Experiment, *, earlier: Experiment | None = None, reads_task: bool = True
+) -> Experiment:
+    """The experiment whose classification head has a kind and the classes of the task.
+
+    Args:
+      experiment: the config.
+      earlier: the experiment of the run that goes on; its head is taken.
+      reads_task: whether the task may be read; if not, classes that are not known count as two.
+
+    Raises:
+      InputError: the number of classes is that of the task, and there is no task; or the head's
+        kind is the model's, and the model is not an encoder.
+    """
+    objective = experiment.objective
+    if not isinstance(objective, Classify) or (objective.num_classes and objective.head != "auto"):
+        return experiment
+    known = None if earlier is None else earlier.objective
+    kind, classes = objective.head, objective.num_classes
+    if kind == "auto":
+        model = experiment.model
+        if not encoder_families.is_encoder(model):
+            raise InputError(
+                f"objective Classify needs an encoder, and the model is a {type(model).__name__}; "
+                "use `t5x-lite glue`, or a config of objective Seq2Seq"
+            )
+        is_known = isinstance(known, Classify)
+        kind = known.head if is_known else classifier_kind(model, _heads_of_init(experiment))
+    if not classes and isinstance(known, Classify):
+        classes = known.num_classes
+    if not classes:
+        classes = num_classes(experiment.data) if reads_task else 2
+    resolved = dataclasses.replace(objective, head=kind, num_classes=classes)
+    return dataclasses.replace(experiment, objective=resolved)
+
+
+def _heads_of_init(experiment: Experiment) -> tuple[Head, ...]:
+    """The heads of the config and those of the checkpoint that the run begins with."""
+    if not experiment.init.checkpoint:
+        return experiment.heads
+    step = find_step(experiment.init.checkpoint, step=experiment.init.step)
+    saved = read_experiment(step, checkpointing.step_files(step))
+    named = by_name(experiment.heads)
+    own = learner_of(saved).heads
+    return (*experiment.heads, *(head for name, head in own.items() if name not in named))
+
+
+def classifier_kind(model: EncoderConfig, heads: Iterable[Head]) -> ClassifierKind:
+    """The kind of classification head that a checkpoint's family is fine-tuned with.
+
+    Args:
+      model: of the checkpoint.
+      heads: that it has.
+    """
+    named = by_name(heads)
+    if isinstance(classifier := named.get("classifier"), Classifier):
+        return classifier.kind
+    # A pretrained or imported ELECTRA is a BERT with the head "rtd".
+    return (
+        "electra" if "rtd" in named and model.classifier_kind == "bert" else model.classifier_kind
+    )
+
+
+def num_classes(data: Data) -> int:
+    """The classes of a task; 1 is a score."""
+    if not data.task:
+        raise InputError(
+            "objective.num_classes 0 are the classes of data.task, which is not set; set "
+            "--data.task, or --objective.num-classes N"
+        )
+    from t5x_lite.data.live.tasks import load_task, task_labels
+
+    vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
+    labels = task_labels(load_task(data, vocabulary))
+    return 1 if labels is None else len(labels)
