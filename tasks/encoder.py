@@ -11,8 +11,9 @@
     spans          documents as above, each a list of spans of whole sentences
     jsonl_spans    *.jsonl, objects {"spans": [str, ...]}, one document each
 
-The first two and spans read *.jsonl, too: objects with a "text", one document each; and all of
-these compressed, .gz or .zst. What is held out for validation is said in
+The first two and spans read all unlabelled text that tasks.text reads: *.jsonl, what `t5x-lite c4`
+writes, Parquet, Arrow, hf://NAME and tfds://NAME (docs/guides/documents.md). Files of text may be
+compressed, .gz, .zst or .xz. What is held out for validation is said in
 `t5x_lite.data.tasks.text_files`: whole files or, of fewer than 20 files and of passages, about
 every 100th document. A document is cut into pieces of data.inputs_length that are filled with whole
 sentences (`t5x_lite.data.tasks.sentences`), and no piece has text of two documents. With data.pack
@@ -20,52 +21,56 @@ several pieces share a row and do not see each other; without it each has a row,
 it.
 """
 
-from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import seqio
-import tensorflow as tf
 
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.tasks.document_spans import checked, span_task
 from t5x_lite.data.tasks.encoder import encoder_task
-from t5x_lite.data.tasks.text_files import collection_files
+from t5x_lite.data.tasks.text_files import SUFFIXES, collection_files, files_of_both
 from t5x_lite.data.tasks.text_source import (
+    document_source,
     json_objects,
     passage_texts,
-    text_documents,
-    text_lines,
+    source_of_files,
 )
-from tasks.text import source
 
 
 def documents(arguments: TaskArguments) -> seqio.Task:
     """Documents with blank lines between them."""
-    return _task("documents", text_documents, arguments)
+    return encoder_task("encoder_documents", arguments, source=_documents(arguments, blocks=True))
 
 
 def lines(arguments: TaskArguments) -> seqio.Task:
     """A document a line."""
-    return _task("lines", text_lines, arguments)
+    return encoder_task("encoder_lines", arguments, source=_documents(arguments, blocks=False))
 
 
 def passages(arguments: TaskArguments) -> seqio.Task:
     """Title and text of the passages of a collection."""
-    found = source(arguments.directory, passage_texts, files=collection_files)
+    found = source_of_files(collection_files(arguments.directory), passage_texts)
     return encoder_task("encoder_passages", arguments, source=found)
 
 
 def spans(arguments: TaskArguments) -> seqio.Task:
     """Spans of documents with blank lines between them."""
-    found = source(arguments.directory, text_documents)
+    found = _documents(arguments, blocks=True)
     return span_task("encoder_spans", arguments, source=found, listed=False)
 
 
 def jsonl_spans(arguments: TaskArguments) -> seqio.Task:
     """Lists of spans, one for each document."""
-    found = source(arguments.directory, partial(json_objects, parse=checked))
+    files = files_of_both(arguments.directory, suffixes=SUFFIXES)
+    found = source_of_files(files, partial(json_objects, parse=checked))
     return span_task("encoder_jsonl_spans", arguments, source=found, listed=True)
 
 
-def _task(name: str, read: Callable[..., tf.data.Dataset], arguments: TaskArguments) -> seqio.Task:
-    return encoder_task(f"encoder_{name}", arguments, source=source(arguments.directory, read))
+def _documents(arguments: TaskArguments, *, blocks: bool) -> Any:
+    return document_source(
+        arguments.directory,
+        columns=arguments.columns,
+        languages=arguments.languages,
+        blocks=blocks,
+    )

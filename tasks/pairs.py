@@ -26,7 +26,7 @@
                  Hub
     tevatron     *train*.jsonl and *dev*.jsonl, objects with "query", "positive_passages" and
                  "negative_passages" (`t5x_lite.records.released_files` for these five)
-    same_text    *.txt, one text a line, or *.jsonl with "text": each text answers itself (SimCSE,
+    same_text    any unlabelled text, as tasks.text reads it: each text answers itself (SimCSE,
                  Gao et al. 2021), and the encoder's dropout makes two views of it
 
 All files but BEIR's and those of queries may be compressed, and end in .gz or .zst then. A query is
@@ -46,8 +46,14 @@ import tensorflow as tf
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.tasks import benchmarks, stages
 from t5x_lite.data.tasks import pairs as pair_task
-from t5x_lite.data.tasks.text_files import collection_files, files_of_both
-from t5x_lite.data.tasks.text_source import json_objects, parsed_lines, passage_texts, text_lines
+from t5x_lite.data.tasks.text_files import SUFFIXES, collection_files, files_of_both
+from t5x_lite.data.tasks.text_source import (
+    document_source,
+    json_objects,
+    parsed_lines,
+    passage_texts,
+    source_of_files,
+)
 from t5x_lite.errors import InputError
 from t5x_lite.records import (
     beir_files,
@@ -60,21 +66,25 @@ from t5x_lite.records import (
     triplet_files,
 )
 from tasks.glue import STSB
-from tasks.text import source
 
 Read = Callable[[str], Iterable[pairs.Pairs]]
 
 
 def jsonl(arguments: TaskArguments) -> seqio.Task:
     """Objects with a query, passages that answer it, and others that do not."""
-    found = source(arguments.directory, partial(json_objects, parse=pairs.checked))
+    files = files_of_both(arguments.directory, suffixes=SUFFIXES)
+    found = source_of_files(files, partial(json_objects, parse=pairs.checked))
     return pair_task.pair_task("pairs_jsonl", arguments, source=found)
 
 
 def same_text(arguments: TaskArguments) -> seqio.Task:
     """Each text as a query and as what answers it."""
-    found, read = source(arguments.directory, text_lines), pairs.same_text
-    return pair_task.pair_task("pairs_same", arguments, source=found, read=read, one_to_one=True)
+    found = document_source(
+        arguments.directory, columns=arguments.columns, languages=arguments.languages
+    )
+    return pair_task.pair_task(
+        "pairs_same", arguments, source=found, read=pairs.same_text, one_to_one=True
+    )
 
 
 def beir(arguments: TaskArguments) -> seqio.Task:
@@ -136,14 +146,14 @@ def tevatron(arguments: TaskArguments) -> seqio.Task:
 def triplets(arguments: TaskArguments) -> seqio.Task:
     """Lines of a query, a passage that answers it and one that does not."""
     read = partial(parsed_lines, parse=triplet_files.checked)
-    found = source(arguments.directory, read, files=partial(files_of_both, suffixes=(".tsv",)))
+    found = source_of_files(files_of_both(arguments.directory, suffixes=(".tsv",)), read)
     return pair_task.pair_task("pairs_triplets", arguments, source=found, one_to_one=True)
 
 
 def titles(arguments: TaskArguments) -> seqio.Task:
     """The title of each passage of a collection as a query, and its text as what answers it."""
     read = partial(passage_texts, write=pairs.titled)
-    found = source(arguments.directory, read, files=collection_files)
+    found = source_of_files(collection_files(arguments.directory), read)
     return pair_task.pair_task("pairs_titles", arguments, source=found, one_to_one=True)
 
 

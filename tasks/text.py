@@ -1,12 +1,13 @@
-"""Pretraining on any text files, the lines of a directory, by every objective of the T5 paper.
+"""Pretraining on any unlabelled text by every objective of the T5 paper.
 
     --data.task tasks.text:span_corruption --data.directory DIR
 
-DIR holds *.txt, one document a line (blank lines are skipped), or *.jsonl, objects with a "text";
-they may be compressed, and end in .gz or .zst then.
+DIR holds *.txt, one document a line (blank lines are skipped), *.jsonl, what `t5x-lite c4` writes,
+Parquet or Arrow; or it is a file, a pattern, hf://NAME or tfds://NAME. docs/guides/documents.md
+lists all of it.
 What is held out for validation: whole files (`t5x_lite.data.tasks.text_files` says which) or, of
-fewer than 20 files, about every 100th line: those whose hash says so, so that a line that is
-repeated is always on the same side, and blank lines do not count.
+fewer than 20 files, about every 100th document: those whose hash says so, so that a document that
+is repeated is always on the same side, and blank lines do not count.
 
 The paper's variants (Raffel et al. 2020, tables 2 to 7) have their names in the released code,
 <noise>_<density>_<inputs>_<targets>: "u" is one sentinel for each span, "f" the full text, "d" what
@@ -14,22 +15,15 @@ is left after dropping, "m" the same sentinel for each token, "r10s90" random to
 them. `t5x_lite.data.tasks.unsupervised` says what each does and which lengths go with it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import seqio
-import tensorflow as tf
 
-from t5x_lite.buckets.paths import DataPath
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.tasks import stages, unsupervised
-from t5x_lite.data.tasks.shuffling import Shuffle
-from t5x_lite.data.tasks.text_files import split_files
-from t5x_lite.data.tasks.text_source import text_lines
+from t5x_lite.data.tasks.text_source import document_source
 from t5x_lite.data.tasks.unsupervised import Objective
-
-HELD_OUT = 100
-"""One document in so many, of files that are not divided by split."""
 
 
 def span_corruption(
@@ -63,7 +57,9 @@ def _task(
     name: str, objective: Callable[[TaskArguments], Objective], arguments: TaskArguments
 ) -> seqio.Task:
     made = objective(arguments)
-    texts = source(arguments.directory)
+    texts = document_source(
+        arguments.directory, columns=arguments.columns, languages=arguments.languages
+    )
     return stages.unsupervised_task(f"text_{name}", made, arguments, source=texts)
 
 
@@ -84,41 +80,6 @@ span_5_15_u_u = partial(span_corruption, mean_noise_span_length=5.0)
 span_10_15_u_u = partial(span_corruption, mean_noise_span_length=10.0)
 
 
-def source(
-    directory: str,
-    read: Callable[..., tf.data.Dataset] = text_lines,
-    *,
-    files: Callable[[str], Mapping[str, Sequence[DataPath]]] = split_files,
-) -> stages.FileSource:
-    """The documents of a directory's files, in the splits "train" and "validation".
-
-    Args:
-      directory: see `t5x_lite.data.tasks.text_files`.
-      read: from files, which of their documents to keep, and a `Shuffle` or None, to examples; of
-        lines by default.
-      files: from the directory to the files of both splits; one and the same list where documents
-        are split.
-    """
-    splits = files(directory)
-    by_document = splits["train"] is splits["validation"]
-    documents = partial(_documents, read=read, by_document=by_document)
-    names = ("train", "validation")
-    return stages.FileSource(names, splits.__getitem__, documents, shuffled=documents)
-
-
-def _documents(
-    split: str,
-    files: Sequence[DataPath],
-    *,
-    read: Callable[..., tf.data.Dataset],
-    by_document: bool,
-    shuffle: Shuffle | None = None,
-) -> tf.data.Dataset:
-    if not by_document:
-        return read(files, shuffle=shuffle)
-
-    def keep(texts: tf.Tensor) -> tf.Tensor:
-        held_out = tf.strings.to_hash_bucket_fast(texts, HELD_OUT) == 0
-        return held_out if split == "validation" else ~held_out
-
-    return read(files, keep=keep, shuffle=shuffle)
+def source(directory: str) -> stages.FileSource:
+    """The documents of a directory, in the splits "train" and "validation"."""
+    return document_source(directory)

@@ -1,7 +1,8 @@
 """Pretrains a small BERT by masked language modelling, on documents of one's own.
 
-4.8M parameters, 4.0M of them embeddings. DIR holds *.txt with blank lines between documents, or
-*.jsonl; vocab.txt is that of the uncased BERT. Rows are packed: no document sees another.
+4.8M parameters, 4.0M of them embeddings. DIR holds *.txt with blank lines between documents,
+*.jsonl, what `t5x-lite c4` wrote, or Parquet (docs/guides/documents.md). vocab.txt is that of the
+uncased BERT. Rows are packed: no document sees another.
 
 Command:
     t5x-lite train configs/pretrain/bert_tiny.py --data.directory DIR \

@@ -16,6 +16,7 @@ from t5x_lite.commands.options import (
     OptionalPooling,
     OptionalStep,
     OptionalText,
+    Text,
     Texts,
     at_least,
 )
@@ -25,7 +26,7 @@ from t5x_lite.project import trusting_checkpoints
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Embed:
-    """Turn texts into vectors by an encoder: text or JSON lines to .npy or .parquet.
+    """Turn texts into vectors by an encoder: text, JSON lines or tables to .npy or .parquet.
 
     All devices share a batch. The output appears when it is whole.
 
@@ -33,7 +34,8 @@ class Embed:
       checkpoint: a work directory or a step directory.
       input: a file of texts, one a line; of JSON lines {"text"}, with "title" and "_id" if they
         have them, as BEIR's corpus.jsonl; or of passages with tabs, as MS MARCO's collection.tsv
-        and DPR's psgs_w100.tsv; - is standard input.
+        and DPR's psgs_w100.tsv; Parquet or Arrow; a directory or a pattern; hf://NAME or
+        tfds://NAME; - is standard input.
       output: FILE.npy, float32 [N, D] in the order of the input, or FILE.parquet, columns id and
         vector (needs pyarrow); it is replaced if it is there.
       step: the step to take from a work directory, or best, the one that its run found best; the
@@ -66,6 +68,8 @@ class Embed:
       part: I/N, such as 2/8: the I-th of N parts of the texts alone, for so many hosts. The files
         of all parts, in order, are what search takes as --vectors.
       compute_dtype: of the encoder's activations; if not given, that of the checkpoint's run.
+      text: column of the text of JSON and of tables, or columns in braces; the title stands before
+        "{text}".
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
     """
@@ -92,6 +96,7 @@ class Embed:
     vector_numbers: Literal["float16", "int8", "float32"] = "float16"
     part: OptionalText = None
     compute_dtype: Literal["float32", "bfloat16"] | None = None
+    text: Text = "{text}"
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = False
 
@@ -138,4 +143,5 @@ class Embed:
                 numbers=self.vector_numbers,
                 part=part,
                 compute_dtype=self.compute_dtype,
+                text=self.text,
             )

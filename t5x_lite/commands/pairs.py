@@ -11,6 +11,7 @@ from t5x_lite.commands.options import (
     OptionalCount,
     OptionalFile,
     OptionalNumber,
+    Text,
     Texts,
     at_least,
 )
@@ -25,9 +26,10 @@ class Pairs:
     command goes on.
 
     Attributes:
-      input: WET or WARC files, directories or lists (*.paths) of them; *.jsonl; text files, whose
-        documents blank lines divide. For parallel two text files may be translations line by line,
-        or *.tsv has source TAB target, or score TAB source TAB target, or NLLB's columns.
+      input: WET or WARC files, directories or lists (*.paths) of them; JSON lines, Parquet, Arrow;
+        text files, whose documents blank lines divide; directories and patterns of these; hf://NAME
+        or tfds://NAME. For parallel two text files may be translations line by line, or *.tsv has
+        source TAB target, or score TAB source TAB target, or NLLB's columns.
       output: JSON lines {"query", "pos", "source", "lang"}, as training reads them.
       rule: which parts of a document are a query and a passage.
       languages: of two aligned files or of *.tsv; of other inputs one, where they do not say it.
@@ -39,6 +41,7 @@ class Pairs:
       bad_words: a file with an entry on each line; a pair with one is dropped.
       languages_by: langdetect or cld3 drops passages in another language than they say.
       seed: of the sentences that the rule ict draws.
+      text: column that is taken as text, or columns in braces, of JSON and of tables.
     """
 
     input: Files
@@ -63,6 +66,7 @@ class Pairs:
     bad_words: OptionalFile = None
     languages_by: Literal["langdetect", "cld3"] | None = None
     seed: Count = 0
+    text: Text = "{text}"
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -100,6 +104,7 @@ class Pairs:
             filters=filters,
             seed=self.seed,
             min_score=self.min_score,
+            text=self.text,
         )
 
 

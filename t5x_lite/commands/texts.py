@@ -45,7 +45,10 @@ class InitProject:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vocab:
-    """Train a SentencePiece vocabulary on text, one document or sentence a line.
+    """Train a SentencePiece vocabulary on unlabelled text: files, directories or data sets.
+
+    Plain text has a document or a sentence a line. Of JSON, as `t5x-lite c4` writes it, of Parquet
+    and of data sets the text field is read; docs/guides/documents.md lists all inputs.
 
     Digits, ASCII letters and punctuation always have a piece, since labels and numbers are written
     with them. There is no byte fallback, as in T5: --data.vocabulary bytes spells any text. With
@@ -56,8 +59,8 @@ class Vocab:
     Of such files, and with --alpha, it says into how many pieces their words are cut.
 
     Attributes:
-      input: text files in UTF-8; - is standard input. FILE=WEIGHT gives each a share, and FILE may
-        be a pattern in quotes then.
+      input: text files, JSON lines, Parquet, Arrow, directories and patterns of them, hf://NAME or
+        tfds://NAME; - is standard input. FILE=WEIGHT gives each a share of the text.
       output: the directory that receives sentencepiece.model.
       size: pieces of the vocabulary, without the sentinels.
       no_ascii: leaves out digits, ASCII letters and punctuation that are rare in the text.
@@ -68,6 +71,8 @@ class Vocab:
       character_coverage: fraction of the text's characters that get a piece, 0.98 to 1; if not
         given, 0.9995 and every frequent character.
       seed: random seed for the lines drawn by weights, and for the 2,000,000 of a longer text.
+      text: column of the text of JSON, tables and data sets, or columns in braces such as
+        "{title} {body}".
     """
 
     input: Files
@@ -78,6 +83,7 @@ class Vocab:
     encoder: bool = False
     character_coverage: OptionalNumber = None
     seed: Count = 0
+    text: Text = "{text}"
     takes_overrides: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -99,6 +105,7 @@ class Vocab:
             encoder=self.encoder,
             character_coverage=self.character_coverage,
             seed=self.seed,
+            text=self.text,
         )
 
 

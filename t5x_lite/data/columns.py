@@ -34,7 +34,8 @@ class Columns:
     """How a row of a file becomes text.
 
     Attributes:
-      inputs: text that the model reads, with columns in braces: "review: {text}".
+      inputs: text that the model reads, with columns in braces: "review: {text}". Of unlabelled
+        text the whole of it; "" is "{text}".
       second: for an encoder that reads pairs, the second text: "{hypothesis}"; "" is none.
       targets: text that it should write, or the label: "{label}". A test split may lack it.
       labels: all targets there are, each as the file writes it ("negative") or with the word to be
@@ -49,7 +50,8 @@ class Columns:
       test: of the test split.
       min_score: of parallel lines with scores, the lowest score that is kept; None keeps all.
       hold_out: where there are no validation files, about one training row in so many is held out
-        for validation, by a hash of its inputs; 0 holds out none.
+        for validation, by a hash of its inputs; 0 holds out none, and of unlabelled text one in
+        100.
       stream: whether rows are read as they are needed, and shuffled through data.shuffle_buffer;
         else they are held in memory, and permuted as a whole. None goes by the size of the files.
     """

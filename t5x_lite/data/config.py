@@ -47,12 +47,16 @@ class Data:
         spm.model, XLM-R's sentencepiece.bpe.model, RoBERTa's vocab.json beside merges.txt, or a
         directory that holds one of them, sentencepiece.model or bytes.json; "bytes" and "bytes-hf"
         are byte vocabularies (ByT5).
-      directory: directory of the task's files; "" for a task that needs none.
+      directory: directory of the task's files; "" for a task that needs none. Of unlabelled text
+        also a file, a pattern, hf://NAME or tfds://NAME (`data.tasks.text_files`).
+      languages: of multilingual text, such as mC4, the languages to read, or "all"; several are a
+        mixture, of which `mixing` makes the rates. () is text without languages.
       cache: a directory that `t5x-lite cache` wrote, to be read in place of the task's files, and
         without TensorFlow; several as "DIRECTORY=RATE" are mixed, and without rates as `mixing`
         says. "" runs the task on the fly.
       mixing: how the tasks of a mixture are mixed, or several caches that are given without rates.
-      columns: for your own files (tasks/files.py), the columns of inputs and targets.
+      columns: for your own files (tasks/files.py), the columns of inputs and targets; of unlabelled
+        text columns.inputs is the text, "{text}" if it is not given.
       template: the text of the inputs in place of the task's own, with columns in braces:
         "premise: {premise} hypothesis: {hypothesis}"; "" is the task's own. `prefix` comes before
         it.
@@ -95,6 +99,7 @@ class Data:
     task: str = ""
     vocabulary: str
     directory: str = ""
+    languages: tuple[str, ...] = ()
     cache: str | tuple[str, ...] = ""
     mixing: Mixing = field(default_factory=Mixing)
     columns: Columns = field(default_factory=Columns)
@@ -138,6 +143,13 @@ class Data:
                 raise InputError(f"data.{name} must be at least 1, or None for all, got {value}")
         if self.first_documents is not None and self.first_tokens is not None:
             raise InputError("data.first_documents and data.first_tokens are both set: unset one")
+        if self.languages and self.cache:
+            raise InputError(
+                "data.languages chooses among files, and each language has a cache of its own: "
+                "name the caches in data.cache"
+            )
+        if len({*self.languages}) < len(self.languages):
+            raise InputError(f"data.languages has one twice: {', '.join(self.languages)}")
         if self.extra_ids < 0:
             raise InputError(f"data.extra_ids must not be negative, got {self.extra_ids}")
         if self.pack and not self.layout.packs:
@@ -327,6 +339,7 @@ class TaskArguments:
       targets_length: tokens of a decoder row, EOS included.
       seed: of all randomness that belongs to single examples (which spans are corrupted).
       columns: of the user's own files.
+      languages: the language that is read; () of text without languages.
       layout: how its examples are shown; a task may have one form as text to text, and another for
         a layout that shows labels.
       final_sentinel: the user's data.final_sentinel.
@@ -344,3 +357,4 @@ class TaskArguments:
     final_sentinel: bool = False
     template: str = ""
     prefix: str | None = None
+    languages: tuple[str, ...] = ()

@@ -45,6 +45,7 @@ class Member:
       shared_examples: a name for its training examples where several members have the same ones,
         as GLUE and SuperGLUE have those of RTE: together they are drawn as often as one would be.
       directory: its folder in data.directory, where there is such a folder.
+      language: of multilingual text; several members are of one task then.
       cache: its cache, where several caches are of one task, as those of languages are: then this
         is the member's name, and leave_out knows the last part of it, too.
       measured: whether it has metrics of its own; one whose held-out splits are tasks has none.
@@ -59,6 +60,7 @@ class Member:
     unlabelled: bool = False
     shared_examples: str = ""
     directory: str = ""
+    language: str = ""
     cache: str = ""
     measured: bool = True
     form_of: tuple[str, ...] = ()
@@ -85,7 +87,13 @@ class Member:
         module, function = parts_of(self.task)
         if self.task.startswith(f"{SEQIO}:"):
             return function
-        return f"{module.rpartition('.')[2]}_{function}"
+        suffix = f"_{self.language}" if self.language else ""
+        return f"{module.rpartition('.')[2]}_{function}{suffix}"
+
+    @property
+    def named_task(self) -> str:
+        """Its task, with the language if it has one."""
+        return f"{self.task}[{self.language}]" if self.language else self.task
 
     @property
     def is_trained(self) -> bool:
@@ -280,6 +288,12 @@ def find_mixture(data: Data) -> Mixture | None:
     if not data.task:
         return None
     found = mixture_named(data.task)
+    if found is not None and data.languages:
+        raise InputError(
+            f"data.languages is of one task, and data.task {data.task!r} is a mixture: name a task"
+        )
+    if len(data.languages) > 1 or "all" in data.languages:
+        found = of_languages(data)
     if found is not None:
         if data.layout.answered_by_head:
             raise InputError(
@@ -311,6 +325,29 @@ def find_mixture(data: Data) -> Mixture | None:
     return None
 
 
+def of_languages(data: Data) -> Mixture:
+    """The mixture of the languages of multilingual text, each a member of the same task.
+
+    A language counts as many examples as TFDS says, or as its files have bytes; data.mixing makes
+    the rates, q ~ p^(1/T).
+
+    Raises:
+      InputError: there are no languages, or one of data.languages is not among them.
+    """
+    from t5x_lite.data.tasks.text_files import check_language
+    from t5x_lite.data.tasks.text_source import language_sizes
+
+    sizes = language_sizes(data.directory)
+    names = [*sizes] if "all" in data.languages else [*data.languages]
+    for name in names:
+        check_language(name, sizes, where=f"data.directory {data.directory}")
+    return Mixture(
+        members=tuple(
+            Member(task=data.task, language=name, examples=max(1, sizes[name])) for name in names
+        )
+    )
+
+
 def member_data(data: Data, member: Member) -> Data:
     """The config by which one task of a mixture is read alone, and on the fly."""
     directory = data.directory
@@ -318,5 +355,10 @@ def member_data(data: Data, member: Member) -> Data:
         inside = data_path(directory) / member.directory
         directory = str(inside) if inside.is_dir() else directory
     return dataclasses.replace(
-        data, task=member.task, directory=directory, cache="", mixing=Mixing()
+        data,
+        task=member.task,
+        directory=directory,
+        languages=(member.language,) if member.language else (),
+        cache="",
+        mixing=Mixing(),
     )

@@ -1,4 +1,4 @@
-"""Text files by blocks of lines or of documents: from the front, or at any place of a file.
+"""Text by blocks of lines, documents or rows: from the front, or at any place of a file.
 
     files = Files(["a.txt", "b.jsonl.gz"])
     files.read(0, 5)         # lines 640 to 767 of a.txt, a Block; None behind the last
@@ -6,9 +6,9 @@
     files.read_part(7, 0)    # the lines that begin in the eighth part
 
 A part is 64 KiB of a plain file, and of one in a bucket a range of its bytes. A compressed file is
-read from the front, and is one part. What is read depends on the arguments alone, so that a saved
-position can be gone back to; blocks that are asked for one after the other come from a file that
-stays open.
+read from the front, and is one part; a table has those of `documents.Groups`. What is read depends
+on the arguments alone, so that a saved position can be gone back to; blocks that are asked for one
+after the other come from a file that stays open.
 
 Lines are stripped, and blank ones are passed over. Documents are what blank lines divide; their
 lines are stripped. A byte-order mark in front is no part of the text. A line of more than
@@ -24,10 +24,11 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from t5x_lite.buckets.objects import size_of
-from t5x_lite.buckets.paths import DataPath, open_stream
+from t5x_lite.buckets.paths import data_path, open_stream
 from t5x_lite.errors import InputError
 from t5x_lite.files import LONGEST_LINE
 from t5x_lite.records.compressed import decompressed, is_compressed, naming_damage
+from t5x_lite.records.documents import TEXT, Groups, Shard, kind_of
 from t5x_lite.records.json_lines import lines_of, too_long
 from t5x_lite.remote import is_remote
 
@@ -52,18 +53,30 @@ class Block(NamedTuple):
 
 
 class Files:
-    """Text files, each of lines or of documents."""
+    """Text files, each of lines or of documents, and tables."""
 
-    def __init__(self, paths: Sequence[str | DataPath], *, documents: Sequence[bool] | None = None):
+    def __init__(
+        self,
+        paths: Sequence[str | Shard],
+        *,
+        documents: Sequence[bool] | None = None,
+        template: str = TEXT,
+    ):
         """Opens nothing.
 
         Args:
-          paths: the files, in UTF-8.
+          paths: the files, in UTF-8; tables, or splits of the hub.
           documents: for each file whether blank lines divide documents; by default lines are texts.
+          template: the text of the rows of tables.
         """
         self.paths = [str(path) for path in paths]
         self._documents = list(documents or [False] * len(self.paths))
-        self._streams: dict[tuple[int, int], _Stream] = {}
+        self._tables = {
+            place: Groups(data_path(path) if isinstance(path, str) else path, template)
+            for place, path in enumerate(paths)
+            if kind_of(path) == "table"
+        }
+        self._streams: dict[tuple[int, int | None, int], _Stream | _Rows] = {}
         self._ends: np.ndarray | None = None
 
     def read(self, file: int, number: int) -> Block | None:
@@ -72,16 +85,25 @@ class Files:
         Raises:
           InputError: the file cannot be read, is cut off or damaged, or is not UTF-8.
         """
-        stream = self._streams.pop((file, number), None)
+        return self._read(file, None, number)
+
+    def _read(self, file: int, group: int | None, number: int) -> Block | None:
+        """A block of a file or, of a table, of one of its groups."""
+        stream = self._streams.pop((file, group, number), None)
         path = self.paths[file]
         with _naming_errors(path):
             if stream is None:
-                stream = _Stream(path, documents=self._documents[file])
+                table = self._tables.get(file)
+                stream = (
+                    _Stream(path, documents=self._documents[file])
+                    if table is None
+                    else _Rows(path, table.texts(group))
+                )
                 for _ in range(number):
                     stream.block()
             block = stream.block()
         if block is not None:
-            self._streams[file, number + 1] = stream
+            self._streams[file, group, number + 1] = stream
         return block
 
     @property
@@ -91,7 +113,12 @@ class Files:
 
     def _part_ends(self) -> np.ndarray:
         if self._ends is None:
-            self._ends = np.cumsum([_num_parts(path) for path in self.paths])
+            self._ends = np.cumsum(
+                [
+                    self._tables[place].num if place in self._tables else _num_parts(path)
+                    for place, path in enumerate(self.paths)
+                ]
+            )
         return self._ends
 
     def read_part(self, part: int, number: int) -> Block | None:
@@ -106,6 +133,8 @@ class Files:
         path, count = self.paths[file], int(ends[file]) - first
         if count == 1:
             return self.read(file, number)
+        if file in self._tables:
+            return self._read(file, part - first, number)
         if number:
             return None
         start = (part - first) * PART_BYTES
@@ -220,6 +249,20 @@ class _Stream:
             return _block(self._path, [])
         document, self._begun = self._begun + lines[:ended], lines[ended:]
         return _block(self._path, _joined(document))
+
+
+class _Rows:
+    """A table, or a part of one, that is read from its front."""
+
+    def __init__(self, path: str, texts: Iterator[bytes]):
+        self._path, self._numbered = path, enumerate(texts)
+
+    def block(self) -> Block | None:
+        """The texts of the next rows."""
+        rows = list(itertools.islice(self._numbered, LINES))
+        pairs = [(place, text) for place, text in rows if text.strip()]
+        texts = [text for _, text in pairs]
+        return Block(self._path, [place for place, _ in pairs], texts) if rows else None
 
 
 # From anywhere.

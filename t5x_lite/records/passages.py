@@ -10,6 +10,7 @@ r"""Passages with an id and perhaps a title, one a line, from the files in which
     msmarco-docs.tsv   id TAB url TAB title TAB text, with or without names  MS MARCO's documents
     queries.tsv        id TAB text, with or without names, such as qid TAB query
     other.txt          a passage a line; its number, from 0, is its id
+    corpus.parquet     a row each, with columns named as the fields of JSON; also Arrow
 
 A first line of column names is a header: one of its fields names the id (id, _id, qid, pid, docid,
 query-id, corpus-id, ...), one the text (text, passage, query, contents, body, ...), and others may
@@ -27,11 +28,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from t5x_lite.buckets.paths import data_path
 from t5x_lite.errors import InputError
 from t5x_lite.files import LONGEST_LINE
+from t5x_lite.records.benchmark_files import Row
 from t5x_lite.records.compressed import plain_name
+from t5x_lite.records.documents import (
+    TEXT,
+    Shard,
+    as_template,
+    kind_of,
+    places,
+    read_fields,
+    text_of,
+)
 from t5x_lite.records.json_lines import Line, parse_object, read_examples
 from t5x_lite.records.lines import read_lines
+from t5x_lite.records.table_splits import column_names
 
 PassageFormat = Literal["auto", "text", "jsonl", "tsv"]
 
@@ -96,24 +109,39 @@ class Columns(NamedTuple):
 
 
 def read_passages(
-    path: str, *, format: PassageFormat = "auto", longest: int = LONGEST_LINE
+    path: str | Shard,
+    *,
+    format: PassageFormat = "auto",
+    longest: int = LONGEST_LINE,
+    template: str = TEXT,
 ) -> Iterator[Passage]:
     """The passages of a file, in order; it is read as they are asked for.
 
     Args:
-      path: a file in UTF-8; "-" is standard input.
+      path: a file in UTF-8, a table or a split of the hub; "-" is standard input.
       format: "auto" goes by the name: .jsonl, .json, .ndjson; .tsv; else "text".
       longest: bytes of a line at most.
+      template: the text of an object or a row; one that is not "{text}" is all of it, and no title
+        stands before it.
 
     Raises:
       InputError: naming file and line: unreadable, not UTF-8, too long, not a JSON object, no
         "text", an id that is no string or whole number, a line with other columns.
     """
+    if kind_of(path) == "table":
+        shard = data_path(path) if isinstance(path, str) else path
+        yield from _of_table(shard, as_template(template))
+        return
+    path = str(path)
     kind = format_of(path) if format == "auto" else format
     if kind == "jsonl":
-        lines = read_examples(path, fields=(), optional=_TEXTS, longest=longest)
+        template = as_template(template)
+        texts = {"fields": (), "optional": _TEXTS}
+        if template != TEXT:
+            texts = {"fields": places(template), "optional": ()}
+        lines = read_examples(path, **texts, longest=longest)
         for number, line in enumerate(lines):
-            yield of_object(line, number=number)
+            yield of_object(_with_text(line, template), number=number)
         return
     name = "standard input" if path == "-" else path
     numbered = enumerate(read_lines([path], longest=longest), start=1)
@@ -128,6 +156,30 @@ def read_passages(
     for number, text in numbered if columns.named else itertools.chain([first], numbered):
         if text.strip():
             yield of_line(text, columns, where=f"{name}:{number}")
+
+
+def _of_table(shard: Shard, template: str) -> Iterator[Passage]:
+    """The passages of a table."""
+    there = column_names(shard)
+    needed = places(template)
+    if template == TEXT:
+        needed = ("contents",) if "text" not in there and "contents" in there else ("text",)
+    also = {*_IDS, *(("title",) if template == TEXT else ())}
+    columns = [*needed, *(name for name in there if name in also)]
+    for number, row in enumerate(read_fields(shard, columns=[*dict.fromkeys(columns)])):
+        if template == TEXT:
+            text_of(row, f"{{{needed[0]}}}")  # it must be a text
+        fields = {name: value for name, value in row.fields.items() if value is not None}
+        yield of_object(_with_text(Line(row.where, fields), template), number=number)
+
+
+def _with_text(line: Line, template: str) -> Line:
+    """The same object, whose text is that of a template, without a title then."""
+    if template == TEXT:
+        return line
+    text = text_of(Row(line.where, line.record), template)
+    ids = {name: line.record[name] for name in _IDS if name in line.record}
+    return Line(line.where, {**ids, "text": text})
 
 
 def format_of(path: str) -> PassageFormat:

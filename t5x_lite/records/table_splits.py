@@ -7,7 +7,8 @@
 
 The rules, the first that fits:
 
-1. hf://NAME or hf://NAME:CONFIG is what the package `datasets` loads under that name.
+1. hf://NAME, hf://NAME:CONFIG or hf://OWNER/NAME/CONFIG is what the package `datasets` loads under
+   that name; a last :SPLIT is the one split that is read.
 2. Patterns name the files of a split, relative to the directory; several files are read in order.
 3. A file is the training split.
 4. dataset_dict.json or state.json: `save_to_disk` of `datasets` wrote the directory.
@@ -26,8 +27,9 @@ from t5x_lite.buckets.objects import files_in
 from t5x_lite.buckets.paths import BucketPath, DataPath, data_path
 from t5x_lite.errors import InputError
 from t5x_lite.files import LONGEST_LINE
+from t5x_lite.records import tables
 from t5x_lite.records.benchmark_files import Row
-from t5x_lite.records.compressed import read_whole
+from t5x_lite.records.compressed import plain_name, read_whole
 from t5x_lite.records.json_lines import parse_json
 from t5x_lite.records.tables import ending_of, pyarrow, read_table, rows_of_batches
 from t5x_lite.remote import is_remote
@@ -91,8 +93,50 @@ def read_rows(table: Table, *, columns: Sequence[str], quoting: bool = True) -> 
     return rows_of_batches(batches, name=str(table), columns=columns)
 
 
+_HUB_ROWS = 1024
+"""Rows of a data set of the Hub that are read at a time."""
+
+
+def column_names(table: Table) -> list[str]:
+    """The columns of a Parquet or Arrow file or of a split of the Hub."""
+    if not isinstance(table, HubSplit):
+        return tables.column_names(table)
+    return [*_loaded(table.dataset, table.config)[table.split].column_names]
+
+
+def num_groups(table: Table) -> int:
+    """The parts that are read alone; see `tables.num_groups`."""
+    if not isinstance(table, HubSplit):
+        return tables.num_groups(table)
+    return max(1, -(-len(_loaded(table.dataset, table.config)[table.split]) // _HUB_ROWS))
+
+
+def read_columns(
+    table: Table, *, columns: Sequence[str], group: int | None = None
+) -> Iterator[Row]:
+    """Rows with some columns, of all parts or of one; see `tables.read_columns`."""
+    if not isinstance(table, HubSplit):
+        return tables.read_columns(table, columns=columns, group=group)
+    pyarrow(table)
+    rows = _loaded(table.dataset, table.config)[table.split]
+    tables.require_columns(rows.column_names, columns, name=str(table))
+    rows = rows.select_columns([*dict.fromkeys(columns)]).with_format("arrow")
+    first, end = 0, len(rows)
+    if group is not None:
+        first, end = group * _HUB_ROWS, min(end, (group + 1) * _HUB_ROWS)
+    batches = (
+        batch
+        for start in range(first, end, _HUB_ROWS)
+        for batch in rows[start : min(end, start + _HUB_ROWS)].to_batches()
+    )
+    return rows_of_batches(batches, name=str(table), columns=columns, before=first)
+
+
 def table_splits(
-    directory: str, *, patterns: Mapping[str, Sequence[str]] | None = None
+    directory: str,
+    *,
+    patterns: Mapping[str, Sequence[str]] | None = None,
+    endings: tuple[str, ...] = (),
 ) -> dict[str, tuple[Table, ...]]:
     """The tables of each split that there is.
 
@@ -100,6 +144,7 @@ def table_splits(
       directory: data.directory.
       patterns: split -> files or patterns, relative to the directory; a split without any is not
         there, unless all have none.
+      endings: how the names of files that a pattern matches may end; () is those of tables.
 
     Raises:
       InputError: a pattern matches no file, or two sets of files claim to be one split.
@@ -109,7 +154,7 @@ def table_splits(
         return _hub_splits(directory.removeprefix(HUB))
     place = data_path(directory)
     if given:
-        return {split: _matching(place, globs, split) for split, globs in given.items()}
+        return {split: _matching(place, globs, split, endings) for split, globs in given.items()}
     if not directory:
         return {}
     if ending_of(place.name) and place.is_file():
@@ -134,14 +179,20 @@ def _names(place: DataPath) -> list[str]:
     return sorted(path.name for path in place.glob("*") if path.is_file())
 
 
-def _matching(place: DataPath, globs: Sequence[str], split: str) -> tuple[DataPath, ...]:
+def _matching(
+    place: DataPath, globs: Sequence[str], split: str, endings: tuple[str, ...] = ()
+) -> tuple[DataPath, ...]:
     """The files that patterns match, those of the first pattern first."""
+
+    def fits(name: str) -> bool:
+        return plain_name(name).endswith(endings) if endings else bool(ending_of(name))
+
     found: list[DataPath] = []
     for pattern in globs:
         whole = is_remote(pattern) or pattern.startswith("/")
         path = data_path(pattern) if whole else _below(place, pattern)
         if _PATTERN.search(path.name):
-            among = [name for name in _names(path.parent) if ending_of(name)]
+            among = [name for name in _names(path.parent) if fits(name)]
             files = [path.parent / name for name in fnmatch.filter(among, path.name)]
         else:
             files = [path] if path.is_file() else []
@@ -243,9 +294,25 @@ def _files_of(place: DataPath, name: str, names: Sequence[str]) -> tuple[DataPat
     return tuple(files)
 
 
+def _hub_name(name: str) -> tuple[str, str, str]:
+    """The data set, its configuration and the split that a name says; "" where it says none."""
+    dataset, _, rest = name.partition(":")
+    owner_and_name, config = dataset.split("/")[:2], "/".join(dataset.split("/")[2:])
+    if config and not dataset.startswith(("/", ".")):
+        return "/".join(owner_and_name), config, rest
+    config, _, split = rest.partition(":")
+    if not split and any(config in names for names in SPLITS.values()):
+        return dataset, "", config
+    return dataset, config, split
+
+
 def _hub_splits(name: str) -> dict[str, tuple[Table, ...]]:
-    dataset, _, config = name.partition(":")
+    dataset, config, split = _hub_name(name)
     there = [*_loaded(dataset, config or None)]
+    if split:
+        if split not in there:
+            raise InputError(f"{HUB}{name}: there is no split {split!r}: it has {', '.join(there)}")
+        return {"train": (HubSplit(dataset, config or None, split),)}
     named = {
         split: next((known for known in names if known in there), None)
         for split, names in SPLITS.items()

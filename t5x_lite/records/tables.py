@@ -13,6 +13,7 @@ ends the process. Values become Python's one row at a time, and batches are cut 
 rows that share a long text do not take its memory many times.
 """
 
+import contextlib
 import importlib
 import itertools
 import json
@@ -80,20 +81,116 @@ def read_table(file: DataPath, *, columns: Sequence[str], quoting: bool = True) 
     return _rows_of_file(file, read, columns)
 
 
-def rows_of_batches(batches: Iterable[Any], *, name: str, columns: Sequence[str]) -> Iterator[Row]:
+def num_groups(file: DataPath) -> int:
+    """The parts of a Parquet or Arrow file that are read alone: row groups or record batches.
+
+    An Arrow file without an index is one part.
+
+    Raises:
+      InputError: it cannot be read, or pyarrow is missing.
+    """
+    pa = pyarrow(file)
+    with _naming(file, pa), _opened(pa, file) as source:
+        if _is_parquet(file):
+            import pyarrow.parquet as parquet
+
+            with parquet.ParquetFile(source) as table:
+                return table.metadata.num_row_groups
+        if not _has_index(source):
+            return 1
+        with pa.ipc.open_file(source) as table:
+            return table.num_record_batches
+
+
+def read_columns(
+    file: DataPath, *, columns: Sequence[str], group: int | None = None
+) -> Iterator[Row]:
+    """The rows of a Parquet or Arrow file with some of its columns; the others are not read.
+
+    Args:
+      file: its name ends in .parquet, .arrow or .feather.
+      columns: names; the file must have all of them.
+      group: one of its `num_groups`, which is read alone; None reads all.
+
+    Raises:
+      InputError: as `read_table`; of a missing column it names those that there are.
+    """
+    pa = pyarrow(file)
+    read = _parquet_batches if _is_parquet(file) else _arrow_batches
+    with _naming(file, pa):
+        yield from rows_of_batches(
+            read(pa, file, columns=columns, group=group),
+            name=str(file),
+            columns=columns,
+            before=0 if group is None else _rows_before(pa, file, group),
+        )
+
+
+def column_names(file: DataPath) -> list[str]:
+    """The columns of a Parquet or Arrow file; no row is read.
+
+    Raises:
+      InputError: it cannot be read, or pyarrow is missing.
+    """
+    pa = pyarrow(file)
+    with _naming(file, pa), _opened(pa, file) as source:
+        if _is_parquet(file):
+            import pyarrow.parquet as parquet
+
+            with parquet.ParquetFile(source) as table:
+                return table.schema_arrow.names
+        opened = pa.ipc.open_file if _has_index(source) else pa.ipc.open_stream
+        with opened(source) as table:
+            return table.schema.names
+
+
+def require_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -> None:
+    """Raise InputError, with the columns that there are, if one of `columns` is missing."""
+    for column in columns:
+        if column not in names:
+            listed = ", ".join(names) or "no columns"
+            raise InputError(
+                f"{name}: there is no column {column!r}: it has {listed}; name the column of the "
+                "text by --data.columns.inputs '{COLUMN}' (train, cache) or --text COLUMN (vocab, "
+                "embed, pairs)"
+            )
+
+
+def _rows_before(pa: Any, file: DataPath, group: int) -> int:
+    """The rows of the groups before one, for messages."""
+    if not group:
+        return 0
+    with _opened(pa, file) as source:
+        if _is_parquet(file):
+            import pyarrow.parquet as parquet
+
+            with parquet.ParquetFile(source) as table:
+                return sum(table.metadata.row_group(i).num_rows for i in range(group))
+        with pa.ipc.open_file(source) as table:
+            return sum(table.get_batch(i).num_rows for i in range(group))
+
+
+def _is_parquet(file: DataPath) -> bool:
+    return file.name.endswith(_PARQUET)
+
+
+def rows_of_batches(
+    batches: Iterable[Any], *, name: str, columns: Sequence[str], before: int = 0
+) -> Iterator[Row]:
     """The rows of Arrow's record batches or tables.
 
     Args:
       batches: one after the other, of one schema.
       name: of what they are read from, for messages.
       columns: that they must have.
+      before: rows before the first, for messages.
 
     Raises:
       InputError: a column is missing, or a value is of a type that JSON has not.
     """
-    count = 0
+    count = before
     for batch in batches:
-        if not count:
+        if count == before:
             _check_columns(batch.schema.names, columns, name=name)
         values = [
             map(_plain, _values(batch, place, name=name, first=count))
@@ -107,14 +204,21 @@ def rows_of_batches(batches: Iterable[Any], *, name: str, columns: Sequence[str]
 
 def _rows_of_file(file: DataPath, read: Any, columns: Sequence[str]) -> Iterator[Row]:
     pa = pyarrow(file)
-    kind = "Parquet" if read is _parquet_batches else "Arrow"
     names: list[str] = []
-    try:
+    with _naming(file, pa):
         yield from rows_of_batches(
             _looked_at(read(pa, file), names), name=str(file), columns=columns
         )
         if not names:
             raise InputError(f"{file}: the table is empty")
+
+
+@contextlib.contextmanager
+def _naming(file: DataPath, pa: Any) -> Iterator[None]:
+    """Raise InputError, with the file, if it is damaged or cannot be read."""
+    kind = "Parquet" if _is_parquet(file) else "Arrow"
+    try:
+        yield
     except OSError as error:
         if error.errno is not None:
             raise InputError(f"cannot read {file}: {os.strerror(error.errno)}") from error
@@ -157,13 +261,20 @@ def _opened(pa: Any, file: DataPath) -> Any:
     return pa.memory_map(str(file))
 
 
-def _parquet_batches(pa: Any, file: DataPath) -> Iterator[Any]:
+def _parquet_batches(
+    pa: Any, file: DataPath, *, columns: Sequence[str] | None = None, group: int | None = None
+) -> Iterator[Any]:
+    """The batches of a file, or of one row group; with all columns, or with some."""
     import pyarrow.parquet as parquet
 
     with _opened(pa, file) as source:
         with parquet.ParquetFile(source) as table:
             metadata, schema = table.metadata, table.schema_arrow
         leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+        if columns is not None:
+            require_columns(schema.names, columns, name=str(file))
+            leaves = [x for x in leaves if {x.path, x.path.split(".")[0]} & {*columns}]
+            schema = pa.schema([schema.field(name) for name in dict.fromkeys(columns)])
         leaves = [leaf for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
         # A list may hold one long entry many times: it stays encoded. A flat column need not.
         encoded = [leaf.path for leaf in leaves if leaf.max_repetition_level]
@@ -174,9 +285,11 @@ def _parquet_batches(pa: Any, file: DataPath) -> Iterator[Any]:
         ):
             batches = (
                 batch
-                for group in range(metadata.num_row_groups)
+                for number in (range(metadata.num_row_groups) if group is None else [group])
                 for batch in table.iter_batches(
-                    batch_size=_batch_size(metadata, group, probed, flat), row_groups=[group]
+                    batch_size=_batch_size(metadata, number, probed, flat),
+                    row_groups=[number],
+                    columns=None if columns is None else [*dict.fromkeys(columns)],
                 )
             )
             yield from _at_least_one(batches, pa, schema)
@@ -212,18 +325,38 @@ def _longest_entry(column: Any) -> int:
     return compute.max(compute.binary_length(texts)).as_py() or 0
 
 
-def _arrow_batches(pa: Any, file: DataPath) -> Iterator[Any]:
+def _arrow_batches(
+    pa: Any, file: DataPath, *, columns: Sequence[str] | None = None, group: int | None = None
+) -> Iterator[Any]:
     """Of a file with an index, or else of a stream, which has none."""
     with _opened(pa, file) as source:
-        start = source.read(6)
-        source.seek(0)
-        if start == b"ARROW1":
+        if _has_index(source):
             with pa.ipc.open_file(source) as table:
-                batches = (table.get_batch(i) for i in range(table.num_record_batches))
-                yield from _at_least_one(batches, pa, table.schema)
+                numbers = range(table.num_record_batches) if group is None else [group]
+                batches = (table.get_batch(i) for i in numbers)
+                yield from _selected(_at_least_one(batches, pa, table.schema), file, columns)
         else:
             with pa.ipc.open_stream(source) as table:
-                yield from _at_least_one(table, pa, table.schema)
+                yield from _selected(_at_least_one(table, pa, table.schema), file, columns)
+
+
+def _has_index(source: Any) -> bool:
+    """Whether an Arrow file has an index of its record batches at its end."""
+    start = source.read(6)
+    source.seek(0)
+    return start == b"ARROW1"
+
+
+def _selected(
+    batches: Iterable[Any], file: DataPath, columns: Sequence[str] | None
+) -> Iterator[Any]:
+    """The batches with some of their columns alone, a few rows at a time; all if there are none."""
+    for batch in batches:
+        if columns is None:
+            yield batch
+            continue
+        require_columns(batch.schema.names, columns, name=str(file))
+        yield batch.select([*dict.fromkeys(columns)])
 
 
 def _at_least_one(batches: Iterable[Any], pa: Any, schema: Any) -> Iterator[Any]:

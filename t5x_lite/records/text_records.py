@@ -9,13 +9,16 @@ corpus.jsonl    objects with "text"; a "title" stands before it, as BEIR's docum
                 lines are passed over
 passages.tsv    fields with tabs between them, as MS MARCO and DPR have them (`passages`)
 
-Each may be compressed, and ends in .gz, .zst or .xz then.
+corpus.parquet  rows with the columns "text", and "title" and an id if they have them; also Arrow
+
+Each but the last may be compressed, and ends in .gz, .zst or .xz then.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from t5x_lite.files import LONGEST_LINE
+from t5x_lite.records.documents import TEXT, Shard, kind_of
 from t5x_lite.records.passages import PassageFormat, format_of, read_passages
 
 
@@ -28,19 +31,26 @@ class TextRecord(NamedTuple):
 
 
 def read_texts(
-    path: str, *, format: PassageFormat = "auto", longest: int = LONGEST_LINE
+    path: str | Shard,
+    *,
+    format: PassageFormat = "auto",
+    longest: int = LONGEST_LINE,
+    template: str = TEXT,
 ) -> Iterator[TextRecord]:
     """The texts of a file, in order; it is read as they are asked for.
 
     Args:
-      path: a file in UTF-8; "-" is standard input.
+      path: a file in UTF-8, a table or a split of the hub; "-" is standard input.
       format: "auto" goes by the name: .jsonl, .json, .ndjson; .tsv; else "text".
       longest: bytes of a line at most.
+      template: as of `passages.read_passages`.
 
     Raises:
       InputError: naming file and line; see `passages.read_passages`.
     """
-    kind = format_of(path) if format == "auto" else format
-    for passage in read_passages(path, format=kind, longest=longest):
+    kind = format_of(str(path)) if format == "auto" else format
+    if kind_of(path) == "table":
+        kind = "jsonl"
+    for passage in read_passages(path, format=kind, longest=longest, template=template):
         text = passage.text if kind == "text" else passage.whole
         yield TextRecord(passage.where, passage.id, text)

@@ -21,7 +21,7 @@ import math
 import random
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from t5x_lite.errors import InputError
@@ -30,6 +30,10 @@ from t5x_lite.records.lines import read_lines
 _logger = logging.getLogger(__name__)
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|nan|inf")
+
+
+Read = Callable[[Sequence[str]], Iterator[str]]
+"""From the names of files to their lines."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,12 +51,15 @@ class Source:
     weight: float
 
 
-def weighted_files(inputs: Sequence[str]) -> list[Source] | None:
+def weighted_files(
+    inputs: Sequence[str], *, is_place: Callable[[str], bool] = lambda name: False
+) -> list[Source] | None:
     """Reads "FILE=WEIGHT", where FILE may be a pattern such as de/*.txt.
 
     Args:
       inputs: all with a weight, or all without one. A file whose own name ends in =NUMBER is taken
         whole if it exists.
+      is_place: whether a name is left as it is, as of a directory that the reader knows.
 
     Returns:
       The sources in the order given; None where there are no weights.
@@ -73,14 +80,21 @@ def weighted_files(inputs: Sequence[str]) -> list[Source] | None:
         number = float(weight)
         if not 0 < number < math.inf:
             raise InputError(f"--input {name}={weight}: a weight must be a number above 0")
-        sources.append(Source(name=name, files=_files(name), weight=number))
+        files = (name,) if is_place(name) else _files(name)
+        sources.append(Source(name=name, files=files, weight=number))
     every = [file for source in sources for file in source.files]
     if twice := next((file for file in every if every.count(file) > 1), None):
         raise InputError(f"--input has {twice} twice: add up its weights")
     return sources
 
 
-def tempered_files(inputs: Sequence[str], alpha: float) -> list[Source]:
+def tempered_files(
+    inputs: Sequence[str],
+    alpha: float,
+    *,
+    is_place: Callable[[str], bool] = lambda name: False,
+    read: Read = read_lines,
+) -> list[Source]:
     """Files or patterns, each a source, whose weights are their bytes to the power of alpha.
 
     q_l ~ p_l^alpha of languages: with 0.3, XLM-R's, 900 MB and 10 MB are drawn as 3.9 to 1.
@@ -88,31 +102,39 @@ def tempered_files(inputs: Sequence[str], alpha: float) -> list[Source]:
     Args:
       inputs: files or patterns, without weights.
       alpha: in (0, 1]; 1 is in proportion.
+      is_place: as of `weighted_files`.
+      read: gives the lines of files.
 
     Raises:
       InputError: alpha is no such number; or as `weighted_files`.
     """
     if not 0 < alpha <= 1:
         raise InputError(f"--alpha must be above 0 and at most 1: got {alpha}")
-    sources = [Source(name=name, files=_files(name), weight=1.0) for name in inputs]
-    weights = [_bytes_of(source) ** alpha for source in sources]
+    sources = [
+        Source(name=name, files=(name,) if is_place(name) else _files(name), weight=1.0)
+        for name in inputs
+    ]
+    weights = [_bytes_of(source, read) ** alpha for source in sources]
     return [
         dataclasses.replace(source, weight=weight)
         for source, weight in zip(sources, weights, strict=True)
     ]
 
 
-def weighted_lines(sources: Sequence[Source], *, seed: int) -> Iterator[str]:
+def weighted_lines(
+    sources: Sequence[Source], *, seed: int, read: Read = read_lines
+) -> Iterator[str]:
     """The lines that are drawn, source by source, each in the order of its files.
 
     Args:
       sources: from `weighted_files`.
       seed: of the draws; equal files and seeds give equal lines.
+      read: gives the lines of files.
 
     Raises:
       InputError: at the call if a file is not UTF-8, or a source has no text.
     """
-    sizes = [_bytes_of(source) for source in sources]
+    sizes = [_bytes_of(source, read) for source in sources]
     total = math.fsum(source.weight for source in sources)
     most = min(size * total / one.weight for one, size in zip(sources, sizes, strict=True))
     kept = [
@@ -123,20 +145,22 @@ def weighted_lines(sources: Sequence[Source], *, seed: int) -> Iterator[str]:
             "%s: %s of %s parts, %.4g %% of %s bytes",
             *(source.name, f"{source.weight:g}", f"{total:g}", 100 * share, f"{size:,}"),
         )
-    return _drawn(sources, kept, seed=seed)
+    return _drawn(sources, kept, seed=seed, read=read)
 
 
-def _drawn(sources: Sequence[Source], kept: Sequence[float], *, seed: int) -> Iterator[str]:
+def _drawn(
+    sources: Sequence[Source], kept: Sequence[float], *, seed: int, read: Read
+) -> Iterator[str]:
     for place, (source, share) in enumerate(zip(sources, kept, strict=True)):
         # The numbers of `random` are the same in every version of Python.
         draw = random.Random(f"{seed} {place}").random
-        for line in read_lines(source.files):
+        for line in read(source.files):
             if line.strip() and draw() < share:
                 yield line
 
 
-def _bytes_of(source: Source) -> int:
-    size = sum(len(line.strip().encode()) for line in read_lines(source.files))
+def _bytes_of(source: Source, read: Read) -> int:
+    size = sum(len(line.strip().encode()) for line in read(source.files))
     if not size:
         raise InputError(f"--input {source.name} holds no text: leave it out, or add some")
     return size

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from t5x_lite.data.tasks.text_files import shards_of
+from t5x_lite.data.tasks.text_source import texts_of
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.head_vectors import HeadEmbedder
 from t5x_lite.files import LONGEST_LINE
@@ -23,6 +25,7 @@ from t5x_lite.interop.directories import new_directory
 from t5x_lite.models.pooling import Pooling
 from t5x_lite.options import suggesting
 from t5x_lite.progress import counting
+from t5x_lite.records.documents import TEXT, TFDS, as_template, is_named, kind_of
 from t5x_lite.records.lines import count_lines
 from t5x_lite.records.m3_files import Numbers, Writer
 from t5x_lite.records.passages import PassageFormat
@@ -73,14 +76,16 @@ def embed(
     numbers: Numbers = "float16",
     part: Share | None = None,
     compute_dtype: ComputeDtype | None = None,
+    text: str = TEXT,
 ) -> Path:
-    """Writes the vector of each text of a file, in order.
+    """Writes the vector of each text of a file, a directory or a data set, in order.
 
     Args:
       checkpoint: a work directory or a step directory.
       step: of a work directory: its number, "best", or None for the newest.
       use: names of modules, with commas between; "" is the base alone, None all of the checkpoint.
-      input: a file, or "-"; `t5x_lite.records.text_records` says what is in it.
+      input: a file, or "-"; `t5x_lite.records.text_records` says what is in it. Also a directory, a
+        pattern or a data set (`t5x_lite.data.tasks.text_files`).
       output: a .npy or .parquet file; `t5x_lite.records.vector_files` says what is in it.
       format: of the input; "auto" tells it by its name.
       pooling: "cls" or "mean"; None is what the checkpoint says, or else "mean".
@@ -105,6 +110,7 @@ def embed(
       part: of the texts, whose vectors alone are written: the files of all parts, one behind the
         other, are the file of one command; None is all of them. The input is read twice.
       compute_dtype: of the encoder's activations; None is that of the checkpoint's run.
+      text: the text of JSON and of tables, with columns in braces.
 
     Returns:
       The file or directory that was written.
@@ -117,7 +123,10 @@ def embed(
     _check_heads(heads, bag_top=bag_top, mcls=mcls, role=role)
     _check_files(input, output, is_directory=several)
     directory = find_step(checkpoint, step=step)
-    read = functools.partial(read_texts, input, format=format, longest=longest_line)
+    template = as_template(text)
+    read = functools.partial(
+        _read_place, input, format=format, longest=longest_line, template=template
+    )
     records, total = read(), None
     if part is not None:
         if several or input == "-":
@@ -143,7 +152,7 @@ def embed(
     )
     if several:
         by_heads = encoder.head_embedder(heads, batch_size=batch_size)
-        total = count_lines(input)
+        total = _num_lines(input)
         done = _write_heads(
             *(output, chunks, by_heads, encoder.params),
             numbers=numbers,
@@ -158,7 +167,7 @@ def embed(
     with (
         vector_writer(output) as file,
         contextlib.closing(Prefetch(chunks, depth=2)) as ahead,
-        counting("embedding", unit="texts", total=total or count_lines(input)) as advance,
+        counting("embedding", unit="texts", total=total or _num_lines(input)) as advance,
     ):
         for chunk in ahead:
             vectors = vectors_of(chunk.rows)
@@ -176,6 +185,35 @@ def embed(
         "of length 1" if encoder.vectors.normalize else "not normalised",
     )
     return Path(output)
+
+
+def _read_place(
+    place: str, *, format: PassageFormat, longest: int, template: str
+) -> Iterator[TextRecord]:
+    """The texts of a file, a directory, a pattern or a data set; ids are numbers over all files."""
+    if place.startswith(TFDS):
+        for number, text in enumerate(texts_of(place, template=template)):
+            yield TextRecord(f"{place}: example {number + 1}", str(number), text)
+        return
+    shards = [place] if place == "-" else shards_of(place)
+    if len(shards) == 1:
+        shard = place if not is_named(place) and os.path.isfile(place) else shards[0]
+        yield from read_texts(shard, format=format, longest=longest, template=template)
+        return
+    number = 0
+    for shard in shards:
+        records = read_texts(shard, format=format, longest=longest, template=template)
+        for place_in_shard, record in enumerate(records):
+            is_number = record.id == str(place_in_shard)
+            yield record._replace(id=str(number)) if is_number else record
+            number += 1
+
+
+def _num_lines(place: str) -> int | None:
+    """The lines of one plain file, for progress."""
+    if is_named(place) or (place != "-" and kind_of(place) == "table"):
+        return None
+    return count_lines(place)
 
 
 def _vectors_of(

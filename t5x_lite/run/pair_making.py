@@ -10,6 +10,7 @@ depends on them, and writes only what is not there yet.
 """
 
 import contextlib
+import glob
 import itertools
 import json
 import logging
@@ -18,20 +19,34 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from t5x_lite.buckets.paths import data_path
 from t5x_lite.c4.config import Cleaning
 from t5x_lite.c4.inputs import expand_inputs
 from t5x_lite.c4.pages import Tally
 from t5x_lite.c4.reading import read_pages
+from t5x_lite.data.tasks.text_files import shards_of
+from t5x_lite.data.tasks.text_source import texts_of
 from t5x_lite.errors import InputError
 from t5x_lite.files import LONGEST_LINE, write_atomically
 from t5x_lite.progress import counting, step
 from t5x_lite.records.compressed import plain_name
-from t5x_lite.records.json_lines import read_examples
+from t5x_lite.records.documents import (
+    TEXT,
+    TFDS,
+    Shard,
+    as_template,
+    is_named,
+    kind_of,
+    read_documents,
+    read_fields,
+    text_of,
+)
 from t5x_lite.records.lines import read_lines
 from t5x_lite.records.released_files import read_parallel
 from t5x_lite.records.resumable import resumable_writer
+from t5x_lite.remote import is_remote
 from t5x_lite.retrieval.pair_filters import Filters, Sieve
 from t5x_lite.retrieval.pair_rules import RULES, Document, Raw
 
@@ -51,12 +66,14 @@ def make_pairs(
     filters: Filters = _USUAL,
     seed: int = 0,
     min_score: float | None = None,
+    text: str = TEXT,
 ) -> None:
     """Writes a file of pairs.
 
     Args:
-      inputs: WET and WARC files, directories or lists of them; *.jsonl; text files, whose documents
-        are divided by blank lines. For the rule "parallel" two text files may be given, line by
+      inputs: WET and WARC files, directories or lists of them; JSON lines, Parquet and Arrow; text
+        files, whose documents are divided by blank lines; patterns and directories of all these;
+        hf://NAME or tfds://NAME. For the rule "parallel" two text files may be given, line by
         line translations of each other, or *.tsv with both texts in a line
         (`released_files.read_parallel`). All may be compressed.
       output: *.jsonl.
@@ -66,6 +83,7 @@ def make_pairs(
       filters: which pairs are kept.
       seed: of the sentences that the rule "ict" draws.
       min_score: the lowest score of a line of *.tsv that is kept; None keeps all.
+      text: what is the "text" of an object or a row, with columns in braces; "{text}" changes none.
 
     Raises:
       InputError: a file or a line is wrong, there is no such rule, or what is there of the output
@@ -75,7 +93,14 @@ def make_pairs(
         raise InputError(f"there is no rule {rule!r}: give one of {', '.join(RULES)}")
     if output == "-":
         raise InputError("--output must be a file: its report stands beside it")
-    reader = _Reader(inputs, rule=rule, languages=tuple(languages), seed=seed, min_score=min_score)
+    reader = _Reader(
+        inputs,
+        rule=rule,
+        languages=tuple(languages),
+        template=as_template(text),
+        seed=seed,
+        min_score=min_score,
+    )
     identity = {
         "inputs": reader.files,
         "rule": rule,
@@ -83,6 +108,7 @@ def make_pairs(
         "filters": asdict(filters),
         **({"seed": seed} if rule == "ict" else {}),
         **({} if min_score is None else {"min_score": min_score}),
+        **({} if as_template(text) == TEXT else {"text": text}),
     }
     sieve = Sieve(filters)
     with (
@@ -152,12 +178,18 @@ class _Reader:
         *,
         rule: str,
         languages: tuple[str, ...],
+        template: str,
         seed: int,
         min_score: float | None,
     ):
-        self._rule, self._languages, self._seed = RULES[rule], languages, seed
-        self._min_score = min_score
-        texts = [name for name in inputs if _kind(name) == "text"]
+        self._rule, self._languages, self._template = RULES[rule], languages, template
+        self._seed, self._min_score = seed, min_score
+        kinds = [_kind(name) for name in inputs]
+        texts = [
+            name
+            for name, kind in zip(inputs, kinds, strict=True)
+            if kind == "documents" and not _is_several(name) and kind_of(name) == "text"
+        ]
         columns = [name for name in texts if plain_name(name).endswith(".tsv")]
         self._columns = rule == "parallel" and len(columns) == len(inputs)
         self._aligned = rule == "parallel" and bool(texts) and not self._columns
@@ -178,12 +210,16 @@ class _Reader:
                 "--languages must be one, or the two of two aligned files or of *.tsv: got "
                 f"{' '.join(languages) or 'none'}"
             )
-        paths = []
-        for name in inputs:
-            archive = _kind(name) == "archive"
-            paths += [one.path for one in expand_inputs([name])] if archive else [name]
+        paths: list[tuple[str, Any]] = []
+        for name, kind in zip(inputs, kinds, strict=True):
+            if kind == "archive":
+                paths += [(kind, one.path) for one in expand_inputs([name])]
+            elif kind == "tfds" or name == "-" or not _is_several(name):
+                paths.append((kind, name))
+            else:
+                paths += [(kind, shard) for shard in shards_of(name)]
         self._paths, self._tally = paths, Tally()
-        self.files = [_identity(path) for path in paths]
+        self.files = [_identity(str(path)) for _, path in paths]
         self.num = self.empty = 0
 
     def __iter__(self) -> Iterator[tuple[Document, list[Raw]]]:
@@ -199,36 +235,67 @@ class _Reader:
 
     def _documents(self) -> Iterator[Document]:
         if self._aligned:
-            yield from _aligned(*self._paths, languages=self._languages)
+            one, other = (str(path) for _, path in self._paths)
+            yield from _aligned(one, other, languages=self._languages)
             return
         if self._columns:
-            for path in self._paths:
-                for where, source, target, _ in read_parallel(path, min_score=self._min_score):
+            for _, path in self._paths:
+                for where, source, target, _ in read_parallel(str(path), min_score=self._min_score):
                     texts = {"src": source, "tgt": target, "langs": [*self._languages]}
                     yield Document(where, texts)
             return
         own = {"lang": self._languages[0]} if self._languages else {}
-        for path in self._paths:
-            kind = _kind(path)
-            if kind == "jsonl":
-                for line in read_examples(path, fields=()):
-                    yield Document(line.where, {**own, **line.record})
-            elif kind == "archive":
+        for kind, path in self._paths:
+            if kind == "archive":
                 with contextlib.closing(read_pages(path, Cleaning(), self._tally)) as pages:  # pyright: ignore
                     for number, page in enumerate(pages):
                         record = {**own, "text": page.text, "url": page.url}
                         yield Document(f"{path}:{number}", record)
+            elif kind == "tfds":
+                for number, text in enumerate(texts_of(path, template=self._template)):
+                    yield Document(f"{path}: example {number + 1}", {**own, "text": text})
             else:
-                yield from _paragraphs(path, own)
+                yield from self._documents_of(path, own)
+
+    def _documents_of(self, shard: str | Shard, own: dict[str, str]) -> Iterator[Document]:
+        """The documents of a file that is no archive, or of a split of the hub."""
+        if kind_of(shard) == "text":
+            for document in read_documents(data_path(str(shard)), blocks=True):
+                yield Document(document.where, {**own, "text": document.text})
+            return
+        for row in read_fields(data_path(shard) if isinstance(shard, str) else shard):
+            record = {**own, **row.fields}
+            if self._template != TEXT:
+                record["text"] = text_of(row, self._template)
+            yield Document(row.where, record)
 
 
-def _kind(name: str) -> str:
-    """What is in a file, by its name: "jsonl", "archive" or "text"."""
-    plain = plain_name(name)
-    if plain.endswith((".jsonl", ".json", ".ndjson")):
-        return "jsonl"
-    lists = plain.endswith(".paths") or os.path.isdir(name)
-    return "archive" if plain.endswith(_ARCHIVES) or lists or "*" in name else "text"
+def _kind(name: str) -> Literal["archive", "documents", "tfds"]:
+    """What an input is: archives or lists of them, documents, or a data set of TFDS."""
+    if is_named(name):
+        return "tfds" if name.startswith(TFDS) else "documents"
+    if plain_name(name).endswith((*_ARCHIVES, ".paths")):
+        return "archive"
+    if os.path.isdir(name):
+        with contextlib.suppress(InputError):
+            return "archive" if expand_inputs([name]) else "documents"
+        return "documents"
+    if is_remote(name) and kind_of(name) == "text" and not plain_name(name).endswith(".txt"):
+        with contextlib.suppress(InputError):
+            return "archive" if expand_inputs([name]) else "documents"
+    if any(plain_name(found).endswith(_ARCHIVES) for found in glob.glob(name, recursive=True)):
+        return "archive"
+    return "documents"
+
+
+def _is_several(name: str) -> bool:
+    """Whether a name stands for other files: a pattern, a directory or a data set."""
+    return (
+        is_named(name)
+        or os.path.isdir(name)
+        or (glob.has_magic(name) and not os.path.exists(name))
+        or (is_remote(name) and not data_path(name).is_file())
+    )
 
 
 def _identity(path: str) -> list[Any]:
@@ -239,19 +306,6 @@ def _identity(path: str) -> list[Any]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     return [os.path.abspath(path), stat.st_size, stat.st_mtime_ns]
-
-
-def _paragraphs(path: str, own: dict[str, str]) -> Iterator[Document]:
-    """The documents of a text file, which blank lines divide."""
-    lines: list[str] = []
-    first = 1
-    for number, line in enumerate(itertools.chain(read_lines([path]), [""]), start=1):
-        if line.strip():
-            first = first if lines else number
-            lines.append(line)
-        elif lines:
-            yield Document(f"{path}:{first}", {**own, "text": "\n".join(lines)})
-            lines = []
 
 
 def _aligned(one: str, other: str, *, languages: tuple[str, ...]) -> Iterator[Document]:

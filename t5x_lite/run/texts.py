@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from t5x_lite.data.tasks.text_source import texts_of
 from t5x_lite.errors import InputError
 from t5x_lite.options import suggesting
 from t5x_lite.progress import print_result
 from t5x_lite.records.compressed import open_text
-from t5x_lite.records.lines import read_lines
+from t5x_lite.records.documents import TEXT, as_template, is_named
 from t5x_lite.records.weighted_lines import Source, tempered_files, weighted_files, weighted_lines
 from t5x_lite.remote import is_remote
 from t5x_lite.report.compare import compare, compare_seeds
@@ -41,14 +42,16 @@ def vocab(
     encoder: bool = False,
     character_coverage: float | None = None,
     seed: int = 0,
+    text: str = TEXT,
 ) -> Path:
-    """Train a SentencePiece vocabulary on text files, and print its path.
+    """Train a SentencePiece vocabulary on unlabelled text, and print its path.
 
     Of files with weights, or of tempered ones, the fertility is told (`vocabulary.fertility`).
 
     Args:
-      inputs: files in UTF-8; "-" is standard input. All as "FILE=WEIGHT" are drawn from in these
-        shares (`records.weighted_lines`), and FILE may be a pattern.
+      inputs: files, patterns, directories and data sets (`data.tasks.text_files`); "-" is standard
+        input. All as "FILE=WEIGHT" are drawn from in these shares of their text
+        (`records.weighted_lines`).
       output: the directory that receives it.
       size: number of pieces, without the sentinels.
       ascii: whether digits, ASCII letters and punctuation all get a piece, however rare they are in
@@ -61,6 +64,7 @@ def vocab(
         at most 1. If None, T5's 0.9995 applies, and each frequent character
         (`frequent_characters`) gets a piece, up to half of the pieces; the text is read twice.
       seed: random seed for the lines drawn by weights, and for the 2,000,000 of a longer text.
+      text: the text of JSON, tables and data sets, with columns in braces.
 
     Returns:
       The path of the model.
@@ -68,11 +72,20 @@ def vocab(
     Raises:
       InputError: files or weights are wrong, or there is too little text.
     """
-    sources = weighted_files(inputs)
+    template = as_template(text)
+    if not inputs:
+        raise InputError("no input file was given; name one, or - for standard input")
+
+    def read(names: Sequence[str]) -> Iterator[str]:
+        for name in names:
+            for document in texts_of(name, template=template):
+                yield from document.split("\n")
+
+    sources = weighted_files(inputs, is_place=_is_place)
     if alpha is not None:
         if sources is not None:
             raise InputError("--alpha makes the weights: leave out those of --input")
-        sources = tempered_files(inputs, alpha)
+        sources = tempered_files(inputs, alpha, is_place=_is_place, read=read)
     if character_coverage is not None and not 0.98 <= character_coverage <= 1:  # SentencePiece's
         raise InputError(
             f"--character-coverage must be at least 0.98 and at most 1, got {character_coverage}"
@@ -83,7 +96,9 @@ def vocab(
             inputs = [_readable_twice(path, stack) for path in inputs]
 
         def lines() -> Iterator[str]:
-            return read_lines(inputs) if sources is None else weighted_lines(sources, seed=seed)
+            if sources is None:
+                return read(inputs)
+            return weighted_lines(sources, seed=seed, read=read)
 
         if character_coverage is None:
             required = _with_frequent(required, lines(), size=size)
@@ -100,10 +115,15 @@ def vocab(
         except InputError as error:
             raise _with_weights(error, sources) from error
     for source in sources or ():
-        found = fertility(read_lines(source.files), load_vocabulary(path))
+        found = fertility(read(source.files), load_vocabulary(path))
         _logger.info("%s: %s", source.name, found)
     print(os.fspath(path))
     return Path(path)
+
+
+def _is_place(name: str) -> bool:
+    """Whether an input is a data set, a directory or in a bucket, and no file of this machine."""
+    return is_named(name) or is_remote(name) or os.path.isdir(name)
 
 
 _NAMED_CHARACTERS = 40
@@ -125,7 +145,7 @@ def _with_frequent(required: str, lines: Iterable[str], *, size: int) -> str:
 
 def _readable_twice(path: str, stack: contextlib.ExitStack) -> str:
     """Return the path of a file, or of a temporary copy of standard input or of a pipe."""
-    if path != "-" and (is_remote(path) or not os.path.exists(path) or os.path.isfile(path)):
+    if path != "-" and (_is_place(path) or not os.path.exists(path) or os.path.isfile(path)):
         return path
     copy = stack.enter_context(tempfile.NamedTemporaryFile(prefix="t5x_lite."))  # noqa: SIM115
     with contextlib.ExitStack() as opened:

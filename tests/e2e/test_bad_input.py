@@ -1,5 +1,6 @@
 """Bad input, through the command line: exit code 2, one clear line, nothing half-written."""
 
+import gzip
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import pytest
 from t5x_lite import config
 from t5x_lite.checkpoints.reading import saved_steps
 from t5x_lite.cli import main
+from t5x_lite.records import table_splits
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = '{"inputs": "a", "targets": "b"}\n'
@@ -80,7 +82,7 @@ def write(path, content):
             "--data.task tasks.text:TaskArguments",
             "a class and not a task function; tasks.text has span_",
         ),
-        ("--data.task tasks.text:split_files", "takes TaskArguments: it takes (directory: str);"),
+        ("--data.task tasks.text:source", "takes TaskArguments: it takes (directory: str);"),
         ("--data.task json:dumps", "failed (TypeError: Object of type TaskArguments is not JSON"),
         ("--data.task dataclasses:asdict", "must return a seqio.Task, got dict"),
         ("--data.task text", "data.task must be module:function, as tasks.glue:sst2, got 'text'"),
@@ -115,7 +117,8 @@ def test_data_that_is_missing(refused):
     line = "train tiny.json --workdir w --data.directory"
     assert refused(f"{line} none").startswith("data.directory 'none' is not a directory")
     Path("empty").mkdir()
-    assert "no *.txt or *.jsonl file to train on" in refused(f"{line} empty")
+    kinds = "*.txt, *.jsonl, *.json, *.parquet or *.arrow"
+    assert f"no {kinds} file to train on" in refused(f"{line} empty")
     assert "no SST-2/train.tsv" in refused(f"{line} empty --data.task tasks.glue:sst2")
 
 
@@ -420,3 +423,62 @@ def test_a_batch_that_eight_devices_cannot_share(run, tiny_experiment):
     )
     assert done.stderr.splitlines() == [message, "2", message, "2"]
     assert not Path("w").exists()
+
+
+# Unlabelled documents.
+
+
+@pytest.fixture
+def documents():
+    """c/ and t/ have Parquet without a column text, g/ a truncated gzip, m/ mC4, e/ nothing."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    for name in ("c", "g", "m", "t", "e"):
+        Path(name).mkdir()
+    pq.write_table(pa.table({"url": ["u"], "body": ["words"]}), "c/a.parquet")
+    lines = "\n".join(json.dumps({"text": f"page {i} " + "x" * i}) for i in range(99)).encode()
+    write("g/c4-train.00000-of-00001.json.gz", gzip.compress(lines)[:-40])
+    for split in ("af", "af-validation", "de"):
+        write(f"m/c4-{split}.tfrecord-00000-of-00001.json.gz", gzip.compress(lines))
+    pq.write_table(pa.table({"text": ["one"] * 9}), "t/a.parquet")
+    pq.write_table(pa.table({"content": ["two"]}), "t/b.parquet")
+    write("e/a.json.gz", b"")
+
+
+PLACES = [
+    ("c", "c/a.parquet: there is no column 'text': it has url, body; name the column"),
+    ("t", "t/b.parquet: there is no column 'text': it has content; name the column"),
+    ("g", "g/c4-train.00000-of-00001.json.gz: the file was cut off"),
+    ("m", "m has the languages af, de; choose by --data.languages"),
+    ("no/such/*.parquet", "no/such/*.parquet: no file matches"),
+    ("hf://own/pages", "hf://own/pages is loaded by the package datasets, which is not installed"),
+    ("tfds://no_such_data", "TFDS has no no_such_data in its place"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "message"), PLACES)
+def test_documents_that_cannot_be_read(refused, documents, monkeypatch, place, message):
+    """The same line from `train` and from the commands, whatever reads the place first."""
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.setattr(table_splits, "_hub", {})
+    train = "train tiny.json --workdir w --data.task tasks.text:span_corruption --data.directory"
+    assert message in refused(f"{train} '{place}'")
+    assert message in refused(f"vocab --input '{place}' --output v --size 200")
+    pairs = f"pairs --input '{place}' --output p.jsonl --rule sentences"
+    if not place.startswith("c") and place != "t":  # pairs reads whole objects, without a column
+        assert message in refused(pairs)
+
+
+@pytest.mark.slow
+def test_documents_that_are_empty_and_languages_that_are_absent(refused, documents):
+    task = "--workdir w --data.task tasks.c4:c4_v220_span_corruption --data.directory"
+    message = refused(f"train tiny.json {task} e")
+    assert message.startswith("data.task 'tasks.c4:c4_v220_span_corruption' found no example")
+    assert "trained on empty text" in refused("vocab --input e --output v --size 200")
+    message = refused(f"train tiny.json {task} m --data.languages af fr")
+    assert message.endswith("m has no 'fr'; its languages are af, de")
+    message = refused("cache tiny.json --output w --data.directory m --data.task "
+                      "tasks.c4:c4_v220_span_corruption --data.languages sw")  # fmt: skip
+    assert message.endswith("m has no 'sw'; its languages are af, de")

@@ -157,3 +157,28 @@ def test_vectors_that_are_not_finite_are_refused(embed, monkeypatch, tmp_path):
     with pytest.raises(InputError, match=r"in\.txt:2: the vector is not finite: the checkpoint's"):
         embed()
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+
+
+def test_places_of_documents(tmp_path):
+    """A table, a directory of C4 and a pattern; ids are numbers over all files."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    def read(place, template="{text}", **options):
+        options = {"format": "auto", "longest": 1 << 20, "template": template} | options
+        return [(r.id, r.text) for r in embedding._read_place(str(place), **options)]
+
+    for name in "ab":
+        texts = [f"{name} {i}" for i in range(2)]
+        pq.write_table(pa.table({"text": texts, "url": ["u", "v"]}), tmp_path / f"{name}.parquet")
+    expected = [("0", "a 0"), ("1", "a 1"), ("2", "b 0"), ("3", "b 1")]
+    assert read(tmp_path / "a.parquet") == expected[:2]
+    assert read(tmp_path) == read(tmp_path / "*.parquet") == expected
+    assert read(tmp_path / "a.parquet", "{url}. {text}") == [("0", "u. a 0"), ("1", "v. a 1")]
+    named = pa.table({"docid": ["x"], "title": ["T"], "text": ["words"], "n": [1]})
+    pq.write_table(named, tmp_path / "named.parquet")
+    assert read(tmp_path / "named.parquet") == [("x", "T words")]
+    with pytest.raises(InputError, match=r"no column 'body': it has docid, title, text, n"):
+        read(tmp_path / "named.parquet", "{body}")
+    with pytest.raises(InputError, match=r"none\.parquet: No such file"):
+        read(tmp_path / "none.parquet")

@@ -176,3 +176,35 @@ def test_what_is_wrong(tmp_path, names, options, message):
     with pytest.raises(InputError, match=message):
         made(tmp_path / "o.jsonl", [tmp_path / name for name in names], **options)
     assert not (tmp_path / "o.jsonl").exists()
+
+
+def test_documents_of_tables_and_of_c4(tmp_path):
+    """Parquet, what `t5x-lite c4` writes, and a pattern; --text names the column."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    titles = [f"Title number {i}" for i in range(5)]
+    bodies = [f"some words of body {i} here" for i in range(5)]
+    table = pa.table({"title": titles, "text": bodies, "n": [*range(5)]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    pq.write_table(table.rename_columns(["title", "story", "n"]), tmp_path / "b.parquet")
+    c4 = tmp_path / "c4"
+    c4.mkdir()
+    records = [{"title": t, "text": b} for t, b in zip(titles, bodies, strict=True)]
+    content = gzip.compress("\n".join(map(json.dumps, records)).encode())
+    (c4 / "c4-train.00000-of-00001.json.gz").write_bytes(content)
+    options = {"rule": "title_body", "filters": SHORT}
+    found = [
+        made(tmp_path / f"{number}.jsonl", [place], **options, **more)[0]
+        for number, (place, more) in enumerate(
+            [
+                (tmp_path / "a.parquet", {}),
+                (tmp_path / "a.*", {}),
+                (c4, {}),
+                (tmp_path / "b.parquet", {"text": "story"}),
+            ]
+        )
+    ]
+    pairs_of = [[(one["query"], one["pos"]) for one in lines] for lines in found]
+    assert pairs_of[0] == [(t, [b]) for t, b in zip(titles, bodies, strict=True)]
+    assert pairs_of == pairs_of[:1] * 4

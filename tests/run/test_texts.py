@@ -1,5 +1,6 @@
 """vocab and report print the path of what they wrote."""
 
+import gzip
 import json
 import re
 
@@ -116,3 +117,49 @@ def test_a_coverage_is_a_fraction(tmp_path, curly_file, coverage):
         InputError, match=r"--character-coverage must be at least 0\.98 and at most"
     ):
         vocab([str(curly_file)], output=str(tmp_path), size=99, character_coverage=coverage)
+
+
+def test_vocab_reads_the_text_of_json_and_of_tables(tmp_path, english_lines, capsys):
+    """What `t5x-lite c4` writes: neither keys nor addresses are text (W1 of the review)."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    lines = english_lines[:300]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    c4 = tmp_path / "c4"
+    c4.mkdir()
+    pages = ["\n".join(lines[start : start + 10]) for start in range(0, 300, 10)]
+    records = [{"text": one, "url": "https://a.org/zqx", "timestamp": "2019"} for one in pages]
+    content = "\n".join(map(json.dumps, records)).encode()
+    (c4 / "c4-train.00000-of-00001.json.gz").write_bytes(gzip.compress(content))
+    (c4 / "manifest.json").write_text('{"zqx": "zqx"}')
+    pq.write_table(pa.table({"url": ["zqx"] * 30, "body": pages}), tmp_path / "a.parquet")
+    models = []
+    for inputs, options in (
+        ([str(tmp_path / "a.txt")], {}),
+        ([str(c4)], {}),
+        ([str(c4 / "*.json.gz")], {}),
+        ([str(tmp_path / "a.parquet")], {"text": "body"}),
+    ):
+        made = vocab(inputs, output=str(tmp_path / f"v{len(models)}"), size=300, **options)
+        models.append(made.read_bytes())
+    assert models == models[:1] * 4
+    with pytest.raises(InputError, match=r"no column 'text': it has url, body"):
+        vocab([str(tmp_path / "a.parquet")], output=str(tmp_path / "v"), size=300)
+    assert not (tmp_path / "v").exists()
+    with pytest.raises(InputError, match=r"no_such.parquet: No such file"):
+        vocab([str(tmp_path / "no_such.parquet")], output=str(tmp_path / "v"), size=300)
+
+
+def test_weights_count_bytes_of_text(tmp_path, english_lines, caplog):
+    """A file whose lines are mostly address does not count as more text."""
+    caplog.set_level("INFO", logger="t5x_lite")
+    (tmp_path / "a.txt").write_text("\n".join(english_lines[:200]))
+    records = [{"text": line, "url": "x" * 500} for line in english_lines[:200]]
+    (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, records)))
+    inputs = [f"{tmp_path / 'a.txt'}=1", f"{tmp_path / 'b.jsonl'}=1"]
+    vocab(inputs, output=str(tmp_path / "v"), size=200)
+    said = [re.search(r"1 of 2 parts, (.*)", line) for line in caplog.messages]
+    shares = [found[1] for found in said if found]
+    assert len({*shares}) == 1
+    assert shares[0].startswith("100 % of")

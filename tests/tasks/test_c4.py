@@ -83,6 +83,13 @@ def test_shards_of_two_releases_are_refused(c4, shards):
         c4.source(str(shards))
 
 
+def test_a_shard_in_two_forms_is_refused(c4, shards):
+    packed = shards / "c4-train.00000-of-00003.json.gz"
+    packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+    with pytest.raises(InputError, match=r"4 shards c4-train\.\*\.json are not those of one"):
+        c4.source(str(shards))
+
+
 def test_a_line_that_is_no_page_is_named(c4, shards, vocabulary):
     from t5x_lite.data.config import Data
     from t5x_lite.data.live import pipeline
@@ -94,11 +101,11 @@ def test_a_line_that_is_no_page_is_named(c4, shards, vocabulary):
         list(itertools.islice(pipeline.train_batches(data, vocabulary, seed=0), 1))
 
 
-def write_tfds(root, pages):
+def write_tfds(root, pages, config="en"):
     """Writes a small c4/en/3.0.1 of TFDS."""
     import tensorflow_datasets as tfds
 
-    version = root / "c4" / "en" / "3.0.1"
+    version = root / "c4" / config / "3.0.1"
     version.mkdir(parents=True)
     info = tfds.core.DatasetInfo(
         builder=tfds.core.dataset_info.DatasetIdentity(
@@ -106,7 +113,7 @@ def write_tfds(root, pages):
             version=tfds.core.Version("3.0.1"),
             data_dir=str(version),
             module_name="",
-            config_name="en",
+            config_name=config,
         ),
         features=tfds.features.FeaturesDict(
             {"text": tfds.features.Text(), "url": tfds.features.Text()}
@@ -220,3 +227,155 @@ def test_t5s_names_make_t5s_examples(c4, shards, vocabulary):
     (first, *_) = full.get_dataset({"targets": 64}, "train", shuffle=False).as_numpy_iterator()
     document = vocabulary.encode(PAGES["train"][0])
     assert first["targets"][: len(document) + 1].tolist() == [*document, 1][:64]
+
+
+# mC4: languages by name.
+
+
+def write_mc4(directory, *, release=True):
+    """Afrikaans, German and undetermined pages, 10, 40 and 20, and one held out of each."""
+    directory.mkdir()
+    name = "c4-{}.tfrecord-{:05}-of-{:05}.json.gz" if release else "c4-{}.{:05}-of-{:05}.json.gz"
+    for language, count in (("af", 10), ("de", 40), ("und", 20)):
+        for split, pages in (
+            (language, [f"{language} page {i} has some words." for i in range(count)]),
+            (f"{language}-validation", [f"{language} page that is held out."]),
+        ):
+            shards = 2 if split == "de" else 1
+            for number in range(shards):
+                lines = "\n".join(json.dumps({"text": one}) for one in pages[number::shards])
+                path = directory / name.format(split, number, shards)
+                path.write_bytes(gzip.compress(lines.encode(), mtime=0))
+    return directory
+
+
+@pytest.mark.parametrize("release", [True, False])
+def test_a_language_of_mc4(tmp_path, release):
+    from t5x_lite.data.tasks.text_source import document_source
+
+    directory = str(write_mc4(tmp_path / "mc4", release=release))
+    source = document_source(directory, languages=("de",), c4=True)
+    assert sorted(texts(source, "train")) == sorted(
+        f"de page {i} has some words." for i in range(40)
+    )
+    assert texts(source, "validation") == ["de page that is held out."]
+    with pytest.raises(InputError, match=r"has no 'fr'; its languages are af, de, und"):
+        document_source(directory, languages=("fr",))
+    with pytest.raises(InputError, match=r"has the languages af, de, und; choose by --data.lang"):
+        document_source(directory)
+
+
+def of_languages(directory, *languages, **options):
+    from t5x_lite.data.config import Data
+
+    task = options.pop("task", "tasks.c4:c4_v220_span_corruption")
+    lengths = {"inputs_length": 16, "targets_length": 16, "batch_size": 4}
+    data = {"task": task, "vocabulary": "", "directory": str(directory), "languages": languages}
+    return Data(**data, **{**lengths, **options})
+
+
+def test_languages_are_a_mixture_whose_rates_follow_the_temperature(tmp_path, vocabulary):
+    from t5x_lite.data.live import members, pipeline
+    from t5x_lite.data.mixtures import find_mixture
+    from t5x_lite.data.rates import Mixing
+
+    directory = write_mc4(tmp_path / "mc4")
+    sizes = {
+        name: sum(path.stat().st_size for path in directory.glob(f"c4-{name}.*"))
+        for name in ("af", "de", "und")
+    }
+    data = of_languages(directory, "all", mixing=Mixing(temperature=1 / 0.3))
+    mixture = find_mixture(data)
+    assert mixture is not None
+    assert [one.name for one in mixture.members] == [
+        f"c4_c4_v220_span_corruption_{name}" for name in sizes
+    ]
+    trained = members.trained_members(data, vocabulary)
+    rates = members.rates_of(data, trained, anew=True)
+    np.testing.assert_allclose(rates, [size**0.3 for size in sizes.values()])
+    # Resumed in between, the batches are those of a run that was not.
+    batches = pipeline.train_batches(data, vocabulary, seed=0)
+    _ = next(batches)
+    state = batches.state()
+    expected = [next(batches) for _ in range(3)]
+    again = pipeline.train_batches(data, vocabulary, seed=0)
+    again.restore(state)
+    for one, other in zip(expected, again, strict=False):
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, other[name])
+    assert len(list(pipeline.eval_batches(data, vocabulary))) > 0
+    one = of_languages(directory, "de")
+    assert find_mixture(one) is None
+    assert next(pipeline.train_batches(one, vocabulary, seed=0))
+
+
+def test_languages_that_cannot_be_read(tmp_path, shards, vocabulary):
+    from t5x_lite.data.live import pipeline
+
+    directory = write_mc4(tmp_path / "mc4")
+    for data, message in (
+        (of_languages(directory, "af", "fr"), r"has no 'fr'; its languages are af, de, und"),
+        (of_languages(shards, "all"), r"has no languages: data\.languages needs mC4's files"),
+        (of_languages(shards, "af"), r"has no 'af'; its languages are none"),
+        (
+            of_languages(directory, "af", task="tasks.glue:sst2"),
+            r"data\.languages is of unlabelled text|SST-2",
+        ),
+        (
+            of_languages(directory, "af", "de", task="tasks.mixtures:glue"),
+            r"data\.task 'tasks\.mixtures:glue' is a mixture",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            pipeline.train_batches(data, vocabulary, seed=0)
+    with pytest.raises(InputError, match=r"data\.languages has one twice: af, af"):
+        of_languages(directory, "af", "af")
+    with pytest.raises(InputError, match=r"each language has a cache of its own"):
+        of_languages(directory, "af", cache="caches/af")
+
+
+@pytest.fixture(scope="module")
+def multilingual(tmp_path_factory):
+    """A directory of TFDS with a small c4/multilingual."""
+    root = tmp_path_factory.mktemp("tfds")
+    pages = {f"{name}{of}": [f"{name}{of} {i}" for i in range(count)]
+             for name, count in (("af", 3), ("de", 5)) for of in ("", "-validation")}  # fmt: skip
+    write_tfds(root, pages, config="multilingual")
+    return root
+
+
+def test_languages_of_tfds(multilingual, monkeypatch):
+    from t5x_lite.data.tasks.text_source import document_source, language_sizes
+
+    version = multilingual / "c4/multilingual/3.0.1"
+    for place in (multilingual, version):
+        assert language_sizes(str(place)) == {"af": 3, "de": 5}
+        source = document_source(str(place), languages=("af",))
+        assert texts(source, "train") == ["af 0", "af 1", "af 2"]
+        assert texts(source, "validation")[0] == "af-validation 0"
+        assert source.files("train") == ("af[0shard]",)
+        assert texts_of_shard(source, "af[0shard]") == ["af 0", "af 1", "af 2"]
+        with pytest.raises(InputError, match=r"has no 'fr'.*its languages are af, de"):
+            document_source(str(place), languages=("fr",))
+
+    with pytest.raises(InputError, match=r"no split train: it has af, af-.*; choose languages by"):
+        document_source(str(version))
+
+
+def texts_of_shard(source, shard):
+    found = source._of_files("train", [shard])
+    return [page["text"].decode() for page in found.as_numpy_iterator()]
+
+
+def test_a_name_of_tfds_and_its_feature(tfds_directory, monkeypatch):
+    from t5x_lite.data.columns import Columns
+    from t5x_lite.data.tasks.text_source import document_source, texts_of
+
+    place = str(tfds_directory / "c4/en/3.0.1")
+    source = document_source(place, columns=Columns(inputs="{text} {url}!"))
+    assert texts(source, "validation") == ["A page that is held out. !"]
+    with pytest.raises(InputError, match=r"there is no feature 'body': it has text, url"):
+        texts(document_source(place, columns=Columns(inputs="{body}")), "train")
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tfds_directory))
+    with pytest.raises(InputError, match=r"TFDS has no no_such_data in its place"):
+        list(texts_of("tfds://no_such_data"))

@@ -111,7 +111,7 @@ def train_batches(
     drawn = _drawn(data, trained, rates, draw_seed=seed, examples=examples)
     features = tuple(trained[0].task.output_features)
     sizes = [found and found.size for found in passes]
-    members = [[one.member.task, rate] for one, rate in zip(trained, rates, strict=True)]
+    members = [[one.member.named_task, rate] for one, rate in zip(trained, rates, strict=True)]
     identity = {
         **identity_of(data, seed=seed),
         **data.layout.of_task(features).identity(),

@@ -51,6 +51,7 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
         final_sentinel=data.final_sentinel,
         template=data.template,
         prefix=data.prefix,
+        languages=data.languages,
     )
     try:
         task = function(arguments)
@@ -64,6 +65,10 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
         raise InputError(
             f"data.task {data.task!r} must return a seqio.Task, got {type(task).__name__}"
             f"{other_tasks(data.task)}"
+        )
+    if data.languages and not getattr(task.source, "language", ""):
+        raise InputError(
+            f"data.languages is of unlabelled text, and data.task {data.task!r} has none: unset it"
         )
     words = wording_of(data)
     if words and not is_marked(task):

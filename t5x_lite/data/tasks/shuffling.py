@@ -223,7 +223,7 @@ def sizes_of(files: Sequence[Any]) -> str | None:
 
 
 def fit_in_memory(files: Sequence[Any]) -> bool:
-    """Whether files have `IN_MEMORY_BYTES` at most, a compressed one for eight times its bytes.
+    """Whether files have `IN_MEMORY_BYTES` at most; compressed ones and Parquet count eightfold.
 
     It is False where one of them cannot be looked at, as it is no file here.
     """
@@ -231,7 +231,8 @@ def fit_in_memory(files: Sequence[Any]) -> bool:
         sizes = [size_of(file) for file in files]
     except (OSError, TypeError, InputError):
         return False
-    factors = [_EXPANSION if is_compressed(str(file)) else 1 for file in files]
+    compact = [is_compressed(str(file)) or str(file).endswith(".parquet") for file in files]
+    factors = [_EXPANSION if one else 1 for one in compact]
     return sum(s * f for s, f in zip(sizes, factors, strict=True)) <= IN_MEMORY_BYTES
 
 

@@ -348,6 +348,9 @@ def source(
 class FileSource(Source):
     """A source of files that can be read one by one, in an order that is always the same.
 
+    Attributes:
+      language: of multilingual text, the one that is read.
+
     Files of `shuffling.IN_MEMORY_BYTES` are read into memory for `passes`.
 
     A cache that several workers write has the files as its shards (cache/making_beam.py).
@@ -373,6 +376,7 @@ class FileSource(Source):
             where there is no such order. It is called while tf.data traces a function.
         """
         self._files_of, self._of_files, self._shuffled = files_of, dataset_of, shuffled
+        self.language = ""
         super().__init__(splits, lambda split: dataset_of(split, files_of(split)))
 
     def files(self, split: str) -> tuple[str, ...]:

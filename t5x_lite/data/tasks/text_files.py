@@ -1,47 +1,172 @@
-"""Which files of a directory of text are trained on, and which are held out.
+"""Which documents data.directory has, and which of them are held out.
 
-The directory holds *.txt, one document a line, or *.jsonl, objects with a "text"; they may be
-compressed, and end in .gz, .zst or .xz then. Held out are
+data.directory of unlabelled text is one of these, here or in a bucket:
 
-1. the files in DIR/validation/ and the files named validation*, if there are any; training takes
-   DIR/train/ and all other files in DIR;
+    a directory                 C4's shards, else *.txt and *.jsonl, else *.json, *.parquet, *.arrow
+    a file, or a pattern        of these kinds; "corpus/*.parquet"
+    hf://NAME[:CONFIG][:SPLIT]  a data set of the hub
+    tfds://NAME[:VERSION]       data that TensorFlow Datasets prepared (`text_source`)
+
+`records.documents` says what is in the files; *.txt, *.jsonl and *.json may be compressed. Held out
+are
+
+1. the files of data.columns.validation; else the shards c4-validation.*; else the files in
+   DIR/validation/ and the files named validation*, if there are any: training takes DIR/train/ and
+   all other files in DIR. Tables may have the names that labelled ones have (`table_splits`);
 2. else, of at least 20 files, every 20th in the order of their names (the 20th, the 40th, ...);
-3. else lines, not files: both splits get all files and divide the lines among them.
+3. else documents, not files: both splits get all files and divide the documents among them.
+
+Of mC4 each language has shards of its own, c4-LANGUAGE.* and c4-LANGUAGE-validation.*.
 """
 
 import functools
+import glob
 import logging
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from t5x_lite.buckets.objects import can_read
-from t5x_lite.buckets.paths import DataPath, data_path
+from t5x_lite.buckets.objects import can_read, size_of
+from t5x_lite.buckets.paths import BucketPath, DataPath, data_path
+from t5x_lite.data.columns import Columns
 from t5x_lite.errors import InputError
 from t5x_lite.records.compressed import plain_name
+from t5x_lite.records.documents import (
+    JSON,
+    TABLES,
+    TEXT,
+    Shard,
+    as_template,
+    is_named,
+    kind_of,
+    places,
+)
+from t5x_lite.records.table_splits import HUB, HubSplit, column_names, table_splits
+from t5x_lite.records.tables import require_columns
 from t5x_lite.remote import is_remote
 
 _logger = logging.getLogger(__name__)
 
 SUFFIXES = (".txt", ".jsonl")
+"""Of text: if a directory has such files, they alone are read."""
+_OTHERS = (*JSON, *TABLES)
+_METADATA = re.compile(
+    r"(manifest|stats|state|config|features|dataset_\w+|metadata|.*\.report)\.json"
+)
+"""JSON that describes data and is none."""
 FILES_PER_HELD_OUT_FILE = 20
+_CHECKED = 1000
+"""Tables of this machine whose columns are looked at before the first row is read."""
+_USUAL = Columns()
+_Splits = Mapping[str, Sequence[Any]]
 
 
-def split_files(directory: str) -> dict[str, Sequence[DataPath]]:
-    """The files of text of "train" and "validation"; see `files_of_both`."""
-    return files_of_both(directory, suffixes=SUFFIXES)
+def split_files(directory: str, *, columns: Columns = _USUAL, language: str = "") -> _Splits:
+    """The shards of "train" and "validation"; one and the same list where documents are split.
+
+    Args:
+      directory: data.directory; not of TFDS.
+      columns: of which train and validation may name files, or patterns.
+      language: of mC4.
+
+    Raises:
+      InputError: there is no such place, no file to train on, or no such language.
+    """
+    if columns.train or columns.validation:
+        patterns = {"train": columns.train, "validation": columns.validation}
+        found = table_splits(directory, patterns=patterns, endings=(*SUFFIXES, *_OTHERS))
+        return found if "validation" in found else divided([*found.get("train", ())], directory)
+    if directory.startswith(HUB):
+        found = {k: v for k, v in table_splits(directory).items() if k in ("train", "validation")}
+        if "train" not in found:
+            raise InputError(
+                f"data.directory {directory}: there is no split train; name one by :SPLIT"
+            )
+        return found if "validation" in found else _one_list([*found["train"]])
+    if _is_pattern(directory) or (directory and data_path(directory).is_file()):
+        return divided(shards_of(directory), directory)
+    if language:
+        there = _languages(directory)
+        check_language(language, there, where=directory)
+        return {k: v for k, v in there[language].items() if v}
+    if has_release(directory):
+        found = {split: release(directory, split) for split in ("train", "validation")}
+        found = {split: shards for split, shards in found.items() if shards}
+        if found:
+            return found
+        listed = ", ".join(_languages(directory))
+        raise InputError(
+            f"data.directory {directory} has the languages {listed}; choose by --data.languages"
+        )
+    return _split_directory(directory)
 
 
-def files_of_both(directory: str, *, suffixes: tuple[str, ...]) -> dict[str, Sequence[DataPath]]:
+def shards_of(place: str) -> list[Shard]:
+    """The training shards of a file, a pattern, a directory or a data set of the hub.
+
+    Raises:
+      InputError: there are none.
+    """
+    if place.startswith(HUB):
+        return [*split_files(place)["train"]]
+    path = data_path(place)
+    if _is_pattern(place):
+        if isinstance(path, BucketPath):
+            return _not_none([*path.parent.glob(path.name)], place)
+        found = sorted(glob.glob(place, recursive=True))
+        return _not_none([data_path(name) for name in found if os.path.isfile(name)], place)
+    if path.is_dir():
+        found = split_files(place)["train"]
+        return [data_path(one) if isinstance(one, str) else one for one in found]
+    return [path]
+
+
+def _not_none(found: list[Any], place: str) -> list[Any]:
+    if not found:
+        raise InputError(f"{place}: no file matches")
+    return found
+
+
+def _is_pattern(place: str) -> bool:
+    return glob.has_magic(place) and not data_path(place).exists()
+
+
+def is_no_directory(place: str) -> bool:
+    """Whether a place is the name of a data set, a pattern or a file."""
+    if is_named(place):
+        return True
+    local = not is_remote(place)
+    return (
+        (local and _is_pattern(place))
+        or (not local and glob.has_magic(place))
+        or (local and bool(place) and os.path.isfile(place))
+    )
+
+
+def divided(train: Sequence[Any], directory: str) -> _Splits:
+    """Both splits of files of which none is named validation; see the rules 2 and 3."""
+    if not train:
+        raise InputError(f"no file to train on in data.directory {directory}")
+    if len(train) < FILES_PER_HELD_OUT_FILE:
+        return _one_list(train)
+    held_out = train[FILES_PER_HELD_OUT_FILE - 1 :: FILES_PER_HELD_OUT_FILE]
+    return {"train": [file for file in train if file not in held_out], "validation": held_out}
+
+
+def files_of_both(directory: str, *, suffixes: tuple[str, ...], shown: str = "") -> _Splits:
     """The files of "train" and "validation", sorted; one and the same list where lines are split.
 
     Args:
       directory: that holds them.
       suffixes: of their names.
+      shown: the names in words.
 
     Raises:
       InputError: if there is not a directory, or there are no files for one of the two.
     """
-    root, shown = data_path(directory), " or ".join(f"*{suffix}" for suffix in suffixes)
+    root = data_path(directory)
+    shown = shown or " or ".join(f"*{suffix}" for suffix in suffixes)
     if not directory or not root.is_dir():
         raise InputError(
             f"data.directory {directory!r} is not a directory: it must hold {shown} files"
@@ -54,17 +179,163 @@ def files_of_both(directory: str, *, suffixes: tuple[str, ...]) -> dict[str, Seq
         raise InputError(f"no {shown} file to train on in data.directory {directory}")
     if validation:
         return {"train": train, "validation": sorted(validation)}
-    if len(train) < FILES_PER_HELD_OUT_FILE:
-        return {"train": train, "validation": train}
-    held_out = train[FILES_PER_HELD_OUT_FILE - 1 :: FILES_PER_HELD_OUT_FILE]
-    return {"train": [file for file in train if file not in held_out], "validation": held_out}
+    return divided(train, directory)
+
+
+_SHOWN = "*.txt, *.jsonl, *.json, *.parquet or *.arrow"
+
+
+def _split_directory(directory: str) -> _Splits:
+    """The files of a directory of one family: text, else other kinds."""
+    root = data_path(directory)
+    places = (root, root / "train") if directory and root.is_dir() else ()
+    text, others = (
+        [file for place in places for file in _text_files(place, suffixes=suffixes)]
+        for suffixes in (SUFFIXES, _OTHERS)
+    )
+    if text:
+        if left := [file for file in others if file not in text]:
+            _tell_of_others(directory, left[0].name, len(left))
+        return files_of_both(directory, suffixes=SUFFIXES, shown=_SHOWN)
+    tables = {} if not directory else _named_tables(directory)
+    if tables:
+        return tables
+    return files_of_both(directory, suffixes=_OTHERS, shown=_SHOWN)
+
+
+def _named_tables(directory: str) -> _Splits:
+    """Tables that `datasets` saved, or with the names of splits, as the hub has them."""
+    found = {
+        split: [table for table in tables if kind_of(table) == "table"]
+        for split, tables in table_splits(directory).items()
+        if split != "test"
+    }
+    found = {split: tables for split, tables in found.items() if tables}
+    if "train" not in found:
+        return {}
+    return found if "validation" in found else divided(found["train"], directory)
+
+
+@functools.cache
+def _tell_of_others(directory: str, name: str, number: int) -> None:
+    _logger.warning(
+        "data.directory %s: only *.txt and *.jsonl are read; %d other files, such as %s, are not",
+        directory,
+        number,
+        name,
+    )
+
+
+# The text.
+
+
+def template_of(columns: Columns) -> str:
+    """The text of a row: data.columns.inputs, or the column "text".
+
+    Raises:
+      InputError: it names no column.
+    """
+    return as_template(columns.inputs) if columns.inputs else TEXT
+
+
+def check_columns(splits: Mapping[str, Sequence[Any]], template: str) -> None:
+    """Look whether tables have the columns of a template, before the first row is read.
+
+    Raises:
+      InputError: naming the shard and the columns that it has; or plain text has none.
+    """
+    shards = [*dict.fromkeys(shard for split in splits.values() for shard in split)]
+    tables = [shard for shard in shards if kind_of(shard) == "table"]
+    here = [one for one in tables if isinstance(one, HubSplit) or not is_remote(one)]
+    for shard in [*here[:_CHECKED], *(tables[:1] if not here else ())]:
+        require_columns(column_names(shard), places(template), name=str(shard))
+    if template != TEXT and shards and all(kind_of(shard) == "text" for shard in shards):
+        raise InputError(
+            f"data.columns.inputs is {template!r}, and plain text such as {shards[0]} has no "
+            "columns; unset it"
+        )
+
+
+# Languages.
+
+_RELEASE = re.compile(
+    r"c4-(?P<split>train|validation|[a-z]{2,3}(-[A-Z][a-zA-Z]+)?(-validation)?)"
+    r"\.(tfrecord-)?\d+-of-\d+\.json"
+)
+
+
+def one_language(languages: Sequence[str]) -> str:
+    """The language of a task's documents; "" is that of data without languages.
+
+    Raises:
+      InputError: there are several: `data.mixtures` gives each a task.
+    """
+    if len(languages) > 1 or "all" in languages:
+        raise InputError(f"a task reads one language: got {', '.join(languages)}")
+    return next(iter(languages), "")
+
+
+def check_language(language: str, there: Collection[str], *, where: str) -> None:
+    """Raise InputError, with the languages that there are, unless a language is among them."""
+    if language not in there:
+        listed = ", ".join(there) or "none"
+        raise InputError(f"data.languages: {where} has no {language!r}; its languages are {listed}")
+
+
+def has_release(directory: str) -> bool:
+    """Whether a directory has shards that are named as C4's or mC4's."""
+    return bool(directory) and not is_no_directory(directory) and bool(_released(directory))
+
+
+def release(directory: str, split: str) -> list[str]:
+    """The shards of a split of C4 that are there, of all that their names promise."""
+    shards = _released(directory).get(split, [])
+    name = f"c4-{split}.*.json"
+    return numbered_shards(
+        shards, name=f"{name}.gz" if all(map(_is_gzip, shards)) else name, directory=directory
+    )
+
+
+def _is_gzip(name: str) -> bool:
+    return name.endswith(".gz")
+
+
+def _released(directory: str) -> dict[str, list[str]]:
+    """The shards of each split of C4 or mC4, by its name."""
+    found: dict[str, list[str]] = {}
+    for path in files_matching(directory, "c4-*.json*"):
+        match = _RELEASE.fullmatch(plain_name(path.rpartition("/")[2]))
+        if match:
+            found.setdefault(match["split"], []).append(path)
+    return found
+
+
+def _languages(directory: str) -> dict[str, _Splits]:
+    """The shards of "train" and "validation" of each language, by its name."""
+    names = [] if not directory or is_no_directory(directory) else sorted(_released(directory))
+    return {
+        name: {
+            "train": release(directory, name),
+            "validation": release(directory, f"{name}-validation"),
+        }
+        for name in names
+        if name not in ("train", "validation") and not name.endswith("-validation")
+    }
+
+
+def language_sizes(directory: str) -> dict[str, int]:
+    """The languages of a directory, with the bytes of their training shards."""
+    return {
+        name: sum(size_of(shard) for shard in splits["train"])
+        for name, splits in _languages(directory).items()
+    }
 
 
 COLLECTIONS = ("corpus.jsonl", "collection.tsv", "psgs_w100.tsv", "msmarco-docs.tsv")
 """Files of passages under the names that they are published by."""
 
 
-def collection_files(directory: str, *, named: bool = False) -> dict[str, Sequence[DataPath]]:
+def collection_files(directory: str, *, named: bool = False) -> _Splits:
     """The files of a collection of passages, which are one list: passages are split.
 
     Args:
@@ -91,7 +362,7 @@ def collection_files(directory: str, *, named: bool = False) -> dict[str, Sequen
     )
 
 
-def _one_list(files: Sequence[DataPath]) -> dict[str, Sequence[DataPath]]:
+def _one_list(files: Sequence[Any]) -> _Splits:
     return {"train": files, "validation": files}
 
 
@@ -99,7 +370,8 @@ def _text_files(
     directory: DataPath, *, suffixes: tuple[str, ...], pattern: str = "*"
 ) -> list[DataPath]:
     found = sorted(directory.glob(pattern))
-    return [f for f in found if plain_name(f).endswith(suffixes) and f.is_file()]
+    found = [f for f in found if plain_name(f).endswith(suffixes) and f.is_file()]
+    return [f for f in found if not _METADATA.fullmatch(f.name)]
 
 
 def files_matching(directory: str, pattern: str) -> list[str]:
@@ -141,12 +413,12 @@ def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[
     Raises:
       InputError: they are not of one release.
     """
-    names = [re.search(r"\.(\d+)-of-(\d+)\.[^/]*$", shard) for shard in found]
+    names = [re.search(r"\.(?:tfrecord-)?(\d+)-of-(\d+)\.[^/]*$", shard) for shard in found]
     numbers = {int(match[1]) for match in names if match}
     totals = {int(match[2]) for match in names if match}
     if not found:
         return []
-    if None in names or len(totals) > 1 or max(numbers) >= max(totals):
+    if None in names or len(totals) > 1 or max(numbers) >= max(totals) or len(numbers) < len(found):
         raise InputError(
             f"data.directory {directory}: {len(found)} shards {name} are not those of one release, "
             f"which are numbered 00000-of-{max(totals, default=0):05} and on"

@@ -1,5 +1,6 @@
-"""Text files as documents: the lines of *.txt, and the "text" of *.jsonl and of C4's *.json.gz.
+"""Unlabelled documents as a seqio source: text, JSON lines, tables, the hub and TFDS.
 
+    document_source(arguments)     # what `arguments.directory` is, in the splits that it has
     text_lines([Path("a.txt"), Path("c4-train.00000-of-00001.json.gz")])   # {"text": "..."}, ...
     text_documents([Path("b.txt")])        # the same, of what blank lines divide
     json_objects([Path("c.jsonl")], parse)   # the same, of what is made of each object
@@ -7,23 +8,29 @@
     passage_texts([Path("collection.tsv")])  # the same, of titles and texts of passages
     text_lines(["d.txt"], shuffle=Shuffle(seed=0, epoch=epoch))   # the same, in another order
 
-Files may be compressed (`compressed`). In order, up to 64 of them are read in turn, 128 lines from
+`text_files` says what a directory may be, and which of its documents are held out. Files may be
+compressed (`compressed`). In order, up to 64 of them are read in turn, 128 lines from
 each. Shuffled, the parts of all files (`line_blocks`) come in an order of their own, and up to 64
 of them are read in turn: a shuffle buffer behind them sees many places of one file. An iterator
 over either can be saved.
 """
 
+import contextlib
 import errno
+import functools
 import json
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from t5x_lite.buckets.paths import DataPath
+from t5x_lite.data.columns import Columns
+from t5x_lite.data.tasks import text_files
 from t5x_lite.data.tasks.shuffling import Shuffle, permuted_range
 from t5x_lite.errors import InputError
-from t5x_lite.records.compressed import plain_name
+from t5x_lite.records.documents import TEXT, TFDS, Shard, fill, kind_of, places, read_documents
 from t5x_lite.records.line_blocks import LINES, Block, Files, line_of
 from t5x_lite.records.passages import Passage, line_reader
 from t5x_lite.remote import is_remote
@@ -35,22 +42,102 @@ Dataset = Any
 
 _OPEN = 64
 """Files, or parts of them, that are read in turn."""
-_JSON = (".jsonl", ".json")
+_USUAL = Columns()
+HELD_OUT = 100
+"""One document in so many is held out, of files that are not divided by split."""
+
+
+def document_source(
+    directory: str,
+    *,
+    columns: Columns = _USUAL,
+    languages: Sequence[str] = (),
+    blocks: bool = False,
+    c4: bool = False,
+) -> Any:
+    """The documents of data.directory as examples {"text"}: a `stages.FileSource`.
+
+    Args:
+      directory: data.directory.
+      columns: data.columns.
+      languages: the language of multilingual data; () of others.
+      blocks: whether blank lines divide the documents of plain text, and no line ends.
+      c4: whether a directory of TFDS without other data, or "", is that of c4/en.
+
+    Raises:
+      InputError: there are no documents, a language or a column is missing, or a package is.
+    """
+    from t5x_lite.data.tasks import stages
+
+    template = text_files.template_of(columns)
+    language = text_files.one_language(languages)
+    prepared = _prepared(directory, c4=c4, language=language)
+    if prepared is not None:
+        source = prepared.source(template, language=language)
+    else:
+        splits = text_files.split_files(directory, columns=columns, language=language)
+        text_files.check_columns(splits, template)
+        read = partial(text_documents if blocks else text_lines, template=template)
+        source = source_of_files(splits, read, held_out=columns.hold_out or HELD_OUT)
+    assert isinstance(source, stages.FileSource)
+    source.language = language
+    return source
+
+
+def source_of_files(
+    splits: Mapping[str, Sequence[Any]],
+    read: Callable[..., Dataset],
+    *,
+    held_out: int = HELD_OUT,
+) -> Any:
+    """A `stages.FileSource` of the files of each split.
+
+    Args:
+      splits: their files; one and the same list for both where documents are split by their hash.
+      read: from files, which of their documents to keep, and a `Shuffle` or None, to examples.
+      held_out: one document in so many is for validation.
+    """
+    from t5x_lite.data.tasks import stages
+
+    by_document = "validation" in splits and splits["train"] is splits["validation"]
+    of_split = partial(_of_split, read=read, held_out=held_out if by_document else 0)
+    return stages.FileSource([*splits], splits.__getitem__, of_split, shuffled=of_split)
+
+
+def _of_split(
+    split: str,
+    files: Sequence[Any],
+    *,
+    read: Callable[..., Dataset],
+    held_out: int,
+    shuffle: Shuffle | None = None,
+) -> Dataset:
+    if not held_out:
+        return read(files, shuffle=shuffle)
+    from t5x_lite.data.quiet_tensorflow import tf
+
+    def keep(texts: Tensor) -> Tensor:
+        is_held_out = tf.strings.to_hash_bucket_fast(texts, held_out) == 0
+        return is_held_out if split == "validation" else ~is_held_out
+
+    return read(files, keep=keep, shuffle=shuffle)
 
 
 def text_lines(
-    files: Sequence[str | DataPath],
+    files: Sequence[str | Shard],
     *,
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
+    template: str = TEXT,
 ) -> Dataset:
-    """The non-empty lines of text files, and the "text" fields of .jsonl and .json files.
+    """The non-empty lines of text files, and the texts of files of JSON and of tables.
 
     Args:
       files: the files to read, in UTF-8, one document a line; compressed ones end in .gz,
-        .zst or .xz.
+        .zst or .xz. Also tables and splits of the hub (`records.documents`).
       keep: from stripped lines, string [n], to a mask [n] of those wanted; all by default.
       shuffle: what the order depends on; None is the files' own, always the same.
+      template: the text of an object or a row, with columns in braces.
 
     Returns:
       Examples {"text": str}. Iterating raises where a line is not UTF-8 or, in a file of JSON, not
@@ -59,21 +146,23 @@ def text_lines(
     Raises:
       InputError: a file cannot be read.
     """
-    return _texts(_blocks(Files(files), keep, shuffle), files)
+    return _texts(_blocks(Files(files, template=template), keep, shuffle), files, template)
 
 
 def text_documents(
-    files: Sequence[str | DataPath],
+    files: Sequence[str | Shard],
     *,
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
+    template: str = TEXT,
 ) -> Dataset:
-    """What blank lines divide in text files, and the "text" of .jsonl and .json files.
+    """What blank lines divide in text files, and the texts of files of JSON and of tables.
 
     Args:
       files: as of `text_lines`; a document's lines are stripped and stay lines.
       keep: from documents, string [n], to a mask [n] of those wanted; all by default.
       shuffle: as of `text_lines`.
+      template: as of `text_lines`.
 
     Returns:
       Examples {"text": str}, in the files' own order those of text files first; see `text_lines`.
@@ -81,12 +170,15 @@ def text_documents(
     Raises:
       InputError: a file cannot be read.
     """
-    ordered = sorted(files, key=_is_json)
-    divided = [not _is_json(file) for file in ordered]
+    ordered = sorted(files, key=lambda file: kind_of(file) != "text")
+    divided = [kind_of(file) == "text" for file in ordered]
     if shuffle is not None or len({*divided}) < 2:
-        return _texts(_blocks(Files(ordered, documents=divided), keep, shuffle), ordered)
+        found = Files(ordered, documents=divided, template=template)
+        return _texts(_blocks(found, keep, shuffle), ordered, template)
     plain, others = (ordered[: sum(divided)], ordered[sum(divided) :])
-    return text_documents(plain, keep=keep).concatenate(text_documents(others, keep=keep))
+    return text_documents(plain, keep=keep, template=template).concatenate(
+        text_documents(others, keep=keep, template=template)
+    )
 
 
 def json_objects(
@@ -174,8 +266,8 @@ def _not_empty(texts: Dataset) -> Dataset:
     return texts.filter(lambda example: tf.strings.length(example["text"]) > 0)
 
 
-def _is_json(file: str | DataPath) -> bool:
-    return plain_name(file).endswith(_JSON)
+def _is_json(file: str | Shard) -> bool:
+    return kind_of(file) == "json"
 
 
 def _blocks(
@@ -228,12 +320,12 @@ def _blocks(
     return dataset.map(wanted, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _texts(blocks: Dataset, files: Sequence[str | DataPath]) -> Dataset:
+def _texts(blocks: Dataset, files: Sequence[str | Shard], template: str) -> Dataset:
     """Examples of the texts of blocks; a file of JSON has them in its objects."""
     if not any(_is_json(file) for file in files):
         return blocks.map(lambda block: {"text": block["text"]}).unbatch()
 
-    return _made(blocks, _jsonl_text, only=_is_json)
+    return _made(blocks, partial(_jsonl_text, template=template), only=_is_json)
 
 
 def _made(
@@ -278,19 +370,25 @@ def _of_place(make: Callable[[bytes, str], bytes], text: bytes, file: str, place
 
 
 def _check_readable(files: Sequence[str]) -> None:
+    """Raise InputError if a file of this machine cannot be read."""
     for file in files:
         if not is_remote(file) and not os.access(file, os.R_OK):
             reason = errno.EACCES if os.path.exists(file) else errno.ENOENT
             raise InputError(f"cannot read {file}: {os.strerror(reason)}")
 
 
-def _jsonl_text(line: bytes, where: str) -> bytes:
+def _jsonl_text(line: bytes, where: str, *, template: str = TEXT) -> bytes:
     record = _object(line, where=where)
-    if "text" not in record:
-        raise InputError(f'{where}: must have "text"; it has {sorted(record) or "nothing"}')
-    text = record["text"]
-    if not isinstance(text, str):
-        raise InputError(f'{where}: "text" must be a string, got {type(text).__name__}')
+    for name in places(template):
+        if name not in record:
+            raise InputError(
+                f'{where}: must have "{name}"; it has {sorted(record) or "nothing"}; name the text '
+                "by --data.columns.inputs '{FIELD}'"
+            )
+        if not isinstance(record[name], str):
+            kind = type(record[name]).__name__
+            raise InputError(f'{where}: "{name}" must be a string, got {kind}')
+    text = record["text"] if template == TEXT else fill(template, record)
     return text.encode("utf-8", "replace")
 
 
@@ -304,3 +402,211 @@ def _object(line: bytes, *, where: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise InputError(f"{where}: must be a JSON object, got {type(record).__name__}")
     return record
+
+
+def texts_of(place: str, *, template: str = TEXT, blocks: bool = False) -> Iterator[str]:
+    """The training documents of a directory, a file, a pattern or a data set, for commands.
+
+    Args:
+      place: as data.directory.
+      template: the text, with columns in braces.
+      blocks: whether blank lines divide the documents of plain text.
+
+    Raises:
+      InputError: as `document_source`.
+    """
+    if place.startswith(TFDS):
+        from t5x_lite.data.elements import as_numpy
+
+        source = _Prepared(place.removeprefix(TFDS)).source(template, language="")
+        for example in as_numpy(source.get_dataset("train", shuffle=False)):
+            yield example["text"].decode()
+        return
+    for shard in text_files.shards_of(place):
+        for document in read_documents(shard, template=template, blocks=blocks):
+            yield document.text
+
+
+def language_sizes(directory: str) -> dict[str, int]:
+    """The languages of multilingual data with their sizes: examples of TFDS, or bytes of files.
+
+    Raises:
+      InputError: there are none.
+    """
+    prepared = _prepared(directory, c4=False, language="und")
+    found = text_files.language_sizes(directory) if prepared is None else prepared.languages()
+    if not found:
+        raise InputError(
+            f"data.directory {directory!r} has no languages: data.languages needs mC4's files "
+            "c4-LANGUAGE.tfrecord-*.json.gz, those of `t5x-lite c4 --variant multilingual`, or "
+            "c4/multilingual of TFDS"
+        )
+    return found
+
+
+# TensorFlow Datasets.
+
+_TRAINED = ("train", "validation")
+_ENGLISH, _VERSION, _MULTILINGUAL = "c4/en", "3.1.0", "c4/multilingual"
+
+
+def _prepared(directory: str, *, c4: bool, language: str) -> "_Prepared | None":
+    """The data of TFDS that data.directory is of; None if it is of none."""
+    from t5x_lite.data.quiet_tensorflow import tf
+
+    if directory.startswith(TFDS):
+        return _Prepared(directory.removeprefix(TFDS))
+    if (not directory and not c4) or text_files.is_no_directory(directory):
+        return None
+    name = _MULTILINGUAL if language else _ENGLISH
+    try:
+        if text_files.has_release(directory):
+            return None
+        if text_files.is_there(directory, "dataset_info.json"):
+            path = directory if is_remote(directory) else os.path.abspath(directory)
+            return _Prepared(path, is_directory=True)
+        if (language or c4) and (not directory or text_files.is_there(directory, name)):
+            there = sorted(tf.io.gfile.glob(f"{directory}/{name}/*")) if directory else []
+            version = there[-1].rpartition("/")[2] if there else _VERSION
+            is_default = not language
+            return _Prepared(f"{name}:{version}", data_dir=directory or None, is_default=is_default)
+    except tf.errors.OpError as error:
+        raise InputError(f"cannot read data.directory {directory}: {error.message}") from error
+    return None
+
+
+@functools.cache
+def _builder_of(name: str, data_dir: str | None) -> Any:
+    import tensorflow_datasets as tfds
+
+    if os.path.isabs(name) or is_remote(name):
+        return tfds.builder_from_directory(name)
+    return tfds.builder(name, data_dir=data_dir, try_gcs=False)
+
+
+class _Prepared:
+    """Data that TensorFlow Datasets prepared.
+
+    Args:
+      name: "wikipedia/20230601.en:1.0.0", or the directory of one version.
+      is_directory: whether it is that.
+      data_dir: where TFDS looks; None is its own place.
+      is_default: whether nobody named the data: they are looked at when they are read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        is_directory: bool = False,
+        data_dir: str | None = None,
+        is_default: bool = False,
+    ):
+        self._name, self._is_directory, self._data_dir = name, is_directory, data_dir
+        self._is_default = is_default
+
+    @property
+    def _builder(self) -> Any:
+        with self._errors():
+            if self._is_directory:
+                return _builder_of(self._name, None)
+            return _builder_of(self._name, self._data_dir or os.environ.get("TFDS_DATA_DIR"))
+
+    def source(self, template: str, *, language: str) -> Any:
+        """A `stages.FileSource` of the splits, or of those of a language."""
+        from t5x_lite.data.tasks import stages
+
+        splits = {split: split for split in _TRAINED}
+        if language:
+            splits = {"train": language, "validation": f"{language}-validation"}
+            text_files.check_language(language, self.languages(), where=self._name)
+        if not self._is_default:
+            there = self._builder.info.splits
+            if not there:
+                raise InputError(
+                    f"TFDS has not prepared {self._name} in {self._builder.data_dir}: prepare it, "
+                    "or set TFDS_DATA_DIR to the directory that has it"
+                )
+            splits = {split: own for split, own in splits.items() if own in there}
+            if "train" not in splits:
+                raise InputError(
+                    f"{TFDS}{self._name} has no split train: it has {', '.join(there)}; choose "
+                    "languages by --data.languages"
+                )
+        return stages.FileSource(
+            [*splits],
+            lambda split: self._shards(splits[split]),
+            lambda split, shards: self._dataset(splits[split], shards, template),
+        )
+
+    def languages(self) -> dict[str, int]:
+        """The languages and the numbers of their training examples."""
+        splits = self._builder.info.splits
+        return {
+            name: int(split.num_examples)
+            for name, split in splits.items()
+            if name not in _TRAINED and not name.endswith("-validation")
+        }
+
+    def _shards(self, split: str) -> Sequence[str]:
+        """TFDS's own names of the shards of a split."""
+        there = self._builder.info.splits
+        number = there[split].num_shards if split in there else 0
+        return [f"{split}[{shard}shard]" for shard in range(number)]
+
+    def _dataset(self, split: str, shards: Sequence[str], template: str) -> Dataset:
+        import tensorflow_datasets as tfds
+
+        whole = len(shards) == len(self._shards(split))
+        with self._errors():
+            dataset = self._builder.as_dataset(
+                split=split if whole else "+".join(shards),
+                shuffle_files=False,
+                # A cache in memory is not part of what a saved iterator holds.
+                read_config=tfds.ReadConfig(try_autocache=False, skip_prefetch=True),
+            )
+        self._check_features(dataset.element_spec, template)
+        return dataset.map(_joined_features(template))
+
+    def _check_features(self, features: Mapping[str, Any], template: str) -> None:
+        from t5x_lite.data.quiet_tensorflow import tf
+
+        for name in places(template):
+            if name not in features:
+                raise InputError(
+                    f"{TFDS}{self._name}: there is no feature {name!r}: it has "
+                    f"{', '.join(features)}; name one by --data.columns.inputs '{{FEATURE}}'"
+                )
+            found = features[name]
+            if getattr(found, "dtype", None) != tf.string or found.shape.rank:
+                raise InputError(f"{TFDS}{self._name}: the feature {name!r} is no text")
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise InputError if TFDS does not find its data."""
+        try:
+            yield
+        except (AssertionError, ValueError, OSError, ImportError) as error:
+            what = " ".join(str(error).split()).partition(" Available datasets")[0][:200]
+            name, where = self._name.partition(":")[0], self._data_dir or "its place"
+            if self._is_directory:
+                name, where = "data", self._name
+            raise InputError(f"TFDS has no {name} in {where}: {what}") from error
+
+
+def _joined_features(template: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+    """What fills a template with the features of an example, in a graph."""
+    from t5x_lite.data.quiet_tensorflow import tf
+
+    names = places(template)
+    cut = chr(0)
+    parts = fill(template, {name: f"{cut}{name}{cut}" for name in names}).split(cut)
+
+    @tf.autograph.experimental.do_not_convert
+    def joined(fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if template == TEXT:
+            return {"text": fields["text"]}
+        found = [fields[part] if place % 2 else part for place, part in enumerate(parts)]
+        return {"text": tf.strings.join(found)}
+
+    return joined

@@ -1,10 +1,21 @@
+import gzip
+import json
 from functools import partial
 from pathlib import Path
 
+import fsspec
 import pytest
 
-from t5x_lite.data.tasks.text_files import collection_files, numbered_shards, split_files
+from t5x_lite.data.tasks.text_files import (
+    check_columns,
+    collection_files,
+    language_sizes,
+    numbered_shards,
+    split_files,
+)
+from t5x_lite.data.tasks.text_source import texts_of
 from t5x_lite.errors import InputError
+from t5x_lite.records.line_blocks import Files
 
 
 def make(directory: Path, *names: str) -> str:
@@ -53,7 +64,10 @@ def test_fewer_files_are_on_both_sides(tmp_path):
 
 @pytest.mark.parametrize(
     ("files", "message"),
-    [((), "no *.txt or *.jsonl file to train on"), (("validation.txt",), "file to train on")],
+    [
+        ((), "no *.txt, *.jsonl, *.json, *.parquet or *.arrow file to train on"),
+        (("validation.txt",), "file to train on"),
+    ],
 )
 def test_a_directory_without_training_text_is_refused(tmp_path, files, message):
     with pytest.raises(InputError) as caught:
@@ -96,3 +110,33 @@ def test_a_collection_is_one_list_of_passages(tmp_path):
     for wrong in ("", str(tmp_path / "none"), str(tmp_path / "empty")):
         with pytest.raises(InputError, match=r"is no collection: it must be a file of passages"):
             collection_files(wrong)
+
+
+def test_places_in_a_bucket():
+    """Tables by their parts, C4's shards and patterns, here in fsspec's file system of memory."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    files = fsspec.filesystem("memory")
+    for name in ("a", "b"):
+        table = pa.table({"text": [f"{name} {i}" for i in range(5)], "n": [*range(5)]})
+        with files.open(f"/rows/{name}.parquet", "wb") as file:
+            pq.write_table(table, file, row_group_size=2)
+    for split in ("af", "af-validation", "de"):
+        content = gzip.compress(json.dumps({"text": split}).encode())
+        files.pipe(f"/mc4/c4-{split}.tfrecord-00000-of-00001.json.gz", content)
+    rows = [f"{name} {i}" for name in "ab" for i in range(5)]
+    for place in ("memory://rows", "memory://rows/*.parquet"):
+        assert list(texts_of(place)) == rows
+    assert list(texts_of("memory://rows/b.parquet")) == rows[5:]
+    splits = split_files("memory://rows")
+    assert splits["train"] is splits["validation"]
+    check_columns(splits, "{text}")
+    with pytest.raises(InputError, match=r"rows/a.parquet: there is no column 'body': it has text"):
+        check_columns(splits, "{body}")
+    assert Files(splits["train"]).num_parts == 6
+    assert language_sizes("memory://mc4").keys() == {"af", "de"}
+    [shard] = split_files("memory://mc4", language="af")["validation"]
+    assert list(texts_of(shard)) == ["af-validation"]
+    with pytest.raises(InputError, match=r"memory://rows/\*\.arrow: no file matches"):
+        list(texts_of("memory://rows/*.arrow"))
