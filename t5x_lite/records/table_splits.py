@@ -340,7 +340,7 @@ def _loaded(name: str, config: str | None) -> Any:
     except ImportError as error:
         raise InputError(
             f"{HUB}{name} is loaded by the package datasets, which is not installed: pip install "
-            "datasets, or give files of your own as data.directory"
+            "'t5x-lite[hub]', or give files of your own as data.directory"
         ) from error
     try:
         _hub[name, config] = datasets.load_dataset(name, config)
