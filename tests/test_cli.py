@@ -128,12 +128,12 @@ def test_the_step_may_be_the_best(run, line):
     [
         (
             "",
-            "which command? one of init, train, finetune, evaluate, predict, score",
+            "which command? one of init, train, finetune, glue, evaluate, predict",
         ),
         ("trian tiny.py", "unknown command trian; did you mean train?"),
         (
             "zzz",
-            "unknown command zzz; one of init, train, finetune, evaluate, predict, score",
+            "unknown command zzz; one of init, train, finetune, glue, evaluate, predict",
         ),
         (
             "import",
@@ -323,7 +323,7 @@ def test_names_that_are_not_ascii_reach_libraries_under_the_c_locale(monkeypatch
     monkeypatch.setenv("PYTHONUTF8", "0")
     program = (
         "import sys, types\n"
-        "def report(workdir, *, output):\n"
+        "def report(workdir, **options):\n"
         "  print(*workdir, workdir[0].encode().hex(), sys.flags.utf8_mode)\n"
         "sys.modules['t5x_lite.run.texts'] = types.SimpleNamespace(report=report)\n"
         "from t5x_lite.cli import main\n"
@@ -348,7 +348,7 @@ def test_help_answers_within_a_second():
 def test_a_reader_that_leaves_early_is_no_traceback():
     program = (
         "import sys, types\n"
-        "def report(workdir, *, output):\n"
+        "def report(workdir, **options):\n"
         "  for _ in range(100000): print('line')\n"
         "sys.modules['t5x_lite.run.texts'] = types.SimpleNamespace(report=report)\n"
         "from t5x_lite.cli import main\n"

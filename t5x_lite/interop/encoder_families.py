@@ -1,9 +1,11 @@
 """All families of encoders that Hugging Face's directories hold, and which one is meant."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard
 
 from t5x_lite.errors import InputError
+from t5x_lite.heads.base import Head, by_name
+from t5x_lite.heads.classifier import Classifier, ClassifierKind
 from t5x_lite.interop.bert import BERT
 from t5x_lite.interop.deberta import DEBERTA
 from t5x_lite.interop.encoders import Family
@@ -42,3 +44,19 @@ def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Fa
         if isinstance(model, EncoderConfig) and type(model) is family.config:
             return model, family
     raise InputError(f"checkpoint {where}: transformers has no {type(model).__name__}")
+
+
+def classifier_kind(model: EncoderConfig, heads: Iterable[Head]) -> ClassifierKind:
+    """The kind of classification head that a checkpoint's family is fine-tuned with.
+
+    Args:
+      model: of the checkpoint.
+      heads: that it has.
+    """
+    named = by_name(heads)
+    if isinstance(classifier := named.get("classifier"), Classifier):
+        return classifier.kind
+    # A pretrained or imported ELECTRA is a BERT with the head "rtd".
+    return (
+        "electra" if "rtd" in named and model.classifier_kind == "bert" else model.classifier_kind
+    )

@@ -193,6 +193,23 @@ class Objective:
         """The same objective without further encoders."""
         return self
 
+    def with_two_towers(self) -> "Objective":
+        """The same objective with an encoder for passages, if it has vectors of texts."""
+        return self
+
+    def with_classes(self, *, kind: str, num_classes: int) -> "Objective":
+        """The same objective with what the model's family and the task decide.
+
+        Args:
+          kind: of the classification head.
+          num_classes: of the task; 1 is a score.
+        """
+        return self
+
+    def undecided(self) -> tuple[str, ...]:
+        """What the family and the task decide, not the config: "head", "classes"."""
+        return ()
+
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
         """The second stage: terms and metrics of the rows of a whole batch; it has no parameters.
 

@@ -64,6 +64,10 @@ class BiEncoder(Objective):
         """See `Objective.with_one_tower`."""
         return dataclasses.replace(self, towers="one")
 
+    def with_two_towers(self) -> "BiEncoder":
+        """See `Objective.with_two_towers`."""
+        return dataclasses.replace(self, towers="two")
+
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
         """FLOPs of one row: a query, and its passages; not of their scores."""
         (query,), (num, passage) = shapes["query_tokens"], shapes["passage_tokens"]

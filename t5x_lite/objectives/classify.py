@@ -9,7 +9,7 @@ of data.layout Labelled().
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import jax.numpy as jnp
 from flax import nnx
@@ -53,6 +53,15 @@ class Classify(Objective):
             self._head()
         except InputError as error:
             raise InputError(f"objective.{error}") from error
+
+    def undecided(self) -> tuple[str, ...]:
+        """See `Objective.undecided`."""
+        return ("head",) * (self.head == "auto") + ("classes",) * (not self.num_classes)
+
+    def with_classes(self, *, kind: str, num_classes: int) -> "Classify":
+        """See `Objective.with_classes`; what the config decides stays."""
+        head: Any = kind if self.head == "auto" else self.head
+        return dataclasses.replace(self, head=head, num_classes=self.num_classes or num_classes)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ClassifyLoss":
         """Makes the loss module, which has no parameters."""

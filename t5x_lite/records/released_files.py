@@ -197,7 +197,7 @@ def swag_splits(directory: str) -> Splits:
     return _tables(directory, "SWAG's train.csv and val.csv")
 
 
-def read_swag(tables: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
+def read_swag(files: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
     """The questions of SWAG's tables, in order.
 
     Each has "sent1", "sent2" (the beginning of the second sentence), "choices" (four endings),
@@ -209,7 +209,7 @@ def read_swag(tables: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
     columns = ["sent1", "sent2", *_ENDINGS]
     labels = tuple(map(str, range(NUM_CHOICES)))
     number = 0
-    for table in tables:
+    for table in files:
         known = [] if split == "test" else ["label"]
         for row in read_rows(table, columns=[*columns, *known]):
             texts = _texts_of(row, *columns)
@@ -219,7 +219,7 @@ def read_swag(tables: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
             yield {**record, "id": str(number)}
             number += 1
     if not number:
-        raise InputError(f"{tables[0]}: no question")
+        raise InputError(f"{files[0]}: no question")
 
 
 def _texts_of(row: Row, *names: str) -> list[str]:

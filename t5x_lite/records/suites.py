@@ -284,18 +284,18 @@ def _narrative_stories(file: Path) -> Iterator[Passage]:
         yield Passage(str(path), name, "", text)
 
 
-def _narrative_rows(tables: Sequence[Table]) -> Iterator[tuple[str, str]]:
-    """The questions of the Hub's tables, with the ids of their stories."""
-    for where, story, question in _narrative_objects(tables):
+def _narrative_rows(files: Sequence[Table]) -> Iterator[tuple[str, str]]:
+    """The questions of the Hub's files, with the ids of their stories."""
+    for where, story, question in _narrative_objects(files):
         if not isinstance(question.get("text"), str):
             raise InputError(f'{where}: "question" must have "text", a string')
         yield question["text"], story["id"]
 
 
-def _narrative_texts(tables: Sequence[Table]) -> Iterator[Passage]:
-    """Each story of the Hub's tables once."""
+def _narrative_texts(files: Sequence[Table]) -> Iterator[Passage]:
+    """Each story of the Hub's files once."""
     seen: set[str] = set()
-    for where, story, _ in _narrative_objects(tables):
+    for where, story, _ in _narrative_objects(files):
         if story["id"] not in seen:
             seen.add(story["id"])
             if not isinstance(story.get("text"), str):
@@ -304,10 +304,10 @@ def _narrative_texts(tables: Sequence[Table]) -> Iterator[Passage]:
 
 
 def _narrative_objects(
-    tables: Sequence[Table],
+    files: Sequence[Table],
 ) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     found = 0
-    for table in tables:
+    for table in files:
         for row in read_rows(table, columns=("document", "question")):
             story, question = row.fields.get("document"), row.fields.get("question")
             if not isinstance(story, dict) or not isinstance(question, dict):
@@ -317,7 +317,7 @@ def _narrative_objects(
             found += 1
             yield row.where, story, question
     if not found:
-        raise InputError(f"{tables[0]}: no question")
+        raise InputError(f"{files[0]}: no question")
 
 
 _FIND: Mapping[Suite, Callable[[Path], list[Judged]]] = {

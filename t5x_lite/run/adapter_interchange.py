@@ -70,7 +70,6 @@ from t5x_lite.interop.tokenizer import read_tokenizer
 from t5x_lite.learner import views_of
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.towers import as_model, in_tower, tower_of
-from t5x_lite.objectives.bi_encoder import BiEncoder
 from t5x_lite.objectives.contrastive import DOT, Contrastive
 from t5x_lite.objectives.of_heads import objective_for
 from t5x_lite.options import did_you_mean
@@ -227,8 +226,8 @@ def _with_towers(params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
 
 def _two_towers(experiment: Experiment, *, where: Path) -> Experiment:
     """Return the config of a retriever with two encoders, on the base's vectors."""
-    if isinstance(experiment.objective, BiEncoder):
-        objective = dataclasses.replace(experiment.objective, towers="two")
+    objective = experiment.objective.with_two_towers()
+    if objective.more_towers():
         return dataclasses.replace(experiment, objective=objective)
     head = dense_of(heads_of(experiment.objective, experiment.heads))
     if head is None:

@@ -64,7 +64,7 @@ from t5x_lite.remote import is_remote
 from t5x_lite.run import hosts
 from t5x_lite.run.best import BestParams, SameParams
 from t5x_lite.run.best_step import find_step
-from t5x_lite.run.data_facts import classifier_kind, num_classes, with_epochs
+from t5x_lite.run.data_facts import num_classes, with_epochs
 from t5x_lite.run.finetuning import model_of, optimizer_for
 from t5x_lite.run.loading import read_experiment
 from t5x_lite.run.measuring import Measurement, as_configured
@@ -392,7 +392,7 @@ class _Recipe:
         kind = None
         inputs, targets = suite.lengths
         if encoder_families.is_encoder(model):
-            kind = classifier_kind(model, tuple(heads.values()))
+            kind = encoder_families.classifier_kind(model, tuple(heads.values()))
             inputs = min(suite.encoder_length, model.longest_document or suite.encoder_length)
         return cls(
             suite=suite,
@@ -641,7 +641,7 @@ def _measured(
     loaded = TextToText.load([workdir], step=step, use=None, mesh=mesh)
     names = [name for task in run.tasks for name in _answered(task)]
     diagnostics = {name for task in run.tasks for name in task.diagnostics}
-    if isinstance(experiment.objective, TaskHeads) and diagnostics:
+    if len(run.tasks) > 1 and not is_mixture and diagnostics:
         names = [name for name in names if name not in diagnostics]
         _logger.info("the heads of several tasks do not answer %s", ", ".join(diagnostics))
     tasks: dict[str, dict[str, Any]] = {}

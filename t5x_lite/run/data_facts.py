@@ -13,7 +13,8 @@
 import dataclasses
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
@@ -23,10 +24,7 @@ from t5x_lite.data.rates import UnknownSize
 from t5x_lite.data.sources import batch_source
 from t5x_lite.errors import InputError
 from t5x_lite.heads.base import Head, by_name
-from t5x_lite.heads.classifier import Classifier, ClassifierKind
 from t5x_lite.interop import encoder_families
-from t5x_lite.models.encoder import EncoderConfig
-from t5x_lite.objectives.classify import Classify
 from t5x_lite.options import given_options
 from t5x_lite.run.best_step import find_step
 from t5x_lite.run.loading import learner_of, read_experiment
@@ -98,24 +96,26 @@ def with_classes(
         kind is the model's, and the model is not an encoder.
     """
     objective = experiment.objective
-    if not isinstance(objective, Classify) or (objective.num_classes and objective.head != "auto"):
+    undecided = objective.undecided()
+    if not undecided:
         return experiment
-    known = None if earlier is None else earlier.objective
-    kind, classes = objective.head, objective.num_classes
-    if kind == "auto":
+    if earlier is not None and type(earlier.objective) is type(objective):
+        known: Any = earlier.objective
+        kind, classes = known.head, known.num_classes
+        resolved = objective.with_classes(kind=kind, num_classes=classes)
+        return dataclasses.replace(experiment, objective=resolved)
+    kind, classes = "bert", 2
+    if "head" in undecided:
         model = experiment.model
         if not encoder_families.is_encoder(model):
             raise InputError(
                 f"objective Classify needs an encoder, and the model is a {type(model).__name__}; "
                 "use `t5x-lite glue`, or a config of objective Seq2Seq"
             )
-        is_known = isinstance(known, Classify)
-        kind = known.head if is_known else classifier_kind(model, _heads_of_init(experiment))
-    if not classes and isinstance(known, Classify):
-        classes = known.num_classes
-    if not classes:
-        classes = num_classes(experiment.data) if reads_task else 2
-    resolved = dataclasses.replace(objective, head=kind, num_classes=classes)
+        kind = encoder_families.classifier_kind(model, _heads_of_init(experiment))
+    if "classes" in undecided and reads_task:
+        classes = num_classes(experiment.data)
+    resolved = objective.with_classes(kind=kind, num_classes=classes)
     return dataclasses.replace(experiment, objective=resolved)
 
 
@@ -128,22 +128,6 @@ def _heads_of_init(experiment: Experiment) -> tuple[Head, ...]:
     named = by_name(experiment.heads)
     own = learner_of(saved).heads
     return (*experiment.heads, *(head for name, head in own.items() if name not in named))
-
-
-def classifier_kind(model: EncoderConfig, heads: Iterable[Head]) -> ClassifierKind:
-    """The kind of classification head that a checkpoint's family is fine-tuned with.
-
-    Args:
-      model: of the checkpoint.
-      heads: that it has.
-    """
-    named = by_name(heads)
-    if isinstance(classifier := named.get("classifier"), Classifier):
-        return classifier.kind
-    # A pretrained or imported ELECTRA is a BERT with the head "rtd".
-    return (
-        "electra" if "rtd" in named and model.classifier_kind == "bert" else model.classifier_kind
-    )
 
 
 def num_classes(data: Data) -> int:

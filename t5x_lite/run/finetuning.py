@@ -46,7 +46,6 @@ from t5x_lite.optim.schedules import Constant, Linear
 from t5x_lite.records.table_splits import Table
 from t5x_lite.remote import is_remote
 from t5x_lite.run.best_step import find_step
-from t5x_lite.run.data_facts import classifier_kind
 from t5x_lite.run.loading import read_experiment
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
 
@@ -403,7 +402,7 @@ def optimizer_for(model: Any, steps: int, *, adapted: bool) -> Optimizer:
 def _objective(trained: Experiment, model: Any, task: str, columns: Columns) -> Objective:
     if not encoder_families.is_encoder(model):
         return Seq2Seq()
-    kind = classifier_kind(model, trained.heads)
+    kind = encoder_families.classifier_kind(model, trained.heads)
     return Classify(num_classes=len(columns.labels) if task == "classify" else 1, head=kind)
 
 

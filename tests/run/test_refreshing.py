@@ -23,7 +23,6 @@ from t5x_lite.data.refresh import Refresh
 from t5x_lite.data.shapes import Bucketed
 from t5x_lite.data.tasks import pairs as pair_tasks
 from t5x_lite.errors import InputError
-from t5x_lite.files import scratch_directory
 from t5x_lite.models.encoder_presets import bert_base
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW
@@ -66,8 +65,7 @@ def test_a_search_has_the_nearest_passages_without_the_answers(tmp_path, compile
     monkeypatch.setattr(TextEncoder, "load", lambda *_, **__: encoder)
     monkeypatch.setattr(refreshing, "_CHUNK_BATCHES", 1)
     rule = Refresh(period=2, lag=1, top=5, directory=str(tmp_path / "r"))
-    with scratch_directory(refreshing._folder(rule, 2)):
-        found = refreshing._search(rule, "w", 2, pool, queries, batch_size=2)
+    found = refreshing._search(rule, "w", 2, pool, queries, batch_size=2)
     embed = encoder.embedder(batch_size=2)
     scores = embed.run(encoder.params, [rows[q] for q, _ in EXAMPLES]) @ (
         embed.run(encoder.params, [rows[text] for text in PASSAGES]).T
@@ -289,8 +287,7 @@ def test_rows_of_the_encoder_of_t5_have_no_cls(tmp_path, tiny_vocabulary, monkey
     queries = queries_of(encoder, pairs, pool, begins_with_cls=False)
     monkeypatch.setattr(TextEncoder, "load", lambda *_, **__: encoder)
     rule = Refresh(period=2, lag=1, top=4, directory=str(tmp_path / "r"))
-    with scratch_directory(refreshing._folder(rule, 2)):
-        found = refreshing._search(rule, "w", 2, pool, queries, batch_size=2)
+    found = refreshing._search(rule, "w", 2, pool, queries, batch_size=2)
     tokens = encoder_tokens(vocabulary)
     assert len(seen) == 8
     assert all(row[0] != tokens.cls_id and row[-1] == tokens.sep_id for row in seen)
