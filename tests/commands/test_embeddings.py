@@ -23,6 +23,7 @@ USUAL = {
     "numbers": "float16",
     "part": None,
     "compute_dtype": None,
+    "text": "{text}",
 }
 
 
