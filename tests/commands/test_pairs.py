@@ -20,7 +20,7 @@ def test_pairs(check_call):
             "filters": Filters(max_query_words=32, bad_words="b.txt", languages_by="cld3"),
             "seed": 0,
             "min_score": None,
-        "text": "{text}",
+            "text": "{text}",
         },
     )
 
@@ -37,7 +37,7 @@ def test_pairs_with_scores_and_a_seed(check_call):
             "filters": Filters(),
             "seed": 3,
             "min_score": 1.06,
-        "text": "{text}",
+            "text": "{text}",
         },
     )
 
