@@ -78,7 +78,8 @@ class RowFile(abc.ABC):
         return self.__fspath__()
 
 
-Table: TypeAlias = DataPath | HubSplit | RowFile
+Columnar: TypeAlias = DataPath | HubSplit
+Table: TypeAlias = Columnar | RowFile
 """What rows are read from."""
 
 
@@ -97,14 +98,14 @@ _HUB_ROWS = 1024
 """Rows of a data set of the Hub that are read at a time."""
 
 
-def column_names(table: Table) -> list[str]:
+def column_names(table: Columnar) -> list[str]:
     """The columns of a Parquet or Arrow file or of a split of the Hub."""
     if not isinstance(table, HubSplit):
         return tables.column_names(table)
     return [*_loaded(table.dataset, table.config)[table.split].column_names]
 
 
-def num_groups(table: Table) -> int:
+def num_groups(table: Columnar) -> int:
     """The parts that are read alone; see `tables.num_groups`."""
     if not isinstance(table, HubSplit):
         return tables.num_groups(table)
@@ -112,7 +113,7 @@ def num_groups(table: Table) -> int:
 
 
 def read_columns(
-    table: Table, *, columns: Sequence[str], group: int | None = None
+    table: Columnar, *, columns: Sequence[str], group: int | None = None
 ) -> Iterator[Row]:
     """Rows with some columns, of all parts or of one; see `tables.read_columns`."""
     if not isinstance(table, HubSplit):
