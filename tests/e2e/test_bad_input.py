@@ -298,7 +298,9 @@ def test_initial_weights_that_do_not_fit(refused, run, english_lines):
     )
     message = refused(f"{line} run --model.d-ff 48")
     assert message.startswith("checkpoint run/checkpoints/10 does not fit the model: model/")
-    assert message.endswith(" there and (1, 16, 48) here")
+    assert message.endswith(
+        " there and (1, 16, 48) here; --model init takes family and sizes from the checkpoint"
+    )
     other = other_vocabulary(english_lines)
     message = refused(f"{line} run --data.vocabulary {other}")
     assert message.endswith(

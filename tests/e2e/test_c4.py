@@ -205,12 +205,11 @@ def test_an_output_of_another_run_is_left_alone(here, capfd):
     [b"", gzip.compress(b"", mtime=0), b"no crawl at all", b"WARC/1.0\r\n", b"\x1f\x8b\x08" * 99],
 )
 @pytest.mark.slow
-def test_a_file_without_pages_gives_an_empty_c4(here, content, capfd):
+def test_a_file_without_records_is_refused(here, content, capfd):
     Path("odd.wet.gz").write_bytes(content)
-    assert run("--input odd.wet.gz --output out --workers 1") == 0
-    assert records("out", "train") == []
-    assert "The input held no page." in Path("out/report.html").read_text()
-    assert json.loads(capfd.readouterr().out)["pages_read"] == 0
+    assert run("--input odd.wet.gz --output out --workers 1") == 2
+    assert "error: no WARC record in 1 input files" in capfd.readouterr().err
+    assert not Path("out").exists()
 
 
 @pytest.fixture(scope="module")
