@@ -31,6 +31,7 @@ HEAVY_MODULES = {
     "data/live/batches.py",
     "data/live/members.py",
     "data/live/pipeline.py",
+    "data/live/augmented.py",
     "data/live/truncation.py",
     "data/quiet_tensorflow.py",
     "data/tasks/stages.py",
