@@ -23,31 +23,25 @@ list choice1 to choice4, and the target is the name of one, "choice3". The metri
 Sources: Lai et al. 2017, "RACE"; Zellers et al. 2018, "SWAG"; Devlin et al. 2019, section 4.4.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import seqio
 
 from t5x_lite.buckets.paths import DataPath
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.labels import of_class
 from t5x_lite.data.layouts import Choices
 from t5x_lite.data.postprocess import ClassIndex
-from t5x_lite.data.preprocess.classification import label_text
-from t5x_lite.data.preprocess.templates import fill
-from t5x_lite.data.tasks import benchmarks, stages
-from t5x_lite.data.tasks.choices import choice_task
-from t5x_lite.data.tasks.labelled import Labelled, extras
-from t5x_lite.data.tasks.wording import Wording, mark
+from t5x_lite.data.tasks import benchmarks
+from t5x_lite.data.tasks.choices import NAMES, choice_form, question_task
+from t5x_lite.data.tasks.wording import Wording
 from t5x_lite.errors import InputError
 from t5x_lite.metrics.classification import accuracy
 from t5x_lite.records import released_files
 from t5x_lite.records.benchmark_files import label_index, numbered, read_jsonl
-from t5x_lite.records.released_files import NUM_CHOICES, RACE_LEVELS
+from t5x_lite.records.released_files import RACE_LEVELS
 
 FILES = {name: f"{name}.jsonl" for name in ("train", "validation", "test")}
-NAMES = tuple(f"choice{number}" for number in range(1, NUM_CHOICES + 1))
-"""The choices of RACE and SWAG as text to text."""
 _LISTED = " ".join(f"{name}: {{{name}}}" for name in NAMES)
 RACE = Wording(prefix="race", template=f"question: {{question}} {_LISTED} article: {{article}}")
 SWAG = Wording(prefix="swag", template=f"{_LISTED} sentence: {{sent1}} {{sent2}}")
@@ -83,19 +77,9 @@ def jsonl(arguments: TaskArguments) -> seqio.Task:
         examples=lambda record, split: [{"idx": record["idx"]}],
         postprocess=ClassIndex(numbers),
         metrics=(accuracy,),
-        labelled=_form("question", numbers),
+        labelled=choice_form("question", numbers),
     )
     return benchmarks.task(benchmark, arguments)
-
-
-def _form(question: str, names: tuple[str, ...]) -> Labelled:
-    """How an encoder reads a record: one field, and one for each choice."""
-    return Labelled(
-        texts=(question, *names),
-        label=lambda record: of_class(record["label"]),
-        target=lambda record: label_text(record["label"], names),
-        choices=True,
-    )
 
 
 def _race(arguments: TaskArguments, levels: tuple[str, ...], name: str) -> seqio.Task:
@@ -107,7 +91,7 @@ def _race(arguments: TaskArguments, levels: tuple[str, ...], name: str) -> seqio
             read = [_answered(one["question"], choice) for choice in one["choices"]]
             yield {**one, **shown, "first": one["article"], "second": read}
 
-    return _task(name, arguments, RACE, tuple(splits), records)
+    return question_task(name, arguments, RACE, tuple(splits), records)
 
 
 def _answered(question: str, choice: str) -> str:
@@ -140,64 +124,4 @@ def swag(arguments: TaskArguments) -> seqio.Task:
             read = [f"{one['sent2']} {choice}".strip() for choice in one["choices"]]
             yield {**one, **shown, "first": one["sent1"], "second": read}
 
-    return _task("swag", arguments, SWAG, tuple(splits), records)
-
-
-def _task(
-    name: str,
-    arguments: TaskArguments,
-    wording: Wording,
-    splits: tuple[str, ...],
-    records: Callable[[str], Iterable[Mapping[str, Any]]],
-) -> seqio.Task:
-    """A task of questions with four choices, for an encoder or as text to text."""
-    if "labels" not in arguments.layout.features:
-        inputs = wording.changed(arguments).inputs
-
-        def example(record: Mapping[str, Any]) -> dict[str, Any]:
-            targets = label_text(record["label"], NAMES)
-            return {"inputs": fill(inputs, record), "targets": targets, "id": record["id"]}
-
-        return mark(
-            seqio.Task(
-                name,
-                source=_source(splits, records, example, {"id": str}),
-                preprocessors=stages.SUPERVISED_PREPROCESSORS,
-                output_features=stages.features(arguments.vocabulary),
-                postprocess_fn=ClassIndex(NAMES),
-                metric_fns=[accuracy],
-            )
-        )
-    layout = arguments.layout
-    if not isinstance(layout, Choices) or layout.num != NUM_CHOICES:
-        shown = f"{layout.name} of {layout.num}" if isinstance(layout, Choices) else layout.name
-        raise InputError(
-            f"tasks.choices:{name} needs data.layout choices with data.layout.num {NUM_CHOICES}, "
-            f"or seq2seq; got {shown}"
-        )
-    form = _form("first", NAMES)
-
-    def read(record: Mapping[str, Any]) -> dict[str, Any]:
-        texts = dict(zip(NAMES, record["second"], strict=True))
-        return form.example({**record, **texts}, {"id": record["id"]})
-
-    return choice_task(
-        name,
-        arguments,
-        form,
-        source=_source(splits, records, read, extras({"id": str}, form)),
-        postprocess=ClassIndex(NAMES),
-        metrics=(accuracy,),
-    )
-
-
-def _source(
-    splits: tuple[str, ...],
-    records: Callable[[str], Iterable[Mapping[str, Any]]],
-    example: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-    kinds: Mapping[str, type],
-) -> stages.Source:
-    def dataset(split: str) -> Any:
-        return benchmarks.in_memory([*map(example, records(split))], kinds)
-
-    return stages.source(splits, dataset, one_to_one=True)
+    return question_task("swag", arguments, SWAG, tuple(splits), records)

@@ -5,27 +5,15 @@
     jsonl        DIR's *.jsonl, objects {"query": str, "pos": [str, ...], "neg": [str, ...]}, and
                  perhaps a teacher's "pos_scores" and "neg_scores"
     beir         a BEIR directory: corpus.jsonl, queries.jsonl, qrels/train.tsv
-    dpr          *train*.json and *dev*.json as DPR's, arrays of questions with "positive_ctxs" and
-                 "hard_negative_ctxs" (`t5x_lite.records.dpr_files`)
+    dpr          *train*.json and *dev*.json as DPR's: "positive_ctxs" and "hard_negative_ctxs"
     marco        a collection with queries.train.tsv and qrels.train.tsv, as MS MARCO's
-                 (`t5x_lite.records.marco_files`)
-    miracl       MIRACL's directories of the languages that are there: passages judged not to answer
-                 a query are its negatives (`t5x_lite.records.miracl_files`)
-    nli          *train*.jsonl and *dev*.jsonl of SNLI or MultiNLI: what a premise entails answers
-                 it, what contradicts it does not (`t5x_lite.records.nli_files`)
+    miracl       MIRACL's languages that are there; passages judged not to answer are negatives
+    nli          *train*.jsonl and *dev*.jsonl of SNLI or MultiNLI; contradictions are negatives
     triplets     *.tsv, a line of query, passage that answers and passage that does not, with tabs
     titles       a collection of passages (`tasks.encoder:passages`): its title is the query of each
     stsb         GLUE's STS-B/{train,dev}.tsv: two sentences, and their grade from 0 to 5 as the
                  teacher's score (data.layout Groups(teacher=True), objective CosineRegression)
-    squad        SQuAD's train-v1.1.json and dev-v1.1.json, or those of v2.0: a question, and the
-                 paragraph that answers it
-    triviaqa     TriviaQA's release, qa/wikipedia-*.json (or web-*.json) and evidence/: documents of
-                 a question that have an answer, and as negatives those that have none
-    pubmedqa     PubMedQA's ori_pqa{a,l,u}.json: a question, and the abstract of its article
-    mrtydi       Mr. TyDi's languages that are there, mrtydi-v1.1-LANGUAGE as released or as on the
-                 Hub
-    tevatron     *train*.jsonl and *dev*.jsonl, objects with "query", "positive_passages" and
-                 "negative_passages" (`t5x_lite.records.released_files` for these five)
+    squad, triviaqa, pubmedqa, mrtydi, tevatron    as released (docs/guides/data_sets.md)
     same_text    any unlabelled text, as tasks.text reads it: each text answers itself (SimCSE,
                  Gao et al. 2021), and the encoder's dropout makes two views of it
 
@@ -46,14 +34,8 @@ import tensorflow as tf
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.tasks import benchmarks, stages
 from t5x_lite.data.tasks import pairs as pair_task
+from t5x_lite.data.tasks import text_source as text
 from t5x_lite.data.tasks.text_files import SUFFIXES, collection_files, files_of_both
-from t5x_lite.data.tasks.text_source import (
-    document_source,
-    json_objects,
-    parsed_lines,
-    passage_texts,
-    source_of_files,
-)
 from t5x_lite.errors import InputError
 from t5x_lite.records import (
     beir_files,
@@ -73,23 +55,18 @@ Read = Callable[[str], Iterable[pairs.Pairs]]
 def jsonl(arguments: TaskArguments) -> seqio.Task:
     """Objects with a query, passages that answer it, and others that do not."""
     files = files_of_both(arguments.directory, suffixes=SUFFIXES)
-    found = source_of_files(files, partial(json_objects, parse=pairs.checked))
+    found = text.source_of_files(files, partial(text.json_objects, parse=pairs.checked))
     return pair_task.pair_task("pairs_jsonl", arguments, source=found)
 
 
 def same_text(arguments: TaskArguments) -> seqio.Task:
     """Each text as a query and as what answers it."""
-    found = document_source(
+    found = text.document_source(
         arguments.directory, columns=arguments.columns, languages=arguments.languages
     )
     return pair_task.pair_task(
         "pairs_same", arguments, source=found, read=pairs.same_text, one_to_one=True
     )
-
-
-def beir(arguments: TaskArguments) -> seqio.Task:
-    """The queries and the documents of a BEIR directory."""
-    return _of_directory("beir", arguments, beir_files)
 
 
 def marco(arguments: TaskArguments) -> seqio.Task:
@@ -103,57 +80,17 @@ def marco(arguments: TaskArguments) -> seqio.Task:
     return _read_whole("marco", arguments, marco_files.splits(directory), read)
 
 
-def miracl(arguments: TaskArguments) -> seqio.Task:
-    """The queries of MIRACL's languages, with passages that answer them and that do not."""
-    return _of_directory("miracl", arguments, miracl_files)
-
-
-def nli(arguments: TaskArguments) -> seqio.Task:
-    """The premises of SNLI or MultiNLI, what they entail and what contradicts them."""
-    return _of_directory("nli", arguments, nli_files)
-
-
-def dpr(arguments: TaskArguments) -> seqio.Task:
-    """The questions of DPR's files, with what answers them and hard negatives."""
-    return _of_directory("dpr", arguments, dpr_files)
-
-
-def squad(arguments: TaskArguments) -> seqio.Task:
-    """The questions of SQuAD, with the paragraphs that answer them."""
-    return _released("squad", arguments)
-
-
-def triviaqa(arguments: TaskArguments) -> seqio.Task:
-    """The questions of TriviaQA, with documents that have an answer and that have none."""
-    return _released("triviaqa", arguments)
-
-
-def pubmedqa(arguments: TaskArguments) -> seqio.Task:
-    """The questions of PubMedQA, with the abstracts of their articles."""
-    return _released("pubmedqa", arguments)
-
-
-def mrtydi(arguments: TaskArguments) -> seqio.Task:
-    """The queries of Mr. TyDi's languages."""
-    return _released("mrtydi", arguments)
-
-
-def tevatron(arguments: TaskArguments) -> seqio.Task:
-    """The queries of files of Tevatron's form."""
-    return _released("tevatron", arguments)
-
-
 def triplets(arguments: TaskArguments) -> seqio.Task:
     """Lines of a query, a passage that answers it and one that does not."""
-    read = partial(parsed_lines, parse=triplet_files.checked)
-    found = source_of_files(files_of_both(arguments.directory, suffixes=(".tsv",)), read)
+    read = partial(text.parsed_lines, parse=triplet_files.checked)
+    found = text.source_of_files(files_of_both(arguments.directory, suffixes=(".tsv",)), read)
     return pair_task.pair_task("pairs_triplets", arguments, source=found, one_to_one=True)
 
 
 def titles(arguments: TaskArguments) -> seqio.Task:
     """The title of each passage of a collection as a query, and its text as what answers it."""
-    read = partial(passage_texts, write=pairs.titled)
-    found = source_of_files(collection_files(arguments.directory), read)
+    read = partial(text.passage_texts, write=pairs.titled)
+    found = text.source_of_files(collection_files(arguments.directory), read)
     return pair_task.pair_task("pairs_titles", arguments, source=found, one_to_one=True)
 
 
@@ -199,3 +136,12 @@ def _read_whole(
 
     found = stages.source(splits, texts)
     return pair_task.pair_task(f"pairs_{name}", arguments, source=found)
+
+
+beir = partial(_of_directory, "beir", files=beir_files)
+miracl = partial(_of_directory, "miracl", files=miracl_files)
+nli = partial(_of_directory, "nli", files=nli_files)
+dpr = partial(_of_directory, "dpr", files=dpr_files)
+squad, triviaqa, pubmedqa, mrtydi, tevatron = (
+    partial(_released, name) for name in ("squad", "triviaqa", "pubmedqa", "mrtydi", "tevatron")
+)

@@ -92,15 +92,7 @@ SQUAD_V2 = replace(
     metrics=(metric_v2,),
     labelled=replace(SQUAD_SPANS, nulls=True, target=lambda record: _shown(record)["answers"][0]),
 )
-
-
-TRIVIA_QA = replace(
-    SQUAD,
-    name="trivia_qa",
-    tfds="",
-    folder="",
-    metrics=(text.trivia_qa,),
-)
+TRIVIA_QA = replace(SQUAD, name="trivia_qa", tfds="", folder="", metrics=(text.trivia_qa,))
 TRIVIA_QA_CLOSED_BOOK = replace(
     TRIVIA_QA,
     name="trivia_qa_closed_book",
@@ -134,25 +126,17 @@ def _trivia(
     return benchmarks.task(replace(row, files=names, read=read), own)
 
 
-def trivia_qa(arguments: TaskArguments) -> seqio.Task:
-    """The questions of TriviaQA with their pages of Wikipedia."""
-    return _trivia(TRIVIA_QA, arguments, ("wikipedia",), released_files.read_trivia_documents)
-
-
-def trivia_qa_web(arguments: TaskArguments) -> seqio.Task:
-    """The questions of TriviaQA with their pages of the web and of Wikipedia."""
-    row = replace(TRIVIA_QA, name="trivia_qa_web")
-    return _trivia(row, arguments, ("web",), released_files.read_trivia_documents)
-
-
-def trivia_qa_closed_book(arguments: TaskArguments) -> seqio.Task:
-    """The questions of TriviaQA alone."""
-    return _trivia(
-        TRIVIA_QA_CLOSED_BOOK,
-        arguments,
-        ("unfiltered-web", "web"),
-        lambda file, split: released_files.read_trivia_questions(file),
-    )
+_documents = released_files.read_trivia_documents
+trivia_qa = partial(_trivia, TRIVIA_QA, domains=("wikipedia",), read=_documents)
+trivia_qa_web = partial(
+    _trivia, replace(TRIVIA_QA, name="trivia_qa_web"), domains=("web",), read=_documents
+)
+trivia_qa_closed_book = partial(
+    _trivia,
+    TRIVIA_QA_CLOSED_BOOK,
+    domains=("unfiltered-web", "web"),
+    read=lambda file, split: released_files.read_trivia_questions(file),
+)
 
 
 def squad_v2(arguments: TaskArguments) -> seqio.Task:

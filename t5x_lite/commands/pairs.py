@@ -32,7 +32,8 @@ class Pairs:
         source TAB target, or score TAB source TAB target, or NLLB's columns.
       output: JSON lines {"query", "pos", "source", "lang"}, as training reads them.
       rule: which parts of a document are a query and a passage.
-      languages: of two aligned files or of *.tsv; of other inputs one, where they do not say it.
+      languages: the two languages of aligned files or of *.tsv; other inputs take one, if they do
+        not state it.
       min_score: lowest score of a line of *.tsv that is kept.
       min_query_words: of a query at least.
       max_query_words: of a query at most.
@@ -40,7 +41,7 @@ class Pairs:
       max_queries: pairs of one passage at most.
       bad_words: a file with an entry on each line; a pair with one is dropped.
       languages_by: langdetect or cld3 drops passages in another language than they say.
-      seed: of the sentences that the rule ict draws.
+      seed: random seed for the sentences that the rule ict draws.
       text: column that is taken as text, or columns in braces, of JSON and of tables.
     """
 

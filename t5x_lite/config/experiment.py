@@ -431,7 +431,7 @@ def with_length(
 
     Args:
       experiment: the config.
-      steps: of the new one.
+      steps: number of steps of the new run.
       fixed: options that were given, such as "--optimizer.schedule.warmup-steps", and stay.
     """
     fixed = frozenset(fixed)

@@ -69,5 +69,5 @@ class Augment:
                 )
 
     def identity(self) -> dict[str, Any]:
-        """What must be equal for a saved position in the data to fit, as JSON."""
+        """The settings that a saved position in the data depends on, as JSON."""
         return {"augment": dataclasses.asdict(self)} if self.run else {}

@@ -352,7 +352,7 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
     """A pass over all training examples of all caches.
 
     Rows of packed examples, and batches of several shapes, are counted from the lengths of the
-    examples: of all windows up to `_WINDOWS`, else of as many, evenly spread over the epoch.
+    examples: all windows up to `_WINDOWS`, else as many windows, evenly spread over the epoch.
 
     Args:
       data: the data config.

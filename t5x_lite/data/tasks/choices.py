@@ -5,7 +5,7 @@
 A choice that is too long with its question is cut as a pair of texts is (`labelled`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,15 +13,27 @@ import numpy as np
 
 from t5x_lite.data import labels
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.labels import of_class
 from t5x_lite.data.layouts.choices import Choices
+from t5x_lite.data.postprocess import ClassIndex
+from t5x_lite.data.preprocess.classification import label_text
+from t5x_lite.data.preprocess.templates import fill
 from t5x_lite.data.tasks.encoder import check_lengths
-from t5x_lite.data.tasks.labelled import Labelled, encode_texts, with_form
+from t5x_lite.data.tasks.labelled import Labelled, encode_texts, extras, with_form
+from t5x_lite.data.tasks.wording import mark
+from t5x_lite.errors import InputError
+from t5x_lite.metrics.classification import accuracy
+from t5x_lite.records.released_files import NUM_CHOICES
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 
 _AT_A_TIME = 64
 
 Encode = Callable[[Sequence[str], Sequence[str]], list[list[int]]]
 """(questions, choices), of equal number -> rows, each [CLS] question [SEP] choice [SEP]."""
+
+
+NAMES = tuple(f"choice{number}" for number in range(1, NUM_CHOICES + 1))
+"""The choices of RACE and SWAG as text to text."""
 
 
 def choice_task(
@@ -124,3 +136,92 @@ def _encode(dataset: Any, *, encode: Encode) -> Any:
         }
 
     return tf.data.Dataset.zip((dataset, encoded)).map(finished)
+
+
+# Questions with four choices.
+
+
+def choice_form(question: str, names: tuple[str, ...]) -> Labelled:
+    """How an encoder reads a record: one field, and one for each choice."""
+    return Labelled(
+        texts=(question, *names),
+        label=lambda record: of_class(record["label"]),
+        target=lambda record: label_text(record["label"], names),
+        choices=True,
+    )
+
+
+def question_task(
+    name: str,
+    arguments: TaskArguments,
+    wording: Any,
+    splits: tuple[str, ...],
+    records: Callable[[str], Iterable[Mapping[str, Any]]],
+) -> Any:
+    """A task of questions with four choices, for an encoder or as text to text.
+
+    Args:
+      name: of the task.
+      arguments: of the data config.
+      wording: of the inputs as text to text.
+      splits: that exist.
+      records: the questions of a split, with "first", the "second" text of each choice and "label".
+
+    Raises:
+      InputError: data.layout is for neither.
+    """
+    from t5x_lite.data.quiet_tensorflow import seqio
+    from t5x_lite.data.tasks import stages
+
+    if "labels" not in arguments.layout.features:
+        inputs = wording.changed(arguments).inputs
+
+        def example(record: Mapping[str, Any]) -> dict[str, Any]:
+            targets = label_text(record["label"], NAMES)
+            return {"inputs": fill(inputs, record), "targets": targets, "id": record["id"]}
+
+        return mark(
+            seqio.Task(
+                name,
+                source=_source(splits, records, example, {"id": str}),
+                preprocessors=stages.SUPERVISED_PREPROCESSORS,
+                output_features=stages.features(arguments.vocabulary),
+                postprocess_fn=ClassIndex(NAMES),
+                metric_fns=[accuracy],
+            )
+        )
+    layout = arguments.layout
+    if not isinstance(layout, Choices) or layout.num != NUM_CHOICES:
+        shown = f"{layout.name} of {layout.num}" if isinstance(layout, Choices) else layout.name
+        raise InputError(
+            f"tasks.choices:{name} needs data.layout choices with data.layout.num {NUM_CHOICES}, "
+            f"or seq2seq; got {shown}"
+        )
+    form = choice_form("first", NAMES)
+
+    def read(record: Mapping[str, Any]) -> dict[str, Any]:
+        texts = dict(zip(NAMES, record["second"], strict=True))
+        return form.example({**record, **texts}, {"id": record["id"]})
+
+    return choice_task(
+        name,
+        arguments,
+        form,
+        source=_source(splits, records, read, extras({"id": str}, form)),
+        postprocess=ClassIndex(NAMES),
+        metrics=(accuracy,),
+    )
+
+
+def _source(
+    splits: tuple[str, ...],
+    records: Callable[[str], Iterable[Mapping[str, Any]]],
+    example: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    kinds: Mapping[str, type],
+) -> Any:
+    from t5x_lite.data.tasks import benchmarks, stages
+
+    def dataset(split: str) -> Any:
+        return benchmarks.in_memory([*map(example, records(split))], kinds)
+
+    return stages.source(splits, dataset, one_to_one=True)
