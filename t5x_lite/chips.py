@@ -62,6 +62,11 @@ _CHIPS = {
 """Device kind -> chip; of a GPU the beginning of its name."""
 
 
+def is_nvidia(device_kind: str) -> bool:
+    """Whether devices of a kind are those of CUDA: "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2"."""
+    return device_kind.startswith(("NVIDIA", "Tesla", "Quadro", "GeForce"))
+
+
 def chip(device_kind: str) -> Chip:
     """The chip of a jax.Device's kind; an empty one where nothing is known, as of a CPU.
 

@@ -8,6 +8,7 @@ of the wrong shape fails at the call. TensorFlow is imported by no test at colle
 import gc
 import os
 import pathlib
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,15 @@ import jaxtyping
 import pytest
 
 from tests import turns
+
+# Under nohup, or behind a shell's &, signals are ignored, and tests send them to their children.
+for _number, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGQUIT, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 if TYPE_CHECKING:
     from t5x_lite.config import Experiment

@@ -4,8 +4,10 @@
     scripts/bench/gpu.sh --sizes base --rows base=256 --dropout 0 --tokens FOLDER
     scripts/bench/gpu.sh --dry-run                     # tiny, on CPU, in seconds
     scripts/bench/gpu.sh compare                       # plain, blocked and cuDNN's attention
+    scripts/bench/gpu.sh encoders                      # masked language models, retrieval, LoRA
+    scripts/bench/gpu.sh peers                         # transformers and sentence-transformers
 
-`compare` is `gpu_compare.py`.
+`compare` is `gpu_compare.py`, and so are the others.
 
 Needs jax, flax, optax and orbax, and neither TensorFlow, seqio, tyro nor grain. Each measurement
 has a process of its own, so that its peak memory is its own and one that fails is a line with
@@ -40,6 +42,7 @@ ROWS = {"base": 128, "large": 64, "xl": 32, "tiny": 4}
 REMAT = {"xl": "full"}
 FILE = "rows.npz"
 ATTENTION = ["plain", "blocked", "cudnn"]
+UNROLL = {"auto": "auto", "yes": True, "no": 1}
 
 
 def parse() -> argparse.Namespace:
@@ -47,8 +50,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="+", choices=list(ROWS), default=["base", "large", "xl"])
     parser.add_argument("--rows", nargs="+", default=[], metavar="SIZE=ROWS", help=f"else {ROWS}")
     parser.add_argument("--remat", nargs="+", default=[], metavar="SIZE=POLICY", help=f"{REMAT}")
-    parser.add_argument("--attention", default="plain", choices=ATTENTION)
-    parser.add_argument("--unroll", action="store_true", help="layers one by one, not by a scan")
+    add_running(parser)
     parser.add_argument("--lengths", nargs=2, type=int, default=[512, 114], help="of a row")
     parser.add_argument("--dropout", nargs="+", type=float, default=[0.0, 0.1])
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
@@ -67,6 +69,21 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--num-rows", type=int, default=4096)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def add_running(parser: argparse.ArgumentParser) -> None:
+    """Adds how layers are run; "auto" is what a run chooses by itself."""
+    parser.add_argument("--attention", default="auto", choices=["auto", *ATTENTION])
+    parser.add_argument("--unroll", nargs="?", const="yes", default="auto", choices=list(UNROLL))
+
+
+def as_run(model: Any, work: dict) -> Any:
+    """The model's config with what "auto" is on this device, for rows of one text each."""
+    import jax
+
+    kind, packed = jax.devices()[0].device_kind, bool(work.get("tokens"))
+    facts = {"dtype": work["dtype"], "length": max(work["lengths"]), "one_text_rows": not packed}
+    return model.with_choices(kind, **facts)[0]
 
 
 def chosen(pairs: list[str], size: str, default: Any) -> Any:
@@ -144,12 +161,12 @@ def model_of(work: dict) -> Any:
     fields = {"dropout_rate": work.get("dropout", 0.0)}
     if "remat" in work:
         fields |= {"remat": work["remat"], "attention": work["attention"]}
-        fields |= {"unroll": True} if work.get("unroll") else {}
+        fields |= {"unroll": UNROLL[work["unroll"]]}
     if work["size"] == "tiny":
         sizes: dict[str, Any] = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_heads": 2}
         layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-        return T5Config(vocab_size=64, **sizes, **layers, **fields)
-    return getattr(presets, f"t5_1_1_{work['size']}")(**fields)
+        return as_run(T5Config(vocab_size=64, **sizes, **layers, **fields), work)
+    return as_run(getattr(presets, f"t5_1_1_{work['size']}")(**fields), work)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,8 @@
 #
 #     scripts/bench/gpu.sh --budget 450
 #     scripts/bench/gpu.sh compare --trace FOLDER     # plain, blocked and cuDNN's attention
-#     scripts/bench/gpu.sh encoders                   # retrieval, RetroMAE, Condenser, LoRA
+#     scripts/bench/gpu.sh encoders                   # BERT, retrieval, RetroMAE, Condenser, LoRA
+#     scripts/bench/gpu.sh peers                      # the same in PyTorch
 #
 # PYTHON chooses the interpreter. Preallocation leaves the rest of the memory to cuDNN and cuBLAS.
 set -euo pipefail
@@ -13,7 +14,7 @@ export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}"
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-3}"
 script=gpu.py
-if [[ "${1:-}" == compare || "${1:-}" == encoders ]]; then
+if [[ "${1:-}" =~ ^(compare|encoders|peers|pretrain)$ ]]; then
     script="gpu_$1.py"
     shift
 fi

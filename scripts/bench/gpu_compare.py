@@ -37,7 +37,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--warmup", type=int, default=0, help="steps in which 1e-3 is reached")
     parser.add_argument("--remat", default="none")
-    parser.add_argument("--unroll", action="store_true", help="layers one by one, not by a scan")
+    parser.add_argument("--unroll", nargs="?", const="yes", default="no", choices=list(gpu.UNROLL))
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--tokens", help="a folder of gpu.py's --write-tokens")
     parser.add_argument("--within", type=float, default=1e-2, help="how far losses may be apart")

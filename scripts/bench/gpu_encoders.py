@@ -1,9 +1,10 @@
-"""Steps of retrieval, RetroMAE, Condenser and LoRA on one accelerator, from a bare checkout.
+"""Steps of BERT, retrieval, RetroMAE, Condenser and LoRA on one accelerator, from a bare checkout.
 
     scripts/bench/gpu.sh encoders                  # BERT and T5 1.1 base in bf16
     scripts/bench/gpu.sh encoders --only cached recompute
     scripts/bench/gpu.sh encoders --dry-run        # tiny, on CPU
 
+    mlm         128 rows of 512 tokens, BERT's masked language model
     condenser   1,024 rows of 128 tokens, as configs/pretrain/condenser_base.py
     retromae    256 rows of 512 tokens, as configs/pretrain/retromae_base.py
     whole       128 pairs of 128 and 128 tokens, at once
@@ -29,10 +30,17 @@ from typing import Any
 import gpu
 import numpy as np
 
-KINDS = ("condenser", "retromae", "cached", "recompute", "whole", "full", "lora")
+KINDS = ("mlm", "condenser", "retromae", "cached", "recompute", "whole", "full", "lora")
 TINY = {"vocab_size": 128, "d_model": 16, "d_ff": 32, "num_heads": 2}
-ROWS = {"condenser": 1024, "retromae": 256, "cached": 1024, "recompute": 1024, "whole": 128}
-LENGTH = {"retromae": 512}
+ROWS = {
+    "mlm": 128,
+    "condenser": 1024,
+    "retromae": 256,
+    "cached": 1024,
+    "recompute": 1024,
+    "whole": 128,
+}
+LENGTH = {"mlm": 512, "retromae": 512}
 PAIRS = ("cached", "recompute", "whole")
 PART = 128
 PASSES = {"lora": 2}
@@ -43,8 +51,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--steps", type=int, default=10, help="timed steps, after two others")
     parser.add_argument("--remat", default="none", help="of BERT's layers")
-    parser.add_argument("--attention", choices=gpu.ATTENTION, default="plain")
-    parser.add_argument("--unroll", action="store_true", help="layers one by one, not by a scan")
+    gpu.add_running(parser)
     parser.add_argument("--budget", type=float, default=300.0, help="seconds for everything")
     parser.add_argument("--dry-run", action="store_true", help="tiny, on CPU")
     parser.add_argument("--work", help=argparse.SUPPRESS)
@@ -59,22 +66,27 @@ def model_of(work: dict) -> Any:
     if work["kind"] in ("full", "lora"):
         size = "tiny" if work["tiny"] else "base"
         wanted = {name: work[name] for name in ("attention", "unroll")}
+        wanted |= {name: work[name] for name in ("dtype", "lengths")}
         return gpu.model_of({"size": size, "remat": "none", **wanted})
     fields: dict[str, Any] = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
     fields |= {"remat": work["remat"], "attention": work["attention"]}
-    fields |= {"unroll": True} if work["unroll"] else {}
+    fields |= {"unroll": gpu.UNROLL[work["unroll"]]}
+    lengths = {"dtype": work["dtype"], "lengths": [work["length"]]}
     if work["tiny"]:
-        return BertConfig(**TINY, num_layers=2, max_positions=32, **fields)
-    return bert_base(**fields)
+        return gpu.as_run(BertConfig(**TINY, num_layers=2, max_positions=32, **fields), lengths)
+    return gpu.as_run(bert_base(**fields), lengths)
 
 
 def objective_of(kind: str, *, tiny: bool) -> Any:
     """The objective."""
     from t5x_lite.objectives.condenser import Condenser
     from t5x_lite.objectives.contrastive import Contrastive
+    from t5x_lite.objectives.masked_lm import MaskedLM
     from t5x_lite.objectives.retromae import RetroMAE
     from t5x_lite.objectives.seq2seq import Seq2Seq
 
+    if kind == "mlm":
+        return MaskedLM(mask_id=103)
     if kind == "condenser":
         return Condenser(mask_id=103, head_layers=2, skip_from=1 if tiny else 6)
     if kind == "retromae":
@@ -120,7 +132,7 @@ def learner_of(work: dict, model: Any, objective: Any) -> Any:
         objective,
         adapters=(Lora(rank=8),) if work["kind"] == "lora" else (),
         optimizer=AdamW(schedule=Constant(value=1e-4), clip_norm=1.0),
-        dtype="float32" if work["tiny"] else "bfloat16",
+        dtype=work["dtype"],
     )
 
 
@@ -204,6 +216,7 @@ def works(options: argparse.Namespace) -> Iterator[dict]:
             "lengths": [512, 114],
             "part": PART,
             "steps": options.steps,
+            "dtype": "float32" if options.dry_run else "bfloat16",
             "remat": options.remat,
             "attention": options.attention,
             "unroll": options.unroll,

@@ -88,6 +88,22 @@ class ModelConfig:
         """Values of its field `remat` that keep less; none where it has no such field."""
         return ()
 
+    def with_choices(
+        self, kind: str, *, dtype: str, length: int, one_text_rows: bool
+    ) -> tuple[Any, str]:
+        """The config with what the value "auto" of its fields is in a run.
+
+        Args:
+          kind: of the devices, as JAX names it.
+          dtype: the compute dtype.
+          length: of the longest row, in tokens.
+          one_text_rows: whether each row of a batch holds one text with its padding behind it.
+
+        Returns:
+          The config, and a line that says what was chosen and why; "" where nothing was.
+        """
+        return self, ""
+
     def unrolled(self) -> Any:
         """The same model with its layers as straight-line code, where it has that choice."""
         return self

@@ -75,6 +75,7 @@ class DebertaConfig(EncoderConfig):
     conv_kernel_size: int = 0
     conv_activation: Activation = "tanh"
 
+    has_distances: ClassVar[bool] = True
     below: ClassVar[tuple[str, ...]] = (
         *EncoderConfig.below,
         "relative_table",
@@ -90,7 +91,8 @@ class DebertaConfig(EncoderConfig):
     def __post_init__(self) -> None:
         if self.attention in ("pallas", "cudnn"):
             raise InputError(
-                "model.attention of a DeBERTa must be 'plain' or 'blocked': there is no kernel"
+                "model.attention of a DeBERTa must be 'auto', 'plain' or 'blocked': there is no "
+                "kernel"
             )
         super().__post_init__()
         try:

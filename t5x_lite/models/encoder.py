@@ -30,7 +30,7 @@ from t5x_lite.nn.norms import LayerNorm
 from t5x_lite.nn.positions import document_positions
 from t5x_lite.nn.post_norm import PostNormConfig
 from t5x_lite.nn.remat import check_remat, more_remat
-from t5x_lite.nn.scan import AttentionKind, Running, check_precision
+from t5x_lite.nn.scan import AttentionKind, Running, Unroll, check_precision, chosen
 from t5x_lite.nn.slots import InvertibleSlot, TokenSlot, seen_after_prompt
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
@@ -57,15 +57,19 @@ class EncoderConfig(ModelConfig):
         each query and key have a draw of their own, as in the original, which takes longer.
       norm_epsilon: epsilon of the layer norms.
       initializer_stddev: standard deviation of kernels and tables at init.
-      unroll: layers per iteration of the scan, True for straight-line code (faster on CPU).
+      unroll: layers per iteration of the scan, True for straight-line code; "auto" is the latter
+        unless it takes long to compile.
       remat: activations that a layer keeps for its backward pass (`t5x_lite.nn.remat`).
-      attention: "plain"; "blocked", whose memory is linear in length; "pallas", the same as a
+      attention: "auto", the fastest for a run's devices, written to its config.json; "plain";
+        "blocked", whose memory is linear in length; "pallas", the same as a
         kernel for TPUs, elsewhere blocked, and so where each query and key have a draw of dropout;
         "cudnn", cuDNN's for NVIDIA GPUs and bfloat16, elsewhere plain, and refused in training: it
         has no such draw.
       attention_block: keys that blocked attention takes at a time (a DeBERTa's: queries), and
         queries too if the kernel does it: 256 is good there; where that does not fit the chip, the
         half is taken.
+      one_text_rows: whether each row holds one text with its padding behind it: then cuDNN's
+        attention reads lengths instead of a mask, and is faster. Rows that do not give NaN.
     """
 
     d_model: int
@@ -82,18 +86,21 @@ class EncoderConfig(ModelConfig):
     share_attention_dropout: bool = False
     norm_epsilon: float = 1e-12
     initializer_stddev: float = 0.02
-    unroll: int | bool = 1
+    unroll: Unroll = 1
     remat: str = "none"
     attention: AttentionKind = "plain"
     attention_block: int = 128
+    one_text_rows: bool = False
 
     below: ClassVar[tuple[str, ...]] = ("embedding", "projection")
     begins_with_cls: ClassVar[bool] = True
+    has_distances: ClassVar[bool] = False
+    """Whether attention is disentangled, which has no kernel."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "d_model", "d_ff", "num_heads", "num_layers", "max_positions",
                      "table_size", "unroll", "attention_block"):  # fmt: skip
-            if getattr(self, name) < 1:
+            if getattr(self, name) != "auto" and getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 1: got {getattr(self, name)}")
         if self.d_model % self.num_heads:
             raise InputError(
@@ -186,6 +193,23 @@ class EncoderConfig(ModelConfig):
         """Values of `remat` that keep less."""
         return more_remat(self.remat)
 
+    def with_choices(
+        self, kind: str, *, dtype: str, length: int, one_text_rows: bool
+    ) -> tuple["EncoderConfig", str]:
+        """The config with what "auto" is on such devices; see `ModelConfig.with_choices`."""
+        own = "shared" if self.share_attention_dropout else "each"
+        return chosen(
+            self,
+            kind,
+            num_layers=self.num_layers,
+            one_text_rows=one_text_rows,
+            dtype=dtype,
+            length=length,
+            d_kv=self.d_model // self.num_heads,
+            dropout=own if self.attention_dropout_rate else "none",
+            distances=self.has_distances,
+        )
+
     def unrolled(self) -> "EncoderConfig":
         """The same model with its layers as straight-line code."""
         return self.replace(unroll=True)
@@ -229,11 +253,13 @@ class EncoderConfig(ModelConfig):
     @property
     def running(self) -> Running:
         """How the stack of layers is run."""
+        undecided = self.attention == "auto" and self.has_distances
         return Running.of(
             unroll=self.unroll,
             remat=self.remat,
-            attention=self.attention,
+            attention="plain" if undecided else self.attention,
             attention_block=self.attention_block,
+            one_text_rows=self.one_text_rows,
         )
 
 

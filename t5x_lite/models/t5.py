@@ -31,7 +31,7 @@ from t5x_lite.nn.embedding import Embedding
 from t5x_lite.nn.layers import LayerConfig
 from t5x_lite.nn.mlp import FEED_FORWARDS, FeedForward
 from t5x_lite.nn.remat import check_remat, more_remat
-from t5x_lite.nn.scan import AttentionKind, Running, check_precision
+from t5x_lite.nn.scan import AttentionKind, Running, Unroll, check_precision, chosen
 from t5x_lite.nn.slots import InvertibleSlot, TokenSlot, after_prompt
 from t5x_lite.nn.stack import Decoder, Encoder
 from t5x_lite.types import Array, Key
@@ -62,16 +62,20 @@ class StackConfig(ModelConfig):
       relative_max_distance: distances from here on share a bucket.
       relative_bias_per_layer: a table in each layer (umT5) instead of one for the stack.
       norm_epsilon: epsilon of the RMS norms.
-      unroll: layers per iteration of the scan, True for straight-line code (faster on CPU).
+      unroll: layers per iteration of the scan, True for straight-line code; "auto" is the latter
+        unless it takes long to compile.
       remat: activations that a layer keeps for its backward pass: "none" is all, "full" its input
         alone, "dots" its matrix products, "dots_no_batch" its products with weights
         (`t5x_lite.nn.remat`).
-      attention: "plain"; "blocked", whose memory is linear in length; "pallas", the same as a
+      attention: "auto", the fastest for a run's devices, written to its config.json; "plain";
+        "blocked", whose memory is linear in length; "pallas", the same as a
         kernel for TPUs, elsewhere blocked; "cudnn", cuDNN's for NVIDIA GPUs and bfloat16
         (`t5x_lite.nn.cudnn_attention`), elsewhere plain, and refused in training. Decoding is
         plain.
       attention_block: keys that blocked attention takes at a time, and queries too if the kernel
         does it: 256 is good there; where that does not fit the chip, the half is taken.
+      one_text_rows: whether each row holds one text with its padding behind it: then cuDNN's
+        attention reads lengths instead of a mask, and is faster. Rows that do not give NaN.
     """
 
     d_model: int
@@ -84,15 +88,16 @@ class StackConfig(ModelConfig):
     relative_max_distance: int = 128
     relative_bias_per_layer: bool = False
     norm_epsilon: float = 1e-6
-    unroll: int | bool = 1
+    unroll: Unroll = 1
     remat: str = "none"
     attention: AttentionKind = "plain"
     attention_block: int = 128
+    one_text_rows: bool = False
 
     def __post_init__(self) -> None:
         counts = [f.name for f in dataclasses.fields(self) if f.name.startswith("num_")]
         for name in ("vocab_size", "d_model", "d_kv", "d_ff", *counts, "unroll", "attention_block"):
-            if getattr(self, name) < 1:
+            if getattr(self, name) != "auto" and getattr(self, name) < 1:
                 raise InputError(f"model.{name} must be at least 1: got {getattr(self, name)}")
         for name, kinds in (("feed_forward", FeedForward), ("attention", AttentionKind)):
             if getattr(self, name) not in get_args(kinds):
@@ -136,6 +141,22 @@ class StackConfig(ModelConfig):
         """Values of `remat` that keep less."""
         return more_remat(self.remat)
 
+    def with_choices(
+        self, kind: str, *, dtype: str, length: int, one_text_rows: bool
+    ) -> tuple["StackConfig", str]:
+        """The config with what "auto" is on such devices; see `ModelConfig.with_choices`."""
+        counts = [f.name for f in dataclasses.fields(self) if f.name.endswith("_layers")]
+        return chosen(
+            self,
+            kind,
+            num_layers=max(getattr(self, name) for name in counts if name.startswith("num_")),
+            one_text_rows=one_text_rows,
+            dtype=dtype,
+            length=length,
+            d_kv=self.d_kv,
+            dropout="shared" if self.dropout_rate else "none",
+        )
+
     def unrolled(self) -> "StackConfig":
         """The same model with its layers as straight-line code."""
         return self.replace(unroll=True)
@@ -161,6 +182,7 @@ class StackConfig(ModelConfig):
             remat=self.remat,
             attention=self.attention,
             attention_block=self.attention_block,
+            one_text_rows=self.one_text_rows,
         )
 
 

@@ -18,7 +18,7 @@ from t5x_lite.nn.dense import FAN_IN_NORMAL, Dense, FusedDense, truncated_normal
 from t5x_lite.nn.dropout import WeightDropout, dropout, thinned
 from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.pattern import EVERYTHING, Pattern
-from t5x_lite.nn.products import einsum
+from t5x_lite.nn.products import einsum, saves_bytes
 from t5x_lite.nn.reductions import sum_leading
 from t5x_lite.nn.slots import GatedKeySlot, HiddenSlot, KeySlot, PlacedKeySlot
 from t5x_lite.sharding import constrain, traced_kind
@@ -350,8 +350,10 @@ class Attention(nnx.Module):
         self, x: Float[Array, "*batch D"], seen: Any = None
     ) -> Float[Array, "*batch J"]:
         """Queries of x, multiplied by the scale in float32, before they are divided into heads."""
-        product = self.query.product(x, seen)
-        return (product if self.scale is None else product * self.scale).astype(x.dtype)
+        if self.scale is None:
+            return self.query(x, seen)
+        product = self.query(x, seen) if saves_bytes() else self.query.product(x, seen)
+        return (product.astype(jnp.float32) * self.scale).astype(x.dtype)
 
     def close(self, mixed: Float[Array, "B T H K"], seen: Any = None) -> Float[Array, "B T D"]:
         """Joins the heads and projects them to d_model."""

@@ -5,8 +5,10 @@
 What `t5x_lite.nn.attention.softmax_attention` computes, by `jax.nn.dot_product_attention`: logits
 and weights are never in the GPU's memory. The bias and the mask are: together one array of the
 compute dtype, [1, H, T, S], or [B, H, T, S] where rows differ in what they see, made anew in each
-layer and in its backward pass, and the bias's gradient is as large. A decoder whose rows are not
-packed needs no mask: cuDNN knows the causal one.
+layer and in its backward pass, and the bias's gradient is as large. Rows that are known to hold one
+text each (`Visibility.one_text`) need no mask: cuDNN reads how many keys a row has, and knows the
+causal order. The bias is [1, H, T, S] then. A row of padding alone attends to its first position;
+padding that stands before a token gives NaN, so that it is seen.
 
 cuDNN takes bfloat16 and float16, and heads of a multiple of 8. Dropout that all queries of a head
 share, as T5's, is a scaling of the values and outside of this; a draw for each query and key has no
@@ -18,8 +20,9 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
+from t5x_lite.chips import is_nvidia
 from t5x_lite.errors import InputError
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.positions import RelativeTable
@@ -63,11 +66,6 @@ def check(*, kind: str, dtype: str) -> None:
         )
 
 
-def is_nvidia(kind: str) -> bool:
-    """Whether devices of a kind are those of CUDA: "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2"."""
-    return kind.startswith(("NVIDIA", "Tesla", "Quadro", "GeForce"))
-
-
 def is_taken(kind: str, dtype: Any) -> bool:
     """Whether cuDNN takes numbers of this dtype on devices of this kind."""
     return is_nvidia(kind) and jnp.dtype(dtype).name in _LEAST
@@ -102,26 +100,41 @@ def cudnn_attention(
     check_whole_rows("cuDNN's attention", instead="--model.attention plain")
     num_queries, num_keys = query.shape[1], key.shape[1]
     least = _LEAST.get(query.dtype.name, -1e10)
-    is_causal = visible.is_only_causal and num_queries == num_keys and not _fill(num_keys)
-    mask = None if is_causal else visible.dense(num_queries)
+    fill = (_fill(num_queries), _fill(num_keys))
     logits = None if bias is None else bias.block(num_queries, 0, num_keys)[None]
+    is_causal = visible.is_only_causal and num_queries == num_keys and not any(fill)
+    lengths = mask = None
+    if visible.has_lengths and visible.keys is not None:
+        lengths, wrong = _lengths(visible.keys)
+        # Added where it costs no pass over a large array: to the bias, else beside that of queries.
+        if logits is not None:
+            logits = logits + jnp.where(jnp.any(wrong), jnp.nan, 0.0)
+        else:
+            query = query + jnp.where(wrong, jnp.nan, 0.0).astype(query.dtype)[:, None, None, None]
+        is_causal = visible.causal and num_queries == num_keys
+    elif not is_causal:
+        mask = visible.dense(num_queries)
 
-    def attend(query: Array, key: Array, value: Array, mask: Any, logits: Any) -> Array:
-        sees = None
+    def attend(
+        query: Array, key: Array, value: Array, mask: Any, lengths: Any, logits: Any
+    ) -> Array:
+        added, sees = None, None
         if mask is not None:
             sees = jnp.any(mask, axis=-1)
             mask = mask | ~sees[..., None]
-        queries, keys = (_fill(length) for length in (num_queries, num_keys))
-        mask = _whole(mask, (num_queries, num_keys), (queries, keys))
-        added = None if logits is None else _added(mask, logits, least=least)
+        if lengths is None:
+            mask = _whole(mask, (num_queries, num_keys), fill)
+        if logits is not None:
+            added = _added(mask, logits, least=least, fill=fill).astype(query.dtype)
         out = jax.nn.dot_product_attention(
-            _longer(query, queries),
-            _longer(key, keys),
-            _longer(value, keys),
-            bias=None if added is None else added.astype(query.dtype),
+            _longer(query, fill[0]),
+            _longer(key, fill[1]),
+            _longer(value, fill[1]),
+            bias=added,
             mask=mask if added is None else None,
             scale=1.0,
             is_causal=is_causal,
+            key_value_seq_lengths=None if lengths is None else jnp.maximum(lengths, 1),
             implementation=implementation,
         )[:, :num_queries]
         if sees is None:
@@ -132,7 +145,15 @@ def cudnn_attention(
     # Of a layer its inputs and the kernel's results are kept: not the bias, which is as large as
     # the weights that the kernel spares.
     attend = jax.checkpoint(attend, policy=_is_the_kernel)
-    return _on_mesh(attend, query, key, value, mask, logits)
+    return _on_mesh(attend, query, key, value, mask, lengths, logits)
+
+
+def _lengths(keys: Int[Array, "B S"]) -> tuple[Int[Array, " B"], Bool[Array, " B"]]:
+    """How many keys a row has, and whether some of them stand behind padding."""
+    real = keys > 0
+    lengths = jnp.sum(real, axis=1, dtype=jnp.int32)
+    behind = jnp.arange(keys.shape[1])[None] >= lengths[:, None]
+    return lengths, jnp.any(real & behind, axis=1)
 
 
 def _is_the_kernel(primitive: Any, *_: Any, **__: Any) -> bool:
@@ -171,30 +192,36 @@ def _whole(
 
 
 def _added(
-    mask: Bool[Array, "_ 1 T S"] | None, logits: Float[Array, "1 H _ _"], *, least: float
+    mask: Bool[Array, "_ 1 T S"] | None,
+    logits: Float[Array, "1 H _ _"],
+    *,
+    least: float,
+    fill: tuple[int, int] = (0, 0),
 ) -> Float[Array, "_ H T S"]:
     """What is added to the logits, in float32: the bias, or the least where a key is not seen."""
-    if mask is None:
-        return logits
-    behind = [
-        (0, size - length) for size, length in zip(mask.shape[2:], logits.shape[2:], strict=True)
-    ]
-    return jnp.where(mask, jnp.pad(logits, ((0, 0), (0, 0), *behind)), least)
+    if mask is not None:
+        fill = (mask.shape[2] - logits.shape[2], mask.shape[3] - logits.shape[3])
+    if any(fill):
+        logits = jnp.pad(logits, ((0, 0), (0, 0), (0, fill[0]), (0, fill[1])))
+    return logits if mask is None else jnp.where(mask, logits, least)
 
 
-def _on_mesh(function: Any, query: Array, key: Array, value: Array, mask: Any, bias: Any) -> Array:
+def _on_mesh(
+    function: Any, query: Array, key: Array, value: Array, mask: Any, lengths: Any, bias: Any
+) -> Array:
     """Calls a function on each device's rows and heads; as it is without a mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
-        return function(query, key, value, mask, bias)
+        return function(query, key, value, mask, lengths, bias)
     rows = partition_spec(("batch", None, "heads", "kv"))
     seen = None
     if mask is not None:
         seen = partition_spec(("batch" if mask.shape[0] > 1 else None, None, None, None))
+    each = None if lengths is None else partition_spec(("batch",))
     mapped = jax.shard_map(
         function,
-        in_specs=(*3 * (rows,), seen, partition_spec((None, "heads", None, None))),
+        in_specs=(*3 * (rows,), seen, each, partition_spec((None, "heads", None, None))),
         out_specs=rows,
         check_vma=False,
     )
-    return mapped(query, key, value, mask, bias)
+    return mapped(query, key, value, mask, lengths, bias)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite.nn.products import einsum
+from t5x_lite.nn.products import einsum, rounded_einsum, saves_bytes
 from t5x_lite.nn.slots import DenseSlot, GatedSlot, HiddenSlot, WholeSlot
 from t5x_lite.types import Array
 
@@ -66,8 +66,16 @@ class Dense(nnx.Module):
         return first, second
 
     def __call__(self, x: Float[Array, "*batch I"], seen: Any = None) -> Float[Array, "*batch O"]:
-        """The result in the dtype of x; the arguments are those of `product`."""
-        return self.product(x, seen).astype(x.dtype)
+        """The result in the dtype of x; the arguments are those of `product`.
+
+        Where bytes cost more than operations the product is rounded before the bias is added.
+        """
+        kernel = self.kernel[...]
+        if self.slot is not None or x.dtype != kernel.dtype or not saves_bytes():
+            return self.product(x, seen).astype(x.dtype)
+        batch = "ABCE"[: x.ndim - 1]
+        product = rounded_einsum(f"{batch}I,IO->{batch}O", x, kernel)
+        return product + self.bias[...].astype(x.dtype) if self.has_bias else product
 
     def product(self, x: Float[Array, "*batch I"], seen: Any = None) -> Float[Array, "*batch O"]:
         """The result in float32, for logits and for activations.

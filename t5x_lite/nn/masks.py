@@ -71,6 +71,8 @@ class Visibility:
       block_size: keys that attention takes at a time; of disentangled attention queries.
       kernel: whether it is to take them by the kernel for TPUs.
       fused: whether it is to take all of them at once, by cuDNN's fused attention.
+      one_text: whether each row is known to hold one text, with its padding behind it; cuDNN's
+        attention then reads lengths instead of a mask.
     """
 
     keys: Int[Array, "B S"] | None = None
@@ -83,12 +85,19 @@ class Visibility:
     block_size: int = 128
     kernel: bool = False
     fused: bool = False
+    one_text: bool = False
 
     @property
     def is_only_causal(self) -> bool:
         """Whether a query sees itself and all keys before it, in every row."""
         others = (self.keys, self.queries, self.both_ways, self.hidden)
         return self.causal and self.itself and all(ids is None for ids in others)
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether the number of keys is all that a row's queries differ in from another row's."""
+        others = (self.both_ways, self.hidden)
+        return self.one_text and self.itself and all(ids is None for ids in others)
 
     def dense(self, num_queries: int) -> Bool[Array, "#B 1 #T S"] | None:
         """The whole mask of `num_queries` queries; None where all is seen."""

@@ -12,9 +12,10 @@ import jax
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite.nn.activations import Activation, activate
+from t5x_lite.nn.activations import Activation, activate, activated, gated
 from t5x_lite.nn.dense import FAN_IN_TRUNCATED, Dense, FusedDense, Initializer
 from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.products import saves_bytes
 from t5x_lite.nn.slots import HiddenSlot
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array, Key
@@ -108,12 +109,13 @@ class MLP(nnx.Module):
                 first, second = self.wi_0(x, seen), self.wi_1(x, seen)
             else:
                 first, second = self.joint(x)
-            return activate(first, self.activation) * second
+            return gated(first, second, self.activation)
         if self.joint is not None:
             return activate(self.joint.products(x)[0], self.activation).astype(x.dtype)
         if self.activation == "relu":  # in float32 its backward pass would keep twice the bytes
             return jax.nn.relu(self.wi(x, seen))
-        return activate(self.wi.product(x, seen), self.activation).astype(x.dtype)
+        first = self.wi(x, seen) if saves_bytes() else self.wi.product(x, seen)
+        return activated(first, self.activation, dtype=x.dtype)
 
     def __call__(
         self, x: Float[Array, "B T D"], *, key: Key | None = None, seen: Any = None

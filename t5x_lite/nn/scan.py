@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from t5x_lite.chips import is_nvidia
 from t5x_lite.errors import InputError
 from t5x_lite.nn import tally
 from t5x_lite.nn.bind import bind, split
@@ -22,9 +23,94 @@ from t5x_lite.nn.remat import check_remat, rematerialise
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array
 
-AttentionKind = Literal["plain", "blocked", "pallas", "cudnn"]
-"""Over all keys at once; over blocks of keys; the same as a kernel for TPUs, elsewhere blocked;
-cuDNN's on NVIDIA GPUs, elsewhere plain, where nothing is trained."""
+AttentionKind = Literal["auto", "plain", "blocked", "pallas", "cudnn"]
+"""The fastest for the devices (`choose_attention`); over all keys at once; over blocks of keys; the
+same as a kernel for TPUs, elsewhere blocked; cuDNN's on NVIDIA GPUs, elsewhere plain, where nothing
+is trained."""
+
+Unroll = int | bool | Literal["auto"]
+"""Layers per iteration of the scan; True for straight-line code; "auto" as `choose_unroll`."""
+
+_LONG = 2048
+"""Rows of so many tokens have logits that are too large to be kept, 16 MiB a head and row."""
+_KERNEL_BLOCK = 256
+_STRAIGHT = {"cpu": 12}
+"""Device kind -> the layers that are compiled as straight-line code at most; others: 24."""
+
+
+def choose_attention(
+    kind: str,
+    *,
+    dtype: str,
+    length: int,
+    d_kv: int,
+    dropout: Literal["none", "shared", "each"] = "none",
+    distances: bool = False,
+) -> tuple[AttentionKind, str]:
+    """What `attention` "auto" is for a run, and why.
+
+    Args:
+      kind: of the devices, as JAX names it.
+      dtype: the compute dtype.
+      length: of the longest row, in tokens.
+      d_kv: size of a head.
+      dropout: of the attention weights: none, one draw for all queries of a head, or each its own.
+      distances: whether logits depend on the distance and the query, as DeBERTa's.
+    """
+    whole, why = ("plain", "") if length < _LONG else ("blocked", f" at {length} tokens")
+    if distances:
+        return whole, f"disentangled attention has no kernel{why}"
+    if dropout == "each" and (is_nvidia(kind) or kind.startswith("TPU")):
+        return whole, f"no kernel has a draw of dropout for each query and key{why}"
+    if is_nvidia(kind):
+        if dtype == "float32":
+            return whole, f"cuDNN takes no float32{why}"
+        if d_kv % 8 or d_kv > 256:
+            return whole, f"cuDNN takes no heads of {d_kv}{why}"
+        return "cudnn", f"{kind}, {dtype}"
+    if kind.startswith("TPU"):
+        return "pallas", kind
+    return whole, f"{kind}{why}"
+
+
+def choose_unroll(kind: str, num_layers: int) -> int | bool:
+    """What `unroll` "auto" is: straight-line code, or a loop where compiling would take long.
+
+    Args:
+      kind: of the devices.
+      num_layers: of the deeper stack.
+    """
+    return True if num_layers <= _STRAIGHT.get(kind, 24) else 1
+
+
+def chosen(
+    model: Any, kind: str, *, num_layers: int, one_text_rows: bool, **facts: Any
+) -> tuple[Any, str]:
+    """A model's config with `attention` and `unroll` as they are run, and what was chosen.
+
+    Args:
+      model: has the fields attention, attention_block, unroll and one_text_rows.
+      kind: of the devices.
+      num_layers: of the deeper stack.
+      one_text_rows: whether each row of a batch holds one text with its padding behind it.
+      facts: the arguments of `choose_attention`.
+
+    Returns:
+      The config, and a line; "" where the config says everything itself.
+    """
+    changes, said = {}, []
+    if model.attention == "auto":
+        attention, why = choose_attention(kind, **facts)
+        changes["attention"] = attention
+        if attention == "pallas":
+            changes["attention_block"] = max(_KERNEL_BLOCK, model.attention_block)
+        if attention == "cudnn" and one_text_rows:
+            changes["one_text_rows"] = True
+        said.append(f"attention {attention} ({why})")
+    if model.unroll == "auto":
+        changes["unroll"] = choose_unroll(kind, num_layers)
+        said.append(f"unroll {changes['unroll']} ({num_layers} layers)")
+    return dataclasses.replace(model, **changes), ", ".join(said)
 
 
 def check_precision(attention: AttentionKind, precision: str, *, dtype: str) -> None:
@@ -57,6 +143,7 @@ class Running:
         (`t5x_lite.nn.blocked_attention`); None is plain attention. Decoding is plain.
       attention_kernel: whether the kernel for TPUs takes them (`t5x_lite.nn.pallas_attention`).
       attention_fused: whether cuDNN takes all keys at once (`t5x_lite.nn.cudnn_attention`).
+      one_text_rows: whether each row holds one text with its padding behind it.
 
     Raises:
       InputError: remat is no policy's name.
@@ -67,21 +154,32 @@ class Running:
     attention_block: int | None = None
     attention_kernel: bool = False
     attention_fused: bool = False
+    one_text_rows: bool = False
 
     def __post_init__(self) -> None:
         check_remat(self.remat)
 
     @classmethod
     def of(
-        cls, *, unroll: int | bool, remat: str, attention: AttentionKind, attention_block: int
+        cls,
+        *,
+        unroll: Unroll,
+        remat: str,
+        attention: AttentionKind,
+        attention_block: int,
+        one_text_rows: bool = False,
     ) -> "Running":
-        """The choices as a model's config has them."""
+        """The choices as a model's config has them.
+
+        An "auto" that no run has chosen is a loop, and cuDNN's attention where that runs.
+        """
         return cls(
-            unroll=unroll,
+            unroll=1 if unroll == "auto" else unroll,
             remat=remat,
             attention_block=attention_block if attention in ("blocked", "pallas") else None,
             attention_kernel=attention == "pallas",
-            attention_fused=attention == "cudnn",
+            attention_fused=attention in ("auto", "cudnn"),
+            one_text_rows=one_text_rows,
         )
 
     def pattern(self, mask: Array | Visibility | None, length: int) -> Pattern:
@@ -92,7 +190,7 @@ class Running:
           length: number of the queries, at positions 0, 1, 2, ...; of self-attention's keys, too.
         """
         if isinstance(mask, Visibility) and self.attention_fused:
-            mask = dataclasses.replace(mask, fused=True)
+            mask = dataclasses.replace(mask, fused=True, one_text=self.one_text_rows)
         elif isinstance(mask, Visibility) and self.attention_block is None:
             mask = mask.dense(length)
         elif isinstance(mask, Visibility):

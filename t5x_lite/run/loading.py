@@ -1,5 +1,8 @@
 """Checks of a config before it trains; see `t5x_lite.inference.loading` for checkpoints."""
 
+import dataclasses
+from typing import Any
+
 import jax
 from jax.sharding import Mesh
 
@@ -19,6 +22,7 @@ __all__ = [
     "learner_of",
     "num_parts",
     "read_experiment",
+    "with_choices",
     "with_float32_base",
 ]
 
@@ -82,6 +86,46 @@ def check_devices(experiment: Experiment, mesh: Mesh) -> None:
     kind = mesh.devices.flat[0].device_kind
     for model in (experiment.model, *experiment.objective.models().values()):
         model.check_devices(kind, dtype=experiment.compute_dtype)
+
+
+def with_choices(
+    experiment: Experiment, kind: str, *, earlier: Experiment | None = None
+) -> tuple[Experiment, list[str]]:
+    """The experiment with what the value "auto" of its models' fields is.
+
+    Args:
+      experiment: the config.
+      kind: of the devices, as JAX names it.
+      earlier: the experiment of the run that goes on; what was chosen there is taken.
+
+    Returns:
+      The experiment, and a line for each model in which something was chosen now.
+    """
+    data, lines = experiment.data, []
+    facts = {
+        "dtype": experiment.compute_dtype,
+        "length": max(data.inputs_length, data.targets_length),
+        "one_text_rows": not data.pack,
+    }
+
+    def resolve(model: Any, there: Any, name: str) -> Any:
+        if earlier is not None and type(there) is type(model):
+            fields = ("attention", "unroll")
+            undecided = [n for n in fields if getattr(model, n, None) == "auto"]
+            taken = {name: getattr(there, name) for name in undecided}
+            if "attention" in taken:
+                taken |= {n: getattr(there, n) for n in ("attention_block", "one_text_rows")}
+            return model.replace(**taken) if taken else model
+        model, line = model.with_choices(kind, **facts)
+        lines.extend([f"{name}: {line}"] if line else [])
+        return model
+
+    objective = experiment.objective
+    before = {} if earlier is None else earlier.objective.models()
+    own = {n: resolve(m, before.get(n), f"objective.{n}") for n, m in objective.models().items()}
+    model = resolve(experiment.model, None if earlier is None else earlier.model, "model")
+    objective = dataclasses.replace(objective, **own) if own else objective
+    return dataclasses.replace(experiment, model=model, objective=objective), lines
 
 
 def check_lengths(experiment: Experiment) -> None:

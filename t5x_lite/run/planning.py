@@ -28,7 +28,7 @@ from t5x_lite.plan.shards import narrow_shards, widest_fsdp
 from t5x_lite.plan.sheet import Sheet, Sheets
 from t5x_lite.run import hosts
 from t5x_lite.run.data_facts import with_classes
-from t5x_lite.run.loading import check_batch, check_devices, learner_of, num_parts
+from t5x_lite.run.loading import check_batch, check_devices, learner_of, num_parts, with_choices
 from t5x_lite.run.step_sizes import empty_row, row_lengths, step_flops
 from t5x_lite.train.compilation import (
     check_compiler_options,
@@ -135,6 +135,7 @@ def make_sheet(
       hbm: GiB that a device has; None is what its kind has.
     """
     mesh = sharding.make_mesh(experiment.mesh, devices=devices)
+    experiment, _ = with_choices(experiment, devices[0].device_kind)
     check_batch(experiment, mesh)
     check_compiler_options(compiler_options(experiment.xla), mesh)
     check_devices(experiment, mesh)

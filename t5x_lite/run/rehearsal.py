@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from t5x_lite import remote, sharding, trees
@@ -24,7 +25,7 @@ from t5x_lite.optim.updates import joint_optimizer
 from t5x_lite.plan.program import bytes_on_device
 from t5x_lite.run import hosts, modules, phases, restoring
 from t5x_lite.run.data_facts import with_classes, with_epochs
-from t5x_lite.run.loading import check_batch, check_devices, learner_of
+from t5x_lite.run.loading import check_batch, check_devices, learner_of, with_choices
 from t5x_lite.run.schedule_offset import with_schedule_offset
 from t5x_lite.run.training import vocabulary_of
 from t5x_lite.run.workdir import WorkDirectory
@@ -50,6 +51,8 @@ def rehearse(experiment: Experiment) -> str:
         experiment = modules.with_loaded(experiment, earlier=workdir.earlier())
         experiment = with_schedule_offset(experiment, earlier=workdir.earlier())
         experiment = with_classes(experiment, earlier=workdir.earlier())
+        kind = jax.devices()[0].device_kind
+        experiment, chosen = with_choices(experiment, kind, earlier=workdir.earlier())
         workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
         vocabulary = workdir.check_vocabulary(vocabulary_of(experiment, workdir))
         saved = checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY)
@@ -77,6 +80,7 @@ def rehearse(experiment: Experiment) -> str:
     lines = [
         *_start(experiment, saved, workdir),
         *_sizes(experiment, learner, mesh),
+        *chosen,
         *_steps(experiment, vocabulary, batch, count=count),
         *_rows(experiment, vocabulary, batch),
         "dry run: nothing was written; `t5x-lite plan` compiles the step and says what it needs",

@@ -35,7 +35,7 @@ from t5x_lite.run.allocator import within_memory
 from t5x_lite.run.best import best_of_run
 from t5x_lite.run.best_step import told_at_end
 from t5x_lite.run.data_facts import with_classes, with_epochs
-from t5x_lite.run.loading import check_batch, check_devices, learner_of
+from t5x_lite.run.loading import check_batch, check_devices, learner_of, with_choices
 from t5x_lite.run.measuring import Measurement, is_there, until_stopped
 from t5x_lite.run.schedule_offset import with_schedule_offset
 from t5x_lite.run.step_sizes import batch_flops, batch_row
@@ -140,7 +140,7 @@ def _train(
     1. The settings and files of all processes, which must be equal.
        The work directory and the vocabulary: those of another experiment are refused at once. The
        configs of modules that are loaded, which the run's config states, and the number that a
-       schedule_offset "auto" is.
+       schedule_offset and a model's fields "auto" are.
     2. The checkpoint of `init`: its shapes are compared, its arrays are not read yet. Its heads are
        kept.
     3. Mesh, learner and optimizer: sizes that do not divide are refused before the data are opened.
@@ -156,6 +156,8 @@ def _train(
     experiment = modules.with_loaded(experiment, earlier=workdir.earlier())
     experiment = with_schedule_offset(experiment, earlier=workdir.earlier())
     experiment = with_classes(experiment, earlier=workdir.earlier())
+    kind = jax.devices()[0].device_kind
+    experiment, chosen = with_choices(experiment, kind, earlier=workdir.earlier())
     workdir.check(restoring.with_kept_heads(experiment, workdir, step=None))
     vocabulary = workdir.check_vocabulary(vocabulary_of(experiment, workdir))
     resumed = bool(checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY))
@@ -220,7 +222,6 @@ def _train(
                 done = f"{workdir.path} is at step {int(state.step)} of {experiment.steps}: done"
                 tracker.message(done)
                 return
-            kind = mesh.devices.flat[0].device_kind
             workdir.add_start(step=int(state.step), devices=f"{mesh.size} {kind}")
             tracker.message(
                 f"{trees.count_parameters(learner.shapes):,} parameters on {mesh.size} {kind} "
@@ -228,7 +229,7 @@ def _train(
             )
             for line in _trained_part(learner, base):
                 tracker.message(line)
-            for choice in choices:
+            for choice in (*chosen, *choices):
                 tracker.message(choice)
             train_step = make_train_step(
                 updates,

@@ -379,8 +379,8 @@ def test_rows_longer_than_the_table_of_positions():
     ("changes", "message"),
     [
         ({"position_terms": ("p2p", "c2p")}, "some of c2p, p2c"),
-        ({"attention": "pallas"}, "must be .plain. or .blocked.: there is no kernel"),
-        ({"attention": "cudnn"}, "must be .plain. or .blocked.: there is no kernel"),
+        ({"attention": "pallas"}, "must be .auto., .plain. or .blocked.: there is no kernel"),
+        ({"attention": "cudnn"}, "must be .auto., .plain. or .blocked.: there is no kernel"),
         ({"position_buckets": 40}, "do not go together: log buckets need"),
         ({"max_relative_positions": 2}, "do not go together: log buckets need"),
         ({"conv_kernel_size": 2}, "conv_kernel_size must be odd"),

@@ -16,9 +16,10 @@ from jax.ad_checkpoint import print_saved_residuals
 from t5x_lite.errors import InputError
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn import attention, cudnn_attention
-from t5x_lite.nn.attention import dot_product_attention
+from t5x_lite.nn.attention import dot_product_attention, softmax_attention
 from t5x_lite.nn.bind import bind, shapes
 from t5x_lite.nn.cudnn_attention import check, check_sizes
+from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.positions import RelativeTable
 from t5x_lite.sharding import MeshConfig, make_mesh
@@ -73,6 +74,69 @@ def test_elsewhere_it_is_plain_attention(case):
     check_equal(fused, case, operands(case))
 
 
+NUM_KEYS = np.array([20, 7])
+"""Keys of the rows that hold one text each."""
+ONE_TEXT = {
+    "encoder": (True, False, True),
+    "encoder with segments": (True, True, True),
+    "decoder": (False, True, False),
+    "across": (True, False, None),
+}
+"""Name -> whether queries see both ways, whether segments are given, and the bias's direction."""
+
+
+def one_text(case, num_keys=NUM_KEYS):
+    both_ways, segments, direction = ONE_TEXT[case]
+    ids = jnp.asarray((np.arange(20) < num_keys[:, None]).astype(np.int32))
+    queries = ids if segments else None
+    visible = Visibility(keys=ids, queries=queries, causal=not both_ways, one_text=True)
+    return visible, direction, ids
+
+
+@pytest.mark.parametrize("case", ONE_TEXT)
+def test_rows_of_one_text_need_no_mask(case):
+    """Outputs of queries that are no padding, and all gradients, are those of plain attention."""
+    visible, direction, ids = one_text(case)
+    query, key, value, table, g = operands("encoder")
+    real = (ids if visible.queries is not None else jnp.ones_like(ids))[..., None, None]
+    bias = None
+    if direction is not None:
+        bias = RelativeTable(table=table, bidirectional=direction, max_distance=MAX_DISTANCE)
+
+    def fused(query, key, value):
+        return cudnn_attention.cudnn_attention(
+            query, key, value, visible=visible, bias=bias, implementation="xla"
+        )
+
+    def plain(query, key, value):
+        logits = None if bias is None else bias.block(20, 0, 20)[None]
+        return softmax_attention(query, key, value, logits, visible.dense(20))
+
+    found, wanted = (jax.vjp(attend, query, key, value) for attend in (fused, plain))
+    np.testing.assert_allclose(found[0] * real, wanted[0] * real, rtol=1e-5, atol=1e-5)
+    for got, right in zip(found[1](g * real), wanted[1](g * real), strict=True):
+        np.testing.assert_allclose(got, right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["encoder", "across"])
+def test_padding_before_a_token_is_seen(case):
+    visible, direction, ids = one_text(case)
+    query, key, value, table, _ = operands("encoder")
+    bias = None
+    if direction is not None:
+        bias = RelativeTable(table=table, bidirectional=direction, max_distance=MAX_DISTANCE)
+    visible = dataclasses.replace(visible, keys=ids.at[1, 3].set(0))
+    out = cudnn_attention.cudnn_attention(
+        query, key, value, visible=visible, bias=bias, implementation="xla"
+    )
+    assert np.all(np.isnan(out[1]))
+    empty = dataclasses.replace(visible, keys=jnp.zeros_like(ids))
+    out = cudnn_attention.cudnn_attention(
+        query, key, value, visible=empty, bias=bias, implementation="xla"
+    )
+    assert np.all(np.isfinite(out))
+
+
 @pytest.mark.parametrize(("length", "filled"), [(512, 512), (114, 114), (11, 12), (192, 194)])
 def test_rows_are_filled_up_to_what_cudnn_takes(length, filled):
     assert length + cudnn_attention._fill(length) == filled
@@ -124,6 +188,35 @@ def test_the_program_for_cuda(with_cudnn, case, shape):
         assert f"tensor<{shape}xbf16>, tensor<0xui8>)" in backward
     assert ("PADDING" in text, "\\22CAUSAL\\22" in text) == (False, case == "decoder")
     assert "fmha_scale\\22: 1.0" in text
+
+
+@pytest.mark.parametrize(
+    ("case", "shape", "order"),
+    [
+        ("encoder with segments", "1x2x20x20", "\\22PADDING\\22"),
+        ("decoder", "1x2x20x20", "PADDING_CAUSAL"),
+        ("across", "", "\\22PADDING\\22"),
+    ],
+)
+def test_the_program_for_rows_of_one_text(with_cudnn, case, shape, order):
+    """The bias is shared by all rows, and where there is none nothing is added."""
+    visible, direction, _ = one_text(case)
+    visible = dataclasses.replace(visible, fused=True)
+    query, key, value, table, _ = operands("encoder", dtype=jnp.bfloat16)
+    query, key, value = (jnp.tile(x, (1, 1, 1, 2)) for x in (query, key, value))
+    bias = None
+    if direction is not None:
+        bias = RelativeTable(table=table, bidirectional=direction, max_distance=MAX_DISTANCE)
+
+    def loss(*arrays):
+        return jnp.sum(dot_product_attention(*arrays, pattern=Pattern(visible, bias)))
+
+    calls, text = cuda_calls(jax.grad(loss, argnums=(0, 1, 2)), query, key, value)
+    biased = "ScaleBias" if shape else ""
+    assert calls == [f"fmha{biased}Softmax", f"fmha{biased}SoftmaxBackward"]
+    assert order in text
+    assert "2x2x20x20xbf16" not in text
+    assert not shape or f"tensor<{shape}xbf16>" in text
 
 
 def test_float32_is_plain_on_a_gpu_too(with_cudnn):

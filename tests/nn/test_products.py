@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from t5x_lite.nn.products import einsum
+from t5x_lite.nn import products
+from t5x_lite.nn.products import einsum, rounded_einsum
 
 # Every product of nn/, with small sizes of its operands: the backward pass of each adds two more.
 SIZES = dict(zip("ABCEIOTSHKDV", (2, 3, 4, 2, 6, 5, 3, 4, 2, 6, 6, 7), strict=True))
@@ -80,3 +81,22 @@ def test_einsum_has_the_gradients_of_finite_differences(spec):
     check_grads(
         function, operands(spec)[:2], order=2, modes=["rev"], atol=1e-2, rtol=1e-2, eps=1e-2
     )
+
+
+@pytest.mark.parametrize("kind", ["cpu", "NVIDIA H100 80GB HBM3"])
+@pytest.mark.parametrize("spec", ["ABI,IO->ABO", "BTHK,BSHK->BHTS"])
+def test_a_rounded_product_is_rounded_once(monkeypatch, kind, spec):
+    monkeypatch.setattr(products, "traced_kind", lambda: kind)
+    a, b, g = operands(spec, jnp.bfloat16)
+
+    def run(a, b, g):
+        out, pullback = jax.vjp(lambda a, b: rounded_einsum(spec, a, b), a, b)
+        return out, *pullback(g.astype(out.dtype))
+
+    text = jax.jit(run).lower(a, b, g).as_text()
+    float32 = [line for line in text.splitlines() if "dot_general" in line and "xf32>" in line]
+    assert len(float32) == (3 if kind == "cpu" else 0)
+    expected = numpy_forward_and_backward(spec, a, b, jnp.asarray(g, jnp.bfloat16))
+    for ours, reference in zip(jax.jit(run)(a, b, g), expected, strict=True):
+        assert ours.dtype == jnp.bfloat16
+        np.testing.assert_allclose(ours.astype(np.float32), reference, rtol=0.01, atol=0.01)
