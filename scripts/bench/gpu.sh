@@ -5,6 +5,7 @@
 #     scripts/bench/gpu.sh --budget 450
 #     scripts/bench/gpu.sh compare --trace FOLDER     # plain, blocked and cuDNN's attention
 #     scripts/bench/gpu.sh encoders                   # retrieval, RetroMAE, Condenser, LoRA
+#     scripts/bench/gpu.sh pretrain train --tokens TOKENS --output PIECES     # a small BERT or T5
 #
 # PYTHON chooses the interpreter. Preallocation leaves the rest of the memory to cuDNN and cuBLAS.
 set -euo pipefail
@@ -13,7 +14,7 @@ export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export XLA_PYTHON_CLIENT_MEM_FRACTION="${XLA_PYTHON_CLIENT_MEM_FRACTION:-0.92}"
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-3}"
 script=gpu.py
-if [[ "${1:-}" == compare || "${1:-}" == encoders ]]; then
+if [[ "${1:-}" == compare || "${1:-}" == encoders || "${1:-}" == pretrain ]]; then
     script="gpu_$1.py"
     shift
 fi
