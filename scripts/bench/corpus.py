@@ -15,9 +15,9 @@ cannot be downloaded is a line of the log.
     CORPUS/parallel/LANGUAGE.jsonl       {"en", "LANGUAGE", "label"}: translated descriptions
     CORPUS/sizes.json                    documents, bytes and words of each source
 
-A paragraph is kept if it has at least 8 words, ends in punctuation, is four fifths letters and
-spaces, and has not been in a document before. The split of a document depends on its title, and
-that of a package on its source package, so that texts of one program stay together.
+Texts of the test splits are not in the corpus. A paragraph is kept if it has at least 8 words, ends
+in punctuation, is four fifths letters and spaces, and has not been in a document before. The split
+of a package depends on its source package, so that texts of one program stay together.
 
 Sources (Debian 12; MB are of downloads; licences are those of /usr/share/doc/PACKAGE/copyright):
 
@@ -42,7 +42,6 @@ Sources (Debian 12; MB are of downloads; licences are those of /usr/share/doc/PA
 """
 
 import argparse
-import base64
 import collections
 import gzip
 import hashlib
@@ -103,9 +102,11 @@ class Paragraphs(html.parser.HTMLParser):
     """Title and paragraphs of HTML, DocBook or Mallard; code, tables and navigation are skipped."""
 
     BLOCKS = frozenset(
-        "p para simpara div li dd dt td th tr section h1 h2 h3 h4 h5 h6 title item body".split()
+        ("p", "para", "simpara", "div", "li", "dd", "dt", "td", "th", "tr", "section", "title")
+    ) | {"item", "body", "h1", "h2", "h3", "h4", "h5", "h6"}
+    SKIPPED = frozenset(
+        ("pre", "script", "style", "nav", "code-block", "programlisting", "screen", "table", "info")
     )
-    SKIPPED = frozenset("pre script style nav code-block programlisting screen table info".split())
     HEADINGS = frozenset(("title", "h1"))
 
     def __init__(self) -> None:
@@ -161,8 +162,10 @@ def from_pod(text: str) -> Document:
             if block.startswith("=head1 NAME"):
                 title = "NAME"
         elif not block.startswith((" ", "\t")):
+            block = re.sub(r"[A-Z]<<+ (.*?) >>+", r"\1", block.replace("->", "-\0"))
             for _ in range(3):
-                block = re.sub(r"[BCEFILSXZ]<+\s?((?:[^<>]|->|=>)*?)\s?>+", r"\1", block)
+                block = re.sub(r"[A-Z]<([^<>]*)>", r"\1", block)
+            block = block.replace("-\0", "->")
             block = joined(block)
             if title == "NAME":
                 title = block
@@ -196,9 +199,7 @@ def from_roff(text: str) -> Document:
             lines.append(rest.replace('"', ""))
         elif macro in (".BR", ".IR", ".RB", ".RI", ".BI", ".IB"):
             lines.append("".join(re.findall(r'"[^"]*"|\S+', rest)).replace('"', ""))
-        elif macro:
-            end()
-        elif not rest.strip():
+        elif macro or not rest.strip():
             end()
         elif not code:
             lines.append(rest)
@@ -211,9 +212,7 @@ def from_dictd(index: bytes, content: bytes) -> Iterator[tuple[str, str]]:
 
     A number of the index has a digit for each 6 bits, in the order of base 64's alphabet.
     """
-    alphabet = base64.b64encode(bytes(range(256)))  # only its order of letters is needed
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-    del alphabet
     places = {letter: place for place, letter in enumerate(letters)}
 
     def number(digits: str) -> int:
@@ -361,13 +360,14 @@ def dictionary(apt: Apt, package: str, stem: str) -> Iterator[tuple[str, str]]:
 
 def gcide_text(entry: str) -> str:
     """An entry without pronunciation, etymology and marks of cross-references."""
-    entry = re.sub(r"\[[^\]]*\]|\\[^\\\n]*\\|[{}]|--\w+\.", " ", entry.partition("\n")[2])
-    return joined(entry)
+    entry = re.sub(r"\[[^\]]*\]|\\[^\\\n]*\\|[{}]|--\w+\.", " ", entry)
+    return joined(entry.partition("\n")[2])
 
 
 def gcide(apt: Apt) -> Iterator[Document]:
     for word, entry in dictionary(apt, "dict-gcide", "gcide"):
-        yield word, [gcide_text(entry)]
+        if split_of(word) != "test":
+            yield word, [gcide_text(entry)]
 
 
 def foldoc(apt: Apt) -> Iterator[Document]:
@@ -389,14 +389,34 @@ def glosses(apt: Apt) -> Iterator[tuple[list[str], str]]:
                 yield list(dict.fromkeys(names)), gloss.strip()
 
 
+def name_of(terms: list[str]) -> str:
+    """The query of a set of synonyms."""
+    return ", ".join(terms[:3])
+
+
 def wordnet(apt: Apt) -> Iterator[Document]:
     for terms, gloss in glosses(apt):
-        yield terms[0], [f"{', '.join(terms)}: {gloss.rstrip('.; ')}."]
+        if split_of(name_of(terms)) != "test":
+            yield terms[0], [f"{', '.join(terms)}: {gloss.rstrip('.; ')}."]
+
+
+def described_packages(apt: Apt) -> Iterator[tuple[str, str, str, str, str]]:
+    """MD5 sum, split, section, short and long description, each description once."""
+    texts, seen = apt.descriptions("en"), set[str]()
+    for fields in sorted(apt.packages(), key=lambda fields: fields.get("Package", "")):
+        md5 = fields.get("Description-md5", "")
+        section = fields.get("Section", "").rpartition("/")[2]
+        short, long = texts.get(md5, ("", ""))
+        if long and section and md5 not in seen:
+            seen.add(md5)
+            split = split_of(fields.get("Source", fields["Package"]).split(" ")[0])
+            yield md5, split, section, short, long
 
 
 def descriptions(apt: Apt) -> Iterator[Document]:
-    for short, long in apt.descriptions("en").values():
-        yield short, [f"{short}."] + long.split("\n")
+    for _, split, _, short, long in described_packages(apt):
+        if split != "test":
+            yield short, [f"{short}.", *long.split("\n")]
 
 
 def fortunes(apt: Apt) -> Iterator[Document]:
@@ -434,7 +454,7 @@ SOURCES: dict[str, Callable[[Apt], Iterator[Document]]] = {
 def novels(folder: str) -> Iterator[Document]:
     """Chapters of about 2,000 words, since a document should not be a whole book."""
     for path in sorted(Path(folder).glob("*.txt")):
-        title, found = from_plain(path.read_text("utf-8", "replace"))
+        _, found = from_plain(path.read_text("utf-8", "replace"))
         words, chapter = 0, []
         for paragraph in found:
             chapter.append(paragraph)
@@ -530,25 +550,17 @@ def split_of(name: str) -> str:
 
 def labelled(output: Path, apt: Apt, languages: Iterable[str]) -> None:
     """Write the sections, the pairs of descriptions and the translations."""
-    texts = apt.descriptions("en")
     sections: dict[str, list[dict[str, str]]] = {split: [] for split in SPLITS}
     pairs: dict[str, list[dict[str, str]]] = {split: [] for split in SPLITS}
     labels: dict[str, str] = {}
     seen: set[str] = set()
-    for fields in sorted(apt.packages(), key=lambda fields: fields.get("Package", "")):
-        md5 = fields.get("Description-md5", "")
-        short, long = texts.get(md5, ("", ""))
-        section = fields.get("Section", "").rpartition("/")[2]
-        if not long or not section or md5 in labels:
-            continue
-        labels[md5] = section
-        split = split_of(fields.get("Source", fields["Package"]).split(" ")[0])
-        sections[split].append({"text": f"{short}. {joined(long)}", "label": section})
-        # A pair counts only if its long text is that of one package.
-        body = joined(long)
-        if body not in seen:
+    for md5, split, section, short, long in described_packages(apt):
+        labels[md5], body = section, joined(long)
+        sections[split].append({"text": f"{short}. {body}", "label": section})
+        if body not in seen:  # a pair counts only if its long text is that of one package
             seen.add(body)
             pairs[split].append({"query": short, "positive": body})
+    texts = apt.descriptions("en")
     for split in SPLITS:
         for folder, found in (("sections", sections), ("pairs/descriptions", pairs)):
             random.Random(0).shuffle(found[split])
@@ -567,7 +579,7 @@ def definitions(output: Path, apt: Apt) -> None:
     """Write the pairs of terms and definitions of WordNet and GCIDE."""
     found: dict[str, list[tuple[str, str]]] = {"terms": [], "definitions": []}
     for terms, gloss in glosses(apt):
-        found["terms"].append((", ".join(terms[:3]), gloss))
+        found["terms"].append((name_of(terms), gloss))
     for word, entry in dictionary(apt, "dict-gcide", "gcide"):
         text = gcide_text(entry)
         if is_prose(text):

@@ -29,6 +29,9 @@ import json
 import lzma
 import math
 import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +42,7 @@ import numpy as np
 
 CHUNKS = 16
 PIECE_BYTES = 15 * 2**20
+SAMPLE_BYTES = 30_000_000
 INFO, PARAMS = "pretrain.json", "params-{:02d}.bin"
 SIZES = {
     "tiny": {"d_model": 16, "d_ff": 32, "num_heads": 2, "layers": 2},
@@ -74,8 +78,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     train.add_argument("--seconds", type=float, default=170.0, help="of training, from its start")
     train.add_argument("--steps", type=int, help="steps; follows from --seconds if not given")
     train.add_argument("--rows", type=int, default=1024, help="rows of a batch, of the longest")
-    train.add_argument("--phases", nargs="+", default=["128:1"], metavar="LENGTH:FRACTION",
-                       help="lengths of rows (inputs of T5) and their fraction of the time")  # fmt: skip
+    train.add_argument(
+        "--phases",
+        nargs="+",
+        default=["128:1"],
+        metavar="LENGTH:FRACTION",
+        help="lengths of rows (inputs of T5) and their fraction of the time",
+    )
     train.add_argument("--peak", type=float, help="learning rate; 1e-3 (BERT) or 1e-2 (T5)")
     train.add_argument("--warmup", type=int, default=600, help="steps of the warm-up")
     train.add_argument("--steps-per-call", type=int, default=50)
@@ -104,12 +113,15 @@ def train_vocabulary(options: argparse.Namespace) -> None:
     """Train WordPiece, lower case, or SentencePiece by `t5x-lite vocab`."""
     output = Path(options.output)
     if options.family == "t5":
-        from t5x_lite.vocabulary import loading
-
-        source = Path(options.corpus) / "train" / "corpus.jsonl.gz"
-        command = ["--input", str(source), "--output", str(output), "--size", str(options.size)]
-        del loading
-        gpu.subprocess.run([gpu.sys.executable, "-m", "t5x_lite", "vocab", *command], check=True)
+        with tempfile.TemporaryDirectory() as scratch:
+            sample, left = Path(scratch) / "sample.txt", SAMPLE_BYTES
+            with open(sample, "w", encoding="utf-8") as file:  # documents are in random order
+                for text in texts_of(options.corpus, "train"):
+                    left -= file.write(f"{text}\n")
+                    if left <= 0:
+                        break
+            command = ["--input", str(sample), "--output", str(output), "--size", str(options.size)]
+            subprocess.run([sys.executable, "-m", "t5x_lite", "vocab", *command], check=True)
         return
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
@@ -436,11 +448,9 @@ class Trainer:
         """Steps on the rows of each line of `index`."""
         import jax
 
-        from t5x_lite.sharding import put_batch
         from t5x_lite.train.state import state_shardings
         from t5x_lite.train.step import make_train_step
 
-        del put_batch
         optimizer = optimizer_of(self.family, budgeted(self.peak, self.options.warmup, total))
         learner = self.learner_of(optimizer=optimizer)
         layout = state_shardings(self.mesh, learner.axes, learner.optimizer_axes())
@@ -457,7 +467,7 @@ class Trainer:
         return jax.lax.scan(step, state, index)
 
     def held_out(self, params: Any, tokens: Any) -> dict[str, Any]:
-        """Losses [parts] of held-out rows [parts, rows, raw], with their own context or another's."""
+        """Losses [parts] of rows [parts, rows, raw], with their own context or another's."""
         import jax
 
         learner = self.learner_of()
@@ -585,17 +595,32 @@ def train(options: argparse.Namespace) -> None:
         size = min(256, len(some))
         tested = jax.device_put(some[: len(some) // size * size].reshape(-1, size, raw))
         count = sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(state.params))
-        say(device=jax.devices()[0].device_kind, parameters=int(count), family=trainer.family,
-            size=options.size, train_tokens=len(flat), held_out_rows=int(tested[..., 0].size))  # fmt: skip
-        calls = []
-        evaluate = jax.jit(trainer.held_out).lower(state.params, tested).compile()
-        for phase in phases:
-            index = np.zeros((options.steps_per_call, phase.rows), np.int32)
-            lowered = jax.jit(trainer.steps, donate_argnums=0).lower(
-                state, arrays[phase.raw], index, np.int32(1)
-            )
-            calls.append(lowered.compile())
-        say(compiled=len(calls) + 1)
+        say(
+            device=jax.devices()[0].device_kind,
+            parameters=int(count),
+            family=trainer.family,
+            size=options.size,
+            train_tokens=len(flat),
+            held_out_rows=int(tested[..., 0].size),
+        )
+        index = [np.zeros((options.steps_per_call, phase.rows), np.int32) for phase in phases]
+        while True:
+            try:
+                evaluate = jax.jit(trainer.held_out).lower(state.params, tested).compile()
+                calls = [
+                    jax.jit(trainer.steps, donate_argnums=0)
+                    .lower(state, arrays[phase.raw], rows, np.int32(1))
+                    .compile()
+                    for phase, rows in zip(phases, index, strict=True)
+                ]
+                break
+            except jax.errors.JaxRuntimeError as error:
+                if options.attention == "plain":
+                    raise
+                say(error=str(error)[:200], instead="plain attention")
+                options.attention = "plain"
+                trainer = Trainer(options, info)
+        say(compiled=len(calls) + 1, attention=options.attention)
         order = [orders(len(arrays[p.raw]), p.rows, options.seed + p.raw) for p in phases]
         done, tokens, curve = 0, 0, []
         start = time.perf_counter()
@@ -624,10 +649,13 @@ def train(options: argparse.Namespace) -> None:
         if options.steps:
             wanted = max(len(phases), options.steps // options.steps_per_call - 2 * len(phases))
             plan = [max(1, round(wanted * phase.fraction / share)) for phase in phases]
+        planned = sum(n * p.rows * p.raw for n, p in zip(plan, phases, strict=True))
         total = done + sum(plan) * options.steps_per_call
-        say(call_seconds=[round(seconds, 4) for seconds in each], steps=total,
-            tokens_planned=tokens + sum(n * p.rows * p.raw for n, p in zip(plan, phases, strict=True))
-            * options.steps_per_call)  # fmt: skip
+        say(
+            call_seconds=[round(seconds, 4) for seconds in each],
+            steps=total,
+            tokens_planned=tokens + planned * options.steps_per_call,
+        )
 
         def report() -> dict[str, Any]:
             measured = {n: float(np.mean(v)) for n, v in evaluate(state.params, tested).items()}
@@ -653,19 +681,16 @@ def train(options: argparse.Namespace) -> None:
             return written["gates"]
 
         report()
-        run, gate = 0, {}
-        marks = {
-            round(sum(plan) * (i + 1) / options.evaluations) for i in range(options.evaluations)
-        }
-        for number, calls_of in enumerate(plan):
-            for _ in range(calls_of):
-                call(number, total)
-                run += 1
-                late = time.perf_counter() - start > options.seconds + 20 and not options.steps
-                if run in marks or late:
-                    gate = report()
-                if late:
-                    break
+        gate: dict[str, Any] = {}
+        sequence = [number for number, calls_of in enumerate(plan) for _ in range(calls_of)]
+        every = max(1, len(sequence) // options.evaluations)
+        for run, number in enumerate(sequence, start=1):
+            call(number, total)
+            late = time.perf_counter() - start > options.seconds + 20 and not options.steps
+            if run == len(sequence) or (run % every == 0 and run + every <= len(sequence)) or late:
+                gate = report()
+            if late:
+                break
         say(gates=gate, done=done, total=total)
 
 
