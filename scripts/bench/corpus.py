@@ -9,7 +9,7 @@ cannot be downloaded is a line of the log.
     CORPUS/train/corpus.jsonl.gz         {"text", "title", "source"}: one document a line
     CORPUS/validation/corpus.jsonl.gz    the same: 1 % of the documents
     CORPUS/sections/{train,validation,test}.jsonl   {"text", "label"}: sections of packages
-    CORPUS/pairs/NAME/{train,validation,test}.jsonl {"query", "positive"}; NAME is descriptions
+    CORPUS/pairs/NAME/{train,validation,test}.jsonl {"query", "pos", "neg"}; NAME is descriptions
                                          (short to long description), terms (to WordNet's gloss)
                                          or definitions (GCIDE's term to its text)
     CORPUS/parallel/LANGUAGE.jsonl       {"en", "LANGUAGE", "label"}: translated descriptions
@@ -21,23 +21,23 @@ of a package depends on its source package, so that texts of one program stay to
 
 Sources (Debian 12; MB are of downloads; licences are those of /usr/share/doc/PACKAGE/copyright):
 
-    descriptions   apt's Translation-en, 6 MB: texts of the packages' authors, as their packages
-    wordnet        wordnet-base, 6 MB: WordNet 3.0 licence (as BSD)
-    gcide          dict-gcide, 15 MB: GPL-3+ (Webster 1913 is in the public domain)
+    descriptions   apt's Translation-en, 6 MB: the licences of the packages
+    wordnet        wordnet-base, 6 MB: WordNet 3.0's licence, a free one
+    gcide          dict-gcide, 15 MB: GPL
     foldoc         dict-foldoc, 2 MB: GFDL
-    handbook       debian-handbook, 100 MB: CC-BY-SA-3.0 or GPL-2+
-    installation   installation-guide-amd64, 9 MB: GPL-2+
-    gnome          gnome-user-docs, 11 MB: CC-BY-3.0
-    libreoffice    libreoffice-help-en-us, 4 MB: MPL-2.0
-    linux          linux-doc, 37 MB: GPL-2
+    handbook       debian-handbook, 35 MB: CC-BY-SA-3.0 or GPL-2+
+    installation   installation-guide-amd64, 18 MB: GPL-2
+    gnome          gnome-user-docs, 9 MB: CC-BY-SA-3.0
+    libreoffice    libreoffice-help-en-us, 2 MB: MPL-2.0
+    linux          linux-doc, 40 MB: GPL-2
     python         python3-doc, 13 MB: PSF-2
     perl           perl-doc, 8 MB: Artistic or GPL-1+
-    postgresql     postgresql-doc, 4 MB: PostgreSQL
-    manpages       manpages and manpages-dev, 4 MB: several free licences
-    anarchism      anarchism, 1 MB: GFDL or GPL
-    policy         debian-policy, developers-reference, debian-reference-en: GPL-2+
-    gimp           gimp-help-en, 17 MB: GFDL
-    fortunes       fortunes, 1 MB: BSD
+    postgresql     postgresql-doc, 2 MB: PostgreSQL
+    manpages       manpages and manpages-dev, 3 MB: GPL-2+, BSD and others
+    anarchism      anarchism, 7 MB: GPL-2
+    policy         debian-policy, developers-reference, debian-reference-en, 5 MB: GPL-2+, GPL-2
+    gimp           gimp-help-en, 50 MB: GFDL
+    fortunes       fortunes and fortunes-min, 1 MB: BSD
     prose          --prose DIRECTORY: a folder of .txt files, such as novels
 """
 
@@ -548,10 +548,15 @@ def split_of(name: str) -> str:
     return "test" if share < 0.08 else "validation" if share < 0.12 else "train"
 
 
+def pair(query: str, text: str) -> dict[str, Any]:
+    """A line that `tasks.pairs:jsonl` reads."""
+    return {"query": query, "pos": [text], "neg": []}
+
+
 def labelled(output: Path, apt: Apt, languages: Iterable[str]) -> None:
     """Write the sections, the pairs of descriptions and the translations."""
     sections: dict[str, list[dict[str, str]]] = {split: [] for split in SPLITS}
-    pairs: dict[str, list[dict[str, str]]] = {split: [] for split in SPLITS}
+    pairs: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
     labels: dict[str, str] = {}
     seen: set[str] = set()
     for md5, split, section, short, long in described_packages(apt):
@@ -559,7 +564,7 @@ def labelled(output: Path, apt: Apt, languages: Iterable[str]) -> None:
         sections[split].append({"text": f"{short}. {body}", "label": section})
         if body not in seen:  # a pair counts only if its long text is that of one package
             seen.add(body)
-            pairs[split].append({"query": short, "positive": body})
+            pairs[split].append(pair(short, body))
     texts = apt.descriptions("en")
     for split in SPLITS:
         for folder, found in (("sections", sections), ("pairs/descriptions", pairs)):
@@ -586,10 +591,10 @@ def definitions(output: Path, apt: Apt) -> None:
             found["definitions"].append((word, " ".join(text.split()[:200])))
     for name, pairs in found.items():
         texts = collections.Counter(text for _, text in pairs)
-        by_split: dict[str, list[dict[str, str]]] = {split: [] for split in SPLITS}
+        by_split: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
         for query, text in pairs:
             if texts[text] == 1:
-                by_split[split_of(query)].append({"query": query, "positive": text})
+                by_split[split_of(query)].append(pair(query, text))
         for split, lines in by_split.items():
             random.Random(0).shuffle(lines)
             write_lines(output / "pairs" / name / f"{split}.jsonl", lines)
