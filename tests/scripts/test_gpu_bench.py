@@ -74,3 +74,77 @@ def test_steps_of_encoders_and_modules(tmp_path):
     assert (cached["parts"], lora["parts"]) == (2, 1)
     assert all(line["flops"] > 0 < line["tokens_per_second"] for line in (cached, lora))
     assert lora["losses"][-1] < lora["losses"][0]
+
+
+@pytest.fixture
+def pretraining(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import gpu_pretrain
+
+    return gpu_pretrain
+
+
+def test_rows_of_an_encoder_on_the_device_are_those_of_the_layout(pretraining):
+    from t5x_lite.data.layouts import Encoder
+    from t5x_lite.vocabulary.encoder_tokens import EncoderTokens
+
+    kinds = np.array([0, 3, 0, 0, 0, 1, 1, 2, 2, 1], np.uint8)
+    special = EncoderTokens(cls_id=2, sep_id=3, mask_id=4, pad_id=0, unk_id=1, kinds=kinds)
+    pieces = [[2, 5, 7, 8, 1, 7, 3], [2, 9, 3], [2, 7, 6, 5, 8, 6, 8, 8, 9, 3]]
+    examples = [{"inputs": np.array(piece, np.int32)} for piece in pieces]
+    wanted = Encoder().lay_out(
+        examples,
+        np.array([0, 0, 1]),
+        num_rows=2,
+        lengths={"inputs": 12},
+        pack=True,
+        tokens=special,
+    )
+    info = {"cls": 2, "pad": 0}
+    tokens = wanted["encoder_input_tokens"].astype(np.uint16)
+    found = pretraining.bert_batch(tokens, info=info, kinds=kinds.astype(np.int32))
+    assert set(found) == set(wanted)
+    for name, rows in wanted.items():
+        np.testing.assert_array_equal(found[name], rows, err_msg=name)
+
+
+def test_spans_cut_on_the_device_are_those_of_the_recipe(pretraining):
+    import jax
+
+    from t5x_lite.data.corruption.replacement import replace_spans
+
+    tokens = np.arange(10, 10 + 3 * 47).reshape(3, 47).astype(np.uint16)
+    info = {"sentinel_start": 999, "eos": 1}
+    batch = pretraining.t5_batch(tokens, info=info, key=jax.random.key(0))
+    masks = set()
+    for row, inputs, targets, given in zip(
+        tokens,
+        *(np.asarray(batch[f"{n}_tokens"]) for n in ("encoder_input", "decoder_target")),
+        np.asarray(batch["decoder_input_tokens"]),
+        strict=True,
+    ):
+        mask = ~np.isin(row, inputs)
+        wanted = replace_spans(row.astype(np.int32), mask, 999)
+        assert inputs.tolist() == [*wanted["inputs"], 1]
+        assert targets.tolist() == [*wanted["targets"], 1]
+        assert given.tolist() == [0, *targets[:-1]]
+        assert mask.sum() == 7
+        masks.add(tuple(mask))
+    assert len(masks) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["bert", "t5"])
+def test_pretraining_within_a_budget_on_a_bare_machine(family, pretraining, tmp_path):
+    output = tmp_path / "pieces"
+    command = [str(SCRIPT), "pretrain", "train", "--dry-run", family, "--output", str(output)]
+    done = subprocess.run(command, env=bare(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout[-3000:], done.stderr[-3000:])
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    losses = [line["held_out"]["loss"] for line in lines if "held_out" in line]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0]
+    assert lines[-1]["done"] == lines[-1]["total"] == 40
+    info, params = pretraining.load(output)
+    assert sum(array.size for array in params.values()) == lines[0]["parameters"]
+    assert set(info["gates"]) == set(lines[-1]["gates"])
