@@ -1,10 +1,11 @@
 """Pretrains T5 1.1 base by span corruption, as on C4, on a slice of 16 TPU v5e chips.
 
 T5's recipe (Raffel et al. 2020, sections 3.1.2 and 3.3; t5x's t5_1_1): Adafactor, inverse square
-root from 10,000 steps, no dropout, packed rows of 512 and 114 tokens. The layers are unrolled: a
-loop over them would keep 12 GiB for the backward pass, and this keeps 5, with a step that the
-compiler estimates at 0.6 of the loop's (docs/benchmarks.md). With --model.attention pallas
---model.attention-block 256, a kernel that no TPU has run yet, the estimate is 0.4 of it.
+root from 10,000 steps, no dropout, rows of 512 and 114 tokens. Span corruption fills its rows, so
+they are not packed. Attention and the layout of the layers are "auto": the kernel for TPUs, which
+no TPU has run yet (--model.attention plain is without it), or cuDNN's on a GPU, and straight-line
+code. By the compiler's estimate a step on the slice takes 0.4 of a loop's time with plain attention
+(docs/benchmarks.md).
 
 Command, on all workers (docs/guides/scale.md), with text files or with a cache of them:
     t5x-lite train configs/pretrain/t5_1_1_base.py --data.directory DIR \
@@ -21,7 +22,7 @@ from t5x_lite.optim.schedules import InverseSquareRoot
 from t5x_lite.sharding import MeshConfig
 
 experiment = Experiment(
-    model=t5_1_1_base(dropout_rate=0.0, unroll=True),
+    model=t5_1_1_base(dropout_rate=0.0, attention="auto", unroll="auto"),
     objective=Seq2Seq(),
     data=Data(
         task="tasks.text:span_corruption",
@@ -29,6 +30,7 @@ experiment = Experiment(
         batch_size=256,
         inputs_length=512,
         targets_length=114,
+        pack=False,
         shuffle_buffer=10_000,
     ),
     optimizer=Adafactor(schedule=InverseSquareRoot(warmup_steps=10_000)),

@@ -10,7 +10,7 @@
              sentence-transformers' CachedMultipleNegativesRankingLoss
     decode   T5 1.1 base, greedy, 64 rows of 512 tokens, 64 tokens out
 
-Random tokens without padding, no dropout, AdamW (fused), weights in float32. One JSON line each; MFU
+Random tokens without padding, no dropout, AdamW (fused), weights in float32. A JSON line each; MFU
 counts the FLOPs that ours counts.
 """
 

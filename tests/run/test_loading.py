@@ -13,11 +13,19 @@ from t5x_lite.data import layouts
 from t5x_lite.data.shapes import Bucketed
 from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
+from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.t5 import T5
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
-from t5x_lite.run.loading import Loaded, check_batch, check_devices, learner_of, read_experiment
+from t5x_lite.run.loading import (
+    Loaded,
+    check_batch,
+    check_devices,
+    learner_of,
+    read_experiment,
+    with_choices,
+)
 from t5x_lite.sharding import MESH_AXES, MeshConfig, make_mesh
 
 
@@ -210,3 +218,61 @@ def test_devices_that_a_model_is_not_trained_on(tiny_experiment):
     )
     with pytest.raises(InputError, match="'cudnn' needs NVIDIA GPUs"):
         check_devices(electra, mesh)
+
+
+H200, TPU = "NVIDIA H200", "TPU v5 lite"
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "data", "attention", "one_text"),
+    [
+        # The kernel on TPU; cuDNN on NVIDIA GPUs in bfloat16; all keys at once on CPU.
+        (TPU, {"family": "t5"}, {}, "pallas", False),
+        (H200, {"family": "t5"}, {}, "cudnn", False),
+        (H200, {"family": "t5"}, {"pack": False}, "cudnn", True),
+        ("cpu", {"family": "t5"}, {"pack": False}, "plain", False),
+        # What has no kernel: float32 on GPUs, heads of 4, draws for each query, disentangled.
+        (H200, {"family": "t5", "dtype": "float32"}, {}, "plain", False),
+        (H200, {"family": "t5", "d_kv": 4}, {}, "plain", False),
+        (H200, {"family": "bert", "attention_dropout_rate": 0.1}, {}, "plain", False),
+        (TPU, {"family": "bert", "attention_dropout_rate": 0.1}, {}, "plain", False),
+        (H200, {"family": "bert", "attention_dropout_rate": 0.0}, {}, "cudnn", False),
+        (TPU, {"family": "bert", "share_attention_dropout": True}, {}, "pallas", False),
+        (H200, {"family": "deberta"}, {}, "plain", False),
+        (TPU, {"family": "deberta"}, {}, "plain", False),
+        # Logits of long rows are never whole.
+        ("cpu", {"family": "t5"}, {"inputs_length": 4096}, "blocked", False),
+        (H200, {"family": "deberta"}, {"inputs_length": 4096}, "blocked", False),
+        (H200, {"family": "t5"}, {"inputs_length": 4096, "pack": False}, "cudnn", True),
+    ],
+)
+def test_what_auto_is(tiny_experiment, kind, model, data, attention, one_text):
+    fields = dict(model)
+    family, dtype = fields.pop("family"), fields.pop("dtype", "bfloat16")
+    if family == "t5":
+        config = tiny_experiment.model.replace(**fields)
+    else:
+        made = {"bert": BertConfig, "deberta": DebertaConfig}[family]
+        config = made(vocab_size=32, d_model=16, d_ff=8, num_heads=2, num_layers=1, **fields)
+    config = config.replace(attention="auto", unroll="auto")
+    experiment = dataclasses.replace(
+        tiny_experiment,
+        model=config,
+        compute_dtype=dtype,
+        data=dataclasses.replace(tiny_experiment.data, **data),
+    )
+    found, (line,) = with_choices(experiment, kind)
+    assert (found.model.attention, found.model.one_text_rows) == (attention, one_text)
+    assert found.model.unroll is True
+    assert line.startswith(f"model: attention {attention} (")
+    assert line.endswith("unroll True (1 layers)")
+    # What was chosen is kept on other devices, and what the config says itself is not touched.
+    assert with_choices(experiment, "cpu", earlier=found) == (found, [])
+    assert with_choices(found, "cpu") == (found, [])
+
+
+def test_deep_stacks_are_a_loop_where_compiling_takes_long(tiny_experiment):
+    deep = tiny_experiment.model.replace(num_encoder_layers=24, unroll="auto")
+    experiment = dataclasses.replace(tiny_experiment, model=deep)
+    unrolled = [with_choices(experiment, kind)[0].model.unroll for kind in ("cpu", H200, TPU)]
+    assert unrolled == [1, True, True]

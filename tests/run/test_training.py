@@ -81,6 +81,21 @@ def test_the_work_directory(tiny_run, tiny_experiment):
     assert files["vocabulary/sentencepiece.model"] == model
 
 
+def test_what_auto_is_stands_in_the_work_directory(train, told, tiny_experiment, tmp_path):
+    """The first run chooses, and a resume keeps it; a device without it is refused."""
+    model = tiny_experiment.model.replace(attention="auto", unroll="auto")
+    train(model=model)
+    saved = tmp_path / "run" / "config.json"
+    found = json.loads(saved.read_text())
+    assert (found["model"]["attention"], found["model"]["unroll"]) == ("plain", True)
+    train(model=model)
+    assert json.loads(saved.read_text()) == found
+    found["model"]["attention"] = "cudnn"
+    saved.write_text(json.dumps(found))
+    with pytest.raises(InputError, match=r"'cudnn' needs NVIDIA GPUs.*set --model.attention plain"):
+        train(model=model)
+
+
 def test_the_metrics(tiny_run):
     lines = [json.loads(line) for line in (tiny_run / "metrics.jsonl").read_text().splitlines()]
     training = [line for line in lines if "loss" in line]
