@@ -296,6 +296,11 @@ class Experiment:
         compiler_options(self.xla)
         for model in (self.model, *self.objective.models().values()):
             model.check_precision(self.matmul_precision, dtype=self.compute_dtype)
+            if self.data.pack and getattr(model, "one_text_rows", False):
+                raise InputError(
+                    "model.one_text_rows True needs rows that hold one text each, and data.pack is "
+                    "True: set --data.pack False, or --model.one-text-rows False"
+                )
 
     @property
     def parts(self) -> Parts:
@@ -513,6 +518,7 @@ _OF_TRAINING = (
     "remat",
     "attention",
     "attention_block",
+    "one_text_rows",
 )
 """Fields of a model that a config keeps when its sizes are those of a checkpoint."""
 

@@ -152,8 +152,8 @@ class EncoderConfig(ModelConfig):
         return "bert"
 
     def to_finetune(self) -> "EncoderConfig":
-        """As it is."""
-        return self
+        """As it is, run as the devices like it."""
+        return self.replace(attention="auto", unroll="auto", one_text_rows=False)
 
     @property
     def position_rows(self) -> int:

@@ -233,9 +233,9 @@ class T5Config(StackConfig):
         )
 
     def to_finetune(self) -> "T5Config":
-        """With T5's dropout of 0.1 where it was pretrained without, and shallow stacks unrolled."""
-        shallow = max(self.num_encoder_layers, self.num_decoder_layers) <= 6
-        return self.replace(dropout_rate=self.dropout_rate or 0.1, unroll=self.unroll or shallow)
+        """With T5's dropout of 0.1 where it was pretrained without, run as the devices like it."""
+        running: dict[str, Any] = {"attention": "auto", "unroll": "auto", "one_text_rows": False}
+        return self.replace(dropout_rate=self.dropout_rate or 0.1, **running)
 
     def without_views(self) -> "T5Config":
         """Without shared layers: a decoder with arrays of its own."""

@@ -204,4 +204,4 @@ def test_the_head_that_a_family_is_published_with():
 
     kinds = [make().classifier_kind for make in (bert_base, roberta_base, deberta_v3_base)]
     assert kinds == ["bert", "roberta", "deberta"]
-    assert bert_base().to_finetune() == bert_base()
+    assert bert_base().to_finetune() == bert_base(attention="auto", unroll="auto")

@@ -419,9 +419,10 @@ def test_an_unknown_policy_is_refused_with_the_nearest():
         T5_1_1.replace(remat="ful")
 
 
-def test_a_model_is_fine_tuned_with_dropout():
-    sizes = {"vocab_size": 8, "d_model": 4, "d_kv": 2, "d_ff": 4, "num_heads": 2}
-    small = T5Config(num_encoder_layers=2, num_decoder_layers=2, dropout_rate=0.0, **sizes)
-    assert small.to_finetune() == small.replace(dropout_rate=0.1, unroll=True)
-    deep = T5Config(num_encoder_layers=12, num_decoder_layers=12, dropout_rate=0.2, **sizes)
-    assert deep.to_finetune() == deep
+def test_a_model_is_fine_tuned_with_dropout_as_the_devices_like_it():
+    sizes = {"vocab_size": 8, "d_model": 4, "d_kv": 8, "d_ff": 4, "num_heads": 2}
+    pretrained = T5Config(num_encoder_layers=2, num_decoder_layers=2, dropout_rate=0.0, **sizes)
+    running = {"attention": "auto", "unroll": "auto"}
+    assert pretrained.to_finetune() == pretrained.replace(dropout_rate=0.1, **running)
+    on_a_gpu = pretrained.replace(dropout_rate=0.2, attention="cudnn", one_text_rows=True)
+    assert on_a_gpu.to_finetune() == pretrained.replace(dropout_rate=0.2, **running)
