@@ -366,8 +366,8 @@ def model_of(family: str, size: str, vocab_size: int, **fields: Any) -> Any:
     return T5Config(num_encoder_layers=layers, num_decoder_layers=layers, d_kv=d_kv, **common)
 
 
-def budgeted(peak: float, warmup: int, total: Any) -> Any:
-    """A linear warm-up and decay, whose total may be a traced number."""
+def budgeted(peak: Any, warmup: Any, total: Any) -> Any:
+    """A linear warm-up and decay; all three numbers may be traced."""
     import jax.numpy as jnp
 
     from t5x_lite.optim.schedules import Schedule
@@ -377,7 +377,7 @@ def budgeted(peak: float, warmup: int, total: Any) -> Any:
             def rate(step: Any) -> Any:
                 step = jnp.asarray(step, jnp.float32)
                 left = (total - step) / jnp.maximum(total - warmup, 1)
-                return peak * jnp.clip(jnp.minimum(step / max(warmup, 1), left), 0.0, 1.0)
+                return peak * jnp.clip(jnp.minimum(step / jnp.maximum(warmup, 1), left), 0.0, 1.0)
 
             return rate
 
@@ -606,13 +606,15 @@ def train(options: argparse.Namespace) -> None:
         index = [np.zeros((options.steps_per_call, phase.rows), np.int32) for phase in phases]
         while True:
             try:
-                evaluate = jax.jit(trainer.held_out).lower(state.params, tested).compile()
-                calls = [
-                    jax.jit(trainer.steps, donate_argnums=0)
-                    .lower(state, arrays[phase.raw], rows, np.int32(1))
-                    .compile()
+                lowered = [jax.jit(trainer.held_out).lower(state.params, tested)]
+                lowered += [
+                    jax.jit(trainer.steps, donate_argnums=0).lower(
+                        state, arrays[phase.raw], rows, np.int32(1)
+                    )
                     for phase, rows in zip(phases, index, strict=True)
                 ]
+                with concurrent.futures.ThreadPoolExecutor(len(lowered)) as pool:
+                    evaluate, *calls = pool.map(lambda program: program.compile(), lowered)
                 break
             except jax.errors.JaxRuntimeError as error:
                 if options.attention == "plain":
