@@ -22,6 +22,7 @@ seeds and test examples, paired by example.
 
 import argparse
 import base64
+import concurrent.futures
 import dataclasses
 import functools
 import json
@@ -163,9 +164,22 @@ class Runner:
             Learner.of, study.model, objective, dtype=study.options.dtype
         )
         self.learner = self.learner_of()
-        self._call: Any = None
         self._init = jax.jit(self._first)
-        self._steps = jax.jit(self._scan, donate_argnums=0)
+        self.compiled: Any = None
+
+    def lower(self, arrays: Any) -> Any:
+        """The program of a call, to be compiled while others are."""
+        import jax
+
+        index = np.zeros((self.study.steps_per_call, self.rows), np.int32)
+        given = (np.float32(1), np.float32(1), np.int32(0))
+        state = self._init(jax.random.key(0))
+        steps = jax.jit(self._scan, donate_argnums=0)
+        return steps.lower(state, arrays, index, *given)
+
+    def compile(self, arrays: Any) -> None:
+        """Compile it now."""
+        self.compiled = self.lower(arrays).compile()
 
     def _optimizer(self, peak: Any, total: Any) -> Any:
         from t5x_lite.optim.config import AdamW
@@ -236,7 +250,7 @@ class Runner:
         for _ in range(calls):
             index = pool[np.stack([next(order) for _ in range(each)])].astype(np.int32)
             given = (np.float32(peak), np.float32(calls * each), np.int32(seed))
-            state, losses = self._steps(state, arrays, index, *given)
+            state, losses = self.compiled(state, arrays, index, *given)
         return state.params, float(np.mean(losses[-10:]))
 
 
@@ -341,6 +355,7 @@ def labels(study: Study) -> None:
 
     objective = Classify(num_classes=len(study.info["sections"]))
     runner = Runner(study, objective, batch, rows=8 if study.options.dry_run else 32)
+    runner.compile(given)
 
     @jax.jit
     def logits(params: Any, rows: Any) -> Any:
@@ -493,6 +508,17 @@ def retrieval(study: Study) -> None:
     only_model = {p: x for p, x in study.start.items() if p.startswith("model/")}
     bases: dict[str, dict[str, Any]] = {}
 
+    def summaries_of(params: Any, runners: Mapping[str, Runner]) -> dict[str, float]:
+        """Metrics of a Condenser with its own [CLS] states and with another row's."""
+        held = np.concatenate([study.data[f"{task}/test/passage"][:512] for task in TASKS])
+        found: dict[str, float] = {}
+        for name in ("Condenser", "Condenser, other rows' [CLS]"):
+            whole = jax.jit(runners[name].learner.whole_loss)
+            batch = of_texts(jax.device_put(held), np.arange(len(held)))
+            sums = whole(params, batch).metrics
+            found |= {f"{name}: {n}": float(total / weight) for n, (total, weight) in sums.items()}
+        return found
+
     def zero_shot(name: str, params: Mapping[str, Any], more: dict[str, Any]) -> None:
         bases[name] = {p: jnp.array(x) for p, x in params.items() if p.startswith("model/")}
         tree = trees.unflatten(dict(bases[name]))
@@ -510,11 +536,20 @@ def retrieval(study: Study) -> None:
     fresh = trees.flatten(tuning.learner.init(key))
     zero_shot("random weights", fresh, {})
     zero_shot("pretrained", only_model or fresh, {})
-    for name, objective in arms(study.info["mask"]).items():
+    runners = {
+        name: Runner(study, objective, itself if name == "SimCSE" else of_texts, rows=rows)
+        for name, objective in arms(study.info["mask"]).items()
+    }
+    programs = [(runner, runner.lower(domain)) for runner in runners.values()]
+    programs.append((tuning, tuning.lower(tuple(sides))))
+    with concurrent.futures.ThreadPoolExecutor(len(programs)) as workers:
+        compiled = workers.map(lambda pair: pair[1].compile(), programs)
+        for (runner, _), program in zip(programs, compiled, strict=True):
+            runner.compiled = program
+    print(json.dumps({"compiled": len(programs), "left": round(study.left, 1)}), flush=True)
+    for name, runner in runners.items():
         if study.left <= 0:
             break
-        batch = itself if name == "SimCSE" else of_texts
-        runner = Runner(study, objective, batch, rows=rows)
         # As many tokens as the others: each text is encoded twice.
         of_arm = steps // 2 if name == "SimCSE" else steps
         began = time.perf_counter()
@@ -524,6 +559,8 @@ def retrieval(study: Study) -> None:
             study.start, everything, domain, steps=of_arm, peak=rate, seed=0
         )
         more = {"loss": round(loss, 4), "train_seconds": round(time.perf_counter() - began, 1)}
+        if name == "Condenser":
+            more["mechanism"] = summaries_of(params, runners)
         zero_shot(name, trees.flatten(params), more)
     for number in (16,) if dry else PAIRS:
         for seed in range(study.options.seeds):
