@@ -62,6 +62,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         study.add_argument("--seeds", type=int, default=5 if name == "labels" else 3)
         study.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
         study.add_argument("--steps", type=int, default=2000, help="of pretraining (retrieval)")
+        study.add_argument("--length", type=int, default=LENGTH, help="tokens of a text")
+        study.add_argument("--rows", type=int, help="of a batch; 32 (labels) or 256 (retrieval)")
+        study.add_argument("--tests", type=int, help="texts that are tested; all if not given")
+        study.add_argument("--labels", type=int, nargs="+", default=list(LABELS), help="0 is all")
+        study.add_argument("--rates", type=float, nargs="+", default=list(RATES))
+        study.add_argument("--pairs", type=int, nargs="+", default=list(PAIRS))
+        study.add_argument("--arms", nargs="+", help="objectives of retrieval; all if not given")
+        study.add_argument("--steps-per-call", type=int, default=100)
         study.add_argument("--dry-run", action="store_true", help="tiny, on CPU")
     report = commands.add_parser("report", help="print the tables")
     report.add_argument("--results", required=True, nargs="+", help="files of JSON lines")
@@ -277,7 +285,12 @@ class Study:
         self.kinds = jnp.asarray(self.data["kinds"], jnp.int32)
         self.model = gpu_pretrain.model_of("bert", size, self.info["vocab_size"])
         self.mesh = make_mesh(MeshConfig(), devices=jax.devices()[:1])
-        self.steps_per_call = 4 if options.dry_run else 100
+        self.steps_per_call = 4 if options.dry_run else options.steps_per_call
+        for name, rows in self.data.items():
+            if rows.ndim == 2 and rows.shape[1] > options.length:  # a cut text ends in a word
+                self.data[name] = rows[:, : options.length]
+            if "/validation" in name or "/test" in name:
+                self.data[name] = self.data[name][: options.tests]
         self._done: dict[str, dict[str, Any]] = {}
         if options.output and os.path.exists(options.output):
             self._done = {line["run"]: line for line in lines_of(Path(options.output))}
@@ -354,7 +367,9 @@ def labels(study: Study) -> None:
         }
 
     objective = Classify(num_classes=len(study.info["sections"]))
-    runner = Runner(study, objective, batch, rows=8 if study.options.dry_run else 32)
+    runner = Runner(
+        study, objective, batch, rows=8 if study.options.dry_run else study.options.rows or 32
+    )
     runner.compile(given)
 
     @jax.jit
@@ -368,12 +383,13 @@ def labels(study: Study) -> None:
 
     def right(params: Any, split: str) -> np.ndarray:
         """Which texts of a split get their label."""
-        size, rows = 1024, study.data[f"sections/{split}"]
+        size, rows = 256, study.data[f"sections/{split}"]
         whole = np.pad(rows, ((0, -len(rows) % size), (0, 0)), constant_values=pad)
         found = [logits(params, whole[i : i + size]) for i in range(0, len(whole), size)]
         return np.concatenate(found)[: len(rows)] == classes[split]
 
-    train_rows, plan = len(study.data["sections/train"]), dict(LABELS)
+    train_rows = len(study.data["sections/train"])
+    plan = {number: LABELS[number] for number in study.options.labels}
     if study.options.dry_run:
         plan = {32: 8, 0: 16}
 
@@ -396,7 +412,7 @@ def labels(study: Study) -> None:
     for number in plan:
         for init in ("pretrained", "random"):
             tried: dict[float, float] = {}
-            for rate in RATES[:2] if study.options.dry_run else RATES:
+            for rate in study.options.rates:
                 line = study.record(f"labels {init} {number} {rate} 0", run(init, number, rate, 0))
                 if line is not None:
                     tried[rate] = line["validation"]
@@ -475,7 +491,7 @@ def retrieval(study: Study) -> None:
         return found / jnp.linalg.norm(found, axis=-1, keepdims=True)
 
     def vectors(params: Any, rows: np.ndarray, pooling: str) -> Any:
-        size = 16 if dry else 1024
+        size = 16 if dry else 256
         whole = np.pad(rows, ((0, -len(rows) % size), (0, 0)), constant_values=pad)
         whole[len(rows) :, 0] = study.info["cls"]
         found = [encode(params, whole[i : i + size], pooling) for i in range(0, len(whole), size)]
@@ -501,7 +517,7 @@ def retrieval(study: Study) -> None:
                 found[f"{task}_{pooling}_hits"] = packed_bits(of_task)
         return found
 
-    rows, steps = (8, 8) if dry else (256, study.options.steps)
+    rows, steps = (8, 8) if dry else (study.options.rows or 256, study.options.steps)
     tuning = Runner(study, Contrastive(pooling="cls"), of_pairs, rows=8 if dry else 128)
     learner = tuning.learner
     sides = [study.device(f"descriptions/train/{side}") for side in ("query", "passage")]
@@ -539,6 +555,7 @@ def retrieval(study: Study) -> None:
     runners = {
         name: Runner(study, objective, itself if name == "SimCSE" else of_texts, rows=rows)
         for name, objective in arms(study.info["mask"]).items()
+        if name in (study.options.arms or [name])
     }
     programs = [(runner, runner.lower(domain)) for runner in runners.values()]
     programs.append((tuning, tuning.lower(tuple(sides))))
@@ -559,10 +576,10 @@ def retrieval(study: Study) -> None:
             study.start, everything, domain, steps=of_arm, peak=rate, seed=0
         )
         more = {"loss": round(loss, 4), "train_seconds": round(time.perf_counter() - began, 1)}
-        if name == "Condenser":
+        if name == "Condenser" and "Condenser, other rows' [CLS]" in runners:
             more["mechanism"] = summaries_of(params, runners)
         zero_shot(name, trees.flatten(params), more)
-    for number in (16,) if dry else PAIRS:
+    for number in (16,) if dry else study.options.pairs:
         for seed in range(study.options.seeds):
             for name in bases:
                 study.record(
