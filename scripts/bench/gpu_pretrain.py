@@ -6,6 +6,7 @@
     scripts/bench/gpu.sh pretrain train --tokens TOKENS --output PIECES --seconds 170
     python scripts/bench/gpu_pretrain.py work-directory --pieces PIECES \
         --vocabulary VOCABULARY --output BASE
+    python scripts/bench/gpu_pretrain.py plot --pieces PIECES [PIECES ...] --output curves.svg
 
 `train` needs jax, flax, optax and orbax only; the other commands run where t5x_lite is installed.
 CORPUS is what corpus.py made; BASE is a checkpoint directory for --init, predict, embed and export.
@@ -95,7 +96,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     train.add_argument("--seed", type=int, default=0)
     train.add_argument("--dry-run", choices=list(DEFAULT_SIZE), help="tiny, on CPU, random tokens")
     checkpoint.add_argument("--pieces", required=True, help="folder that train wrote")
-    for command in (vocabulary, tokens, train, checkpoint):
+    plot = commands.add_parser("plot", help="draw the held-out losses of pieces (matplotlib)")
+    plot.add_argument("--pieces", required=True, nargs="+", help="folders that train wrote")
+    for command in (vocabulary, tokens, train, checkpoint, plot):
         command.add_argument("--output", required=command is not train)
     return parser.parse_args(arguments)
 
@@ -366,8 +369,8 @@ def model_of(family: str, size: str, vocab_size: int, **fields: Any) -> Any:
     return T5Config(num_encoder_layers=layers, num_decoder_layers=layers, d_kv=d_kv, **common)
 
 
-def budgeted(peak: float, warmup: int, total: Any) -> Any:
-    """A linear warm-up and decay, whose total may be a traced number."""
+def budgeted(peak: Any, warmup: Any, total: Any) -> Any:
+    """A linear warm-up and decay; all three numbers may be traced."""
     import jax.numpy as jnp
 
     from t5x_lite.optim.schedules import Schedule
@@ -377,7 +380,7 @@ def budgeted(peak: float, warmup: int, total: Any) -> Any:
             def rate(step: Any) -> Any:
                 step = jnp.asarray(step, jnp.float32)
                 left = (total - step) / jnp.maximum(total - warmup, 1)
-                return peak * jnp.clip(jnp.minimum(step / max(warmup, 1), left), 0.0, 1.0)
+                return peak * jnp.clip(jnp.minimum(step / jnp.maximum(warmup, 1), left), 0.0, 1.0)
 
             return rate
 
@@ -606,13 +609,15 @@ def train(options: argparse.Namespace) -> None:
         index = [np.zeros((options.steps_per_call, phase.rows), np.int32) for phase in phases]
         while True:
             try:
-                evaluate = jax.jit(trainer.held_out).lower(state.params, tested).compile()
-                calls = [
-                    jax.jit(trainer.steps, donate_argnums=0)
-                    .lower(state, arrays[phase.raw], rows, np.int32(1))
-                    .compile()
+                lowered = [jax.jit(trainer.held_out).lower(state.params, tested)]
+                lowered += [
+                    jax.jit(trainer.steps, donate_argnums=0).lower(
+                        state, arrays[phase.raw], rows, np.int32(1)
+                    )
                     for phase, rows in zip(phases, index, strict=True)
                 ]
+                with concurrent.futures.ThreadPoolExecutor(len(lowered)) as pool:
+                    evaluate, *calls = pool.map(lambda program: program.compile(), lowered)
                 break
             except jax.errors.JaxRuntimeError as error:
                 if options.attention == "plain":
@@ -751,7 +756,35 @@ def work_directory(options: argparse.Namespace) -> None:
     print(json.dumps({"checkpoint": options.output, "gates": info["gates"]}))
 
 
+def plot(options: argparse.Namespace) -> None:
+    """Draw the losses over tokens; the same pieces make the same file."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"svg.hashsalt": "pretrain", "svg.fonttype": "none", "font.size": 9})
+    names = {"loss": "held-out loss", "other": "the same with another row's text"}
+    names |= {"unigram": "unigram entropy of the same tokens"}
+    titles = {"bert": "BERT {}, masked language modelling", "t5": "T5 1.1 {}, span corruption"}
+    count = len(options.pieces)
+    figure, axes = plt.subplots(1, count, figsize=(5 * count, 3.4), layout="constrained")
+    for folder, axis in zip(options.pieces, np.atleast_1d(axes), strict=True):
+        info = json.loads((Path(folder) / INFO).read_text())
+        tokens = [line["tokens"] / 1e6 for line in info["curve"]]
+        for name, label in names.items():
+            if name in info["curve"][0]["held_out"]:
+                losses = [line["held_out"][name] for line in info["curve"]]
+                axis.plot(tokens, losses, marker=".", label=label)
+        axis.set(title=titles[info["family"]].format(info["size"]))
+        axis.set(xlabel="tokens, millions", ylabel="nats a token", ylim=(0, None))
+        axis.grid(alpha=0.3)
+        axis.legend()
+    figure.savefig(options.output, metadata={"Date": None, "Creator": None})
+
+
 COMMANDS = {
+    "plot": plot,
     "vocabulary": train_vocabulary,
     "tokens": write_tokens,
     "train": train,

@@ -44,6 +44,9 @@ def on_config(config: Any) -> Any:
     commands = [f"reference/commands/{name.replace(' ', '_')}.md" for name in COMMANDS]
     folders = {
         "guides/": [f"guides/{path.name}" for path in sorted((docs / "guides").glob("*.md"))],
+        "experiments/": [
+            f"experiments/{path.name}" for path in sorted((docs / "experiments").glob("*.md"))
+        ],
         "notebooks/": [
             f"notebooks/{path.stem}.md" for path in sorted((docs / "notebooks").glob("*.ipynb"))
         ],

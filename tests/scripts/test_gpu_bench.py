@@ -148,3 +148,29 @@ def test_pretraining_within_a_budget_on_a_bare_machine(family, pretraining, tmp_
     info, params = pretraining.load(output)
     assert sum(array.size for array in params.values()) == lines[0]["parameters"]
     assert set(info["gates"]) == set(lines[-1]["gates"])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["labels", "retrieval"])
+def test_a_study_resumes_and_is_reported(name, tmp_path):
+    output = tmp_path / "results.jsonl"
+    command = [str(SCRIPT), "study", name, "--dry-run", "--seeds", "1", "--output", str(output)]
+    command += ["--rates", "1e-3", "3e-3"]
+    done = subprocess.run(command, env=bare(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout[-3000:], done.stderr[-3000:])
+    lines = output.read_text().splitlines()
+    assert len({json.loads(line)["run"] for line in lines}) == len(lines)
+    again = subprocess.run(command, env=bare(tmp_path), capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert output.read_text().splitlines() == lines  # a run that is there is not made again
+    report = [
+        sys.executable,
+        str(SCRIPT.parent / "gpu_study.py"),
+        "report",
+        "--results",
+        str(output),
+    ]
+    table = subprocess.run(report, capture_output=True, text=True)
+    assert table.returncode == 0, table.stderr[-3000:]
+    assert len(table.stdout.splitlines()) >= 4
