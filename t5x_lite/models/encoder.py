@@ -60,11 +60,11 @@ class EncoderConfig(ModelConfig):
       unroll: layers per iteration of the scan, True for straight-line code; "auto" is the latter
         unless it takes long to compile.
       remat: activations that a layer keeps for its backward pass (`t5x_lite.nn.remat`).
-      attention: "auto", the fastest for a run's devices, written to its config.json; "plain";
-        "blocked", whose memory is linear in length; "pallas", the same as a
-        kernel for TPUs, elsewhere blocked, and so where each query and key have a draw of dropout;
-        "cudnn", cuDNN's for NVIDIA GPUs and bfloat16, elsewhere plain, and refused in training: it
-        has no such draw.
+      attention: "auto", the fastest for a run's devices, which its config.json names; "plain";
+        "heads", one head of one row at a time, which is faster on CPUs in float32; "blocked", whose
+        memory is linear in length; "pallas", the same as a kernel for TPUs, elsewhere blocked, and
+        so where each query and key have a draw of dropout; "cudnn", cuDNN's for NVIDIA GPUs and
+        bfloat16, elsewhere plain, and refused in training: it has no such draw.
       attention_block: keys that blocked attention takes at a time (a DeBERTa's: queries), and
         queries too if the kernel does it: 256 is good there; where that does not fit the chip, the
         half is taken.

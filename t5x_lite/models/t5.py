@@ -67,11 +67,11 @@ class StackConfig(ModelConfig):
       remat: activations that a layer keeps for its backward pass: "none" is all, "full" its input
         alone, "dots" its matrix products, "dots_no_batch" its products with weights
         (`t5x_lite.nn.remat`).
-      attention: "auto", the fastest for a run's devices, written to its config.json; "plain";
-        "blocked", whose memory is linear in length; "pallas", the same as a
-        kernel for TPUs, elsewhere blocked; "cudnn", cuDNN's for NVIDIA GPUs and bfloat16
-        (`t5x_lite.nn.cudnn_attention`), elsewhere plain, and refused in training. Decoding is
-        plain.
+      attention: "auto", the fastest for a run's devices, which its config.json names; "plain";
+        "heads", one head of one row at a time, which is faster on CPUs in float32; "blocked", whose
+        memory is linear in length; "pallas", the same as a kernel for TPUs, elsewhere blocked;
+        "cudnn", cuDNN's for NVIDIA GPUs and bfloat16 (`t5x_lite.nn.cudnn_attention`), elsewhere
+        plain, and refused in training. Decoding is plain.
       attention_block: keys that blocked attention takes at a time, and queries too if the kernel
         does it: 256 is good there; where that does not fit the chip, the half is taken.
       one_text_rows: whether each row holds one text with its padding behind it: then cuDNN's

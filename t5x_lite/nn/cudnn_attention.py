@@ -145,7 +145,7 @@ def cudnn_attention(
     # Of a layer its inputs and the kernel's results are kept: not the bias, which is as large as
     # the weights that the kernel spares.
     attend = jax.checkpoint(attend, policy=_is_the_kernel)
-    return _on_mesh(attend, query, key, value, mask, lengths, logits)
+    return on_mesh(attend, query, key, value, mask, lengths, logits)
 
 
 def _lengths(keys: Int[Array, "B S"]) -> tuple[Int[Array, " B"], Bool[Array, " B"]]:
@@ -206,7 +206,7 @@ def _added(
     return logits if mask is None else jnp.where(mask, logits, least)
 
 
-def _on_mesh(
+def on_mesh(
     function: Any, query: Array, key: Array, value: Array, mask: Any, lengths: Any, bias: Any
 ) -> Array:
     """Calls a function on each device's rows and heads; as it is without a mesh."""

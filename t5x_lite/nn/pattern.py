@@ -36,6 +36,7 @@ class Pattern:
       valid: of the slots of a cache that come before the first step, False at the padding that
         stands before a row's first token; None is no padding.
       relative: row positions of queries and of keys -> the relative bias; None without one.
+      by_head: whether one head of one row is to be attended at a time (`headwise_attention`).
 
     Raises:
       ValueError: mask and bias have different forms.
@@ -46,6 +47,7 @@ class Pattern:
     positions: Positions | None = None
     valid: Bool[Array, "B _"] | None = None
     relative: Callable[[Array, Array], Array] | None = None
+    by_head: bool = False
 
     def __post_init__(self) -> None:
         wrong = jax.Array if isinstance(self.mask, Visibility) else RelativeTable

@@ -23,10 +23,10 @@ from t5x_lite.nn.remat import check_remat, rematerialise
 from t5x_lite.sharding import constrain
 from t5x_lite.types import Array
 
-AttentionKind = Literal["auto", "plain", "blocked", "pallas", "cudnn"]
-"""The fastest for the devices (`choose_attention`); over all keys at once; over blocks of keys; the
-same as a kernel for TPUs, elsewhere blocked; cuDNN's on NVIDIA GPUs, elsewhere plain, where nothing
-is trained."""
+AttentionKind = Literal["auto", "plain", "heads", "blocked", "pallas", "cudnn"]
+"""The fastest for the devices (`choose_attention`); over all keys at once; one head of one row at a
+time, for CPUs; over blocks of keys; the same as a kernel for TPUs, elsewhere blocked; cuDNN's on
+NVIDIA GPUs, elsewhere plain, where nothing is trained."""
 
 Unroll = int | bool | Literal["auto"]
 """Layers per iteration of the scan; True for straight-line code; "auto" as `choose_unroll`."""
@@ -70,6 +70,8 @@ def choose_attention(
         return "cudnn", f"{kind}, {dtype}"
     if kind.startswith("TPU"):
         return "pallas", kind
+    if kind == "cpu" and dtype == "float32" and whole == "plain" and dropout != "each":
+        return "heads", f"{kind}, {dtype}"
     return whole, f"{kind}{why}"
 
 
@@ -144,6 +146,7 @@ class Running:
       attention_kernel: whether the kernel for TPUs takes them (`t5x_lite.nn.pallas_attention`).
       attention_fused: whether cuDNN takes all keys at once (`t5x_lite.nn.cudnn_attention`).
       one_text_rows: whether each row holds one text with its padding behind it.
+      attention_by_head: whether one head of one row is attended at a time.
 
     Raises:
       InputError: remat is no policy's name.
@@ -155,6 +158,7 @@ class Running:
     attention_kernel: bool = False
     attention_fused: bool = False
     one_text_rows: bool = False
+    attention_by_head: bool = False
 
     def __post_init__(self) -> None:
         check_remat(self.remat)
@@ -180,6 +184,7 @@ class Running:
             attention_kernel=attention == "pallas",
             attention_fused=attention in ("auto", "cudnn"),
             one_text_rows=one_text_rows,
+            attention_by_head=attention == "heads",
         )
 
     def pattern(self, mask: Array | Visibility | None, length: int) -> Pattern:
@@ -197,7 +202,7 @@ class Running:
             block, kernel = self.attention_block, self.attention_kernel
             mask = dataclasses.replace(mask, block_size=block, kernel=kernel)
         places = jnp.arange(length)
-        return Pattern(mask, positions=(places, places))
+        return Pattern(mask, positions=(places, places), by_head=self.attention_by_head)
 
     def is_straight(self, num_layers: int) -> bool:
         """Whether no loop is left of so many layers."""

@@ -7,11 +7,13 @@ import pytest
 from flax import nnx
 from jax.test_util import check_grads
 
+from t5x_lite.nn import attention as attention_module
 from t5x_lite.nn import masks
 from t5x_lite.nn.attention import (
     Attention,
     attention_by_head,
     dot_product_attention,
+    headwise_attention,
     softmax_attention,
 )
 from t5x_lite.nn.bind import bind, cast, shapes, split
@@ -96,6 +98,46 @@ def test_gradients_equal_autodiff_of_a_plain_softmax(mask, biased):
     assert len(got) == len(inputs)
     for ours, theirs in zip(got, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows_of_bias", [0, 1, B], ids=["no bias", "bias", "bias of each row"])
+def test_one_head_at_a_time_is_attention(rows_of_bias):
+    query, key, value, bias, cotangent = operands()
+    bias = jnp.tile(bias, (rows_of_bias, 1, 1, 1)) if rows_of_bias else None
+
+    @jax.jit
+    def run(mask):
+        out, pullback = jax.vjp(
+            lambda *inputs: headwise_attention(*inputs, mask), query, key, value, bias
+        )
+        return out, pullback(cotangent)
+
+    for mask in MASKS.values():
+        out, pullback = jax.vjp(
+            lambda *inputs, mask=mask: softmax_attention(*inputs, mask), query, key, value, bias
+        )
+        for got, wanted in zip(
+            jax.tree.leaves(run(mask)), jax.tree.leaves((out, pullback(cotangent))), strict=True
+        ):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_short_rows_and_draws_for_each_query_are_plain(monkeypatch):
+    """One head at a time begins where it is faster."""
+    query, key, value, bias, _ = operands()
+    taken = []
+    monkeypatch.setattr(
+        attention_module, "headwise_attention", lambda *inputs: taken.append(1) or inputs[0]
+    )
+    pattern = Pattern(MASKS["padding"], bias, by_head=True)
+    dot_product_attention(query, key, value, pattern=pattern)
+    assert not taken
+    long = [jnp.tile(x, (1, 64, 1, 1)) for x in (query, key, value)]
+    dot_product_attention(*long, pattern=Pattern(by_head=True))
+    assert taken == [1]
+    draws = {"dropout_rate": 0.5, "dropout_key": jax.random.key(0), "share_dropout": False}
+    dot_product_attention(*long, pattern=Pattern(by_head=True), **draws)
+    assert taken == [1]
 
 
 def test_gradients_equal_finite_differences():

@@ -226,11 +226,13 @@ H200, TPU = "NVIDIA H200", "TPU v5 lite"
 @pytest.mark.parametrize(
     ("kind", "model", "data", "attention", "one_text"),
     [
-        # The kernel on TPU; cuDNN on NVIDIA GPUs in bfloat16; all keys at once on CPU.
+        # The kernel on TPU; cuDNN on NVIDIA GPUs in bfloat16; on CPU all heads, or one by one.
         (TPU, {"family": "t5"}, {}, "pallas", False),
         (H200, {"family": "t5"}, {}, "cudnn", False),
         (H200, {"family": "t5"}, {"pack": False}, "cudnn", True),
         ("cpu", {"family": "t5"}, {"pack": False}, "plain", False),
+        ("cpu", {"family": "t5", "dtype": "float32"}, {}, "heads", False),
+        ("cpu", {"family": "bert", "dtype": "float32"}, {}, "plain", False),
         # What has no kernel: float32 on GPUs, heads of 4, draws for each query, disentangled.
         (H200, {"family": "t5", "dtype": "float32"}, {}, "plain", False),
         (H200, {"family": "t5", "d_kv": 4}, {}, "plain", False),

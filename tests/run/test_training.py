@@ -87,7 +87,7 @@ def test_what_auto_is_stands_in_the_work_directory(train, told, tiny_experiment,
     train(model=model)
     saved = tmp_path / "run" / "config.json"
     found = json.loads(saved.read_text())
-    assert (found["model"]["attention"], found["model"]["unroll"]) == ("plain", True)
+    assert (found["model"]["attention"], found["model"]["unroll"]) == ("heads", True)
     train(model=model)
     assert json.loads(saved.read_text()) == found
     found["model"]["attention"] = "cudnn"
