@@ -50,11 +50,12 @@ def with_float32_base(experiment: Experiment) -> Experiment:
     return dataclasses.replace(experiment, adapters=adapters)
 
 
-def _unrolled(experiment: Experiment) -> Experiment:
-    """The same model, on CPU as straight-line code: a scan copies the layers at every token."""
+def _as_used(experiment: Experiment) -> Experiment:
+    """The same model as the devices run it: on CPU a scan would copy the layers at every token."""
     if jax.default_backend() != "cpu":
         return experiment
-    return dataclasses.replace(experiment, model=experiment.model.unrolled())
+    model = experiment.model.on_cpu(dtype=experiment.compute_dtype)
+    return dataclasses.replace(experiment, model=model)
 
 
 def _on_mesh(learner: Learner, mesh: Mesh) -> Any:
@@ -115,7 +116,7 @@ class Loaded:
         """
         directory = find_step(checkpoint, step=step)
         experiment = read_experiment(directory, checkpointing.step_files(directory))
-        experiment = _unrolled(with_float32_base(experiment))
+        experiment = _as_used(with_float32_base(experiment))
         learner = learner_of(experiment)
         if mesh is not None:
             learner.check_mesh(mesh)

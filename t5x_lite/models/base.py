@@ -108,6 +108,14 @@ class ModelConfig:
         """The same model with its layers as straight-line code, where it has that choice."""
         return self
 
+    def on_cpu(self, *, dtype: str) -> Any:
+        """The same model as a CPU runs it fastest without training, where it has such choices.
+
+        Args:
+          dtype: the compute dtype.
+        """
+        return self
+
     def forward_flops(self, shapes: RowShapes) -> int | None:
         """Floating-point operations of one forward pass for one row; None: they are not counted.
 

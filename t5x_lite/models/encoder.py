@@ -214,6 +214,12 @@ class EncoderConfig(ModelConfig):
         """The same model with its layers as straight-line code."""
         return self.replace(unroll=True)
 
+    def on_cpu(self, *, dtype: str) -> "EncoderConfig":
+        """Straight-line code; in float32 one head at a time, unless it is disentangled."""
+        plain = self.attention in ("auto", "plain") and not self.has_distances
+        heads = plain and dtype == "float32"
+        return self.replace(unroll=True, attention="heads" if heads else self.attention)
+
     def forward_flops(self, shapes: RowShapes) -> int | None:
         """FLOPs of one forward pass for one row, of one text or several; None for other rows."""
         if "encoder_input_tokens" not in shapes:

@@ -161,6 +161,12 @@ class StackConfig(ModelConfig):
         """The same model with its layers as straight-line code."""
         return self.replace(unroll=True)
 
+    def on_cpu(self, *, dtype: str) -> "StackConfig":
+        """Straight-line code; in float32 one head at a time."""
+        plain = self.attention in ("auto", "plain")
+        heads = plain and dtype == "float32"
+        return self.replace(unroll=True, attention="heads" if heads else self.attention)
+
     def layer_flops(self, length: int, *, across: int = 0) -> int:
         """FLOPs of one layer's forward pass for one row; see `ModelConfig.forward_flops`.
 
