@@ -8,8 +8,10 @@ from etils import epath
 from etils.epath import backend, gpath
 
 from t5x_lite import remote
+from t5x_lite.buckets import asking
 from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints.reading import find_step, saved_steps, step_files
+from t5x_lite.checkpoints.saving import Checkpoints
 from t5x_lite.errors import InputError
 from tests import fake_store
 from tests.fake_bucket import bucket  # noqa: F401 (a fixture)
@@ -191,3 +193,52 @@ def test_a_step_that_was_copied_into_a_store_is_compared_by_its_bytes(store, tmp
     assert checkpoint_manifest.find_damage(step) is None
     put(store / "run/20/params/a", b"params/b")
     assert checkpoint_manifest.find_damage(step) == "params/a: its SHA-256 differs"
+
+
+def test_a_bucket_that_stays_away_is_no_damage(store, tmp_path, monkeypatch):  # noqa: F811
+    """Else `train` would go on from an older step, and set the newest aside."""
+    short = asking.Patience(answer=5.0, first=0.01, longest=0.02, total=0.1, silence=0.0)
+    monkeypatch.setattr(asking, "PATIENCE", short)
+    for name in ("params/a", "files/config.json"):
+        put(tmp_path / "20" / name, name.encode())
+    checkpoint_manifest.write(tmp_path / "20")
+    shutil.copytree(tmp_path / "20", store / "run/checkpoints/20")
+    step = remote.open_path("gs://bucket/run/checkpoints/20")
+    fake_store.trouble.errors = [OSError("502")]
+    assert checkpoint_manifest.find_damage(step) is None
+    fake_store.trouble.always = OSError("503")
+    with pytest.raises(asking.BucketError, match="cannot be read"):
+        checkpoint_manifest.find_damage(step)
+    fake_store.trouble.always = None
+    read = type(step).read_bytes
+    calls = []
+
+    def failing(path):
+        calls.append(path)
+        if path.name == "manifest.json":
+            raise OSError("503")
+        return read(path)
+
+    monkeypatch.setattr(type(step), "read_bytes", failing)
+    for function in (checkpoint_manifest.saved_step, checkpoint_manifest.is_hurried):
+        with pytest.raises(asking.BucketError, match=r"manifest\.json cannot be read"):
+            function(step)
+    with pytest.raises(asking.BucketError):
+        checkpoint_manifest.digest(step)
+
+
+def test_best_metrics_are_not_forgotten_while_a_bucket_stays_away(store, monkeypatch):  # noqa: F811
+    short = asking.Patience(answer=5.0, first=0.01, longest=0.02, total=0.1, silence=0.0)
+    monkeypatch.setattr(asking, "PATIENCE", short)
+    put(store / "run/checkpoints/20/files/metrics.json", b'{"loss": 1.0}')
+
+    def failing(path):
+        raise OSError("503")
+
+    with Checkpoints("gs://bucket/run", keep=1, best="loss") as checkpoints:
+        path = remote.open_path("gs://bucket/run/checkpoints/20/files/metrics.json")
+        with monkeypatch.context() as patch:
+            patch.setattr(type(path), "read_bytes", failing)
+            with pytest.raises(asking.BucketError):
+                checkpoints._measured(20)
+        assert checkpoints._measured(20) == {"loss": 1.0}

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from t5x_lite.errors import InputError
+from t5x_lite.remote import is_remote
 
 _logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ CONNECTIONS = 64
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs", "az": "adlfs"}
 _PASSING_CODES = (408, 429)
 _NOTE_SECONDS = 30.0
+_LARGE_SECONDS = 3600.0
 
 _T = TypeVar("_T")
 _chance = random.Random()
@@ -82,6 +84,26 @@ def ask(url: str, function: Callable[[], _T], *, answer: float | None = None) ->
     """
     [found] = ask_all([(url, function)], answer=answer)
     return found
+
+
+def ask_if_remote(path: str | os.PathLike[str], function: Callable[[], _T]) -> _T:
+    """Call a function of a path: for a local path directly, for a bucket as `ask` does.
+
+    A bucket that stays away is then an error of its own, and never taken for a damaged file. The
+    function may read a large object, so it has an hour.
+
+    Args:
+      path: what it is about.
+      function: reads it.
+
+    Raises:
+      OSError: the file or the object cannot be read.
+      InputError: there is no access to the bucket.
+      BucketError: the bucket stays away.
+    """
+    if not is_remote(path):
+        return function()
+    return ask(os.fspath(path), function, answer=_LARGE_SECONDS)
 
 
 def ask_all(

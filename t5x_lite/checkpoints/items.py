@@ -16,6 +16,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from t5x_lite import renames, trees
+from t5x_lite.buckets.asking import ask_if_remote
 from t5x_lite.checkpoints.orbax_params import check_chunks
 from t5x_lite.files import naming
 from t5x_lite.remote import AnyPath, absolute, files_below
@@ -85,7 +86,7 @@ def read_files(directory: AnyPath) -> dict[str, bytes]:
     for name in files_below(directory):
         if not name.endswith(_ORBAX_MARK) and not name.split("/")[-1].startswith("_"):
             with naming(directory / name):
-                files[name] = (directory / name).read_bytes()
+                files[name] = ask_if_remote(directory / name, (directory / name).read_bytes)
     return files
 
 

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from t5x_lite import remote
+from t5x_lite.buckets.asking import ask_if_remote
 from t5x_lite.errors import InputError
 from t5x_lite.files import sync_to_disk
 from t5x_lite.remote import AnyPath
@@ -188,7 +189,8 @@ def is_complete(step_directory: AnyPath) -> bool:
 
 def is_written(step_directory: AnyPath, process: int) -> bool:
     """Whether the manifest of one process is there."""
-    return (step_directory / _file_name(process)).exists()
+    path = step_directory / _file_name(process)
+    return ask_if_remote(path, path.exists)
 
 
 def find_damage(
@@ -325,13 +327,17 @@ def _damage_by_metadata(
     directory: AnyPath, parts: set[str] | None, files: Mapping[str, Any]
 ) -> str | None:
     """The first difference between the objects of a bucket and a manifest, by the store's word."""
+
+    def below(path: AnyPath) -> dict[str, remote.StoredObject]:
+        return ask_if_remote(path, lambda: remote.objects_below(path))
+
     if parts is None:
-        objects = remote.objects_below(directory)
+        objects = below(directory)
     else:
         objects = {
             f"{part}/{name}": stored
             for part in sorted(parts)
-            for name, stored in remote.objects_below(directory / part).items()
+            for name, stored in below(directory / part).items()
         }
     for name, saved in sorted(files.items()):
         stored = objects.get(name)
@@ -350,12 +356,12 @@ def _other_size(name: str, size: int, saved: Mapping[str, Any]) -> str:
 
 def _difference(path: AnyPath, name: str, saved: Mapping[str, Any]) -> str | None:
     try:
-        size = remote.size_of(path)
+        size = ask_if_remote(path, lambda: remote.size_of(path))
         if size != saved["size"]:
             return _other_size(name, size, saved)
         if "sha256" not in saved:
             return None
-        found = _describe(path)
+        found = ask_if_remote(path, lambda: _describe(path))
     except FileNotFoundError:
         return f"{name} is missing"
     except PermissionError:  # nothing is wrong with the file
@@ -394,7 +400,7 @@ def _another_step(directory: AnyPath) -> str | None:
 
 def _read(directory: AnyPath, process: int) -> dict[str, Any]:
     name = _file_name(process)
-    content = (directory / name).read_bytes()
+    content = ask_if_remote(directory / name, (directory / name).read_bytes)
     try:
         manifest = json.loads(content)
         _check_form(manifest, process)

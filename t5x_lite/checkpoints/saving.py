@@ -42,6 +42,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from t5x_lite import remote
+from t5x_lite.buckets.asking import ask_if_remote
 from t5x_lite.checkpoints import items, manifest
 from t5x_lite.checkpoints.reading import (
     DIRECTORY,
@@ -261,7 +262,7 @@ class Checkpoints:
         if step not in self._metrics:
             path = self._directory / str(step) / "files" / METRICS_FILE
             try:
-                self._metrics[step] = json.loads(path.read_bytes())
+                self._metrics[step] = json.loads(ask_if_remote(path, path.read_bytes))
             except (OSError, ValueError):
                 self._metrics[step] = {}
         return self._metrics[step]

@@ -1,6 +1,9 @@
 """Checks of the fields of a config; an error names the field and the value."""
 
 import dataclasses
+import functools
+import types
+import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +19,43 @@ def at_least(minimum: int, values: Mapping[str, Any]) -> None:
             raise InputError(
                 f"{name} must be a whole number of at least {minimum}, got {shown(value)}"
             )
+
+
+def check_given(where: str, config: Any) -> None:
+    """Raise InputError for None in a field of a config, at any depth, that must have a value.
+
+    Args:
+      where: the dotted name of the config, for the error; "" is the whole.
+      config: a dataclass, a tuple or a value.
+    """
+    if is_config(config):
+        required = _required(type(config))
+        for field in dataclasses.fields(config):
+            name = f"{where}.{field.name}" if where else field.name
+            value = getattr(config, field.name)
+            if value is None and field.name in required:
+                raise InputError(f"{name} must have a value, got None")
+            check_given(name, value)
+    elif isinstance(config, tuple):
+        for number, each in enumerate(config):
+            check_given(f"{where}.{number}", each)
+
+
+@functools.cache
+def _required(config: type) -> frozenset[str]:
+    """Names of the fields with an annotation that excludes None."""
+    try:
+        hints = typing.get_type_hints(config)
+    except NameError:  # a config of a user, with names that only a type checker reads
+        return frozenset()
+    return frozenset(name for name, hint in hints.items() if not _takes_none(hint))
+
+
+def _takes_none(hint: Any) -> bool:
+    """Whether an annotation admits None."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(_takes_none(each) for each in typing.get_args(hint))
+    return hint in (type(None), Any, object) or isinstance(hint, typing.TypeVar)
 
 
 def check_numbers(where: str, config: Any) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from t5x_lite.config.checks import at_least
+from t5x_lite.config.checks import at_least, check_given
 from t5x_lite.config.per_task import OF_DATA, Line, parse_line
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.few_shot import FewShot
@@ -73,6 +73,7 @@ class Evaluation:
     retrieval: Retrieval = dataclasses.field(default_factory=Retrieval)
 
     def __post_init__(self) -> None:
+        check_given("evaluation", self)
         counts = (
             "period", "max_batches", "max_examples", "batch_size", "max_decode_length", "num_beams",
         )  # fmt: skip

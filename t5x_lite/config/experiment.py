@@ -29,7 +29,7 @@ from t5x_lite import patterns, remote, renames
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.init import Init
-from t5x_lite.config.checks import at_least, check_numbers, one_of
+from t5x_lite.config.checks import at_least, check_given, check_numbers, one_of
 from t5x_lite.config.evaluation import Evaluation
 from t5x_lite.config.file import read_config
 from t5x_lite.config.json import encode, from_json, to_json
@@ -92,6 +92,7 @@ class Checkpoints:
     timeout: int = 1200
 
     def __post_init__(self) -> None:
+        check_given("checkpoints", self)
         counts = {"period": self.period, "keep": self.keep, "timeout": self.timeout}
         at_least(1, {f"checkpoints.{name}": value for name, value in counts.items()})
         if self.minutes is not None and not 0 < self.minutes < math.inf:
@@ -131,6 +132,7 @@ class Hosts:
     watchdog: int = 600
 
     def __post_init__(self) -> None:
+        check_given("hosts", self)
         given = (
             bool(self.coordinator),
             self.num_processes is not None,
@@ -255,6 +257,7 @@ class Experiment:
             )
         for pattern in self.train:
             patterns.check("train", pattern)
+        check_given("", self)
         check_numbers("", self)
         layouts = self.objective.layouts
         if any(isinstance(layout, str) for layout in layouts):

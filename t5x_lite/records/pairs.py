@@ -10,9 +10,10 @@ of FlagEmbedding: "symmetric_sts" or "symmetric_clustering". Its other types, su
 "symmetric_class" and "only_1neg", change nothing: data.layout.negatives says how many there are.
 """
 
+import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from t5x_lite.errors import InputError
@@ -79,15 +80,51 @@ def to_json(pairs: Pairs) -> str:
     return json.dumps(record)
 
 
-def without_answers(pairs: Pairs) -> Pairs:
-    """Drop each negative that has the id of a positive, or its text up to case and whitespace."""
-    known = {_folded(text) for text in pairs.positives}
-    names = set(pairs.positive_ids or ())
+class Answers:
+    """The positives of each query, over all lines that have its text.
+
+    A file may give the answers of a query on several lines, one on each. A negative of one line may
+    then be the positive of another line.
+    """
+
+    def __init__(self, lines: Iterable[Pairs]):
+        """Read the lines once; 8 bytes of each query, text and id are kept.
+
+        Args:
+          lines: queries with their positives.
+        """
+        self._known: dict[bytes, set[bytes]] = {}
+        for one in lines:
+            known = self._known.setdefault(_digest(_folded(one.query)), set())
+            known.update(_digest(f"text {_folded(text)}") for text in one.positives)
+            known.update(_digest(f"id {name}") for name in one.positive_ids or ())
+
+    def of(self, pairs: Pairs) -> Callable[[str, str | None], bool]:
+        """Return the test of a passage, its text and its id or None, for the query of a line."""
+        known = self._known.get(_digest(_folded(pairs.query)), set())
+
+        def is_answer(text: str, name: str | None) -> bool:
+            is_named = name is not None and _digest(f"id {name}") in known
+            return is_named or _digest(f"text {_folded(text)}") in known
+
+        return is_answer
+
+
+def without_answers(pairs: Pairs, answers: Answers | None = None) -> Pairs:
+    """Drop each negative that has the id of a positive, or its text up to case and whitespace.
+
+    Args:
+      pairs: a line.
+      answers: the positives of all lines; None is only this line.
+    """
+    if not pairs.negatives:
+        return pairs
+    is_answer = (answers or Answers([pairs])).of(pairs)
     ids = pairs.negative_ids or [None] * len(pairs.negatives)
     kept = [
         place
         for place, (text, name) in enumerate(zip(pairs.negatives, ids, strict=True))
-        if _folded(text) not in known and (name is None or name not in names)
+        if not is_answer(text, name)
     ]
     if len(kept) == len(pairs.negatives):
         return pairs
@@ -97,6 +134,10 @@ def without_answers(pairs: Pairs) -> Pairs:
         negative_scores=None if scores is None else [scores[place] for place in kept],
         negative_ids=None if named is None else [named[place] for place in kept],
     )
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
 def _folded(text: str) -> str:

@@ -9,6 +9,7 @@ One process is the ordinary case: nothing is initialised then, and an error is r
 
 import contextlib
 import dataclasses
+import glob
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ import sys
 import threading
 import time
 import traceback
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -310,9 +312,12 @@ def check_agreement(experiment: Experiment, **facts: object) -> None:
     for name in _OWN_DATA_FIELDS:
         config["data"].pop(name, None)
     local = jax.local_device_count()
+    files = _files_of(experiment.data.directory)
     mine: dict[str, Any] = {
         **config,
-        _FILES: _files_of(experiment.data.directory),
+        _FILES: {name: remote.size_of(path) for name, path in files.items()},
+        _CONTENT: _samples(files),
+        _INIT: _manifest_of(experiment.init.checkpoint),
         **facts,
     }
     texts = all_told(json.dumps({**mine, "devices of a process": local}))
@@ -324,23 +329,56 @@ def check_agreement(experiment: Experiment, **facts: object) -> None:
     if jax.process_index() == 0:
         time.sleep(1)  # its end would abort the others before they have their line
     remedy = "start all processes with the same config, options and files"
-    if any(_FILES in one for one in differing):
+    if any(what in one for one in differing for what in (_FILES, _CONTENT, _INIT)):
         remedy += "; each process needs all files: a shared disk, a bucket, or a copy on each host"
     raise InputError(f"processes 0 and {other} of this run differ in {listed}; {remedy}")
 
 
 _FILES = "bytes in data.directory"
+_CONTENT = "content of data.directory"
+_INIT = "checkpoints in init.checkpoint"
+_SAMPLED_FILES, _SAMPLED_BYTES = 256, 1 << 15
 _OWN_FIELDS = ("compilation_cache", "tracking")
 _OWN_DATA_FIELDS = ("directory", "cache", "vocabulary")
 
 
-def _files_of(directory: str) -> dict[str, int]:
-    """The sizes of the files below a local directory by name; {} for a bucket."""
-    root = Path(directory)
-    if not directory or remote.is_remote(directory) or not root.is_dir():
+def _files_of(place: str) -> dict[str, Path]:
+    """The files of a local directory, file or pattern by name; {} for a bucket."""
+    root = Path(place)
+    if not place or remote.is_remote(place):
         return {}
-    names = [name for name in sorted(remote.files_below(root)) if not name.startswith(".")]
-    return {name: remote.size_of(root / name) for name in names}
+    if root.is_dir():
+        names = [name for name in sorted(remote.files_below(root)) if not name.startswith(".")]
+        return {name: root / name for name in names}
+    found = [root] if root.is_file() else [Path(path) for path in sorted(glob.glob(place))]
+    return {path.name: path for path in found if path.is_file()}
+
+
+def _samples(files: Mapping[str, Path]) -> dict[str, str]:
+    """Checksums of the beginning, the middle and the end of at most 256 files."""
+    names, found = list(files), {}
+    for name in names[:: max(1, len(names) // _SAMPLED_FILES)]:
+        checksum = 0
+        with contextlib.suppress(OSError), files[name].open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            for place in (0, size // 2, max(0, size - _SAMPLED_BYTES)):
+                file.seek(place)
+                checksum = zlib.crc32(file.read(_SAMPLED_BYTES), checksum)
+        found[name] = f"{checksum:08x}"
+    return found
+
+
+def _manifest_of(checkpoint: str) -> dict[str, str]:
+    """Checksums of the manifests of a local checkpoint, or of those of a work directory."""
+    root = Path(checkpoint)
+    if not checkpoint or remote.is_remote(checkpoint):
+        return {}
+    paths = [root / "manifest.json", *sorted(root.glob("checkpoints/*/manifest.json"))]
+    return {
+        str(path.parent.relative_to(root)): f"{zlib.crc32(path.read_bytes()):08x}"
+        for path in paths
+        if path.is_file()
+    }
 
 
 def is_lost_host(error: BaseException) -> bool:

@@ -115,6 +115,7 @@ def serve(
     app = answering.app(limits=limits, token=token, title=title)
     host, port = socket.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
+    server.listen(socket, limits=limits)
     _logger.info("%s: http://%s:%d answers %s", title, shown, port, ", ".join(table))
     answered = server.run(app, socket, limits=limits, on_start=answering.start)
     answering.close()

@@ -75,6 +75,15 @@ def bind(host: str, port: int) -> socket.socket:
     return found
 
 
+def listen(address: socket.socket, *, limits: Limits) -> None:
+    """Accept connections, which wait for `run`: a client that reads the log may connect at once."""
+    address.listen(_backlog(limits))
+
+
+def _backlog(limits: Limits) -> int:
+    return max(128, limits.connections)
+
+
 def run(
     app: Any,
     address: socket.socket,
@@ -108,7 +117,7 @@ def run(
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=round(limits.timeout + limits.body_timeout + 6.0),
-        backlog=max(128, limits.connections),
+        backlog=_backlog(limits),
         h11_max_incomplete_event_size=32 << 10,
     )
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # our own lines say it

@@ -221,6 +221,7 @@ def _make_sentences(base: Path) -> None:
 
 def _read_sentences(base: Path) -> None:
     from t5x_lite.config.json import from_json, to_json
+    from t5x_lite.errors import InputError
     from t5x_lite.interop.encoder_families import family_of
     from t5x_lite.interop.encoders import read_encoder
     from t5x_lite.interop.hf_config import CONFIG, read_config
@@ -232,7 +233,9 @@ def _read_sentences(base: Path) -> None:
 
     directory = base / "st"
     config = read_config(directory)
-    source = read_encoder(family_of(config), directory, config, where=directory / CONFIG)
+    if (family := family_of(config)) is None:
+        raise InputError("another family, as import_hf says")
+    source = read_encoder(family, directory, config, where=directory / CONFIG)
     head = read_sentences(directory, d_model=source.model.d_model, lowers=True)
     projection_of(directory, d_model=source.model.d_model)
     if head is not None:

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from t5x_lite.checkpoints.init import Init
 from t5x_lite.config import Experiment, Hosts
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError, Interrupted
@@ -348,12 +349,17 @@ def test_lost_hosts_are_known_by_what_jax_says(error, expected):
         ({"steps": 11}, "steps"),
         ({"vocabulary": "another"}, "vocabulary"),
         ({"directory": "other"}, "bytes in data.directory.b.txt"),
+        ({"directory": "edited"}, "content of data.directory.b.txt"),
+        ({"directory": "edited/b.txt"}, "content of data.directory.b.txt"),
+        ({"directory": "edited/*.txt"}, "content of data.directory.b.txt"),
+        ({"init": Init(checkpoint="initial")}, "checkpoints in init.checkpoint.."),
     ],
 )
 def test_processes_that_differ_all_end_with_what_differs(change, expected, monkeypatch, tmp_path):
-    for name, size in (("own", 3), ("same", 3), ("other", 4)):
+    for name, content in (("own", "xxx"), ("same", "xxx"), ("other", "xxxx"), ("edited", "xyx")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "b.txt").write_bytes(b"x" * size)
+        (tmp_path / name / "b.txt").write_text(content)
+    monkeypatch.chdir(tmp_path)
     told = []
     monkeypatch.setattr(hosts.jax, "process_count", lambda: 3)
     monkeypatch.setattr(hosts.jax, "process_index", lambda: 2)
@@ -373,10 +379,19 @@ def test_processes_that_differ_all_end_with_what_differs(change, expected, monke
         experiment = Experiment(data=data, **{**base, **fields})
         hosts.check_agreement(experiment, vocabulary=vocabulary)
 
-    check()
-    check(directory="same")  # the place may differ, what is there may not
+    if "init" in change:  # each machine has its own directory of this name
+        (tmp_path / "initial").mkdir()
+        (tmp_path / "initial" / "manifest.json").write_text("{}")
+        check(**change)
+        check(**change)
+        (tmp_path / "initial" / "manifest.json").write_text('{"step": 1}')
+    else:
+        check()
+        check(directory="same")  # the place may differ, what is there may not
     with pytest.raises(
         InputError, match=re.escape(f"processes 0 and 2 of this run differ in {expected} (")
     ) as refused:
         check(**change)
-    assert ("a copy on each host" in str(refused.value)) == ("directory" in change)
+    assert ("a copy on each host" in str(refused.value)) == (
+        "directory" in change or "init" in change
+    )

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -177,6 +178,25 @@ def test_wrong_choices_are_refused_before_the_checkpoint_is_read(monkeypatch):
         serving.serve(["none"], address=Address(host="0.0.0.0"), **options)
     with pytest.raises(InputError, match="none"):
         serving.serve(["none"], address=Address(port=0), **options)
+
+
+def test_the_address_of_the_log_takes_connections_at_once(tiny_vocabulary, tmp_path, monkeypatch):
+    from t5x_lite.serve import server as module
+
+    t5_checkpoint.write_checkpoint(tmp_path, tiny_vocabulary)
+    connected = []
+
+    def connect(app, address, *, limits, on_start):
+        with socket.create_connection(address.getsockname(), timeout=5):
+            connected.append(address)
+        return 0
+
+    monkeypatch.setattr(module, "run", connect)
+    monkeypatch.setattr(serving._Answering, "close", lambda self: None)
+    options = {"asked": serving.Asked(), "limits": serving.Limits()}
+    serving.serve([str(tmp_path / "t5")], address=Address(port=0), **options)
+    assert connected
+    connected[0].close()
 
 
 def test_the_extra_is_named(monkeypatch):

@@ -53,6 +53,48 @@ def test_jsonl(texts, tmp_path):
     assert texts("jsonl", split="validation") == [("dog", "dogs", "")]
 
 
+def test_a_negative_that_another_line_of_the_query_has_as_positive(texts, tmp_path):
+    write(
+        tmp_path / "a.jsonl",
+        {"query": "The dog", "pos": ["run"], "neg": ["Dogs ", "the"]},
+        {"query": "the  DOG", "pos": ["dogs"], "neg": ["run"]},
+        {"query": "dog", "pos": ["the"], "neg": ["run"]},
+    )
+    write(tmp_path / "validation.jsonl", {"query": "a", "pos": ["dogs"]})
+    assert texts("jsonl") == [
+        ("the dog", "run", "the"),
+        ("the dog", "dogs", ""),
+        ("dog", "the", "run"),
+    ]
+
+
+def test_a_negative_with_the_id_of_a_positive_of_another_line(texts, tmp_path):
+    write(
+        tmp_path / "a.jsonl",
+        {"query": "dog", "pos": ["run"], "pos_ids": ["7"], "neg": ["dogs"], "neg_ids": ["8"]},
+        {"query": "dog", "pos": ["the"], "pos_ids": [8], "neg": ["dog"], "neg_ids": ["9"]},
+    )
+    write(tmp_path / "validation.jsonl", {"query": "a", "pos": ["dogs"]})
+    assert texts("jsonl") == [("dog", "run", ""), ("dog", "the", "dog")]
+
+
+def test_triplets_of_one_query(texts, tmp_path):
+    (tmp_path / "train.tsv").write_text("dog\trun\tdogs\ndog\tdogs\tthe\n")
+    (tmp_path / "validation.tsv").write_text("a\trun\tdogs\n")
+    assert texts("triplets") == [("dog", "run", ""), ("dog", "dogs", "the")]
+
+
+def test_questions_of_dpr_that_are_given_twice(texts, tmp_path):
+    def question(positive, negative):
+        one, other = ({"title": "", "text": text} for text in (positive, negative))
+        return {"question": "dog", "positive_ctxs": [one], "hard_negative_ctxs": [other]}
+
+    records = [question("run", "dogs"), question("dogs", "the")]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(records))
+    assert texts("dpr") == [("dog", "run", ""), ("dog", "dogs", "the")]
+
+
 def test_a_line_that_is_no_pair_is_named(texts, tmp_path):
     from t5x_lite.data.quiet_tensorflow import tf
 

@@ -3,7 +3,8 @@
     {"query": "who wrote Emma", "pos": ["Jane Austen ...", "Emma is ..."], "neg": ["Emma S. ..."]}
 
 An example holds the query, passages that answer it and the pool of those that do not. A negative
-with the text or the id of a positive is dropped:
+with the text or the id of a positive is dropped, also if another line of the same query has that
+positive. In files of more than 64 MiB, only the positives of its own line count:
 
     text -> tokens of all of it -> CacheDatasetPlaceholder -> (seed, epoch, index)
 
@@ -15,9 +16,11 @@ text that is too long is cut. Names of passages are hashes of their ids.
 The same text may be query and passage (SimCSE): the encoder's dropout makes two views of it.
 """
 
+import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +30,7 @@ from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.layouts.groups import ID_WIDTH, IDS, MOST_POSITIVES, Groups
 from t5x_lite.data.tasks.encoder import check_lengths
 from t5x_lite.errors import InputError
-from t5x_lite.records.pairs import Pairs, from_json, without_answers
+from t5x_lite.records.pairs import Answers, Pairs, from_json, without_answers
 from t5x_lite.vocabulary.encoder_tokens import (
     EncoderTokens,
     encoder_tokens,
@@ -48,6 +51,7 @@ def pair_task(
     source: Any,
     read: Callable[[str], Pairs] = from_json,
     one_to_one: bool = False,
+    lines: Callable[[], Iterable[Pairs]] | None = None,
 ) -> Any:
     """A seqio.Task of queries and passages.
 
@@ -57,6 +61,8 @@ def pair_task(
       source: a seqio source of examples with "text".
       read: a pure function of a text.
       one_to_one: whether each text of the source makes one example.
+      lines: reads all lines, for the answers that other lines give a query; None looks only at a
+        text's own answers.
 
     Raises:
       InputError: the layout shows no groups, the rows are too short, or the vocabulary has no
@@ -78,9 +84,17 @@ def pair_task(
     tokens = encoder_tokens(vocabulary)
     lengths = (arguments.inputs_length, arguments.targets_length)
 
+    reading = threading.Lock()
+
+    @functools.cache
+    def known() -> Answers | None:
+        return Answers(lines()) if lines is not None and layout.negatives else None
+
     def cut(texts: Sequence[str], places: Sequence[int] | None) -> list[dict[str, np.ndarray]]:
+        with reading:
+            answers = known()
         return examples(
-            [without_answers(read(text)) for text in texts],
+            [without_answers(read(text), answers) for text in texts],
             vocabulary=vocabulary,
             tokens=tokens,
             lengths=lengths,

@@ -18,6 +18,7 @@ over either can be saved.
 import contextlib
 import errno
 import functools
+import itertools
 import json
 import operator
 import os
@@ -200,11 +201,40 @@ def json_objects(
     Raises:
       InputError: a file cannot be read.
     """
+    return _made(_blocks(Files(files), keep, shuffle), partial(of_object, parse=parse))
 
-    def of_line(line: bytes, where: str) -> bytes:
-        return parse(_object(line, where=where), where).encode()
 
-    return _made(_blocks(Files(files), keep, shuffle), of_line)
+def texts_of_files(
+    files: Sequence[str | DataPath], make: Callable[[bytes, str], bytes]
+) -> Iterator[str]:
+    """The texts that `json_objects` or `parsed_lines` gives of files, in order, without TensorFlow.
+
+    Args:
+      files: see `text_lines`.
+      make: from a line and its place, "file:line", to a text; "" leaves the line out.
+
+    Raises:
+      InputError: a file cannot be read, or a line cannot.
+    """
+    reader = Files(files)
+    for file in range(len(files)):
+        for number in itertools.count():
+            block = reader.read(file, number)
+            if block is None:
+                break
+            for place, line in zip(block.places, block.texts, strict=True):
+                if text := _of_place(make, line, block.file, place):
+                    yield text.decode()
+
+
+def of_object(line: bytes, where: str, *, parse: Callable[[Mapping[str, Any], str], str]) -> bytes:
+    """What a function makes of the JSON object of a line."""
+    return parse(_object(line, where=where), where).encode()
+
+
+def of_line(line: bytes, where: str, *, parse: Callable[[str, str], str]) -> bytes:
+    """What a function makes of a line."""
+    return parse(line.decode(), where).encode()
 
 
 def parsed_lines(
@@ -226,11 +256,7 @@ def parsed_lines(
     Raises:
       InputError: a file cannot be read.
     """
-
-    def of_line(line: bytes, where: str) -> bytes:
-        return parse(line.decode(), where).encode()
-
-    return _not_empty(_made(_blocks(Files(files), keep, shuffle), of_line))
+    return _not_empty(_made(_blocks(Files(files), keep, shuffle), partial(of_line, parse=parse)))
 
 
 def passage_texts(
