@@ -2,7 +2,10 @@
 
 A batch of 128 questions of Natural Questions, each with its passage and one that BM25 found and
 that lacks the answer; the passages of the whole batch are negatives. 58,880 questions have a
-passage; 40 epochs are 18,400 steps. Of small data sets the paper trains 100: --epochs 100.
+passage; 40 epochs are 18,400 steps. Of small data sets the paper trains 100: --epochs 100. If the
+data can be counted, the steps follow from the epochs: 24,740 of RetroMAE's 79,168 questions.
+
+Other encoders under the same recipe (RoBERTa, DeBERTa, a Condenser): --model init --init ENCODER.
 
 `towers/passage` begins as the model: --init a BERT base. For `embed`, --role passage.
 

@@ -118,7 +118,8 @@ class EvaluateSTS:
 
     Attributes:
       input: tables with the columns sentence1, sentence2 and score in the first line, as GLUE's
-        STS-B, or JSON lines with these fields.
+        STS-B, or JSON lines with these fields; or triplets, *.csv with Sentence1, Sentence2 and
+        Sentence3, or JSON lines with anchor, positive and negative.
       checkpoint: a work directory or a step directory.
       output: a file for what is printed.
       step: the step to take from a work directory, or best; the newest if not given.

@@ -84,7 +84,9 @@ def read_documents(
         yield from _plain(str(shard), blocks=blocks, longest=longest)
         return
     template = as_template(template)
-    for row in read_fields(shard, columns=places(template), longest=longest):
+    # A missing field of an object is named below, with the option that names another.
+    columns = None if kind_of(shard) == "json" else places(template)
+    for row in read_fields(shard, columns=columns, longest=longest):
         yield Document(row.where, text_of(row, template))
 
 
@@ -132,6 +134,11 @@ def text_of(row: Row, template: str) -> str:
         value = row.fields.get(name)
         if isinstance(value, str):
             continue
+        if name not in row.fields:
+            there = sorted(row.fields) or "nothing"
+            raise InputError(
+                f'{row.where}: must have "{name}", a string; it has {there}; {_NAME_IT}'
+            )
         kind = getattr(value, "kind", "null" if value is None else type(value).__name__)
         raise InputError(f"{row.where}: {name!r} must be a text, got {kind}; {_NAME_IT}")
     if template == TEXT:

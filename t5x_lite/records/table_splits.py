@@ -18,6 +18,8 @@ The rules, the first that fits:
 
 import abc
 import fnmatch
+import functools
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +45,8 @@ SPLITS = {
 
 HUB = "hf://"
 _PATTERN = re.compile(r"[*?\[]")
+_NUMBERED = re.compile(r"(\d+)-of-(\d+)")
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -288,11 +292,35 @@ def _files_of(place: DataPath, name: str, names: Sequence[str]) -> tuple[DataPat
         folder = place / name
         files = [folder / n for n in _names(folder) if ending_of(n)]
     single = [n for n in own if n == f"{name}{ending_of(n)}"]
+    _check_numbers(place, files)
     kinds = {ending_of(file.name): file for file in files}
     if len(kinds) > 1 or (single and len(files) > 1):
         first, second = sorted(files, key=lambda file: (len(file.name), file.name))[:2]
         raise InputError(f"data.directory {str(place)!r} has both {first.name} and {second.name}")
     return tuple(files)
+
+
+def _check_numbers(place: DataPath, files: Sequence[DataPath]) -> None:
+    """Warn of the shards "NUMBER-of-TOTAL" that are missing; two totals are two releases."""
+    found = [(file.name, match) for file in files if (match := _NUMBERED.search(file.name))]
+    totals = {int(match[2]): name for name, match in found}
+    if len(totals) > 1:
+        first, second = sorted(totals.values())[:2]
+        raise InputError(
+            f"data.directory {str(place)!r} has shards of two releases, such as {first} and "
+            f"{second}; keep one"
+        )
+    for total, name in totals.items():
+        if (missing := total - len({int(match[1]) for _, match in found})) > 0:
+            _tell_of_missing(str(place), name, missing, total)
+
+
+@functools.cache
+def _tell_of_missing(place: str, name: str, missing: int, total: int) -> None:
+    _logger.warning(
+        "data.directory %s: %d of %d shards like %s are missing; the data are those found",
+        *(place, missing, total, name),
+    )
 
 
 def _hub_name(name: str) -> tuple[str, str, str]:

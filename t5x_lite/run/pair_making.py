@@ -121,6 +121,7 @@ def make_pairs(
         if not file.done and not sieve.seen:
             raise InputError(
                 f"{inputs[0]}: the rule {rule} found no pair in {reader.num} documents"
+                f"{reader.fields()}"
             )
         _report(output, reader, sieve, identity)
     told = [f"{num} {why}" for why, num in sorted(sieve.dropped.items())]
@@ -221,13 +222,22 @@ class _Reader:
         self._paths, self._tally = paths, Tally()
         self.files = [_identity(str(path)) for _, path in paths]
         self.num = self.empty = 0
+        self._fields: list[str] = []
 
     def __iter__(self) -> Iterator[tuple[Document, list[Raw]]]:
         for document in self._documents():
             raws = list(self._rule(document._replace(seed=self._seed)))
+            self._fields = self._fields or [*document.record]
             self.num += 1
             self.empty += not raws
             yield document, raws
+
+    def fields(self) -> str:
+        """The end of a message that no document has a pair: the fields of the first one."""
+        if not self._fields:
+            return ""
+        listed = ", ".join(self._fields)
+        return f"; the first has the fields {listed}: set --text, or choose another --rule"
 
     def damaged(self) -> int:
         """Records of archives that could not be read."""

@@ -43,6 +43,17 @@ def test_judgements_of_two_columns_and_the_small_split(write):
     assert [list(each.positives) for each in pairs(directory, "validation")] == [["another seven"]]
 
 
+def test_the_files_of_t2ranking(write):
+    """Each has a first line of names; its qrels.retrieval.train.tsv is renamed."""
+    directory = write(
+        collection="pid\tpassage\n0\t东京是日本的首都\n1\t巴黎\n",
+        queries__train="qid\tquery\n7\t日本的首都\n",
+        qrels__train="qid\tpid\n7\t0\n",
+    )
+    [each] = pairs(directory)
+    assert (each.query, list(each.positives)) == ("日本的首都", ["东京是日本的首都"])
+
+
 @pytest.mark.parametrize(
     ("queries", "qrels", "message"),
     [

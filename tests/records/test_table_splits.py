@@ -59,6 +59,24 @@ def test_two_sets_of_files_for_one_split_are_refused(tmp_path, names, message):
         table_splits(str(tmp_path))
 
 
+def test_shards_that_are_missing(tmp_path, caplog):
+    """Warn of those that the names promise, and refuse shards of two releases."""
+    shards = [f"train-{number:05}-of-00003{more}.parquet" for number, more in ((0, ""), (2, "-ab"))]
+    write(tmp_path, *shards)
+    assert names_of(tmp_path) == {"train": shards}
+    [record] = caplog.records
+    assert "1 of 3 shards like train-00002-of-00003-ab.parquet are missing" in record.getMessage()
+    write(tmp_path, "train-00001-of-00003.parquet")
+    caplog.clear()
+    table_splits(str(tmp_path))
+    assert not caplog.records
+    write(tmp_path, "train-00000-of-00002.parquet")
+    with pytest.raises(
+        InputError, match=r"has shards of two releases, such as train-0.* and train"
+    ):
+        table_splits(str(tmp_path))
+
+
 def test_patterns_and_single_files(tmp_path):
     write(tmp_path, "rows/b.jsonl", "rows/a.jsonl", "rows/notes.txt", "dev.csv")
     patterns = {"train": ("rows/*",), "validation": ("dev.csv",), "test": ()}

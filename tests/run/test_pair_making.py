@@ -167,12 +167,19 @@ def test_inverse_cloze_by_seed(tmp_path):
             "--min-score must be a finite number",
         ),
         (["b.txt"], {"rule": "title_body"}, "b.txt: cannot be read"),
-        (["a.txt"], {"rule": "title_body"}, "found no pair in 1 documents"),
+        (["a.txt"], {"rule": "title_body"}, "pair in 1 documents; the first has the fields text: "),
+        (
+            ["a.jsonl"],
+            {"rule": "sentences"},
+            "2 documents; the first has the fields page: set --text",
+        ),
+        (["a.jsonl"], {"rule": "ict", "text": "body"}, r'a\.jsonl:1: must have "body".*--text'),
     ],
 )
 def test_what_is_wrong(tmp_path, names, options, message):
     (tmp_path / "a.txt").write_text("alone")
     (tmp_path / "a.tsv").write_text("alone")
+    (tmp_path / "a.jsonl").write_text('{"page": "One. Two."}\n' * 2)
     with pytest.raises(InputError, match=message):
         made(tmp_path / "o.jsonl", [tmp_path / name for name in names], **options)
     assert not (tmp_path / "o.jsonl").exists()

@@ -7,7 +7,7 @@ import pytest
 
 from t5x_lite.errors import InputError
 from t5x_lite.run.searching import QueryEncoder
-from t5x_lite.run.sts import Pair, evaluate_sts, read_pairs
+from t5x_lite.run.sts import Pair, Triplet, evaluate_sts, read_pairs
 from t5x_lite.run.text_encoder import TextEncoder
 from tests.encoder_checkpoint import write_checkpoint
 
@@ -25,6 +25,42 @@ def test_pairs_of_both_forms(tmp_path):
     rows = [{"sentence1": a, "sentence2": b, "score": s} for a, b, s in expected]
     objects = written(tmp_path / "dev.jsonl", "\n".join(map(json.dumps, rows)))
     assert read_pairs(table) == read_pairs(objects) == expected
+
+
+def test_triplets_of_both_forms(tmp_path):
+    expected = [Triplet("a, b", "c", 'the "d"'), Triplet("e", "f", "g")]
+    head = "Sentence1,Sentence2,Sentence3,Title1\n"
+    table = written(tmp_path / "test.csv", head + '"a, b",c,"the ""d""",t\ne,f,g,t\n')
+    objects = written(
+        tmp_path / "test.jsonl", "\n".join(json.dumps(one._asdict()) for one in expected)
+    )
+    assert read_pairs(table) == read_pairs(objects) == expected
+
+
+@pytest.mark.slow
+def test_accuracy_of_triplets(tmp_path, compile_once):
+    checkpoint = str(write_checkpoint(tmp_path, "bert"))
+    # A sentence is nearest to itself: two of the three are right.
+    rows = [("a b c", "a b c", "n o"), ("d e", "d e", "f"), ("g", "h i j", "g")]
+    head = "Sentence1,Sentence2,Sentence3\n"
+    path = written(tmp_path / "test.csv", head + "\n".join(map(",".join, rows)))
+    encoder = QueryEncoder(checkpoint, pooling="mean", batch_size=2)
+    result = evaluate_sts([path], encoder=encoder)
+    assert result[path] == {"triplets": 3, "accuracy": pytest.approx(2 / 3)}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "Sentence1,Sentence2\na,b\n", "Sentence3"),
+        ("a.csv", "Sentence1,Sentence2,Sentence3\n", "no pair"),
+        ("a.csv", "Sentence1,Sentence2,Sentence3\na,,b\n", "Sentence2 must be a sentence, got"),
+        ("a.jsonl", '{"anchor": "a", "positive": "b"}', r'a\.jsonl:1: must have "negative"'),
+    ],
+)
+def test_triplets_that_are_wrong(tmp_path, name, text, message):
+    with pytest.raises(InputError, match=message):
+        read_pairs(written(tmp_path / name, text))
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ TFDS downloads and prepares what is not there yet, where there is a network.
 import contextlib
 import itertools
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -219,11 +220,20 @@ def official_folder(benchmark: Benchmark, directory: str) -> DataPath | None:
 
 
 def _tfds_directory(benchmark: Benchmark, directory: str) -> str | None:
-    """TFDS's data_dir, "" for its own; None where data.directory does not speak of TFDS."""
+    """Return TFDS's data_dir, "" for TFDS's own, or None if data.directory is not TFDS's.
+
+    Raises:
+      InputError: if the directory is tfds://NAME, as unlabelled documents have it.
+    """
     if not benchmark.tfds:
         return None
     if directory == _TFDS or (not directory and os.environ.get("TFDS_DATA_DIR")):
         return ""
+    if directory.startswith(f"{_TFDS}://"):
+        raise InputError(
+            f"data.directory {directory} names a data set of TFDS, but the task names its own "
+            f"({benchmark.tfds}); give tfds, or tfds:DIR with TFDS's directory"
+        )
     if directory.startswith(f"{_TFDS}:"):
         return directory.removeprefix(f"{_TFDS}:")
     prepared = bool(directory) and Path(directory, benchmark.tfds.partition(":")[0]).is_dir()
@@ -350,6 +360,9 @@ def _prepared(name: str, data_dir: str) -> Any:
     from t5x_lite.data.quiet_tensorflow import seqio
 
     tfds: Any = seqio.utils.tfds
+    where = data_dir or tfds.core.constants.DATA_DIR
+    parts = [where, *(os.path.join(where, part) for part in ("downloads", name.partition("/")[0]))]
+    absent = [] if is_remote(where) else [part for part in parts if not os.path.exists(part)]
     try:
         builder = tfds.builder(name, data_dir=data_dir or None, try_gcs=False)
         if not builder.is_prepared():
@@ -362,13 +375,21 @@ def _prepared(name: str, data_dir: str) -> Any:
         ) from error
     except Exception as error:  # whatever downloading and reading raise: network, disk, versions
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        where = data_dir or tfds.core.constants.DATA_DIR
+        _remove_unfinished(absent)
         also = _how_to_read(data_dir)
         raise InputError(
             f"TFDS has no {name} in {where} and could not make it ({reason}): run `tfds build "
             f"{name}` where there is a network, or give the official files as data.directory{also}"
         ) from error
     return builder
+
+
+def _remove_unfinished(directories: Sequence[str]) -> None:
+    """Remove directories in which TFDS has finished no file; finished downloads are kept."""
+    for directory in directories:
+        files = [file for file in Path(directory).rglob("*") if file.is_file()]
+        if all(".tmp." in file.name or file.parent.name == ".config" for file in files):
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _how_to_read(data_dir: str) -> str:

@@ -117,6 +117,12 @@ def shards_of(place: str) -> list[Shard]:
         found = sorted(glob.glob(place, recursive=True))
         return _not_none([data_path(name) for name in found if os.path.isfile(name)], place)
     if path.is_dir():
+        if has_release(place) and not release(place, "train"):
+            there = [*_languages(place)]
+            raise InputError(
+                f"{place} has the languages {', '.join(there)}; name the shards of one, such as "
+                f"'{place.rstrip('/')}/c4-{there[0]}.*'"
+            )
         found = split_files(place)["train"]
         return [data_path(one) if isinstance(one, str) else one for one in found]
     return [path]
@@ -147,7 +153,7 @@ def is_no_directory(place: str) -> bool:
 def divided(train: Sequence[Any], directory: str) -> _Splits:
     """Both splits of files of which none is named validation; see the rules 2 and 3."""
     if not train:
-        raise InputError(f"no file to train on in data.directory {directory}")
+        raise InputError(f"no file to train on in {directory}")
     if len(train) < FILES_PER_HELD_OUT_FILE:
         return _one_list(train)
     held_out = train[FILES_PER_HELD_OUT_FILE - 1 :: FILES_PER_HELD_OUT_FILE]
@@ -176,7 +182,7 @@ def files_of_both(directory: str, *, suffixes: tuple[str, ...], shown: str = "")
     others = [file for file in files(root) if file not in validation]
     train = sorted([*files(root / "train"), *others])
     if not train:
-        raise InputError(f"no {shown} file to train on in data.directory {directory}")
+        raise InputError(f"no {shown} file to train on in {directory}")
     if validation:
         return {"train": train, "validation": sorted(validation)}
     return divided(train, directory)

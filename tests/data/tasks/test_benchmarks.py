@@ -245,6 +245,20 @@ def test_tfds_without_a_network_is_one_line(arguments, downloads, tmp_path):
         f"TFDS has no glue/rte in {directory} and could not make it (ConnectionError: no network "
         "here): run `tfds build glue/rte`"
     )
+    assert not (tmp_path / "tfds").exists()
+    # The data sets that were there stay.
+    kept = tmp_path / "tfds" / "other" / "kept.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("kept")
+    with pytest.raises(InputError):
+        rte.source.get_dataset("train", shuffle=False)
+    assert [file for file in (tmp_path / "tfds").rglob("*") if file.is_file()] == [kept]
+
+
+def test_a_name_of_tfds_is_no_directory(arguments):
+    """Documents are at tfds://NAME; a labelled task has a name of its own, and no directory."""
+    with pytest.raises(InputError, match=r"tfds://glue names a data set of TFDS, but the task nam"):
+        task(RTE, dataclasses.replace(arguments, directory="tfds://glue"))
 
 
 def test_tfds_data_dir_stands_in_for_a_directory(arguments, downloads, tmp_path, monkeypatch):

@@ -112,6 +112,23 @@ def test_a_collection_is_one_list_of_passages(tmp_path):
             collection_files(wrong)
 
 
+def test_commands_name_no_options_of_tasks(tmp_path):
+    """`vocab`, `embed` and `pairs` have --input, neither data.directory nor data.languages."""
+    empty, mc4 = tmp_path / "empty", tmp_path / "mc4"
+    files = [f"c4-{name}.tfrecord-00000-of-00001.json" for name in ("af", "af-validation", "sw")]
+    empty.mkdir()
+    make(mc4, *files)
+    (mc4 / files[0]).write_text('{"text": "een"}\n')
+    with pytest.raises(InputError, match=rf"file to train on in {empty}$"):
+        list(texts_of(str(empty)))
+    message = (
+        rf"^{mc4} has the languages af, sw; name the shards of one, such as '{mc4}/c4-af\.\*'$"
+    )
+    with pytest.raises(InputError, match=message):
+        list(texts_of(f"{mc4}"))
+    assert list(texts_of(f"{mc4}/c4-af.*")) == ["een"]
+
+
 def test_places_in_a_bucket():
     """Tables by their parts, C4's shards and patterns, here in fsspec's file system of memory."""
     pa = pytest.importorskip("pyarrow")
