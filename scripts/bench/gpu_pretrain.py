@@ -779,7 +779,7 @@ def plot(options: argparse.Namespace) -> None:
         axis.set(title=titles[info["family"]].format(info["size"]))
         axis.set(xlabel="tokens, millions", ylabel="nats a token", ylim=(0, None))
         axis.grid(alpha=0.3)
-        axis.legend()
+        axis.legend(loc="center right", bbox_to_anchor=(1.0, 0.45))
     figure.savefig(options.output, metadata={"Date": None, "Creator": None})
 
 
