@@ -779,7 +779,8 @@ def plot(options: argparse.Namespace) -> None:
         axis.set(title=titles[info["family"]].format(info["size"]))
         axis.set(xlabel="tokens, millions", ylabel="nats a token", ylim=(0, None))
         axis.grid(alpha=0.3)
-        axis.legend(loc="center right", bbox_to_anchor=(1.0, 0.45))
+    handles = {line.get_label(): line for axis in np.atleast_1d(axes) for line in axis.get_lines()}
+    figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=3)
     figure.savefig(options.output, metadata={"Date": None, "Creator": None})
 
 
