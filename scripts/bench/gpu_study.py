@@ -68,7 +68,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         study.add_argument("--labels", type=int, nargs="+", default=list(LABELS), help="0 is all")
         study.add_argument("--rates", type=float, nargs="+", default=list(RATES))
         study.add_argument("--pairs", type=int, nargs="+", default=list(PAIRS))
-        study.add_argument("--arms", nargs="+", help="objectives of retrieval; all if not given")
+        study.add_argument(
+            "--arms", nargs="+", help="objectives of retrieval, or none; all if not given"
+        )
         study.add_argument("--steps-per-call", type=int, default=100)
         study.add_argument("--dry-run", action="store_true", help="tiny, on CPU")
     report = commands.add_parser("report", help="print the tables")
@@ -558,8 +560,9 @@ def retrieval(study: Study) -> None:
         if name in (study.options.arms or [name])
     }
     programs = [(runner, runner.lower(domain)) for runner in runners.values()]
-    programs.append((tuning, tuning.lower(tuple(sides))))
-    with concurrent.futures.ThreadPoolExecutor(len(programs)) as workers:
+    if study.options.seeds:
+        programs.append((tuning, tuning.lower(tuple(sides))))
+    with concurrent.futures.ThreadPoolExecutor(len(programs) or 1) as workers:
         compiled = workers.map(lambda pair: pair[1].compile(), programs)
         for (runner, _), program in zip(programs, compiled, strict=True):
             runner.compiled = program
