@@ -498,7 +498,8 @@ def retrieval(study: Study) -> None:
     def encode(params: Any, rows: Any, pooling: Any) -> Any:
         assert learner is not None
         tokens, segments = padded(rows, pad=pad)
-        hidden = learner.bind(params).model.encode(tokens, segment_ids=segments)
+        model: Any = learner.bind(params).model
+        hidden = model.encode(tokens, segment_ids=segments)
         found = pool(hidden.astype(jnp.float32), segments, pooling)
         return found / jnp.linalg.norm(found, axis=-1, keepdims=True)
 
@@ -588,7 +589,8 @@ def retrieval(study: Study) -> None:
         params, loss = runner.train(
             study.start, everything, domain, steps=of_arm, peak=rate, seed=0
         )
-        more = {"loss": round(loss, 4), "train_seconds": round(time.perf_counter() - began, 1)}
+        seconds = round(time.perf_counter() - began, 1)
+        more: dict[str, Any] = {"loss": round(loss, 4), "train_seconds": seconds}
         if name == "Condenser" and "Condenser, other rows' [CLS]" in runners:
             more["mechanism"] = summaries_of(params, runners)
         zero_shot(name, trees.flatten(params), more)
