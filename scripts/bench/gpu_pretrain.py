@@ -96,6 +96,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     train.add_argument("--seed", type=int, default=0)
     train.add_argument("--dry-run", choices=list(DEFAULT_SIZE), help="tiny, on CPU, random tokens")
     checkpoint.add_argument("--pieces", required=True, help="folder that train wrote")
+    checkpoint.add_argument("--random", action="store_true", help="random weights of its shapes")
     plot = commands.add_parser("plot", help="draw the held-out losses of pieces (matplotlib)")
     plot.add_argument("--pieces", required=True, nargs="+", help="folders that train wrote")
     for command in (vocabulary, tokens, train, checkpoint, plot):
@@ -716,11 +717,15 @@ def gates(family: str, held_out: dict[str, float]) -> dict[str, Any]:
 
 def work_directory(options: argparse.Namespace) -> None:
     """Write a checkpoint directory, as an import does."""
+    import jax
+
+    from t5x_lite import trees
     from t5x_lite.config import Experiment
     from t5x_lite.data import layouts
     from t5x_lite.data.config import Data
     from t5x_lite.interop.directories import new_directory
     from t5x_lite.interop.rules import LazyArray
+    from t5x_lite.learner import Learner
     from t5x_lite.optim.schedules import Linear
     from t5x_lite.run import interchange
     from t5x_lite.vocabulary.loading import load_vocabulary
@@ -744,6 +749,11 @@ def work_directory(options: argparse.Namespace) -> None:
         steps=info["total_steps"],
         compute_dtype="bfloat16",
     )
+    if options.random:
+        learner = Learner.of(experiment.model, experiment.objective)
+        fresh = trees.flatten(jax.jit(learner.init)(jax.random.key(0)))
+        params = {path: np.asarray(leaf) for path, leaf in fresh.items()}
+        info |= {"curve": [], "gates": {}, "steps": 0}
     arrays = {
         path: LazyArray(array.shape, array.dtype, lambda array=array: array)
         for path, array in params.items()
@@ -751,7 +761,7 @@ def work_directory(options: argparse.Namespace) -> None:
     with new_directory(options.output) as directory:
         interchange._write(  # pyright: ignore[reportPrivateUsage]
             directory, arrays, experiment, vocabulary, dtype="keep",
-            files={INFO: (Path(options.pieces) / INFO).read_bytes()},
+            files={INFO: json.dumps(info).encode()},
         )  # fmt: skip
     print(json.dumps({"checkpoint": options.output, "gates": info["gates"]}))
 
@@ -779,7 +789,8 @@ def plot(options: argparse.Namespace) -> None:
         axis.set(title=titles[info["family"]].format(info["size"]))
         axis.set(xlabel="tokens, millions", ylabel="nats a token", ylim=(0, None))
         axis.grid(alpha=0.3)
-        axis.legend(loc="center right")
+    handles = {line.get_label(): line for axis in np.atleast_1d(axes) for line in axis.get_lines()}
+    figure.legend(handles=list(handles.values()), loc="outside lower center", ncols=3)
     figure.savefig(options.output, metadata={"Date": None, "Creator": None})
 
 

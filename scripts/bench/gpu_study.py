@@ -4,6 +4,7 @@
     scripts/bench/gpu.sh study labels --data FILE --init PIECES --output RESULTS --budget 150
     scripts/bench/gpu.sh study retrieval --data FILE --init PIECES --output RESULTS --budget 300
     python scripts/bench/gpu_study.py report --results RESULTS
+    python scripts/bench/gpu_study.py probe --texts TEXTS.jsonl --vectors A.npy B.npy
 
 PIECES is what `gpu_pretrain.py train` wrote, CORPUS what corpus.py made. The studies need jax,
 flax, optax and orbax only, and run on a CPU too.
@@ -14,6 +15,9 @@ flax, optax and orbax only, and run on a CPU too.
     retrieval   from PIECES, equal steps of masked language modelling, RetroMAE, Condenser, a
                 Condenser whose head has another row's [CLS], and SimCSE; then short to long
                 descriptions and terms to glosses, zero-shot and after tuning on pairs
+
+    probe       a linear classifier on vectors of `t5x-lite embed`: cheap enough for a CPU. TEXTS
+                has {"text", "label"}; its last --tests lines are the test split
 
 A study writes a JSON line for each run, and stops after --budget seconds with what it has: the
 first runs answer the main question. `report` prints the tables, with intervals of a bootstrap over
@@ -68,11 +72,19 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         study.add_argument("--labels", type=int, nargs="+", default=list(LABELS), help="0 is all")
         study.add_argument("--rates", type=float, nargs="+", default=list(RATES))
         study.add_argument("--pairs", type=int, nargs="+", default=list(PAIRS))
-        study.add_argument("--arms", nargs="+", help="objectives of retrieval; all if not given")
+        study.add_argument(
+            "--arms", nargs="+", help="objectives of retrieval, or none; all if not given"
+        )
         study.add_argument("--steps-per-call", type=int, default=100)
         study.add_argument("--dry-run", action="store_true", help="tiny, on CPU")
     report = commands.add_parser("report", help="print the tables")
     report.add_argument("--results", required=True, nargs="+", help="files of JSON lines")
+    probe = commands.add_parser("probe", help="compare vectors by a linear classifier")
+    probe.add_argument("--texts", required=True, help='JSON lines {"text", "label"}')
+    probe.add_argument("--vectors", required=True, nargs=2, metavar="FILE", help="of the texts")
+    probe.add_argument("--tests", type=int, default=1000, help="last lines, which are tested")
+    probe.add_argument("--labels", type=int, nargs="+", default=[100, 300, 1000])
+    probe.add_argument("--seeds", type=int, default=5, help="subsets of the labels")
     return parser.parse_args(arguments)
 
 
@@ -486,7 +498,8 @@ def retrieval(study: Study) -> None:
     def encode(params: Any, rows: Any, pooling: Any) -> Any:
         assert learner is not None
         tokens, segments = padded(rows, pad=pad)
-        hidden = learner.bind(params).model.encode(tokens, segment_ids=segments)
+        model: Any = learner.bind(params).model
+        hidden = model.encode(tokens, segment_ids=segments)
         found = pool(hidden.astype(jnp.float32), segments, pooling)
         return found / jnp.linalg.norm(found, axis=-1, keepdims=True)
 
@@ -558,8 +571,9 @@ def retrieval(study: Study) -> None:
         if name in (study.options.arms or [name])
     }
     programs = [(runner, runner.lower(domain)) for runner in runners.values()]
-    programs.append((tuning, tuning.lower(tuple(sides))))
-    with concurrent.futures.ThreadPoolExecutor(len(programs)) as workers:
+    if study.options.seeds:
+        programs.append((tuning, tuning.lower(tuple(sides))))
+    with concurrent.futures.ThreadPoolExecutor(len(programs) or 1) as workers:
         compiled = workers.map(lambda pair: pair[1].compile(), programs)
         for (runner, _), program in zip(programs, compiled, strict=True):
             runner.compiled = program
@@ -575,7 +589,8 @@ def retrieval(study: Study) -> None:
         params, loss = runner.train(
             study.start, everything, domain, steps=of_arm, peak=rate, seed=0
         )
-        more = {"loss": round(loss, 4), "train_seconds": round(time.perf_counter() - began, 1)}
+        seconds = round(time.perf_counter() - began, 1)
+        more: dict[str, Any] = {"loss": round(loss, 4), "train_seconds": seconds}
         if name == "Condenser" and "Condenser, other rows' [CLS]" in runners:
             more["mechanism"] = summaries_of(params, runners)
         zero_shot(name, trees.flatten(params), more)
@@ -601,6 +616,71 @@ def interval(differences: np.ndarray, *, draws: int = 2000) -> tuple[float, floa
         columns = random.integers(0, examples, examples)
         found.append(differences[rows].mean(axis=0)[columns].mean())
     return float(np.quantile(found, 0.025)), float(np.quantile(found, 0.975))
+
+
+def fitted(vectors: np.ndarray, classes: np.ndarray, *, decay: float, number: int) -> np.ndarray:
+    """Weights of a multinomial logistic regression with an L2 penalty."""
+    from scipy.optimize import minimize
+
+    rows, size = vectors.shape
+    wanted = np.eye(number)[classes]
+
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        weights = flat.reshape(size + 1, number)
+        logits = vectors @ weights[:-1] + weights[-1]
+        logits -= logits.max(axis=1, keepdims=True)
+        chances = np.exp(logits)
+        chances /= chances.sum(axis=1, keepdims=True)
+        likelihood = np.log((chances * wanted).sum(axis=1) + 1e-30).mean()
+        error = (chances - wanted) / rows
+        gradient = np.vstack([vectors.T @ error + decay * weights[:-1], error.sum(axis=0)])
+        return 0.5 * decay * (weights[:-1] ** 2).sum() - likelihood, gradient.ravel()
+
+    start = np.zeros((size + 1) * number)
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200})
+    return found.x.reshape(size + 1, number)
+
+
+def probed(
+    vectors: np.ndarray, classes: np.ndarray, chosen: np.ndarray, tests: np.ndarray, *, number: int
+) -> np.ndarray:
+    """Which tests get their class, by a penalty that three parts of the chosen rows agree on."""
+    mean, spread = vectors[chosen].mean(axis=0), vectors[chosen].std(axis=0) + 1e-6
+    scaled, fold = (vectors - mean) / spread, np.arange(len(chosen)) % 3
+
+    def right(train: np.ndarray, test: np.ndarray, decay: float) -> np.ndarray:
+        weights = fitted(scaled[train], classes[train], decay=decay, number=number)
+        return (scaled[test] @ weights[:-1] + weights[-1]).argmax(axis=1) == classes[test]
+
+    def held(decay: float) -> int:
+        parts = [(chosen[fold != part], chosen[fold == part]) for part in range(3)]
+        return sum(int(right(*part, decay).sum()) for part in parts)
+
+    return right(chosen, tests, max((1e-3, 1e-2, 1e-1, 1.0, 10.0), key=held))
+
+
+def probe(options: argparse.Namespace) -> None:
+    """Print the accuracies of both files, and their difference."""
+    labels = [line["label"] for line in lines_of(Path(options.texts))]
+    names = sorted(set(labels))
+    classes = np.array([names.index(label) for label in labels])
+    both = [np.load(path).astype(np.float64) for path in options.vectors]
+    known = len(labels) - options.tests
+    tests = np.arange(known, len(labels))
+    print("| labels | first | second | difference, points |\n|---|---|---|---|")
+    for size in options.labels:
+        hits: list[list[np.ndarray]] = [[], []]
+        for seed in range(options.seeds if size < known else 1):
+            chosen = np.random.default_rng(seed).permutation(known)[:size]
+            for found, vectors in zip(hits, both, strict=True):
+                found.append(probed(vectors, classes, chosen, tests, number=len(names)))
+        first, second = (np.stack(found).astype(np.float64) for found in hits)
+        low, high = interval(first - second)
+        print(
+            f"| {size:,} | {100 * first.mean():.1f} | {100 * second.mean():.1f} | "
+            f"{100 * (first - second).mean():+.1f} ({100 * low:+.1f} to {100 * high:+.1f}) |",
+            flush=True,
+        )
 
 
 def report(options: argparse.Namespace) -> None:
@@ -661,8 +741,8 @@ def main() -> None:
     options = parse()
     if options.command == "tokens":
         return write_tokens(options)
-    if options.command == "report":
-        return report(options)
+    if options.command in ("report", "probe"):
+        return {"report": report, "probe": probe}[options.command](options)
     if options.dry_run:
         gpu.quick_cpu()
         options.dtype = "float32"

@@ -174,3 +174,20 @@ def test_a_study_resumes_and_is_reported(name, tmp_path):
     table = subprocess.run(report, capture_output=True, text=True)
     assert table.returncode == 0, table.stderr[-3000:]
     assert len(table.stdout.splitlines()) >= 4
+
+
+def test_a_linear_probe_finds_the_vectors_that_know_the_label(tmp_path):
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, 160)
+    texts = [json.dumps({"text": "t", "label": str(label)}) for label in labels]
+    (tmp_path / "texts.jsonl").write_text("\n".join(texts))
+    noise = random.normal(size=(160, 4))
+    np.save(tmp_path / "noise.npy", noise)
+    np.save(tmp_path / "known.npy", noise + 3 * np.eye(4)[labels])
+    command = [sys.executable, str(SCRIPT.parent / "gpu_study.py"), "probe", "--labels", "60"]
+    command += ["--texts", str(tmp_path / "texts.jsonl"), "--tests", "80", "--seeds", "2"]
+    command += ["--vectors", str(tmp_path / "known.npy"), str(tmp_path / "noise.npy")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    row = done.stdout.splitlines()[-1].split("|")
+    assert float(row[2]) > 85 > 60 > float(row[3])
