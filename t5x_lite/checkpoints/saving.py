@@ -438,8 +438,9 @@ class Checkpoints:
             reason = _reason(error)
             if isinstance(error, TimeoutError) and system_reason(error) is None:
                 reason = (
-                    f"not all processes were done after {self._timeout} s: {reason}; a slow store "
-                    "may need a longer --checkpoints.timeout"
+                    f"not all processes were done after {self._timeout} s: {reason}; check that "
+                    "all processes share the work directory, or set a longer --checkpoints.timeout "
+                    "for a slow store"
                 )
             raise RuntimeError(
                 f"the last checkpoint in {self._directory} could not be saved ({reason}); those "

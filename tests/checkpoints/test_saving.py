@@ -263,8 +263,9 @@ def test_a_process_that_does_not_finish_is_named(tmp_path, monkeypatch):
         manager.wait()
     assert str(raised.value) == (
         f"the last checkpoint in {tmp_path}/checkpoints could not be saved (not all processes were "
-        "done after 1 s: step 5 has no manifest of the processes 1, 3, 4, 5 and 2 more; a slow "
-        "store may need a longer --checkpoints.timeout); those before it are whole"
+        "done after 1 s: step 5 has no manifest of the processes 1, 3, 4, 5 and 2 more; check "
+        "that all processes share the work directory, or set a longer --checkpoints.timeout for a "
+        "slow store); those before it are whole"
     )
     manager.close()
 
