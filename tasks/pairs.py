@@ -24,16 +24,15 @@ titles is held out for validation is said in `t5x_lite.data.tasks.text_files`; B
 MARCO's queries.dev.tsv are "validation".
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import ModuleType
-from typing import Any
 
 import seqio
 import tensorflow as tf
 
 from t5x_lite.data.config import TaskArguments
-from t5x_lite.data.tasks import benchmarks, shuffling, stages
+from t5x_lite.data.tasks import benchmarks, stages
 from t5x_lite.data.tasks import pairs as pair_task
 from t5x_lite.data.tasks import text_source as text
 from t5x_lite.data.tasks.text_files import SUFFIXES, collection_files, files_of_both
@@ -57,7 +56,7 @@ def jsonl(arguments: TaskArguments) -> seqio.Task:
     """Objects with a query, passages that answer it, and others that do not."""
     files = files_of_both(arguments.directory, suffixes=SUFFIXES)
     found = text.source_of_files(files, partial(text.json_objects, parse=pairs.checked))
-    lines = _lines(files, partial(text.of_object, parse=pairs.checked))
+    lines = pair_task.lines_of(files, partial(text.of_object, parse=pairs.checked))
     return pair_task.pair_task("pairs_jsonl", arguments, source=found, lines=lines)
 
 
@@ -86,10 +85,9 @@ def triplets(arguments: TaskArguments) -> seqio.Task:
     """Lines of a query, a passage that answers it and one that does not."""
     files = files_of_both(arguments.directory, suffixes=(".tsv",))
     found = text.source_of_files(files, partial(text.parsed_lines, parse=triplet_files.checked))
-    lines = _lines(files, partial(text.of_line, parse=triplet_files.checked))
-    return pair_task.pair_task(
-        "pairs_triplets", arguments, source=found, one_to_one=True, lines=lines
-    )
+    lines = pair_task.lines_of(files, partial(text.of_line, parse=triplet_files.checked))
+    make = partial(pair_task.pair_task, one_to_one=True, lines=lines)
+    return make("pairs_triplets", arguments, source=found)
 
 
 def titles(arguments: TaskArguments) -> seqio.Task:
@@ -137,24 +135,10 @@ def _read_whole(
     """A task of files that are read before the first pair; `read` gives the pairs of a split."""
 
     def texts(split: str) -> tf.data.Dataset:
-        lines = [*read(split)]
-        answers = pairs.Answers(lines)
-        return stages.text_documents(
-            [pairs.to_json(pairs.without_answers(one, answers)) for one in lines]
-        )
+        return stages.text_documents([*map(pairs.to_json, pairs.without_any_answers(read(split)))])
 
     found = stages.source(splits, texts)
     return pair_task.pair_task(f"pairs_{name}", arguments, source=found)
-
-
-def _lines(
-    files: Mapping[str, Sequence[Any]], make: Callable[[bytes, str], bytes]
-) -> Callable[[], Iterable[pairs.Pairs]] | None:
-    """What reads the lines of all splits; None if the files do not fit into memory."""
-    every = list(dict.fromkeys(path for paths in files.values() for path in paths))
-    if not shuffling.fit_in_memory(every):
-        return None
-    return lambda: map(pairs.from_json, text.texts_of_files(every, make))
 
 
 beir = partial(_of_directory, "beir", files=beir_files)

@@ -104,6 +104,14 @@ class ModelConfig:
         """
         return self, ""
 
+    def with_choices_of(self, earlier: Any) -> Any:
+        """The config with what the value "auto" of its fields is in the config of a run."""
+        fields = [field.name for field in dataclasses.fields(self)]
+        taken = [name for name in fields if getattr(self, name) == "auto"]
+        if "attention" in taken:
+            taken += ["attention_block", "one_text_rows"]
+        return self.replace(**{name: getattr(earlier, name) for name in taken})
+
     def unrolled(self) -> Any:
         """The same model with its layers as straight-line code, where it has that choice."""
         return self

@@ -136,6 +136,13 @@ def without_answers(pairs: Pairs, answers: Answers | None = None) -> Pairs:
     )
 
 
+def without_any_answers(lines: Iterable[Pairs]) -> list[Pairs]:
+    """Lines without the negatives that any of them has as a positive of the same query."""
+    lines = [*lines]
+    answers = Answers(lines)
+    return [without_answers(one, answers) for one in lines]
+
+
 def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 

@@ -110,12 +110,7 @@ def with_choices(
 
     def resolve(model: Any, there: Any, name: str) -> Any:
         if earlier is not None and type(there) is type(model):
-            fields = ("attention", "unroll")
-            undecided = [n for n in fields if getattr(model, n, None) == "auto"]
-            taken = {name: getattr(there, name) for name in undecided}
-            if "attention" in taken:
-                taken |= {n: getattr(there, n) for n in ("attention_block", "one_text_rows")}
-            return model.replace(**taken) if taken else model
+            return model.with_choices_of(there)
         model, line = model.with_choices(kind, **facts)
         lines.extend([f"{name}: {line}"] if line else [])
         return model

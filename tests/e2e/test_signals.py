@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 _SECONDS = 12.0
 """Until a process is over: the grace of `t5x_lite.signals`, on a machine that does much else."""
 _TRAINING = ("train", "finetune")
-_TRAINING_SECONDS = 22.0
+_TRAINING_SECONDS = 18.0
 """The same of commands that train: before the first step they have 15 s, in `train.stop`."""
 _BAD = ("Traceback", "Exception ignored", "Fatal", "Segmentation", "core", "Aborted", "(--debug")
 _RESUMED = (".partial", ".partial.json", ".npz")

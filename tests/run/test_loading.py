@@ -67,7 +67,9 @@ def test_a_checkpoint_of_a_work_directory(tiny_run, tiny_experiment, loaded):
     assert loaded.step == 10
     assert loaded.directory == tiny_run / "checkpoints" / "10"
     workdir = str(tiny_run)
-    assert loaded.experiment == dataclasses.replace(tiny_experiment, workdir=workdir)
+    model = tiny_experiment.model.on_cpu(dtype="float32")
+    assert loaded.experiment == dataclasses.replace(tiny_experiment, workdir=workdir, model=model)
+    assert (model.unroll, model.attention) == (True, "heads")
     assert loaded.vocabulary.size == 400
     earlier = Loaded.from_checkpoint(workdir, step=5)
     assert earlier.step == 5

@@ -28,6 +28,7 @@ import numpy as np
 
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.layouts.groups import ID_WIDTH, IDS, MOST_POSITIVES, Groups
+from t5x_lite.data.tasks import shuffling, text_source
 from t5x_lite.data.tasks.encoder import check_lengths
 from t5x_lite.errors import InputError
 from t5x_lite.records.pairs import Answers, Pairs, from_json, without_answers
@@ -42,6 +43,16 @@ MORE = "more_positives"
 """Feature with the positives that are never drawn: those behind the first `MOST_POSITIVES`."""
 
 _AT_A_TIME = 32
+
+
+def lines_of(
+    files: Mapping[str, Sequence[Any]], make: Callable[[bytes, str], bytes]
+) -> Callable[[], Iterable[Pairs]] | None:
+    """What reads the lines of all splits; None if the files do not fit into memory."""
+    every = list(dict.fromkeys(path for paths in files.values() for path in paths))
+    if not shuffling.fit_in_memory(every):
+        return None
+    return lambda: map(from_json, text_source.texts_of_files(every, make))
 
 
 def pair_task(
