@@ -126,6 +126,20 @@ def _fill(index: Any, shards: VectorShards) -> None:
                 advance(len(some))
 
 
+@contextlib.contextmanager
+def _name_for_faiss(path: Path, flags: int) -> Iterator[str]:
+    """A name of a file that faiss takes: it takes no name whose bytes are not UTF-8."""
+    name = str(path)
+    if name.encode("utf-8", "replace") == os.fsencode(name):
+        yield name
+        return
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        yield f"/dev/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
 def _write(
     faiss: Any,
     index: Any,
@@ -137,7 +151,8 @@ def _write(
     seconds: float,
 ) -> None:
     """Write the files of an index."""
-    faiss.write_index(index, str(part / "index.faiss"))
+    with _name_for_faiss(part / "index.faiss", os.O_RDWR | os.O_CREAT | os.O_TRUNC) as name:
+        faiss.write_index(index, name)
     if shards.ids is not None:
         shards.ids.save(part / "ids")
     files = sorted(path for path in part.iterdir() if path.suffix in (".faiss", ".npy"))
@@ -226,7 +241,8 @@ class FaissIndex:
                     raise InputError(
                         f"{file}: is no index of the kind {settings['kind']}: build it again"
                     )
-            index = faiss.read_index(str(file))
+            with _name_for_faiss(file, os.O_RDONLY) as name:
+                index = faiss.read_index(name)
             sizes = index.ntotal, index.d
             if sizes != (settings["documents"], settings["size"]) or not index.is_trained:
                 raise InputError(

@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import os
 
 import numpy as np
 import pytest
@@ -50,6 +51,13 @@ def test_flat_is_exact(tmp_path, shards, exact):
     np.testing.assert_allclose(found.scores, exact.scores, atol=1e-5)
     assert index.name(7) == "7"
     assert len(index) == 3000
+
+
+def test_a_directory_whose_name_is_not_utf_8(tmp_path, shards):
+    """As all names are whose letters are not ASCII, where the locale is C."""
+    odd = tmp_path / os.fsdecode(b"\xe4")
+    odd.mkdir()
+    assert len(made(odd, shards, "Flat")) == 3000
 
 
 def test_ties_stand_in_the_order_of_the_documents(tmp_path):
