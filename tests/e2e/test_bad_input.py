@@ -463,11 +463,12 @@ PLACES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("place", "message"), PLACES)
 def test_documents_that_cannot_be_read(refused, documents, monkeypatch, place, message):
-    """The same line from `train` and from the commands, whatever reads the place first."""
+    """The same line from `train` and from the commands, but for options that these do not have."""
     monkeypatch.setitem(sys.modules, "datasets", None)
     monkeypatch.setattr(table_splits, "_hub", {})
     train = "train tiny.json --workdir w --data.task tasks.text:span_corruption --data.directory"
     assert message in refused(f"{train} '{place}'")
+    message = message.replace("choose by --data.languages", "name the shards of one, such as")
     assert message in refused(f"vocab --input '{place}' --output v --size 200")
     pairs = f"pairs --input '{place}' --output p.jsonl --rule sentences"
     if not place.startswith("c") and place != "t":  # pairs reads whole objects, without a column
