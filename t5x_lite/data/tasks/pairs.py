@@ -48,7 +48,7 @@ _AT_A_TIME = 32
 def lines_of(
     files: Mapping[str, Sequence[Any]], make: Callable[[bytes, str], bytes]
 ) -> Callable[[], Iterable[Pairs]] | None:
-    """What reads the lines of all splits; None if the files do not fit into memory."""
+    """Return a reader of the lines of all splits, or None if the files exceed the memory limit."""
     every = list(dict.fromkeys(path for paths in files.values() for path in paths))
     if not shuffling.fit_in_memory(every):
         return None

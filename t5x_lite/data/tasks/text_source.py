@@ -228,12 +228,12 @@ def texts_of_files(
 
 
 def of_object(line: bytes, where: str, *, parse: Callable[[Mapping[str, Any], str], str]) -> bytes:
-    """What a function makes of the JSON object of a line."""
+    """Parse the JSON object of a line."""
     return parse(_object(line, where=where), where).encode()
 
 
 def of_line(line: bytes, where: str, *, parse: Callable[[str, str], str]) -> bytes:
-    """What a function makes of a line."""
+    """Parse a line."""
     return parse(line.decode(), where).encode()
 
 
