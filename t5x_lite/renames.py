@@ -152,7 +152,12 @@ _ADAPTERS = {
 """Config of a module -> the method that has its fields, and its name where it has none."""
 _IMPORTED_HEADS = {"electra_rtd": "electra", "deberta_rtd": "deberta"}
 
-FORMER_VALUES = {"share_attention_dropout": True, "share_embedding_norm": False}
+FORMER_VALUES = {
+    "attention": "plain",
+    "share_attention_dropout": True,
+    "share_embedding_norm": False,
+    "unroll": 1,
+}
 """Field -> what a config means that was written before the field was there, if not its default."""
 
 

@@ -24,9 +24,7 @@ from t5x_lite.optim.schedules import Linear
 from t5x_lite.sharding import MeshConfig
 
 LENGTH = 8192
-MODEL = xlm_r_large(
-    max_positions=LENGTH + 2, attention="blocked", attention_block=512, remat="full"
-)
+MODEL = xlm_r_large(max_positions=LENGTH + 2, attention_block=512, remat="full")
 
 experiment = Experiment(
     model=MODEL,

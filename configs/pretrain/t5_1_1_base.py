@@ -22,7 +22,7 @@ from t5x_lite.optim.schedules import InverseSquareRoot
 from t5x_lite.sharding import MeshConfig
 
 experiment = Experiment(
-    model=t5_1_1_base(dropout_rate=0.0, attention="auto", unroll="auto"),
+    model=t5_1_1_base(dropout_rate=0.0),
     objective=Seq2Seq(),
     data=Data(
         task="tasks.text:span_corruption",

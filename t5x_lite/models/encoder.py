@@ -86,9 +86,9 @@ class EncoderConfig(ModelConfig):
     share_attention_dropout: bool = False
     norm_epsilon: float = 1e-12
     initializer_stddev: float = 0.02
-    unroll: Unroll = 1
+    unroll: Unroll = "auto"
     remat: str = "none"
-    attention: AttentionKind = "plain"
+    attention: AttentionKind = "auto"
     attention_block: int = 128
     one_text_rows: bool = False
 

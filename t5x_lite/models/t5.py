@@ -88,9 +88,9 @@ class StackConfig(ModelConfig):
     relative_max_distance: int = 128
     relative_bias_per_layer: bool = False
     norm_epsilon: float = 1e-6
-    unroll: Unroll = 1
+    unroll: Unroll = "auto"
     remat: str = "none"
-    attention: AttentionKind = "plain"
+    attention: AttentionKind = "auto"
     attention_block: int = 128
     one_text_rows: bool = False
 

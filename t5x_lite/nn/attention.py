@@ -142,7 +142,7 @@ def _headwise_forward(
 ) -> tuple[Array, tuple]:
     batch_size, length, num_heads, _ = query.shape
 
-    def attend(index: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+    def attend(index: Array) -> tuple[Array, Array]:
         row, head = index // num_heads, index % num_heads
         q, k, v = (_of_head(x, row, head) for x in (query, key, value))
         logits = _logits_of_head(q, k, _part(bias, row, head), _part(mask, row, head))
@@ -150,14 +150,24 @@ def _headwise_forward(
         weights = jnp.exp(logits - largest)
         normaliser = jnp.sum(weights, axis=-1, keepdims=True)
         mixed = einsum("TS,SK->TK", weights.astype(v.dtype), v) / normaliser
-        # Not their logarithm's sum: beside a masked logit, that of a number of keys is lost.
-        sums = jnp.concatenate([largest, normaliser], axis=1)[None, None]
-        out, all_sums = found
-        all_sums = jax.lax.dynamic_update_slice(all_sums, sums, (row, head, 0, 0))
-        return _with_head(out, mixed, row, head), all_sums
+        # The two apart: the sum of their logarithms loses small ones beside a masked logit.
+        return mixed, jnp.concatenate([largest, normaliser], axis=1)
 
+    def attend_some(index: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        out, all_sums = found
+        indices = [index * at_once + i for i in range(at_once)]
+        # All are computed before the first is stored, so that none waits for a store.
+        for each, (mixed, sums) in [(each, attend(each)) for each in indices]:
+            row, head = each // num_heads, each % num_heads
+            out = _with_head(out, mixed, row, head)
+            place = (row, head, 0, 0)
+            all_sums = jax.lax.dynamic_update_slice(all_sums, sums[None, None], place)
+        return out, all_sums
+
+    total = batch_size * num_heads
+    at_once = math.gcd(total, _HEADS_AT_ONCE)
     empty = (jnp.zeros_like(query), jnp.zeros((batch_size, num_heads, length, 2), jnp.float32))
-    out, sums = jax.lax.fori_loop(0, batch_size * num_heads, attend, empty)
+    out, sums = jax.lax.fori_loop(0, total // at_once, attend_some, empty)
     return out, (query, key, value, bias, mask, out, sums)
 
 
@@ -166,7 +176,7 @@ def _headwise_backward(saved: tuple, g: Array) -> tuple[Array | None, ...]:
     batch_size, length, num_heads, _ = query.shape
     inner = jnp.sum(g.astype(jnp.float32) * out.astype(jnp.float32), axis=-1)
 
-    def differentiate(index: Array, found: tuple) -> tuple:
+    def differentiate(index: Array) -> tuple[Array, ...]:
         row, head = index // num_heads, index % num_heads
         q, k, v, cotangent = (_of_head(x, row, head) for x in (query, key, value, g))
         seen = _part(mask, row, head)
@@ -176,33 +186,42 @@ def _headwise_backward(saved: tuple, g: Array) -> tuple[Array | None, ...]:
         own = jax.lax.dynamic_slice(inner, (row, 0, head), (1, length, 1)).reshape(length, 1)
         grad_logits = weights * (einsum("TK,SK->TS", cotangent, v) - own)
         grad_logits = grad_logits if seen is None else jnp.where(seen, grad_logits, 0.0)
-        grad_query, grad_key, grad_value, grad_bias = found
-        if grad_bias is not None:
-            place = (row if bias.shape[0] > 1 else 0, head, 0, 0)
-            before = jax.lax.dynamic_slice(grad_bias, place, (1, 1, *grad_logits.shape))
-            grad_bias = jax.lax.dynamic_update_slice(grad_bias, before + grad_logits, place)
         low = grad_logits.astype(v.dtype)
         return (
-            _with_head(grad_query, einsum("TS,SK->TK", low, k), row, head),
-            _with_head(grad_key, einsum("TS,TK->SK", low, q), row, head),
-            _with_head(
-                grad_value, einsum("TS,TK->SK", weights.astype(v.dtype), cotangent), row, head
-            ),
-            grad_bias,
+            einsum("TS,SK->TK", low, k),
+            einsum("TS,TK->SK", low, q),
+            einsum("TS,TK->SK", weights.astype(v.dtype), cotangent),
+            grad_logits,
         )
+
+    def differentiate_some(index: Array, found: tuple) -> tuple:
+        *grads, grad_bias = found
+        indices = [index * at_once + i for i in range(at_once)]
+        for each, (*new, grad_logits) in [(each, differentiate(each)) for each in indices]:
+            row, head = each // num_heads, each % num_heads
+            grads = [_with_head(x, y, row, head) for x, y in zip(grads, new, strict=True)]
+            if grad_bias is not None:
+                place = (row if bias.shape[0] > 1 else 0, head, 0, 0)
+                before = jax.lax.dynamic_slice(grad_bias, place, (1, 1, *grad_logits.shape))
+                grad_bias = jax.lax.dynamic_update_slice(grad_bias, before + grad_logits, place)
+        return (*grads, grad_bias)
 
     empty = (
         *(jnp.zeros_like(x) for x in (query, key, value)),
         None if bias is None else jnp.zeros(bias.shape, jnp.float32),
     )
-    found = jax.lax.fori_loop(0, batch_size * num_heads, differentiate, empty)
+    total = batch_size * num_heads
+    at_once = math.gcd(total, _HEADS_AT_ONCE)
+    found = jax.lax.fori_loop(0, total // at_once, differentiate_some, empty)
     return (*found, None)
 
 
 headwise_attention.defvjp(_headwise_forward, _headwise_backward)
 
 _LEAST_LOGITS = 64 * 64
-"""Logits of a head from which on a head at a time is faster than all."""
+"""Number of logits of a head from which on `headwise_attention` is faster."""
+_HEADS_AT_ONCE = 2
+"""Heads in one iteration of its loops: two need fewer copies, and two cores can share them."""
 
 
 def dot_product_attention(

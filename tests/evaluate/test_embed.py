@@ -97,6 +97,6 @@ def test_rows_are_not_longer_than_the_model_reads():
 
 
 def test_lengths_are_few():
-    lengths = [1, 16, 17, 33, 64, 65, 96, 97, 129, 192, 193, 400, 513]
-    rounded = [16, 16, 32, 64, 64, 96, 96, 128, 192, 192, 256, 512, 768]
+    lengths = [1, 16, 17, 33, 64, 65, 96, 97, 129, 161, 192, 193, 257, 400, 513]
+    rounded = [16, 16, 32, 64, 64, 96, 96, 128, 160, 192, 192, 224, 320, 448, 640]
     assert [rounded_length(length) for length in lengths] == rounded
