@@ -83,9 +83,9 @@ def speed(args: argparse.Namespace) -> None:
 
 
 def novels(args: argparse.Namespace) -> None:
+    from t5x_lite.commands.search import index_bench
     from t5x_lite.records.vector_shards import VectorShards
     from t5x_lite.retrieval.faiss_index import Settings, build
-    from t5x_lite.run.indexing import bench_index
 
     work = Path(args.output)
     work.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def novels(args: argparse.Namespace) -> None:
         if not name.exists():
             build(str(name), shards, kind, settings=Settings(threads=args.threads))
     indexes = [str(work / kind.replace(",", "-")) for kind in args.kinds]
-    lines = bench_index(
+    lines = index_bench(
         indexes, [corpus], queries=queries, threads=args.threads, output=str(work / "bench.jsonl")
     )
     del lines

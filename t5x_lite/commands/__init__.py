@@ -1,10 +1,10 @@
-"""The commands of the command line: frozen dataclasses whose fields are the options.
+"""The commands of the command line: functions (`commands.command`) whose parameters are options.
 
-No logic: `run` calls one function of `t5x_lite.run`, and imports it, and with it JAX, only then. A
-command's own module is imported when the command is asked for, so that a start costs what one
-command needs.
+Some are still frozen dataclasses whose `run` calls one function of `t5x_lite.run`. A command's
+module is imported when the command is asked for, and JAX when it runs, so that a start costs what
+one command needs.
 
-    COMMANDS["train"]            # the class Train of t5x_lite.commands.runs
+    COMMANDS["search"]           # the options of t5x_lite.commands.search.search, a dataclass
     summaries()["train"]         # the first line of its docstring; nothing is imported
 """
 
@@ -31,14 +31,14 @@ _PLACES = {
     "serve": "serving:Serve",
     "info": "runs:Info",
     "report": "runs:Report",
-    "search": "retrieval:Search",
-    "index build": "indexes:IndexBuild",
-    "index search": "indexes:IndexSearch",
-    "index bench": "indexes:IndexBench",
-    "bm25 build": "retrieval:BM25Build",
-    "bm25 search": "retrieval:BM25Search",
+    "search": "search:search",
+    "index build": "search:index_build",
+    "index search": "search:index_search",
+    "index bench": "search:index_bench",
+    "bm25 build": "search:bm25_build",
+    "bm25 search": "search:bm25_search",
     "hybrid": "hybrid:Hybrid",
-    "fuse": "retrieval:Fuse",
+    "fuse": "search:fuse",
     "rerank": "ranking:Rerank",
     "score-pairs": "ranking:ScorePairs",
     "pairs": "pairs:Pairs",
@@ -46,7 +46,7 @@ _PLACES = {
     "synthesize collect": "pairs:SynthesizeCollect",
     "mine": "mining:Mine",
     "refresh": "refreshing:Refresh",
-    "evaluate-run": "retrieval:EvaluateRun",
+    "evaluate-run": "search:evaluate_run",
     "evaluate-suite": "suites:EvaluateSuite",
     "evaluate-sts": "suites:EvaluateSTS",
     "import hf": "weights:ImportHF",
@@ -66,7 +66,7 @@ _PLACES = {
     "plan": "runs:Plan",
     "completion": "shell:Completion",
 }
-"""Name -> module of this package, and class in it; in the order of the help."""
+"""Name -> module of this package, and function or class in it; in the order of the help."""
 
 
 class _Commands(Mapping[str, Any]):
@@ -74,7 +74,8 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         module, _, command = _PLACES[name].partition(":")
-        return getattr(importlib.import_module(f"{__name__}.{module}"), command)
+        found = getattr(importlib.import_module(f"{__name__}.{module}"), command)
+        return found if isinstance(found, type) else found.options
 
     def __iter__(self) -> Iterator[str]:
         return iter(_PLACES)
@@ -100,7 +101,10 @@ def summaries() -> dict[str, str]:
 
 @functools.cache
 def _docstrings(module: str) -> dict[str, str | None]:
-    """The docstrings of a module's classes."""
+    """The docstrings of a module's classes and functions."""
     source = resources.files(__name__).joinpath(f"{module}.py").read_text(encoding="utf-8")
-    classes = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
-    return {node.name: ast.get_docstring(node) for node in classes}
+    return {
+        node.name: ast.get_docstring(node)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    }

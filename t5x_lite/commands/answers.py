@@ -4,10 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from t5x_lite.commands.options import (
+from t5x_lite.commands.options import at_least, some_directory
+from t5x_lite.files import LONGEST_LINE
+from t5x_lite.option_types import (
     ALL_MODULES,
     Count,
-    Directories,
+    DirectoryTuple,
     File,
     LongInputs,
     Modules,
@@ -19,10 +21,7 @@ from t5x_lite.commands.options import (
     OptionalStep,
     OptionalText,
     Text,
-    at_least,
-    some_directory,
 )
-from t5x_lite.files import LONGEST_LINE
 from t5x_lite.options import OptionError
 from t5x_lite.project import trusting_checkpoints
 
@@ -85,7 +84,7 @@ class Predict:
         model; without it only classes of t5x_lite are admitted.
     """
 
-    checkpoint: Directories
+    checkpoint: DirectoryTuple
     input: File
     output: File
     step: OptionalStep = None
@@ -202,7 +201,7 @@ class Score:
         model; without it only classes of t5x_lite are admitted.
     """
 
-    checkpoint: Directories
+    checkpoint: DirectoryTuple
     input: File
     output: File
     step: OptionalStep = None

@@ -5,17 +5,8 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from t5x_lite.c4.config import Cleaning, preset
-from t5x_lite.commands.options import (
-    PROG,
-    Directory,
-    Files,
-    Number,
-    OptionalCount,
-    OptionalFile,
-    Text,
-    at_least,
-    before_beam,
-)
+from t5x_lite.commands.options import PROG, at_least, before_beam
+from t5x_lite.option_types import Directory, FileTuple, Number, OptionalCount, OptionalFile, Text
 from t5x_lite.options import OptionError, option_names, parse
 
 _LISTS = ("bad_words", "domains", "urls")
@@ -59,7 +50,7 @@ class C4:
       runner: local, or a runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ...
     """
 
-    input: Files
+    input: FileTuple
     output: Directory
     preset: Literal["released", "paper"] = "released"
     variant: Literal["en", "en.noclean", "realnewslike", "webtextlike", "multilingual"] = "en"

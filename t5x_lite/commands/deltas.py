@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from t5x_lite.commands.options import (
+from t5x_lite.commands.options import at_least
+from t5x_lite.option_types import (
     ALL_MODULES,
     Count,
     Destination,
@@ -15,7 +16,6 @@ from t5x_lite.commands.options import (
     OptionalDirectory,
     OptionalStep,
     Source,
-    at_least,
 )
 from t5x_lite.options import OptionError
 from t5x_lite.project import trusting_checkpoints

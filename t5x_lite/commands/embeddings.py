@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from t5x_lite.commands.options import (
+from t5x_lite.commands.options import at_least
+from t5x_lite.files import LONGEST_LINE
+from t5x_lite.option_types import (
     ALL_MODULES,
     Count,
     Directory,
@@ -17,10 +19,8 @@ from t5x_lite.commands.options import (
     OptionalStep,
     OptionalText,
     Text,
-    Texts,
-    at_least,
+    TextTuple,
 )
-from t5x_lite.files import LONGEST_LINE
 from t5x_lite.project import trusting_checkpoints
 
 
@@ -91,7 +91,7 @@ class Embed:
     long_inputs: LongInputs = "cut"
     longest_line: Count = LONGEST_LINE
     bag_top: Count = 0
-    heads: Texts = ("dense",)
+    heads: TextTuple = ("dense",)
     mcls: OptionalCount = None
     vector_numbers: Literal["float16", "int8", "float32"] = "float16"
     part: OptionalText = None

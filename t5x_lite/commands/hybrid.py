@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from t5x_lite.commands.options import Count, Directory, Text, Texts, Three, Two, at_least
+from t5x_lite.commands.options import at_least
+from t5x_lite.option_types import Count, Directory, Text, TextTuple, Three, Two
 from t5x_lite.options import OptionError
 
 
@@ -33,7 +34,7 @@ class Hybrid:
     corpus: Directory
     queries: Directory
     output: Directory
-    ways: Texts = ("dense", "lexical", "multi_vector", "dense_lexical", "all")
+    ways: TextTuple = ("dense", "lexical", "multi_vector", "dense_lexical", "all")
     weights: Three = (1.0, 0.3, 1.0)
     pair_weights: Two = (1.0, 0.3)
     depth: Count = 1000

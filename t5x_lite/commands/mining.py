@@ -4,11 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from t5x_lite.commands.options import (
+from t5x_lite.commands.options import at_least
+from t5x_lite.option_types import (
     ALL_MODULES,
     Count,
     File,
-    Files,
+    FileTuple,
     Modules,
     OptionalCount,
     OptionalDirectory,
@@ -17,7 +18,6 @@ from t5x_lite.commands.options import (
     OptionalPooling,
     OptionalStep,
     OptionalText,
-    at_least,
 )
 from t5x_lite.options import OptionError
 from t5x_lite.project import trusting_checkpoints
@@ -67,8 +67,8 @@ class Mine:
     output: File
     checkpoint: OptionalDirectory = None
     rankings: OptionalFile = None
-    passages: Files = ()
-    vectors: Files = ()
+    passages: FileTuple = ()
+    vectors: FileTuple = ()
     split: Literal["train", "validation", "test"] = "train"
     first: Count = 10
     last: Count = 210

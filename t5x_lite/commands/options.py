@@ -1,64 +1,13 @@
 """What the commands share: the types of their options, and the checks of them."""
 
-import dataclasses
 import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any
 
 from t5x_lite.commands import PROG
 from t5x_lite.errors import shown
 from t5x_lite.options import OptionError, option_names
-
-Config = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
-Workdirs = Annotated[
-    tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WORKDIR [WORKDIR ...]")
-]
-Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
-Destination = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DST")]
-SomeDirectory = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
-Repository = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ORG/NAME")]
-Directory = Annotated[str, tyro.conf.arg(metavar="DIR")]
-Directories = Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR [DIR ...]")]
-OptionalDirectory = Annotated[str | None, tyro.conf.arg(metavar="DIR")]
-File = Annotated[str, tyro.conf.arg(metavar="FILE")]
-Files = Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE [FILE ...]")]
-OptionalFile = Annotated[str | None, tyro.conf.arg(metavar="FILE")]
-Count = Annotated[int, tyro.conf.arg(metavar="N")]
-OptionalCount = Annotated[int | None, tyro.conf.arg(metavar="N")]
-OptionalStep = Annotated[int | Literal["best"] | None, tyro.conf.arg(metavar="N|best")]
-Number = Annotated[float, tyro.conf.arg(metavar="X")]
-OptionalNumber = Annotated[float | None, tyro.conf.arg(metavar="X")]
-Text = Annotated[str, tyro.conf.arg(metavar="TEXT")]
-Two = Annotated[tuple[float, float], tyro.conf.arg(metavar="X X")]
-Three = Annotated[tuple[float, float, float], tyro.conf.arg(metavar="X X X")]
-Texts = Annotated[tuple[str, ...], tyro.conf.arg(metavar="TEXT [TEXT ...]")]
-OptionalText = Annotated[str | None, tyro.conf.arg(metavar="TEXT")]
-LongInputs = Literal["cut", "refuse"]
-Dtype = Literal["keep", "float32", "bfloat16"]
-OptionalPooling = Literal["cls", "mean"] | None
-OptionalFeedForward = (
-    Literal["relu", "gelu", "silu", "gated-relu", "gated-gelu", "gated-silu"] | None
-)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Modules:
-    """Modules of a checkpoint.
-
-    Attributes:
-      use: the names of those that are in use, with commas between; "" is the base alone. If not
-        given, all that the checkpoint has, or of evaluate those that its config's adapters.use
-        names.
-    """
-
-    use: OptionalText = None
-
-
-ALL_MODULES = Modules()
-"""All that the checkpoint has."""
 
 
 def some_directory(directories: Sequence[str]) -> None:

@@ -4,16 +4,16 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from t5x_lite.commands.options import (
+from t5x_lite.commands.options import at_least
+from t5x_lite.option_types import (
     Count,
     File,
-    Files,
+    FileTuple,
     OptionalCount,
     OptionalFile,
     OptionalNumber,
     Text,
-    Texts,
-    at_least,
+    TextTuple,
 )
 from t5x_lite.options import OptionError
 
@@ -45,7 +45,7 @@ class Pairs:
       text: column that is taken as text, or columns in braces, of JSON and of tables.
     """
 
-    input: Files
+    input: FileTuple
     output: File
     rule: Literal[
         "title_body",
@@ -58,7 +58,7 @@ class Pairs:
         "code_docstring",
         "parallel",
     ]
-    languages: Texts = ()
+    languages: TextTuple = ()
     min_score: OptionalNumber = None
     min_query_words: Count = 2
     max_query_words: Count = 64
@@ -123,7 +123,7 @@ class SynthesizeRequests:
       seed: of all draws.
     """
 
-    articles: Files
+    articles: FileTuple
     output: File
     prompt: OptionalFile = None
     min_words: Count = 1000
@@ -165,7 +165,7 @@ class SynthesizeCollect:
       languages_by: langdetect or cld3 drops questions in another language than the article's.
     """
 
-    articles: Files
+    articles: FileTuple
     answers: File
     output: File
     min_words: Count = 3

@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from t5x_lite.commands.options import (
+from t5x_lite.commands.options import at_least
+from t5x_lite.option_types import (
     ALL_MODULES,
     Count,
     Directory,
@@ -15,9 +16,8 @@ from t5x_lite.commands.options import (
     OptionalFile,
     OptionalStep,
     Text,
-    Texts,
+    TextTuple,
     Three,
-    at_least,
 )
 from t5x_lite.project import trusting_checkpoints
 
@@ -150,7 +150,7 @@ class ScorePairs:
     batch_size: Count = 32
     inputs_length: OptionalCount = None
     query_length: OptionalCount = None
-    heads: Texts = ()
+    heads: TextTuple = ()
     weights: Three = (1.0, 1.0, 1.0)
     trust_project: bool = False
     takes_overrides: ClassVar[bool] = False

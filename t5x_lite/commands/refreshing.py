@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from t5x_lite.commands.options import Count, Files, SomeDirectory, at_least
+from t5x_lite.commands.options import at_least
+from t5x_lite.option_types import Count, FileTuple, SomeDirectory
 from t5x_lite.options import OptionError
 from t5x_lite.project import trusting_checkpoints
 
@@ -25,7 +26,7 @@ class Refresh:
     """
 
     workdir: SomeDirectory
-    passages: Files
+    passages: FileTuple
     batch_size: Count = 32
     once: bool = False
     trust_project: bool = False

@@ -5,12 +5,12 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from t5x_lite.commands.options import (
+from t5x_lite.commands.options import PROG, at_least, load_config, some_directory, with_epochs_of
+from t5x_lite.option_types import (
     ALL_MODULES,
-    PROG,
     Config,
-    Directories,
     Directory,
+    DirectoryTuple,
     Modules,
     OptionalCount,
     OptionalDirectory,
@@ -20,12 +20,8 @@ from t5x_lite.commands.options import (
     OptionalText,
     SomeDirectory,
     Text,
-    Texts,
+    TextTuple,
     Workdirs,
-    at_least,
-    load_config,
-    some_directory,
-    with_epochs_of,
 )
 from t5x_lite.options import OptionError, given_options
 from t5x_lite.project import trusting_checkpoints
@@ -108,7 +104,7 @@ class Finetune:
     targets: Text
     workdir: Directory
     second: Text = ""
-    labels: Texts = ()
+    labels: TextTuple = ()
     task: Literal[
         "auto", "classify", "regress", "text_to_text", "answer", "translate", "summarize"
     ] = "auto"
@@ -185,7 +181,7 @@ class Glue:
     directory: Directory
     workdir: Directory
     benchmark: Literal["glue", "super_glue"] = "glue"
-    tasks: Texts = ()
+    tasks: TextTuple = ()
     together: bool = False
     epochs: OptionalNumber = None
     output: OptionalDirectory = None
@@ -241,7 +237,7 @@ class Evaluate:
     """
 
     config: Config
-    checkpoint: Directories
+    checkpoint: DirectoryTuple
     step: OptionalStep = None
     base: OptionalDirectory = None
     adapters: Modules = ALL_MODULES

@@ -7,10 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import tyro
 
 from t5x_lite.commands.answers import check_threshold
-from t5x_lite.commands.options import (
+from t5x_lite.commands.options import at_least, some_directory
+from t5x_lite.option_types import (
     ALL_MODULES,
     Count,
-    Directories,
+    DirectoryTuple,
     LongInputs,
     Modules,
     Number,
@@ -22,9 +23,7 @@ from t5x_lite.commands.options import (
     OptionalStep,
     OptionalText,
     Text,
-    Texts,
-    at_least,
-    some_directory,
+    TextTuple,
 )
 from t5x_lite.options import OptionError
 from t5x_lite.project import trusting_checkpoints
@@ -94,14 +93,14 @@ class Serve:
         model; without it only classes of t5x_lite are admitted.
     """
 
-    checkpoint: Directories
+    checkpoint: DirectoryTuple
     host: Text = "127.0.0.1"
     port: Count = 8000
     token_file: OptionalFile = None
     step: OptionalStep = None
     base: OptionalDirectory = None
     adapters: Modules = ALL_MODULES
-    endpoints: Texts = ()
+    endpoints: TextTuple = ()
     batch_size: Count = 32
     lengths: Counts = ()
     wait_ms: Number = 5.0

@@ -6,11 +6,12 @@ from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from t5x_lite.commands.options import (
+from t5x_lite.commands.options import at_least
+from t5x_lite.option_types import (
     ALL_MODULES,
     Count,
     Directory,
-    Files,
+    FileTuple,
     Modules,
     OptionalCount,
     OptionalDirectory,
@@ -18,7 +19,6 @@ from t5x_lite.commands.options import (
     OptionalPooling,
     OptionalStep,
     OptionalText,
-    at_least,
 )
 from t5x_lite.options import OptionError
 from t5x_lite.project import trusting_checkpoints
@@ -83,7 +83,7 @@ class EvaluateSuite:
     def run(self, _: Sequence[str]) -> None:
         """Calls run.suites.evaluate_suite."""
         from t5x_lite.checkpoints.base import base_at
-        from t5x_lite.run.searching import QueryEncoder
+        from t5x_lite.inference.queries import QueryEncoder
         from t5x_lite.run.suites import evaluate_suite
 
         encoder = None
@@ -91,7 +91,7 @@ class EvaluateSuite:
             encoder = QueryEncoder(
                 self.checkpoint,
                 step=self.step,
-                use=self.adapters.use,
+                adapters=self.adapters,
                 pooling=self.pooling,
                 normalize=self.normalize,
                 prefix=self.query_prefix,
@@ -133,7 +133,7 @@ class EvaluateSTS:
       trust_project: as for embed.
     """
 
-    input: Files
+    input: FileTuple
     checkpoint: Directory
     output: OptionalFile = None
     step: OptionalStep = None
@@ -157,13 +157,13 @@ class EvaluateSTS:
     def run(self, _: Sequence[str]) -> None:
         """Calls run.sts.evaluate_sts."""
         from t5x_lite.checkpoints.base import base_at
-        from t5x_lite.run.searching import QueryEncoder
+        from t5x_lite.inference.queries import QueryEncoder
         from t5x_lite.run.sts import evaluate_sts
 
         encoder = QueryEncoder(
             self.checkpoint,
             step=self.step,
-            use=self.adapters.use,
+            adapters=self.adapters,
             pooling=self.pooling,
             prefix=self.prefix,
             prompt=self.prompt,

@@ -4,18 +4,16 @@ import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar
 
-from t5x_lite.commands.options import (
+from t5x_lite.commands.options import at_least, before_beam, load_config
+from t5x_lite.option_types import (
     Config,
     Count,
     Directory,
-    Files,
+    FileTuple,
     OptionalNumber,
     SomeDirectory,
     Text,
-    Texts,
-    at_least,
-    before_beam,
-    load_config,
+    TextTuple,
 )
 from t5x_lite.options import OptionError
 
@@ -75,7 +73,7 @@ class Vocab:
         "{title} {body}".
     """
 
-    input: Files
+    input: FileTuple
     output: Directory
     size: Count
     no_ascii: bool = False
@@ -130,7 +128,7 @@ class Cache:
 
     config: Config
     output: Directory
-    splits: Texts = ()
+    splits: TextTuple = ()
     num_workers: Count = 1
     bake: bool = False
     runner: Text = "local"

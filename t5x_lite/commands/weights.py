@@ -5,7 +5,9 @@ import os
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from t5x_lite.commands.options import (
+from t5x_lite.commands.options import at_least
+from t5x_lite.errors import InputError
+from t5x_lite.option_types import (
     Count,
     Destination,
     Directory,
@@ -20,9 +22,7 @@ from t5x_lite.commands.options import (
     Repository,
     Source,
     Text,
-    at_least,
 )
-from t5x_lite.errors import InputError
 from t5x_lite.project import trusting_checkpoints
 
 

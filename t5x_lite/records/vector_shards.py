@@ -13,6 +13,7 @@ files of passages (`records.passages`), one after another, or are the rows' numb
 import abc
 import contextlib
 import importlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +50,16 @@ class _Shard(abc.ABC):
     @abc.abstractmethod
     def read(self, first: int, end: int) -> np.ndarray:
         """The rows from one number to before another, float32 [end - first, D]."""
+
+
+def identity_of(files: Sequence[str]) -> dict[str, Any]:
+    """What tells the files of a corpus from others: paths, sizes, times of the last change."""
+    stats = [os.stat(file) for file in files]
+    return {
+        "vectors": [os.path.abspath(file) for file in files],
+        "sizes": [stat.st_size for stat in stats],
+        "changed": [stat.st_mtime_ns for stat in stats],
+    }
 
 
 class VectorShards:

@@ -16,12 +16,11 @@ from t5x_lite.heads.dense import Role
 from t5x_lite.models.pooling import Pooling
 from t5x_lite.progress import counting
 from t5x_lite.records.string_table import create_array
-from t5x_lite.records.vector_shards import VectorShards
+from t5x_lite.records.vector_shards import VectorShards, identity_of
 from t5x_lite.retrieval.exact_runs import search_shards
 from t5x_lite.retrieval.search import Best, check_vectors
 from t5x_lite.run.best_step import Step, find_step
 from t5x_lite.run.mining_inputs import Inputs
-from t5x_lite.run.searching import corpus_identity
 from t5x_lite.run.text_encoder import TextEncoder, most_tokens, rows_of
 from t5x_lite.sharding import MeshConfig, make_mesh
 
@@ -66,7 +65,7 @@ class EncoderSource:
         """What makes two searches the same, as JSON."""
         return {
             "checkpoint": str(find_step(self.checkpoint, step=self.step)),
-            **(corpus_identity(self.vectors) if self.vectors else {}),
+            **(identity_of(self.vectors) if self.vectors else {}),
             "use": self.use,
             "vectors_are": [self.pooling, self.normalize],
             "prefixes": [self.query_prefix, self.passage_prefix],

@@ -24,6 +24,7 @@ import numpy as np
 from t5x_lite.buckets.paths import data_path
 from t5x_lite.errors import InputError
 from t5x_lite.files import write_atomically
+from t5x_lite.inference.queries import QueryEncoder
 from t5x_lite.metrics.correlation import pearson, spearman
 from t5x_lite.progress import print_result
 from t5x_lite.records.benchmark_files import Row
@@ -31,7 +32,6 @@ from t5x_lite.records.compressed import plain_name
 from t5x_lite.records.json_lines import read_examples
 from t5x_lite.records.lines import read_lines
 from t5x_lite.records.tables import read_table
-from t5x_lite.run.searching import QueryEncoder
 from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.sharding import MeshConfig, make_mesh
 
@@ -76,9 +76,9 @@ def evaluate_sts(
     """
     sets = {path: read_pairs(path) for path in inputs}
     loaded = TextEncoder.load(
-        encoder.checkpoint,
+        encoder.named(),
         step=encoder.step,
-        use=encoder.use,
+        use=encoder.adapters.use,
         mesh=make_mesh(MeshConfig()),
         length=encoder.inputs_length,
         pooling=encoder.pooling,

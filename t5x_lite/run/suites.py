@@ -17,6 +17,7 @@ from typing import Any
 
 from t5x_lite.errors import InputError
 from t5x_lite.files import write_atomically
+from t5x_lite.inference.queries import QueryEncoder
 from t5x_lite.metrics import answers as answering
 from t5x_lite.metrics import runs as metrics_of_runs
 from t5x_lite.progress import Row, print_result
@@ -28,7 +29,6 @@ from t5x_lite.retrieval.bm25 import BM25
 from t5x_lite.retrieval.bm25_index import InvertedIndex, build
 from t5x_lite.retrieval.search import ExactSearch
 from t5x_lite.run.best_step import find_step
-from t5x_lite.run.searching import QueryEncoder
 from t5x_lite.run.text_encoder import TextEncoder
 from t5x_lite.sharding import MeshConfig, make_mesh
 
@@ -77,8 +77,8 @@ def evaluate_suite(
         how |= {"analyzer": analyzer, "document": [document_prefix, document_length]}
         how |= {"depth": depth, "encoder": None}
         if encoder is not None:
-            step = find_step(encoder.checkpoint, step=encoder.step)
-            how["encoder"] = {**encoder._asdict(), "checkpoint": str(step)}
+            step = find_step(encoder.named(), step=encoder.step)
+            how["encoder"] = _recorded(encoder, str(step))
         _check_same(folder / "command.json", json.loads(json.dumps(how)))
     finder: _Dense | _Lexical | None = None
     if encoder is not None:
@@ -164,6 +164,13 @@ def _measured(one: Judged, path: str, metrics: Sequence[str]) -> dict[str, float
     return answering.top_k(one.answers(), passages, cuts)
 
 
+def _recorded(encoder: QueryEncoder, checkpoint: str) -> dict[str, Any]:
+    """What the vectors of an encoder depend on."""
+    names = ("step", "pooling", "normalize", "prefix", "prompt", "batch_size", "inputs_length")
+    own = {name: getattr(encoder, name) for name in names}
+    return {"checkpoint": checkpoint, "use": encoder.adapters.use, **own}
+
+
 class _Dense:
     """Encodes a corpus and searches it as it goes; no vector is kept."""
 
@@ -171,9 +178,9 @@ class _Dense:
         self._how, self._mesh = how, make_mesh(MeshConfig())
         self._encoders = [
             TextEncoder.load(
-                how.checkpoint,
+                how.named(),
                 step=how.step,
-                use=how.use,
+                use=how.adapters.use,
                 mesh=self._mesh,
                 length=longest,
                 pooling=how.pooling,

@@ -3,7 +3,7 @@
 import pytest
 
 from t5x_lite.cli import main
-from t5x_lite.run.searching import QueryEncoder
+from t5x_lite.inference.queries import QueryEncoder
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.commands.search import search
 from t5x_lite.errors import InputError
 from t5x_lite.files import locked
+from t5x_lite.inference.queries import QueryEncoder
 from t5x_lite.records import pairs
 from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
 from t5x_lite.retrieval.mine import Rules
@@ -14,7 +16,6 @@ from t5x_lite.run import mining_search
 from t5x_lite.run.embedding import embed
 from t5x_lite.run.mining import RunSource, mine
 from t5x_lite.run.mining_search import EncoderSource
-from t5x_lite.run.searching import QueryEncoder, search
 from tests.encoder_checkpoint import write_checkpoint
 
 CORPUS = {"1": "a b", "2": "c", "3": "A, b!", "4": "d e f", "5": "g", "6": "h a", "7": "b c d"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.errors import InputError
-from t5x_lite.run.searching import QueryEncoder
+from t5x_lite.inference.queries import QueryEncoder
 from t5x_lite.run.sts import Pair, Triplet, evaluate_sts, read_pairs
 from t5x_lite.run.text_encoder import TextEncoder
 from tests.encoder_checkpoint import write_checkpoint

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from t5x_lite.errors import InputError
+from t5x_lite.inference.queries import QueryEncoder
 from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
-from t5x_lite.run.searching import QueryEncoder
 from t5x_lite.run.suites import evaluate_suite
 from tests.encoder_checkpoint import write_checkpoint
 

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from t5x_lite.commands.search import index_bench, index_build, index_search, search
 from t5x_lite.records.run_files import read_run
-from t5x_lite.run.indexing import bench_index, build_index, search_index
-from t5x_lite.run.searching import search
 
 pytest.importorskip("faiss")
 
@@ -27,25 +26,25 @@ def found(path):
 
 def test_build_and_search(files):
     corpus, queries = str(files / "corpus.npy"), str(files / "queries.npy")
-    build_index([corpus], output=str(files / "flat"), kind="Flat")
+    index_build([corpus], output=str(files / "flat"), kind="Flat")
     runs = {}
     for same_ids in ("keep", "drop"):
         options = {"queries": queries, "depth": 5, "same_ids": same_ids}
-        search_index(str(files / "flat"), output=str(files / "a.trec"), **options)
+        index_search(str(files / "flat"), output=str(files / "a.trec"), **options)
         search([corpus], output=str(files / "b.trec"), **options)
         runs[same_ids] = found(str(files / "a.trec"))
         assert runs[same_ids] == found(str(files / "b.trec"))
     assert runs["keep"]["3"] != runs["drop"]["3"]
-    build_index([corpus], output=str(files / "usual"))
+    index_build([corpus], output=str(files / "usual"))
     assert json.loads((files / "usual" / "index.json").read_text())["kind"] == "IVF98,Flat"
 
 
 def test_bench(files, capsys):
     corpus, queries = str(files / "corpus.npy"), str(files / "queries.npy")
     for name, kind in (("ivf", "IVF8,Flat"), ("hnsw", "HNSW8,Flat"), ("flat", "Flat")):
-        build_index([corpus], output=str(files / name), kind=kind)
+        index_build([corpus], output=str(files / name), kind=kind)
     indexes = [str(files / name) for name in ("ivf", "hnsw", "flat")]
-    lines = bench_index(
+    lines = index_bench(
         indexes, [corpus], queries=queries, nprobe=[1, 8], ef_search=[16, 64],
         output=str(files / "bench.jsonl"),
     )  # fmt: skip

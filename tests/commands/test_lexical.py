@@ -6,12 +6,13 @@ import json
 import pytest
 
 from t5x_lite.cli import main
+from t5x_lite.commands import search as lexical
+from t5x_lite.commands.search import bm25_build, bm25_search
 from t5x_lite.errors import InputError
+from t5x_lite.records import passages as passage_files
 from t5x_lite.records.passages import read_passages
 from t5x_lite.records.run_files import read_run
 from t5x_lite.retrieval import bm25_index
-from t5x_lite.run import lexical
-from t5x_lite.run.lexical import build_bm25, search_bm25
 
 TEXTS = {"a": "wings flutter", "b": "a wing and a tail", "c": "tails"}
 
@@ -21,13 +22,13 @@ def index(tmp_path):
     lines = [{"_id": name, "title": "On", "text": text} for name, text in TEXTS.items()]
     (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / "queries.tsv").write_text("q1\tthe wing\na\ttail wings\nq3\tnothing\n")
-    build_bm25([str(tmp_path / "corpus.jsonl")], output=str(tmp_path / "index"))
+    bm25_build([str(tmp_path / "corpus.jsonl")], output=str(tmp_path / "index"))
     return tmp_path
 
 
 def found(directory, **options):
     path = str(directory / options.pop("output", "run.jsonl"))
-    search_bm25(
+    bm25_search(
         str(directory / "index"), queries=str(directory / "queries.tsv"), output=path, **options
     )
     return {one.query: [d.document for d in one.documents] for one in read_run(path)}
@@ -44,9 +45,9 @@ def test_an_index_keeps_its_language(tmp_path):
     texts, queries = tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl"
     texts.write_text('{"_id": "a", "text": "H\u00e4user"}\n{"_id": "b", "text": "Wagen"}\n')
     queries.write_text('{"_id": "q", "text": "das Haus"}\n')
-    build_bm25([str(texts)], output=str(tmp_path / "index"), analyzer="german")
+    bm25_build([str(texts)], output=str(tmp_path / "index"), analyzer="german")
     out = str(tmp_path / "run.tsv")
-    search_bm25(str(tmp_path / "index"), queries=str(queries), output=out)
+    bm25_search(str(tmp_path / "index"), queries=str(queries), output=out)
     [ranking] = read_run(out)
     assert [one.document for one in ranking.documents] == ["a"]
 
@@ -77,10 +78,10 @@ def test_what_is_wrong_is_one_line(index, capsys):
     assert "no BM25 index" in capsys.readouterr().err
     (index / "empty").write_text("")
     with pytest.raises(InputError, match="no query"):
-        search_bm25(str(index / "index"), queries=str(index / "empty"), output=str(index / "r"))
+        bm25_search(str(index / "index"), queries=str(index / "empty"), output=str(index / "r"))
     (index / "twice.tsv").write_text("q\tx\nq\ty\n")
     with pytest.raises(InputError, match=r"twice.tsv:2: the id 'q' comes twice"):
-        search_bm25(str(index / "index"), queries=str(index / "twice.tsv"), output=str(index / "r"))
+        bm25_search(str(index / "index"), queries=str(index / "twice.tsv"), output=str(index / "r"))
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "not json\n"])
@@ -88,7 +89,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path, content):
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text(content)
     with pytest.raises(InputError):
-        build_bm25([str(corpus)], output=str(tmp_path / "new" / "index"))
+        bm25_build([str(corpus)], output=str(tmp_path / "new" / "index"))
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
 
 
@@ -105,11 +106,11 @@ def test_an_interrupted_build_resumes(tmp_path, monkeypatch):
 
     monkeypatch.setattr(bm25_index, "BLOCK_POSTINGS", 2)
     for most in (0, 2):
-        monkeypatch.setattr(lexical, "read_passages", functools.partial(passages, most=most))
+        monkeypatch.setattr(passage_files, "read_passages", functools.partial(passages, most=most))
         with pytest.raises(KeyboardInterrupt):
-            build_bm25([str(corpus)], output=str(tmp_path / "index"))
+            bm25_build([str(corpus)], output=str(tmp_path / "index"))
         assert (tmp_path / "index.partial").exists()
         assert not (tmp_path / "index").exists()
     monkeypatch.undo()
-    build_bm25([str(corpus)], output=str(tmp_path / "index"))
+    bm25_build([str(corpus)], output=str(tmp_path / "index"))
     assert not (tmp_path / "index.partial").exists()

@@ -1,0 +1,113 @@
+"""A function as a command: its options, its bounds, and calls from Python."""
+
+import dataclasses
+import typing
+from typing import Annotated
+
+import pytest
+
+from t5x_lite.cli import main
+from t5x_lite.commands import COMMANDS, summaries
+from t5x_lite.commands.command import command
+from t5x_lite.option_types import SHARED, Files, Natural, OptionalPositive, Positive, Positives
+from t5x_lite.options import OptionError, parse
+
+calls: list[tuple] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """What two commands share.
+
+    Attributes:
+      size: of a thing.
+    """
+
+    size: Positive = 3
+
+
+@command
+def measure(
+    files: Files,
+    *,
+    shared: Annotated[Shared, SHARED] = Shared(),
+    depth: OptionalPositive = None,
+    cuts: Positives = (5, 20),
+    offset: Natural = 0,
+) -> None:
+    """Measure files.
+
+    Nothing is written.
+
+    Args:
+      files: that are measured.
+      shared: what is shared.
+      depth: of each.
+      cuts: of the curve.
+      offset: that is added.
+    """
+    calls.append((files, shared, depth, cuts, offset))
+
+
+def test_parameters_are_options_and_those_of_a_shared_dataclass_stand_among_them():
+    fields = {field.name: field.default for field in dataclasses.fields(measure.options)}
+    assert fields.pop("files") is dataclasses.MISSING
+    assert fields == {"size": 3, "depth": None, "cuts": (5, 20), "offset": 0}
+    assert typing.get_type_hints(measure.options)["files"] == tuple[str, ...]
+    about, _, attributes = str(measure.options.__doc__).partition("Attributes:\n")
+    assert about == "Measure files.\n\n    Nothing is written.\n\n    "
+    assert "files: that are measured." in attributes
+    assert "size: of a thing." in attributes
+
+
+def test_a_command_line_and_a_call_give_the_function_the_same():
+    calls.clear()
+    options, _ = parse(measure.options, ["--files", "a", "b", "--size", "4"], prog="measure")
+    options.run([])
+    measure(["a"], shared=Shared(4), cuts=[1])
+    assert calls == [
+        (("a", "b"), Shared(4), None, (5, 20), 0),
+        (["a"], Shared(4), None, [1], 0),
+    ]
+    assert measure.__doc__ == measure.function.__doc__
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"depth": 0}, "--depth must be at least 1, got 0"),
+        ({"cuts": (5, 0)}, "--cuts must be at least 1, got 0"),
+        ({"offset": -1}, "--offset must be at least 0, got -1"),
+        ({"shared": Shared(0)}, "--size must be at least 1, got 0"),
+        ({"depth": 1 << 63}, "--depth must be below 2^63"),
+        ({"detph": 3}, "unknown keyword detph; did you mean depth?"),
+    ],
+)
+def test_what_a_call_refuses(given, message):
+    with pytest.raises(OptionError, match=message.replace("?", r"\?").replace("^", r"\^")):
+        measure(["a"], **given)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("search --vectors a --queries q --output r --depth 0", "--depth must be at least 1"),
+        ("search --vectors a --queries q --output r --step -1", "--step must be at least 0"),
+        ("search --vectors a --queries q --output r --batch-size 0", "--batch-size must be at"),
+        ("bm25 search --index d --queries q --output r --depth 0", "--depth must be at least 1"),
+        ("fuse --runs a --output r --k 0", "--k must be at least 1"),
+        ("fuse --runs a --output r --rrf-k -1", "--rrf-k must be at least 0"),
+        ("evaluate-run --runs a --qrels q --cuts 5 0", "--cuts must be at least 1"),
+        ("index build --vectors a --output d --threads 0", "--threads must be at least 1"),
+        ("index search --index d --queries q --output r --nprobe 0", "--nprobe must be at least 1"),
+        ("index bench --indexes d --vectors a --queries q --nprobe 0", "--nprobe must be at"),
+    ],
+)
+def test_numbers_that_are_too_small(line, message, capsys):
+    assert main(line.split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_first_line_of_a_function_is_the_summary_of_its_command():
+    assert summaries()["search"] == "Find the nearest vectors of a corpus for queries, exactly."
+    assert COMMANDS["search"] is COMMANDS["search"]
