@@ -232,7 +232,13 @@ def _one_line(box: str, *, prog: str) -> str:
     message = list(itertools.takewhile(lambda line: not _RULE.fullmatch(line), message))
     if title.strip() == "Required options":
         indented = textwrap.dedent("\n".join(message)).splitlines()
-        missing = [line.split()[0] for line in indented if re.match(r" {4}\S", line)]
+        # The choices of an option may be wrapped: {a,b, at the end of a line and c} below.
+        opened = itertools.accumulate(line.count("{") - line.count("}") for line in indented)
+        missing = [
+            line.split()[0]
+            for inside, line in zip([0, *opened], indented, strict=False)
+            if re.match(r" {4}\S", line) and not inside
+        ]
         return f"missing {', '.join(missing)}; see {prog} --help"
     text = " ".join(" ".join(message).split()).rstrip(".")
     for python, plain in _PLAIN.items():

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from t5x_lite.commands import COMMANDS
 from t5x_lite.options import (
     OptionError,
     did_you_mean,
@@ -117,6 +118,13 @@ def test_an_option_that_is_given_twice(again):
     assert str(raised.value) == (
         "--steps is given twice; give it once, with several values after it if it takes them"
     )
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_wrapped_choices_of_a_missing_option_are_no_options(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with pytest.raises(OptionError, match=r"^missing --input, --output, --rule; see prog --help$"):
+        parse(COMMANDS["pairs"], [], prog="prog")
 
 
 def test_missing_options_are_named():
