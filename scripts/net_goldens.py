@@ -215,7 +215,7 @@ def write_data() -> None:
     write("pairs/pairs.jsonl", [json.dumps(pair) for pair in pairs])
     for split, rows in {"train": 60, "dev": 8}.items():
         contexts = [sentence() for _ in range(rows)]
-        paragraphs = [_question(context, f"{split}{i}", rng) for i, context in enumerate(contexts)]
+        paragraphs = [question(context, f"{split}{i}", rng) for i, context in enumerate(contexts)]
         squad = {"version": "1.1", "data": [{"title": "", "paragraphs": paragraphs}]}
         write(f"squad/{split}-v1.1.json", [json.dumps(squad)])
     train_sentencepiece([" ".join(d) for d in documents], size=50, output_dir="pieces")
@@ -228,7 +228,8 @@ def write_data() -> None:
     cache(dataclasses.replace(runs["bert"], data=lines), output="caches/encoder")
 
 
-def _question(context: str, name: str, rng: random.Random) -> dict[str, Any]:
+def question(context: str, name: str, rng: random.Random) -> dict[str, Any]:
+    """A paragraph of SQuAD with a question about a context."""
     words = context.split()
     start = rng.randrange(len(words) - 1)
     answer = " ".join(words[start : start + 2])
@@ -350,10 +351,11 @@ def archive(names: list[str]) -> None:
         DIRECTORY.mkdir(parents=True, exist_ok=True)
         with tarfile.open(ARCHIVE, "w:xz", preset=9) as packed:
             for path in sorted(pathlib.Path().rglob("*")):
-                packed.add(path, recursive=False, filter=_anonymous)
+                packed.add(path, recursive=False, filter=anonymous)
 
 
-def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+def anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """An entry without the user and the time of this machine."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     entry.mtime = 0
