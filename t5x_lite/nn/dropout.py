@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+import numpy as np
+from jaxtyping import Bool, Float, Int
 
 from t5x_lite.types import Array, Key
 
@@ -69,6 +70,79 @@ class WeightDropout:
         words = jax.random.bits(key, (*batch, -(-columns // 2)), jnp.uint32)
         draws = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*batch, -1)
         return draws[..., :columns] >= _drawn_rate(self.rate)
+
+    def streams(self, rows: int, heads: int, queries: int) -> Int[Array, "B H T"]:
+        """Return a random word for each row, head and query: the seed of its keys' draws.
+
+        Args:
+          rows: B.
+          heads: H.
+          queries: T.
+        """
+        words = jax.lax.bitcast_convert_type(jax.random.key_data(self.key), jnp.int32).reshape(-1)
+        seed = jnp.int32(0)
+        for word in words:
+            seed = _mixed(seed + word)
+        by_row = _mixed(seed ^ jnp.arange(rows, dtype=jnp.int32) * _STEP)
+        by_head = _mixed(by_row[:, None] + words[0] + jnp.arange(heads, dtype=jnp.int32) * _STEP)
+        return _mixed(by_head[..., None] + jnp.arange(queries, dtype=jnp.int32) * _STEP)
+
+
+def kept_keys(
+    rate: float, streams: Int[Array, "B H T"], start: int | Array, size: int
+) -> Bool[Array, "B H T size"]:
+    """True where a weight is kept, by a hash of its row, head, query and key.
+
+    The attention kernel for TPUs draws the same (`t5x_lite.nn.pallas_blocks`).
+
+    Args:
+      rate: of the dropout.
+      streams: from `WeightDropout.streams`.
+      start: the first key.
+      size: the number of keys.
+    """
+    keys = start + jnp.arange(size, dtype=jnp.int32)
+    words = hashed(streams[..., None], word_of(keys))
+    return jnp.where((keys & 8) > 0, words << 16, words) >= least_draw(rate)
+
+
+def least_draw(rate: float) -> int:
+    """Return the smallest draw that keeps its weight: int32, the lower 16 bits do not count."""
+    return (_drawn_rate(rate) << 16) - 2**31
+
+
+_STEP = np.int32(0x9E3779B9 - 2**32)
+"""Odd, and near 2 ** 32 over the golden ratio: multiples of it are far apart (Weyl's sequence)."""
+_FACTORS = np.int32(0x7FEB352D), np.int32(0x846CA68B - 2**32)
+"""Of C. Wellons' lowbias32 (https://nullprogram.com/blog/2018/07/31/)."""
+
+
+def hashed(streams: Int[Array, "..."], words: Int[Array, "..."]) -> Int[Array, "..."]:
+    """Return random words by the seeds of their streams and their numbers, broadcast together.
+
+    Each gives two draws of 16 bits, see `word_of`. The cost on a TPU is integer operations: 8 a
+    word here, and 1.5 a draw to take it from the word and to compare it.
+    """
+    return _once_mixed(streams + words * _STEP) * _FACTORS[1]
+
+
+def word_of(keys: Int[Array, "..."]) -> Int[Array, "..."]:
+    """Return the number of the word with a key's draw.
+
+    The first 8 of 16 keys read the upper halves of 8 words, the others the lower halves. So whole
+    registers of a TPU, 8 rows, are one half's.
+    """
+    return jax.lax.shift_right_logical(keys, np.int32(4)) * 8 + (keys & 7)
+
+
+def _once_mixed(x: Array) -> Array:
+    x = (x ^ jax.lax.shift_right_logical(x, np.int32(16))) * _FACTORS[0]
+    return x ^ jax.lax.shift_right_logical(x, np.int32(15))
+
+
+def _mixed(x: Array) -> Array:
+    x = _once_mixed(x) * _FACTORS[1]
+    return x ^ jax.lax.shift_right_logical(x, np.int32(16))
 
 
 def _drawn_rate(rate: float) -> int:

@@ -136,8 +136,14 @@ def _add_block(layout: Layout, refs: Refs, statistics: Array, kept: Refs, i: Any
             logits = logits + kept["bias"][diagonal, head]
         logits = blocks.masked_logits(layout, logits, visible, i, j)
         weights = jnp.exp(logits - largest) * scale
-        kept["value"][...] += blocks.product(weights.astype(dtype), blocks.only(g, lanes), (1, 0))
         grad_weights = blocks.product(blocks.only(value, lanes), g, (1, 1))
+        mixing = weights
+        if layout.dropout_rate:
+            streams = refs["streams"][0, 0, head : head + 1]
+            kept_here = blocks.kept_weights(layout, streams, j)
+            mixing = jnp.where(kept_here, weights, 0.0)
+            grad_weights = jnp.where(kept_here, grad_weights, 0.0)
+        kept["value"][...] += blocks.product(mixing.astype(dtype), blocks.only(g, lanes), (1, 0))
         grad = weights * (grad_weights - inner)
         if visible is not None:
             grad = jnp.where(visible, grad, 0.0)

@@ -84,6 +84,7 @@ def in_specs(layout: Layout, inputs: dict[str, Array], order: Any) -> dict[str, 
         "key": spec((1, key, layout.lanes), lambda h, b, i, j: (b, j, h)),
         "queries": spec((1, 1, query), lambda h, b, i, j: (b, 0, i)),
         "keys": spec((1, key, 1), lambda h, b, i, j: (b, j, 0)),
+        "streams": spec((1, 1, layout.group, query), lambda h, b, i, j: (b, h, 0, i)),
         "table": pl.BlockSpec(memory_space=pltpu.SMEM),
     }
     known |= {"value": known["key"], "cotangent": known["query"]}
@@ -137,5 +138,8 @@ def _add_block(layout: Layout, refs: Refs, kept: Refs, i: Any, j: Any) -> None:
         total = jnp.sum(weights, axis=0, keepdims=True)
         kept["largest"][here] = now
         kept["normaliser"][here] = kept["normaliser"][here] * shrink + total
+        if layout.dropout_rate:
+            kept_here = blocks.kept_weights(layout, refs["streams"][0, 0, here], j)
+            weights = jnp.where(kept_here, weights, 0.0)
         mixed = blocks.product(transposed[lanes], weights.astype(value.dtype), (1, 0))
         kept["total"][lanes, :] = kept["total"][lanes, :] * shrink + mixed

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.nn.dropout import WeightDropout, dropout, thinned
+from t5x_lite.nn.dropout import WeightDropout, dropout, kept_keys, thinned
 
 KEY = jax.random.key(3)
 
@@ -74,3 +74,55 @@ def test_thinned():
     weights = jnp.asarray([1.0, 2.0])
     assert thinned(weights, None) is weights
     assert thinned(weights, jnp.asarray([True, False])).tolist() == [1.0, 0.0]
+
+
+def draws_of(key, rate=0.1, *, rows=2, heads=3, queries=128, keys=256, start=0):
+    streams = WeightDropout(key, rate).streams(rows, heads, queries)
+    return np.asarray(kept_keys(rate, streams, start, keys))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_hashed_draws_are_as_random_as_dropout_needs(rate):
+    """Bounds are five standard deviations of independent draws."""
+    kept = draws_of(KEY, rate)
+    deviation = np.sqrt(rate * (1 - rate))
+    z = (kept - (1 - rate)) / deviation
+    assert abs(z.mean()) < 5 / np.sqrt(z.size)
+    for axis in range(4):  # of each row, head, query and key
+        others = tuple(other for other in range(4) if other != axis)
+        assert np.abs(z.mean(axis=others)).max() < 5 / np.sqrt(z.size / z.shape[axis])
+
+    def uncorrelated(one, other):
+        assert abs(np.mean(one * other)) < 5 / np.sqrt(one.size)
+
+    for lag in (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 32, 64, 128):
+        uncorrelated(z[..., lag:], z[..., :-lag])
+        if lag < z.shape[2]:
+            uncorrelated(z[:, :, lag:], z[:, :, :-lag])
+    for lag in range(1, 9):
+        uncorrelated(z[:, :, lag:, lag:], z[:, :, :-lag, :-lag])
+        uncorrelated(z[:, :, lag:, :-lag], z[:, :, :-lag, lag:])
+    uncorrelated(z[1:], z[:-1])
+    uncorrelated(z[:, 1:], z[:, :-1])
+    # Three keys, and two queries of two keys.
+    uncorrelated(z[..., :-2] * z[..., 1:-1], z[..., 2:])
+    uncorrelated(z[..., 1:, 1:] * z[..., :-1, :-1], z[..., 1:, :-1] * z[..., :-1, 1:])
+    # Keys of the next steps, and microbatches.
+    base = jax.random.key(0)
+    steps = [draws_of(jax.random.fold_in(base, step), rate) for step in range(4)]
+    steps.append(draws_of(jax.random.fold_in(jax.random.fold_in(base, 0), 1), rate))
+    scaled = [(step - (1 - rate)) / deviation for step in steps]
+    for index, one in enumerate(scaled):
+        for other in scaled[:index]:
+            uncorrelated(one, other)
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "unsafe_rbg"])
+def test_hashed_draws_depend_on_row_head_query_and_key_alone(impl):
+    key = jax.random.key(5, impl=impl)
+    whole = draws_of(key, 0.5, rows=4, heads=4, queries=40, keys=96)
+    part = draws_of(key, 0.5, rows=3, heads=2, queries=24, keys=19, start=37)
+    np.testing.assert_array_equal(part, whole[:3, :2, :24, 37:56])
+    assert np.any(
+        whole != draws_of(jax.random.key(6, impl=impl), 0.5, rows=4, heads=4, queries=40, keys=96)
+    )
