@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from t5x_lite.sharding import traced_kind
 from t5x_lite.types import Array, Key
 
 
@@ -34,9 +35,29 @@ def dropout(x: Array, rate: float, *, key: Key | None, broadcast_axes: Sequence[
     shape = list(x.shape)
     for axis in broadcast_axes:
         shape[axis] = 1
-    keep = jax.random.bernoulli(key, 1.0 - rate, tuple(shape))
+    if traced_kind().startswith("TPU"):
+        keep, kept = kept_elements(key, rate, shape), 1.0 - _drawn_rate(rate) / 2**16
+    else:
+        keep, kept = jax.random.bernoulli(key, 1.0 - rate, tuple(shape)), 1.0 - rate
     # A product with a small mask is one pass over x, forward and backward.
-    return x * (keep.astype(x.dtype) / jnp.asarray(1.0 - rate, x.dtype))
+    return x * (keep.astype(x.dtype) / jnp.asarray(kept, x.dtype))
+
+
+def kept_elements(key: Key, rate: float, shape: Sequence[int]) -> Bool[Array, "..."]:
+    """True where dropout keeps an element, by a hash of the element's indices.
+
+    For TPUs: JAX's generator costs some 60 integer operations an element there, the hash 6.
+
+    Args:
+      key: of the draws.
+      rate: in (0, 1); it is drawn to a multiple of 2 ** -16.
+      shape: of the elements.
+    """
+    *leading, size = (1, *shape)
+    seeds = _seed(key)
+    for length in leading:
+        seeds = _mixed(seeds[..., None] + _numbers(length) * _STEP)
+    return kept_keys(rate, seeds, 0, size).reshape(shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,25 +100,21 @@ class WeightDropout:
           heads: H.
           queries: T.
         """
-        words = jax.lax.bitcast_convert_type(jax.random.key_data(self.key), jnp.int32).reshape(-1)
-        seed = jnp.int32(0)
-        for word in words:
-            seed = _mixed(seed + word)
-        by_row = _mixed(seed ^ jnp.arange(rows, dtype=jnp.int32) * _STEP)
-        by_head = _mixed(by_row[:, None] + words[0] + jnp.arange(heads, dtype=jnp.int32) * _STEP)
-        return _mixed(by_head[..., None] + jnp.arange(queries, dtype=jnp.int32) * _STEP)
+        by_row = _mixed(_seed(self.key) + _numbers(rows) * _STEP)
+        by_head = _mixed(by_row[:, None] + _numbers(heads) * _STEP)
+        return _mixed(by_head[..., None] + _numbers(queries) * _STEP)
 
 
 def kept_keys(
-    rate: float, streams: Int[Array, "B H T"], start: int | Array, size: int
-) -> Bool[Array, "B H T size"]:
+    rate: float, streams: Int[Array, "..."], start: int | Array, size: int
+) -> Bool[Array, "... size"]:
     """True where a weight is kept, by a hash of its row, head, query and key.
 
     The attention kernel for TPUs draws the same (`t5x_lite.nn.pallas_blocks`).
 
     Args:
       rate: of the dropout.
-      streams: from `WeightDropout.streams`.
+      streams: from `WeightDropout.streams`, or other random words.
       start: the first key.
       size: the number of keys.
     """
@@ -133,6 +150,18 @@ def word_of(keys: Int[Array, "..."]) -> Int[Array, "..."]:
     registers of a TPU, 8 rows, are one half's.
     """
     return jax.lax.shift_right_logical(keys, np.int32(4)) * 8 + (keys & 7)
+
+
+def _seed(key: Key) -> Int[Array, ""]:
+    words = jax.lax.bitcast_convert_type(jax.random.key_data(key), jnp.int32).reshape(-1)
+    seed = jnp.int32(0)
+    for word in words:
+        seed = _mixed(seed + word)
+    return seed
+
+
+def _numbers(size: int) -> Int[Array, " size"]:
+    return jnp.arange(size, dtype=jnp.int32)
 
 
 def _once_mixed(x: Array) -> Array:

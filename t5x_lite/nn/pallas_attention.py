@@ -64,6 +64,9 @@ from t5x_lite.types import Array
 _UNKNOWN = -1
 """The id of positions that only fill up the last block."""
 
+_UNSEEN = -2
+"""The id of keys of padding beside ids of queries: no query has it."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Call:
@@ -353,7 +356,9 @@ def _inputs(
         inputs["table"] = table.astype(jnp.float32)
     of_keys, of_queries, groups, _, _, streams = (*rows, None, None, None)[:6]
     if of_keys is not None:
-        inputs["keys"] = _filled(of_keys, keys)[:, :, None]
+        ids = _filled(of_keys, keys)
+        ids = ids if of_queries is None else jnp.where(ids > 0, ids, _UNSEEN)
+        inputs["keys"] = ids[:, :, None]
     if of_keys is not None and of_queries is not None:
         inputs["queries"] = _filled(of_queries, queries)[:, None]
     if layout.causal and groups is not None:

@@ -305,10 +305,11 @@ def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array |
             key, query = both("key_groups", "query_groups")
             found = found | ((key == query) & (key > 0))
     if "keys" in ids:
-        key = jnp.broadcast_to(ids["keys"][0], shape)
-        here = key > 0
-        if "queries" in ids:
-            here = here & (key == jnp.broadcast_to(ids["queries"][0], shape))
+        if "queries" in ids:  # keys that nothing sees have an id of no query
+            key, query = both("keys", "queries")
+            here = key == query
+        else:
+            here = jnp.broadcast_to(ids["keys"][0], shape) > 0
         found = here if found is None else found & here
     return found
 

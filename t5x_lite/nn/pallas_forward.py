@@ -124,8 +124,10 @@ def _add_block(layout: Layout, refs: Refs, kept: Refs, i: Any, j: Any) -> None:
     query, key, value = (refs[name][0] for name in ("query", "key", "value"))
     visible = blocks.seen(layout, refs, i, j)
     transposed = blocks.transpose(value)
-    for head, lanes in enumerate(layout.heads()):
-        logits = blocks.product(blocks.only(key, lanes), query, (1, 1))
+    # The logits of all heads first: the matrix units work on those of one head while the vector
+    # unit is at the softmax of another.
+    of_heads = [blocks.product(blocks.only(key, one), query, (1, 1)) for one in layout.heads()]
+    for head, (lanes, logits) in enumerate(zip(layout.heads(), of_heads, strict=True)):
         if layout.buckets is not None:
             logits = logits + kept["bias"][blocks.diagonal_of(layout, i, j), head]
         logits = blocks.masked_logits(layout, logits, visible, i, j)

@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.nn.dropout import WeightDropout, dropout, kept_keys, thinned
+from t5x_lite.nn import dropout as module
+from t5x_lite.nn.dropout import WeightDropout, dropout, kept_elements, kept_keys, thinned
 
 KEY = jax.random.key(3)
 
@@ -126,3 +127,25 @@ def test_hashed_draws_depend_on_row_head_query_and_key_alone(impl):
     assert np.any(
         whole != draws_of(jax.random.key(6, impl=impl), 0.5, rows=4, heads=4, queries=40, keys=96)
     )
+
+
+@pytest.mark.parametrize("axes", [(), (-2,)])
+def test_dropout_on_tpus_draws_by_the_hash(monkeypatch, axes):
+    """Bounds are five standard deviations of independent draws."""
+    monkeypatch.setattr(module, "traced_kind", lambda: "TPU v5 lite")
+    rate, x = 0.25, jnp.ones((16, 96, 256))
+    dropped = np.asarray(dropout(x, rate, key=KEY, broadcast_axes=axes))
+    assert np.unique(dropped) == pytest.approx([0.0, 1 / (1 - rate)], rel=1e-4)
+    kept = np.asarray(kept_elements(KEY, rate, (16, *((96,) if not axes else (1,)), 256)))
+    np.testing.assert_array_equal(dropped > 0, np.broadcast_to(kept, dropped.shape))
+    z = (kept - (1 - rate)) / np.sqrt(rate * (1 - rate))
+    assert abs(z.mean()) < 5 / np.sqrt(z.size)
+    for axis in range(3):
+        for lag in (1, 2, 8):
+            if z.shape[axis] > lag:
+                one, other = np.split(np.moveaxis(z, axis, 0), [lag])[1], np.moveaxis(z, axis, 0)
+                product = one * other[:-lag]
+                assert abs(product.mean()) < 5 / np.sqrt(product.size)
+    assert (kept != np.asarray(kept_elements(jax.random.key(4), rate, kept.shape))).any()
+    # A part of the rows has the draws of the whole: meshes do not change them.
+    np.testing.assert_array_equal(kept_elements(KEY, rate, (4, *kept.shape[1:])), kept[:4])
