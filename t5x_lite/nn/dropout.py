@@ -15,6 +15,8 @@ from t5x_lite.types import Array, Key
 def dropout(x: Array, rate: float, *, key: Key | None, broadcast_axes: Sequence[int] = ()) -> Array:
     """Zeroes elements with probability `rate` and scales the others by 1 / (1 - rate).
 
+    On TPUs the draws are those of `kept_elements`, elsewhere those of JAX's generator.
+
     Args:
       x: any array.
       rate: in [0, 1).
@@ -46,7 +48,8 @@ def dropout(x: Array, rate: float, *, key: Key | None, broadcast_axes: Sequence[
 def kept_elements(key: Key, rate: float, shape: Sequence[int]) -> Bool[Array, "..."]:
     """True where dropout keeps an element, by a hash of the element's indices.
 
-    For TPUs: JAX's generator costs some 60 integer operations an element there, the hash 6.
+    For TPUs, where JAX's generator takes 2.5 ms and the hash 0.1 ms for the same elements, by the
+    compiler's estimate (docs/benchmarks.md).
 
     Args:
       key: of the draws.
@@ -80,13 +83,16 @@ class WeightDropout:
     def kept(self, shape: Sequence[int], block: int | Array = 0) -> Array:
         """True where a weight is kept, at random.
 
-        Each random word gives two of them: half the time of a word for each.
+        Each random word gives two of them: half the time of a word for each. On TPUs the words are
+        those of `kept_elements`.
 
         Args:
           shape: of the weights; [B, H, T, S].
           block: the number of the block of weights that these are.
         """
         key = jax.random.fold_in(self.key, block)
+        if traced_kind().startswith("TPU"):
+            return kept_elements(key, self.rate, shape)
         *batch, columns = shape
         words = jax.random.bits(key, (*batch, -(-columns // 2)), jnp.uint32)
         draws = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*batch, -1)

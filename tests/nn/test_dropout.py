@@ -147,5 +147,8 @@ def test_dropout_on_tpus_draws_by_the_hash(monkeypatch, axes):
                 product = one * other[:-lag]
                 assert abs(product.mean()) < 5 / np.sqrt(product.size)
     assert (kept != np.asarray(kept_elements(jax.random.key(4), rate, kept.shape))).any()
+    weights = WeightDropout(KEY, rate).kept((2, 3, 40, 50), 1)
+    wanted = kept_elements(jax.random.fold_in(KEY, 1), rate, (2, 3, 40, 50))
+    np.testing.assert_array_equal(weights, wanted)
     # A part of the rows has the draws of the whole: meshes do not change them.
     np.testing.assert_array_equal(kept_elements(KEY, rate, (4, *kept.shape[1:])), kept[:4])

@@ -4,6 +4,7 @@ import dataclasses
 import re
 import shutil
 import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -291,9 +292,9 @@ def test_deep_stacks_are_a_loop_where_compiling_takes_long(tiny_experiment):
     assert unrolled == [1, True, True]
 
 
-ENCODER = {"vocab_size": 400, "d_model": 128, "d_ff": 16, "num_heads": 2, "num_layers": 1}
-LARGE_HEADS = {"d_model": 128, "d_kv": 64}
-FAMILIES = {
+ENCODER: Any = {"vocab_size": 400, "d_model": 128, "d_ff": 16, "num_heads": 2, "num_layers": 1}
+LARGE_HEADS: Any = {"d_model": 128, "d_kv": 64}
+FAMILIES: Any = {
     "t5": (lambda tiny: tiny.model.replace(**LARGE_HEADS), None),
     "bert": (lambda _: BertConfig(**ENCODER, token_types=2), MaskedLM(mask_id=3)),
     "bert, relative": (
@@ -358,7 +359,8 @@ def test_the_kernel_that_auto_picks_is_in_the_step(
     )
     mesh = make_mesh(MeshConfig(), devices=jax.devices()[:1])
     experiment, _ = with_choices(experiment, kind)
-    assert experiment.model.attention == attention
+    model: Any = experiment.model
+    assert model.attention == attention
     step, state = planning._step(experiment, learner_of(experiment), mesh)
     with jax.set_mesh(mesh):
         traced = step.trace(state, planning._batch(experiment, mesh))
