@@ -62,9 +62,9 @@ class EncoderConfig(ModelConfig):
       remat: activations that a layer keeps for its backward pass (`t5x_lite.nn.remat`).
       attention: "auto", the fastest for a run's devices, which its config.json names; "plain";
         "heads", one head of one row at a time, which is faster on CPUs in float32; "blocked", whose
-        memory is linear in length; "pallas", the same as a kernel for TPUs, elsewhere blocked, and
-        so where each query and key have a draw of dropout; "cudnn", cuDNN's for NVIDIA GPUs and
-        bfloat16, elsewhere plain, and refused in training: it has no such draw.
+        memory is linear in length; "pallas", the same as a kernel for TPUs, elsewhere blocked;
+        "cudnn", cuDNN's for NVIDIA GPUs and bfloat16, elsewhere plain, and refused in training: it
+        has no draw of dropout for each query and key.
       attention_block: keys that blocked attention takes at a time (a DeBERTa's: queries), and
         queries too if the kernel does it: 256 is good there; where that does not fit the chip, the
         half is taken.

@@ -240,7 +240,8 @@ def dot_product_attention(
 
     A pattern of arrays, and plain attention; one of a `Visibility`, and blocked attention, or the
     kernel or cuDNN's if it says so. All drop the same weights for the same key if
-    the queries share them; if not, each block of keys has draws of its own, and there is no kernel.
+    the queries share them; if not, blocked attention and the kernel for TPUs drop the same, plain
+    attention others, and cuDNN has no such draw.
 
     Args:
       query: projected queries.
@@ -273,12 +274,12 @@ def dot_product_attention(
         bias = None if bias is None else bias.block(query.shape[1], 0, key.shape[1])[None]
         mask = mask.dense(query.shape[1])
     if isinstance(mask, Visibility):
-        takes = mask.hidden is None and mask.itself and draws is None and before is None
+        takes = mask.hidden is None and mask.itself and before is None
         if mask.kernel and takes:
             # Late: importing Pallas takes as long as importing this package.
             from t5x_lite.nn.pallas_attention import pallas_attention
 
-            return pallas_attention(query, key, value, visible=mask, bias=bias)
+            return pallas_attention(query, key, value, visible=mask, bias=bias, draws=draws)
         if prefix_bias is not None:
             raise InputError(
                 "a prefix that lies before the tokens has a relative bias, which attention in "

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
-from t5x_lite.nn.dropout import WeightDropout, thinned
+from t5x_lite.nn.dropout import WeightDropout, kept_keys, thinned
 from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.positions import RelativeTable
 from t5x_lite.nn.products import einsum
@@ -26,7 +26,7 @@ from t5x_lite.types import Array
 
 Rows = tuple[Array | None, ...]
 """Of a Visibility: keys, queries and both_ways; and hidden and picked, where it may have them; and
-the key of dropout, where it draws for each query and key."""
+the streams of dropout [B, H, T], where it draws for each query and key."""
 
 Pair = tuple[Array, Array]
 """Keys and values."""
@@ -91,7 +91,7 @@ def blocked_attention(
       value: projected values.
       visible: which keys a query sees, and how many make a block; S need not be a multiple of it.
       bias: a relative bias; its table gets a gradient.
-      draws: of dropout, for each block of keys anew, in the backward pass again; values are scaled.
+      draws: dropout of each query and key; the backward pass draws again. Values are scaled.
       prefix: keys and values that all queries see, without a bias: the block before the first.
 
     Raises:
@@ -100,7 +100,9 @@ def blocked_attention(
     rules = Rules.of(visible, bias, num_keys=key.shape[1])
     rows = (visible.keys, visible.queries, visible.both_ways, visible.hidden, visible.picked)
     if draws is not None:
-        rules, rows = dataclasses.replace(rules, dropout_rate=draws.rate), (*rows, draws.key)
+        rules = dataclasses.replace(rules, dropout_rate=draws.rate)
+        batch, num_queries, heads, _ = query.shape
+        rows = (*rows, draws.streams(batch, heads, num_queries))
     table = None if bias is None else bias.table
     return _attend(rules, query, key, value, table, rows, prefix)
 
@@ -154,10 +156,12 @@ def _seen(rules: Rules, rows: Rows, num_queries: int, start: Int[Array, ""]) -> 
     return visible.block(num_queries, start, rules.block)
 
 
-def _kept(rules: Rules, rows: Rows, shape: tuple[int, ...], index: Array) -> Array | None:
-    """Which weights of a block dropout keeps; None where there is none."""
-    key = (*rows, None, None, None)[5]
-    return None if key is None else WeightDropout(key, rules.dropout_rate).kept(shape, index)
+def _kept(rules: Rules, rows: Rows, start: Array) -> Array | None:
+    """Return the mask of the weights that dropout keeps; None without dropout."""
+    streams = (*rows, None, None, None)[5]
+    if streams is None:
+        return None
+    return kept_keys(rules.dropout_rate, streams, start, rules.block)
 
 
 def _logits(
@@ -224,7 +228,7 @@ def forward(
         shrink = jnp.exp(largest - now)
         weights = jnp.exp(logits - now[..., None])
         normaliser = normaliser * shrink + jnp.sum(weights, axis=-1)
-        weights = thinned(weights, _kept(rules, rows, weights.shape, index))
+        weights = thinned(weights, _kept(rules, rows, start))
         mixed = einsum("BHTS,BSHK->BTHK", weights.astype(dtype), _slice(rules, values, start))
         return index + 1, now, normaliser, total * _by_query(shrink) + mixed
 
@@ -258,7 +262,7 @@ def backward(rules: Rules, saved: tuple, g: Array, prefix: Pair | None = None) -
         seen = _seen(rules, rows, num_queries, start)
         logits = _logits(rules, query, here, table, seen, start, num_keys)
         weights = jnp.exp(logits - largest[..., None]).astype(dtype)
-        kept = _kept(rules, rows, weights.shape, index)
+        kept = _kept(rules, rows, start)
         grad_value = einsum("BHTS,BTHK->BSHK", thinned(weights, kept), g)
         grad_weights = thinned(einsum("BTHK,BSHK->BHTS", g, _slice(rules, values, start)), kept)
         grad_logits = weights.astype(jnp.float32) * (grad_weights - inner)

@@ -5,13 +5,17 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+import numpy as np
+from jaxtyping import Bool, Float, Int
 
+from t5x_lite.sharding import traced_kind
 from t5x_lite.types import Array, Key
 
 
 def dropout(x: Array, rate: float, *, key: Key | None, broadcast_axes: Sequence[int] = ()) -> Array:
     """Zeroes elements with probability `rate` and scales the others by 1 / (1 - rate).
+
+    On TPUs the draws are those of `kept_elements`, elsewhere those of JAX's generator.
 
     Args:
       x: any array.
@@ -33,9 +37,30 @@ def dropout(x: Array, rate: float, *, key: Key | None, broadcast_axes: Sequence[
     shape = list(x.shape)
     for axis in broadcast_axes:
         shape[axis] = 1
-    keep = jax.random.bernoulli(key, 1.0 - rate, tuple(shape))
+    if traced_kind().startswith("TPU"):
+        keep, kept = kept_elements(key, rate, shape), 1.0 - _drawn_rate(rate) / 2**16
+    else:
+        keep, kept = jax.random.bernoulli(key, 1.0 - rate, tuple(shape)), 1.0 - rate
     # A product with a small mask is one pass over x, forward and backward.
-    return x * (keep.astype(x.dtype) / jnp.asarray(1.0 - rate, x.dtype))
+    return x * (keep.astype(x.dtype) / jnp.asarray(kept, x.dtype))
+
+
+def kept_elements(key: Key, rate: float, shape: Sequence[int]) -> Bool[Array, "..."]:
+    """True where dropout keeps an element, by a hash of the element's indices.
+
+    For TPUs, where JAX's generator takes 2.5 ms and the hash 0.1 ms for the same elements, by the
+    compiler's estimate (docs/benchmarks.md).
+
+    Args:
+      key: of the draws.
+      rate: in (0, 1); it is drawn to a multiple of 2 ** -16.
+      shape: of the elements.
+    """
+    *leading, size = (1, *shape)
+    seeds = _seed(key)
+    for length in leading:
+        seeds = _mixed(seeds[..., None] + _numbers(length) * _STEP)
+    return kept_keys(rate, seeds, 0, size).reshape(shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,17 +83,101 @@ class WeightDropout:
     def kept(self, shape: Sequence[int], block: int | Array = 0) -> Array:
         """True where a weight is kept, at random.
 
-        Each random word gives two of them: half the time of a word for each.
+        Each random word gives two of them: half the time of a word for each. On TPUs the words are
+        those of `kept_elements`.
 
         Args:
           shape: of the weights; [B, H, T, S].
           block: the number of the block of weights that these are.
         """
         key = jax.random.fold_in(self.key, block)
+        if traced_kind().startswith("TPU"):
+            return kept_elements(key, self.rate, shape)
         *batch, columns = shape
         words = jax.random.bits(key, (*batch, -(-columns // 2)), jnp.uint32)
         draws = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*batch, -1)
         return draws[..., :columns] >= _drawn_rate(self.rate)
+
+    def streams(self, rows: int, heads: int, queries: int) -> Int[Array, "B H T"]:
+        """Return a random word for each row, head and query: the seed of its keys' draws.
+
+        Args:
+          rows: B.
+          heads: H.
+          queries: T.
+        """
+        by_row = _mixed(_seed(self.key) + _numbers(rows) * _STEP)
+        by_head = _mixed(by_row[:, None] + _numbers(heads) * _STEP)
+        return _mixed(by_head[..., None] + _numbers(queries) * _STEP)
+
+
+def kept_keys(
+    rate: float, streams: Int[Array, "..."], start: int | Array, size: int
+) -> Bool[Array, "... size"]:
+    """True where a weight is kept, by a hash of its row, head, query and key.
+
+    The attention kernel for TPUs draws the same (`t5x_lite.nn.pallas_blocks`).
+
+    Args:
+      rate: of the dropout.
+      streams: from `WeightDropout.streams`, or other random words.
+      start: the first key.
+      size: the number of keys.
+    """
+    keys = start + jnp.arange(size, dtype=jnp.int32)
+    words = hashed(streams[..., None], word_of(keys))
+    return jnp.where((keys & 8) > 0, words << 16, words) >= least_draw(rate)
+
+
+def least_draw(rate: float) -> int:
+    """Return the smallest draw that keeps its weight: int32, the lower 16 bits do not count."""
+    return (_drawn_rate(rate) << 16) - 2**31
+
+
+_STEP = np.int32(0x9E3779B9 - 2**32)
+"""Odd, and near 2 ** 32 over the golden ratio: multiples of it are far apart (Weyl's sequence)."""
+_FACTORS = np.int32(0x7FEB352D), np.int32(0x846CA68B - 2**32)
+"""Of C. Wellons' lowbias32 (https://nullprogram.com/blog/2018/07/31/)."""
+
+
+def hashed(streams: Int[Array, "..."], words: Int[Array, "..."]) -> Int[Array, "..."]:
+    """Return random words by the seeds of their streams and their numbers, broadcast together.
+
+    Each gives two draws of 16 bits, see `word_of`. The cost on a TPU is integer operations: 8 a
+    word here, and 1.5 a draw to take it from the word and to compare it.
+    """
+    return _once_mixed(streams + words * _STEP) * _FACTORS[1]
+
+
+def word_of(keys: Int[Array, "..."]) -> Int[Array, "..."]:
+    """Return the number of the word with a key's draw.
+
+    The first 8 of 16 keys read the upper halves of 8 words, the others the lower halves. So whole
+    registers of a TPU, 8 rows, are one half's.
+    """
+    return jax.lax.shift_right_logical(keys, np.int32(4)) * 8 + (keys & 7)
+
+
+def _seed(key: Key) -> Int[Array, ""]:
+    words = jax.lax.bitcast_convert_type(jax.random.key_data(key), jnp.int32).reshape(-1)
+    seed = jnp.int32(0)
+    for word in words:
+        seed = _mixed(seed + word)
+    return seed
+
+
+def _numbers(size: int) -> Int[Array, " size"]:
+    return jnp.arange(size, dtype=jnp.int32)
+
+
+def _once_mixed(x: Array) -> Array:
+    x = (x ^ jax.lax.shift_right_logical(x, np.int32(16))) * _FACTORS[0]
+    return x ^ jax.lax.shift_right_logical(x, np.int32(15))
+
+
+def _mixed(x: Array) -> Array:
+    x = _once_mixed(x) * _FACTORS[1]
+    return x ^ jax.lax.shift_right_logical(x, np.int32(16))
 
 
 def _drawn_rate(rate: float) -> int:

@@ -7,8 +7,10 @@ products in VMEM: a logit, a bias or a mask is never in HBM. The kernels are in 
 `pallas_backward`, what they share, with the way of the bias, in `pallas_blocks`. Where the program
 is not for a TPU, blocked attention runs in their place, with the same memory in HBM; a line of the
 log says so on GPUs. Dropout of
-attention weights, whose mask T5 shares over the queries, is a scaling of the values and outside of
-this (`attention.dot_product_attention`); a mask of its own for each query has no implementation.
+attention weights whose mask all queries share, as T5's, scales the values and is outside of
+this (`attention.dot_product_attention`). A draw for each query and key is made inside the kernels,
+forwards and backwards alike, and in blocked attention: a hash of the key's words, row, head, query
+and key (`dropout.kept_keys`). It costs a TPU 5.5 integer operations a logit in either kernel.
 
 On a mesh each device works on its rows (replica, data, fsdp) and heads (tensor); the table's
 gradient is summed over the rows' devices. A split length (sequence) is refused.
@@ -41,6 +43,7 @@ from jaxtyping import Float
 
 from t5x_lite.nn import blocked_attention as blocked
 from t5x_lite.nn.blocked_attention import Rows, Rules
+from t5x_lite.nn.dropout import WeightDropout
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.pallas_backward import backward_kernel
 from t5x_lite.nn.pallas_blocks import (
@@ -60,6 +63,9 @@ from t5x_lite.types import Array
 
 _UNKNOWN = -1
 """The id of positions that only fill up the last block."""
+
+_UNSEEN = -2
+"""The id of keys of padding beside ids of queries: no query has it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,6 +116,7 @@ class _Call:
             buckets=self.buckets,
             bidirectional=self.rules.bidirectional,
             max_distance=self.rules.max_distance or 0,
+            dropout_rate=self.rules.dropout_rate,
         )
 
 
@@ -120,6 +127,7 @@ def pallas_attention(
     *,
     visible: Visibility,
     bias: RelativeTable | None = None,
+    draws: WeightDropout | None = None,
     interpret: Interpret = False,
 ) -> Float[Array, "B T H K"]:
     """softmax(query key^T + bias) value, the softmax in float32.
@@ -135,6 +143,7 @@ def pallas_attention(
       visible: which keys a query sees; block_size keys and queries make a block, rounded up to a
         multiple of 128. The lengths need not be multiples of it.
       bias: a relative bias; its table gets a gradient.
+      draws: dropout of each query and key; the backward pass draws again. Values are scaled.
       interpret: runs the kernels as plain operations on any device, in blocks of multiples of 8;
         slow, for tests. Of InterpretParams with the memory and the cores of a TPU simulated.
 
@@ -152,13 +161,18 @@ def pallas_attention(
     # Queries and keys of one array of segments: a query's own key is of its segment.
     alone = visible.keys is None and visible.queries is None
     same = visible.keys is not None and visible.queries is visible.keys
+    rules = Rules.of(visible, bias, num_keys=key.shape[1])
+    rows = (visible.keys, visible.queries, visible.both_ways)
+    if draws is not None:
+        batch, num_queries, heads, _ = query.shape
+        rules = dataclasses.replace(rules, dropout_rate=draws.rate)
+        rows = (*rows, None, None, draws.streams(batch, heads, num_queries))
     call = _Call(
-        rules=Rules.of(visible, bias, num_keys=key.shape[1]),
+        rules=rules,
         buckets=None if bias is None else bias.table.shape[0],
         finds_itself=visible.causal and visible.both_ways is None and (alone or same),
         interpret=interpret,
     )
-    rows = (visible.keys, visible.queries, visible.both_ways)
     return _attend(call, query, key, value, None if bias is None else bias.table, rows)
 
 
@@ -255,7 +269,9 @@ def _on_mesh(function: Any, given: tuple, results: str) -> Any:
     if mesh.empty:
         return function(*given, axes=())
     table, rows, *more = given[3:]
-    ids = [None if row is None else partition_spec(("batch", None)) for row in rows]
+    # Ids [B, T], and streams of dropout [B, H, T].
+    spread = {2: partition_spec(("batch", None)), 3: specs["s"]}
+    ids = [None if row is None else spread[row.ndim] for row in rows]
     rest = [specs["x"] if x.ndim == 4 else specs["s"] for x in more]
     in_specs = (*3 * (specs["x"],), None if table is None else specs["t"], tuple(ids), *rest)
     axes = partition_spec(("batch",))[0]
@@ -338,14 +354,19 @@ def _inputs(
     }
     if table is not None:
         inputs["table"] = table.astype(jnp.float32)
-    of_keys, of_queries, groups = rows
+    of_keys, of_queries, groups, _, _, streams = (*rows, None, None, None)[:6]
     if of_keys is not None:
-        inputs["keys"] = _filled(of_keys, keys)[:, :, None]
+        ids = _filled(of_keys, keys)
+        ids = ids if of_queries is None else jnp.where(ids > 0, ids, _UNSEEN)
+        inputs["keys"] = ids[:, :, None]
     if of_keys is not None and of_queries is not None:
         inputs["queries"] = _filled(of_queries, queries)[:, None]
     if layout.causal and groups is not None:
         inputs["key_groups"] = _filled(groups, keys)[:, :, None]
         inputs["query_groups"] = _filled(groups, queries)[:, None]
+    if streams is not None:
+        streams = jnp.pad(streams, ((0, 0), (0, 0), (0, queries - streams.shape[2])))
+        inputs["streams"] = streams.reshape(len(streams), -1, layout.group, queries)
     return inputs
 
 

@@ -127,17 +127,30 @@ def _add_block(layout: Layout, refs: Refs, statistics: Array, kept: Refs, i: Any
     transposed = blocks.transpose(key)
     group, dtype = layout.group, value.dtype
     diagonal = blocks.diagonal_of(layout, i, j)
+    # The first products of all heads come first, as in the forward kernel.
+    of_heads = [
+        (
+            blocks.product(blocks.only(key, lanes), query, (1, 1)),
+            blocks.product(blocks.only(value, lanes), g, (1, 1)),
+        )
+        for lanes in layout.heads()
+    ]
     for head, lanes in enumerate(layout.heads()):
         largest, scale, inner = (
             statistics[n : n + 1] for n in (head, group + head, 2 * group + head)
         )
-        logits = blocks.product(blocks.only(key, lanes), query, (1, 1))
+        logits, grad_weights = of_heads[head]
         if layout.buckets is not None:
             logits = logits + kept["bias"][diagonal, head]
         logits = blocks.masked_logits(layout, logits, visible, i, j)
         weights = jnp.exp(logits - largest) * scale
-        kept["value"][...] += blocks.product(weights.astype(dtype), blocks.only(g, lanes), (1, 0))
-        grad_weights = blocks.product(blocks.only(value, lanes), g, (1, 1))
+        mixing = weights
+        if layout.dropout_rate:
+            streams = refs["streams"][0, 0, head : head + 1]
+            kept_here = blocks.kept_weights(layout, streams, j)
+            mixing = jnp.where(kept_here, weights, 0.0)
+            grad_weights = jnp.where(kept_here, grad_weights, 0.0)
+        kept["value"][...] += blocks.product(mixing.astype(dtype), blocks.only(g, lanes), (1, 0))
         grad = weights * (grad_weights - inner)
         if visible is not None:
             grad = jnp.where(visible, grad, 0.0)

@@ -29,6 +29,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from t5x_lite.nn.dropout import hashed, least_draw, word_of
 from t5x_lite.nn.masks import MASKED
 from t5x_lite.nn.positions import bucket_starts
 from t5x_lite.types import Array
@@ -61,6 +62,7 @@ class Layout:
       buckets: rows of the bias table; None without one.
       bidirectional: how it is read, like max_distance.
       max_distance: distances from here on share a bucket.
+      dropout_rate: of the weights, drawn for each query and key; 0 draws nothing.
     """
 
     num_queries: int
@@ -74,6 +76,7 @@ class Layout:
     buckets: int | None
     bidirectional: bool
     max_distance: int
+    dropout_rate: float = 0.0
 
     @property
     def group(self) -> int:
@@ -166,11 +169,17 @@ def forward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
     kept = 4 * (lanes * layout.query_block + 2 * SUBLANES * layout.query_block)
     moved = (2 * queries + 2 * keys * rows) * lanes * itemsize + 4 * 2 * group * queries
     moved += (4 * LANES * keys * rows) + 4 * queries * columns
+    streams, drawn = _dropout_bytes(layout)
+    moved += streams * rows
     return Cost(
         flops=2 * pairs * group * (lanes + d_kv),
         exponentials=pairs * group,
         bytes=programs * moved,
-        vmem=2 * (blocks + ids + statistics) + kept + _bias_bytes(layout) + _temporaries(layout),
+        vmem=2 * (blocks + ids + statistics + streams)
+        + kept
+        + _bias_bytes(layout)
+        + _temporaries(layout)
+        + drawn,
     )
 
 
@@ -187,14 +196,17 @@ def backward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
     table = 4 * (layout.buckets or 0) * group * layout.strip
     moved = (2 * queries * columns + 4 * keys + queries) * lanes * itemsize
     moved += 4 * 3 * group * queries * columns + 4 * LANES * keys + 4 * queries * columns
+    streams, drawn = _dropout_bytes(layout)
+    moved += streams * layout.blocks[0] * columns
     return Cost(
         flops=2 * pairs * group * (4 * lanes + d_kv),
         exponentials=pairs * group,
         bytes=programs * moved + (layout.num_heads // layout.group) * table,
-        vmem=2 * (blocks + ids + statistics + table)
+        vmem=2 * (blocks + ids + statistics + streams + table)
         + kept
         + 2 * _bias_bytes(layout)
-        + _temporaries(layout),
+        + _temporaries(layout)
+        + drawn,
     )
 
 
@@ -210,6 +222,13 @@ def _wide(lanes: int) -> int:
 
 def _bias_bytes(layout: Layout) -> int:
     return 0 if layout.buckets is None else 4 * math.prod(layout.bias_shape)
+
+
+def _dropout_bytes(layout: Layout) -> tuple[int, int]:
+    """Bytes of a program's streams of dropout, and of a block's draws; 0 without dropout."""
+    if not layout.dropout_rate:
+        return 0, 0
+    return 4 * layout.group * layout.query_block, 4 * layout.query_block * layout.key_block
 
 
 def _temporaries(layout: Layout) -> int:
@@ -286,10 +305,11 @@ def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array |
             key, query = both("key_groups", "query_groups")
             found = found | ((key == query) & (key > 0))
     if "keys" in ids:
-        key = jnp.broadcast_to(ids["keys"][0], shape)
-        here = key > 0
-        if "queries" in ids:
-            here = here & (key == jnp.broadcast_to(ids["queries"][0], shape))
+        if "queries" in ids:  # keys that nothing sees have an id of no query
+            key, query = both("keys", "queries")
+            here = key == query
+        else:
+            here = jnp.broadcast_to(ids["keys"][0], shape) > 0
         found = here if found is None else found & here
     return found
 
@@ -315,6 +335,27 @@ def masked_logits(
         _, key = positions(layout, query_block, key_block)
         logits = jnp.where(key < layout.num_keys, logits, -jnp.inf)
     return logits
+
+
+def kept_weights(layout: Layout, streams: Array, key_block: Any) -> Array:
+    """True [keys, queries] where dropout keeps a head's weight; equal to `dropout.kept_keys`.
+
+    Args:
+      layout: of the work.
+      streams: of the head's queries, [1, queries].
+      key_block: the number of the block of keys.
+    """
+    size, queries = layout.key_block, layout.query_block
+    if size % (2 * SUBLANES):  # in tests only: a block reads half of its words
+        keys = key_block * size + jax.lax.broadcasted_iota(jnp.int32, (size, queries), 0)
+        words = hashed(streams, word_of(keys))
+        draws = jnp.where((keys & SUBLANES) > 0, words << 16, words)
+    else:
+        numbers = jax.lax.broadcasted_iota(jnp.int32, (size // 2, queries), 0)
+        words = hashed(streams, key_block * (size // 2) + numbers)
+        words = words.reshape(-1, 1, SUBLANES, queries)
+        draws = jnp.concatenate([words, words << 16], axis=1).reshape(size, queries)
+    return draws >= least_draw(layout.dropout_rate)
 
 
 def diagonal_of(layout: Layout, query_block: Any, key_block: Any) -> Any:

@@ -84,6 +84,7 @@ def in_specs(layout: Layout, inputs: dict[str, Array], order: Any) -> dict[str, 
         "key": spec((1, key, layout.lanes), lambda h, b, i, j: (b, j, h)),
         "queries": spec((1, 1, query), lambda h, b, i, j: (b, 0, i)),
         "keys": spec((1, key, 1), lambda h, b, i, j: (b, j, 0)),
+        "streams": spec((1, 1, layout.group, query), lambda h, b, i, j: (b, h, 0, i)),
         "table": pl.BlockSpec(memory_space=pltpu.SMEM),
     }
     known |= {"value": known["key"], "cotangent": known["query"]}
@@ -123,8 +124,10 @@ def _add_block(layout: Layout, refs: Refs, kept: Refs, i: Any, j: Any) -> None:
     query, key, value = (refs[name][0] for name in ("query", "key", "value"))
     visible = blocks.seen(layout, refs, i, j)
     transposed = blocks.transpose(value)
-    for head, lanes in enumerate(layout.heads()):
-        logits = blocks.product(blocks.only(key, lanes), query, (1, 1))
+    # The logits of all heads first: the matrix units work on those of one head while the vector
+    # unit is at the softmax of another.
+    of_heads = [blocks.product(blocks.only(key, one), query, (1, 1)) for one in layout.heads()]
+    for head, (lanes, logits) in enumerate(zip(layout.heads(), of_heads, strict=True)):
         if layout.buckets is not None:
             logits = logits + kept["bias"][blocks.diagonal_of(layout, i, j), head]
         logits = blocks.masked_logits(layout, logits, visible, i, j)
@@ -137,5 +140,8 @@ def _add_block(layout: Layout, refs: Refs, kept: Refs, i: Any, j: Any) -> None:
         total = jnp.sum(weights, axis=0, keepdims=True)
         kept["largest"][here] = now
         kept["normaliser"][here] = kept["normaliser"][here] * shrink + total
+        if layout.dropout_rate:
+            kept_here = blocks.kept_weights(layout, refs["streams"][0, 0, here], j)
+            weights = jnp.where(kept_here, weights, 0.0)
         mixed = blocks.product(transposed[lanes], weights.astype(value.dtype), (1, 0))
         kept["total"][lanes, :] = kept["total"][lanes, :] * shrink + mixed

@@ -60,9 +60,9 @@ def choose_attention(
     whole, why = ("plain", "") if length < _LONG else ("blocked", f" at {length} tokens")
     if distances:
         return whole, f"disentangled attention has no kernel{why}"
-    if dropout == "each" and (is_nvidia(kind) or kind.startswith("TPU")):
-        return whole, f"no kernel has a draw of dropout for each query and key{why}"
     if is_nvidia(kind):
+        if dropout == "each":
+            return whole, f"cuDNN has no draw of dropout for each query and key{why}"
         if dtype == "float32":
             return whole, f"cuDNN takes no float32{why}"
         if d_kv % 8 or d_kv > 256:

@@ -106,6 +106,8 @@ def make_sheets(
       InputError: the config does not fit the mesh.
     """
     experiment = with_classes(experiment, reads_task=False)
+    # By the longest rows, as `train` chooses, not by those of each shape.
+    experiment, _ = with_choices(experiment, devices[0].device_kind)
     data = experiment.data
     check_batch(experiment, sharding.make_mesh(experiment.mesh, devices=devices))
     found = []

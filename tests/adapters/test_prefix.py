@@ -84,7 +84,7 @@ def test_in_blocks_it_is_the_same_in_output_and_gradients(share, block):
 
         return jax.jit(jax.grad(of, has_aux=True))(operands())
 
-    rate = 0.5 if share else 0.0  # draws of each query and key differ by blocks
+    rate = 0.5 if share else 0.0  # plain attention has other draws of each query and key
     dense, expected = loss(segments(IDS, IDS), rate)
     blocked, found = loss(Visibility(keys=IDS, queries=IDS, block_size=block), rate)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

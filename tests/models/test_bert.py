@@ -103,14 +103,15 @@ def test_scanned_unrolled_and_rematerialised_are_one_function():
 @pytest.mark.gate("learned-True-2")
 @pytest.mark.parametrize(
     ("positions", "share", "block"),
-    [("learned", True, 2), ("relative_bias", True, 2), ("learned", False, 100)],
+    [("learned", True, 2), ("relative_bias", True, 2), ("learned", False, 2)],
 )
 @pytest.mark.slow
 def test_blocked_attention_is_the_same_function(positions, share, block):
     config = CONFIG.replace(positions=positions, attention_dropout_rate=0.3, dropout_rate=0.1)
     config = config.replace(share_attention_dropout=share)
     graphdef, params = parts(config)
-    # Without sharing, one block has the draws of plain attention.
+    if not share:  # plain attention has other draws, and blocks do not change them
+        graphdef, _ = parts(config.replace(attention="blocked", attention_block=100))
     blocked, _ = parts(config.replace(attention="blocked", attention_block=block))
     rows = {name: value for name, value in PACKED.items() if name != "tokens"}
 

@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.nn.dropout import WeightDropout, dropout, thinned
+from t5x_lite.nn import dropout as module
+from t5x_lite.nn.dropout import WeightDropout, dropout, kept_elements, kept_keys, thinned
 
 KEY = jax.random.key(3)
 
@@ -74,3 +75,80 @@ def test_thinned():
     weights = jnp.asarray([1.0, 2.0])
     assert thinned(weights, None) is weights
     assert thinned(weights, jnp.asarray([True, False])).tolist() == [1.0, 0.0]
+
+
+def draws_of(key, rate=0.1, *, rows=2, heads=3, queries=128, keys=256, start=0):
+    streams = WeightDropout(key, rate).streams(rows, heads, queries)
+    return np.asarray(kept_keys(rate, streams, start, keys))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_hashed_draws_are_as_random_as_dropout_needs(rate):
+    """Bounds are five standard deviations of independent draws."""
+    kept = draws_of(KEY, rate)
+    deviation = np.sqrt(rate * (1 - rate))
+    z = (kept - (1 - rate)) / deviation
+    assert abs(z.mean()) < 5 / np.sqrt(z.size)
+    for axis in range(4):  # of each row, head, query and key
+        others = tuple(other for other in range(4) if other != axis)
+        assert np.abs(z.mean(axis=others)).max() < 5 / np.sqrt(z.size / z.shape[axis])
+
+    def uncorrelated(one, other):
+        assert abs(np.mean(one * other)) < 5 / np.sqrt(one.size)
+
+    for lag in (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 32, 64, 128):
+        uncorrelated(z[..., lag:], z[..., :-lag])
+        if lag < z.shape[2]:
+            uncorrelated(z[:, :, lag:], z[:, :, :-lag])
+    for lag in range(1, 9):
+        uncorrelated(z[:, :, lag:, lag:], z[:, :, :-lag, :-lag])
+        uncorrelated(z[:, :, lag:, :-lag], z[:, :, :-lag, lag:])
+    uncorrelated(z[1:], z[:-1])
+    uncorrelated(z[:, 1:], z[:, :-1])
+    # Three keys, and two queries of two keys.
+    uncorrelated(z[..., :-2] * z[..., 1:-1], z[..., 2:])
+    uncorrelated(z[..., 1:, 1:] * z[..., :-1, :-1], z[..., 1:, :-1] * z[..., :-1, 1:])
+    # Keys of the next steps, and microbatches.
+    base = jax.random.key(0)
+    steps = [draws_of(jax.random.fold_in(base, step), rate) for step in range(4)]
+    steps.append(draws_of(jax.random.fold_in(jax.random.fold_in(base, 0), 1), rate))
+    scaled = [(step - (1 - rate)) / deviation for step in steps]
+    for index, one in enumerate(scaled):
+        for other in scaled[:index]:
+            uncorrelated(one, other)
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "unsafe_rbg"])
+def test_hashed_draws_depend_on_row_head_query_and_key_alone(impl):
+    key = jax.random.key(5, impl=impl)
+    whole = draws_of(key, 0.5, rows=4, heads=4, queries=40, keys=96)
+    part = draws_of(key, 0.5, rows=3, heads=2, queries=24, keys=19, start=37)
+    np.testing.assert_array_equal(part, whole[:3, :2, :24, 37:56])
+    assert np.any(
+        whole != draws_of(jax.random.key(6, impl=impl), 0.5, rows=4, heads=4, queries=40, keys=96)
+    )
+
+
+@pytest.mark.parametrize("axes", [(), (-2,)])
+def test_dropout_on_tpus_draws_by_the_hash(monkeypatch, axes):
+    """Bounds are five standard deviations of independent draws."""
+    monkeypatch.setattr(module, "traced_kind", lambda: "TPU v5 lite")
+    rate, x = 0.25, jnp.ones((16, 96, 256))
+    dropped = np.asarray(dropout(x, rate, key=KEY, broadcast_axes=axes))
+    assert np.unique(dropped) == pytest.approx([0.0, 1 / (1 - rate)], rel=1e-4)
+    kept = np.asarray(kept_elements(KEY, rate, (16, *((96,) if not axes else (1,)), 256)))
+    np.testing.assert_array_equal(dropped > 0, np.broadcast_to(kept, dropped.shape))
+    z = (kept - (1 - rate)) / np.sqrt(rate * (1 - rate))
+    assert abs(z.mean()) < 5 / np.sqrt(z.size)
+    for axis in range(3):
+        for lag in (1, 2, 8):
+            if z.shape[axis] > lag:
+                one, other = np.split(np.moveaxis(z, axis, 0), [lag])[1], np.moveaxis(z, axis, 0)
+                product = one * other[:-lag]
+                assert abs(product.mean()) < 5 / np.sqrt(product.size)
+    assert (kept != np.asarray(kept_elements(jax.random.key(4), rate, kept.shape))).any()
+    weights = WeightDropout(KEY, rate).kept((2, 3, 40, 50), 1)
+    wanted = kept_elements(jax.random.fold_in(KEY, 1), rate, (2, 3, 40, 50))
+    np.testing.assert_array_equal(weights, wanted)
+    # A part of the rows has the draws of the whole: meshes do not change them.
+    np.testing.assert_array_equal(kept_elements(KEY, rate, (4, *kept.shape[1:])), kept[:4])

@@ -15,6 +15,8 @@ from t5x_lite.errors import InputError
 from t5x_lite.nn import masks, pallas_vmem
 from t5x_lite.nn import pallas_attention as pallas
 from t5x_lite.nn.attention import dot_product_attention, softmax_attention
+from t5x_lite.nn.blocked_attention import blocked_attention
+from t5x_lite.nn.dropout import WeightDropout, kept_keys
 from t5x_lite.nn.pallas_attention import costs, pallas_attention
 from t5x_lite.nn.pattern import Pattern
 from t5x_lite.nn.positions import RelativeBias, RelativeTable
@@ -52,16 +54,44 @@ def operands(case, *, dtype=jnp.float32, rows=B, heads=H):
     return query, key, value, normal(BUCKETS, heads, seed=3), g
 
 
-def ours(case, query, key, value, table, *, block=8):
+def ours(case, query, key, value, table, *, block=8, draws=None):
     visible, direction = CASES[case]
     bias = None
     if direction is not None:
         bias = RelativeTable(table=table, bidirectional=direction, max_distance=MAX_DISTANCE)
     visible = masks.Visibility(**{**visible.__dict__, "block_size": block})
-    return pallas_attention(query, key, value, visible=visible, bias=bias, interpret=True)
+    return pallas_attention(
+        query, key, value, visible=visible, bias=bias, draws=draws, interpret=True
+    )
 
 
-def plain(case, query, key, value, table):
+DRAWS = WeightDropout(jax.random.key(7), 0.25)
+
+
+def dropping(case, *given):
+    return ours(case, *given, draws=DRAWS)
+
+
+def dropping_16(case, *given):
+    """Blocks of whole pairs of draws."""
+    return ours(case, *given, block=16, draws=DRAWS)
+
+
+def dropping_in_blocks(case, query, key, value, table):
+    visible, direction = CASES[case]
+    bias = None
+    if direction is not None:
+        bias = RelativeTable(table=table, bidirectional=direction, max_distance=MAX_DISTANCE)
+    return blocked_attention(query, key, value, visible=visible, bias=bias, draws=DRAWS)
+
+
+def masked_plain(case, query, key, value, table):
+    """Plain attention, and the mask of dropped weights as an array."""
+    streams = DRAWS.streams(len(query), query.shape[2], query.shape[1])
+    return plain(case, query, key, value, table, kept_keys(DRAWS.rate, streams, 0, key.shape[1]))
+
+
+def plain(case, query, key, value, table, kept=None):
     visible, direction = CASES[case]
     bias = None
     if direction is not None:
@@ -70,7 +100,7 @@ def plain(case, query, key, value, table):
         )
         module.table[...] = table
         bias = module(jnp.arange(LENGTH), jnp.arange(LENGTH), bidirectional=direction)
-    return softmax_attention(query, key, value, bias, visible.dense(LENGTH))
+    return softmax_attention(query, key, value, bias, visible.dense(LENGTH), kept)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -100,6 +130,19 @@ def test_it_is_plain_attention_in_output_and_gradients(case):
 @pytest.mark.parametrize("case", ["encoder", "encoder, packed", "decoder", "across, packed"])
 def test_the_other_masks(case):
     check(case, operands(case))
+
+
+@pytest.mark.gate("dropping-encoder, packed")
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["encoder, packed", "across, packed", "prefix"])
+@pytest.mark.parametrize("function", [dropping, dropping_16, dropping_in_blocks])
+def test_dropout_of_each_query_and_key_is_a_mask_by_row_head_query_and_key(function, case):
+    """Output and gradients equal autodiff through an explicit mask, whatever the blocks."""
+    given = operands(case)
+    found, wanted = run(function, case, *given), run(masked_plain, case, *given)
+    for got, expected in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    assert np.any(np.abs(wanted[0] - run(plain, case, *given)[0]) > 0.1)
 
 
 @pytest.mark.slow
@@ -181,8 +224,10 @@ given = cases.operands(case, rows=4)
 with jax.set_mesh(make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))):
     found = cases.run(cases.ours, case, *given)
     print(found[0].sharding.spec)
-for got, wanted in zip(found, cases.run(cases.plain, case, *given), strict=True):
-    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    dropped = [cases.run(f, case, *given) for f in (cases.dropping, cases.dropping_in_blocks)]
+for got, plain in [(found, cases.plain), *((one, cases.masked_plain) for one in dropped)]:
+    for one, other in zip(got, cases.run(plain, case, *given), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 """
 
 

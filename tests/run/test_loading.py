@@ -3,6 +3,8 @@
 import dataclasses
 import re
 import shutil
+import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +17,14 @@ from t5x_lite.errors import InputError
 from t5x_lite.models.bert import BertConfig
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.t5 import T5
+from t5x_lite.nn import attention as attention_module
+from t5x_lite.nn import pallas_attention
+from t5x_lite.objectives.condenser import Condenser
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
+from t5x_lite.objectives.retromae import RetroMAE
+from t5x_lite.run import planning
 from t5x_lite.run.loading import (
     Loaded,
     check_batch,
@@ -235,17 +242,20 @@ H200, TPU = "NVIDIA H200", "TPU v5 lite"
         ("cpu", {"family": "t5"}, {"pack": False}, "plain", False),
         ("cpu", {"family": "t5", "dtype": "float32"}, {}, "heads", False),
         ("cpu", {"family": "bert", "dtype": "float32"}, {}, "plain", False),
+        # The kernel for TPUs draws dropout for each query and key.
+        (TPU, {"family": "bert", "attention_dropout_rate": 0.1}, {}, "pallas", False),
+        (TPU, {"family": "bert", "dtype": "float32"}, {"inputs_length": 4096}, "pallas", False),
         # What has no kernel: float32 on GPUs, heads of 4, draws for each query, disentangled.
         (H200, {"family": "t5", "dtype": "float32"}, {}, "plain", False),
         (H200, {"family": "t5", "d_kv": 4}, {}, "plain", False),
         (H200, {"family": "bert", "attention_dropout_rate": 0.1}, {}, "plain", False),
-        (TPU, {"family": "bert", "attention_dropout_rate": 0.1}, {}, "plain", False),
         (H200, {"family": "bert", "attention_dropout_rate": 0.0}, {}, "cudnn", False),
         (TPU, {"family": "bert", "share_attention_dropout": True}, {}, "pallas", False),
         (H200, {"family": "deberta"}, {}, "plain", False),
         (TPU, {"family": "deberta"}, {}, "plain", False),
         # Logits of long rows are never whole.
         ("cpu", {"family": "t5"}, {"inputs_length": 4096}, "blocked", False),
+        (H200, {"family": "bert"}, {"inputs_length": 4096}, "blocked", False),
         (H200, {"family": "deberta"}, {"inputs_length": 4096}, "blocked", False),
         (H200, {"family": "t5"}, {"inputs_length": 4096, "pack": False}, "cudnn", True),
     ],
@@ -280,3 +290,81 @@ def test_deep_stacks_are_a_loop_where_compiling_takes_long(tiny_experiment):
     experiment = dataclasses.replace(tiny_experiment, model=deep)
     unrolled = [with_choices(experiment, kind)[0].model.unroll for kind in ("cpu", H200, TPU)]
     assert unrolled == [1, True, True]
+
+
+ENCODER: Any = {"vocab_size": 400, "d_model": 128, "d_ff": 16, "num_heads": 2, "num_layers": 1}
+LARGE_HEADS: Any = {"d_model": 128, "d_kv": 64}
+FAMILIES: Any = {
+    "t5": (lambda tiny: tiny.model.replace(**LARGE_HEADS), None),
+    "bert": (lambda _: BertConfig(**ENCODER, token_types=2), MaskedLM(mask_id=3)),
+    "bert, relative": (
+        lambda _: BertConfig(**ENCODER, positions="relative_bias"),
+        MaskedLM(mask_id=3),
+    ),
+    "bert, shared dropout": (
+        lambda _: BertConfig(**ENCODER, share_attention_dropout=True),
+        MaskedLM(mask_id=3),
+    ),
+    "roberta": (lambda _: BertConfig(**ENCODER, position_offset=2), MaskedLM(mask_id=3)),
+    "electra": (
+        lambda _: BertConfig(**ENCODER),
+        Electra(generator=BertConfig(**ENCODER, attention="auto"), sharing="nes", mask_id=3),
+    ),
+    "condenser": (
+        lambda _: BertConfig(**{**ENCODER, "num_layers": 2}),
+        Condenser(mask_id=3, head_layers=1, skip_from=1),
+    ),
+    "retromae": (lambda _: BertConfig(**ENCODER), RetroMAE(mask_id=3)),
+    "deberta": (lambda _: DebertaConfig(**ENCODER), MaskedLM(mask_id=3)),
+}
+KERNELS = {"tpu": "tpu_custom_call", "cuda": "__cudnn$fmha"}
+
+
+@pytest.mark.gate("bert-tpu-pallas", "electra-tpu-pallas", "bert-cuda-plain", "bert-cpu-plain")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "platform", "attention"),
+    [
+        *((family, "tpu", "pallas") for family in FAMILIES if family != "deberta"),
+        ("deberta", "tpu", "plain"),
+        *((family, "cpu", "plain") for family in FAMILIES),
+        ("t5", "cuda", "cudnn"),
+        ("bert, shared dropout", "cuda", "cudnn"),
+        *(
+            (family, "cuda", "plain")
+            for family in FAMILIES
+            if family not in ("t5", "bert, shared dropout")
+        ),
+    ],
+)
+def test_the_kernel_that_auto_picks_is_in_the_step(
+    tiny_experiment, monkeypatch, family, platform, attention
+):
+    """The whole train step, traced and lowered for devices that are not there."""
+    kind = {"tpu": TPU, "cuda": H200, "cpu": "cpu"}[platform]
+    versions = "jax._src.cudnn.fused_attention_stablehlo.cuda_versions"
+    monkeypatch.setattr(versions, types.SimpleNamespace(cudnn_get_version=lambda: 91300))
+    for module in (attention_module, pallas_attention):
+        monkeypatch.setattr(module, "traced_kind", lambda: kind)
+    make, objective = FAMILIES[family]
+    layout = tiny_experiment.data.layout if objective is None else layouts.Encoder()
+    experiment = dataclasses.replace(
+        tiny_experiment,
+        model=make(tiny_experiment).replace(attention="auto"),
+        objective=objective or tiny_experiment.objective,
+        compute_dtype="bfloat16",
+        data=dataclasses.replace(
+            tiny_experiment.data, layout=layout, inputs_length=128, pack=family == "t5"
+        ),
+    )
+    mesh = make_mesh(MeshConfig(), devices=jax.devices()[:1])
+    experiment, _ = with_choices(experiment, kind)
+    model: Any = experiment.model
+    assert model.attention == attention
+    step, state = planning._step(experiment, learner_of(experiment), mesh)
+    with jax.set_mesh(mesh):
+        traced = step.trace(state, planning._batch(experiment, mesh))
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+    for name, call in KERNELS.items():
+        expected = name == platform and attention in ("pallas", "cudnn")
+        assert (call in text) == expected, name

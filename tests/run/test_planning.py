@@ -241,3 +241,39 @@ def test_every_shape_of_batches_is_compiled(tiny_experiment, one_device, monkeyp
         plan(experiment, devices="cpu:1")
     with pytest.raises(InputError, match=r"do not divide data\.batches of 8 rows of 8 tokens"):
         plan(dataclasses.replace(experiment, microbatches=3), devices="cpu:1")
+
+
+def test_auto_is_chosen_by_the_longest_rows(tiny_experiment, one_device, monkeypatch, capsys):
+    """The plan of each shape has the attention that a run of all shapes has."""
+    model = BertConfig(
+        vocab_size=400, d_model=8, d_ff=8, num_heads=1, num_layers=1, max_positions=4096,
+        attention="auto",
+    )  # fmt: skip
+    experiment = dataclasses.replace(
+        tiny_experiment,
+        model=model,
+        objective=MaskedLM(),
+        data=dataclasses.replace(
+            tiny_experiment.data,
+            layout=layouts.Encoder(),
+            batches=Bucketed({8: 8, 4096: 2}),
+            batch_size=2,
+            inputs_length=4096,
+            pack=False,
+        ),
+    )
+    taken, make = [], planning.learner_of
+
+    def learner_of(experiment):
+        taken.append(experiment.model.attention)
+        return make(experiment)
+
+    def compile_step(*_, **__):
+        raise OutOfMemory(3 * 2**30, 2 * 2**30, seconds=1.0)
+
+    monkeypatch.setattr(planning, "learner_of", learner_of)
+    monkeypatch.setattr(planning, "compile_step", compile_step)
+    with pytest.raises(DoesNotFit):
+        plan(experiment, devices="cpu:1")
+    assert taken == ["blocked", "blocked"]
+    assert "does not fit" in capsys.readouterr().out
