@@ -7,10 +7,7 @@ names, vectors = QueryEncoder().read("queries.npy")
 import dataclasses
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import numpy as np
-from jaxtyping import Float
+from typing import TYPE_CHECKING, NamedTuple
 
 from t5x_lite.errors import InputError
 from t5x_lite.option_types import (
@@ -24,6 +21,9 @@ from t5x_lite.option_types import (
     Step,
 )
 
+if TYPE_CHECKING:
+    import numpy as np
+
 _logger = logging.getLogger(__name__)
 
 
@@ -36,7 +36,7 @@ class Queries(NamedTuple):
     """
 
     ids: list[str]
-    vectors: Float[np.ndarray, "Q D"]
+    vectors: "np.ndarray"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +106,7 @@ class QueryEncoder:
             raise InputError(f"{path}: the id {twice!r} comes twice")
         return Queries(names, vectors)
 
-    def _encode(self, checkpoint: str, texts: Sequence[str]) -> np.ndarray:
+    def _encode(self, checkpoint: str, texts: Sequence[str]) -> "np.ndarray":
         from t5x_lite.checkpoints.base import base_at
         from t5x_lite.inference.text_encoder import TextEncoder
         from t5x_lite.project import trusting_checkpoints
