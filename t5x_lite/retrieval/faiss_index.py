@@ -229,8 +229,9 @@ class FaissIndex:
         Raises:
           InputError: there is none, it is damaged, or faiss is missing.
         """
-        faiss, path = library(), Path(directory)
+        path = Path(directory)
         settings = read_record(path / "index.json", _FIELDS, made_by="index build")
+        faiss = library()
         if settings["version"] != _VERSION:
             raise InputError(f"{path}: an index of another version: build it again")
         file = path / "index.faiss"

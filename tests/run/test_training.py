@@ -19,7 +19,7 @@ from t5x_lite.config import Checkpoints
 from t5x_lite.data.positions import refuse_processes
 from t5x_lite.errors import InputError
 from t5x_lite.run import training
-from t5x_lite.run.loading import Loaded, learner_of
+from t5x_lite.run.loading import Loaded, learner_of, with_choices
 from t5x_lite.run.workdir import WorkDirectory
 from t5x_lite.train.goodput import FIELDS
 from t5x_lite.vocabulary.loading import load_vocabulary
@@ -67,7 +67,8 @@ def test_the_work_directory(tiny_run, tiny_experiment):
         "vocabulary",
     }
     saved = config.load(tiny_run / "config.json")
-    assert saved == dataclasses.replace(tiny_experiment, workdir=str(tiny_run))
+    chosen, _ = with_choices(tiny_experiment, "cpu")
+    assert saved == dataclasses.replace(chosen, workdir=str(tiny_run))
     assert saved_steps(tiny_run / "checkpoints") == [5, 10]
     files = step_files(tiny_run / "checkpoints" / "10")
     assert sorted(files) == [
