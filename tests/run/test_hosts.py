@@ -115,7 +115,8 @@ os.environ |= {"SLURM_JOB_ID": "1", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST":
                "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_STEP_NUM_NODES": "1",
                "JAX_COORDINATOR_PORT": str(port)}
 hosts._launcher = lambda environment: "SLURM"
-logging.basicConfig(level=logging.INFO)  # JAX says there when it takes one GPU alone
+# JAX says there when it takes one GPU alone. Imports have made handlers already.
+logging.basicConfig(level=logging.INFO, force=True)
 hosts.join(Hosts())
 print(jax.process_count(), flush=True)
 with hosts.ending_together():
