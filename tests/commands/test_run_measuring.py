@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from t5x_lite.commands.search import evaluate_run, fuse, run_names
+from t5x_lite.commands.search import METRICS, evaluate_run, fuse, run_names
 from t5x_lite.errors import InputError
+from t5x_lite.metrics.runs import DEFAULT
 from t5x_lite.records.run_files import Ranking, ranked, read_run, write_run
 
 FIRST = [Ranking("q", ranked([("a", 3.0), ("b", 2.0)])), Ranking("r", ranked([("x", 1.0)]))]
@@ -111,3 +112,7 @@ def test_what_cannot_be_measured(files):
         file.write("other 0 a 1\n")
     with pytest.raises(InputError, match="no query of the qrels"):
         evaluate_run(runs, qrels=qrels)
+
+
+def test_the_command_and_the_metrics_have_the_same_default():
+    assert METRICS == DEFAULT
