@@ -54,8 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--turn",
         metavar="COMMIT",
-        help="of the slow and oracle tests an eighth alone, and of the exhaustive ones an "
-        "eightieth: those whose turn it is at a commit",
+        help="runs a part of the long tests only: of the slow and oracle tests one in 16, of the "
+        "exhaustive ones one in 160; the commit chooses which",
     )
 
 

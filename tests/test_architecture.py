@@ -234,29 +234,38 @@ def defined_names(path: pathlib.Path) -> set[str]:
 
 @pytest.mark.slow
 def test_what_is_imported_of_our_own_exists():
-    """Of slow tests and scripts, too, in which no other tool finds a name that has moved."""
+    """Of slow tests and scripts, too, and what tests replace by a stand-in: no other tool looks."""
     ours = ("t5x_lite", "tasks", "configs", "tests", "scripts")
     defined, missing = {}, []
+
+    def exists(module: str, name: str) -> bool:
+        folder = ROOT / module.replace(".", "/")
+        path = folder.with_suffix(".py")
+        path = path if path.is_file() else folder / "__init__.py"
+        if path not in defined:
+            defined[path] = defined_names(path) if path.is_file() else set()
+        inside = folder / name
+        return inside.with_suffix(".py").is_file() or inside.is_dir() or name in defined[path]
+
     for path in python_files(*ours):
         if path.name == "test_renames.py":  # imports old names, to see the hint
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if (
-                not isinstance(node, ast.ImportFrom)
-                or (node.module or "").split(".")[0] not in ours
-            ):
-                continue
-            folder = ROOT / str(node.module).replace(".", "/")
-            module = folder.with_suffix(".py")
-            module = module if module.is_file() else folder / "__init__.py"
-            if module not in defined:
-                defined[module] = defined_names(module) if module.is_file() else set()
-            for alias in node.names:
-                inside = folder / alias.name
-                is_module = inside.with_suffix(".py").is_file() or inside.is_dir()
-                if not is_module and alias.name not in defined[module]:
-                    where = f"{path.relative_to(ROOT)}:{node.lineno}"
-                    missing.append(f"{where}: {node.module}.{alias.name}")
+            wanted = []
+            if isinstance(node, ast.ImportFrom):
+                wanted = [(str(node.module), alias.name) for alias in node.names]
+            elif isinstance(node, ast.Call) and getattr(node.func, "attr", None) == "setattr":
+                # monkeypatch.setattr("t5x_lite.module.name", ...), or of a class in the module
+                target = getattr(node.args[0], "value", None) if node.args else None
+                parts = target.split(".") if isinstance(target, str) else []
+                is_class = len(parts) > 2 and parts[-2][0].isupper()
+                parts = parts[:-1] if is_class else parts
+                wanted = [(".".join(parts[:-1]), "".join(parts[-1:]))]
+            missing += [
+                f"{path.relative_to(ROOT)}:{node.lineno}: {module}.{name}"
+                for module, name in wanted
+                if module.split(".")[0] in ours and not exists(module, name)
+            ]
     assert missing == []
 
 

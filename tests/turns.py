@@ -1,6 +1,6 @@
 """Which of the long tests a landing runs: each has its turn.
 
-    is_due(item, "35c9791e...")         # of a slow test, once in eight commits
+    is_due(item, "35c9791e...")         # of a slow test, once in sixteen commits
 
 All cases of a test have their turn together, as they share what is compiled. The number of a turn
 is that of the commit, so the same commit runs the same tests, and landings that follow each other
@@ -11,7 +11,7 @@ import zlib
 
 import pytest
 
-SLOW, EXHAUSTIVE = 8, 80
+SLOW, EXHAUSTIVE = 16, 160
 """Commits in which a slow or oracle test, and an exhaustive one, has one turn."""
 
 

@@ -24,7 +24,7 @@ def cached(tmp_path, tiny_vocabulary, monkeypatch):
     (folder / "refs").mkdir()
     (folder / "refs" / "v1").write_text("c0ffee")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("t5x_lite.interop.hub.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     return "google/tiny"
 
 

@@ -29,7 +29,7 @@ class Source:
 def test_half_of_the_heads(tmp_path, monkeypatch):
     monkeypatch.setattr(head_pruning, "batch_source", lambda data: Source())
     monkeypatch.setattr(
-        "t5x_lite.run.loading.load_vocabulary", lambda *a, **k: load_vocabulary("bytes")
+        "t5x_lite.inference.loading.load_vocabulary", lambda *a, **k: load_vocabulary("bytes")
     )
     base = write_base(tmp_path / "bert", "bert")
     heads(str(tmp_path / "bert"), tmp_path / "half", examples=2, keep=0.5)
