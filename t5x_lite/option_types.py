@@ -23,6 +23,10 @@ class AtLeast(NamedTuple):
 SHARED = object()
 """Stands in the annotation of a parameter whose dataclass has its fields among the options."""
 
+OVERRIDES = object()
+"""Stands in the annotation of a parameter that gets the options which are fields of a config."""
+
+Overrides = Annotated[Sequence[str], OVERRIDES]
 Config = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
 Workdirs = Annotated[
     tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WORKDIR [WORKDIR ...]")

@@ -7,8 +7,15 @@
     fuse.options                      # the frozen dataclass that tyro, completion and docs read
 
 Options that several commands share are a dataclass: a parameter that is annotated with it and
-`SHARED` has its fields among the command's own. What a command needs is imported in its body, so
-that `--help` does not pay for it.
+`SHARED` has its fields among the command's own. A parameter `overrides: Overrides` gets what else
+stands on the command line: options that are fields of a config, and what follows "--".
+
+    @command
+    def train(config: Config, overrides: Overrides = (), *, dry_run: bool = False) -> None: ...
+
+    train("configs/tiny_pretrain.py", ["--steps", "100"])
+
+What a command needs is imported in its body, so that `--help` does not pay for it.
 """
 
 import collections.abc
@@ -20,7 +27,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Generic, ParamSpec, TypeVar
 
 from t5x_lite.errors import shown
-from t5x_lite.option_types import SHARED, AtLeast
+from t5x_lite.option_types import OVERRIDES, SHARED, AtLeast
 from t5x_lite.options import OptionError, suggesting
 
 Parameters = ParamSpec("Parameters")
@@ -60,12 +67,24 @@ class Command(Generic[Parameters, Result]):
         }
 
     @functools.cached_property
+    def _overrides(self) -> str | None:
+        """The parameter that gets the options which are fields of a config."""
+        marked = (
+            name
+            for name, hint in self._hints.items()
+            if OVERRIDES in getattr(hint, "__metadata__", ())
+        )
+        return next(marked, None)
+
+    @functools.cached_property
     def options(self) -> type:
         """The dataclass of the options; its `run` calls the function."""
         about, _, args = (self.function.__doc__ or "").partition("Args:\n")
         lines = [args.partition("\n\n")[0].rstrip()]
         fields: list[Any] = []
         for name, parameter in inspect.signature(self.function).parameters.items():
+            if name == self._overrides:
+                continue
             group = self._shared.get(name)
             if group is not None:
                 hints = _hints_of(group)
@@ -80,8 +99,8 @@ class Command(Generic[Parameters, Result]):
             self.function.__name__,
             fields,
             namespace={
-                "run": lambda options, _: self._run(options),
-                "takes_overrides": False,
+                "run": lambda options, overrides: self._run(options, overrides),
+                "takes_overrides": self._overrides is not None,
                 "__module__": self.function.__module__,
                 "__doc__": about + "Attributes:\n" + "\n".join(lines) + "\n",
             },
@@ -90,11 +109,13 @@ class Command(Generic[Parameters, Result]):
         )
         return made
 
-    def _run(self, options: Any) -> None:
+    def _run(self, options: Any, overrides: collections.abc.Sequence[str]) -> None:
         values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
         for name, group in self._shared.items():
             own = [field.name for field in dataclasses.fields(group)]
             values[name] = group(**{each: values.pop(each) for each in own})
+        if self._overrides is not None:
+            values[self._overrides] = overrides
         typing.cast(Any, self)(**values)
 
 

@@ -9,7 +9,15 @@ import pytest
 from t5x_lite.cli import main
 from t5x_lite.commands import COMMANDS, summaries
 from t5x_lite.commands.command import command
-from t5x_lite.option_types import SHARED, Files, Natural, OptionalPositive, Positive, Positives
+from t5x_lite.option_types import (
+    SHARED,
+    Files,
+    Natural,
+    OptionalPositive,
+    Overrides,
+    Positive,
+    Positives,
+)
 from t5x_lite.options import OptionError, parse
 
 calls: list[tuple] = []
@@ -58,6 +66,29 @@ def test_parameters_are_options_and_those_of_a_shared_dataclass_stand_among_them
     assert about == "Measure files.\n\n    Nothing is written.\n\n    "
     assert "files: that are measured." in attributes
     assert "size: of a thing." in attributes
+
+
+@command
+def train(config: str, overrides: Overrides = (), *, dry_run: bool = False) -> None:
+    """Train.
+
+    Args:
+      config: what to train.
+      overrides: options that are fields of the config.
+      dry_run: only tells.
+    """
+    calls.append((config, overrides, dry_run))
+
+
+def test_overrides_get_what_else_stands_on_the_line():
+    assert train.options.takes_overrides
+    assert not measure.options.takes_overrides
+    assert [field.name for field in dataclasses.fields(train.options)] == ["config", "dry_run"]
+    calls.clear()
+    options = train.options(config="c.py", dry_run=True)
+    options.run(["--steps", "3"])
+    train("c.py", ["--steps", "3"], dry_run=True)
+    assert calls == [("c.py", ["--steps", "3"], True)] * 2
 
 
 def test_a_command_line_and_a_call_give_the_function_the_same():
