@@ -9,6 +9,7 @@ Commands declare their parameters by them, and so do dataclasses that several co
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import tyro
@@ -29,10 +30,12 @@ OVERRIDES = object()
 Overrides = Annotated[Sequence[str], OVERRIDES]
 Config = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CONFIG")]
 Workdirs = Annotated[
-    tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="WORKDIR [WORKDIR ...]")
+    Sequence[str], tyro.conf.Positional, tyro.conf.arg(metavar="WORKDIR [WORKDIR ...]")
 ]
-Source = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
-Destination = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DST")]
+Source = Annotated[str | Path, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")]
+Destination = Annotated[str | Path, tyro.conf.Positional, tyro.conf.arg(metavar="DST")]
+AnyDirectory = Annotated[str | Path, tyro.conf.arg(metavar="DIR")]
+AnyFile = Annotated[str | Path, tyro.conf.arg(metavar="FILE")]
 SomeDirectory = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DIR")]
 Repository = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ORG/NAME")]
 Directory = Annotated[str, tyro.conf.arg(metavar="DIR")]
@@ -81,6 +84,7 @@ ALL_MODULES = Modules()
 Positive = Annotated[int, tyro.conf.arg(metavar="N"), AtLeast(1)]
 OptionalPositive = Annotated[int | None, tyro.conf.arg(metavar="N"), AtLeast(1)]
 Natural = Annotated[int, tyro.conf.arg(metavar="N"), AtLeast(0)]
+OptionalNatural = Annotated[int | None, tyro.conf.arg(metavar="N"), AtLeast(0)]
 Step = Annotated[int | Literal["best"] | None, tyro.conf.arg(metavar="N|best"), AtLeast(0)]
 Numbers = Annotated[Sequence[float], tyro.conf.arg(metavar="X [X ...]")]
 Positives = Annotated[Sequence[int], tyro.conf.arg(metavar="N [N ...]"), AtLeast(1)]

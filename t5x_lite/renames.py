@@ -117,6 +117,7 @@ _MODULES = {
     "run.cross_encoder": "inference.pairs",
     "run.head_scorer": "inference.pairs",
     "run.parts": "run.loading",
+    "run.pushing": "commands.weights",
     "serialization": "config.json",
     "train.updates": "optim.updates",
 }
@@ -160,16 +161,25 @@ FORMER_VALUES = {
 }
 """Field -> what a config means that was written before the field was there, if not its default."""
 
+_NAMES = {
+    "run.adapter_interchange.export_adapter": "commands.weights.export_adapter",
+    "run.adapter_interchange.import_adapter": "commands.weights.import_adapter",
+    "run.interchange.export_hf": "commands.weights.export_hf",
+    "run.interchange.import_hf": "commands.weights.import_hf",
+    "run.interchange.import_t5x": "commands.weights.import_t5x",
+}
+"""Functions that left a module which is still there."""
+
 
 def current(module: str) -> str:
-    """Today's name of a module that an earlier version may have named."""
+    """Today's name of a module, or of a function, that an earlier version may have named."""
     name = module.removeprefix(_PACKAGE)
     if name == module:
         return module
     for old, new in _PACKAGES.items():
         if name == old or name.startswith(f"{old}."):
             return _PACKAGE + new + name.removeprefix(old)
-    return _PACKAGE + _MODULES.get(name, name)
+    return _PACKAGE + (_MODULES | _NAMES).get(name, name)
 
 
 def current_paths(paths: Iterable[str]) -> dict[str, str]:

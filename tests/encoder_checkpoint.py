@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from scripts import encoder_goldens as goldens
-from t5x_lite.run.interchange import import_hf
+from t5x_lite.commands.weights import import_hf
 
 _BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROBERTA = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from scripts import goldens
-from t5x_lite.run.interchange import import_hf
+from t5x_lite.commands.weights import import_hf
 
 
 def write_checkpoint(directory: Path, vocabulary: Path) -> Path:

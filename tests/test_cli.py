@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import t5x_lite
-from t5x_lite.cli import main
+from t5x_lite.cli import _parse_command, main
 from t5x_lite.commands import COMMANDS
+from t5x_lite.commands.runs import report
 from t5x_lite.errors import InputError, Interrupted
 from t5x_lite.interop.directories import new_directory
 
@@ -38,14 +39,7 @@ experiment = Experiment(
 """
 
 
-RUN = {
-    "training": ["train"],
-    "measuring": ["evaluate"],
-    "embedding": ["embed"],
-    "answering": ["predict", "score"],
-    "interchange": ["import_hf", "import_t5x", "export_hf"],
-    "texts": ["vocab", "report"],
-}
+RUN = {"training": "train", "measuring": "evaluate"}
 """The functions that the commands call, by the module of t5x_lite.run."""
 
 
@@ -67,14 +61,27 @@ class RecordedRun:
 @pytest.fixture(autouse=True)
 def run(monkeypatch, tmp_path):
     run = RecordedRun()
-    for name, functions in RUN.items():
+    for name, function in RUN.items():
         module = types.ModuleType(f"t5x_lite.run.{name}")
-        for function in functions:
-            setattr(module, function, run.function(function))
+        setattr(module, function, run.function(function))
         monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(f"t5x_lite.run.{name}", module, raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
     Path("tiny.py").write_text(CONFIG)
+    return run
+
+
+@pytest.fixture
+def reporting(run, monkeypatch):
+    """The command report does what the test says."""
+    options = report.options
+
+    def stand_in(workdirs, *, group=None, output=None):
+        return run.function("report")(workdirs, group=group, output=output)
+
+    monkeypatch.setattr(report, "function", stand_in)
+    monkeypatch.setattr(report, "options", options)
     return run
 
 
@@ -96,6 +103,7 @@ def test_train_passes_the_changed_experiment(run):
 
 
 def test_evaluate_takes_several_checkpoints_and_overrides(run):
+    run.then = dict
     args = "evaluate tiny.py --checkpoint a b --data.batch-size 4 --step 7 --steps 30 --output out"
     args += " --adapters.use a --adapters.add a=lora()"
     assert main(args.split()) == 0
@@ -116,11 +124,11 @@ def test_evaluate_takes_several_checkpoints_and_overrides(run):
         "export hf w dst",
     ],
 )
-def test_the_step_may_be_the_best(run, line):
-    assert main([*line.split(), "--step", "best"]) == 0
-    [(_, _, kwargs)] = run.calls
-    assert kwargs["step"] == "best"
+def test_the_step_may_be_the_best(line, capsys):
+    options, _ = _parse_command([*line.split(), "--step", "best"])
+    assert options.step == "best"
     assert main([*line.split(), "--step", "-1"]) == 2
+    assert capsys.readouterr().err == "error: --step must be at least 0, got -1\n"
 
 
 @pytest.mark.parametrize(
@@ -245,15 +253,15 @@ def test_wrong_usage_is_one_line_and_exit_code_2(run, capsys, line, message):
         ),
     ],
 )
-def test_exit_codes(run, capsys, error, code, told):
-    run.then = raising(error)
+def test_exit_codes(reporting, capsys, error, code, told):
+    reporting.then = raising(error)
     assert main(["report", "w"]) == code
     assert capsys.readouterr() == ("", told)
 
 
 @pytest.mark.parametrize("line", ["--debug report w", "report --debug w", "report w --debug"])
-def test_debug_anywhere_shows_the_traceback(run, capsys, line):
-    run.then = raising(InputError("wrong"))
+def test_debug_anywhere_shows_the_traceback(reporting, capsys, line):
+    reporting.then = raising(InputError("wrong"))
     assert main(line.split()) == 2
     told = capsys.readouterr().err
     assert told.startswith("Traceback (most recent call last):")
@@ -322,11 +330,12 @@ def test_names_that_are_not_ascii_reach_libraries_under_the_c_locale(monkeypatch
     monkeypatch.setenv("LC_ALL", "C")
     monkeypatch.setenv("PYTHONUTF8", "0")
     program = (
-        "import sys, types\n"
-        "def report(workdir, **options):\n"
-        "  print(*workdir, workdir[0].encode().hex(), sys.flags.utf8_mode)\n"
-        "sys.modules['t5x_lite.run.texts'] = types.SimpleNamespace(report=report)\n"
+        "import sys\n"
+        "def report(workdirs, *, group, output):\n"
+        "  print(*workdirs, workdirs[0].encode().hex(), sys.flags.utf8_mode)\n"
         "from t5x_lite.cli import main\n"
+        "from t5x_lite.commands import runs\n"
+        "runs.report.options, runs.report.function = runs.report.options, report\n"
         "sys.exit(main())\n"
     )
     done = fresh_python("-c", program, "report", b"w\xc3\xa9", encoding="utf-8")
@@ -347,11 +356,12 @@ def test_help_answers_within_a_second():
 
 def test_a_reader_that_leaves_early_is_no_traceback():
     program = (
-        "import sys, types\n"
-        "def report(workdir, **options):\n"
+        "import sys\n"
+        "def report(workdirs, *, group, output):\n"
         "  for _ in range(100000): print('line')\n"
-        "sys.modules['t5x_lite.run.texts'] = types.SimpleNamespace(report=report)\n"
         "from t5x_lite.cli import main\n"
+        "from t5x_lite.commands import runs\n"
+        "runs.report.options, runs.report.function = runs.report.options, report\n"
         "sys.exit(main(['report', 'w']))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -367,7 +377,7 @@ def test_a_reader_that_leaves_early_is_no_traceback():
         assert process.wait() == 1
 
 
-def test_sigterm_cleans_up(run, tmp_path, capsys):
+def test_sigterm_cleans_up(reporting, tmp_path, capsys):
     before = signal.getsignal(signal.SIGTERM)
 
     def write():
@@ -376,8 +386,8 @@ def test_sigterm_cleans_up(run, tmp_path, capsys):
             os.kill(os.getpid(), signal.SIGTERM)
             pytest.fail("the signal was not seen")
 
-    run.then = write
-    assert main(["export", "hf", "a", "b"]) == 143
+    reporting.then = write
+    assert main(["report", "w"]) == 143
     assert capsys.readouterr().err == "error: terminated\n"
     assert not [path for path in tmp_path.iterdir() if "made" in path.name]
     assert signal.getsignal(signal.SIGTERM) == before

@@ -19,6 +19,16 @@ def test_a_new_name_is_there(old):
     assert current(current(old)) == current(old)
 
 
+@pytest.mark.parametrize("old", [f"t5x_lite.{name}" for name in renames._NAMES])
+def test_a_function_that_left_a_module_is_named(old):
+    module, _, name = old.rpartition(".")
+    place, _, today = current(old).rpartition(".")
+    assert callable(getattr(importlib.import_module(place), today))
+    with pytest.raises(ImportError) as error:
+        exec(f"from {module} import {name}")
+    assert hint(error.value) == f"; {old} is {current(old)} now"
+
+
 def test_names():
     assert current("t5x_lite.config") == "t5x_lite.config.experiment"
     assert current("t5x_lite.data.c4") == "t5x_lite.c4"

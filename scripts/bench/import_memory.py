@@ -99,7 +99,7 @@ def peak_of(code: str, *code_arguments: str) -> tuple[int, float]:
 
 IMPORT = (
     "import sys\n"
-    "from t5x_lite.run.interchange import import_hf\n"
+    "from t5x_lite.commands.weights import import_hf\n"
     "import_hf(sys.argv[1], sys.argv[2], dtype=sys.argv[3])\n"
 )
 

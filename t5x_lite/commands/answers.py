@@ -1,33 +1,68 @@
 """Commands that use a checkpoint on a file: predict, score."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
-from t5x_lite.commands.options import at_least, some_directory
+from t5x_lite.commands.command import command
+from t5x_lite.commands.options import some_directory
 from t5x_lite.files import LONGEST_LINE
 from t5x_lite.option_types import (
     ALL_MODULES,
-    Count,
-    DirectoryTuple,
+    Directories,
     File,
     LongInputs,
     Modules,
+    Natural,
     Number,
-    OptionalCount,
     OptionalDirectory,
     OptionalFile,
+    OptionalNatural,
     OptionalNumber,
-    OptionalStep,
+    OptionalPositive,
     OptionalText,
+    Positive,
+    Step,
     Text,
 )
 from t5x_lite.options import OptionError
 from t5x_lite.project import trusting_checkpoints
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Predict:
+@command
+def predict(
+    checkpoint: Directories,
+    *,
+    input: File,
+    output: File,
+    step: Step = None,
+    base: OptionalDirectory = None,
+    adapters: Modules = ALL_MODULES,
+    prompt: Text = "",
+    batch_size: Positive = 32,
+    inputs_length: OptionalPositive = None,
+    long_inputs: LongInputs = "cut",
+    longest_line: Positive = LONGEST_LINE,
+    max_decode_length: Positive = 64,
+    num_beams: Positive = 1,
+    length_rule: Literal["t5x", "hf"] = "t5x",
+    length_penalty: OptionalNumber = None,
+    early_stopping: bool | Literal["never"] = False,
+    num_return: Positive = 1,
+    temperature: Number = 0.0,
+    top_k: Natural = 0,
+    top_p: Number = 1.0,
+    min_p: Number = 0.0,
+    seed: Natural = 0,
+    min_length: Natural = 0,
+    no_repeat_ngram: Natural = 0,
+    head: OptionalText = None,
+    probabilities: bool = False,
+    threshold: OptionalNumber = None,
+    doc_stride: OptionalNatural = None,
+    longest_answer: OptionalPositive = None,
+    impossible_answers: bool = False,
+    trust_project: bool = False,
+) -> None:
     """Answer inputs: JSON lines {"inputs"} to {"inputs", "prediction"}.
 
     An encoder answers by its head. A classifier reads {"inputs"}, or {"inputs", "second"} for a
@@ -38,7 +73,7 @@ class Predict:
     an empty input as the end-of-sequence token alone. The same command resumes after a kill; an
     output that exists is replaced when the new one is whole.
 
-    Attributes:
+    Args:
       checkpoint: a work directory or a step directory; several are an ensemble, which averages
         their logits.
       input: a file of JSON lines; - is standard input.
@@ -82,104 +117,116 @@ class Predict:
       impossible_answers: admits the answer "", as for SQuAD 2.0.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
+
+    Raises:
+      InputError: the checkpoint or a line is wrong, or the score of a prediction is no number; the
+        output is not written then.
     """
+    some_directory(checkpoint)
+    check_threshold(threshold)
+    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.decoding.config import Decoding
+    from t5x_lite.inference.answers import Asked, check_record
+    from t5x_lite.inference.checkpoint import find_steps
+    from t5x_lite.run import answering
+    from t5x_lite.run.long_texts import InputReader
 
-    checkpoint: DirectoryTuple
-    input: File
-    output: File
-    step: OptionalStep = None
-    base: OptionalDirectory = None
-    adapters: Modules = ALL_MODULES
-    prompt: Text = ""
-    batch_size: Count = 32
-    inputs_length: OptionalCount = None
-    long_inputs: LongInputs = "cut"
-    longest_line: Count = LONGEST_LINE
-    max_decode_length: Count = 64
-    num_beams: Count = 1
-    length_rule: Literal["t5x", "hf"] = "t5x"
-    length_penalty: OptionalNumber = None
-    early_stopping: bool | Literal["never"] = False
-    num_return: Count = 1
-    temperature: Number = 0.0
-    top_k: Count = 0
-    top_p: Number = 1.0
-    min_p: Number = 0.0
-    seed: Count = 0
-    min_length: Count = 0
-    no_repeat_ngram: Count = 0
-    head: OptionalText = None
-    probabilities: bool = False
-    threshold: OptionalNumber = None
-    doc_stride: OptionalCount = None
-    longest_answer: OptionalCount = None
-    impossible_answers: bool = False
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        some_directory(self.checkpoint)
-        at_least(
-            0,
-            {
-                "--step": self.step,
-                "--top-k": self.top_k,
-                "--seed": self.seed,
-                "--min-length": self.min_length,
-                "--no-repeat-ngram": self.no_repeat_ngram,
-                "--doc-stride": self.doc_stride,
-            },
-        )
-        check_threshold(self.threshold)
-        at_least(
-            1,
-            {
-                "--batch-size": self.batch_size,
-                "--inputs-length": self.inputs_length,
-                "--longest-line": self.longest_line,
-                "--max-decode-length": self.max_decode_length,
-                "--num-beams": self.num_beams,
-                "--num-return": self.num_return,
-                "--longest-answer": self.longest_answer,
-            },
-        )
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.answering.predict."""
-        from t5x_lite.checkpoints.base import base_at
-        from t5x_lite.decoding.config import Decoding
-        from t5x_lite.inference.answers import Asked
-        from t5x_lite.run.answering import predict
-
-        asked = Asked(**{name: getattr(self, name) for name in SAME_IN_ASKED})
-        decoding = Decoding(**{name: getattr(self, name) for name in _SAME_IN_DECODING})
-        with trusting_checkpoints(self.trust_project), base_at(self.base):
-            predict(
-                self.checkpoint,
-                step=self.step,
-                use=self.adapters.use,
-                input=self.input,
-                output=self.output,
-                prompt=self.prompt,
-                batch_size=self.batch_size,
-                inputs_length=self.inputs_length,
-                long_inputs=self.long_inputs,
-                longest_line=self.longest_line,
-                decoding=decoding,
-                head=self.head,
-                asked=asked,
+    decoding = Decoding(
+        max_decode_length=max_decode_length,
+        num_beams=num_beams,
+        length_rule=length_rule,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
+        num_return=num_return,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        min_length=min_length,
+        no_repeat_ngram=no_repeat_ngram,
+    )
+    asked = Asked(
+        probabilities=probabilities,
+        threshold=threshold,
+        doc_stride=doc_stride,
+        longest_answer=longest_answer,
+        impossible_answers=impossible_answers,
+    )
+    reader = InputReader(long_inputs)
+    with trusting_checkpoints(trust_project), base_at(base):
+        steps = find_steps(checkpoint, step=step)
+        own = answering.head_of(steps, head, asked, decoding=decoding, prompt=prompt)
+        same = {"use": adapters.use, "inputs_length": inputs_length}
+        identity = {**same, "long_inputs": long_inputs}
+        if own is not None:
+            answering.stream(
+                input,
+                output,
+                fields=(),
+                check=lambda line: check_record(own, line.record, where=line.where),
+                longest=longest_line,
+                batch_size=batch_size,
+                identity=answering.identity_of(
+                    "predict",
+                    input,
+                    steps,
+                    **identity,
+                    head=own.name,
+                    asked=dataclasses.asdict(asked),
+                ),
+                load=lambda: answering.answering(
+                    steps, own, asked, reader, **same, batch_size=batch_size
+                ),
             )
+        else:
+            answering.stream(
+                input,
+                output,
+                fields=("inputs",),
+                optional=("prompt",),
+                numbers=("seed",),
+                longest=longest_line,
+                batch_size=batch_size,
+                identity=answering.identity_of(
+                    "predict",
+                    input,
+                    steps,
+                    **identity,
+                    prompt=prompt,
+                    decoding=dataclasses.asdict(decoding),
+                ),
+                load=lambda: answering.generating(
+                    steps, decoding, reader, **same, prompt=prompt, batch_size=batch_size
+                ),
+            )
+    reader.report()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Score:
+@command
+def score(
+    checkpoint: Directories,
+    *,
+    input: File,
+    output: File,
+    step: Step = None,
+    base: OptionalDirectory = None,
+    adapters: Modules = ALL_MODULES,
+    candidates: OptionalFile = None,
+    batch_size: Positive = 32,
+    inputs_length: OptionalPositive = None,
+    targets_length: OptionalPositive = None,
+    long_inputs: LongInputs = "cut",
+    longest_line: Positive = LONGEST_LINE,
+    trust_project: bool = False,
+) -> None:
     """Log-likelihood of targets: JSON lines {"inputs", "targets"} get "log_likelihood".
 
     The log-likelihood is a sum over the targets' tokens and their end; "num_tokens" counts them. An
     empty string is encoded as the end-of-sequence token alone. The same command resumes after a
     kill; an output that exists is replaced when the new one is whole.
 
-    Attributes:
+    Args:
       checkpoint: a work directory or a step directory; several are an ensemble, which averages
         their logits.
       input: a file of JSON lines; - is standard input.
@@ -199,68 +246,50 @@ class Score:
       longest_line: bytes of a line at most; a longer one is refused before it is in memory.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
+
+    Raises:
+      InputError: the checkpoint or a line is wrong; the output is not written then.
     """
+    some_directory(checkpoint)
+    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.inference.checkpoint import Checkpoint, find_steps
+    from t5x_lite.run import answering
+    from t5x_lite.run.long_texts import InputReader, TargetReader
 
-    checkpoint: DirectoryTuple
-    input: File
-    output: File
-    step: OptionalStep = None
-    base: OptionalDirectory = None
-    adapters: Modules = ALL_MODULES
-    candidates: OptionalFile = None
-    batch_size: Count = 32
-    inputs_length: OptionalCount = None
-    targets_length: OptionalCount = None
-    long_inputs: LongInputs = "cut"
-    longest_line: Count = LONGEST_LINE
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
+    reader, cutter = InputReader(long_inputs), TargetReader(long_inputs, targets_length)
+    with trusting_checkpoints(trust_project), base_at(base):
+        steps = find_steps(checkpoint, step=step)
+        texts = None
+        if candidates is not None:
+            texts = answering.read_candidates(candidates, input=input, longest=longest_line)
 
-    def __post_init__(self) -> None:
-        some_directory(self.checkpoint)
-        at_least(0, {"--step": self.step})
-        at_least(
-            1,
-            {
-                "--batch-size": self.batch_size,
-                "--inputs-length": self.inputs_length,
-                "--longest-line": self.longest_line,
-                "--targets-length": self.targets_length,
-            },
+        def load() -> answering.Change:
+            model = Checkpoint.load(steps, use=adapters.use, inputs_length=inputs_length)
+            if texts is None:
+                return answering.scoring(model, reader, cutter, batch_size=batch_size)
+            return answering.ranking(model, reader, cutter, texts, batch_size=batch_size)
+
+        answering.stream(
+            input,
+            output,
+            fields=("inputs", "targets") if texts is None else ("inputs",),
+            longest=longest_line,
+            batch_size=batch_size,
+            identity=answering.identity_of(
+                "score",
+                input,
+                steps,
+                use=adapters.use,
+                candidates=texts,
+                inputs_length=inputs_length,
+                targets_length=targets_length,
+                long_inputs=long_inputs,
+            ),
+            load=load,
+            steps=texts is None,  # a line of a ranking is as many rows as there are candidates
         )
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.answering.score."""
-        from t5x_lite.checkpoints.base import base_at
-        from t5x_lite.run.answering import score
-
-        with trusting_checkpoints(self.trust_project), base_at(self.base):
-            score(
-                self.checkpoint,
-                step=self.step,
-                use=self.adapters.use,
-                input=self.input,
-                output=self.output,
-                candidates=self.candidates,
-                batch_size=self.batch_size,
-                inputs_length=self.inputs_length,
-                targets_length=self.targets_length,
-                long_inputs=self.long_inputs,
-                longest_line=self.longest_line,
-            )
-
-
-_SAME_IN_DECODING = (
-    "max_decode_length", "num_beams", "length_rule", "length_penalty", "early_stopping",
-    "num_return", "temperature", "top_k", "top_p", "min_p", "seed", "min_length",
-    "no_repeat_ngram",
-)  # fmt: skip
-"""Fields of Predict that `decoding.config.Decoding` has under the same name."""
-
-SAME_IN_ASKED = (
-    "probabilities", "threshold", "doc_stride", "longest_answer", "impossible_answers",
-)  # fmt: skip
-"""Fields of Predict that `inference.answers.Asked` has under the same name."""
+    reader.report()
+    cutter.report()
 
 
 def check_threshold(threshold: float | None) -> None:

@@ -24,6 +24,7 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Generic, ParamSpec, TypeVar
 
 from t5x_lite.errors import shown
@@ -125,7 +126,10 @@ def command(function: Callable[Parameters, Result]) -> Command[Parameters, Resul
 
 
 def _hints_of(declared: Any) -> dict[str, Any]:
-    return typing.get_type_hints(declared, include_extras=True)
+    """The annotations of a function's parameters, or of a dataclass's fields."""
+    if isinstance(declared, type):
+        return typing.get_type_hints(declared, include_extras=True)
+    return {name: p.annotation for name, p in inspect.signature(declared).parameters.items()}
 
 
 def _check_bounds(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
@@ -143,10 +147,10 @@ def _check_bounds(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
 
 
 def _for_tyro(hint: Any) -> Any:
-    """An annotation as tyro reads it: a sequence is a tuple."""
+    """An annotation as tyro reads it: a sequence is a tuple, and a path is a string."""
     if typing.get_origin(hint) is Annotated:
         inner, *marks = typing.get_args(hint)
         return Annotated[_for_tyro(inner), *marks]
     if typing.get_origin(hint) is collections.abc.Sequence:
         return tuple[typing.get_args(hint)[0], ...]
-    return hint
+    return str if Path in typing.get_args(hint) else hint

@@ -1,34 +1,52 @@
-"""Commands about a run: train, finetune, evaluate, plan, report."""
+"""Commands about a run: train, finetune, glue, evaluate, plan, report, info."""
 
-import dataclasses
+import logging
 import math
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from t5x_lite.commands.options import PROG, at_least, load_config, some_directory, with_epochs_of
+from t5x_lite.commands.command import command
+from t5x_lite.commands.options import PROG, load_config, some_directory, with_epochs_of
+from t5x_lite.errors import InputError
 from t5x_lite.option_types import (
     ALL_MODULES,
     Config,
+    Directories,
     Directory,
-    DirectoryTuple,
     Modules,
-    OptionalCount,
+    Natural,
     OptionalDirectory,
     OptionalFile,
     OptionalNumber,
-    OptionalStep,
+    OptionalPositive,
     OptionalText,
+    Overrides,
     SomeDirectory,
+    Step,
     Text,
-    TextTuple,
+    Texts,
     Workdirs,
 )
 from t5x_lite.options import OptionError, given_options
 from t5x_lite.project import trusting_checkpoints
+from t5x_lite.remote import is_remote
+
+if TYPE_CHECKING:
+    from t5x_lite.run.training import Trained
+
+_logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Train:
+@command
+def train(
+    config: Config,
+    overrides: Overrides = (),
+    *,
+    dry_run: bool = False,
+    trust_project: bool = False,
+) -> "Trained | None":
     """Pretrain or fine-tune; resumes from the newest checkpoint of the work directory.
 
     --FIELD VALUE after CONFIG changes a field of the config, such as --objective.z-loss 0;
@@ -36,40 +54,53 @@ class Train:
     schedules. --model init takes the model's family and sizes from the checkpoint of --init; the
     config's dropout and kind of attention stay.
 
-    Attributes:
+    Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       dry_run: prints sizes, memory, steps and the first batch as text, and stops; nothing is
         written.
       trust_project: runs any module of yours that a checkpoint's config names; without it only
         classes of t5x_lite, and of packages that CONFIG names, are admitted.
+      overrides: options that are fields of the config.
+
+    Returns:
+      The last step with its metrics, and the work directory; None of a dry run.
+
+    Raises:
+      InputError: a file or an option of the config is wrong.
+      Interrupted: a signal came; the same command resumes.
     """
-
-    config: Config
-    dry_run: bool = False
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = True
-
-    def run(self, overrides: Sequence[str]) -> None:
-        """Calls run.training.train, or run.rehearsal.rehearse, with the config's overrides."""
-        with trusting_checkpoints(self.trust_project):
-            experiment = with_epochs_of(self.config, overrides, command=Train)
-        if self.dry_run:
+    with trusting_checkpoints(trust_project):
+        experiment = with_epochs_of(config, overrides, command=train.options)
+        if dry_run:
             from t5x_lite.run.rehearsal import rehearse
 
-            with trusting_checkpoints(self.trust_project):
-                print(rehearse(experiment))
-            return
+            print(rehearse(experiment))
+            return None
         from t5x_lite.run.allocator import keep_freed_memory
 
         keep_freed_memory()
-        from t5x_lite.run.training import train
+        from t5x_lite.run import training
 
-        with trusting_checkpoints(self.trust_project):
-            train(experiment)
+        return training.train(experiment)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Finetune:
+@command
+def finetune(
+    *,
+    init: Directory,
+    table: Text,
+    inputs: Text,
+    targets: Text,
+    workdir: Directory,
+    second: Text = "",
+    labels: Texts = (),
+    task: Literal[
+        "auto", "classify", "regress", "text_to_text", "answer", "translate", "summarize"
+    ] = "auto",
+    epochs: OptionalPositive = None,
+    dry_run: bool = False,
+    overrides: Overrides = (),
+) -> "Trained | None":
     """Fine-tune a checkpoint, a T5 or an encoder, on a table of yours: no config is needed.
 
         t5x-lite import hf google/flan-t5-small work/flan
@@ -80,7 +111,7 @@ class Finetune:
     are printed. --FIELD VALUE changes a field of the config, as for train: --adapters.add 'reviews
     = lora(r=8)' trains a module in place of the model.
 
-    Attributes:
+    Args:
       init: what t5x-lite import wrote, or a work directory or step directory.
       table: a directory with train and validation files (CSV, TSV, JSONL, Parquet, Arrow), a file,
         a pattern in quotes, a directory of Hugging Face's datasets, a bucket, or hf://NAME. Without
@@ -96,64 +127,59 @@ class Finetune:
       epochs: passes over the training rows; 3 if neither it nor --steps is given.
       dry_run: prints sizes, memory, steps and the first batch as text, and stops; nothing is
         written.
+      overrides: options that are fields of the config.
+
+    Returns:
+      As `train`.
+
+    Raises:
+      InputError: the checkpoint, the table or an option is wrong.
+      Interrupted: a signal came; the same command resumes.
     """
+    if epochs is not None and "--steps" in given_options(overrides):
+        raise OptionError(f"--steps and --epochs {epochs} both set the run's length; give one")
+    from t5x_lite.run.allocator import keep_freed_memory
 
-    init: Directory
-    table: Text
-    inputs: Text
-    targets: Text
-    workdir: Directory
-    second: Text = ""
-    labels: TextTuple = ()
-    task: Literal[
-        "auto", "classify", "regress", "text_to_text", "answer", "translate", "summarize"
-    ] = "auto"
-    epochs: OptionalCount = None
-    dry_run: bool = False
-    takes_overrides: ClassVar[bool] = True
+    keep_freed_memory()
+    from t5x_lite.data.columns import Columns
+    from t5x_lite.run.finetuning import experiment_for
 
-    def __post_init__(self) -> None:
-        at_least(1, {"--epochs": self.epochs})
+    columns = Columns(
+        inputs=inputs, second=second, targets=targets, labels=tuple(labels), hold_out=10
+    )
+    experiment = experiment_for(
+        init,
+        columns=columns,
+        table=table,
+        workdir=workdir,
+        task=task,
+        epochs=3 if epochs is None else epochs,
+        options=overrides,
+    )
+    if dry_run:
+        from t5x_lite.run.rehearsal import rehearse
 
-    def run(self, overrides: Sequence[str]) -> None:
-        """Calls run.finetuning with the config's overrides."""
-        if self.epochs is not None and "--steps" in given_options(overrides):
-            raise OptionError(
-                f"--steps and --epochs {self.epochs} both set the run's length; give one"
-            )
-        from t5x_lite.run.allocator import keep_freed_memory
+        print(rehearse(experiment))
+        return None
+    from t5x_lite.run import training
 
-        keep_freed_memory()
-        from t5x_lite.data.columns import Columns
-        from t5x_lite.run.finetuning import experiment_for
-
-        experiment = experiment_for(
-            self.init,
-            columns=Columns(
-                inputs=self.inputs,
-                second=self.second,
-                targets=self.targets,
-                labels=self.labels,
-                hold_out=10,
-            ),
-            table=self.table,
-            workdir=self.workdir,
-            task=self.task,
-            epochs=3 if self.epochs is None else self.epochs,
-            options=overrides,
-        )
-        if self.dry_run:
-            from t5x_lite.run.rehearsal import rehearse
-
-            print(rehearse(experiment))
-            return
-        from t5x_lite.run.training import train
-
-        train(experiment)
+    return training.train(experiment)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Glue:
+@command
+def glue(
+    init: Directory,
+    *,
+    directory: Directory,
+    workdir: Directory,
+    benchmark: Literal["glue", "super_glue"] = "glue",
+    tasks: Texts = (),
+    together: bool = False,
+    epochs: OptionalNumber = None,
+    output: OptionalDirectory = None,
+    dry_run: bool = False,
+    overrides: Overrides = (),
+) -> dict[str, Any]:
     """Fine-tune a checkpoint, an encoder or a T5, on all of GLUE or SuperGLUE, and measure it.
 
         t5x-lite import hf bert-base-uncased work/bert
@@ -164,7 +190,7 @@ class Glue:
     The same command resumes, and finished tasks are not repeated. --FIELD VALUE changes a field of
     the config of each run, as for train: --steps 300, --optimizer.schedule.peak 2e-5.
 
-    Attributes:
+    Args:
       init: what t5x-lite import wrote, or a work directory or step directory.
       directory: the benchmark's official files, a folder for each task; or TensorFlow Datasets.
       workdir: where the runs go.
@@ -175,46 +201,55 @@ class Glue:
       output: directory for metrics.json and the submission; the workdir if not given.
       dry_run: prints sizes, memory, steps and the first batch of each run, and stops; nothing is
         written.
+      overrides: options that are fields of the config of each run.
+
+    Returns:
+      What is printed: the average, and the metrics of each task.
+
+    Raises:
+      InputError: the checkpoint, the files, a task or an option is wrong, or a finished task has
+        other settings.
+      Interrupted: a signal came; the same command resumes.
     """
+    if epochs is not None and not 0 < epochs < math.inf:
+        raise OptionError(f"--epochs must be above 0, got {epochs}")
+    from t5x_lite.run.allocator import keep_freed_memory
 
-    init: Directory
-    directory: Directory
-    workdir: Directory
-    benchmark: Literal["glue", "super_glue"] = "glue"
-    tasks: TextTuple = ()
-    together: bool = False
-    epochs: OptionalNumber = None
-    output: OptionalDirectory = None
-    dry_run: bool = False
-    takes_overrides: ClassVar[bool] = True
+    keep_freed_memory()
+    from t5x_lite.run.benchmarks import SUITES, Recipe, check_files, check_options, train_all
 
-    def __post_init__(self) -> None:
-        if self.epochs is not None and not 0 < self.epochs < math.inf:
-            raise OptionError(f"--epochs must be above 0, got {self.epochs}")
-
-    def run(self, overrides: Sequence[str]) -> None:
-        """Calls run.benchmarks.glue with the config's overrides."""
-        from t5x_lite.run.allocator import keep_freed_memory
-
-        keep_freed_memory()
-        from t5x_lite.run.benchmarks import glue
-
-        glue(
-            self.init,
-            directory=self.directory,
-            workdir=self.workdir,
-            benchmark=self.benchmark,
-            tasks=self.tasks,
-            together=self.together,
-            epochs=self.epochs,
-            output=self.output,
-            options=overrides,
-            dry_run=self.dry_run,
+    suite = SUITES[benchmark]
+    chosen = suite.named(tasks)
+    check_options(overrides, epochs)
+    if output is None and is_remote(workdir):
+        raise InputError(
+            f"--workdir {workdir} is in a bucket, and the submission files are written to a "
+            "directory of this machine; give --output DIR"
         )
+    check_files(suite, chosen, directory)
+    recipe = Recipe.of(suite, init, directory=directory, epochs=epochs, options=overrides)
+    runs = recipe.runs(chosen, workdir=workdir, together=together, writes=not dry_run)
+    if dry_run:
+        from t5x_lite.run.rehearsal import rehearse
+
+        for run in runs:
+            print(f"{', '.join(task.name for task in run.tasks)}\n{rehearse(run.experiment)}\n")
+        return {}
+    return train_all(runs, suite, Path(output or workdir))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluate:
+@command
+def evaluate(
+    config: Config,
+    overrides: Overrides = (),
+    *,
+    checkpoint: Directories,
+    step: Step = None,
+    base: OptionalDirectory = None,
+    adapters: Modules = ALL_MODULES,
+    output: OptionalDirectory = None,
+    trust_project: bool = False,
+) -> dict[str, float]:
     """Measure a checkpoint on a config's task: held-out loss and the task's metrics.
 
     With --evaluation.retrieval.directory DIR, also how an encoder retrieves the documents of a
@@ -223,7 +258,7 @@ class Evaluate:
     --FIELD VALUE changes a field of the config, as for train. Several checkpoints are an ensemble
     that averages their logits; only the task's metrics are measured then.
 
-    Attributes:
+    Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       checkpoint: a work directory or a step directory; several are an ensemble.
       step: the step to take from a work directory, or best, the one that its run found best; the
@@ -234,44 +269,42 @@ class Evaluate:
       output: directory for metrics.json and the predictions or rankings; none if not given.
       trust_project: runs any module of yours that a checkpoint's config names; without it only
         classes of t5x_lite, and of packages that CONFIG names, are admitted.
+      overrides: options that are fields of the config.
+
+    Returns:
+      What is printed, without the step.
+
+    Raises:
+      InputError: the checkpoint or the data are wrong.
     """
+    some_directory(checkpoint)
+    experiment = load_config(config, overrides, command=evaluate.options)
+    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.run import measuring
 
-    config: Config
-    checkpoint: DirectoryTuple
-    step: OptionalStep = None
-    base: OptionalDirectory = None
-    adapters: Modules = ALL_MODULES
-    output: OptionalDirectory = None
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        some_directory(self.checkpoint)
-        at_least(0, {"--step": self.step})
-
-    def run(self, overrides: Sequence[str]) -> None:
-        """Calls run.measuring.evaluate with the config's overrides."""
-        experiment = load_config(self.config, overrides, command=Evaluate)
-        from t5x_lite.checkpoints.base import base_at
-        from t5x_lite.run.measuring import evaluate
-
-        with trusting_checkpoints(self.trust_project), base_at(self.base):
-            evaluate(
-                experiment,
-                self.checkpoint,
-                step=self.step,
-                use=self.adapters.use,
-                output=self.output,
-            )
+    with trusting_checkpoints(trust_project), base_at(base):
+        return measuring.evaluate(
+            experiment, checkpoint, step=step, use=adapters.use, output=output
+        )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+@command
+def plan(
+    config: Config,
+    overrides: Overrides = (),
+    *,
+    topology: OptionalText = None,
+    devices: OptionalText = None,
+    attached: bool = False,
+    json: bool = False,
+    hbm: OptionalNumber = None,
+    operations: Natural = 0,
+) -> None:
     """Compile a config's train step for devices that are not attached: memory, time, traffic.
 
     Exit code 1 if the step does not fit.
 
-    Attributes:
+    Args:
       config: a Python file that defines `experiment`, or the config.json of a work directory.
       topology: a TPU slice, such as v5e:4x4.
       devices: cpu:N, N devices of this machine's CPU, in place of a topology.
@@ -280,36 +313,34 @@ class Plan:
       json: prints one line of JSON.
       hbm: GiB of memory that a device has; what its kind has if not given.
       operations: number of the slowest operations to list, by the estimate.
+      overrides: options that are fields of the config.
+
+    Raises:
+      InputError: the topology is not known, libtpu is missing, another slice is attached, or the
+        config does not fit the mesh.
+      DoesNotFit: after printing.
     """
+    experiment = with_epochs_of(config, overrides, command=plan.options, may_lack_data=True)
+    from t5x_lite.run import planning
 
-    config: Config
-    topology: OptionalText = None
-    devices: OptionalText = None
-    attached: bool = False
-    json: bool = False
-    hbm: OptionalNumber = None
-    operations: int = 0
-    takes_overrides: ClassVar[bool] = True
-
-    def run(self, overrides: Sequence[str]) -> None:
-        """Calls run.planning.plan with the config's overrides."""
-        at_least(0, {"--operations": self.operations})
-        experiment = with_epochs_of(self.config, overrides, command=Plan, may_lack_data=True)
-        from t5x_lite.run.planning import plan
-
-        plan(
-            experiment,
-            topology=self.topology,
-            devices=self.devices,
-            attached=self.attached,
-            as_json=self.json,
-            hbm=self.hbm,
-            operations=self.operations,
-        )
+    planning.plan(
+        experiment,
+        topology=topology,
+        devices=devices,
+        attached=attached,
+        as_json=json,
+        hbm=hbm,
+        operations=operations,
+    )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Report:
+@command
+def report(
+    workdirs: Workdirs,
+    *,
+    group: Literal["seed"] | None = None,
+    output: OptionalFile = None,
+) -> Path:
     """Write one HTML page about a work directory: the task's metric, curves, samples, options.
 
     Of several work directories, a page that compares them: final metrics, the settings that differ,
@@ -318,48 +349,78 @@ class Report:
 
         t5x-lite report work/a.0 work/a.1 work/b.0 work/b.1 --group seed
 
-    Attributes:
+    Args:
       workdirs: the work directory, or several to compare.
       group: seed shows mean and sample standard deviation over the seeds, and curves with bands.
       output: the page to write; if not given, report.html in the work directory, or of several
         compare.html next to the first of them.
+
+    Returns:
+      The path of the page.
+
+    Raises:
+      InputError: a directory is no run, or the page cannot be written.
     """
+    if not workdirs:
+        raise OptionError(f"missing WORKDIR; see {PROG} report --help")
+    from t5x_lite.progress import print_result
+    from t5x_lite.report.compare import compare, compare_seeds
+    from t5x_lite.report.runs import write_report
 
-    workdirs: Workdirs
-    group: Literal["seed"] | None = None
-    output: OptionalFile = None
-    takes_overrides: ClassVar[bool] = False
+    directories = [workdirs] if isinstance(workdirs, str) else list(workdirs)
+    several = len(directories) > 1
+    if group is not None:
+        if not several:
+            raise InputError(
+                f"--group {group} compares several runs, and {directories[0]} is one; give the "
+                "work directory of each seed"
+            )
+        path, groups = compare_seeds(directories, output)
+        print_result({"page": os.fspath(path), "groups": groups}, _seed_rows(groups))
+        _logger.info("wrote %s", path)
+        return path
+    path = compare(directories, output) if several else write_report(directories[0], output)
+    print(os.fspath(path))
+    return path
 
-    def __post_init__(self) -> None:
-        if not self.workdirs:
-            raise OptionError(f"missing WORKDIR; see {PROG} report --help")
 
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.texts.report."""
-        from t5x_lite.run.texts import report
+def _seed_rows(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows of a table: a metric of a group each; a star is what the page has in bold."""
+    for group in groups:
+        for metric, spreads in group["metrics"].items():
+            row = {"group": group["group"], "metric": metric, "n": str(group["n"])}
+            for when, title in (("best", "best"), ("last", "end")):
+                spread = spreads[when]
+                if spread is not None:
+                    mark = "*" if spread["bold"] else ""
+                    row[title] = f"{spread['mean']:.4f}{mark}"
+                    row[f"sd of {title}"] = "" if spread["sd"] is None else f"{spread['sd']:.4f}"
+            yield row
 
-        report(self.workdirs, output=self.output, group=self.group)
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Info:
+@command
+def info(
+    directory: SomeDirectory, *, json: bool = False, trust_project: bool = False
+) -> dict[str, Any]:
     """Say what a directory holds: family, parameters, vocabulary, step, heads, adapters, metrics.
 
-    Attributes:
+    Args:
       directory: a work directory, a step directory, what import wrote, a delta or a cache.
       json: prints one line of JSON.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
+
+    Returns:
+      What is printed.
+
+    Raises:
+      InputError: it is none of these, or its config is damaged.
     """
+    from json import dumps
 
-    directory: SomeDirectory
-    json: bool = False
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
+    from t5x_lite.run.info import as_text, described
 
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.info.info."""
-        from t5x_lite.run.info import info
-
-        with trusting_checkpoints(self.trust_project):
-            info(self.directory, as_json=self.json)
+    with trusting_checkpoints(trust_project):
+        found = described(directory)
+    print(dumps(found, ensure_ascii=False) if json else as_text(found))
+    return found

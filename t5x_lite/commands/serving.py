@@ -1,45 +1,93 @@
 """Commands that stay: serve."""
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from t5x_lite.commands.answers import check_threshold
-from t5x_lite.commands.options import at_least, some_directory
+from t5x_lite.commands.command import command
+from t5x_lite.commands.options import some_directory
 from t5x_lite.option_types import (
     ALL_MODULES,
     Count,
-    DirectoryTuple,
+    Directories,
     LongInputs,
     Modules,
+    Natural,
     Number,
-    OptionalCount,
     OptionalDirectory,
     OptionalFile,
+    OptionalNatural,
     OptionalNumber,
     OptionalPooling,
-    OptionalStep,
+    OptionalPositive,
     OptionalText,
+    Positive,
+    Step,
     Text,
-    TextTuple,
+    Texts,
 )
 from t5x_lite.options import OptionError
 from t5x_lite.project import trusting_checkpoints
 
-Counts = Annotated[tuple[int, ...], tyro.conf.arg(metavar="N [N ...]")]
+Counts = Annotated[Sequence[int], tyro.conf.arg(metavar="N [N ...]")]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Serve:
+@command
+def serve(
+    checkpoint: Directories,
+    *,
+    host: Text = "127.0.0.1",
+    port: Natural = 8000,
+    token_file: OptionalFile = None,
+    step: Step = None,
+    base: OptionalDirectory = None,
+    adapters: Modules = ALL_MODULES,
+    endpoints: Texts = (),
+    batch_size: Positive = 32,
+    lengths: Counts = (),
+    wait_ms: Number = 5.0,
+    inputs_length: OptionalPositive = None,
+    targets_length: Positive = 64,
+    long_inputs: LongInputs = "cut",
+    max_decode_length: Count = 64,
+    num_beams: Count = 1,
+    length_rule: Literal["t5x", "hf"] = "t5x",
+    length_penalty: OptionalNumber = None,
+    early_stopping: bool | Literal["never"] = False,
+    num_return: Count = 1,
+    temperature: Number = 0.0,
+    top_k: Count = 0,
+    top_p: Number = 1.0,
+    min_p: Number = 0.0,
+    min_length: Count = 0,
+    no_repeat_ngram: Count = 0,
+    pooling: OptionalPooling = None,
+    normalize: bool | None = None,
+    role: Literal["query", "passage"] = "query",
+    head: OptionalText = None,
+    probabilities: bool = False,
+    threshold: OptionalNumber = None,
+    doc_stride: OptionalNatural = None,
+    longest_answer: OptionalPositive = None,
+    impossible_answers: bool = False,
+    compilation_cache: Text = "",
+    queue: Count = 1024,
+    max_texts: Count = 128,
+    max_body: Count = 1 << 20,
+    connections: Count = 1000,
+    timeout: Number = 60.0,
+    body_timeout: Number = 10.0,
+    trust_project: bool = False,
+) -> None:
     """Answer over HTTP and JSON: POST /predict, /score, /embed, /rerank; a page to try it at /.
 
     Listens on this machine alone; any other --host needs an access token, in the environment
     variable T5X_LITE_TOKEN or in --token-file. Ready when every program is compiled (GET /ready).
     SIGTERM and Ctrl-C let it answer what it accepted; it exits with 0.
 
-    Attributes:
+    Args:
       checkpoint: a work directory or a step directory; several are an ensemble, which averages
         their logits.
       host: the address to listen on.
@@ -91,110 +139,77 @@ class Serve:
       body_timeout: seconds that a request may take to arrive.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
+
+    Raises:
+      InputError: the checkpoint or a choice is wrong, the address is taken, or others reach it and
+        there is no token.
     """
+    some_directory(checkpoint)
+    check_threshold(threshold)
+    if port > 65535:
+        raise OptionError(f"--port must be at most 65535, got {port}")
+    if not 0 <= wait_ms <= 60_000:
+        raise OptionError(f"--wait-ms must be from 0 to 60000, got {wait_ms}")
+    for length in lengths:
+        if length < 16 or length & (length - 1):
+            raise OptionError(f"--lengths must be powers of two from 16 on, got {length}")
+    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.decoding.config import Decoding
+    from t5x_lite.inference.answers import Asked as Answers
+    from t5x_lite.run import serving
+    from t5x_lite.run.endpoints import Asked
+    from t5x_lite.serve.limits import Limits
 
-    checkpoint: DirectoryTuple
-    host: Text = "127.0.0.1"
-    port: Count = 8000
-    token_file: OptionalFile = None
-    step: OptionalStep = None
-    base: OptionalDirectory = None
-    adapters: Modules = ALL_MODULES
-    endpoints: TextTuple = ()
-    batch_size: Count = 32
-    lengths: Counts = ()
-    wait_ms: Number = 5.0
-    inputs_length: OptionalCount = None
-    targets_length: Count = 64
-    long_inputs: LongInputs = "cut"
-    max_decode_length: Count = 64
-    num_beams: Count = 1
-    length_rule: Literal["t5x", "hf"] = "t5x"
-    length_penalty: OptionalNumber = None
-    early_stopping: bool | Literal["never"] = False
-    num_return: Count = 1
-    temperature: Number = 0.0
-    top_k: Count = 0
-    top_p: Number = 1.0
-    min_p: Number = 0.0
-    min_length: Count = 0
-    no_repeat_ngram: Count = 0
-    pooling: OptionalPooling = None
-    normalize: bool | None = None
-    role: Literal["query", "passage"] = "query"
-    head: OptionalText = None
-    probabilities: bool = False
-    threshold: OptionalNumber = None
-    doc_stride: OptionalCount = None
-    longest_answer: OptionalCount = None
-    impossible_answers: bool = False
-    compilation_cache: Text = ""
-    queue: Count = 1024
-    max_texts: Count = 128
-    max_body: Count = 1 << 20
-    connections: Count = 1000
-    timeout: Number = 60.0
-    body_timeout: Number = 10.0
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        some_directory(self.checkpoint)
-        at_least(0, {"--step": self.step, "--port": self.port, "--doc-stride": self.doc_stride})
-        check_threshold(self.threshold)
-        positive = {
-            "--batch-size": self.batch_size,
-            "--inputs-length": self.inputs_length,
-            "--targets-length": self.targets_length,
-            "--longest-answer": self.longest_answer,
-        }
-        at_least(1, positive)
-        if self.port > 65535:
-            raise OptionError(f"--port must be at most 65535, got {self.port}")
-        if not 0 <= self.wait_ms <= 60_000:
-            raise OptionError(f"--wait-ms must be from 0 to 60000, got {self.wait_ms}")
-        for length in self.lengths:
-            if length < 16 or length & (length - 1):
-                raise OptionError(f"--lengths must be powers of two from 16 on, got {length}")
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.serving.serve."""
-        from t5x_lite.checkpoints.base import base_at
-        from t5x_lite.decoding.config import Decoding
-        from t5x_lite.inference.answers import Asked as Answers
-        from t5x_lite.run.endpoints import Asked
-        from t5x_lite.run.serving import Address, serve
-        from t5x_lite.serve.limits import Limits
-
-        asked = Asked(
-            decoding=Decoding(**self._same_in(Decoding)),
-            lengths=tuple(sorted(set(self.lengths))) or None,
-            targets_length=self.targets_length,
-            long_inputs=self.long_inputs,
-            max_rows=self.max_texts,
-            pooling=self.pooling,
-            normalize=self.normalize,
-            role=self.role,
-            head=self.head,
-            answers=Answers(**self._same_in(Answers)),
+    asked = Asked(
+        decoding=Decoding(
+            max_decode_length=max_decode_length,
+            num_beams=num_beams,
+            length_rule=length_rule,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
+            num_return=num_return,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            min_length=min_length,
+            no_repeat_ngram=no_repeat_ngram,
+        ),
+        lengths=tuple(sorted(set(lengths))) or None,
+        targets_length=targets_length,
+        long_inputs=long_inputs,
+        max_rows=max_texts,
+        pooling=pooling,
+        normalize=normalize,
+        role=role,
+        head=head,
+        answers=Answers(
+            probabilities=probabilities,
+            threshold=threshold,
+            doc_stride=doc_stride,
+            longest_answer=longest_answer,
+            impossible_answers=impossible_answers,
+        ),
+    )
+    limits = Limits(
+        max_body=max_body,
+        max_rows=max_texts,
+        queue=queue,
+        connections=connections,
+        timeout=timeout,
+        body_timeout=body_timeout,
+    )
+    with trusting_checkpoints(trust_project), base_at(base):
+        serving.serve(
+            checkpoint,
+            address=serving.Address(host=host, port=port, token_file=token_file),
+            step=step,
+            use=adapters.use,
+            endpoints=endpoints,
+            batch_size=batch_size,
+            wait=wait_ms / 1000,
+            inputs_length=inputs_length,
+            compilation_cache=compilation_cache,
+            asked=asked,
+            limits=limits,
         )
-        with trusting_checkpoints(self.trust_project), base_at(self.base):
-            serve(
-                self.checkpoint,
-                address=Address(**self._same_in(Address)),
-                step=self.step,
-                use=self.adapters.use,
-                endpoints=self.endpoints,
-                batch_size=self.batch_size,
-                wait=self.wait_ms / 1000,
-                inputs_length=self.inputs_length,
-                compilation_cache=self.compilation_cache,
-                asked=asked,
-                limits=Limits(max_rows=self.max_texts, **self._same_in(Limits)),
-            )
-
-    def _same_in(self, config: Any) -> dict[str, Any]:
-        """The fields that a config has under the same name."""
-        own = {field.name for field in dataclasses.fields(self)}
-        names = [field.name for field in dataclasses.fields(config) if field.name in own]
-        return {name: getattr(self, name) for name in names}

@@ -1,33 +1,60 @@
-"""Commands that exchange weights with other libraries: import, export."""
+"""Commands that exchange weights with other libraries: import, export, push.
 
+An imported directory is a step directory without an optimizer, which every `--checkpoint` and
+`--init` takes; `t5x_lite.run.interchange` lists its files.
+"""
+
+import contextlib
 import dataclasses
+import importlib.util
+import logging
 import os
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
+from t5x_lite.commands.command import command
 from t5x_lite.commands.options import at_least
 from t5x_lite.errors import InputError
 from t5x_lite.option_types import (
+    AnyDirectory,
+    AnyFile,
     Count,
     Destination,
-    Directory,
     Dtype,
-    File,
     Number,
     OptionalCount,
     OptionalFeedForward,
+    OptionalNatural,
     OptionalPooling,
     OptionalStep,
     OptionalText,
     Repository,
     Source,
+    Step,
     Text,
 )
 from t5x_lite.project import trusting_checkpoints
 
+_logger = logging.getLogger(__name__)
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ImportHF:
+_EXPORTED = ("config.json", "adapter_config.json")
+_WEIGHTS = ("*.safetensors", "*.bin")
+_OF_CHECKPOINT = ("checkpoints", "params")
+"""What a work directory or a step directory holds, and an exported one does not."""
+
+
+@command
+def import_hf(
+    source: Source,
+    destination: Destination,
+    *,
+    dtype: Dtype = "keep",
+    sentinels: Literal["hf", "seqio"] = "hf",
+    part: Literal["model", "generator"] = "model",
+    skip_from: OptionalNatural = None,
+    revision: OptionalText = None,
+) -> Path:
     """Import a model of Hugging Face's transformers: a directory, or a name at the hub.
 
     Any T5, mT5, umT5, Flan-T5, UL2 or ByT5; of encoders T5's (Sentence-T5, GTR), BERT, RoBERTa,
@@ -37,7 +64,7 @@ class ImportHF:
 
     predict, score, evaluate, train --init and export take what it writes.
 
-    Attributes:
+    Args:
       source: the directory (config.json, weights and tokenizer), or ORG/NAME at the hub (extra
         hub); a directory of that name wins.
       destination: the directory to write; it must not exist yet.
@@ -48,42 +75,61 @@ class ImportHF:
       revision: branch, tag or commit of a model at the hub; main if not given.
       skip_from: of a Condenser whose head is there (model.pt), the layer whose states the head
         reads; the paper has 6 of 12.
+
+    Returns:
+      The directory that was made.
+
+    Raises:
+      InputError: the source is incomplete, damaged or of another kind, or holds NaN, it is neither
+        a directory nor to be had from the hub, or the destination exists; nothing is left behind
+        then.
     """
+    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.interop.hub import find_source
+    from t5x_lite.run.interchange import import_model, import_towers, tell_what_was_made
+    from t5x_lite.run.model_card import directory_file
+    from t5x_lite.run.tower_import import directories_of, read_towers
 
-    source: Source
-    destination: Destination
-    dtype: Dtype = "keep"
-    sentinels: Literal["hf", "seqio"] = "hf"
-    part: Literal["model", "generator"] = "model"
-    skip_from: OptionalCount = None
-    revision: OptionalText = None
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        at_least(0, {"--skip-from": self.skip_from})
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.interchange.import_hf."""
-        from t5x_lite.run.interchange import import_hf
-
-        import_hf(
-            self.source,
-            self.destination,
-            dtype=self.dtype,
-            sentinels=self.sentinels,
-            part=self.part,
-            skip_from=self.skip_from,
-            revision=self.revision,
-        )
+    at_hub = find_source(source, revision=revision, generator=part == "generator")
+    where, more = at_hub.directory, directory_file(at_hub)
+    towers = directories_of(where)
+    if towers and (part != "model" or skip_from is not None):
+        raise InputError(f"--part and --skip-from are for one model, and {source} holds two")
+    with new_directory(destination) as directory:
+        if towers:
+            found = read_towers(where, towers)
+            import_towers(found, directory, destination, dtype=dtype, more=more)
+        else:
+            import_model(
+                where,
+                directory,
+                destination,
+                part=part,
+                skip_from=skip_from,
+                sentinels=sentinels,
+                dtype=dtype,
+                more=more,
+            )
+    return tell_what_was_made(destination)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ImportT5X:
+@command
+def import_t5x(
+    source: Source,
+    destination: Destination,
+    *,
+    vocabulary: AnyFile,
+    extra_ids: OptionalNatural = None,
+    step: OptionalNatural = None,
+    dtype: Dtype = "keep",
+    dropout_rate: Number = 0.1,
+    feed_forward: OptionalFeedForward = None,
+) -> Path:
     """Import a checkpoint of T5X, in its own layout or Orbax's.
 
     predict, score, evaluate, train --init and export take what it writes.
 
-    Attributes:
+    Args:
       source: a directory checkpoint_N, or the one above it.
       destination: the directory to write; it must not exist yet.
       vocabulary: a SentencePiece model, or "bytes" for ByT5; a checkpoint of T5X holds none.
@@ -93,46 +139,50 @@ class ImportT5X:
       dropout_rate: dropout rate for further training; a checkpoint of T5X does not record it.
       feed_forward: feed-forward block, which a checkpoint of T5X does not record; relu, or
         gated-gelu with a gate, if not given. UL2 has gated-silu.
+
+    Returns:
+      The directory that was made.
+
+    Raises:
+      InputError: as `import_hf`.
     """
+    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.interop.t5x import read_t5x
+    from t5x_lite.run.interchange import import_t5x_model, tell_what_was_made
 
-    source: Source
-    destination: Destination
-    vocabulary: File
-    extra_ids: OptionalCount = None
-    step: OptionalCount = None
-    dtype: Dtype = "keep"
-    dropout_rate: Number = 0.1
-    feed_forward: OptionalFeedForward = None
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        at_least(0, {"--extra-ids": self.extra_ids, "--step": self.step})
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.interchange.import_t5x."""
-        from t5x_lite.run.interchange import import_t5x
-
-        import_t5x(
-            self.source,
-            self.destination,
-            vocabulary=self.vocabulary,
-            extra_ids=self.extra_ids,
-            step=self.step,
-            dtype=self.dtype,
-            dropout_rate=self.dropout_rate,
-            feed_forward=self.feed_forward,
+    fields = {} if feed_forward is None else {"feed_forward": feed_forward}
+    with new_directory(destination) as directory:
+        found = read_t5x(source, step=step, dropout_rate=dropout_rate, **fields)
+        import_t5x_model(
+            found,
+            directory,
+            destination,
+            source=source,
+            vocabulary=vocabulary,
+            extra_ids=extra_ids,
+            dtype=dtype,
         )
+    return tell_what_was_made(destination)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ImportAdapter:
+@command
+def import_adapter(
+    source: Source,
+    destination: Destination,
+    *,
+    base: AnyDirectory,
+    step: Step = None,
+    name: Text = "adapter",
+    revision: OptionalText = None,
+    trust_project: bool = False,
+) -> Path:
     """Import a module of PEFT, of the library adapters or of composable-sft.
 
     It holds the module, and the head that came along, and names its base. predict, evaluate and
     train --adapters.load take it. The directories query/ and passage/ make a retriever of two
     encoders.
 
-    Attributes:
+    Args:
       source: the directory (adapter_config.json and adapter_model.safetensors or .bin, of adapters
         adapter.safetensors or pytorch_adapter.bin; or pytorch_diff.bin), or ORG/NAME at the hub
         (extra hub); a directory of that name wins.
@@ -144,52 +194,44 @@ class ImportAdapter:
       revision: branch, tag or commit of a module at the hub; main if not given.
       trust_project: runs modules of yours that the base's config names; without it only classes of
         t5x_lite are admitted.
+
+    Returns:
+      The directory that was made.
+
+    Raises:
+      InputError: the source is incomplete, damaged, of another base, or holds what no module of
+        ours can do; the base has modules itself or is damaged; or the destination exists. Nothing
+        is left behind then.
     """
+    from t5x_lite.run.adapter_interchange import import_module
+    from t5x_lite.run.sft_interchange import import_sft
 
-    source: Source
-    destination: Destination
-    base: Directory
-    step: OptionalStep = None
-    name: Text = "adapter"
-    revision: OptionalText = None
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        at_least(0, {"--step": self.step})
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.adapter_interchange.import_adapter, or run.sft_interchange.import_sft."""
-        from t5x_lite.run.adapter_interchange import import_adapter
-
-        with trusting_checkpoints(self.trust_project):
-            if os.path.isfile(os.path.join(self.source, "pytorch_diff.bin")):
-                from t5x_lite.run.sft_interchange import import_sft
-
-                import_sft(
-                    *(self.source, self.destination),
-                    base=self.base,
-                    step=self.step,
-                    name=self.name,
-                )
-                return
-            import_adapter(
-                self.source,
-                self.destination,
-                base=self.base,
-                step=self.step,
-                name=self.name,
-                revision=self.revision,
-            )
+    with trusting_checkpoints(trust_project):
+        if os.path.isfile(os.path.join(source, "pytorch_diff.bin")):
+            return import_sft(source, destination, base=base, step=step, name=name)
+        return import_module(
+            source, destination, base=base, step=step, name=name, revision=revision
+        )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportAdapter:
+@command
+def export_adapter(
+    source: Source,
+    destination: Destination,
+    *,
+    format: Literal["peft", "adapters", "sft"] = "peft",
+    step: Step = None,
+    name: OptionalText = None,
+    no_head: bool = False,
+    base_name: OptionalText = None,
+    rank: OptionalCount = None,
+    trust_project: bool = False,
+) -> Path:
     """Write a module of a checkpoint as another library loads it, on what export hf writes.
 
     Of a retriever with two encoders, it writes the directories query/ and passage/.
 
-    Attributes:
+    Args:
       source: a work directory or a step directory; for sft also what compose wrote.
       destination: the directory to write; it must not exist yet.
       format: format of the directory: PEFT's; that of the library adapters, whose compositions are
@@ -203,61 +245,93 @@ class ExportAdapter:
         decomposition; if not given, the exact sum of the ranks.
       trust_project: runs modules of yours that a checkpoint's config names; without it only classes
         of t5x_lite are admitted.
+
+    Returns:
+      The directory that was made.
+
+    Raises:
+      InputError: there is no such module or the library has none like it, the checkpoint is
+        damaged, or the destination exists; nothing is left behind then.
     """
+    import typing
 
-    source: Source
-    destination: Destination
-    format: Literal["peft", "adapters", "sft"] = "peft"
-    step: OptionalStep = None
-    name: OptionalText = None
-    no_head: bool = False
-    base_name: OptionalText = None
-    rank: OptionalCount = None
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
+    from t5x_lite.checkpoints import manifest
+    from t5x_lite.checkpoints.reading import DELTA_FILE, step_files
+    from t5x_lite.heads.dense import Role
+    from t5x_lite.inference.best_step import find_step
+    from t5x_lite.inference.loading import read_experiment
+    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.remote import local_path
+    from t5x_lite.run.adapter_interchange import export_module, export_sum
+    from t5x_lite.run.sft_interchange import export_sft
 
-    def __post_init__(self) -> None:
-        at_least(0, {"--step": self.step})
+    with trusting_checkpoints(trust_project):
+        if format == "sft":
+            if name is not None:
+                raise InputError(
+                    "--name is of one module: a file of sft is all that a delta changes"
+                )
+            if rank is not None or base_name is not None:
+                raise InputError(
+                    "--rank and --base-name are for PEFT's directories, and a file of sft has "
+                    "neither"
+                )
+            return export_sft(source, destination, step=step, head=not no_head)
+        where = Path(find_step(local_path(source, what="checkpoint"), step=step))
+        manifest.verify(where, "params", "files")
+        if rank is not None and format != "peft":
+            raise InputError(f"--rank is for PEFT's directories, and not for {format!r}")
+        if rank is not None and rank < 1:
+            raise InputError(f"--rank must be at least 1, got {rank}")
+        target = Path(destination)
+        if (where / "files" / DELTA_FILE).is_file():
+            if format != "peft" or name is not None:
+                raise InputError(
+                    f"{where} is a delta: PEFT's directories can hold one, whole; leave --name out"
+                )
+            return export_sum(where, target, head=not no_head, base_name=base_name, rank=rank)
+        files = step_files(where)
+        experiment = read_experiment(where, files)
+        several = bool(experiment.adapters.modules and experiment.objective.more_towers())
+        with new_directory(target) if several else contextlib.nullcontext(target) as directory:
+            for role in typing.get_args(Role) if several else ("query",):
+                export_module(
+                    where,
+                    directory / role if several else directory,
+                    role,
+                    files=files,
+                    form=format,
+                    name=name,
+                    head=not no_head,
+                    base_name=base_name,
+                    rank=rank,
+                )
+    if several:
+        roles = " and ".join(typing.get_args(Role))
+        _logger.info("%s: one directory for each tower, %s", target, roles)
+    return target
 
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.adapter_interchange.export_adapter, or run.sft_interchange.export_sft."""
-        from t5x_lite.run.adapter_interchange import export_adapter
 
-        with trusting_checkpoints(self.trust_project):
-            if self.format == "sft":
-                from t5x_lite.run.sft_interchange import export_sft
-
-                if self.name is not None:
-                    raise InputError(
-                        "--name is of one module: a file of sft is all that a delta changes"
-                    )
-                if self.rank is not None or self.base_name is not None:
-                    raise InputError(
-                        "--rank and --base-name are for PEFT's directories, and a file of sft "
-                        "has neither"
-                    )
-                export_sft(self.source, self.destination, step=self.step, head=not self.no_head)
-                return
-            export_adapter(
-                self.source,
-                self.destination,
-                form=self.format,
-                step=self.step,
-                name=self.name,
-                head=not self.no_head,
-                base_name=self.base_name,
-                rank=self.rank,
-            )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportHF:
+@command
+def export_hf(
+    source: Source,
+    destination: Destination,
+    *,
+    step: Step = None,
+    dtype: Dtype = "keep",
+    part: Literal["model", "generator"] = "model",
+    head: OptionalText = None,
+    sentence_transformers: bool = False,
+    pooling: OptionalPooling = None,
+    normalize: bool | None = None,
+    trust_project: bool = False,
+) -> Path:
     """Write a checkpoint of a T5 or an encoder as Hugging Face's transformers loads it.
 
     README.md there is a model card: task, base model, metrics, command, versions. The licence is
     left to you.
 
-    Attributes:
+    Args:
       source: a work directory or a step directory.
       destination: the directory to write; it must not exist yet.
       step: the step to take from a work directory, or best, the one that its run found best; the
@@ -272,73 +346,181 @@ class ExportHF:
       normalize: whether they have length 1; if not given, the checkpoint's choice, or else True.
       trust_project: runs modules of yours that a checkpoint's config names, as a class of your own
         model; without it only classes of t5x_lite are admitted.
+
+    Returns:
+      The directory that was made.
+
+    Raises:
+      InputError: the checkpoint is damaged or no T5 or encoder, the options contradict each other,
+        or the destination exists; nothing is left behind then.
     """
+    import typing
 
-    source: Source
-    destination: Destination
-    step: OptionalStep = None
-    dtype: Dtype = "keep"
-    part: Literal["model", "generator"] = "model"
-    head: OptionalText = None
-    sentence_transformers: bool = False
-    pooling: OptionalPooling = None
-    normalize: bool | None = None
-    trust_project: bool = False
-    takes_overrides: ClassVar[bool] = False
+    from t5x_lite.checkpoints import manifest
+    from t5x_lite.checkpoints.reading import lazy_params, step_files
+    from t5x_lite.heads.dense import Dense, Role
+    from t5x_lite.inference.best_step import find_step
+    from t5x_lite.inference.loading import read_experiment
+    from t5x_lite.inference.text_encoder import Vectors, dense_head
+    from t5x_lite.interop.directories import new_directory
+    from t5x_lite.interop.encoder_families import is_encoder
+    from t5x_lite.remote import local_path
+    from t5x_lite.run import exporting, tower_export
+    from t5x_lite.run.model_card import origin_of, write_card
 
-    def __post_init__(self) -> None:
-        at_least(0, {"--step": self.step})
+    if not sentence_transformers and (pooling is not None or normalize is not None):
+        raise InputError("pooling and normalize are for --sentence-transformers")
+    if sentence_transformers and part != "model":
+        raise InputError(f"sentence-transformers: vectors are those of the model, not of {part!r}")
+    with trusting_checkpoints(trust_project), contextlib.ExitStack() as stack:
+        where = Path(find_step(local_path(source, what="checkpoint"), step=step))
+        manifest.verify(where, "params", "files")
+        directory = stack.enter_context(new_directory(destination))
+        files = step_files(where)
+        experiment = read_experiment(where, files)
+        origin = origin_of(where, files, experiment)
+        has_modules = bool(experiment.adapters.modules)
+        saved = exporting.merged(where, experiment) if has_modules else lazy_params(where)
 
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.interchange.export_hf."""
-        from t5x_lite.run.interchange import export_hf
+        def vectors() -> Dense | None:
+            """How SentenceTransformer makes vectors."""
+            if not sentence_transformers:
+                return None
+            how = Vectors.of(experiment, pooling=pooling, normalize=normalize)
+            known = dense_head(experiment) or Dense()
+            return dataclasses.replace(known, **dataclasses.asdict(how))
 
-        with trusting_checkpoints(self.trust_project):
-            export_hf(
-                self.source,
-                self.destination,
-                step=self.step,
-                dtype=self.dtype,
-                part=self.part,
-                head=self.head,
-                sentence_transformers=self.sentence_transformers,
-                pooling=self.pooling,
-                normalize=self.normalize,
-            )
+        if is_encoder(experiment.model):
+            sentences = vectors()
+            roles = tower_export.roles_of(experiment, projections=sentence_transformers)
+            for role in roles or typing.get_args(Role)[:1]:
+                alone, params = tower_export.of_role(experiment, saved, role)
+                target = directory / f"{role}_model" if roles else directory
+                target.mkdir(exist_ok=True)
+                exporting.export_encoder(
+                    *(where, files, alone, params, target),
+                    part=part,
+                    dtype=dtype,
+                    head=head,
+                    sentences=sentences,
+                    role=role,
+                )
+                write_card(target, origin, alone)
+        else:
+            wanted = {"sentence_transformers": sentence_transformers, "part": part, "head": head}
+            exporting.refuse_of_t5(where, experiment, **wanted)
+            exporting.export_t5(where, files, experiment, saved, directory, dtype=dtype)
+            if (sentences := vectors()) is not None:
+                exporting.write_sentences(directory, sentences, experiment, saved, dtype=dtype)
+            write_card(directory, origin, experiment)
+    _logger.info("%s: exported %s, with a model card in README.md", destination, where)
+    return Path(destination)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Push:
+@command
+def push(
+    source: Source,
+    repository: Repository,
+    *,
+    private: bool = False,
+    message: OptionalText = None,
+    dry_run: bool = False,
+) -> str | None:
     """Upload what export wrote to the Hugging Face Hub.
 
     The hub's own tools log in: hf auth login, or HF_TOKEN.
 
-    Attributes:
+    Args:
       source: the exported directory.
       repository: ORG/NAME at the hub; it is made if it is missing.
       private: whether a repository that is made is private.
       message: message of the commit.
       dry_run: lists what would be uploaded, and sends nothing.
+
+    Returns:
+      The address of the commit; None of a dry run.
+
+    Raises:
+      InputError: the directory is no exported one, the name is none of the hub, the extra is not
+        installed, or the hub refuses.
     """
+    from t5x_lite.extras import install_command
+    from t5x_lite.interop.hub import is_hub_id
+    from t5x_lite.report.c4 import size
+    from t5x_lite.run.model_card import CARD
 
-    source: Source
-    repository: Repository
-    private: bool = False
-    message: OptionalText = None
-    dry_run: bool = False
-    takes_overrides: ClassVar[bool] = False
-
-    def run(self, _: Sequence[str]) -> None:
-        """Calls run.pushing.push."""
-        from t5x_lite.run.pushing import push
-
-        push(
-            self.source,
-            self.repository,
-            private=self.private,
-            message=self.message,
-            dry_run=self.dry_run,
+    files = exported_files(Path(source))
+    if not is_hub_id(repository) or repository.count("/") != 1:
+        raise InputError(f"{repository!r} is no name of the hub: give ORG/NAME")
+    for name, number in files.items():
+        _logger.info("%10s  %s", size(number), name)
+    total = f"{len(files)} files, {size(sum(files.values()))}"
+    if CARD not in files:
+        _logger.warning("%s has no %s: the hub will show no model card", source, CARD)
+    elif "\n# license:" in f"\n{(Path(source) / CARD).read_text(encoding='utf-8')}":
+        _logger.warning("%s/%s names no licence yet: edit its head", source, CARD)
+    if dry_run:
+        kind = "private" if private else "public"
+        _logger.info("dry run: would upload %s to %s (%s if it is new)", total, repository, kind)
+        return None
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise InputError(
+            f"push needs huggingface_hub: {install_command('hub')}; or run `hf upload {repository} "
+            f"{source}`"
         )
+    address = _upload(
+        Path(source), repository, private=private, message=message or "Upload by t5x-lite"
+    )
+    _logger.info("uploaded %s", total)
+    print(address)
+    return address
+
+
+def exported_files(directory: Path) -> Mapping[str, int]:
+    """The files of an exported directory with their bytes, sorted; hidden ones are left out.
+
+    Raises:
+      InputError: it is missing, or not what `export` writes.
+    """
+    if not directory.is_dir():
+        raise InputError(f"{directory}: no such directory")
+    if any((directory / name).is_dir() for name in _OF_CHECKPOINT):
+        raise InputError(
+            f"{directory} is a checkpoint of t5x_lite: run `t5x-lite export hf {directory} DIR` "
+            "and push DIR"
+        )
+    has_weights = any(True for pattern in _WEIGHTS for _ in directory.glob(pattern))
+    if not has_weights or not any((directory / name).is_file() for name in _EXPORTED):
+        raise InputError(
+            f"{directory} holds no model that `t5x-lite export` wrote: config.json and "
+            "model.safetensors"
+        )
+    return {
+        path.relative_to(directory).as_posix(): path.stat().st_size
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and not any(p.startswith(".") for p in path.relative_to(directory).parts)
+    }
+
+
+def _upload(directory: Path, repository: str, *, private: bool, message: str) -> str:
+    import huggingface_hub
+
+    api: Any = huggingface_hub.HfApi()
+    try:
+        api.create_repo(repository, private=private, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repository,
+            folder_path=str(directory),
+            commit_message=message,
+            ignore_patterns=[".*", "**/.*"],
+        )
+    except Exception as error:  # whatever the transport raises
+        raise InputError(
+            f"the hub refused {repository} ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}): log in by `hf auth login` with a token that "
+            "may write there"
+        ) from error
+    return str(getattr(commit, "commit_url", commit))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

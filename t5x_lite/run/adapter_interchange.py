@@ -98,36 +98,16 @@ _OF_ADAPTER = (".json", ".safetensors", ".bin")
 """Suffixes of an adapter's own files."""
 
 
-def import_adapter(
+def import_module(
     source: str | Path,
     destination: str | Path,
     *,
     base: str | Path,
-    step: Step = None,
-    name: str = "adapter",
-    revision: str | None = None,
+    step: Step,
+    name: str,
+    revision: str | None,
 ) -> Path:
-    """Imports a module that PEFT or the library `adapters` saved.
-
-    Args:
-      source: a directory with adapter_config.json and adapter_model.safetensors or
-        adapter_model.bin, of `adapters` adapter.safetensors or pytorch_adapter.bin; or the name of
-        one at the hub (`interop.hub`). A directory with query/ and passage/, each such a directory,
-        makes a retriever with two encoders.
-      destination: a new directory.
-      base: the model that it was trained on: a work directory or a step directory.
-      step: of a work directory: its number, "best", or None for the newest.
-      name: of the module; those of a composition (adapter_setup.json) keep their names.
-      revision: branch, tag or commit of a module at the hub; None is main.
-
-    Returns:
-      The directory that was made.
-
-    Raises:
-      InputError: the source is incomplete, damaged, of another base, or holds what no module of
-        ours can do; the base has modules itself or is damaged; or the destination exists. Nothing
-        is left behind then.
-    """
+    """Imports a module that PEFT or the library `adapters` saved; `commands.weights` says how."""
     at_hub = find_source(source, revision=revision)
     sides = _sides_of(at_hub.directory)
     file = _read_file(sides.get("query", at_hub.directory))
@@ -577,69 +557,7 @@ def _norms(hosts: Hosts, params: Mapping[str, LazyArray], site: Site) -> np.ndar
     return np.sqrt(np.sum(np.square(kernel), axis=-2))
 
 
-def export_adapter(
-    checkpoint: str | Path,
-    destination: str | Path,
-    *,
-    step: Step = None,
-    form: Format = "peft",
-    name: str | None = None,
-    head: bool = True,
-    base_name: str | None = None,
-    rank: int | None = None,
-) -> Path:
-    """Exports a module as PEFT's `PeftModel.from_pretrained` loads it, or `adapters`' load_adapter.
-
-    The directory goes on what `t5x-lite export hf` writes of its base. Of a retriever with two
-    encoders, query/ and passage/ are such directories.
-
-    Args:
-      checkpoint: a work directory or a step directory; for PEFT also a delta of `compose`.
-      destination: a new directory.
-      step: of a work directory: its number, "best", or None for the newest.
-      form: of the directory: of PEFT, or of the library `adapters`, which has heads of its own: a
-        head that trained with the module and that it has no like of is left out, and a line says
-        so.
-      name: name of the module, where the checkpoint has several. Without one the library
-        `adapters` gets the composition in use, with all of its modules, and PEFT the sum of LoRAs.
-      head: whether the head that trained with it comes along.
-      base_name: name or directory of the base in the config; None is where it was imported from.
-      rank: rank of the LoRA that PEFT gets, by a singular value decomposition; None is exact.
-
-    Returns:
-      The directory that was made.
-
-    Raises:
-      InputError: there is no such module or the library has none like it, the checkpoint is
-        damaged, or the destination exists; nothing is left behind then.
-    """
-    where = Path(find_step(local_path(checkpoint, what="checkpoint"), step=step))
-    checkpoint_manifest.verify(where, "params", "files")
-    if rank is not None and form != "peft":
-        raise InputError(f"--rank is for PEFT's directories, and not for {form!r}")
-    if rank is not None and rank < 1:
-        raise InputError(f"--rank must be at least 1, got {rank}")
-    target = Path(destination)
-    if (where / "files" / checkpointing.DELTA_FILE).is_file():
-        if form != "peft" or name is not None:
-            raise InputError(
-                f"{where} is a delta: PEFT's directories can hold one, whole; leave --name out"
-            )
-        return _export_sum(where, target, head=head, base_name=base_name, rank=rank)
-    files = checkpointing.step_files(where)
-    experiment = read_experiment(where, files)
-    if not (experiment.adapters.modules and experiment.objective.more_towers()):
-        options = {"form": form, "name": name, "head": head, "base_name": base_name, "rank": rank}
-        return _export_one(where, target, "query", files=files, **options)
-    with new_directory(target) as directory:
-        for role in get_args(Role):
-            options = {"form": form, "name": name, "head": head, "base_name": base_name}
-            _export_one(where, directory / role, role, files=files, rank=rank, **options)
-    _logger.info("%s: one directory for each tower, %s", target, " and ".join(get_args(Role)))
-    return target
-
-
-def _export_one(
+def export_module(
     where: Path,
     target: Path,
     role: Role,
@@ -655,7 +573,7 @@ def _export_one(
     experiment = read_experiment(where, files)
     if form == "peft" and (rank is not None or _is_sum(experiment, name)):
         options: dict[str, Any] = {"base_name": base_name, "rank": rank, "role": role}
-        return _export_sum(where, target, use=name, head=head, **options)
+        return export_sum(where, target, use=name, head=head, **options)
     tree = _composition(experiment) if form == "adapters" and name is None else None
     modules = {module.name: module for module in experiment.adapters.modules}
     chosen = (
@@ -730,7 +648,7 @@ def _is_sum(experiment: Experiment, name: str | None) -> bool:
     return name is None and len(used) > 1 and all(isinstance(each, Lora | Union) for each in used)
 
 
-def _export_sum(
+def export_sum(
     where: Path,
     destination: Path,
     *,
@@ -764,7 +682,7 @@ def _export_sum(
         with new_directory(destination) as directory:
             options = {"use": use, "head": head, "base_name": base_name, "rank": rank}
             for each in get_args(Role):
-                _export_sum(where, directory / each, role=each, **options)
+                export_sum(where, directory / each, role=each, **options)
         _logger.info("%s: one directory for each tower", destination)
         return destination
     role = role or "query"

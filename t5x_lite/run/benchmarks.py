@@ -1,6 +1,6 @@
 """`t5x-lite glue`: fine-tunes any checkpoint on all tasks of GLUE or SuperGLUE, and measures it.
 
-    glue("work/bert", directory="GLUE", workdir="work/glue")
+    t5x-lite glue --init work/bert --directory GLUE --workdir work/glue
 
     work/glue/sst2/             the run of a task: config.json, checkpoints, metrics.jsonl
     work/glue/sst2/result.json  the task's metrics; the task is finished
@@ -226,69 +226,7 @@ SUITES = {
 """By the name that --benchmark takes."""
 
 
-def glue(
-    checkpoint: str,
-    *,
-    directory: str,
-    workdir: str,
-    benchmark: str = "glue",
-    tasks: Sequence[str] = (),
-    together: bool = False,
-    epochs: float | None = None,
-    output: str | None = None,
-    options: Sequence[str] = (),
-    dry_run: bool = False,
-) -> dict[str, Any]:
-    """Fine-tunes a checkpoint on the tasks of a benchmark, and prints each task and the average.
-
-    Args:
-      checkpoint: what `t5x-lite import` wrote, a work directory or a step directory.
-      directory: of the benchmark's files.
-      workdir: gets a folder for each run.
-      benchmark: glue or super_glue.
-      tasks: names of its tasks; () is all.
-      together: whether one run trains all tasks.
-      epochs: passes over the training data; None is the benchmark's recipe.
-      output: a directory for metrics.json and the submission; None is the workdir.
-      options: of the config of each run, as on the command line.
-      dry_run: whether each run's plan is printed, and nothing is written.
-
-    Returns:
-      What is printed: the average, and the metrics of each task.
-
-    Raises:
-      InputError: the checkpoint, the files, a task or an option is wrong, or a finished task has
-        other settings.
-      Interrupted: a signal came; the same command resumes.
-    """
-    suite = SUITES[benchmark]
-    chosen = suite.named(tasks)
-    _check_options(options, epochs)
-    if output is None and is_remote(workdir):
-        raise InputError(
-            f"--workdir {workdir} is in a bucket, and the submission files are written to a "
-            "directory of this machine; give --output DIR"
-        )
-    _check_files(suite, chosen, directory)
-    recipe = _Recipe.of(suite, checkpoint, directory=directory, epochs=epochs, options=options)
-    runs = recipe.runs(chosen, workdir=workdir, together=together, writes=not dry_run)
-    if dry_run:
-        from t5x_lite.run.rehearsal import rehearse
-
-        for run in runs:
-            print(f"{', '.join(task.name for task in run.tasks)}\n{rehearse(run.experiment)}\n")
-        return {}
-    hosts.join(runs[0].experiment.hosts)
-    submission = Path(output or workdir) / "submission"
-    finished: dict[str, Any] = {}
-    for run in runs:
-        finished |= _result(run, suite, submission=submission)
-        jax.clear_caches()  # the next run compiles its own programs
-        gc.collect()
-    return _told(suite, finished, Path(output or workdir), submission=submission)
-
-
-def _check_options(options: Sequence[str], epochs: float | None) -> None:
+def check_options(options: Sequence[str], epochs: float | None) -> None:
     """Raise InputError for an option that the command sets by one of its own."""
     given = given_options(options)
     for option, own in _OWN.items():
@@ -300,7 +238,7 @@ def _check_options(options: Sequence[str], epochs: float | None) -> None:
         )
 
 
-def _check_files(suite: Suite, tasks: Sequence[Task], directory: str) -> None:
+def check_files(suite: Suite, tasks: Sequence[Task], directory: str) -> None:
     """Raise InputError if official files are missing; other places are read later.
 
     A place is a directory of this machine that holds no TensorFlow Datasets.
@@ -337,7 +275,7 @@ def _missing(root: Path, task: Task) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Run:
+class Run:
     """A training run and the tasks that it answers."""
 
     tasks: tuple[Task, ...]
@@ -345,7 +283,7 @@ class _Run:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Recipe:
+class Recipe:
     """How a checkpoint is fine-tuned on the tasks of a benchmark.
 
     Attributes:
@@ -379,7 +317,7 @@ class _Recipe:
         directory: str,
         epochs: float | None,
         options: Sequence[str],
-    ) -> "_Recipe":
+    ) -> "Recipe":
         """Reads the config of the checkpoint.
 
         Raises:
@@ -419,7 +357,7 @@ class _Recipe:
 
     def runs(
         self, tasks: Sequence[Task], *, workdir: str, together: bool, writes: bool
-    ) -> list[_Run]:
+    ) -> list[Run]:
         """The runs of some tasks, none of them begun.
 
         Args:
@@ -437,10 +375,10 @@ class _Recipe:
                 experiment = self._mixture(joint, place)
             else:
                 experiment = self._heads(joint, place, caches=workdir, writes=writes)
-            made.append(_Run(tasks=joint, experiment=experiment))
+            made.append(Run(tasks=joint, experiment=experiment))
         for task in alone:
             experiment = self._alone(task, os.path.join(workdir, task.name))
-            made.append(_Run(tasks=(task,), experiment=experiment))
+            made.append(Run(tasks=(task,), experiment=experiment))
         return made
 
     def _experiment(self, data: Data, workdir: str, **changes: Any) -> Experiment:
@@ -561,6 +499,27 @@ class _Recipe:
         return f"{self.suite.module}:{name}"
 
 
+def train_all(runs: Sequence[Run], suite: Suite, output: Path) -> dict[str, Any]:
+    """Trains and measures each run, and tells and writes the metrics of all tasks.
+
+    Args:
+      runs: of which one that is finished is not repeated.
+      suite: whose tasks they answer.
+      output: the directory of metrics.json and of the submission.
+
+    Returns:
+      What is printed: the average, and the metrics of each task.
+    """
+    hosts.join(runs[0].experiment.hosts)
+    submission = output / "submission"
+    finished: dict[str, Any] = {}
+    for run in runs:
+        finished |= _result(run, suite, submission=submission)
+        jax.clear_caches()  # the next run compiles its own programs
+        gc.collect()
+    return _told(suite, finished, output, submission=submission)
+
+
 def _options_of(beginning: str, options: Sequence[str]) -> list[str]:
     """The options of one part of a config, with their values."""
     found, takes = [], False
@@ -577,7 +536,7 @@ def _answered(task: Task) -> tuple[str, ...]:
     return (*(task.measured or (task.name,)), *task.diagnostics)
 
 
-def _result(run: _Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
+def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
     """Trains a run to its end and measures it, unless that is done; its metrics by task.
 
     Raises:
@@ -630,7 +589,7 @@ def _finished(file: Any, experiment: Experiment) -> dict[str, Any] | None:
 
 
 def _measured(
-    run: _Run, suite: Suite, *, submission: Path
+    run: Run, suite: Suite, *, submission: Path
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """The metrics of the tasks that a trained run answers, and the files that were written."""
     experiment = run.experiment

@@ -5,41 +5,33 @@
 Arrays go through one by one, so the memory that is needed is that of the largest few.
 """
 
-import dataclasses
 import functools
 import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 
 from t5x_lite import trees
 from t5x_lite.adapters.base import ADAPTERS
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
 from t5x_lite.checkpoints import reading as checkpointing
-from t5x_lite.checkpoints.reading import lazy_params
 from t5x_lite.config import Experiment
 from t5x_lite.errors import InputError
 from t5x_lite.heads.dense import Dense, Role
-from t5x_lite.interop import encoder_families, hf_config
-from t5x_lite.interop.directories import new_directory
+from t5x_lite.interop import hf_config
 from t5x_lite.interop.hf import common_dtype, their_tensors
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.sentence_transformers import PROJECTION, sentence_files
 from t5x_lite.interop.tensor_files import write_safetensors, write_tensors
 from t5x_lite.interop.tokenizer import write_tokenizer
 from t5x_lite.interop.torch_writing import write_torch
-from t5x_lite.models.pooling import Pooling
-from t5x_lite.options import suggesting
-from t5x_lite.remote import AnyPath, local_path
+from t5x_lite.remote import AnyPath
 from t5x_lite.run import encoder_interchange, tower_export
-from t5x_lite.run.best_step import Step, find_step
-from t5x_lite.run.loading import learner_of, read_experiment, with_float32_base
-from t5x_lite.run.model_card import origin_of, write_card
-from t5x_lite.run.text_encoder import Vectors, dense_head, trained_length
+from t5x_lite.run.loading import learner_of, with_float32_base
+from t5x_lite.run.text_encoder import trained_length
 from t5x_lite.vocabulary.byte_level import Bytes
 from t5x_lite.vocabulary.loading import load_vocabulary
 
@@ -54,94 +46,7 @@ MODEL = "model/"
 _logger = logging.getLogger(__name__)
 
 
-@suggesting
-def export_hf(
-    checkpoint: str | Path,
-    destination: str | Path,
-    *,
-    step: Step = None,
-    dtype: Dtype = "keep",
-    part: encoder_interchange.Part = "model",
-    head: str | None = None,
-    sentence_transformers: bool = False,
-    pooling: Pooling | None = None,
-    normalize: bool | None = None,
-) -> Path:
-    """Exports a T5 or an encoder as a directory that transformers' `from_pretrained` loads.
-
-    README.md is a model card (`run.model_card`), which leaves the licence to the user.
-
-    Of an untied umT5, transformers 5 multiplies the logits by d_model**-0.5, that of the released
-    models included; transformers 4 does not.
-
-    Args:
-      checkpoint: a work directory or a step directory.
-      destination: a new directory.
-      step: of a work directory: its number, "best", or None for the newest.
-      dtype: of the weights there; "keep" is that of the checkpoint, float32 where it was trained.
-      part: "generator" is, of an encoder that was trained to detect replaced tokens, what drew
-        them.
-      head: of an encoder, the name of the one that is written: mlm, rtd, classifier, choice, token,
-        span, or none; None is the one that the objective reads, or the only one that there is.
-      sentence_transformers: whether SentenceTransformer loads the directory, too, and makes the
-        vectors of `embed`; of an encoder, whose head is left out. Two encoders, or two projections,
-        are the directories query_model and passage_model.
-      pooling: of these vectors; None is what the checkpoint says, or else "mean", with a warning.
-      normalize: whether they have length 1; None is what the checkpoint says, or else True.
-
-    Returns:
-      The directory that was made.
-
-    Raises:
-      InputError: the checkpoint is damaged or no T5 or encoder, the options contradict each other,
-        or the destination exists; nothing is left behind then.
-    """
-    if not sentence_transformers and (pooling is not None or normalize is not None):
-        raise InputError("pooling and normalize are for --sentence-transformers")
-    if sentence_transformers and part != "model":
-        raise InputError(f"sentence-transformers: vectors are those of the model, not of {part!r}")
-    source = Path(find_step(local_path(checkpoint, what="checkpoint"), step=step))
-    checkpoint_manifest.verify(source, "params", "files")
-    with new_directory(destination) as directory:
-        files = checkpointing.step_files(source)
-        experiment = read_experiment(source, files)
-        origin = origin_of(source, files, experiment)
-        saved = _merged(source, experiment) if experiment.adapters.modules else lazy_params(source)
-        if encoder_families.is_encoder(experiment.model):
-            sentences = None
-            if sentence_transformers:
-                how = Vectors.of(experiment, pooling=pooling, normalize=normalize)
-                known = dense_head(experiment) or Dense()
-                sentences = dataclasses.replace(known, **dataclasses.asdict(how))
-            roles = tower_export.roles_of(experiment, projections=sentence_transformers)
-            for role in roles or get_args(Role)[:1]:
-                alone, params = tower_export.of_role(experiment, saved, role)
-                target = directory / f"{role}_model" if roles else directory
-                target.mkdir(exist_ok=True)
-                _export_encoder(
-                    *(source, files, alone, params, target),
-                    part=part,
-                    dtype=dtype,
-                    head=head,
-                    sentences=sentences,
-                    role=role,
-                )
-                write_card(target, origin, alone)
-        else:
-            wanted = {"sentence_transformers": sentence_transformers, "part": part, "head": head}
-            _refuse_of_t5(source, experiment, **wanted)
-            _export_t5(source, files, experiment, saved, directory, dtype=dtype)
-            if sentence_transformers:
-                how = Vectors.of(experiment, pooling=pooling, normalize=normalize)
-                known = dense_head(experiment) or Dense()
-                sentences = dataclasses.replace(known, **dataclasses.asdict(how))
-                _write_sentences(directory, sentences, experiment, saved, dtype=dtype)
-            write_card(directory, origin, experiment)
-    _logger.info("%s: exported %s, with a model card in README.md", destination, source)
-    return Path(destination)
-
-
-def _refuse_of_t5(
+def refuse_of_t5(
     source: Path,
     experiment: Experiment,
     *,
@@ -173,7 +78,7 @@ def _refuse_of_t5(
         raise InputError(f"checkpoint {source}: a {name} has no head {head!r}")
 
 
-def _write_sentences(
+def write_sentences(
     directory: Path,
     head: Dense,
     experiment: Experiment,
@@ -190,7 +95,7 @@ def _write_sentences(
     _write_projection(directory, head, params, "query", dtype=dtype)
 
 
-def _export_t5(
+def export_t5(
     source: Path,
     files: Mapping[str, bytes],
     experiment: Experiment,
@@ -223,7 +128,7 @@ def _export_t5(
     (directory / GENERATION).write_bytes(kept)
 
 
-def _merged(source: Path, experiment: Experiment) -> dict[str, LazyArray]:
+def merged(source: Path, experiment: Experiment) -> dict[str, LazyArray]:
     """A checkpoint's parameters by path, with its adapters added to the model's kernels.
 
     Raises:
@@ -247,7 +152,7 @@ def _merged(source: Path, experiment: Experiment) -> dict[str, LazyArray]:
     }
 
 
-def _export_encoder(
+def export_encoder(
     source: Path,
     files: Mapping[str, bytes],
     experiment: Experiment,

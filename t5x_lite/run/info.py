@@ -1,6 +1,6 @@
 """`t5x-lite info`: what a directory of this package holds; no model is loaded.
 
-    info("work/sst2")
+    print(as_text(described("work/sst2")))
     # work/sst2: work directory
     # family      T5 (T5Config)
     # parameters  1,869,568
@@ -9,7 +9,6 @@
 Of a work directory, a step directory, what `import` wrote, a delta or a cache.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +21,6 @@ from t5x_lite.checkpoints import orbax_params
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.data.cache.files import INDEX_NAME, Cache
-from t5x_lite.options import suggesting
 from t5x_lite.remote import local_path
 from t5x_lite.run.best_step import Measured, find_step
 from t5x_lite.run.caching import summary
@@ -44,25 +42,6 @@ _VOCABULARIES = {
     WORDPIECE_NAME: "WordPiece",
     SPM_NAME: "SentencePiece of DeBERTa",
 }
-
-
-@suggesting
-def info(directory: str, *, as_json: bool = False) -> dict[str, Any]:
-    """Prints what a directory holds.
-
-    Args:
-      directory: a work directory, a step directory, an imported directory, a delta or a cache.
-      as_json: prints one line of JSON.
-
-    Returns:
-      What is printed.
-
-    Raises:
-      InputError: it is none of these, or its config is damaged.
-    """
-    found = described(directory)
-    print(json.dumps(found, ensure_ascii=False) if as_json else as_text(found))
-    return found
 
 
 def described(directory: str) -> dict[str, Any]:

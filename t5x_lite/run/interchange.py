@@ -31,22 +31,18 @@ from t5x_lite.config.json import to_json
 from t5x_lite.data.config import Data
 from t5x_lite.errors import InputError
 from t5x_lite.interop import encoder_families, hf_config
-from t5x_lite.interop.directories import new_directory
 from t5x_lite.interop.encoders import Family
 from t5x_lite.interop.hf import read_hf
-from t5x_lite.interop.hub import find_source
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.sentence_transformers import projection_of, read_sentences
-from t5x_lite.interop.t5x import read_t5x
+from t5x_lite.interop.t5x import T5XCheckpoint
 from t5x_lite.interop.tokenizer import read_tokenizer
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.models.t5_encoder import T5EncoderConfig
-from t5x_lite.nn.mlp import FeedForward
 from t5x_lite.objectives.base import NoLoss
 from t5x_lite.objectives.seq2seq import Seq2Seq
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.options import suggesting
 from t5x_lite.run import encoder_interchange, tower_import
 from t5x_lite.run.exporting import (
     GENERATION,
@@ -55,14 +51,10 @@ from t5x_lite.run.exporting import (
     Dtype,
     as_json,
     cast,
-    export_hf,
 )
 from t5x_lite.run.loading import read_experiment
-from t5x_lite.run.model_card import directory_file
 from t5x_lite.vocabulary.byte_level import Bytes, Layout
 from t5x_lite.vocabulary.loading import Vocabulary, load_vocabulary
-
-__all__ = ["export_hf", "import_hf", "import_t5x"]
 
 _logger = logging.getLogger(__name__)
 
@@ -70,60 +62,7 @@ _PADDING = 128
 """The released embeddings are rounded up to a multiple of it."""
 
 
-@suggesting
-def import_hf(
-    source: str | Path,
-    destination: str | Path,
-    *,
-    dtype: Dtype = "keep",
-    sentinels: Layout = "hf",
-    part: encoder_interchange.Part = "model",
-    skip_from: int | None = None,
-    revision: str | None = None,
-) -> Path:
-    """Imports a model of Hugging Face: T5, mT5, umT5, ByT5, Flan-T5 or UL2, or an encoder.
-
-    Encoders are T5's (Sentence-T5, GTR), BERT, RoBERTa, XLM-R, ELECTRA and DeBERTa; their heads
-    come along. A retriever of two encoders is a directory with query_model and passage_model
-    (`run.tower_import`).
-
-    Args:
-      source: a directory with config.json, weights (safetensors, PyTorch's or Flax's; sharded too)
-        and tokenizer, or the name of a model at the hub (`interop.hub`).
-      destination: a new directory.
-      dtype: of the weights there; "keep" is that of the source.
-      sentinels: how predict and score read special tokens in text: "hf", anywhere, as Hugging
-        Face's tokenizer does, or "seqio", sentinels alone and as words; of a byte vocabulary also
-        which ids they have, "seqio" being those that ByT5 was pretrained with.
-      part: "generator" is that of a release of DeBERTaV3 (pytorch_model.generator.bin).
-      skip_from: the layer whose states the head of a Condenser reads (model.pt), which its file
-        does not say.
-      revision: branch, tag or commit of a model of the hub; None is main.
-
-    Returns:
-      The directory that was made.
-
-    Raises:
-      InputError: the source is incomplete, damaged or of another kind, or holds NaN, it is neither
-        a directory nor to be had from the hub, or the destination exists; nothing is left behind
-        then.
-    """
-    at_hub = find_source(source, revision=revision, generator=part == "generator")
-    where, more = at_hub.directory, directory_file(at_hub)
-    towers = tower_import.directories_of(where)
-    if towers and (part != "model" or skip_from is not None):
-        raise InputError(f"--part and --skip-from are for one model, and {source} holds two")
-    with new_directory(destination) as directory:
-        if towers:
-            found = tower_import.read_towers(where, towers)
-            _import_towers(found, directory, destination, dtype=dtype, more=more)
-        else:
-            options: dict[str, Any] = {"part": part, "skip_from": skip_from, "dtype": dtype}
-            _import_model(where, directory, destination, sentinels=sentinels, more=more, **options)
-    return _made(destination)
-
-
-def _import_model(
+def import_model(
     source: Path,
     directory: Path,
     destination: str | Path,
@@ -151,7 +90,7 @@ def _import_model(
             _import_t5(source, directory, destination, config, **options)
 
 
-def _import_towers(
+def import_towers(
     found: tower_import.TwoTowers,
     directory: Path,
     destination: str | Path,
@@ -212,7 +151,7 @@ def _import_t5(
     _write(directory, arrays, experiment, vocabulary, dtype=dtype, files=files)
 
 
-def _made(destination: str | Path) -> Path:
+def tell_what_was_made(destination: str | Path) -> Path:
     """Says what an import made."""
     files = Path(destination) / "files"
     experiment = read_experiment(
@@ -257,57 +196,32 @@ def _import_encoder(
     )
 
 
-@suggesting
-def import_t5x(
-    source: str | Path,
+def import_t5x_model(
+    found: T5XCheckpoint,
+    directory: Path,
     destination: str | Path,
     *,
+    source: str | Path,
     vocabulary: str | Path,
-    extra_ids: int | None = None,
-    step: int | None = None,
-    dtype: Dtype = "keep",
-    dropout_rate: float = 0.1,
-    feed_forward: FeedForward | None = None,
-) -> Path:
-    """Imports a checkpoint of t5x.
-
-    Args:
-      source: a directory checkpoint_N, or the one above it.
-      destination: a new directory.
-      vocabulary: a SentencePiece model, or "bytes" for ByT5; a checkpoint of t5x holds none.
-      extra_ids: sentinels besides the model's own pieces; None is 0 where it holds them, and 100.
-      step: which N; None is the newest.
-      dtype: of the weights there; "keep" is that of the source.
-      dropout_rate: which no checkpoint says.
-      feed_forward: which no checkpoint says either; None is "relu", or "gated-gelu" with a gate.
-        UL2's is "gated-silu".
-
-    Returns:
-      The directory that was made.
-
-    Raises:
-      InputError: as `import_hf`.
-    """
-    with new_directory(destination) as directory:
-        fields: dict[str, Any] = {} if feed_forward is None else {"feed_forward": feed_forward}
-        found = read_t5x(source, step=step, dropout_rate=dropout_rate, **fields)
-        if extra_ids is not None and extra_ids > found.config.vocab_size:
-            raise InputError(
-                f"{extra_ids} extra ids, and the embedding of {source} has "
-                f"{found.config.vocab_size} rows: lower --extra-ids"
-            )
-        loaded = _load_vocabulary(vocabulary, extra_ids=extra_ids)
-        if loaded.size > found.config.vocab_size:
-            raise InputError(
-                f"the vocabulary {vocabulary} has {loaded.size} tokens with {loaded.extra_ids} "
-                f"extra ids, and the embedding of {source} {found.config.vocab_size} rows"
-            )
-        _warn_of_few_tokens(source, loaded, vocab_size=found.config.vocab_size)
-        place = _vocabulary_of(destination)
-        experiment = _experiment(found.config, loaded, place, trained_steps=found.step or 0)
-        arrays = found.lazy_arrays(MODEL)
-        _write(directory, arrays, experiment, loaded, dtype=dtype, files={})
-    return _made(destination)
+    extra_ids: int | None,
+    dtype: Dtype,
+) -> None:
+    """Writes a checkpoint of T5X as a step directory, which goes to the destination."""
+    if extra_ids is not None and extra_ids > found.config.vocab_size:
+        raise InputError(
+            f"{extra_ids} extra ids, and the embedding of {source} has "
+            f"{found.config.vocab_size} rows: lower --extra-ids"
+        )
+    loaded = _load_vocabulary(vocabulary, extra_ids=extra_ids)
+    if loaded.size > found.config.vocab_size:
+        raise InputError(
+            f"the vocabulary {vocabulary} has {loaded.size} tokens with {loaded.extra_ids} "
+            f"extra ids, and the embedding of {source} {found.config.vocab_size} rows"
+        )
+    _warn_of_few_tokens(source, loaded, vocab_size=found.config.vocab_size)
+    place = _vocabulary_of(destination)
+    experiment = _experiment(found.config, loaded, place, trained_steps=found.step or 0)
+    _write(directory, found.lazy_arrays(MODEL), experiment, loaded, dtype=dtype, files={})
 
 
 def _warn_of_few_tokens(source: str | Path, vocabulary: Vocabulary, *, vocab_size: int) -> None:

@@ -1,4 +1,4 @@
-"""report, plan and finetune: the options that reach `run`; tests/test_cli.py has train's."""
+"""finetune and glue: the config that is made, and options that contradict each other."""
 
 from unittest import mock
 
@@ -6,65 +6,6 @@ import pytest
 
 from t5x_lite.cli import main
 from t5x_lite.data.columns import Columns
-
-
-@pytest.mark.parametrize(
-    ("line", "function", "args", "kwargs"),
-    [
-        (
-            "plan configs/tiny_pretrain.py --topology v5e:4x4",
-            "planning.plan",
-            (mock.ANY,),
-            {
-                "topology": "v5e:4x4",
-                "devices": None,
-                "as_json": False,
-                "hbm": None,
-                "operations": 0,
-                "attached": False,
-            },
-        ),
-        (
-            "plan configs/tiny_pretrain.py --devices cpu:8 --json --hbm 2 --operations 5 "
-            "--microbatches 2",
-            "planning.plan",
-            (mock.ANY,),
-            {
-                "topology": None,
-                "devices": "cpu:8",
-                "as_json": True,
-                "hbm": 2.0,
-                "operations": 5,
-                "attached": False,
-            },
-        ),
-        ("report w", "texts.report", (("w",),), {"output": None, "group": None}),
-        (
-            "report a b --group seed --output p.html",
-            "texts.report",
-            (("a", "b"),),
-            {"output": "p.html", "group": "seed"},
-        ),
-        (
-            "glue --init c --directory d --workdir w --tasks rte cola --epochs 2 --steps 3",
-            "benchmarks.glue",
-            ("c",),
-            {
-                "directory": "d",
-                "workdir": "w",
-                "benchmark": "glue",
-                "tasks": ("rte", "cola"),
-                "together": False,
-                "epochs": 2.0,
-                "output": None,
-                "options": ["--steps", "3"],
-                "dry_run": False,
-            },
-        ),
-    ],
-)
-def test_options_reach_run(check_call, line, function, args, kwargs):
-    check_call(line, function, args, kwargs)
 
 
 @pytest.mark.parametrize(("options", "dry_run"), [("", False), ("--dry-run", True)])

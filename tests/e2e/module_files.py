@@ -56,7 +56,7 @@ def _importing(base: Callable[[], Path], *names: str) -> Callable[[Path], None]:
             if count % EVERY and count > len(names):
                 _read_module(directory / name, base())
                 continue
-            from t5x_lite.run.adapter_interchange import import_adapter
+            from t5x_lite.commands.weights import import_adapter
 
             with tempfile.TemporaryDirectory() as scratch:
                 import_adapter(directory / name, Path(scratch) / name, base=base())
@@ -130,7 +130,7 @@ def _golden() -> dict[str, Any]:
 @functools.cache
 def _of_golden() -> Path:
     """The model of the library's compositions, as a checkpoint."""
-    from t5x_lite.run.interchange import import_hf
+    from t5x_lite.commands.weights import import_hf
     from tests.interop.test_adapters_library import write_tensors
 
     theirs = _scratch()

@@ -16,7 +16,7 @@ from tests.e2e.reader import LINES, Reader
 
 
 def _make_checkpoint(base: Path) -> None:
-    from t5x_lite.run.interchange import import_hf
+    from t5x_lite.commands.weights import import_hf
 
     make_t5(base)
     import_hf(base / "t5", base / "run" / "checkpoints" / "20")

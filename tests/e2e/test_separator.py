@@ -12,7 +12,6 @@ import pytest
 import t5x_lite
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.data import layouts
-from t5x_lite.decoding.config import Decoding
 from t5x_lite.errors import InputError
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.objectives.language_model import LanguageModel
@@ -82,7 +81,7 @@ def test_a_score_is_that_of_the_row_of_training(run):
 
 @pytest.mark.slow
 def test_answers_are_those_of_evaluate(run, experiment, tmp_path):
-    from t5x_lite.run.answering import predict, score
+    from t5x_lite.commands.answers import predict, score
 
     settings = dataclasses.replace(experiment.evaluation, loss=False, num_samples=8)
     for rank in (False, True):
@@ -101,8 +100,7 @@ def test_answers_are_those_of_evaluate(run, experiment, tmp_path):
             labels.write_text("negative\npositive\n")
             score([str(run)], input=str(source), output=str(target), candidates=str(labels))
         else:
-            decoding = Decoding(max_decode_length=4)
-            predict([str(run)], input=str(source), output=str(target), decoding=decoding)
+            predict([str(run)], input=str(source), output=str(target), max_decode_length=4)
         given = [json.loads(line)["prediction"] for line in target.read_text().splitlines()]
         assert given == [answer["prediction"] for answer in answers]
 

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
@@ -13,7 +14,6 @@ from t5x_lite.models.bert import BertConfig
 from t5x_lite.objectives.spans import Spans
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
-from t5x_lite.run.interchange import export_hf, import_hf
 from t5x_lite.run.measuring import evaluate
 from t5x_lite.run.training import train
 from tests import tokenizer_files

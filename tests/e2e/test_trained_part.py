@@ -13,10 +13,10 @@ from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.base import BASE_FILE, Base
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.reading import step_files
+from t5x_lite.commands.weights import export_hf
 from t5x_lite.config import Checkpoints
 from t5x_lite.errors import InputError
 from t5x_lite.interop.tensor_files import read_safetensors
-from t5x_lite.run.interchange import export_hf
 from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.run.training import train
 

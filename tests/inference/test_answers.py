@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import t5x_lite
+from t5x_lite.commands.answers import predict
 from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
 from t5x_lite.heads.classifier import Classifier
@@ -24,7 +25,6 @@ from t5x_lite.objectives.classify import Classify
 from t5x_lite.objectives.spans import Spans
 from t5x_lite.objectives.tag_tokens import TagTokens
 from t5x_lite.objectives.task_heads import TaskHeads
-from t5x_lite.run.answering import predict
 from t5x_lite.run.endpoints import Asked as ServerOptions
 from t5x_lite.run.endpoints import PredictByHead
 from t5x_lite.run.serving import _usual
@@ -244,13 +244,13 @@ def test_what_does_not_fit_a_checkpoint_is_refused(checkpoint, tmp_path, tiny_vo
         (bert, {}, "encoder without a head that answers texts; use embed.* by finetune"),
         (classes, {"head": "token"}, "has no head 'token' that answers texts; its heads are class"),
         (classes, {"prompt": "x"}, "answers by its head 'classifier'; remove --prompt"),
-        (classes, {"asked": Asked(threshold=0.3)}, "has no option threshold; its options are prob"),
-        (classes, {"asked": Asked(doc_stride=3)}, "classifies a text .* has no option doc_stride"),
+        (classes, {"threshold": 0.3}, "has no option threshold; its options are prob"),
+        (classes, {"doc_stride": 3}, "classifies a text .* has no option doc_stride"),
         (classes, {"inputs_length": 999}, "the model reads .* tokens at most, and rows of 999"),
         (classes, {"inputs_length": 3}, "rows of 3 tokens leave no room"),
         (classes * 2, {}, "an ensemble has no head in common; give one --checkpoint"),
         (t5, {"head": "classifier"}, "T5 writes text; options of heads .* are for encoders"),
-        (t5, {"asked": Asked(probabilities=True)}, "T5 writes text; options of heads"),
+        (t5, {"probabilities": True}, "T5 writes text; options of heads"),
     ]
     for checkpoints, options, message in cases:
         with pytest.raises(InputError, match=message):

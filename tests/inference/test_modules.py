@@ -13,9 +13,10 @@ from t5x_lite import trees
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.init import Init
+from t5x_lite.commands.answers import score
 from t5x_lite.config import Checkpoints
 from t5x_lite.errors import InputError
-from t5x_lite.run.answering import score
+from t5x_lite.option_types import Modules
 from t5x_lite.run.composing import merge
 from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.run.measuring import evaluate
@@ -163,7 +164,8 @@ def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_p
     source.write_text('{"inputs": "a moving film", "targets": "good"}\n')
 
     def scored(directory, use=None):
-        score([str(directory)], use=use, input=str(source), output=str(tmp_path / "out"))
+        files = {"input": str(source), "output": str(tmp_path / "out")}
+        score([str(directory)], adapters=Modules(use=use), **files)
         return json.loads((tmp_path / "out").read_text())["log_likelihood"]
 
     assert scored(both, "a") == pytest.approx(scored(part), abs=1e-5)

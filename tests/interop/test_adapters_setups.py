@@ -11,11 +11,10 @@ import pytest
 from t5x_lite.adapters.composition import Average, Drop, Fuse, Split, Stack
 from t5x_lite.adapters.use import parse_trees
 from t5x_lite.checkpoints.orbax_params import lazy_params
+from t5x_lite.commands.weights import export_adapter, import_adapter, import_hf
 from t5x_lite.errors import InputError
 from t5x_lite.interop.adapters_setups import _written, read_setup
 from t5x_lite.interop.torch_files import read_torch
-from t5x_lite.run.adapter_interchange import export_adapter, import_adapter
-from t5x_lite.run.interchange import import_hf
 from t5x_lite.run.loading import Loaded
 from tests.adapters.test_goldens import GOLDEN
 from tests.interop.test_adapters_library import write_tensors
@@ -94,7 +93,7 @@ def test_what_the_library_saved_runs_here_and_is_written_again(golden, base, nam
     wanted = wanted[:, 3:] if name == "rows" else wanted  # of the tokens behind a prompt
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
     assert loaded.learner.use == USE[name] or loaded.learner.use == ()
-    export_adapter(tmp_path / "ours", tmp_path / "back", form="adapters")
+    export_adapter(tmp_path / "ours", tmp_path / "back", format="adapters")
     if name == "rows":  # which the library saved as safetensors
         rows = golden["file/rows/adapter.safetensors"].tobytes()[-96:]
         [written] = [x for (_, k), x in tensors_in(tmp_path / "back").items() if "prompt" in k]

@@ -165,7 +165,7 @@ def experiment(files, tmp_path_factory):
 def test_from_files_to_f1_and_through_transformers_form(
     experiment, files, tmp_path, capsys, caplog
 ):
-    from t5x_lite.run.interchange import export_hf, import_hf
+    from t5x_lite.commands.weights import export_hf, import_hf
     from t5x_lite.run.measuring import evaluate
     from t5x_lite.run.training import train
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.inference.answers import Asked
 from t5x_lite.inference.checkpoint import Checkpoint
-from t5x_lite.run.interchange import export_hf, import_hf
 from tests.oracle.test_task_heads import FAMILIES, KIN, config_of, saved
 
 pytestmark = pytest.mark.oracle

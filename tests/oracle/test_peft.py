@@ -16,13 +16,12 @@ from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import manifest
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.cli import main
+from t5x_lite.commands.weights import export_adapter, export_hf, import_adapter, import_hf
 from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
 from t5x_lite.errors import InputError
 from t5x_lite.interop.tensor_files import read_safetensors
-from t5x_lite.run.adapter_interchange import export_adapter, import_adapter
 from t5x_lite.run.composing import compose
-from t5x_lite.run.interchange import export_hf, import_hf
 from t5x_lite.run.loading import Loaded, learner_of
 from tests.run.delta_directories import write_step
 

@@ -12,6 +12,7 @@ import pytest
 import t5x_lite
 from scripts import encoder_goldens as goldens
 from t5x_lite.checkpoints.init import Init
+from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.data import layouts
 from t5x_lite.errors import InputError
@@ -21,7 +22,6 @@ from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.run.embedding import embed
-from t5x_lite.run.interchange import export_hf, import_hf
 from t5x_lite.run.loading import Loaded
 from t5x_lite.run.measuring import evaluate
 from t5x_lite.run.text_encoder import TextEncoder

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from scripts import encoder_goldens as goldens
+from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.data.tasks.tokens import encode
 from t5x_lite.heads.base import by_name
 from t5x_lite.heads.choice import Choice
@@ -16,7 +17,6 @@ from t5x_lite.heads.classifier import Classifier
 from t5x_lite.heads.span import Span
 from t5x_lite.heads.token import Token
 from t5x_lite.objectives.tag_tokens import TagTokens
-from t5x_lite.run.interchange import export_hf, import_hf
 from t5x_lite.run.loading import Loaded
 from t5x_lite.vocabulary.encoder_tokens import encoder_tokens
 from t5x_lite.vocabulary.loading import load_vocabulary

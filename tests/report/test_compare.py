@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from t5x_lite.commands.runs import report
 from t5x_lite.errors import InputError
 from t5x_lite.report.compare import compare, compare_seeds, short_names
-from t5x_lite.run.texts import report
 
 
 def a_run(directory, *, value, losses, accuracies, command=""):

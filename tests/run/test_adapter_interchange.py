@@ -14,9 +14,9 @@ from t5x_lite.checkpoints import manifest
 from t5x_lite.checkpoints.manifest import find_damage
 from t5x_lite.checkpoints.orbax_params import lazy_params
 from t5x_lite.cli import main
+from t5x_lite.commands.weights import export_adapter, import_adapter
 from t5x_lite.errors import InputError
 from t5x_lite.interop.tensor_files import read_safetensors
-from t5x_lite.run.adapter_interchange import export_adapter, import_adapter
 from t5x_lite.run.loading import Loaded
 from t5x_lite.run.modules import TrainedModule
 from tests.encoder_checkpoint import write_checkpoint
@@ -57,7 +57,7 @@ def test_a_module_leaves_the_rest_to_its_base(base, source, tmp_path, caplog):
     found = TrainedModule.find("rte", str(tmp_path / "ours"))  # as adapters.load does
     found.check_base(plain.params)
     assert found.adapter == Lora(name="rte", rank=2, alpha=4.0)
-    export_adapter(tmp_path / "ours", tmp_path / "back", head=False)
+    export_adapter(tmp_path / "ours", tmp_path / "back", no_head=True)
     assert f"{tmp_path}/back: exported adapter of {tmp_path}/ours" in caplog.text
     found, theirs = (
         read_safetensors(d / "adapter_model.safetensors") for d in (tmp_path / "back", source)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.decoding.config import Decoding
+from t5x_lite.commands import answers
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.generate import Generator, Prediction
 from t5x_lite.records.resumable import ResumableWriter
@@ -49,9 +49,8 @@ def lines(path):
 @pytest.fixture
 def predict(tiny_run, files, compile_once):
     def run(**options):
-        decoding = Decoding(**{"max_decode_length": 6} | options.pop("decoding", {}))
-        options = {**files, "batch_size": 2, "decoding": decoding} | options
-        answering.predict(options.pop("checkpoints", [str(tiny_run)]), **options)
+        options = {**files, "batch_size": 2, "max_decode_length": 6} | options
+        answers.predict(options.pop("checkpoints", [str(tiny_run)]), **options)
         return [] if options["output"] == "-" else lines(options["output"])
 
     return run
@@ -61,7 +60,7 @@ def predict(tiny_run, files, compile_once):
 def score(tiny_run, files, compile_once):
     def run(**options):
         options = {**files, "batch_size": 2} | options
-        answering.score([str(tiny_run)], **options)
+        answers.score([str(tiny_run)], **options)
         return lines(options["output"])
 
     return run
@@ -215,7 +214,7 @@ def test_score_needs_targets(score, files):
 
 @pytest.mark.slow
 def test_n_best(predict):
-    answers = predict(decoding={"num_beams": 2, "num_return": 2})
+    answers = predict(num_beams=2, num_return=2)
     for answer, record in zip(answers, RECORDS, strict=True):
         assert list(answer) == list({**record, "prediction": 0, "predictions": 0})
         first, second = answer["predictions"]
@@ -229,7 +228,7 @@ def test_samples_depend_on_seed_and_line_alone(predict, files, monkeypatch):
     sampled = {"temperature": 2.0, "max_decode_length": 5}
 
     def texts(**options):
-        return [answer["prediction"] for answer in predict(decoding=sampled, **options)]
+        return [answer["prediction"] for answer in predict(**sampled, **options)]
 
     write(files["input"], *[RECORDS[0]] * 4)
     expected = texts()
@@ -250,7 +249,7 @@ def test_a_line_with_a_seed_does_not_depend_on_its_number(predict, files):
     def texts(*seeds, **options):
         given = [RECORDS[0] | ({} if seed is None else {"seed": seed}) for seed in seeds]
         write(files["input"], *given)
-        return [answer["prediction"] for answer in predict(decoding=sampled | options)]
+        return [answer["prediction"] for answer in predict(**sampled | options)]
 
     found = texts(None, 9, None, 8, 9)
     assert found[1] == found[4] != found[3]
@@ -311,8 +310,8 @@ def test_a_large_file_needs_no_more_memory_than_a_small_one(files):
         return ({"number": number + i, "n": len(x.record["inputs"])} for i, x in enumerate(some))
 
     tracemalloc.start()
-    answering._stream(
-        *files.values(), fields=("inputs",), chunk=32, identity={}, load=lambda: shorten
+    answering.stream(
+        *files.values(), fields=("inputs",), batch_size=1, identity={}, load=lambda: shorten
     )
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -363,7 +362,7 @@ def test_candidates_and_inputs_are_not_both_standard_input(score):
 
 
 def test_a_likelihood_that_is_no_number_is_refused(score, monkeypatch):
-    monkeypatch.setattr(answering.TextToText, "scorer", lambda *_, **__: NoNumbers())
+    monkeypatch.setattr(answering.Checkpoint, "scorer", lambda *_, **__: NoNumbers())
     with pytest.raises(InputError, match=r"in.jsonl:2: the log-likelihood is not finite: the chec"):
         score()
 
@@ -425,9 +424,9 @@ def asked(monkeypatch):
 @pytest.mark.slow
 def test_a_killed_predict_goes_on_where_it_stopped(predict, killed, asked, tmp_path):
     sampled = {"temperature": 2.0, "max_decode_length": 5}
-    expected = predict(decoding=sampled)
+    expected = predict(**sampled)
     (tmp_path / "out.jsonl").unlink()
-    killed(predict, decoding=sampled)
+    killed(predict, **sampled)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "in.jsonl",
         "out.jsonl.partial",
@@ -435,7 +434,7 @@ def test_a_killed_predict_goes_on_where_it_stopped(predict, killed, asked, tmp_p
     ]
     assert lines(tmp_path / "out.jsonl.partial") == expected[:2]
     asked.clear()
-    assert predict(decoding=sampled) == expected
+    assert predict(**sampled) == expected
     assert asked == [(2, 2), (4, 1)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 

@@ -8,13 +8,14 @@ import pytest
 
 from scripts import goldens
 from t5x_lite.cli import main
+from t5x_lite.commands.runs import glue
+from t5x_lite.commands.weights import import_hf
 from t5x_lite.errors import InputError
 from t5x_lite.evaluate.submission import FORMATS, check
 from t5x_lite.metrics.benchmarks import GLUE_WITHOUT_WNLI
 from t5x_lite.objectives.choose import Choose
 from t5x_lite.run import benchmarks
-from t5x_lite.run.benchmarks import SUITES, glue
-from t5x_lite.run.interchange import import_hf
+from t5x_lite.run.benchmarks import SUITES
 from tests.encoder_checkpoint import write_checkpoint
 
 LETTERS = "abcdefghijklmno"
@@ -217,10 +218,10 @@ def test_one_run_of_all_tasks(variant, checkpoint, directory, tmp_path, capsys):
         ({"tasks": ["wnli"]}, r"--tasks wnli: GLUE has no such task \(it is not trained on\)"),
         ({"tasks": ["boolq"]}, r"--tasks boolq: GLUE has no such task.*the tasks are cola, sst2"),
         ({"benchmark": "super_glue"}, r"lacks BoolQ/train.jsonl, BoolQ/val.jsonl"),
-        ({"epochs": 2.0, "options": ["--steps", "3"]}, r"--steps and --epochs 2 both set"),
-        ({"options": ["--data.task", "tasks.glue:rte"]}, r"--data.task: .* by its own --tasks"),
+        ({"epochs": 2.0, "overrides": ["--steps", "3"]}, r"--steps and --epochs 2 both set"),
+        ({"overrides": ["--data.task", "a"]}, r"--data.task: .* by its own --tasks"),
         ({"workdir": "gs://bucket/run"}, r"is in a bucket, .* give --output DIR"),
-        ({"tasks": ["rte"], "options": ["--stpes", "3"]}, r"unknown option --stpes; did you mean"),
+        ({"tasks": ["rte"], "overrides": ["--stpes", "3"]}, r"unknown option --stpes; did you"),
     ],
 )  # fmt: skip
 def test_wrong_input(changes, message, checkpoint, directory, tmp_path):

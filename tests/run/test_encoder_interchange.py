@@ -10,6 +10,7 @@ import pytest
 
 from scripts import encoder_goldens as goldens
 from t5x_lite.checkpoints.orbax_params import lazy_params
+from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.config import Experiment
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
@@ -29,7 +30,6 @@ from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.optim.config import Adafactor
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.run.encoder_interchange import export_of, exported_head
-from t5x_lite.run.interchange import export_hf, import_hf
 from t5x_lite.run.loading import Loaded, learner_of
 from t5x_lite.trees import flatten
 from t5x_lite.views import Difference

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from scripts import goldens
-from t5x_lite.run.interchange import export_hf, import_hf
+from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.run.loading import Loaded
 
 

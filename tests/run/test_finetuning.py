@@ -6,11 +6,11 @@ import shutil
 import pytest
 
 from scripts import goldens
+from t5x_lite.commands.weights import import_hf
 from t5x_lite.config.experiment import check_same_experiment, save
 from t5x_lite.data.columns import Columns
 from t5x_lite.errors import InputError
 from t5x_lite.run.finetuning import experiment_for, finetune
-from t5x_lite.run.interchange import import_hf
 from tests.encoder_checkpoint import write_checkpoint
 
 COLUMNS = Columns(inputs="review: {text}", targets="{stars}", hold_out=10)

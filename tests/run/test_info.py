@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from scripts import goldens
+from t5x_lite.commands.runs import info
+from t5x_lite.commands.weights import import_hf
 from t5x_lite.deltas.delta import Delta, Identity
 from t5x_lite.deltas.parts import Replace, Scale
 from t5x_lite.errors import InputError
 from t5x_lite.run.delta_files import save
-from t5x_lite.run.info import as_text, described, info
-from t5x_lite.run.interchange import import_hf
+from t5x_lite.run.info import as_text, described
 
 
 def test_a_work_directory_and_its_step(tiny_run, capsys):
@@ -24,7 +25,7 @@ def test_a_work_directory_and_its_step(tiny_run, capsys):
     assert run["vocabulary"]["kind"] == "SentencePiece"
     assert run["objective"] == "Seq2Seq"
     assert "heads" not in run
-    step = info(f"{tiny_run}/checkpoints/{run['step']}", as_json=True)
+    step = info(f"{tiny_run}/checkpoints/{run['step']}", json=True)
     assert json.loads(capsys.readouterr().out) == step
     assert step["kind"] == "step directory"
     same = ("family", "parameters", "vocabulary", "step", "task", "lengths")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.checkpoints.reading import lazy_params
+from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
@@ -18,7 +19,6 @@ from t5x_lite.objectives.m3 import m3
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.run import training
-from t5x_lite.run.interchange import export_hf, import_hf
 from t5x_lite.run.loading import Loaded
 from t5x_lite.vocabulary.loading import load_vocabulary
 from tests import tokenizer_files

@@ -13,6 +13,7 @@ from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.orbax_params import lazy_params
 from t5x_lite.cli import main
+from t5x_lite.commands.weights import export_adapter, export_hf, import_adapter, import_hf
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.data import layouts
 from t5x_lite.data.config import Data
@@ -22,10 +23,7 @@ from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.optim.config import AdamW
 from t5x_lite.optim.schedules import Constant
 from t5x_lite.run import phases
-from t5x_lite.run.adapter_interchange import export_adapter, import_adapter
 from t5x_lite.run.composing import compose, merge
-from t5x_lite.run.exporting import export_hf
-from t5x_lite.run.interchange import import_hf
 from t5x_lite.run.loading import Loaded
 from t5x_lite.run.modules import with_loaded
 from t5x_lite.run.sft_interchange import export_sft
@@ -147,7 +145,7 @@ def test_a_directory_of_peft_for_each_tower(two, tmp_path, caplog):
     compose("a", tmp_path / "delta", deltas=[f"a={run}"])
     export_adapter(run, tmp_path / "peft")
     assert "peft: one directory for each tower, query and passage" in caplog.text
-    export_adapter(run, tmp_path / "library", form="adapters")
+    export_adapter(run, tmp_path / "library", format="adapters")
     export_adapter(tmp_path / "delta", tmp_path / "sum")
     for name in ("peft", "library", "sum"):
         assert sorted(path.name for path in (tmp_path / name).iterdir()) == ["passage", "query"]

@@ -9,9 +9,9 @@ from t5x_lite import trees
 from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.saving import Checkpoints
+from t5x_lite.commands.weights import export_adapter
 from t5x_lite.config.json import to_json
 from t5x_lite.models.presets import t5_base
-from t5x_lite.run.adapter_interchange import export_adapter
 from t5x_lite.run.delta_files import load, save
 from t5x_lite.run.loading import learner_of
 from t5x_lite.trees import count_parameters, flatten

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from t5x_lite.commands.runs import report
 from t5x_lite.errors import InputError
-from t5x_lite.run.texts import report, vocab
+from t5x_lite.run.texts import vocab
 from t5x_lite.vocabulary.loading import load_vocabulary
 
 

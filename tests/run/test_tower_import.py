@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from t5x_lite.checkpoints.reading import lazy_params
+from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.data.layouts import Groups
 from t5x_lite.errors import InputError
 from t5x_lite.heads.dense import Dense
 from t5x_lite.objectives.contrastive import Contrastive
-from t5x_lite.run.interchange import export_hf, import_hf
 from t5x_lite.run.loading import Loaded
 from t5x_lite.run.tower_import import directories_of, read_towers
 from tests.encoder_checkpoint import write_ranker

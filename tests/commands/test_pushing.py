@@ -6,8 +6,8 @@ import types
 
 import pytest
 
+from t5x_lite.commands.weights import exported_files, push
 from t5x_lite.errors import InputError
-from t5x_lite.run.pushing import exported_files, push
 
 
 @pytest.fixture
