@@ -20,7 +20,7 @@ __all__ = ["COMMANDS", "PROG", "summaries"]
 PROG = "t5x-lite"
 
 _PLACES = {
-    "init": "texts:InitProject",
+    "init": "texts:init",
     "train": "runs:Train",
     "finetune": "runs:Finetune",
     "glue": "runs:Glue",
@@ -60,9 +60,9 @@ _PLACES = {
     "fisher": "deltas:Fisher",
     "heads": "deltas:Heads",
     "extend": "weights:Extend",
-    "vocab": "texts:Vocab",
-    "cache": "texts:Cache",
-    "c4": "c4:C4",
+    "vocab": "texts:vocab",
+    "cache": "texts:cache",
+    "c4": "c4:c4",
     "plan": "runs:Plan",
     "completion": "shell:Completion",
 }
