@@ -64,7 +64,7 @@ _PLACES = {
     "cache": "texts:cache",
     "c4": "c4:c4",
     "plan": "runs:Plan",
-    "completion": "shell:Completion",
+    "completion": "shell:completion",
 }
 """Name -> module of this package, and function or class in it; in the order of the help."""
 
