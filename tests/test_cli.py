@@ -44,7 +44,7 @@ RUN = {
     "embedding": ["embed"],
     "answering": ["predict", "score"],
     "interchange": ["import_hf", "import_t5x", "export_hf"],
-    "texts": ["vocab", "report"],
+    "texts": ["report"],
 }
 """The functions that the commands call, by the module of t5x_lite.run."""
 
